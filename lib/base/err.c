@@ -1,0 +1,75 @@
+/*
+ * err.c - errors in a fixed buffer; CHECK
+ */
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int checked_rank = -1;
+
+int err_set(struct err *err, enum err_code code, const char *format, ...)
+{
+    va_list args;
+
+    err->code = code;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return -1;
+}
+
+int err_set_errno(struct err *err, enum err_code code, const char *format, ...)
+{
+    int saved = errno;
+    va_list args;
+
+    err->code = code;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(saved));
+    return -1;
+}
+
+int err_add(struct err *err, const char *format, ...)
+{
+    char tail[sizeof err->text];
+    va_list args;
+
+    memcpy(tail, err->text, sizeof tail);
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+
+    size_t used = strlen(err->text);
+    size_t room = sizeof err->text - used;
+    if (room > 2) {
+        memcpy(err->text + used, ": ", 3);
+        size_t n = strnlen(tail, room - 3);
+        memcpy(err->text + used + 2, tail, n);
+        err->text[used + 2 + n] = '\0';
+    }
+    return -1;
+}
+
+void check_set_rank(int rank)
+{
+    checked_rank = rank;
+}
+
+void check_failed(const char *condition, const char *file, int line)
+{
+    if (checked_rank >= 0)
+        fprintf(stderr, "lmtrain: bug: rank %d: %s:%d: %s does not hold\n", checked_rank, file,
+                line, condition);
+    else
+        fprintf(stderr, "lmtrain: bug: %s:%d: %s does not hold\n", file, line, condition);
+    fflush(stderr);
+    abort();
+}

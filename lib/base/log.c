@@ -1,0 +1,72 @@
+/*
+ * log.c - format into a fixed line, hand it to the sink under a lock
+ */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static log_sink_fn log_sink;
+static void *log_context;
+static int log_threshold = -1;
+
+static const char *const level_names[] = { "debug", "info", "warn", "error" };
+
+void log_set_sink(log_sink_fn sink, void *context)
+{
+    log_sink = sink;
+    log_context = context;
+}
+
+void log_set_level(enum log_level level)
+{
+    log_threshold = level;
+}
+
+int log_enabled(enum log_level level)
+{
+    if (log_threshold < 0) {
+        const char *wanted = getenv("LMTRAIN_LOG");
+
+        log_threshold = LOG_INFO;
+        for (int i = 0; wanted && i < 4; i++)
+            if (!strcmp(wanted, level_names[i]))
+                log_threshold = i;
+    }
+    return (int)level >= log_threshold;
+}
+
+static void log_line(enum log_level level, const char *format, va_list args)
+{
+    char line[4096];
+
+    if (!log_enabled(level))
+        return;
+    vsnprintf(line, sizeof line, format, args);
+    pthread_mutex_lock(&log_lock);
+    if (log_sink)
+        log_sink(log_context, level, line);
+    else if (level == LOG_INFO)
+        fprintf(stderr, "%s\n", line);
+    else
+        fprintf(stderr, "lmtrain: %s: %s\n", level_names[level], line);
+    pthread_mutex_unlock(&log_lock);
+}
+
+#define LOG_FUNCTION(name, level) \
+    void name(const char *format, ...) \
+    { \
+        va_list args; \
+        va_start(args, format); \
+        log_line(level, format, args); \
+        va_end(args); \
+    }
+
+LOG_FUNCTION(log_debug, LOG_DEBUG)
+LOG_FUNCTION(log_info, LOG_INFO)
+LOG_FUNCTION(log_warn, LOG_WARN)
+LOG_FUNCTION(log_error, LOG_ERROR)

@@ -1,0 +1,28 @@
+/*
+ * log.h - lines for people, to one sink
+ *
+ * A line has a level and no newline at its end. The sink is stderr with the level in front, unless
+ * somebody (the progress display, a rank's log file, a test) set another one. Safe from any thread.
+ */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+
+typedef void (*log_sink_fn)(void *context, enum log_level level, const char *line);
+
+/* sink NULL restores stderr. Call it while no other thread logs. */
+void log_set_sink(log_sink_fn sink, void *context);
+
+/* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn, error). */
+void log_set_level(enum log_level level);
+
+/* Whether a line of this level would be shown: to skip the work of making it. */
+int log_enabled(enum log_level level);
+
+void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

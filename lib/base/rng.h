@@ -1,0 +1,80 @@
+/*
+ * rng.h - random numbers as a pure function of a key and a place
+ *
+ * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+ * No state: a number is named by its seed, its purpose and its place, so that it is the same on every
+ * rank, thread and device, in every order of asking. Every purpose has its own entry below; two users
+ * of one purpose must differ in place.
+ */
+#ifndef BASE_RNG_H
+#define BASE_RNG_H
+
+#include <math.h>
+#include <stdint.h>
+
+enum rng_purpose {
+    RNG_INIT = 1,       /* initial parameters: place = hash of the name, element */
+    RNG_DROPOUT,        /* place = sample, layer and op, position and column */
+    RNG_SHUFFLE,        /* data order */
+    RNG_SAMPLE,         /* generation: place = prompt, position */
+    RNG_ROUND,          /* stochastic rounding: place = hash of the name, element; update count */
+    RNG_TEST,
+};
+
+struct rng_block {
+    uint32_t word[4];
+};
+
+/* Ten rounds of Philox4x32 on counter c under key k. */
+static inline struct rng_block rng_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
+    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
+
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (struct rng_block){ { c0, c1, c2, c3 } };
+}
+
+/* Four words for (seed, purpose, place): place_high names the thing, place_low counts within it. */
+static inline struct rng_block rng_at(uint64_t seed, enum rng_purpose purpose, uint64_t place_high,
+                                      uint64_t place_low)
+{
+    return rng_philox(seed ^ (uint64_t)purpose << 56, place_low, place_high);
+}
+
+/* 24 bits to [0, 1). */
+static inline float rng_uniform(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+/* Two words to a standard normal (Box and Muller), in double so that all libms agree after rounding. */
+static inline float rng_normal(uint32_t a, uint32_t b)
+{
+    double radius = sqrt(-2.0 * log(((double)a + 0.5) * 0x1p-32));
+
+    return (float)(radius * cos(6.283185307179586 * (double)b * 0x1p-32));
+}
+
+/* FNV-1a, for naming things by text. */
+static inline uint64_t rng_hash_name(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+#endif
