@@ -1,0 +1,127 @@
+/*
+ * job.h - a job, read and checked
+ *
+ * One YAML file and --set overrides in, one struct out, every field with its value or its default.
+ * The table of fields (fields.c) is the only place that knows a field's name, type, range, default,
+ * unit and help; parsing, printing, the man page and the JSON Schema all come from it.
+ * Derived values (dp, n_micro_batches) are filled by job_resolve once the number of ranks is known.
+ */
+#ifndef CONFIG_JOB_H
+#define CONFIG_JOB_H
+
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "config/model_spec.h"
+
+enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
+enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
+enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
+
+struct job_dataset {
+    const char *path;       /* prefix of .bin/.idx */
+    double weight;          /* > 0, not normalised */
+};
+
+struct job {
+    const char *source;     /* the job file's name, for messages */
+    struct model_spec model;
+
+    struct {
+        struct job_dataset *train;
+        int n_train;
+        const char *tokenizer;      /* folder, or NULL */
+        int seq_len;
+    } data;
+
+    struct {
+        int64_t steps;
+        int global_batch;           /* sequences a step, over all ranks */
+        int micro_batch;            /* sequences */
+        enum dtype dtype;           /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
+        enum dtype gradient_dtype;  /* of accumulators; DTYPE_F32 */
+        uint64_t seed;
+        int log_every;              /* steps */
+        int max_skipped;            /* non-finite steps in a row before giving up */
+        double hang_seconds;        /* a rank without progress for so long is reported */
+        double hang_abort_seconds;  /* and for so long ends the job; 0 never */
+    } train;
+
+    struct {
+        int64_t every_steps;        /* 0: only at the end if there is data for it */
+        const char *data;           /* prefix, or NULL */
+        double split;               /* share of train's samples held out; 0 none */
+        int batches;                /* global batches at most; 0 all */
+        int patience;               /* early_stop.patience: evaluations without a better loss; 0 off */
+    } eval;
+
+    struct {
+        const char *name;           /* "adamw" */
+        double lr, min_lr;
+        enum lr_schedule_kind schedule;
+        int64_t warmup_steps, decay_steps;  /* decay_steps: wsd's last part; 0: a fifth of steps */
+        double beta1, beta2, eps, weight_decay;
+        double clip;                /* of the global gradient norm; 0 off */
+    } optimizer;
+
+    int ranks;                      /* 0 auto */
+    int threads;                    /* of each rank; 0 auto: its share of the cores */
+
+    struct {
+        int tp, pp, dp, cp, ep;     /* dp 0: auto */
+        int zero;
+        enum gradient_sum gradient_sum;
+        int gradient_sum_given;     /* else by zero: late for 0 and 1, early for 2 and 3 */
+        int bucket_mb;              /* MiB of gradients that are reduced together */
+    } parallel;
+
+    enum recompute_mode recompute;
+
+    struct {
+        int64_t every_steps;        /* 0: only at the end */
+        int keep;                   /* newest checkpoints kept; 0 all */
+    } checkpoint;
+
+    const char *output;             /* run folder */
+    int poison;                     /* debug.poison: values become NaN at their death */
+
+    /* Derived by job_resolve. */
+    int world_size;
+    int n_micro_batches;
+    const char **notes;             /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
+    int n_notes;
+};
+
+/*
+ * Read the job file at path ("-" never), apply the overrides in order ("train.steps=10"; values are
+ * YAML), expand ${VAR} in values, and check every field alone and against its neighbours. model is
+ * resolved (configs/models/NAME.yaml on disk, else embedded; a folder with config.json; or inline).
+ * Everything lives in the arena. Returns 0, or -1 and ERR_CONFIG with "FILE:LINE:COLUMN: ..." for
+ * every mistake in the text, first one first.
+ */
+int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
+             struct arena *arena, struct err *err);
+
+/*
+ * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes. Returns 0, or
+ * -1 and ERR_CONFIG: the product of the degrees differs, global_batch does not divide, ....
+ */
+int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err);
+
+/* The whole job as YAML that reads back to the same job, model inline. */
+void job_print(const struct job *job, struct str *out);
+
+/* A JSON Schema (draft 2020-12) of job files. */
+void job_schema(struct str *out);
+
+/*
+ * Name, type, range, default, unit and help of one field, or of all below a group, or of all for "".
+ * Returns 0, or -1 and ERR_CONFIG naming the nearest field.
+ */
+int job_explain(const char *key, struct str *out, struct err *err);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * model_spec.c - counting parameters and FLOPs of a decoder
+ */
+#include "config/model_spec.h"
+
+static int64_t linears_of_a_layer(const struct model_spec *s)
+{
+    int64_t hidden = s->hidden_size, attention = (int64_t)s->n_heads * s->head_dim;
+    int64_t kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int64_t up = s->activation == ACTIVATION_SWIGLU ? 2 : 1;
+
+    return hidden * (attention + 2 * kv) + attention * hidden + (up + 1) * hidden * s->ffn_size;
+}
+
+int64_t model_spec_n_matmul_parameters(const struct model_spec *s)
+{
+    return s->n_layers * linears_of_a_layer(s) + (int64_t)s->vocab_size * s->hidden_size;
+}
+
+int64_t model_spec_n_parameters(const struct model_spec *s)
+{
+    int64_t hidden = s->hidden_size;
+    int64_t norm = hidden * (s->norm == NORM_LAYER && s->bias ? 2 : 1);
+    int64_t layer = linears_of_a_layer(s) + 2 * norm;
+
+    if (s->bias) {
+        int64_t up = s->activation == ACTIVATION_SWIGLU ? 2 : 1;
+
+        layer += (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim + hidden;
+        layer += up * s->ffn_size + hidden;
+    }
+    int64_t total = s->n_layers * layer + norm + (int64_t)s->vocab_size * hidden;
+    if (!s->tied_embeddings)
+        total += (int64_t)s->vocab_size * hidden;
+    if (s->position == POSITION_LEARNED)
+        total += (int64_t)s->max_seq_len * hidden;
+    return total;
+}
+
+double model_spec_flops_per_token(const struct model_spec *s, int seq_len)
+{
+    double attention = (double)s->n_heads * s->head_dim;
+
+    return 6.0 * (double)model_spec_n_matmul_parameters(s) +
+           6.0 * s->n_layers * attention * (double)seq_len;
+}
