@@ -1,0 +1,42 @@
+/*
+ * metrics.h - what a run says of its steps: metrics.jsonl and TensorBoard events
+ */
+#ifndef REPORT_METRICS_H
+#define REPORT_METRICS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct metrics_step {
+    int64_t step;
+    double loss, grad_norm, lr;
+    int64_t tokens;             /* since the run began */
+    double tokens_per_s, step_s, mfu;
+    uint64_t memory_bytes;      /* of this rank, as planned */
+    int64_t skipped;            /* steps skipped so far */
+    uint64_t numerics;          /* hash (design.md §5) */
+};
+
+struct metrics;
+
+/*
+ * Open folder/metrics.jsonl and an events file for appending. A resumed run goes on at first_step:
+ * lines of later steps that an interrupted run left are dropped from metrics.jsonl.
+ */
+int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err);
+
+/* One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. Scalars to TensorBoard. */
+int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
+
+/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…}; eval/loss there. */
+int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
+                 struct err *err);
+
+/* {"step":…, "event":…, "text":…}: a skipped step, a changed key, a checkpoint. */
+int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
+                  struct err *err);
+
+void metrics_close(struct metrics *metrics);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * terminal.h - a run's face: one live line in a terminal, plain lines elsewhere
+ *
+ * In a terminal the line is rewritten in place, and log lines appear above it; elsewhere a plain line is
+ * printed now and then. Only ASCII where the locale is not UTF-8; no colour when $NO_COLOR is set or
+ * the output is no terminal.
+ */
+#ifndef REPORT_TERMINAL_H
+#define REPORT_TERMINAL_H
+
+#include "report/metrics.h"
+
+struct terminal;
+
+/* Takes over the log's sink until terminal_close. total_steps: of the whole run. fd: usually 2. */
+struct terminal *terminal_open(int fd, int64_t first_step, int64_t total_steps);
+
+/*
+ * step 40/300  loss 5.213  12.4k tok/s  MFU 41 %  1.2 GiB  left 1:07   (a bar where there is room)
+ * Live: at most ten times a second. Plain: when logged is set.
+ */
+void terminal_step(struct terminal *terminal, const struct metrics_step *step, int logged);
+
+/* What it does between steps ("evaluating 3/12", "saving step 200"); NULL to clear. */
+void terminal_status(struct terminal *terminal, const char *text);
+
+void terminal_close(struct terminal *terminal);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * tokenizer.h - text to ids and back, exactly as the model's own library does it
+ *
+ * Read from a folder's tokenizer.json (byte-level BPE with the GPT-2 split for now). Safe to use from
+ * several threads at once, each with its own struct tokenizer_cache or none.
+ */
+#ifndef TOKENIZER_TOKENIZER_H
+#define TOKENIZER_TOKENIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+struct tokenizer;
+
+/* folder, or a tokenizer.json itself. ERR_DATA names file and what is not supported. */
+int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *err);
+void tokenizer_close(struct tokenizer *tokenizer);
+
+/* Ids of added tokens included: the least vocab_size a model needs. */
+int tokenizer_vocab_size(const struct tokenizer *tokenizer);
+/* Id of the end-of-text token ("<|endoftext|>", "</s>", ... or as tokenizer_config.json says), or -1. */
+int tokenizer_end_of_text(const struct tokenizer *tokenizer);
+/* Id of a token by its text, or -1. */
+int tokenizer_find(const struct tokenizer *tokenizer, const char *token);
+
+struct token_list {
+    int32_t *ids;       /* heap */
+    int64_t n, capacity;
+};
+void token_list_release(struct token_list *list);
+
+/* Append the ids of text. Added tokens in it are recognised as such. Text that is no UTF-8 is ERR_DATA. */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
+                     struct token_list *out, struct err *err);
+
+/* Append the bytes of ids. They may end within a UTF-8 sequence: see tokenizer_whole_length. */
+void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                      struct str *out);
+
+/* How many bytes of text (n_bytes) can be shown now: all but a UTF-8 sequence cut off at the end. */
+size_t tokenizer_whole_length(const char *text, size_t n_bytes);
+
+#endif
