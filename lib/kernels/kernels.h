@@ -1,0 +1,77 @@
+/*
+ * kernels.h - the checked front door to the ops' code, and the table that a backend fills
+ *
+ * A backend brings one function per op kind. Shapes are checked here, once, when a call is prepared;
+ * the functions themselves trust them. Preparing may allocate and may build library objects; running
+ * allocates nothing. Pointers of operands may change between runs of a prepared call (slots), shapes
+ * may not.
+ *
+ * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never on
+ * the number of threads, on addresses or on load.
+ */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "base/err.h"
+#include "device/pool.h"
+#include "ops/ops.h"
+
+struct kernels;
+
+struct kernel_call {
+    struct op_shape op;     /* operands with their memory */
+    void *scratch;          /* kernels_scratch_bytes of it, aligned to 64 */
+    void *state;            /* the backend's, made by prepare; NULL for most */
+};
+
+/* first: accumulated outputs start at zero instead of at what is there. */
+typedef void (*kernel_fn)(struct kernels *kernels, const struct kernel_call *call, int first);
+
+struct kernel_entry {
+    kernel_fn run;                                                      /* NULL: not supported */
+    size_t (*scratch_bytes)(struct kernels *kernels, const struct op_shape *op);    /* optional */
+    int (*prepare)(struct kernels *kernels, struct kernel_call *call, struct err *err); /* optional */
+    void (*release)(struct kernels *kernels, void *state);              /* optional */
+};
+
+struct kernels_backend {
+    const char *name;
+    struct kernel_entry entries[N_OP_KINDS];
+    void (*destroy)(struct kernels *kernels);
+};
+
+/* A backend's instance starts with this. */
+struct kernels {
+    const struct kernels_backend *backend;
+    struct pool *pool;
+};
+
+/*
+ * The CPU's kernels on this pool (borrowed). *isa_note (may be NULL) gets a sentence where a wanted
+ * instruction set is missing ("no AVX-512 bf16 here: bf16 is stored, fp32 computed"), else "".
+ */
+int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
+                       struct err *err);
+void kernels_destroy(struct kernels *kernels);
+
+/* What of the machine and libraries decides the bits: "cpu avx512_bf16 dnnl 2.6.3"; the kernels' memory. */
+const char *kernels_identity(struct kernels *kernels);
+
+/* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure but for library
+ * questions; op must pass op_check. */
+size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op);
+
+/*
+ * Check the call's shapes, dtypes and alignment of rows, and make its state. Returns 0, or -1 and
+ * ERR_FAILED (shape) or ERR_DEVICE (library, or a kind the backend lacks).
+ */
+int kernels_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err);
+void kernels_release(struct kernels *kernels, struct kernel_call *call);
+
+/* Run a prepared call, all threads of the pool; done on return. */
+static inline void kernels_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    kernels->backend->entries[call->op.kind].run(kernels, call, first);
+}
+
+#endif
