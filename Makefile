@@ -1,16 +1,191 @@
-# lmtrain - see README.md. `make` builds build/lmtrain.
-CC ?= gcc
+# lmtrain - `make` builds build/lmtrain, `make help` lists the rest.
+#
+# Everything lands under $(BUILD). Objects depend on their flags, so changing CFLAGS, CC, MPI, CUDA or
+# SANITIZE on the command line rebuilds what it must. Sanitizer and fuzz builds have folders of their own.
+
+BUILD ?= build
+PREFIX ?= /usr/local
+MPI ?= 1
+CUDA ?= auto
 CFLAGS ?= -O2 -g
-WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
-ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-strict-aliasing -pthread -Ilib $(CFLAGS)
-LDLIBS = -lyaml -lcjson -lxxhash -lzstd -ldnnl -lgomp -lpmix -lmpi -lm -lpthread
+SANITIZE ?=
+FUZZ_SECONDS ?= 10
+TEST_JOBS ?= 2
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+
+# main.c comes with the commands; until then there is only the library.
+all: $(BUILD)/liblmtrain.a $(if $(wildcard cmd/lmtrain/main.c),$(BUILD)/lmtrain)
+
+include mk/deps.mk
+include mk/cuda.mk
+-include mk/embed.mk
+
+# ---- sources -------------------------------------------------------------------------------------
+
 LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
-LIB_OBJECTS := $(LIB_SOURCES:%.c=build/obj/%.o)
-all: build/liblmtrain.a
-build/obj/%.o: %.c
+CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
+TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
+TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
+FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
+
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+LIB_OBJECTS := $(call objects,$(LIB_SOURCES))
+CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
+EMBED_OBJECTS := $(call objects,$(EMBED_SOURCES))
+SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
+MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
+
+TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%)
+FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
+
+# ---- flags ---------------------------------------------------------------------------------------
+
+# Bits must not depend on what the compiler feels like (design.md §5): no contraction, no fast-math.
+WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
+BASE_CFLAGS = -std=gnu11 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno \
+    -fno-strict-aliasing -pthread -Ilib -Icmd/lmtrain -Itest -Ibuild/gen $(DEPS_CFLAGS) $(CUDA_DEFINES)
+ifneq ($(SANITIZE),)
+SANITIZE_FLAGS = -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
+endif
+ALL_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) $(SANITIZE_FLAGS)
+ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS) -pthread
+ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
+
+# What one file gets on top: a kernel's name says which instructions it may use, and it is only
+# entered after the CPU was asked for them.
+isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c) \
+    $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c) \
+    $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma -mf16c)
+optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/%,$(1)),-O3))
+
+# ---- the library and the binary ------------------------------------------------------------------
+
+$(BUILD)/lmtrain: $(CMD_OBJECTS) $(EMBED_OBJECTS) $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
+
+$(BUILD)/liblmtrain.a: $(LIB_OBJECTS)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+# The commands without main(), so that tests can call them.
+$(BUILD)/libcmd.a: $(filter-out $(MAIN_OBJECT),$(CMD_OBJECTS)) $(EMBED_OBJECTS)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/libsupport.a: $(SUPPORT_OBJECTS)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) $(call optimize_of,$<) $(call isa_of,$<) -MMD -MP -c $< -o $@
+
+# Rewritten only when they change, so that nothing is rebuilt for nothing.
+FLAGS_TEXT = $(CC) $(ALL_CFLAGS) | $(ALL_LDFLAGS) $(ALL_LDLIBS) | $(CUDA_FLAGS_TEXT)
+$(BUILD)/flags.txt: FORCE
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
-build/liblmtrain.a: $(LIB_OBJECTS)
-	@rm -f $@
-	ar rcs $@ $^
--include $(LIB_OBJECTS:.o=.d)
+	@printf '%s\n' '$(FLAGS_TEXT)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_TEXT)' > $@
+
+build/gen/version.h: FORCE
+	@scripts/version $@
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+$(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/libsupport.a $(BUILD)/libcmd.a \
+    $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
+
+# Fuzz targets: with libFuzzer when SANITIZE names it, else with our own driver (random bytes, files).
+FUZZ_DRIVER = $(if $(findstring fuzzer,$(SANITIZE)),,$(BUILD)/obj/test/fuzz/driver.o)
+$(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUILD)/liblmtrain.a
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
+
+test-build: all $(TESTS) $(FUZZERS)
+
+# A test that doesn't build is a failed test, not the end of all others: hence -k, and the runner is
+# given every name that ought to be there.
+test:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory -k test-build || true
+	@scripts/test-runner --jobs $(TEST_JOBS) $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
+
+test-oracle:
+	@scripts/bootstrap
+	@$(MAKE) --no-print-directory all
+	@scripts/test-oracle
+
+ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
+asan:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory -k $(ASAN) test-build || true
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TEST_SOURCES:%.c=build/asan/%) \
+	    $(FUZZ_SOURCES:%.c=build/asan/%)
+
+# Only where threads meet: the pool, communicators and their worker, the loader, the background save.
+TSAN_SOURCES := $(sort $(wildcard test/comm/*_test.c test/device/pool_test.c test/data/loader_test.c \
+    test/ckpt/*save*_test.c test/launch/progress_test.c))
+TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
+tsan:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TSAN_SOURCES:%.c=build/tsan/%)
+
+FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
+    CFLAGS='-O1 -g' CC=clang
+fuzz:
+	@scripts/bootstrap --lint
+	@$(MAKE) --no-print-directory $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+
+soak:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory all
+	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
+
+lint:
+	@scripts/bootstrap --lint
+	@scripts/lint/lint
+
+# ---- for people ----------------------------------------------------------------------------------
+
+quickstart:
+	@scripts/bootstrap
+	@$(MAKE) --no-print-directory all
+	@scripts/quickstart
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/man/man1'
+	install -m 755 $(BUILD)/lmtrain '$(DESTDIR)$(PREFIX)/bin/lmtrain'
+	for page in $(wildcard man/*.1); do \
+	    install -m 644 $$page '$(DESTDIR)$(PREFIX)/share/man/man1/' || exit 1; done
+
+clean:
+	rm -rf build
+
+help:
+	@scripts/help
+
+.PHONY: all test test-build test-oracle asan tsan fuzz soak lint quickstart install clean help FORCE \
+    check-deps
+.SECONDARY:
+.DELETE_ON_ERROR:
+FORCE:
+
+# `make V=1` shows the commands.
+ifeq ($(V),1)
+say =
+Q =
+else
+say = @printf '  %-4s %s\n' $(1) $(2)
+Q = @
+endif
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
