@@ -1,0 +1,9 @@
+/*
+ * attention_cached.c - being written
+ */
+#include "kernels/cpu/families_impl.h"
+
+void CPU_ISA_NAME(cpu_fill_attention_cached)(struct kernels_backend *backend)
+{
+    (void)backend;
+}

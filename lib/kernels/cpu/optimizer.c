@@ -1,0 +1,9 @@
+/*
+ * optimizer.c - being written
+ */
+#include "kernels/cpu/families_impl.h"
+
+void CPU_ISA_NAME(cpu_fill_optimizer)(struct kernels_backend *backend)
+{
+    (void)backend;
+}
