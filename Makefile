@@ -30,12 +30,6 @@ TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
 
-# Without MPI its files are left out; who names them asks for LMTRAIN_MPI.
-ifeq ($(MPI),0)
-LIB_SOURCES := $(filter-out %_mpi.c,$(LIB_SOURCES))
-TEST_SOURCES := $(filter-out %_mpi_test.c,$(TEST_SOURCES))
-endif
-
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 LIB_OBJECTS := $(call objects,$(LIB_SOURCES))
 CMD_OBJECTS := $(call objects,$(CMD_SOURCES))

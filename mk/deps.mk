@@ -17,8 +17,9 @@ else
 DEPS_MODULES += pmix
 endif
 
+# Code asks `#if LMTRAIN_MPI`.
+MPI_DEFINES := -DLMTRAIN_MPI=$(MPI)
 ifeq ($(MPI),1)
-MPI_DEFINES := -DLMTRAIN_MPI
 ifdef MPI_HOME
 MPI_CFLAGS := $(call home_cflags,$(MPI_HOME))
 MPI_LIBS := $(call home_libs,$(MPI_HOME)) -lmpi
