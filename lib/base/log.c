@@ -24,7 +24,7 @@ void log_set_sink(log_sink_fn sink, void *context)
 
 void log_set_level(enum log_level level)
 {
-    log_threshold = level;
+    log_threshold = (int)level;
 }
 
 int log_enabled(enum log_level level)
