@@ -61,7 +61,7 @@
  *                       loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and dw are of
  *                       scale * that sum; `chunk` tokens at a time, so the logits never exist whole
  *   head_loss           x, w, target                                    -> loss[1 x 1] fp64 +=
- *   accumulate          x[r x c] fp32                                   -> y~[r x c] fp32       y = y + x
+ *   accumulate          x[r x c] fp32                                   -> y[r x c] fp32 +=
  *   all_gather          shard[1 x n]                                    -> full[1 x n size]     over `axis`
  *   reduce_scatter      full[1 x n size]                                -> shard[1 x n]         over `axis`, tree sum
  *   all_reduce_scalar   x[1 x n] fp64                                   -> y[1 x n] fp64        over `axis`, tree sum

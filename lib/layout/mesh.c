@@ -1,0 +1,51 @@
+/*
+ * mesh.c - world rank to coordinates and back
+ */
+#include "layout/mesh.h"
+
+#include "base/err.h"
+
+static const enum mesh_axis fastest_first[] = { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP };
+
+struct mesh mesh_data_parallel(int dp_size)
+{
+    struct mesh mesh = { { 1, 1, 1, 1, 1 } };
+
+    mesh.size[AXIS_DP] = dp_size;
+    return mesh;
+}
+
+int mesh_world_size(const struct mesh *mesh)
+{
+    int product = 1;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        product *= mesh->size[axis];
+    return product;
+}
+
+/* Ranks between neighbours on the axis. */
+static int mesh_stride(const struct mesh *mesh, enum mesh_axis axis)
+{
+    int stride = 1;
+
+    for (int i = 0; fastest_first[i] != axis; i++)
+        stride *= mesh->size[fastest_first[i]];
+    return stride;
+}
+
+int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis)
+{
+    CHECK(world_rank >= 0);
+    CHECK(world_rank < mesh_world_size(mesh));
+    return world_rank / mesh_stride(mesh, axis) % mesh->size[axis];
+}
+
+void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks)
+{
+    int stride = mesh_stride(mesh, axis);
+    int first = world_rank - mesh_coordinate(mesh, world_rank, axis) * stride;
+
+    for (int i = 0; i < mesh->size[axis]; i++)
+        ranks[i] = first + i * stride;
+}

@@ -1,0 +1,31 @@
+/*
+ * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
+ *
+ * tp varies fastest with the world rank, then cp, dp, pp (ep lies within dp and has size 1 for now), so
+ * that the ranks that talk most are neighbours.
+ */
+#ifndef LAYOUT_MESH_H
+#define LAYOUT_MESH_H
+
+#include "ops/ops.h"
+
+struct mesh {
+    int size[N_AXES];
+};
+
+/* All sizes 1 but dp. */
+struct mesh mesh_data_parallel(int dp_size);
+
+/* Product of all sizes. */
+int mesh_world_size(const struct mesh *mesh);
+
+/* Where world_rank lies on the axis. */
+int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis);
+
+/*
+ * The ranks that differ from world_rank on this axis alone, in order of their coordinate, world_rank
+ * included: ranks[size[axis]].
+ */
+void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks);
+
+#endif

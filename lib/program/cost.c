@@ -1,0 +1,54 @@
+/*
+ * cost.c - what a placed program takes: memory by segment, FLOPs by entry
+ */
+#include "program/passes.h"
+
+int program_memory_table(const struct program *program, struct memory_row *rows, int capacity)
+{
+    static const char *const what[N_SEGMENTS] = {
+        "parameters as the forward reads them",
+        "accumulators and their shards",
+        "fp32 masters and optimizer moments",
+        "inputs, and what the forward keeps for the backward",
+        "values within one pass",
+        "buffers of collectives",
+        "scratch of kernels and libraries",
+        "keys and values of generation",
+        "scalars and constants",
+    };
+    int n = 0;
+
+    for (int s = 0; s < N_SEGMENTS && n < capacity; s++)
+        if (program->segment_bytes[s])
+            rows[n++] = (struct memory_row){ segment_name((enum segment)s), what[s],
+                                             program->segment_bytes[s] };
+    return n;
+}
+
+size_t program_memory_bytes(const struct program *program)
+{
+    size_t total = 0;
+
+    for (int s = 0; s < N_SEGMENTS; s++)
+        total += program->segment_bytes[s];
+    return total;
+}
+
+double program_entry_flops(const struct program *program, enum entry_kind entry)
+{
+    double total = 0;
+
+    for (int i = 0; i < program->entries[entry].n_actions; i++) {
+        const struct action *a = &program->entries[entry].actions[i];
+
+        if (a->kind != ACTION_RUN)
+            continue;
+        const struct function *f = &program->functions[a->function];
+        for (int k = 0; k < f->n_ops; k++) {
+            struct op_shape shape = program_op_shape(program, &f->ops[k]);
+
+            total += op_flops(&shape);
+        }
+    }
+    return total;
+}

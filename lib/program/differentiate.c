@@ -1,0 +1,61 @@
+/*
+ * differentiate.c - the reverse walk
+ */
+#include <string.h>
+
+#include "program/gradients.h"
+#include "program/passes.h"
+
+/* needs[v]: a trainable parameter lies behind v. One pass, since ops follow what they read. */
+static char *find_needs(struct program *program, int forward)
+{
+    const struct function *f = &program->functions[forward];
+    char *needs = arena_array(&program->arena, char, program->n_values);
+
+    for (int i = 0; i < program->n_parameters; i++)
+        needs[program->parameters[i].weight] = (char)program->parameters[i].trainable;
+    for (int i = 0; i < f->n_ops; i++) {
+        int any = 0;
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            any |= needs[f->ops[i].in[k]];
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            if (f->ops[i].out[k] && any)
+                needs[f->ops[i].out[k]] = 1;
+    }
+    needs[0] = 0;
+    return needs;
+}
+
+static int has_gradient(const struct gradient_walk *walk, const struct op *op)
+{
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && walk->gradient[op->out[k]])
+            return 1;
+    return 0;
+}
+
+void differentiate(struct program *program, int forward, int backward,
+                   const struct gradient_seed *seeds, int n_seeds)
+{
+    struct gradient_walk walk = {
+        .program = program,
+        .backward = backward,
+        .n_values = program->n_values,
+        .gradient = arena_array(&program->arena, int, program->n_values),
+        .needs = find_needs(program, forward),
+    };
+
+    for (int i = 0; i < n_seeds; i++)
+        if (walk.needs[seeds[i].value])
+            walk.gradient[seeds[i].value] = seeds[i].gradient;
+    for (int i = program->functions[forward].n_ops - 1; i >= 0; i--) {
+        /* A copy: emitting may move the tables. */
+        struct op op = program->functions[forward].ops[i];
+
+        if (!gradient_known(op.kind) || !has_gradient(&walk, &op))
+            continue;
+        walk.layer = op.layer;
+        gradient_rule(&walk, &op);
+    }
+}

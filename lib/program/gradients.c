@@ -1,0 +1,250 @@
+/*
+ * gradients.c - the gradient rule of each op kind
+ *
+ * A rule takes the gradients of its op's outputs (take: the sum so far) and contributes to those of its
+ * inputs. The B ops lie on the path to the inputs' gradients, the W ops accumulate a parameter's; zero
+ * bubble schedules may run them apart. A norm's gradient is one op for both, class B, and folds in what
+ * the residual path has brought already, so that no separate add runs over the stream.
+ */
+#include "program/gradients.h"
+
+/* The gradient of v seen so far, which the caller now stands for; 0 if none. */
+static int take(struct gradient_walk *walk, int v)
+{
+    int gradient = walk->gradient[v];
+
+    walk->gradient[v] = 0;
+    return gradient;
+}
+
+static int needs(const struct gradient_walk *walk, int v)
+{
+    return v && walk->needs[v];
+}
+
+static int like(struct gradient_walk *walk, int v, enum dtype dtype)
+{
+    const struct value *value = &walk->program->values[v];
+
+    return program_value(walk->program, value->rows, value->cols, dtype);
+}
+
+static void emit(struct gradient_walk *walk, struct op op)
+{
+    op.layer = walk->layer;
+    program_emit(walk->program, walk->backward, &op);
+}
+
+static enum dtype dtype_of(const struct gradient_walk *walk, int v)
+{
+    return walk->program->values[v].dtype;
+}
+
+/* g, or a copy of it in the dtype of v. */
+static int as_dtype(struct gradient_walk *walk, int g, int v)
+{
+    if (dtype_of(walk, g) == dtype_of(walk, v))
+        return g;
+    int cast = like(walk, g, dtype_of(walk, v));
+    emit(walk, (struct op){ .kind = OP_CAST, .in = { g }, .out = { cast }, .phase = PHASE_B });
+    return cast;
+}
+
+/* v's gradient grows by g. Only the fp32 residual stream is read several times. */
+static void contribute(struct gradient_walk *walk, int v, int g)
+{
+    int before = walk->gradient[v];
+
+    if (!needs(walk, v))
+        return;
+    if (before) {
+        CHECK(dtype_of(walk, v) == DTYPE_F32);
+        int sum = like(walk, v, DTYPE_F32);
+        emit(walk, (struct op){
+                       .kind = OP_ADD, .in = { before, g }, .out = { sum }, .phase = PHASE_B });
+        g = sum;
+    }
+    walk->gradient[v] = g;
+}
+
+/* The accumulator for this use of a parameter's weight; 0 if it is frozen or no parameter. */
+static int accumulator(struct gradient_walk *walk, int weight)
+{
+    int parameter = weight ? program_parameter_of(walk->program, weight) : -1;
+
+    return parameter < 0 ? 0 : program_add_gradient(walk->program, parameter);
+}
+
+static void embed_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dx = take(walk, op->out[0]);
+    int dtable = accumulator(walk, op->in[1]);
+
+    if (dtable)
+        emit(walk, (struct op){ .kind = OP_EMBED_DW,
+                                .in = { dx, op->in[0] },
+                                .out = { dtable },
+                                .phase = PHASE_W });
+    if (op->in[2])
+        contribute(walk, op->in[2], dx);
+}
+
+static void rmsnorm_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1];
+    int add = take(walk, x), dx = like(walk, x, DTYPE_F32);
+
+    emit(walk, (struct op){ .kind = OP_RMSNORM_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy, x, w, op->out[1], add },
+                            .out = { dx, accumulator(walk, w) },
+                            .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1], b = op->in[2];
+    int add = take(walk, x), dx = like(walk, x, DTYPE_F32);
+
+    emit(walk, (struct op){ .kind = OP_LAYERNORM_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy, x, w, op->out[1], op->out[2], add },
+                            .out = { dx, accumulator(walk, w), accumulator(walk, b) },
+                            .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+static void linear_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1];
+
+    dy = as_dtype(walk, dy, x);
+    if (needs(walk, x)) {
+        int dx = like(walk, x, dtype_of(walk, x));
+
+        emit(walk, (struct op){ .kind = OP_LINEAR_DX,
+                                .in = { dy, w },
+                                .out = { dx },
+                                .phase = PHASE_B });
+        contribute(walk, x, dx);
+    }
+    int dw = accumulator(walk, w);
+    if (dw)
+        emit(walk, (struct op){ .kind = OP_LINEAR_DW,
+                                .in = { dy, x },
+                                .out = { dw, accumulator(walk, op->in[2]) },
+                                .phase = PHASE_W });
+}
+
+static void rope_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), dx = like(walk, op->in[0], dtype_of(walk, op->in[0]));
+
+    emit(walk, (struct op){ .kind = OP_ROPE_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy, op->in[1], op->in[2] },
+                            .out = { dx },
+                            .phase = PHASE_B });
+    contribute(walk, op->in[0], dx);
+}
+
+static void attention_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dout = take(walk, op->out[0]), qkv = op->in[0];
+    int dqkv = like(walk, qkv, dtype_of(walk, qkv));
+
+    emit(walk, (struct op){ .kind = OP_ATTENTION_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dout, qkv, op->out[0], op->out[1], op->in[1] },
+                            .out = { dqkv },
+                            .phase = PHASE_B });
+    contribute(walk, qkv, dqkv);
+}
+
+/* dx from dy and x, the kind's own gradient op. */
+static void activation_rule(struct gradient_walk *walk, const struct op *op, enum op_kind kind)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
+
+    emit(walk, (struct op){ .kind = kind, .in = { dy, x }, .out = { dx }, .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+static void dropout_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
+
+    emit(walk, (struct op){ .kind = OP_DROPOUT_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy, op->in[1] },
+                            .out = { dx },
+                            .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+static void add_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]);
+
+    contribute(walk, op->in[0], dy);
+    if (needs(walk, op->in[1]))
+        contribute(walk, op->in[1], as_dtype(walk, dy, op->in[1]));
+}
+
+int gradient_known(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_EMBED:
+    case OP_RMSNORM:
+    case OP_LAYERNORM:
+    case OP_LINEAR:
+    case OP_ROPE:
+    case OP_ATTENTION:
+    case OP_SWIGLU:
+    case OP_GELU:
+    case OP_DROPOUT:
+    case OP_ADD:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+void gradient_rule(struct gradient_walk *walk, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        embed_rule(walk, op);
+        break;
+    case OP_RMSNORM:
+        rmsnorm_rule(walk, op);
+        break;
+    case OP_LAYERNORM:
+        layernorm_rule(walk, op);
+        break;
+    case OP_LINEAR:
+        linear_rule(walk, op);
+        break;
+    case OP_ROPE:
+        rope_rule(walk, op);
+        break;
+    case OP_ATTENTION:
+        attention_rule(walk, op);
+        break;
+    case OP_SWIGLU:
+        activation_rule(walk, op, OP_SWIGLU_GRAD);
+        break;
+    case OP_GELU:
+        activation_rule(walk, op, OP_GELU_GRAD);
+        break;
+    case OP_DROPOUT:
+        dropout_rule(walk, op);
+        break;
+    case OP_ADD:
+        add_rule(walk, op);
+        break;
+    default:
+        CHECK(!"an op with a gradient rule");
+    }
+}

@@ -1,0 +1,264 @@
+/*
+ * place.c - where every value lies
+ *
+ * Cells are laid one after the other in their segment. A plain value that another function reads than the
+ * one that writes it goes to the stash, one copy a slot. All others live within one run of a function,
+ * from their first write to their last read; they share the scratch segment: the largest first, each at
+ * the lowest offset where it meets nobody who lives at the same time in any function. Functions never run
+ * at the same time, so a place may be used by all of them. Operands of ops on other streams live to the
+ * function's end, where run waits for those streams.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "program/passes.h"
+
+#define PLACE_ALIGNMENT ((size_t)64)
+
+/* When a plain value lives in one function; first > last: never. */
+struct lifetime {
+    int first, last;
+};
+
+struct placing {
+    struct program *program;
+    char *written, *stashed;    /* by value: by the function at hand; goes to the stash */
+    struct lifetime *lifetimes; /* [function][value] */
+    int *order;                 /* pass values, largest first */
+    int n_order;
+};
+
+static struct lifetime *lifetime_of(const struct placing *c, int function, int value)
+{
+    return &c->lifetimes[(size_t)function * (size_t)c->program->n_values + (size_t)value];
+}
+
+static void live_at(struct placing *c, int function, int value, int begin, int end)
+{
+    struct lifetime *l = lifetime_of(c, function, value);
+
+    if (l->first > l->last) {
+        *l = (struct lifetime){ begin, end };
+        return;
+    }
+    l->first = min_int(l->first, begin);
+    l->last = max_int(l->last, end);
+}
+
+static void find_lifetimes_in(struct placing *c, int function)
+{
+    const struct program *p = c->program;
+    const struct function *f = &p->functions[function];
+
+    for (int v = 0; v < p->n_values; v++)
+        *lifetime_of(c, function, v) = (struct lifetime){ 1, 0 };
+    memset(c->written, 0, (size_t)p->n_values);
+    for (int i = 0; i < f->n_ops; i++) {
+        const struct op *op = &f->ops[i];
+        int end = op->stream == STREAM_COMPUTE ? i : f->n_ops;
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+            int v = program_base(p, op->in[k]);
+
+            if (!v || p->values[v].role != ROLE_NONE)
+                continue;
+            live_at(c, function, v, i, end);
+            if (!c->written[v])
+                c->stashed[v] = 1;
+        }
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+            int v = program_base(p, op->out[k]);
+
+            if (!v || p->values[v].role != ROLE_NONE)
+                continue;
+            live_at(c, function, v, i, end);
+            c->written[v] = 1;
+        }
+    }
+}
+
+static enum segment segment_of_role(enum cell_role role)
+{
+    switch (role) {
+    case ROLE_WEIGHT:
+        return SEGMENT_WEIGHTS;
+    case ROLE_MASTER:
+    case ROLE_MOMENT1:
+    case ROLE_MOMENT2:
+        return SEGMENT_STATES;
+    case ROLE_GRADIENT:
+        return SEGMENT_GRADIENTS;
+    case ROLE_CACHE:
+        return SEGMENT_CACHE;
+    default:
+        return SEGMENT_INPUTS;
+    }
+}
+
+/* Cells, inputs and the stash: one after the other. */
+static void place_in_a_row(struct placing *c)
+{
+    struct program *p = c->program;
+
+    for (int id = 1; id < p->n_values; id++) {
+        struct value *v = &p->values[id];
+        size_t n_bytes = align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+
+        if (v->base)
+            continue;
+        if (v->role == ROLE_INPUT || (v->role == ROLE_NONE && c->stashed[id])) {
+            v->scope = SCOPE_STASH;
+            v->segment = SEGMENT_STASH;
+            v->place_bytes = p->slot_bytes;
+            p->slot_bytes += n_bytes;
+        } else if (v->role != ROLE_NONE) {
+            v->segment = segment_of_role(v->role);
+            v->place_bytes = p->segment_bytes[v->segment];
+            p->segment_bytes[v->segment] += n_bytes;
+        }
+    }
+}
+
+static int larger(const void *a, const void *b, void *context)
+{
+    const struct program *p = context;
+    int x = *(const int *)a, y = *(const int *)b;
+    size_t bytes_x = program_value_bytes(p, x), bytes_y = program_value_bytes(p, y);
+
+    if (bytes_x != bytes_y)
+        return bytes_x > bytes_y ? -1 : 1;
+    return x - y;
+}
+
+static int is_used(const struct placing *c, int value)
+{
+    for (int f = 0; f < c->program->n_functions; f++) {
+        const struct lifetime *l = lifetime_of(c, f, value);
+
+        if (l->first <= l->last)
+            return 1;
+    }
+    return 0;
+}
+
+static int meet(const struct placing *c, int a, int b)
+{
+    for (int f = 0; f < c->program->n_functions; f++) {
+        const struct lifetime *x = lifetime_of(c, f, a), *y = lifetime_of(c, f, b);
+
+        if (x->first <= x->last && y->first <= y->last && x->first <= y->last &&
+            y->first <= x->last)
+            return 1;
+    }
+    return 0;
+}
+
+/* A stretch of the segment that is taken while the value at hand lives. */
+struct stretch {
+    size_t begin, end;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct stretch *x = a, *y = b;
+
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static size_t lowest_gap(struct stretch *taken, int n_taken, size_t n_bytes)
+{
+    size_t at = 0;
+
+    qsort(taken, (size_t)n_taken, sizeof *taken, by_begin);
+    for (int i = 0; i < n_taken; i++) {
+        if (taken[i].begin >= at + n_bytes)
+            break;
+        if (taken[i].end > at)
+            at = taken[i].end;
+    }
+    return at;
+}
+
+static void place_by_lifetime(struct placing *c)
+{
+    struct program *p = c->program;
+    struct stretch *taken = arena_array(&p->arena, struct stretch, p->n_values);
+
+    for (int id = 1; id < p->n_values; id++)
+        if (!p->values[id].base && p->values[id].role == ROLE_NONE && !c->stashed[id] &&
+            is_used(c, id))
+            c->order[c->n_order++] = id;
+    qsort_r(c->order, (size_t)c->n_order, sizeof *c->order, larger, p);
+    for (int i = 0; i < c->n_order; i++) {
+        struct value *v = &p->values[c->order[i]];
+        size_t n_bytes = align_up(program_value_bytes(p, c->order[i]), PLACE_ALIGNMENT);
+        int n_taken = 0;
+
+        for (int j = 0; j < i; j++) {
+            int other = c->order[j];
+            if (!meet(c, c->order[i], other))
+                continue;
+            size_t begin = p->values[other].place_bytes;
+            size_t other_bytes = align_up(program_value_bytes(p, other), PLACE_ALIGNMENT);
+            taken[n_taken++] = (struct stretch){ begin, begin + other_bytes };
+        }
+        v->scope = SCOPE_PASS;
+        v->segment = SEGMENT_SCRATCH;
+        v->place_bytes = lowest_gap(taken, n_taken, n_bytes);
+        if (v->place_bytes + n_bytes > p->segment_bytes[SEGMENT_SCRATCH])
+            p->segment_bytes[SEGMENT_SCRATCH] = v->place_bytes + n_bytes;
+    }
+}
+
+/* Views lie where their bases do. */
+static void place_views(struct program *p)
+{
+    for (int id = 1; id < p->n_values; id++) {
+        struct value *v = &p->values[id];
+        const struct value *base = &p->values[v->base];
+
+        if (!v->base)
+            continue;
+        v->scope = base->scope;
+        v->segment = base->segment;
+        v->place_bytes = base->place_bytes + (size_t)v->offset * dtype_bytes(v->dtype);
+    }
+}
+
+/* One op runs at a time on the compute stream, and one on the comm thread: the largest serves all. */
+static void place_scratch(struct program *p)
+{
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+            int segment = op->stream == STREAM_COMPUTE ? SEGMENT_LIBRARY : SEGMENT_COMM;
+
+            if (op->scratch_bytes > p->segment_bytes[segment])
+                p->segment_bytes[segment] = op->scratch_bytes;
+        }
+}
+
+void place(struct program *program)
+{
+    struct arena arena = { 0 };
+    size_t n_values = (size_t)program->n_values, n_functions = (size_t)program->n_functions;
+    struct placing c = { .program = program };
+
+    c.written = arena_array(&arena, char, n_values);
+    c.stashed = arena_array(&arena, char, n_values);
+    c.order = arena_array(&arena, int, n_values);
+    c.lifetimes = arena_array(&arena, struct lifetime, n_values * n_functions);
+    memset(program->segment_bytes, 0, sizeof program->segment_bytes);
+    program->slot_bytes = 0;
+    if (program->n_slots < 1)
+        program->n_slots = 1;
+    for (int f = 0; f < program->n_functions; f++)
+        find_lifetimes_in(&c, f);
+    place_in_a_row(&c);
+    place_by_lifetime(&c);
+    place_views(program);
+    place_scratch(program);
+    program->segment_bytes[SEGMENT_STASH] = (size_t)program->n_slots * program->slot_bytes;
+    arena_release(&arena);
+}

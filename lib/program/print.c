@@ -1,0 +1,168 @@
+/*
+ * print.c - a program as text
+ *
+ *     F  %8, %9 = rmsnorm %3, layers.0.attention_norm.weight      [256 x 768] bf16   @scratch+0x1200
+ *
+ * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first output's
+ * shape and dtype; its spread on axes of more than one rank; what else matters: axis and stream of a
+ * collective, how an accumulator starts; its place, once it has one.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "program/passes.h"
+
+static const char *const axis_names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
+
+static void print_value(const struct program *p, int id, struct str *out)
+{
+    const struct value *v = &p->values[id];
+
+    if (!id)
+        str_add(out, "-");
+    else if (v->name)
+        str_add(out, v->name);
+    else
+        str_printf(out, "%%%d", id);
+}
+
+static int last_given(const int *ids, int n)
+{
+    while (n > 0 && !ids[n - 1])
+        n--;
+    return n;
+}
+
+static void print_list(const struct program *p, const int *ids, int n, struct str *out)
+{
+    for (int k = 0; k < n; k++) {
+        if (k)
+            str_add(out, ", ");
+        print_value(p, ids[k], out);
+    }
+}
+
+static int accumulates(const struct op *op)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 0; k < info->n_outputs; k++)
+        if (op->out[k] && (info->outputs[k].flags & OPERAND_ACCUMULATED))
+            return 1;
+    return 0;
+}
+
+static void pad_to(struct str *out, size_t line_start, size_t column)
+{
+    while (out->length - line_start < column)
+        str_add_char(out, ' ');
+}
+
+static void print_shape(const struct program *p, int id, struct str *out)
+{
+    const struct value *v = &p->values[id];
+
+    str_printf(out, "[%lld x %lld] %s", (long long)v->rows, (long long)v->cols,
+               dtype_name(v->dtype));
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (p->mesh.size[axis] > 1)
+            str_printf(out, "  %s %s", spread_name(v->spread[axis]), axis_names[axis]);
+}
+
+static void print_place(const struct program *p, int id, struct str *out)
+{
+    const struct value *v = &p->values[id];
+    size_t total = 0;
+
+    for (int s = 0; s < N_SEGMENTS; s++)
+        total += p->segment_bytes[s];
+    if (total)
+        str_printf(out, "  @%s+0x%zx", segment_name(v->segment), v->place_bytes);
+}
+
+static void print_op(const struct program *p, const struct op *op, struct str *out)
+{
+    const struct op_info *info = op_info(op->kind);
+    int n_in = last_given(op->in, info->n_inputs), n_out = last_given(op->out, info->n_outputs);
+    size_t start = out->length;
+
+    str_printf(out, "%s  ", phase_name(op->phase));
+    print_list(p, op->out, n_out, out);
+    str_printf(out, " %s %s ", accumulates(op) ? "+=" : "=", info->name);
+    print_list(p, op->in, n_in, out);
+    if (op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER ||
+        op->kind == OP_ALL_REDUCE_SCALAR)
+        str_printf(out, "  over %s", axis_names[op->attributes.axis]);
+    pad_to(out, start, 76);
+    str_add(out, "  ");
+    int shown = n_out ? op->out[0] : op->in[0];
+    print_shape(p, shown, out);
+    if (accumulates(op) && op->first != FIRST_MICRO_BATCH)
+        str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");
+    if (op->stream != STREAM_COMPUTE)
+        str_printf(out, "  stream %s", stream_name(op->stream));
+    print_place(p, shown, out);
+    str_add(out, "\n");
+}
+
+void print_function(const struct program *program, int function, struct str *out)
+{
+    const struct function *f = &program->functions[function];
+
+    str_printf(out, "function %s: %d ops\n", f->name, f->n_ops);
+    for (int i = 0; i < f->n_ops; i++) {
+        if (f->ops[i].layer >= 0 && (i == 0 || f->ops[i].layer != f->ops[i - 1].layer))
+            str_printf(out, "   -- layer %d\n", f->ops[i].layer);
+        print_op(program, &f->ops[i], out);
+    }
+}
+
+static void print_cells(const struct program *p, struct str *out)
+{
+    str_add(out, "cells\n");
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+        size_t start = out->length;
+
+        if (v->role == ROLE_NONE || !v->name || (v->base && v->role != ROLE_GRADIENT))
+            continue;
+        str_printf(out, "   %s", v->name);
+        pad_to(out, start, 48);
+        str_printf(out, " %-9s ", role_name(v->role));
+        print_shape(p, id, out);
+        print_place(p, id, out);
+        str_add(out, "\n");
+    }
+}
+
+static void print_entry(const struct program *p, enum entry_kind kind, struct str *out)
+{
+    const struct entry *entry = &p->entries[kind];
+
+    if (!entry->n_actions)
+        return;
+    str_printf(out, "entry %s: %d actions\n", entry_name(kind), entry->n_actions);
+    for (int i = 0; i < entry->n_actions; i++) {
+        const struct action *a = &entry->actions[i];
+
+        if (a->kind == ACTION_GATE)
+            str_add(out, "   gate    wait for a save that still reads the cells\n");
+        else if (a->kind == ACTION_LOAD)
+            str_printf(out, "   load    micro-batch %d into slot %d\n", a->micro_batch, a->slot);
+        else if (a->micro_batch < 0)
+            str_printf(out, "   run     %s\n", p->functions[a->function].name);
+        else
+            str_printf(out, "   run     %s  micro-batch %d, slot %d%s\n",
+                       p->functions[a->function].name, a->micro_batch, a->slot,
+                       a->first ? ", first" : "");
+    }
+}
+
+void print_program(const struct program *program, struct str *out)
+{
+    print_cells(program, out);
+    for (int f = 0; f < program->n_functions; f++)
+        print_function(program, f, out);
+    for (int e = 0; e < N_ENTRIES; e++)
+        print_entry(program, (enum entry_kind)e, out);
+}

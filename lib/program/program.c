@@ -1,0 +1,269 @@
+/*
+ * program.c - the tables of a program, and adding to them
+ */
+#include "program/program.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void program_init(struct program *program, const struct mesh *mesh)
+{
+    *program = (struct program){ .mesh = *mesh };
+    /* Id 0 is no value. */
+    program->values = arena_grow(&program->arena, NULL, sizeof(struct value),
+                                 &program->values_capacity, 256);
+    program->n_values = 1;
+}
+
+void program_release(struct program *program)
+{
+    struct arena arena = program->arena;
+
+    arena_release(&arena);
+    *program = (struct program){ 0 };
+}
+
+static int add_value(struct program *p, const struct value *value)
+{
+    p->values = arena_grow(&p->arena, p->values, sizeof *value, &p->values_capacity,
+                           p->n_values + 1);
+    p->values[p->n_values] = *value;
+    return p->n_values++;
+}
+
+int program_value(struct program *program, int64_t rows, int64_t cols, enum dtype dtype)
+{
+    CHECK(rows > 0);
+    CHECK(cols > 0);
+    struct value value = { .rows = rows, .cols = cols, .stride = cols, .dtype = dtype };
+
+    return add_value(program, &value);
+}
+
+int program_cell(struct program *program, enum cell_role role, const char *name, int64_t rows,
+                 int64_t cols, enum dtype dtype)
+{
+    int id = program_value(program, rows, cols, dtype);
+
+    CHECK(role != ROLE_NONE);
+    program->values[id].role = role;
+    program->values[id].name = arena_strdup(&program->arena, name);
+    program->values[id].scope = SCOPE_JOB;
+    return id;
+}
+
+int program_base(const struct program *program, int id)
+{
+    int base = program->values[id].base;
+
+    return base ? base : id;
+}
+
+int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
+                 int64_t stride)
+{
+    struct value view = program->values[base];
+    int owner = program_base(program, base);
+
+    view.offset += offset;
+    view.base = owner;
+    view.rows = rows;
+    view.cols = cols;
+    view.stride = stride;
+    const struct value *whole = &program->values[owner];
+    CHECK(view.offset >= 0);
+    CHECK(view.offset + (rows - 1) * stride + cols <= whole->rows * whole->stride);
+    return add_value(program, &view);
+}
+
+int program_parameter(struct program *program, const char *name, int n_dims, int64_t rows,
+                      int64_t cols, enum dtype dtype, enum init_kind init, double init_std)
+{
+    struct parameter parameter = {
+        .name = arena_strdup(&program->arena, name),
+        .n_dims = n_dims,
+        .rows = rows,
+        .cols = cols,
+        .init = init,
+        .init_std = init_std,
+        .trainable = 1,
+    };
+
+    CHECK(n_dims == 2 || rows == 1);
+    parameter.weight = program_cell(program, ROLE_WEIGHT, name, rows, cols,
+                                    n_dims == 1 ? DTYPE_F32 : dtype);
+    program->parameters =
+        arena_grow(&program->arena, program->parameters, sizeof parameter,
+                   &program->parameters_capacity, program->n_parameters + 1);
+    program->parameters[program->n_parameters] = parameter;
+    return program->n_parameters++;
+}
+
+int program_parameter_of(const struct program *program, int weight)
+{
+    for (int i = 0; i < program->n_parameters; i++)
+        if (program->parameters[i].weight == weight)
+            return i;
+    return -1;
+}
+
+int program_add_gradient(struct program *program, int parameter)
+{
+    struct parameter *p = &program->parameters[parameter];
+
+    if (!p->trainable)
+        return 0;
+    CHECK(p->n_gradients < TENSOR_MAX_USES);
+    const char *name = p->n_gradients
+                           ? arena_printf(&program->arena, "%s.grad.%d", p->name, p->n_gradients)
+                           : arena_printf(&program->arena, "%s.grad", p->name);
+    int cell = program_cell(program, ROLE_GRADIENT, name, p->rows, p->cols, DTYPE_F32);
+    p->gradients[p->n_gradients++] = cell;
+    return cell;
+}
+
+int program_function(struct program *program, const char *name, int chunk)
+{
+    struct function function = { .name = arena_strdup(&program->arena, name), .chunk = chunk };
+
+    program->functions = arena_grow(&program->arena, program->functions, sizeof function,
+                                    &program->functions_capacity, program->n_functions + 1);
+    program->functions[program->n_functions] = function;
+    return program->n_functions++;
+}
+
+static struct tensor value_tensor(const struct program *program, int id)
+{
+    const struct value *v = &program->values[id];
+
+    if (!id)
+        return (struct tensor){ 0 };
+    return (struct tensor){
+        .rows = v->rows, .cols = v->cols, .stride = v->stride, .dtype = v->dtype
+    };
+}
+
+struct op_shape program_op_shape(const struct program *program, const struct op *op)
+{
+    struct op_shape shape = { .kind = op->kind, .attributes = op->attributes };
+
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        shape.in[i] = value_tensor(program, op->in[i]);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        shape.out[i] = value_tensor(program, op->out[i]);
+    return shape;
+}
+
+static int is_collective(enum op_kind kind)
+{
+    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
+}
+
+/* Spreads of the outputs on every axis that has more than one rank. */
+static void set_spreads(struct program *program, const struct op *op)
+{
+    struct op_shape shape = program_op_shape(program, op);
+    struct err err;
+
+    for (int axis = 0; axis < N_AXES; axis++) {
+        enum spread in[OPS_MAX_INPUTS] = { SPREAD_SAME }, out[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
+
+        if (program->mesh.size[axis] == 1)
+            continue;
+        for (int i = 0; i < OPS_MAX_INPUTS; i++)
+            in[i] = program->values[op->in[i]].spread[axis];
+        int on_axis = is_collective(op->kind) && (int)op->attributes.axis == axis;
+        if (op_spread(&shape, on_axis, in, out, &err) < 0) {
+            fprintf(stderr, "lmtrain: %s\n", err.text);
+            CHECK(!"spreads of an emitted op");
+        }
+        for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+            if (op->out[i])
+                program->values[op->out[i]].spread[axis] = out[i];
+    }
+}
+
+int program_insert(struct program *program, int function, int index, const struct op *op)
+{
+    struct function *f = &program->functions[function];
+    struct op_shape shape = program_op_shape(program, op);
+    struct err err;
+
+    if (op_check(&shape, &err) < 0) {
+        fprintf(stderr, "lmtrain: %s: %s\n", f->name, err.text);
+        CHECK(!"shapes of an emitted op");
+    }
+    set_spreads(program, op);
+    CHECK(index >= 0);
+    CHECK(index <= f->n_ops);
+    f->ops = arena_grow(&program->arena, f->ops, sizeof *op, &f->capacity, f->n_ops + 1);
+    memmove(f->ops + index + 1, f->ops + index, sizeof *op * (size_t)(f->n_ops - index));
+    f->ops[index] = *op;
+    f->n_ops++;
+    return index;
+}
+
+int program_emit(struct program *program, int function, const struct op *op)
+{
+    return program_insert(program, function, program->functions[function].n_ops, op);
+}
+
+size_t program_value_bytes(const struct program *program, int id)
+{
+    const struct value *v = &program->values[id];
+
+    return (size_t)(v->rows * v->cols) * dtype_bytes(v->dtype);
+}
+
+void program_size_scratch(struct program *program, program_scratch_fn scratch, void *context)
+{
+    for (int f = 0; f < program->n_functions; f++) {
+        struct function *function = &program->functions[f];
+
+        for (int i = 0; i < function->n_ops; i++) {
+            struct op_shape shape = program_op_shape(program, &function->ops[i]);
+
+            function->ops[i].scratch_bytes = scratch(context, &shape);
+        }
+    }
+}
+
+const char *phase_name(enum phase phase)
+{
+    static const char *const names[N_PHASES] = { "F", "R", "B", "W", "U" };
+
+    return names[phase];
+}
+
+const char *stream_name(enum stream stream)
+{
+    static const char *const names[N_STREAMS] = { "compute", "tp", "dp_gather", "dp_reduce" };
+
+    return names[stream];
+}
+
+const char *segment_name(enum segment segment)
+{
+    static const char *const names[N_SEGMENTS] = { "weights", "gradients",     "states",
+                                                   "stash",   "scratch",       "communication",
+                                                   "library", "kv cache",      "inputs" };
+
+    return names[segment];
+}
+
+const char *role_name(enum cell_role role)
+{
+    static const char *const names[N_ROLES] = { "value",    "weight", "master",   "moment 1",
+                                                "moment 2", "gradient", "input",  "scalar",
+                                                "constant", "cache" };
+
+    return names[role];
+}
+
+const char *entry_name(enum entry_kind entry)
+{
+    static const char *const names[N_ENTRIES] = { "step", "evaluate", "evaluate_end", "prefill",
+                                                  "decode" };
+
+    return names[entry];
+}
