@@ -1,0 +1,264 @@
+/*
+ * catalogue.c - the rows of the catalogue
+ *
+ * One row per kind and two tables in the order of enum op_kind: what everybody may ask (names, flags) and
+ * what the checks need (dimensions, dtypes). A new kind goes into the enum, into both tables, into
+ * op_flops and op_bytes (cost.c) where it is no plain sum, and into op_spread (spread.c).
+ */
+#include <string.h>
+
+#include "ops/rules_impl.h"
+
+/* clang-format off */
+static const struct op_info infos[N_OP_KINDS] = {
+    [OP_EMBED] = { "embed", 3, 1,
+        { { "index", 0 }, { "table", 0 }, { "base", OPERAND_OPTIONAL } },
+        { { "x", 0 } } },
+    [OP_EMBED_DW] = { "embed_dw", 2, 1,
+        { { "dx", 0 }, { "index", 0 } },
+        { { "dtable", OPERAND_ACCUMULATED } } },
+    [OP_RMSNORM] = { "rmsnorm", 2, 2,
+        { { "x", 0 }, { "w", 0 } },
+        { { "y", 0 }, { "rstd", 0 } } },
+    [OP_RMSNORM_GRAD] = { "rmsnorm_grad", 5, 2,
+        { { "dy", 0 }, { "x", 0 }, { "w", 0 }, { "rstd", 0 }, { "add", OPERAND_OPTIONAL } },
+        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED } } },
+    [OP_LAYERNORM] = { "layernorm", 3, 3,
+        { { "x", 0 }, { "w", 0 }, { "b", OPERAND_OPTIONAL } },
+        { { "y", 0 }, { "mean", 0 }, { "rstd", 0 } } },
+    [OP_LAYERNORM_GRAD] = { "layernorm_grad", 6, 3,
+        { { "dy", 0 }, { "x", 0 }, { "w", 0 }, { "mean", 0 }, { "rstd", 0 },
+          { "add", OPERAND_OPTIONAL } },
+        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED },
+          { "db", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
+    [OP_ADD_RMSNORM] = { "add_rmsnorm", 3, 3,
+        { { "x", 0 }, { "delta", 0 }, { "w", 0 } },
+        { { "y", 0 }, { "rstd", 0 }, { "sum", 0 } } },
+    [OP_ADD_LAYERNORM] = { "add_layernorm", 4, 4,
+        { { "x", 0 }, { "delta", 0 }, { "w", 0 }, { "b", OPERAND_OPTIONAL } },
+        { { "y", 0 }, { "mean", 0 }, { "rstd", 0 }, { "sum", 0 } } },
+    [OP_LINEAR] = { "linear", 3, 1,
+        { { "x", 0 }, { "w", 0 }, { "b", OPERAND_OPTIONAL } },
+        { { "y", 0 } } },
+    [OP_LINEAR_DX] = { "linear_dx", 2, 1,
+        { { "dy", 0 }, { "w", 0 } },
+        { { "dx", 0 } } },
+    [OP_LINEAR_DW] = { "linear_dw", 2, 2,
+        { { "dy", 0 }, { "x", 0 } },
+        { { "dw", OPERAND_ACCUMULATED }, { "db", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
+    [OP_ROPE] = { "rope", 3, 1,
+        { { "qkv", 0 }, { "position", 0 }, { "table", 0 } },
+        { { "out", 0 } } },
+    [OP_ROPE_GRAD] = { "rope_grad", 3, 1,
+        { { "dout", 0 }, { "position", 0 }, { "table", 0 } },
+        { { "dqkv", 0 } } },
+    [OP_ATTENTION] = { "attention", 2, 2,
+        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL } },
+        { { "out", 0 }, { "lse", 0 } } },
+    [OP_ATTENTION_GRAD] = { "attention_grad", 5, 1,
+        { { "dout", 0 }, { "qkv", 0 }, { "out", 0 }, { "lse", 0 },
+          { "sample", OPERAND_OPTIONAL } },
+        { { "dqkv", 0 } } },
+    [OP_ATTENTION_CACHED] = { "attention_cached", 4, 1,
+        { { "qkv", 0 }, { "position", 0 }, { "keys", OPERAND_UPDATED },
+          { "values", OPERAND_UPDATED } },
+        { { "out", 0 } } },
+    [OP_SWIGLU] = { "swiglu", 1, 1,
+        { { "gu", 0 } },
+        { { "y", 0 } } },
+    [OP_SWIGLU_GRAD] = { "swiglu_grad", 2, 1,
+        { { "dy", 0 }, { "gu", 0 } },
+        { { "dgu", 0 } } },
+    [OP_GELU] = { "gelu", 1, 1,
+        { { "x", 0 } },
+        { { "y", 0 } } },
+    [OP_GELU_GRAD] = { "gelu_grad", 2, 1,
+        { { "dy", 0 }, { "x", 0 } },
+        { { "dx", 0 } } },
+    [OP_DROPOUT] = { "dropout", 2, 1,
+        { { "x", 0 }, { "sample", 0 } },
+        { { "y", 0 } } },
+    [OP_DROPOUT_GRAD] = { "dropout_grad", 2, 1,
+        { { "dy", 0 }, { "sample", 0 } },
+        { { "dx", 0 } } },
+    [OP_ADD] = { "add", 2, 1,
+        { { "a", 0 }, { "b", 0 } },
+        { { "y", 0 } } },
+    [OP_CAST] = { "cast", 1, 1,
+        { { "x", 0 } },
+        { { "y", 0 } } },
+    [OP_SELECT_ROWS] = { "select_rows", 2, 1,
+        { { "x", 0 }, { "index", 0 } },
+        { { "y", 0 } } },
+    [OP_HEAD_CROSS_ENTROPY] = { "head_cross_entropy", 4, 3,
+        { { "x", 0 }, { "w", 0 }, { "target", 0 }, { "scale", 0 } },
+        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED }, { "loss", OPERAND_ACCUMULATED } } },
+    [OP_HEAD_LOSS] = { "head_loss", 3, 1,
+        { { "x", 0 }, { "w", 0 }, { "target", 0 } },
+        { { "loss", OPERAND_ACCUMULATED } } },
+    [OP_ACCUMULATE] = { "accumulate", 1, 1,
+        { { "x", 0 } },
+        { { "y", OPERAND_UPDATED } } },
+    [OP_ALL_GATHER] = { "all_gather", 1, 1,
+        { { "shard", 0 } },
+        { { "full", 0 } } },
+    [OP_REDUCE_SCATTER] = { "reduce_scatter", 1, 1,
+        { { "full", 0 } },
+        { { "shard", 0 } } },
+    [OP_ALL_REDUCE_SCALAR] = { "all_reduce_scalar", 1, 1,
+        { { "x", 0 } },
+        { { "y", 0 } } },
+    [OP_SUMSQ] = { "sumsq", 1, 1,
+        { { "x", 0 } },
+        { { "sums", 0 } } },
+    [OP_GRADIENT_NORM] = { "gradient_norm", 1, 3,
+        { { "sums", 0 } },
+        { { "norm", 0 }, { "factor", 0 }, { "skip", 0 } } },
+    [OP_ADAMW] = { "adamw", 7, 1,
+        { { "gradient", 0 }, { "scalars", 0 }, { "factor", 0 }, { "skip", 0 },
+          { "master", OPERAND_UPDATED }, { "m", OPERAND_UPDATED }, { "v", OPERAND_UPDATED } },
+        { { "weight", OPERAND_OPTIONAL } } },
+};
+
+static const struct op_rules rules[N_OP_KINDS] = {
+    [OP_EMBED] = {
+        { { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_R, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_F32 } } },
+    [OP_EMBED_DW] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
+        { { DIM_R, DIM_D, TYPE_F32 } } },
+    [OP_RMSNORM] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 } } },
+    [OP_RMSNORM_GRAD] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } } },
+    [OP_LAYERNORM] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_F32 } } },
+    [OP_LAYERNORM_GRAD] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_D, TYPE_F32 } } },
+    [OP_ADD_RMSNORM] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_ACT }, { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } } },
+    [OP_ADD_LAYERNORM] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_ACT }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } } },
+    [OP_LINEAR] = {
+        { { DIM_T, DIM_K, TYPE_ACT }, { DIM_N, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_N, TYPE_F32 } },
+        { { DIM_T, DIM_N, TYPE_ACT_OR_F32 } } },
+    [OP_LINEAR_DX] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_N, DIM_K, TYPE_ACT } },
+        { { DIM_T, DIM_K, TYPE_ACT } } },
+    [OP_LINEAR_DW] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT } },
+        { { DIM_N, DIM_K, TYPE_F32 }, { DIM_ONE, DIM_N, TYPE_F32 } } },
+    [OP_ROPE] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_FREE, DIM_E, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_ROPE_GRAD] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_FREE, DIM_E, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_ATTENTION] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_H, TYPE_F32 } } },
+    [OP_ATTENTION_GRAD] = {
+        { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_HE, TYPE_ACT },
+          { DIM_T, DIM_H, TYPE_F32 }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_ATTENTION_CACHED] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT } },
+        { { DIM_T, DIM_HE, TYPE_ACT } } },
+    [OP_SWIGLU] = {
+        { { DIM_T, DIM_2F, TYPE_ACT } },
+        { { DIM_T, DIM_F, TYPE_ACT } } },
+    [OP_SWIGLU_GRAD] = {
+        { { DIM_T, DIM_F, TYPE_ACT }, { DIM_T, DIM_2F, TYPE_ACT } },
+        { { DIM_T, DIM_2F, TYPE_ACT } } },
+    [OP_GELU] = {
+        { { DIM_T, DIM_F, TYPE_ACT } },
+        { { DIM_T, DIM_F, TYPE_ACT } } },
+    [OP_GELU_GRAD] = {
+        { { DIM_T, DIM_F, TYPE_ACT }, { DIM_T, DIM_F, TYPE_ACT } },
+        { { DIM_T, DIM_F, TYPE_ACT } } },
+    [OP_DROPOUT] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_D, TYPE_ACT } } },
+    [OP_DROPOUT_GRAD] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_D, TYPE_ACT } } },
+    [OP_ADD] = {
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_FLOAT } },
+        { { DIM_T, DIM_D, TYPE_F32 } } },
+    [OP_CAST] = {
+        { { DIM_T, DIM_D, TYPE_FLOAT } },
+        { { DIM_T, DIM_D, TYPE_FLOAT } } },
+    [OP_SELECT_ROWS] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_ANY_ROWS, DIM_ONE, TYPE_I32 } },
+        { { DIM_ANY_ROWS, DIM_D, TYPE_ACT } } },
+    [OP_HEAD_CROSS_ENTROPY] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_ONE, DIM_ONE, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_ONE, TYPE_F64 } } },
+    [OP_HEAD_LOSS] = {
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 } },
+        { { DIM_ONE, DIM_ONE, TYPE_F64 } } },
+    [OP_ACCUMULATE] = {
+        { { DIM_R, DIM_D, TYPE_F32 } },
+        { { DIM_R, DIM_D, TYPE_F32 } } },
+    [OP_ALL_GATHER] = {
+        { { DIM_ONE, DIM_N, TYPE_MOVED } },
+        { { DIM_ONE, DIM_SIZE_N, TYPE_MOVED } } },
+    [OP_REDUCE_SCATTER] = {
+        { { DIM_ONE, DIM_SIZE_N, TYPE_MOVED } },
+        { { DIM_ONE, DIM_N, TYPE_MOVED } } },
+    [OP_ALL_REDUCE_SCALAR] = {
+        { { DIM_ONE, DIM_N, TYPE_F64 } },
+        { { DIM_ONE, DIM_N, TYPE_F64 } } },
+    [OP_SUMSQ] = {
+        { { DIM_R, DIM_D, TYPE_F32 } },
+        { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
+    [OP_GRADIENT_NORM] = {
+        { { DIM_ONE, DIM_N, TYPE_F64 } },
+        { { DIM_ONE, DIM_ONE, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } } },
+    [OP_ADAMW] = {
+        { { DIM_R, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
+          { DIM_ONE, DIM_ONE, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_I32 },
+          { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 } },
+        { { DIM_R, DIM_D, TYPE_ACT } } },
+};
+/* clang-format on */
+
+const struct op_info *op_info(enum op_kind kind)
+{
+    CHECK((unsigned)kind < N_OP_KINDS);
+    return &infos[kind];
+}
+
+const struct op_rules *op_rules(enum op_kind kind)
+{
+    CHECK((unsigned)kind < N_OP_KINDS);
+    return &rules[kind];
+}
+
+enum op_kind op_find(const char *name)
+{
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        if (!strcmp(infos[kind].name, name))
+            return (enum op_kind)kind;
+    return N_OP_KINDS;
+}

@@ -1,0 +1,119 @@
+/*
+ * cost.c - operations and bytes of an op
+ *
+ * Ops with products (linear, attention, head) count their products alone: what is added by biases,
+ * softmax and norms inside them is under a hundredth. All others count their arithmetic by element,
+ * exp, tanh, sqrt and division as one each; they are bound by bytes anyway.
+ */
+#include "ops/ops.h"
+
+/* Pairs (query, key) that causal attention looks at, over all sequences and heads. */
+static double causal_pairs(const struct op_shape *op, double tokens)
+{
+    double seq_len = op->attributes.seq_len;
+
+    return tokens * (seq_len + 1) / 2 * op->attributes.n_heads;
+}
+
+/* Operations for each element of the first input. */
+static double flops_an_element(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_EMBED_DW:
+    case OP_ADD:
+    case OP_ACCUMULATE:
+    case OP_GRADIENT_NORM:
+        return 1;
+    case OP_DROPOUT:
+    case OP_DROPOUT_GRAD:
+    case OP_SUMSQ:
+        return 2;
+    case OP_ROPE:
+    case OP_ROPE_GRAD:
+        return 3;
+    case OP_RMSNORM:
+        return 4;
+    case OP_ADD_RMSNORM:
+        return 5;
+    case OP_SWIGLU:
+        return 2.5; /* 5 for a pair of gate and up */
+    case OP_LAYERNORM:
+        return 8;
+    case OP_ADD_LAYERNORM:
+        return 9;
+    case OP_RMSNORM_GRAD:
+    case OP_GELU:
+        return 10;
+    case OP_SWIGLU_GRAD:
+        return 11;
+    case OP_LAYERNORM_GRAD:
+    case OP_ADAMW:
+        return 15;
+    case OP_GELU_GRAD:
+        return 18;
+    default:
+        return 0;
+    }
+}
+
+double op_flops(const struct op_shape *op)
+{
+    const struct tensor *in = op->in, *out = op->out;
+    double tokens = (double)in[0].rows, e = op->attributes.head_dim;
+
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_DX:
+        return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
+    case OP_LINEAR_DW:
+        return 2 * tokens * (double)out[0].rows * (double)out[0].cols;
+    case OP_HEAD_LOSS:
+        return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
+    case OP_HEAD_CROSS_ENTROPY:
+        return 6 * tokens * (double)in[1].rows * (double)in[1].cols;
+    case OP_ATTENTION:
+        return 2 * 2 * causal_pairs(op, tokens) * e;
+    case OP_ATTENTION_GRAD:
+        return 5 * 2 * causal_pairs(op, tokens) * e;
+    case OP_ATTENTION_CACHED: /* a bound: positions are known at run time only */
+        return 2 * 2 * tokens * op->attributes.cache_len * op->attributes.n_heads * e;
+    case OP_EMBED:
+        return tensor_given(&in[2]) ? (double)tensor_elements(&in[2]) : 0;
+    case OP_REDUCE_SCATTER: /* each rank adds its summands of the shard */
+        return (double)(in[0].cols - out[0].cols);
+    default:
+        return flops_an_element(op->kind) * (double)tensor_elements(&in[0]);
+    }
+}
+
+static double tensor_moved(const struct tensor *t, unsigned flags)
+{
+    double bytes = (double)tensor_elements(t) * (double)dtype_bytes(t->dtype);
+
+    return flags & (OPERAND_ACCUMULATED | OPERAND_UPDATED) ? 2 * bytes : bytes;
+}
+
+double op_bytes(const struct op_shape *op)
+{
+    const struct op_info *info = op_info(op->kind);
+    double bytes = 0;
+
+    for (int i = 0; i < info->n_inputs; i++) {
+        struct tensor t = op->in[i];
+
+        /* Of a table only the looked-up rows are read. */
+        if (op->kind == OP_EMBED && i == 1)
+            t.rows = op->in[0].rows;
+        if (op->kind == OP_SELECT_ROWS && i == 0)
+            t.rows = op->in[1].rows;
+        bytes += tensor_moved(&t, info->inputs[i].flags);
+    }
+    for (int i = 0; i < info->n_outputs; i++) {
+        struct tensor t = op->out[i];
+
+        if (op->kind == OP_EMBED_DW && t.rows > op->in[0].rows)
+            t.rows = op->in[0].rows;
+        bytes += tensor_moved(&t, info->outputs[i].flags);
+    }
+    return bytes;
+}

@@ -1,0 +1,284 @@
+/*
+ * spread.c - how an op's outputs lie over one mesh axis, given how its inputs do
+ *
+ * A rule says what a kind can take and nothing else passes: a sum that is owed is never read as if
+ * it had been added up. Most kinds share a form: their data operands lie alike (same, by rows, by
+ * columns) and their parameters are the same everywhere; what they sum over rows is then owed where
+ * rows are split.
+ */
+#include <string.h>
+
+#include "ops/ops.h"
+
+enum { MAY_ROWS = 1, MAY_COLS = 2, MAY_PARTIAL = 4 };
+
+struct query {
+    const struct op_shape *op;
+    const struct op_info *info;
+    const enum spread *in;
+    enum spread *out;
+    struct err *err;
+};
+
+const char *spread_name(enum spread spread)
+{
+    static const char *const names[N_SPREADS] = { "same", "split(rows)", "split(cols)", "partial" };
+
+    CHECK((unsigned)spread < N_SPREADS);
+    return names[spread];
+}
+
+static int given(const struct query *q, int input)
+{
+    return tensor_given(&q->op->in[input]);
+}
+
+static int refuse(const struct query *q, int input, const char *wanted)
+{
+    return err_set(q->err, ERR_FAILED, "%s: %s is %s, wanted %s", q->info->name,
+                   q->info->inputs[input].name, spread_name(q->in[input]), wanted);
+}
+
+static int want(const struct query *q, int input, enum spread spread)
+{
+    if (!given(q, input) || q->in[input] == spread)
+        return 0;
+    return refuse(q, input, spread_name(spread));
+}
+
+static void give_all(const struct query *q, enum spread spread)
+{
+    for (int i = 0; i < q->info->n_outputs; i++)
+        q->out[i] = spread;
+}
+
+static const char *allowed_text(int allowed)
+{
+    static const char *const texts[] = {
+        "same",
+        "same or split(rows)",
+        "same or split(cols)",
+        "same, split(rows) or split(cols)",
+        "same or partial",
+        "same, split(rows) or partial",
+        "same, split(cols) or partial",
+        "same, split(rows), split(cols) or partial",
+    };
+
+    return texts[allowed];
+}
+
+/*
+ * The common form. `data` is a set of inputs that must lie alike in one of the allowed ways,
+ * `rowwise` one of inputs with one column a row, that follow them where rows are split and are the
+ * same otherwise; all others must be the same. Outputs lie as the data, accumulated ones are owed
+ * where rows are split.
+ */
+static int alike(const struct query *q, unsigned data, unsigned rowwise, int allowed)
+{
+    static const int bit[N_SPREADS] = { 0, MAY_ROWS, MAY_COLS, MAY_PARTIAL };
+    int lead = __builtin_ctz(data);
+    enum spread spread = q->in[lead];
+    enum spread of_rows = spread == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
+
+    if (spread != SPREAD_SAME && !(allowed & bit[spread]))
+        return refuse(q, lead, allowed_text(allowed));
+    for (int i = 0; i < q->info->n_inputs; i++) {
+        enum spread wanted = data >> i & 1 ? spread : rowwise >> i & 1 ? of_rows : SPREAD_SAME;
+
+        if (want(q, i, wanted))
+            return -1;
+    }
+    for (int i = 0; i < q->info->n_outputs; i++) {
+        int summed = q->info->outputs[i].flags & OPERAND_ACCUMULATED && spread == SPREAD_ROWS;
+
+        q->out[i] = summed ? SPREAD_PARTIAL : spread;
+    }
+    return 0;
+}
+
+/* y = x w' + b */
+static int spread_linear(const struct query *q)
+{
+    enum spread x = q->in[0], w = q->in[1];
+
+    if (x != SPREAD_COLS && x != SPREAD_SAME && x != SPREAD_ROWS)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    if (x == SPREAD_COLS) {
+        if (want(q, 1, SPREAD_COLS))
+            return -1;
+        if (given(q, 2))
+            return err_set(
+                q->err, ERR_FAILED,
+                "linear: y is partial, so every rank would add b (hint: add it after the sum)");
+        give_all(q, SPREAD_PARTIAL);
+        return 0;
+    }
+    if (w == SPREAD_ROWS && x == SPREAD_SAME) {
+        give_all(q, SPREAD_COLS);
+        return want(q, 2, SPREAD_COLS);
+    }
+    give_all(q, x);
+    if (want(q, 1, SPREAD_SAME))
+        return -1;
+    return want(q, 2, SPREAD_SAME);
+}
+
+/* dx = dy w */
+static int spread_linear_dx(const struct query *q)
+{
+    enum spread dy = q->in[0], w = q->in[1];
+
+    if (dy == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    if (dy == SPREAD_COLS) {
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 1, SPREAD_ROWS);
+    }
+    if (dy == SPREAD_SAME && w == SPREAD_COLS) {
+        give_all(q, SPREAD_COLS);
+        return 0;
+    }
+    give_all(q, dy);
+    return want(q, 1, SPREAD_SAME);
+}
+
+/* dw = dy' x, db = column sums of dy */
+static int spread_linear_dw(const struct query *q)
+{
+    enum spread dy = q->in[0], x = q->in[1];
+
+    switch (dy) {
+    case SPREAD_PARTIAL:
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    case SPREAD_ROWS:
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 1, SPREAD_ROWS);
+    case SPREAD_COLS:
+        q->out[0] = SPREAD_ROWS;
+        q->out[1] = SPREAD_COLS;
+        return want(q, 1, SPREAD_SAME);
+    default:
+        if (x != SPREAD_SAME && x != SPREAD_COLS)
+            return refuse(q, 1, allowed_text(MAY_COLS));
+        q->out[0] = x;
+        q->out[1] = SPREAD_SAME;
+        return 0;
+    }
+}
+
+static int spread_collective(const struct query *q, int on_axis)
+{
+    enum spread wanted = SPREAD_PARTIAL, result = SPREAD_SAME;
+
+    if (!on_axis) {
+        give_all(q, q->in[0]);
+        return 0;
+    }
+    if (q->op->kind == OP_ALL_GATHER)
+        wanted = SPREAD_COLS;
+    if (q->op->kind == OP_REDUCE_SCATTER)
+        result = SPREAD_COLS;
+    give_all(q, result);
+    return want(q, 0, wanted);
+}
+
+static int spread_select_rows(const struct query *q)
+{
+    enum spread x = q->in[0];
+
+    if (x == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    give_all(q, x);
+    return want(q, 1, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME);
+}
+
+/* Sums of blocks follow the shard, whose edges lie on blocks' edges. */
+static int spread_sumsq(const struct query *q)
+{
+    if (q->in[0] == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    give_all(q, q->in[0] == SPREAD_SAME ? SPREAD_SAME : SPREAD_COLS);
+    return 0;
+}
+
+#define IN(i) (1u << (i))
+
+static int spread_rule(const struct query *q, int on_axis)
+{
+    switch (q->op->kind) {
+    case OP_EMBED:
+        return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
+    case OP_EMBED_DW:
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
+    case OP_RMSNORM:
+    case OP_LAYERNORM:
+        return alike(q, IN(0), 0, MAY_ROWS);
+    case OP_ADD_RMSNORM:
+    case OP_ADD_LAYERNORM:
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
+    case OP_RMSNORM_GRAD:
+        return alike(q, IN(0) | IN(1) | IN(3) | IN(4), 0, MAY_ROWS);
+    case OP_LAYERNORM_GRAD:
+        return alike(q, IN(0) | IN(1) | IN(3) | IN(4) | IN(5), 0, MAY_ROWS);
+    case OP_LINEAR:
+        return spread_linear(q);
+    case OP_LINEAR_DX:
+        return spread_linear_dx(q);
+    case OP_LINEAR_DW:
+        return spread_linear_dw(q);
+    case OP_ROPE:
+    case OP_ROPE_GRAD:
+    case OP_ATTENTION:
+        return alike(q, IN(0), IN(1), MAY_ROWS | MAY_COLS);
+    case OP_ATTENTION_GRAD:
+        return alike(q, IN(0) | IN(1) | IN(2) | IN(3), IN(4), MAY_ROWS | MAY_COLS);
+    case OP_ATTENTION_CACHED:
+        return alike(q, IN(0) | IN(2) | IN(3), IN(1), MAY_ROWS | MAY_COLS);
+    case OP_SWIGLU:
+    case OP_GELU:
+    case OP_CAST:
+        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
+    case OP_SWIGLU_GRAD:
+    case OP_GELU_GRAD:
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS);
+    case OP_DROPOUT:
+    case OP_DROPOUT_GRAD:
+        return alike(q, IN(0), IN(1), MAY_ROWS);
+    case OP_ADD:
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL);
+    case OP_SELECT_ROWS:
+        return spread_select_rows(q);
+    case OP_HEAD_CROSS_ENTROPY:
+    case OP_HEAD_LOSS:
+        return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
+    case OP_ACCUMULATE:
+        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE_SCALAR:
+        return spread_collective(q, on_axis);
+    case OP_SUMSQ:
+        return spread_sumsq(q);
+    case OP_GRADIENT_NORM:
+        return alike(q, IN(0), 0, 0);
+    case OP_ADAMW:
+        return alike(q, IN(0) | IN(4) | IN(5) | IN(6), 0, MAY_ROWS | MAY_COLS);
+    case N_OP_KINDS:
+        break;
+    }
+    CHECK(!"a kind without a spread rule");
+    return -1;
+}
+
+int op_spread(const struct op_shape *op, int on_axis, const enum spread *in, enum spread *out,
+              struct err *err)
+{
+    enum spread result[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
+    struct query q = { .op = op, .info = op_info(op->kind), .in = in, .out = result, .err = err };
+
+    if (spread_rule(&q, on_axis))
+        return -1;
+    memcpy(out, result, (size_t)q.info->n_outputs * sizeof *out);
+    return 0;
+}
