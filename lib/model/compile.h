@@ -1,0 +1,50 @@
+/*
+ * compile.h - from a model and the way it is to be run to a placed, verified program
+ *
+ * The one place that says in which order the passes run. Pure; `plan` and `run` compile the same program.
+ */
+#ifndef MODEL_COMPILE_H
+#define MODEL_COMPILE_H
+
+#include "config/model_spec.h"
+#include "program/passes.h"
+
+struct compile_train {
+    const struct model_spec *model;
+    struct mesh mesh;
+    enum dtype dtype;
+    int micro_batch, seq_len, n_micro_batches;
+    uint64_t seed;
+    enum recompute_kind recompute;
+    struct shard_options gradients;
+    struct update_options update;
+    int no_fuse;                /* tests: leave every op in its parts */
+    program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
+    void *scratch_context;
+};
+
+/*
+ * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks). *program is initialised
+ * here and belongs to the caller, also on failure. Returns 0, or -1 with verify's error.
+ */
+int compile_train(struct program *program, const struct compile_train *options, struct err *err);
+
+struct compile_generate {
+    const struct model_spec *model;
+    enum dtype dtype;
+    int n_sequences;            /* decoded side by side */
+    int prefill_len;            /* prompt tokens of each sequence that one PREFILL takes, padded */
+    int cache_len;              /* positions a sequence can have in all */
+    program_scratch_fn scratch;
+    void *scratch_context;
+};
+
+/*
+ * Entries: PREFILL (n_sequences * prefill_len rows) and DECODE (one row a sequence), sharing weights and
+ * KV cache. Inputs of each entry are its first rows of ports.tokens and ports.positions; a position < 0
+ * is padding. ports.last_rows says whose logits are wanted.
+ */
+int compile_generate(struct program *program, const struct compile_generate *options,
+                     struct err *err);
+
+#endif

@@ -1,0 +1,173 @@
+/*
+ * executor.c - walk the actions
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/run_impl.h"
+
+size_t run_scratch_bytes(void *context, const struct op_shape *shape)
+{
+    const struct run_scratch *scratch = context;
+
+    if (collective_is(shape->kind))
+        return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis]);
+    return scratch->kernels ? kernels_scratch_bytes(scratch->kernels, shape) : 0;
+}
+
+/* Making a group talks to others, so it is done on the comm thread. */
+struct group_request {
+    struct run *run;
+    int axis;
+};
+
+static int make_group(void *argument, struct err *err)
+{
+    struct group_request *request = argument;
+    struct run *run = request->run;
+    struct comm *comm = run->options.comm;
+    int ranks[4096], size = run->program->mesh.size[request->axis];
+
+    CHECK(size <= 4096);
+    mesh_group(&run->program->mesh, comm_world_rank(comm), (enum mesh_axis)request->axis, ranks);
+    return comm_group_create(&run->groups[request->axis], comm, ranks, size, request->axis, err);
+}
+
+static int make_groups(struct run *run, struct err *err)
+{
+    for (int axis = 0; axis < N_AXES; axis++) {
+        struct group_request request = { run, axis };
+
+        if (run->program->mesh.size[axis] > 1 &&
+            worker_call(run->options.worker, make_group, &request, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int run_create(struct run **out, const struct run_options *options, struct err *err)
+{
+    struct run *run = calloc(1, sizeof *run);
+
+    if (!run)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    run->options = *options;
+    run->program = options->program;
+    run->progress = options->progress;
+    CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
+    if (run_memory_create(&run->memory, run->program, err) < 0 || make_groups(run, err) < 0 ||
+        resolve(run, err) < 0) {
+        run_destroy(run);
+        return -1;
+    }
+    if (options->poison)
+        for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
+            if (run->memory.segment[s])
+                memset(run->memory.segment[s], 0xff, run->program->segment_bytes[s]);
+    *out = run;
+    return 0;
+}
+
+void run_destroy(struct run *run)
+{
+    if (!run)
+        return;
+    resolve_release(run);
+    run_memory_release(&run->memory);
+    arena_release(&run->arena);
+    free(run);
+}
+
+static void publish(struct run *run, const struct resolved_op *op, int index)
+{
+    struct progress_slot *slot = run->progress;
+
+    memcpy(slot->text, op->text, sizeof slot->text);
+    atomic_store_explicit(&slot->op, index, memory_order_relaxed);
+    atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
+}
+
+/* Wait for the collectives that touch what the op touches. */
+static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
+{
+    for (int k = 0; k < op->n_touches; k++) {
+        uint64_t ticket = run->tickets[op->touches[k]];
+
+        if (!ticket || worker_done(run->options.worker, ticket))
+            continue;
+        if (run->progress)
+            atomic_store_explicit(&run->progress->waits, 1, memory_order_relaxed);
+        int status = worker_wait(run->options.worker, ticket, err);
+        if (run->progress)
+            atomic_store_explicit(&run->progress->waits, 0, memory_order_relaxed);
+        if (status < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void post(struct run *run, struct resolved_op *op, int first)
+{
+    op->collective.first = first;
+    run->last_ticket = worker_post(run->options.worker, collective_run, &op->collective);
+    for (int k = 0; k < op->n_touches; k++)
+        run->tickets[op->touches[k]] = run->last_ticket;
+}
+
+static int run_op(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
+{
+    if (op->first != FIRST_MICRO_BATCH)
+        first = op->first == FIRST_ALWAYS;
+    if (run->progress)
+        publish(run, op, index);
+    if (op->is_async) {
+        post(run, op, first);
+        return 0;
+    }
+    if (op->n_touches && wait_for_operands(run, op, err) < 0)
+        return -1;
+    kernels_run(run->options.kernels, &op->call, first);
+    return 0;
+}
+
+static int run_drain(struct run *run, struct err *err)
+{
+    return run->last_ticket ? worker_wait(run->options.worker, run->last_ticket, err) : 0;
+}
+
+static int run_function(struct run *run, const struct action *action, int first, struct err *err)
+{
+    struct resolved_function *f = resolved(run, action->function, action->slot);
+
+    for (int i = 0; i < f->n_ops; i++) {
+        if (run_op(run, &f->ops[i], i, first, err) < 0)
+            return -1;
+        for (int k = 0; k < f->ops[i].n_dead; k++)
+            memset(f->ops[i].dead[k].data, 0xff, f->ops[i].dead[k].n_bytes);
+    }
+    return f->drains ? run_drain(run, err) : 0;
+}
+
+int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
+              struct err *err)
+{
+    const struct entry *e = &run->program->entries[entry];
+
+    for (int i = 0; i < e->n_actions; i++) {
+        const struct action *a = &e->actions[i];
+        int status = 0;
+
+        if (run->progress)
+            atomic_store_explicit(&run->progress->micro_batch, a->micro_batch,
+                                  memory_order_relaxed);
+        if (a->kind == ACTION_RUN)
+            status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, err);
+        else if (a->kind == ACTION_LOAD && hooks && hooks->load)
+            status = hooks->load(hooks->context, a->micro_batch, a->slot, err);
+        else if (a->kind == ACTION_GATE && hooks && hooks->gate)
+            status = hooks->gate(hooks->context, err);
+        if (status < 0)
+            return -1;
+    }
+    return run_drain(run, err);
+}

@@ -1,0 +1,65 @@
+/*
+ * run.h - executes a program on this rank
+ *
+ * Creating a run allocates every segment at its planned size, resolves every operand to an address, once
+ * for each (function, slot), and prepares the kernels. Running an entry then walks arrays: no allocation,
+ * no lookup, no decision. Ops of the compute stream run on the kernels' pool; collectives go to the
+ * rank's one comm thread and are waited for by the first op that touches what they touch.
+ *
+ * A run is used by one thread.
+ */
+#ifndef RUN_RUN_H
+#define RUN_RUN_H
+
+#include "comm/comm.h"
+#include "comm/worker.h"
+#include "kernels/kernels.h"
+#include "launch/progress.h"
+#include "program/program.h"
+
+struct run;
+
+struct run_options {
+    const struct program *program;  /* placed and verified; outlives the run */
+    struct kernels *kernels;
+    struct comm *comm;              /* may be NULL where the mesh has one rank */
+    struct worker *worker;          /* the comm thread; likewise */
+    struct progress_slot *progress; /* NULL: nobody watches */
+    int poison;                     /* fill values with NaN at their death */
+};
+
+/*
+ * Collective over the mesh (groups are made). Returns 0, or -1 and ERR_DEVICE (memory, kernels) or
+ * ERR_PEER.
+ */
+int run_create(struct run **run, const struct run_options *options, struct err *err);
+void run_destroy(struct run *run);
+
+/* Memory of a value; for inputs and stash values that of the slot. Valid while the run lives. */
+void *run_data(const struct run *run, int value, int slot);
+
+/* What an entry needs from outside while it runs. Either may be NULL. */
+struct run_hooks {
+    void *context;
+    /* Fill the input cells of slot with this micro-batch. */
+    int (*load)(void *context, int micro_batch, int slot, struct err *err);
+    /* Parameters are about to change: wait for who still reads them. */
+    int (*gate)(void *context, struct err *err);
+};
+
+/*
+ * Run all actions of an entry; done on return, collectives included. first: what accumulators do in
+ * entries that are one micro-batch (evaluate): 1 starts them over. Returns 0, or -1 and the error of a
+ * hook or a collective; the run must not be used then.
+ */
+int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
+              struct err *err);
+
+/* Scratch of an op, for program_size_scratch: the kernels' own, and run's for collectives. */
+struct run_scratch {
+    struct kernels *kernels;    /* NULL: only collectives */
+    struct mesh mesh;
+};
+size_t run_scratch_bytes(void *context, const struct op_shape *shape);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * run_impl.h - a program resolved to addresses: what resolve.c makes and executor.c walks
+ */
+#ifndef RUN_RUN_IMPL_H
+#define RUN_RUN_IMPL_H
+
+#include "run/collective.h"
+#include "run/memory.h"
+#include "run/run.h"
+
+/* Memory to poison once the op before has run. */
+struct dead_range {
+    void *data;
+    size_t n_bytes;
+};
+
+struct resolved_op {
+    struct kernel_call call;            /* compute stream */
+    struct collective collective;       /* other streams */
+    enum first_mode first;
+    int is_async;
+    const int *touches;                 /* base values that collectives touch too */
+    int n_touches;
+    const struct dead_range *dead;
+    int n_dead;
+    int layer;
+    char text[PROGRESS_TEXT_BYTES];     /* for who watches */
+};
+
+struct resolved_function {
+    struct resolved_op *ops;
+    int n_ops;
+    int drains;     /* collectives touch values that die with the function */
+};
+
+struct run {
+    struct run_options options;
+    const struct program *program;
+    struct run_memory memory;
+    struct arena arena;
+    struct resolved_function *functions;    /* [function][slot] */
+    struct comm_group *groups[N_AXES];
+    uint64_t *tickets;                      /* by base value: last collective that touches it */
+    uint64_t last_ticket;
+    struct progress_slot *progress;
+};
+
+static inline struct resolved_function *resolved(const struct run *run, int function, int slot)
+{
+    return &run->functions[function * run->program->n_slots + slot];
+}
+
+/* Fill run->functions. Returns 0, or -1 and a kernel's error. */
+int resolve(struct run *run, struct err *err);
+void resolve_release(struct run *run);
+
+#endif
