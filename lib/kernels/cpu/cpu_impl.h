@@ -1,0 +1,86 @@
+/*
+ * cpu_impl.h - what the op families of the CPU backend share
+ *
+ * Each family file (linear.c, norm.c, ...) fills its rows of the instance's table in its
+ * cpu_register_ function. Work is cut into tiles that follow from shapes alone; a tile's bits
+ * depend on the tile alone. Per-thread memory comes from the call's scratch, never from malloc.
+ *
+ * Instruction sets: a family writes its inner function once, as plain loops over small fixed
+ * arrays, always_inline, and CPU_VARIANTS compiles it for each instruction set. As contraction is
+ * off and fused operations are written out (__builtin_fmaf), all variants have equal bits; only
+ * GEMMs, which oneDNN makes, differ from one instruction set to the next.
+ */
+#ifndef KERNELS_CPU_CPU_IMPL_H
+#define KERNELS_CPU_CPU_IMPL_H
+
+#include "kernels/kernels.h"
+
+struct dnnl_engine;
+struct dnnl_stream;
+
+enum cpu_isa { CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+
+struct cpu_kernels {
+    struct kernels base;
+    struct kernels_backend table; /* base.backend: filled by the families */
+    enum cpu_isa isa;             /* the variant that CPU_VARIANTS' families use */
+    int has_avx2, has_avx512,
+        has_avx512_bf16; /* of the machine, and allowed by ONEDNN_MAX_CPU_ISA */
+    struct dnnl_engine *engine;
+    struct dnnl_stream **streams; /* one a thread of the pool */
+    char identity[128];
+};
+
+static inline struct cpu_kernels *cpu_of(struct kernels *kernels)
+{
+    return (struct cpu_kernels *)kernels;
+}
+
+static inline int cpu_n_threads(const struct cpu_kernels *cpu)
+{
+    return pool_n_threads(cpu->base.pool);
+}
+
+/* First element of a row. The caller knows the dtype. */
+static inline void *cpu_row(const struct tensor *tensor, int64_t row)
+{
+    return (char *)tensor->data + (size_t)(row * tensor->stride) * dtype_bytes(tensor->dtype);
+}
+
+#define CPU_INLINE static inline __attribute__((always_inline))
+#define CPU_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define CPU_TARGET_AVX512 \
+    __attribute__(( \
+        target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+
+/*
+ * CPU_VARIANTS(silu_rows, (const float *x, float *y, int64_t n), (x, y, n))
+ * makes silu_rows_plain, _avx2 and _avx512 out of CPU_INLINE void silu_rows_body(...), and the
+ * table silu_rows[isa] of them: silu_rows[cpu->isa](x, y, n).
+ */
+#define CPU_VARIANTS(name, parameters, arguments) \
+    static void name##_plain parameters \
+    { \
+        name##_body arguments; \
+    } \
+    CPU_TARGET_AVX2 static void name##_avx2 parameters \
+    { \
+        name##_body arguments; \
+    } \
+    CPU_TARGET_AVX512 static void name##_avx512 parameters \
+    { \
+        name##_body arguments; \
+    } \
+    static void(*const name[]) parameters = { name##_plain, name##_avx2, name##_avx512 }
+
+void cpu_register_linear(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_head(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_embed(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_norm(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_rope(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_attention(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_elementwise(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_dropout(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_optimizer(struct kernels_backend *table, const struct cpu_kernels *cpu);
+
+#endif
