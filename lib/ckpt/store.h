@@ -1,12 +1,13 @@
 /*
  * store.h - a checkpoint: tensors under their global names, whole or not at all
  *
- * A checkpoint is a folder step-00000200/ in a run's checkpoints/. It holds one safetensors file per
- * rank with that rank's slices ("layers.0.qkv.weight[0:320,0:256]" where it is a slice), rank-N.json
- * with the file's hash and table of slices, and manifest.json, written last by rank 0: the step, the
- * numerics, the training state as JSON, and for each tensor its dtype, shape and slices with their
- * files. It is written in a folder of another name and renamed at the end, so that a kill at any moment
- * leaves the last checkpoint whole. Any layout reads any checkpoint: slices are asked for by range.
+ * A checkpoint is a folder step-00000200/ in a run's checkpoints/. It holds one safetensors file
+ * per rank with that rank's slices ("layers.0.qkv.weight[0:320,0:256]" where it is a slice),
+ * rank-N.json with the file's hash and table of slices, and manifest.json, written last by rank 0:
+ * the step, the numerics, the training state as JSON, and for each tensor its dtype, shape and
+ * slices with their files. It is written in a folder of another name and renamed at the end, so
+ * that a kill at any moment leaves the last checkpoint whole. Any layout reads any checkpoint:
+ * slices are asked for by range.
  *
  * The store knows no comm: whoever saves makes all ranks agree between store_save and store_commit.
  */
@@ -19,70 +20,80 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
-/* A rectangle of a logical tensor in memory, row-major and dense. A 1-D tensor has n_dims 1, cols = 1. */
+/* A rectangle of a logical tensor in memory, row-major and dense. A 1-D tensor has cols = 1. */
 struct store_slice {
-    const char *name;               /* of the whole tensor */
+    const char *name; /* of the whole tensor */
     enum dtype dtype;
-    int n_dims;                     /* 1 or 2 */
-    int64_t rows, cols;             /* of the whole tensor */
-    int64_t row_begin, row_end;     /* of this slice */
+    int n_dims;                 /* 1 or 2 */
+    int64_t rows, cols;         /* of the whole tensor */
+    int64_t row_begin, row_end; /* of this slice */
     int64_t col_begin, col_end;
     void *data;
 };
 
 /*
- * A save under way on this rank. It reads the slices' memory in the background (its own thread) until
- * store_save_wait returns, so that memory must not change until then. folder is the checkpoint's final
- * path; the files go to a folder beside it. slices are copied (names too), data is not.
+ * A save under way on this rank. It reads the slices' memory in the background (its own thread)
+ * until store_save_wait returns, so that memory must not change until then. folder is the
+ * checkpoint's final path; the files go to a folder beside it. slices are copied (names too), data
+ * is not.
  */
 struct store_save;
 int store_save_start(struct store_save **save, const char *folder, int world_rank,
                      const struct store_slice *slices, int n_slices, struct err *err);
 /* Whether the memory is still read. */
 int store_save_busy(const struct store_save *save);
-/* Wait for the end (files and their hash are on disk), free. Returns 0, or -1 and the writer's error. */
+/* Wait for the end (files and hash are on disk), free. Returns 0, or -1 and the writer's error. */
 int store_save_wait(struct store_save *save, struct err *err);
 
 /*
- * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size ranks
- * into the manifest with `state` (a JSON object's text), check that the slices cover each tensor exactly
- * once, fsync, rename to folder. Then the checkpoint exists.
+ * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size
+ * ranks into the manifest with `state` (a JSON object's text), check that the slices cover each
+ * tensor exactly once, fsync, rename to folder. Then the checkpoint exists, and one of that name is
+ * replaced.
  */
 int store_commit(const char *folder, int world_size, int64_t step, const char *state,
                  struct err *err);
 
-/* Remove what an interrupted save left in checkpoints/, and all but the newest `keep` (0: keep all). */
+/*
+ * Remove what interrupted saves left in checkpoints/, and all but the newest `keep` (0: keep all).
+ * Not while a save is under way there. A folder that is not there is fine.
+ */
 int store_clean(const char *checkpoints, int keep, struct err *err);
 
 struct store;
 
 /*
- * Open a checkpoint folder: reads and checks the manifest (bounded, every length before it is used) and
- * maps no data yet. Returns 0, or -1 and ERR_DATA naming the file.
+ * Open a checkpoint folder: reads and checks the manifest (bounded, every length before it is used)
+ * and maps no data yet. Returns 0, or -1 and ERR_DATA naming the file.
  */
 int store_open(struct store **store, const char *folder, struct err *err);
 void store_close(struct store *store);
 int64_t store_step(const struct store *store);
-const char *store_state(const struct store *store);     /* the JSON text given at the commit */
+const char *store_state(const struct store *store); /* the JSON text given at the commit */
 int store_n_tensors(const struct store *store);
-/* The i-th tensor in name order, as a slice that is the whole (data NULL); NULL if there is none. */
+/* The i-th tensor in name order, as a slice that is the whole (data NULL), or NULL. */
 const struct store_slice *store_tensor(const struct store *store, int i);
 const struct store_slice *store_find(const struct store *store, const char *name);
 
 /*
- * Fill slice->data with its range of the tensor of that name, from whatever files hold it, converted to
- * slice->dtype where that differs (fp32, bf16, fp16 among each other). ERR_DATA if it is missing, has
- * another shape, or a file is short.
+ * Fill slice->data with its range of the tensor of that name, from whatever files hold it,
+ * converted to slice->dtype where that differs (fp32, bf16, fp16 among each other). ERR_DATA if it
+ * is missing, has another shape, or a file is short, or damaged where a slice is read whole.
+ * Not from two threads at once.
  */
 int store_read(struct store *store, const struct store_slice *slice, struct err *err);
 
-/* Check every file's hash against the manifest; progress is called with the share done, may be NULL. */
+/* Whether every file is there with its size: cheap. ERR_DATA names the first that is not. */
+int store_check_sizes(struct store *store, struct err *err);
+
+/* Check every file's hash against the manifest; progress, if any, is told the share done. */
 int store_verify(struct store *store, void (*progress)(void *context, double share), void *context,
                  struct err *err);
 
 /*
- * The newest whole checkpoint in folder (a run's checkpoints/, a run, or a checkpoint itself), as a path
- * in the arena; NULL with err ERR_DATA if there is none.
+ * The newest whole checkpoint in folder (a run's checkpoints/, a run, or a checkpoint itself), as a
+ * path in the arena; NULL with err ERR_DATA if there is none. Whole: the manifest reads and all
+ * files have their sizes. Newer ones that are not are passed over with a warning.
  */
 const char *store_newest(const char *folder, struct arena *arena, struct err *err);
 

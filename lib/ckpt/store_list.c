@@ -1,0 +1,161 @@
+/*
+ * store_list.c - the checkpoints of a run: which is newest, which go
+ *
+ * Names in checkpoints/ that a kill may leave behind, and store_clean removes:
+ *     step-N.partial     a save that was never committed (or the old step-N, after an exchange)
+ *     step-N.replaced    the old step-N, where the file system cannot exchange two names
+ *     step-N.removed     an old checkpoint that was being removed
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "ckpt/store.h"
+
+/* What a name in checkpoints/ is. */
+enum entry_kind { ENTRY_OTHER, ENTRY_CHECKPOINT, ENTRY_PARTIAL, ENTRY_REPLACED, ENTRY_REMOVED };
+
+static enum entry_kind entry_kind(const char *name, int64_t *step)
+{
+    if (!str_starts_with(name, "step-"))
+        return ENTRY_OTHER;
+    size_t n_digits = strspn(name + 5, "0123456789");
+    const char *suffix = name + 5 + n_digits;
+    if (n_digits == 0 || n_digits > 18)
+        return ENTRY_OTHER;
+    *step = strtoll(name + 5, NULL, 10);
+    return !*suffix                       ? ENTRY_CHECKPOINT
+           : !strcmp(suffix, ".partial")  ? ENTRY_PARTIAL
+           : !strcmp(suffix, ".replaced") ? ENTRY_REPLACED
+           : !strcmp(suffix, ".removed")  ? ENTRY_REMOVED
+                                          : ENTRY_OTHER;
+}
+
+struct entry {
+    const char *name;
+    int64_t step;
+    enum entry_kind kind;
+};
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *left = a, *right = b;
+
+    if (left->step != right->step)
+        return left->step > right->step ? -1 : 1;
+    return strcmp(left->name, right->name);
+}
+
+/* The steps in checkpoints/, newest first; -1 if it cannot be read. One that is not there is empty.
+ */
+static int list_entries(const char *checkpoints, struct entry **entries, struct arena *arena,
+                        struct err *err)
+{
+    DIR *dir = opendir(checkpoints);
+    struct dirent *found;
+    int n = 0, capacity = 0;
+
+    *entries = NULL;
+    if (!dir && errno == ENOENT)
+        return 0;
+    if (!dir)
+        return err_set_errno(err, ERR_FAILED, "%s", checkpoints);
+    while ((found = readdir(dir))) {
+        struct entry entry = { .step = 0 };
+
+        entry.kind = entry_kind(found->d_name, &entry.step);
+        if (entry.kind == ENTRY_OTHER)
+            continue;
+        entry.name = arena_strdup(arena, found->d_name);
+        *entries = arena_grow(arena, *entries, sizeof entry, &capacity, n + 1);
+        (*entries)[n++] = entry;
+    }
+    closedir(dir);
+    if (n)
+        qsort(*entries, (size_t)n, sizeof **entries, compare_entries);
+    return n;
+}
+
+/* Renamed first, so that a kill while it is removed leaves no half a checkpoint under its name. */
+static int remove_checkpoint(const char *path, struct arena *arena, struct err *err)
+{
+    char *removed = arena_printf(arena, "%s.removed", path);
+
+    if (file_remove_tree(removed, err) < 0)
+        return -1;
+    if (rename(path, removed) < 0)
+        return err_set_errno(err, ERR_FAILED, "cannot remove %s", path);
+    return file_remove_tree(removed, err);
+}
+
+int store_clean(const char *checkpoints, int keep, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct entry *entries;
+    int failed = 0, n_kept = 0;
+    int n = list_entries(checkpoints, &entries, &arena, err);
+
+    for (int i = 0; i < n && !failed; i++) {
+        char *path = arena_printf(&arena, "%s/%s", checkpoints, entries[i].name);
+        char *bare = arena_strndup(&arena, path,
+                                   strlen(path) - strlen(entries[i].name) + 5 +
+                                       strspn(entries[i].name + 5, "0123456789"));
+
+        if (entries[i].kind == ENTRY_REPLACED && !file_exists(bare))
+            failed = rename(path, bare) < 0 ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
+        else if (entries[i].kind != ENTRY_CHECKPOINT)
+            failed = file_remove_tree(path, err);
+        if (entries[i].kind == ENTRY_CHECKPOINT && keep > 0 && ++n_kept > keep)
+            failed = remove_checkpoint(path, &arena, err);
+    }
+    arena_release(&arena);
+    return n < 0 || failed ? -1 : 0;
+}
+
+/* Whether path is a checkpoint whose manifest reads and whose files have their sizes. */
+static int is_whole(const char *path, struct err *err)
+{
+    struct store *store;
+
+    if (store_open(&store, path, err) < 0)
+        return 0;
+    int failed = store_check_sizes(store, err);
+    store_close(store);
+    return !failed;
+}
+
+const char *store_newest(const char *folder, struct arena *arena, struct err *err)
+{
+    const char *checkpoints = arena_printf(arena, "%s/checkpoints", folder);
+    struct entry *entries;
+    int n_damaged = 0;
+
+    if (file_exists(arena_printf(arena, "%s/manifest.json", folder)))
+        return is_whole(folder, err) ? arena_strdup(arena, folder) : NULL;
+    if (!file_is_folder(checkpoints))
+        checkpoints = folder;
+    int n = list_entries(checkpoints, &entries, arena, err);
+    if (n < 0)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        const char *path = arena_printf(arena, "%s/%s", checkpoints, entries[i].name);
+
+        if (entries[i].kind != ENTRY_CHECKPOINT)
+            continue;
+        if (is_whole(path, err))
+            return path;
+        log_warn("%s is passed over: %s", path, err->text);
+        n_damaged++;
+    }
+    if (n_damaged)
+        err_add(err, "no whole checkpoint in %s, the oldest of %d is damaged", checkpoints,
+                n_damaged);
+    else
+        err_set(err, ERR_DATA, "no checkpoint in %s", checkpoints);
+    return NULL;
+}
