@@ -127,22 +127,25 @@ $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUIL
 
 test-build: all $(TESTS) $(FUZZERS)
 
+# One process a core, unless this make was told how many.
+PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
 # A test that doesn't build is a failed test, not the end of all others: hence -k, and the runner is
 # given every name that ought to be there.
 test:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory -k test-build || true
+	@$(MAKE) --no-print-directory $(PARALLEL) -k test-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
 
 test-oracle:
 	@scripts/bootstrap
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/test-oracle
 
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
 asan:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory -k $(ASAN) test-build || true
+	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) test-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TEST_SOURCES:%.c=build/asan/%) \
 	    $(FUZZ_SOURCES:%.c=build/asan/%)
 
@@ -152,19 +155,19 @@ TSAN_SOURCES := $(sort $(wildcard test/comm/*_test.c test/device/pool_test.c tes
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
 tsan:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
+	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TSAN_SOURCES:%.c=build/tsan/%)
 
 FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
     CFLAGS='-O1 -g' CC=clang
 fuzz:
 	@scripts/bootstrap --lint
-	@$(MAKE) --no-print-directory $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 	@scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 soak:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
 
 lint:
@@ -175,7 +178,7 @@ lint:
 
 quickstart:
 	@scripts/bootstrap
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/quickstart
 
 install: all

@@ -1,0 +1,130 @@
+#!/bin/sh
+# test/cli/lint.sh - each rule of scripts/lint refuses a small bad tree and accepts a good one
+. test/cli/support/check.sh
+lint=$PWD/scripts/lint/lint
+tree=$dir/tree
+
+# A tree that keeps every rule.
+fresh() {
+    rm -rf "$tree"
+    mkdir -p "$tree/lib/base" "$tree/lib/ops" "$tree/cmd/lmtrain"
+    cp .clang-format "$tree/"
+    printf 'base\nops   base\ncmd   base ops\n' >"$tree/lib/LAYERS"
+    cat >"$tree/lib/base/one.h" <<'END'
+/*
+ * one.h - the number one
+ */
+#ifndef BASE_ONE_H
+#define BASE_ONE_H
+
+int one(void);
+
+#endif
+END
+    sed 's/one/two/g; s/BASE_ONE/OPS_TWO/' "$tree/lib/base/one.h" >"$tree/lib/ops/two.h"
+    printf '#include "ops/two.h"\n\n#include "base/one.h"\n\nint two(void)\n{\n    return one() + one();\n}\n' \
+        >"$tree/lib/ops/two.c"
+    printf '#include "cmd.h"\n#include "ops/two.h"\n\nint main(void)\n{\n    return two();\n}\n' \
+        >"$tree/cmd/lmtrain/main.c"
+    printf '/* the commands */\n#ifndef CMD_H\n#define CMD_H\n#endif\n' >"$tree/cmd/lmtrain/cmd.h"
+}
+
+# bad NAME CHECK PATTERN: the check refuses the tree, saying PATTERN.
+bad() {
+    expect "$1" 1 "$3" "$lint" --root "$tree" "$2"
+}
+
+fresh
+for check in layers cycles sizes banned places shell; do
+    expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
+done
+expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
+
+fresh
+echo '#include "ops/two.h"' >>"$tree/lib/base/one.h"
+bad 'an include upwards' layers 'lib/base/one.h:10: base may not include ops'
+expect 'a header above is no circle by itself' 0 '' "$lint" --root "$tree" cycles
+echo '#include "base/one.h"' >>"$tree/lib/ops/two.h"
+bad 'headers in a circle' cycles 'lib/base/one.h'
+
+fresh
+echo '#include "opps/two.h"' >>"$tree/lib/ops/two.c"
+bad 'a module that is not' layers 'opps is no module'
+fresh
+echo '#include "base/three.h"' >>"$tree/lib/ops/two.c"
+bad 'a header that is not' layers '"base/three.h" is not in lib/'
+fresh
+echo '#include "two.h"' >>"$tree/lib/ops/two.c"
+bad 'a path that does not start at lib' layers 'does not start at lib'
+fresh
+mkdir "$tree/lib/extra"
+cp "$tree/lib/base/one.h" "$tree/lib/extra/"
+bad 'a folder without a layer' layers 'module extra is not in lib/LAYERS'
+fresh
+printf 'base ops\nops   base\ncmd   base ops\n' >"$tree/lib/LAYERS"
+bad 'layers in a circle' layers 'base names ops, which is not below it'
+fresh
+echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
+bad 'CUDA in lib' layers 'belong in cuda/'
+fresh
+echo '#include <mpi.h>' >>"$tree/cmd/lmtrain/main.c"
+bad 'MPI in cmd' layers 'mpi.h belongs in lib/comm'
+
+fresh
+{ printf 'int three(void)\n{\n'; yes '    one();' | head -n 70; echo '}'; } >>"$tree/lib/ops/two.c"
+bad 'a long function' sizes 'three has 72 lines, more than 70'
+mkdir -p "$tree/scripts/lint"
+echo 'lib/ops/two.c:three it is a table' >"$tree/scripts/lint/allow"
+expect 'a long function with a reason' 0 '' "$lint" --root "$tree" sizes
+fresh
+yes '/* one */' | head -n 801 >"$tree/lib/ops/long.c"
+bad 'a long file' sizes 'long.c:801: 801 lines, more than 800'
+fresh
+printf '/* short */\n#ifndef A\n#define A\n#endif\n' >"$tree/lib/base/short.h"
+bad 'a header that says nothing' sizes 'a header opens with a comment'
+fresh
+printf '/*\n * open.h - no guard\n */\nint open_it(void);\n' >"$tree/lib/base/open.h"
+bad 'a header without guard' sizes 'no include guard'
+
+for call in 'strcpy(a, b)' 'strcat (a, b)' 'sprintf(a, "x")' 'atoi(a)' 'strtok(a, b)' 'system("ls")' 'alloca(3)'; do
+    fresh
+    echo "int bad(void) { return $call; }" >>"$tree/lib/ops/two.c"
+    bad "banned: $call" banned 'two.c:9: [a-z]+ is banned'
+done
+fresh
+cat >>"$tree/lib/ops/two.c" <<'END'
+/* strcpy(a, b) in a comment
+ * strcat(a, b) */
+const char *text = "system(\"ls\") atoi(x)"; /* sprintf( */ // strtok(
+int my_system(void), snprintf_like(void), strtoken(void);
+int all(void) { return my_system() + strtoken(); }
+END
+expect 'banned names in comments, texts and longer names' 0 '' "$lint" --root "$tree" banned
+
+# The bad words are put together here, so that this file keeps the rule.
+fresh
+echo "int x; /* see /wo""rk/here */" >>"$tree/lib/ops/two.c"
+bad 'a folder of one machine' places 'name folders of one machine'
+fresh
+echo "/* http""s://packages.example.net/simple */" >>"$tree/lib/ops/two.c"
+bad 'a package host' places 'packages.example.net'
+fresh
+echo "/* 10.""1.2.3 */" >>"$tree/lib/ops/two.c"
+bad 'an address' places 'look like addresses'
+fresh
+echo '/* https://arxiv.org/abs/1706.03762, 127.0.0.1, lib/work/x */' >>"$tree/lib/ops/two.c"
+expect 'a paper, the loopback, a path of ours' 0 '' "$lint" --root "$tree" places
+
+if command -v shellcheck >/dev/null; then
+    fresh
+    # shellcheck disable=SC2016 # it is text
+    printf '#!/bin/sh\ncat $1\n' >"$tree/bad"
+    bad 'a script with an unquoted variable' shell 'SC2086'
+fi
+if command -v clang-format >/dev/null; then
+    fresh
+    expect 'a good tree: format' 0 '' "$lint" --root "$tree" format
+    echo 'int  x ;' >>"$tree/lib/ops/two.c"
+    bad 'a line out of form' format 'two.c:9: not formatted'
+fi
+finish

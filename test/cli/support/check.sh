@@ -1,0 +1,46 @@
+# shellcheck shell=sh
+# check.sh - what the scripts in test/cli share; they source it, call expect, and end with finish
+#
+# Each check prints `ok NAME` or `not ok NAME` with the output behind it, which scripts/test-runner counts.
+# $dir is a folder of this script's own, removed at its end.
+
+n_wrong=0
+output=
+dir=$(mktemp -d "${TMPDIR:-/tmp}/lmtrain-cli.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+
+# expect NAME STATUS PATTERN COMMAND... - it ends with STATUS and its output (both streams) matches the
+# extended regular expression PATTERN; '' matches anything. The output stays in $output.
+expect() {
+    expect_name=$1 expect_status=$2 expect_pattern=$3
+    shift 3
+    output=$("$@" 2>&1)
+    expect_got=$?
+    if [ "$expect_got" != "$expect_status" ]; then
+        echo "not ok $expect_name: status $expect_got, not $expect_status; it said:"
+    elif [ -n "$expect_pattern" ] && ! printf '%s\n' "$output" | grep -qE -e "$expect_pattern"; then
+        echo "not ok $expect_name: nothing matches '$expect_pattern' in:"
+    else
+        echo "ok $expect_name"
+        return 0
+    fi
+    printf '%s\n' "$output" | sed 's/^/    /'
+    n_wrong=$((n_wrong + 1))
+    return 1
+}
+
+# refuse NAME PATTERN - the last output must not match PATTERN.
+refuse() {
+    if printf '%s\n' "$output" | grep -qE -e "$2"; then
+        echo "not ok $1: '$2' is in:"
+        printf '%s\n' "$output" | sed 's/^/    /'
+        n_wrong=$((n_wrong + 1))
+        return 1
+    fi
+    echo "ok $1"
+}
+
+finish() {
+    [ "$n_wrong" = 0 ]
+    exit
+}
