@@ -1,0 +1,55 @@
+/*
+ * comm_impl.h - what an implementation of comm provides
+ *
+ * The front door (comm.c) checks arguments, keeps the groups and answers groups of one rank and
+ * empty transfers itself, so an implementation sees neither. It embeds struct comm and struct
+ * comm_group as the first members of its own structs.
+ */
+#ifndef COMM_COMM_IMPL_H
+#define COMM_COMM_IMPL_H
+
+#include "comm/comm.h"
+
+struct comm_ops {
+    size_t group_bytes; /* of the implementation's group struct */
+
+    /* group is zeroed and its common part filled. Collective over the group. */
+    int (*group_open)(struct comm_group *group, struct err *err);
+    void (*group_close)(
+        struct comm_group *group);      /* local; also after a failed open; may be NULL */
+    void (*destroy)(struct comm *comm); /* after all groups were closed; frees comm */
+
+    int (*all_gather)(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
+                      struct err *err);
+    int (*all_to_all)(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
+                      struct err *err);
+    int (*broadcast)(struct comm_group *group, void *buffer, size_t n_bytes, int root,
+                     struct err *err);
+    int (*send)(struct comm_group *group, const void *buffer, size_t n_bytes, int to,
+                struct err *err);
+    int (*receive)(struct comm_group *group, void *buffer, size_t n_bytes, int from,
+                   struct err *err);
+    int (*barrier)(struct comm_group *group, struct err *err);
+};
+
+struct comm {
+    const struct comm_ops *ops;
+    int world_rank, world_size;
+    struct comm_group *groups; /* newest first */
+};
+
+struct comm_group {
+    struct comm *comm;
+    struct comm_group *next;
+    int rank, size;
+    int channel;
+    int *ranks; /* size world ranks */
+};
+
+/*
+ * comm_mpi_create with transfers cut into pieces of at most piece_bytes (MPI counts are ints);
+ * tests make it small.
+ */
+int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *err);
+
+#endif

@@ -1,0 +1,147 @@
+/*
+ * reduce.c - the fixed tree of sums, one cache block at a time
+ *
+ * Every term is read once: for each block of elements the tree is walked like a binary counter. A
+ * stack holds the sums of aligned power-of-two runs of terms, largest first; a new term is merged
+ * with the top while both cover equally many, and what remains in the end is merged from the right.
+ * That is the tree of the header: the largest power of two below n first, its rest likewise.
+ *
+ * Vectors are spelled out, since gcc -O2 leaves loops of unknown length scalar. Each element's sum
+ * is the same sequence of adds whatever its width, so vectors change no bit.
+ */
+#include "comm/reduce.h"
+
+#include <string.h>
+
+#include "base/num.h"
+
+enum {
+    BLOCK_BYTES = 4096, /* of fp32 or fp64 sums: a few of them fit the L1 beside the terms */
+    DEPTH = 32,         /* bits of n_terms, which is an int */
+};
+
+typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double f64x4 __attribute__((vector_size(32), aligned(8), may_alias));
+
+/* The sums now on the stack; data is a term itself or this place's own room. */
+struct tree {
+    int n;
+    int level[DEPTH]; /* covers 2^level terms */
+    const void *data[DEPTH];
+    unsigned char *room; /* DEPTH blocks */
+};
+
+static void add_f32(float *out, const float *a, const float *b, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 8 <= n; i += 8)
+        *(f32x8 *)(out + i) = *(const f32x8 *)(a + i) + *(const f32x8 *)(b + i);
+    for (; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+static void add_f64(double *out, const double *a, const double *b, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 4 <= n; i += 4)
+        *(f64x4 *)(out + i) = *(const f64x4 *)(a + i) + *(const f64x4 *)(b + i);
+    for (; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+static void *room_at(const struct tree *tree, int place)
+{
+    return tree->room + (size_t)place * BLOCK_BYTES;
+}
+
+/* Replace the two topmost sums by their sum. */
+static void merge(struct tree *tree, enum dtype dtype, int64_t n)
+{
+    int left = tree->n - 2;
+    void *sum = room_at(tree, left);
+
+    if (dtype == DTYPE_F64)
+        add_f64(sum, tree->data[left], tree->data[left + 1], n);
+    else
+        add_f32(sum, tree->data[left], tree->data[left + 1], n);
+    tree->data[left] = sum;
+    tree->level[left]++;
+    tree->n--;
+}
+
+static void widen(float *out, const uint16_t *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_to_float(in[i]);
+}
+
+static void narrow(uint16_t *out, const float *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_from_float(in[i]);
+}
+
+static void push(struct tree *tree, enum dtype dtype, const void *term, int64_t n)
+{
+    int place = tree->n++;
+
+    tree->level[place] = 0;
+    tree->data[place] = term;
+    if (dtype == DTYPE_BF16) {
+        widen(room_at(tree, place), term, n);
+        tree->data[place] = room_at(tree, place);
+    }
+}
+
+/* One block: terms stand stride_bytes apart. out may be the first of them. */
+static void reduce_block(struct tree *tree, enum dtype dtype, void *out, const unsigned char *terms,
+                         int n_terms, size_t stride_bytes, int64_t n)
+{
+    tree->n = 0;
+    for (int term = 0; term < n_terms; term++) {
+        push(tree, dtype, terms + (size_t)term * stride_bytes, n);
+        while (tree->n > 1 && tree->level[tree->n - 1] == tree->level[tree->n - 2])
+            merge(tree, dtype, n);
+    }
+    while (tree->n > 1)
+        merge(tree, dtype, n);
+    if (dtype == DTYPE_BF16)
+        narrow(out, tree->data[0], n);
+    else
+        memcpy(out, tree->data[0], (size_t)n * dtype_bytes(dtype));
+}
+
+void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t stride, int64_t n)
+{
+    _Alignas(64) unsigned char room[DEPTH * BLOCK_BYTES];
+    struct tree tree = { .room = room };
+    size_t element_bytes = dtype_bytes(dtype);
+    int64_t block = dtype == DTYPE_F64 ? BLOCK_BYTES / 8 : BLOCK_BYTES / 4;
+
+    CHECK(dtype == DTYPE_F32 || dtype == DTYPE_F64 || dtype == DTYPE_BF16);
+    CHECK(n_terms > 0);
+    CHECK(n_terms == 1 || stride >= n);
+    if (n_terms == 1) {
+        if (n > 0 && out != terms)
+            memmove(out, terms, (size_t)n * element_bytes);
+        return;
+    }
+    for (int64_t start = 0; start < n; start += block) {
+        size_t offset = (size_t)start * element_bytes;
+
+        reduce_block(&tree, dtype, (unsigned char *)out + offset,
+                     (const unsigned char *)terms + offset, n_terms, (size_t)stride * element_bytes,
+                     min_i64(block, n - start));
+    }
+}
+
+int reduce_scatter(struct comm_group *group, enum dtype dtype, const void *full, void *shard,
+                   void *scratch, int64_t n, struct err *err)
+{
+    if (comm_all_to_all(group, full, scratch, (size_t)n * dtype_bytes(dtype), err))
+        return -1;
+    reduce_tree(dtype, shard, scratch, comm_group_size(group), n, n);
+    return 0;
+}
