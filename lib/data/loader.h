@@ -2,9 +2,9 @@
  * loader.h - micro-batches of a run, in the order that seed and sample number decide
  *
  * Sample k of a run (k = step * global_batch + index in the batch) is the same tokens whatever the
- * layout; the layout only says which rank reads which k. Under data parallelism, micro-batch m of data
- * rank r holds samples (m * dp_size + r) * micro_batch ... of its step's batch. A background thread
- * prepares what comes next, so that loader_get seldom waits.
+ * layout; the layout only says which rank reads which k. Under data parallelism, micro-batch m of
+ * data rank r holds samples (m * dp_size + r) * micro_batch ... of its step's batch. A background
+ * thread prepares what comes next, so that loader_get seldom waits.
  */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
@@ -16,30 +16,30 @@
 #define LABEL_IGNORED (-100)
 
 struct loader_dataset {
-    const char *path;       /* prefix of .bin/.idx */
+    const char *path; /* prefix of .bin/.idx */
     double weight;
 };
 
 struct loader_options {
     const struct loader_dataset *datasets;
     int n_datasets;
-    int vocab_size;         /* a token outside 0..vocab_size-1 is ERR_DATA */
+    int vocab_size; /* a token outside 0..vocab_size-1 is ERR_DATA */
     int seq_len;
     int global_batch, micro_batch;
     int dp_rank, dp_size;
     uint64_t seed;
-    double split;           /* share of the samples held out: hashed by dataset and sample, never by order */
-    int held_out;           /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
-    int64_t first_step;     /* where a resumed run goes on */
-    int64_t n_steps;        /* steps the run has in all: how many epochs are laid out */
+    double split; /* share of the samples held out: hashed by dataset and sample, never by order */
+    int held_out; /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
+    int64_t first_step; /* where a resumed run goes on */
+    int64_t n_steps;    /* steps the run has in all: how many epochs are laid out */
 };
 
 /* rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i. Memory is the loader's. */
 struct micro_batch {
-    const int32_t *tokens;      /* [rows] */
-    const int32_t *targets;     /* [rows]; LABEL_IGNORED where nothing is learned */
-    const int32_t *positions;   /* [rows] */
-    const int64_t *samples;     /* [micro_batch] sample numbers */
+    const int32_t *tokens;    /* [rows] */
+    const int32_t *targets;   /* [rows]; LABEL_IGNORED where nothing is learned */
+    const int32_t *positions; /* [rows] */
+    const int64_t *samples;   /* [micro_batch] sample numbers */
 };
 
 struct loader;
@@ -48,9 +48,9 @@ int loader_open(struct loader **loader, const struct loader_options *options, st
 void loader_close(struct loader *loader);
 
 /*
- * The next micro-batch, in order: all of first_step, then the next step's, .... It stays until the next
- * call. Returns 0, or -1 and ERR_DATA. A held-out loader's last batch is filled up with rows whose
- * targets are LABEL_IGNORED.
+ * The next micro-batch, in order: all of first_step, then the next step's, .... It stays until the
+ * next call. Returns 0, or -1 and ERR_DATA. A held-out loader's last batch is filled up with rows
+ * whose targets are LABEL_IGNORED.
  */
 int loader_next(struct loader *loader, struct micro_batch *out, struct err *err);
 
@@ -61,7 +61,8 @@ int64_t loader_step_tokens(const struct loader *loader, int64_t step);
 int64_t loader_n_samples(const struct loader *loader);
 int64_t loader_n_tokens(const struct loader *loader);
 
-/* xxh64 of what decides the order: datasets' sizes and contents' heads, weights, seed, seq_len, split. */
+/* xxh64 of what decides the order: datasets' sizes and contents' heads, weights, seed, seq_len,
+ * split. */
 uint64_t loader_fingerprint(const struct loader *loader);
 
 /* Back to the first batch: for the next evaluation. Held-out loaders only. */
