@@ -1,9 +1,244 @@
 /*
- * attention.c - being written
+ * attention.c - causal attention in tiles (Dao et al. 2022, algorithm 1; Milakov & Gimelshein 2018
+ * for the running maximum)
+ *
+ * A tile of work is one block of BLOCK queries of up to HEADS_A_TILE heads that read the same kv
+ * head, and walks the key blocks up to its own. Keys and values are brought to fp32 (keys
+ * transposed) once for all these heads. Bound by the two products; scores exist for one block pair
+ * at a time.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/attention_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_attention)(struct kernels_backend *backend)
+#include <math.h>
+
+#define HEADS_A_TILE 4
+
+struct attention {
+    const struct op_shape *op;
+    float *scratch;
+    size_t thread_floats;
+    int64_t width;
+    int group;        /* query heads of one kv head */
+    int n_head_tiles; /* in all */
+    int n_blocks;     /* of a sequence */
+};
+
+struct attention_scratch {
+    float *keys, *values; /* [width x BLOCK], [BLOCK x width] */
+    float *scores;        /* [BLOCK x BLOCK] */
+    float *tile;          /* keys before they are transposed */
+    float *q[HEADS_A_TILE], *out[HEADS_A_TILE];
+    float *max[HEADS_A_TILE], *sum[HEADS_A_TILE];
+};
+
+static size_t attention_thread_floats(int64_t width)
 {
-    (void)backend;
+    return (size_t)((3 + 2 * HEADS_A_TILE) * BLOCK * width + BLOCK * BLOCK +
+                    2 * HEADS_A_TILE * BLOCK);
+}
+
+static void carve(struct attention_scratch *s, const struct attention *a, int thread)
+{
+    float *next = a->scratch + (size_t)thread * a->thread_floats;
+    int64_t tile = BLOCK * a->width;
+
+    s->keys = next;
+    s->values = next + tile;
+    s->tile = next + 2 * tile;
+    s->scores = next + 3 * tile;
+    next += 3 * tile + BLOCK * BLOCK;
+    for (int i = 0; i < HEADS_A_TILE; i++) {
+        s->q[i] = next;
+        s->out[i] = next + tile;
+        s->max[i] = next + 2 * tile;
+        s->sum[i] = s->max[i] + BLOCK;
+        next = s->sum[i] + BLOCK;
+    }
+}
+
+/* One row of scores becomes probabilities up to a factor; the row's maximum, sum and output follow.
+ */
+CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *sum, float *out,
+                            int64_t width)
+{
+    float lanes[SUM_LANES], top = *max, rescale;
+
+    for (int l = 0; l < SUM_LANES; l++)
+        lanes[l] = -INFINITY;
+    for (int j = 0; j < BLOCK; j++)
+        scores[j] = j < n_valid ? scores[j] : -INFINITY;
+    for (int j = 0; j < BLOCK; j += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] = lanes[l] > scores[j + l] ? lanes[l] : scores[j + l];
+    for (int l = 0; l < SUM_LANES; l++)
+        top = top > lanes[l] ? top : lanes[l];
+    for (int j = 0; j < BLOCK; j++)
+        scores[j] = vec_exp(scores[j] - top);
+    for (int l = 0; l < SUM_LANES; l++)
+        lanes[l] = 0;
+    for (int j = 0; j < BLOCK; j += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] += scores[j + l];
+    rescale = vec_exp(*max - top);
+    *sum = __builtin_fmaf(*sum, rescale, sum_lanes(lanes));
+    *max = top;
+    for (int64_t i = 0; i < width; i++)
+        out[i] *= rescale;
+}
+
+/* Key block `key` (its first position) for head h of the tile, whose queries start at `query`. */
+CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch *s, int h,
+                             const struct mask *mask, const struct piece *q, int64_t query,
+                             int64_t key)
+{
+    int64_t width = a->width;
+    struct product scores = { .c = s->scores,
+                              .c_stride = BLOCK,
+                              .a = s->q[h],
+                              .a_row = width,
+                              .a_col = 1,
+                              .b = s->keys,
+                              .b_stride = BLOCK,
+                              .m = BLOCK,
+                              .n = BLOCK,
+                              .k = width };
+    struct product out = { .c = s->out[h],
+                           .c_stride = width,
+                           .a = s->scores,
+                           .a_row = BLOCK,
+                           .a_col = 1,
+                           .b = s->values,
+                           .b_stride = width,
+                           .m = BLOCK,
+                           .n = width,
+                           .k = BLOCK,
+                           .add = 1 };
+
+    product(&scores);
+    for (int64_t r = 0; r < q->n_rows; r++) {
+        float *row = s->scores + r * BLOCK;
+
+        softmax_row(row, query + r - key + 1, &s->max[h][r], &s->sum[h][r], s->out[h] + r * width,
+                    width);
+        if (mask->p > 0) {
+            float kept[BLOCK];
+
+            mask_row(kept, mask, query + r, key);
+            for (int j = 0; j < BLOCK; j++)
+                row[j] *= kept[j];
+        }
+    }
+    product(&out);
+}
+
+/* Divide by the sums, store output and log of the sums. */
+CPU_INLINE void finish_head(const struct attention *a, struct attention_scratch *s, int h, int head,
+                            const struct piece *q)
+{
+    int64_t width = a->width;
+    struct piece out = { .tensor = &a->op->out[0],
+                         .row = q->row,
+                         .col = q->col,
+                         .n_rows = q->n_rows,
+                         .n_cols = q->n_cols };
+
+    for (int64_t r = 0; r < q->n_rows; r++) {
+        float inverse = 1.0f / s->sum[h][r];
+
+        for (int64_t i = 0; i < width; i++)
+            s->out[h][r * width + i] *= inverse;
+        float_row_mut(&a->op->out[1], q->row + r)[head] = s->max[h][r] + logf(s->sum[h][r]);
+    }
+    store_tile(&out, s->out[h], width, 1.0f);
+}
+
+CPU_INLINE void load_keys_and_values(const struct attention *a, struct attention_scratch *s,
+                                     int64_t row, int64_t n_rows, int kv_head)
+{
+    const struct op_attributes *at = &a->op->attributes;
+    struct piece piece = { .tensor = &a->op->in[0],
+                           .row = row,
+                           .n_rows = n_rows,
+                           .col = (int64_t)(at->n_heads + kv_head) * at->head_dim,
+                           .n_cols = at->head_dim };
+
+    load_tile(s->tile, a->width, &piece, 1.0f);
+    transpose_tile(s->keys, s->tile, a->width);
+    piece.col += (int64_t)at->n_kv_heads * at->head_dim;
+    load_tile(s->values, a->width, &piece, 1.0f);
+}
+
+CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
+{
+    const struct attention *a = context;
+    const struct op_attributes *at = &a->op->attributes;
+    int tiles_a_group = (int)ceil_div(a->group, HEADS_A_TILE);
+    /* Late blocks have the most keys: they go first. */
+    int64_t block = a->n_blocks - 1 - tile / a->n_head_tiles % a->n_blocks;
+    int64_t sequence = tile / a->n_head_tiles / a->n_blocks;
+    int head_tile = (int)(tile % a->n_head_tiles), kv_head = head_tile / tiles_a_group;
+    int head = kv_head * a->group + head_tile % tiles_a_group * HEADS_A_TILE;
+    int n_heads = min_int(HEADS_A_TILE, (kv_head + 1) * a->group - head);
+    int64_t start = sequence * at->seq_len, query = block * BLOCK;
+    struct piece q = { .tensor = &a->op->in[0],
+                       .row = start + query,
+                       .n_rows = min_i64(BLOCK, at->seq_len - query),
+                       .n_cols = at->head_dim };
+    struct attention_scratch s;
+    struct mask masks[HEADS_A_TILE];
+
+    carve(&s, a, thread);
+    for (int h = 0; h < n_heads; h++) {
+        q.col = (int64_t)(head + h) * at->head_dim;
+        load_tile(s.q[h], a->width, &q, (float)at->scale);
+        memset(s.out[h], 0, (size_t)(BLOCK * a->width) * sizeof(float));
+        for (int r = 0; r < BLOCK; r++) {
+            s.max[h][r] = -INFINITY;
+            s.sum[h][r] = 0;
+        }
+        masks[h] = mask_of(at, &a->op->in[1], sequence, head + h);
+    }
+    for (int64_t key = 0; key <= query; key += BLOCK) {
+        load_keys_and_values(a, &s, start + key, min_i64(BLOCK, at->seq_len - key), kv_head);
+        for (int h = 0; h < n_heads; h++)
+            attend_block(a, &s, h, &masks[h], &q, query, key);
+    }
+    for (int h = 0; h < n_heads; h++) {
+        q.col = (int64_t)(head + h) * at->head_dim;
+        finish_head(a, &s, h, head + h, &q);
+    }
+}
+
+CPU_VARIANTS(attention_tile, (void *context, int64_t tile, int thread), (context, tile, thread));
+
+static size_t attention_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    size_t floats = attention_thread_floats(tile_width(&op->attributes));
+
+    return floats * sizeof(float) * (size_t)pool_n_threads(kernels->pool);
+}
+
+static void attention_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_attributes *at = &call->op.attributes;
+    struct attention a = { .op = &call->op,
+                           .scratch = call->scratch,
+                           .width = tile_width(at),
+                           .group = at->n_heads / at->n_kv_heads };
+
+    (void)first;
+    a.thread_floats = attention_thread_floats(a.width);
+    a.n_head_tiles = at->n_kv_heads * (int)ceil_div(a.group, HEADS_A_TILE);
+    a.n_blocks = (int)ceil_div(at->seq_len, BLOCK);
+    pool_run(kernels->pool, call->op.in[0].rows / at->seq_len * a.n_blocks * a.n_head_tiles,
+             attention_tile[cpu_of(kernels)->isa], &a);
+}
+
+void cpu_register_attention(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    (void)cpu;
+    table->entries[OP_ATTENTION] =
+        (struct kernel_entry){ .run = attention_run, .scratch_bytes = attention_scratch_bytes };
+    cpu_register_attention_grad(table);
+    cpu_register_attention_cached(table);
 }

@@ -1,9 +1,68 @@
 /*
- * dropout.c - being written
+ * dropout.c - dropout of rows, and its gradient, which is the same function of dy
+ *
+ * Rectangles as elementwise.c's. Bound by Philox: ten rounds for four elements.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/dropout_impl.h"
+#include "kernels/cpu/rows_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_dropout)(struct kernels_backend *backend)
+struct dropout {
+    const struct op_shape *op;
+    struct tiling tiling;
+    float p, scale;
+};
+
+CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct rectangle *r,
+                            int bf16)
 {
-    (void)backend;
+    const struct op_attributes *a = &d->op->attributes;
+    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], row / a->seq_len);
+    uint64_t place_high = dropout_place_high(a->place, sample);
+    const void *x = cpu_row(&d->op->in[0], row);
+    void *y = cpu_row(&d->op->out[0], row);
+
+    /* A tile's first column is a multiple of 4: ELEMENTS_A_TILE is. */
+    for (int64_t col = r->col; col < r->col_end; col += 4) {
+        struct rng_block words = dropout_words(a->seed, place_high, row % a->seq_len, col / 4);
+
+        for (int64_t i = col; i < min_i64(col + 4, r->col_end); i++) {
+            int kept = rng_uniform(words.word[i - col]) >= d->p;
+
+            act_put(y, i, kept ? act_get(x, i, bf16) * d->scale : 0.0f, bf16);
+        }
+    }
+}
+
+CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
+{
+    const struct dropout *d = context;
+    struct rectangle r = tiling_at(&d->tiling, tile);
+
+    if (is_bf16(&d->op->in[0]))
+        for (int64_t row = r.row; row < r.row_end; row++)
+            dropout_row(d, row, &r, 1);
+    else
+        for (int64_t row = r.row; row < r.row_end; row++)
+            dropout_row(d, row, &r, 0);
+}
+
+CPU_TILES(dropout_tile);
+
+static void dropout_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    double p = call->op.attributes.p;
+    struct dropout d = { .op = &call->op,
+                         .tiling = tiling_of(call->op.in[0].rows, call->op.in[0].cols),
+                         .p = (float)p,
+                         .scale = (float)(1.0 / (1.0 - p)) };
+
+    (void)first;
+    pool_run(kernels->pool, d.tiling.n_tiles, dropout_tile[cpu_of(kernels)->isa], &d);
+}
+
+void cpu_register_dropout(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    (void)cpu;
+    table->entries[OP_DROPOUT] = (struct kernel_entry){ .run = dropout_run };
+    table->entries[OP_DROPOUT_GRAD] = (struct kernel_entry){ .run = dropout_run };
 }

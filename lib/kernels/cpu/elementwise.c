@@ -1,9 +1,190 @@
 /*
- * elementwise.c - being written
+ * elementwise.c - activations and small data movements: each output element on its own
+ *
+ * Cut into rectangles of about 16k elements (rows_impl.h), so that one wide row is shared too.
+ * Bound by memory, but for swiglu and gelu in fp32, whose exp takes about as long.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/rows_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_elementwise)(struct kernels_backend *backend)
+/* ---- the functions -----------------------------------------------------------------------------
+ */
+
+#define GELU_ROOT 0.79788456080286536f /* sqrt(2 / pi) */
+#define GELU_CUBE 0.044715f
+
+CPU_INLINE float gelu_of(float x)
 {
-    (void)backend;
+    float t = vec_tanh(GELU_ROOT * __builtin_fmaf(GELU_CUBE * x * x, x, x));
+
+    return 0.5f * x * (1.0f + t);
+}
+
+CPU_INLINE float gelu_slope(float x)
+{
+    float t = vec_tanh(GELU_ROOT * __builtin_fmaf(GELU_CUBE * x * x, x, x));
+    float inner = GELU_ROOT * __builtin_fmaf(3.0f * GELU_CUBE * x, x, 1.0f);
+
+    return __builtin_fmaf(0.5f * x * (1.0f - t * t), inner, 0.5f * (1.0f + t));
+}
+
+CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                           int bf16)
+{
+    int64_t f = op->out[0].cols;
+    const void *gu = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++) {
+        float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
+
+        act_put(y, i, gate * vec_sigmoid(gate) * up, bf16);
+    }
+}
+
+CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                                int bf16)
+{
+    int64_t f = op->in[0].cols;
+    const void *dy = cpu_row(&op->in[0], row), *gu = cpu_row(&op->in[1], row);
+    void *dgu = cpu_row(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++) {
+        float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
+        float g = act_get(dy, i, bf16), s = vec_sigmoid(gate);
+
+        act_put(dgu, i, g * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
+        act_put(dgu, f + i, g * gate * s, bf16);
+    }
+}
+
+CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                         int bf16)
+{
+    const void *x = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, gelu_of(act_get(x, i, bf16)), bf16);
+}
+
+CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                              int bf16)
+{
+    const void *dy = cpu_row(&op->in[0], row), *x = cpu_row(&op->in[1], row);
+    void *dx = cpu_row(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(dx, i, act_get(dy, i, bf16) * gelu_slope(act_get(x, i, bf16)), bf16);
+}
+
+CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rectangle *r, int bf16)
+{
+    const float *a = float_row(&op->in[0], row);
+    const void *b = cpu_row(&op->in[1], row);
+    float *y = float_row_mut(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++)
+        y[i] = a[i] + act_get(b, i, bf16);
+}
+
+/* bf16: of the output; the input is the other type. */
+CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                         int bf16)
+{
+    const void *x = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, act_get(x, i, !bf16), bf16);
+}
+
+CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                               int bf16)
+{
+    const float *x = float_row(&op->in[0], row);
+    float *y = float_row_mut(&op->out[0], row);
+
+    (void)bf16;
+    for (int64_t i = r->col; i < r->col_end; i++)
+        y[i] += x[i];
+}
+
+/* ---- the tiles ---------------------------------------------------------------------------------
+ */
+
+struct elementwise {
+    const struct op_shape *op;
+    struct tiling tiling;
+    int bf16;
+};
+
+#define ELEMENTWISE(name) \
+    CPU_INLINE void name##_tile_body(void *context, int64_t tile) \
+    { \
+        const struct elementwise *e = context; \
+        struct rectangle r = tiling_at(&e->tiling, tile); \
+\
+        if (e->bf16) \
+            for (int64_t row = r.row; row < r.row_end; row++) \
+                name##_row(e->op, row, &r, 1); \
+        else \
+            for (int64_t row = r.row; row < r.row_end; row++) \
+                name##_row(e->op, row, &r, 0); \
+    } \
+    CPU_TILES(name##_tile); \
+\
+    static void name##_run(struct kernels *kernels, const struct kernel_call *call, int first) \
+    { \
+        (void)first; \
+        elementwise(kernels, call, name##_tile[cpu_of(kernels)->isa]); \
+    }
+
+/* Which operand's dtype chooses the loop, and whose extents are cut. */
+static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile)
+{
+    const struct op_shape *op = &call->op;
+    int grad = op->kind == OP_SWIGLU_GRAD;
+    const struct tensor *cut = grad ? &op->in[0] : &op->out[0];
+    const struct tensor *typed = op->kind == OP_ADD ? &op->in[1] : &op->out[0];
+    struct elementwise e = { .op = op,
+                             .tiling = tiling_of(cut->rows, cut->cols),
+                             .bf16 = is_bf16(typed) };
+
+    pool_run(kernels->pool, e.tiling.n_tiles, tile, &e);
+}
+
+ELEMENTWISE(swiglu)
+ELEMENTWISE(swiglu_grad)
+ELEMENTWISE(gelu)
+ELEMENTWISE(gelu_grad)
+ELEMENTWISE(add)
+ELEMENTWISE(cast)
+ELEMENTWISE(accumulate)
+
+static void select_rows_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    size_t bytes = (size_t)op->out[0].cols * dtype_bytes(op->out[0].dtype);
+
+    (void)kernels;
+    (void)first;
+    for (int64_t row = 0; row < op->out[0].rows; row++) {
+        int32_t index = *(const int32_t *)cpu_row(&op->in[1], row);
+
+        CHECK(index >= 0 && index < op->in[0].rows);
+        memcpy(cpu_row(&op->out[0], row), cpu_row(&op->in[0], index), bytes);
+    }
+}
+
+void cpu_register_elementwise(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    (void)cpu;
+    table->entries[OP_SWIGLU] = (struct kernel_entry){ .run = swiglu_run };
+    table->entries[OP_SWIGLU_GRAD] = (struct kernel_entry){ .run = swiglu_grad_run };
+    table->entries[OP_GELU] = (struct kernel_entry){ .run = gelu_run };
+    table->entries[OP_GELU_GRAD] = (struct kernel_entry){ .run = gelu_grad_run };
+    table->entries[OP_ADD] = (struct kernel_entry){ .run = add_run };
+    table->entries[OP_CAST] = (struct kernel_entry){ .run = cast_run };
+    table->entries[OP_ACCUMULATE] = (struct kernel_entry){ .run = accumulate_run };
+    table->entries[OP_SELECT_ROWS] = (struct kernel_entry){ .run = select_rows_run };
 }

@@ -1,9 +1,171 @@
 /*
- * embed.c - being written
+ * embed.c - looking up rows of a table, and the gradient of that
+ *
+ * Both are bound by memory. The forward takes blocks of tokens. The gradient must add rows of equal
+ * tokens in token order without two threads meeting: tokens with the same index are chained first
+ * (one thread, T steps), then each chain is summed by whoever has the tile of its first token, and
+ * the sum goes to the table's row in one add.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/rows_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_embed)(struct kernels_backend *backend)
+#define TOKENS_A_TILE 16
+#define CHAIN_COLS 256 /* columns summed at a time, on the stack */
+
+CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, int bf16)
 {
-    (void)backend;
+    int64_t d = op->out[0].cols;
+
+    for (; row < end; row++) {
+        int32_t index = *(const int32_t *)cpu_row(&op->in[0], row);
+        float *x = float_row_mut(&op->out[0], row);
+        const float *base = tensor_given(&op->in[2]) ? float_row(&op->in[2], row) : NULL;
+
+        CHECK(index < op->in[1].rows);
+        if (base && base != x)
+            memcpy(x, base, (size_t)d * sizeof *x);
+        if (index < 0) {
+            if (!base)
+                memset(x, 0, (size_t)d * sizeof *x);
+            continue;
+        }
+        const void *entry = cpu_row(&op->in[1], index);
+
+        if (base)
+            for (int64_t i = 0; i < d; i++)
+                x[i] += act_get(entry, i, bf16);
+        else
+            for (int64_t i = 0; i < d; i++)
+                x[i] = act_get(entry, i, bf16);
+    }
+}
+
+CPU_INLINE void embed_tile_body(void *context, int64_t tile)
+{
+    const struct op_shape *op = context;
+    int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[0].rows);
+
+    if (is_bf16(&op->in[1]))
+        embed_rows(op, row, end, 1);
+    else
+        embed_rows(op, row, end, 0);
+}
+
+CPU_TILES(embed_tile);
+
+static void embed(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct op_shape op = call->op;
+
+    (void)first;
+    pool_run(kernels->pool, ceil_div(op.out[0].rows, TOKENS_A_TILE),
+             embed_tile[cpu_of(kernels)->isa], &op);
+}
+
+struct chains {
+    const struct op_shape *op;
+    int32_t *next;    /* of each token: the next one with its index, or -1 */
+    int32_t *last;    /* of each table row: its last token so far, or -1 */
+    uint8_t *is_head; /* of each token */
+    int first;
+};
+
+static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return (size_t)(op->in[0].rows + op->out[0].rows) * sizeof(int32_t) + (size_t)op->in[0].rows;
+}
+
+static void chain(const struct chains *c)
+{
+    int64_t n_tokens = c->op->in[0].rows, n_rows = c->op->out[0].rows;
+
+    for (int64_t row = 0; row < n_rows; row++)
+        c->last[row] = -1;
+    for (int64_t t = 0; t < n_tokens; t++) {
+        int32_t index = *(const int32_t *)cpu_row(&c->op->in[1], t);
+
+        CHECK(index < n_rows);
+        c->next[t] = -1;
+        c->is_head[t] = index >= 0 && c->last[index] < 0;
+        if (index < 0)
+            continue;
+        if (!c->is_head[t])
+            c->next[c->last[index]] = (int32_t)t;
+        c->last[index] = (int32_t)t;
+    }
+}
+
+CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
+{
+    const struct tensor *dx = &c->op->in[0];
+    int32_t index = *(const int32_t *)cpu_row(&c->op->in[1], head);
+    float *out = float_row_mut(&c->op->out[0], index);
+    float sum[CHAIN_COLS];
+
+    for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {
+        int64_t n = min_i64(CHAIN_COLS, dx->cols - col);
+
+        memcpy(sum, float_row(dx, head) + col, (size_t)n * sizeof *sum);
+        for (int64_t t = c->next[head]; t >= 0; t = c->next[t]) {
+            const float *row = float_row(dx, t) + col;
+
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += row[i];
+        }
+        if (c->first)
+            memcpy(out + col, sum, (size_t)n * sizeof *sum);
+        else
+            for (int64_t i = 0; i < n; i++)
+                out[col + i] += sum[i];
+    }
+}
+
+CPU_INLINE void embed_dw_tile_body(void *context, int64_t tile)
+{
+    const struct chains *c = context;
+    int64_t end = min_i64((tile + 1) * TOKENS_A_TILE, c->op->in[0].rows);
+
+    for (int64_t t = tile * TOKENS_A_TILE; t < end; t++)
+        if (c->is_head[t])
+            sum_chain(c, t);
+}
+
+CPU_TILES(embed_dw_tile);
+
+/* Rows that no token names; the others are about to be written whole. */
+static void zero_tile(void *context, int64_t tile, int thread)
+{
+    const struct chains *c = context;
+    const struct tensor *out = &c->op->out[0];
+    int64_t end = min_i64((tile + 1) * TOKENS_A_TILE, out->rows);
+
+    (void)thread;
+    for (int64_t row = tile * TOKENS_A_TILE; row < end; row++)
+        if (c->last[row] < 0)
+            memset(float_row_mut(out, row), 0, (size_t)out->cols * sizeof(float));
+}
+
+static void embed_dw(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    int64_t n_tokens = call->op.in[0].rows, n_rows = call->op.out[0].rows;
+    int32_t *next = call->scratch;
+    struct chains c = { .op = &call->op,
+                        .next = next,
+                        .last = next + n_tokens,
+                        .is_head = (uint8_t *)(next + n_tokens + n_rows),
+                        .first = first };
+
+    chain(&c);
+    if (first)
+        pool_run(kernels->pool, ceil_div(n_rows, TOKENS_A_TILE), zero_tile, &c);
+    pool_run(kernels->pool, ceil_div(n_tokens, TOKENS_A_TILE), embed_dw_tile[cpu_of(kernels)->isa],
+             &c);
+}
+
+void cpu_register_embed(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    (void)cpu;
+    table->entries[OP_EMBED] = (struct kernel_entry){ .run = embed };
+    table->entries[OP_EMBED_DW] =
+        (struct kernel_entry){ .run = embed_dw, .scratch_bytes = embed_dw_scratch };
 }

@@ -1,9 +1,264 @@
 /*
- * norm.c - being written
+ * norm.c - RMSNorm and LayerNorm, alone and fused with the residual add, and their gradients
+ *
+ * Work is cut by blocks of rows; all of it is bound by memory. The parameters' gradients are sums
+ * over all rows: each block of GRAD_ROWS rows sums its own into scratch, then blocks are added in
+ * order, column tiles side by side, and the total goes to the accumulator in one add.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/rows_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_norm)(struct kernels_backend *backend)
+#include <math.h>
+
+#define FORWARD_ROWS 16
+#define GRAD_ROWS 64
+#define TOTAL_COLS 256
+
+/* ---- forward -----------------------------------------------------------------------------------
+ */
+
+struct norm {
+    const struct tensor *x, *delta, *w, *b;     /* delta, b: NULL where absent */
+    const struct tensor *y, *mean, *rstd, *sum; /* mean NULL: RMSNorm */
+    float eps;
+};
+
+CPU_INLINE float row_sum(const float *x, int64_t d)
 {
-    (void)backend;
+    float lanes[SUM_LANES] = { 0 };
+    int64_t i = 0;
+
+    for (; i + SUM_LANES <= d; i += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] += x[i + l];
+    for (int l = 0; i + l < d; l++)
+        lanes[l] += x[i + l];
+    return sum_lanes(lanes);
+}
+
+/* Sum of (x - mean)^2. */
+CPU_INLINE float row_squares(const float *x, float mean, int64_t d)
+{
+    float lanes[SUM_LANES] = { 0 };
+    int64_t i = 0;
+
+    for (; i + SUM_LANES <= d; i += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] = __builtin_fmaf(x[i + l] - mean, x[i + l] - mean, lanes[l]);
+    for (int l = 0; i + l < d; l++)
+        lanes[l] = __builtin_fmaf(x[i + l] - mean, x[i + l] - mean, lanes[l]);
+    return sum_lanes(lanes);
+}
+
+CPU_INLINE void norm_row(const struct norm *n, int64_t row, int bf16)
+{
+    int64_t d = n->x->cols;
+    const float *x = float_row(n->x, row), *w = n->w->data, *b = n->b ? n->b->data : NULL;
+    void *y = cpu_row(n->y, row);
+    float mean = 0, rstd;
+
+    if (n->delta) {
+        const void *delta = cpu_row(n->delta, row);
+        float *sum = float_row_mut(n->sum, row);
+
+        for (int64_t i = 0; i < d; i++)
+            sum[i] = x[i] + act_get(delta, i, bf16);
+        x = sum;
+    }
+    if (n->mean)
+        *float_row_mut(n->mean, row) = mean = row_sum(x, d) / (float)d;
+    rstd = 1.0f / sqrtf(row_squares(x, mean, d) / (float)d + n->eps);
+    *float_row_mut(n->rstd, row) = rstd;
+    if (b)
+        for (int64_t i = 0; i < d; i++)
+            act_put(y, i, __builtin_fmaf((x[i] - mean) * rstd, w[i], b[i]), bf16);
+    else
+        for (int64_t i = 0; i < d; i++)
+            act_put(y, i, (x[i] - mean) * rstd * w[i], bf16);
+}
+
+CPU_INLINE void norm_tile_body(void *context, int64_t tile)
+{
+    const struct norm *n = context;
+    int64_t row = tile * FORWARD_ROWS, end = min_i64(row + FORWARD_ROWS, n->x->rows);
+
+    if (is_bf16(n->y))
+        for (; row < end; row++)
+            norm_row(n, row, 1);
+    else
+        for (; row < end; row++)
+            norm_row(n, row, 0);
+}
+
+CPU_TILES(norm_tile);
+
+static const struct tensor *if_given(const struct tensor *t)
+{
+    return tensor_given(t) ? t : NULL;
+}
+
+static void norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    int adds = op->kind == OP_ADD_RMSNORM || op->kind == OP_ADD_LAYERNORM;
+    int layer = op->kind == OP_LAYERNORM || op->kind == OP_ADD_LAYERNORM;
+    struct norm n = {
+        .x = &op->in[0],
+        .delta = adds ? &op->in[1] : NULL,
+        .w = &op->in[1 + adds],
+        .b = layer ? if_given(&op->in[2 + adds]) : NULL,
+        .y = &op->out[0],
+        .mean = layer ? &op->out[1] : NULL,
+        .rstd = &op->out[1 + layer],
+        .sum = adds ? &op->out[2 + layer] : NULL,
+        .eps = (float)op->attributes.eps,
+    };
+
+    (void)first;
+    pool_run(kernels->pool, ceil_div(n.x->rows, FORWARD_ROWS), norm_tile[cpu_of(kernels)->isa], &n);
+}
+
+/* ---- gradients ---------------------------------------------------------------------------------
+ */
+
+struct norm_grad {
+    const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
+    const struct tensor *dx, *dw, *db;                   /* db: NULL where absent */
+    float *partial_dw, *partial_db;                      /* [blocks x d] each */
+    int64_t n_blocks;
+    int first;
+};
+
+/*
+ * With g = dy w and xhat = (x - mean) rstd: dx = rstd (g - mean(g) - xhat mean(g xhat)); RMSNorm
+ * has no mean(g). dw adds dy xhat, db adds dy.
+ */
+CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw, float *db,
+                              int bf16)
+{
+    int64_t d = n->x->cols, i = 0;
+    const void *dy = cpu_row(n->dy, row);
+    const float *x = float_row(n->x, row), *w = n->w->data;
+    const float *add = n->add ? float_row(n->add, row) : NULL;
+    float *dx = float_row_mut(n->dx, row);
+    float rstd = *float_row(n->rstd, row), mean = n->mean ? *float_row(n->mean, row) : 0;
+    float dots[SUM_LANES] = { 0 }, sums[SUM_LANES] = { 0 };
+    float dot, sum;
+
+    for (; i + SUM_LANES <= d; i += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++) {
+            float g = act_get(dy, i + l, bf16) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+
+            dots[l] = __builtin_fmaf(g, xhat, dots[l]);
+            sums[l] += g;
+        }
+    for (int l = 0; i + l < d; l++) {
+        float g = act_get(dy, i + l, bf16) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+
+        dots[l] = __builtin_fmaf(g, xhat, dots[l]);
+        sums[l] += g;
+    }
+    dot = sum_lanes(dots) / (float)d;
+    sum = n->mean ? sum_lanes(sums) / (float)d : 0;
+    for (i = 0; i < d; i++) {
+        float grad = act_get(dy, i, bf16), xhat = (x[i] - mean) * rstd;
+        float own = rstd * (__builtin_fmaf(-xhat, dot, grad * w[i]) - sum);
+
+        dx[i] = add ? add[i] + own : own;
+        dw[i] = __builtin_fmaf(grad, xhat, dw[i]);
+    }
+    if (n->db)
+        for (i = 0; i < d; i++)
+            db[i] += act_get(dy, i, bf16);
+}
+
+CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
+{
+    const struct norm_grad *n = context;
+    int64_t d = n->x->cols, row = tile * GRAD_ROWS, end = min_i64(row + GRAD_ROWS, n->x->rows);
+    float *dw = n->partial_dw + tile * d, *db = n->db ? n->partial_db + tile * d : NULL;
+
+    memset(dw, 0, (size_t)d * sizeof *dw);
+    if (db)
+        memset(db, 0, (size_t)d * sizeof *db);
+    if (is_bf16(n->dy))
+        for (; row < end; row++)
+            norm_grad_row(n, row, dw, db, 1);
+    else
+        for (; row < end; row++)
+            norm_grad_row(n, row, dw, db, 0);
+}
+
+CPU_TILES(norm_grad_tile);
+
+CPU_INLINE void total(const struct norm_grad *n, const float *partial, float *out, int64_t col)
+{
+    int64_t d = n->x->cols, cols = min_i64(TOTAL_COLS, d - col);
+    float sum[TOTAL_COLS];
+
+    memcpy(sum, partial + col, (size_t)cols * sizeof *sum);
+    for (int64_t block = 1; block < n->n_blocks; block++)
+        for (int64_t i = 0; i < cols; i++)
+            sum[i] += partial[block * d + col + i];
+    for (int64_t i = 0; i < cols; i++)
+        out[col + i] = n->first ? sum[i] : out[col + i] + sum[i];
+}
+
+CPU_INLINE void norm_total_tile_body(void *context, int64_t tile)
+{
+    const struct norm_grad *n = context;
+
+    total(n, n->partial_dw, n->dw->data, tile * TOTAL_COLS);
+    if (n->db)
+        total(n, n->partial_db, n->db->data, tile * TOTAL_COLS);
+}
+
+CPU_TILES(norm_total_tile);
+
+static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
+{
+    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[2]);
+
+    (void)kernels;
+    return (size_t)(ceil_div(op->in[0].rows, GRAD_ROWS) * op->in[0].cols * (1 + has_db)) *
+           sizeof(float);
+}
+
+static void norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    int layer = op->kind == OP_LAYERNORM_GRAD;
+    enum cpu_isa isa = cpu_of(kernels)->isa;
+    int64_t d = op->in[0].cols, n_blocks = ceil_div(op->in[0].rows, GRAD_ROWS);
+    struct norm_grad n = {
+        .dy = &op->in[0],
+        .x = &op->in[1],
+        .w = &op->in[2],
+        .mean = layer ? &op->in[3] : NULL,
+        .rstd = &op->in[3 + layer],
+        .add = if_given(&op->in[4 + layer]),
+        .dx = &op->out[0],
+        .dw = &op->out[1],
+        .db = layer ? if_given(&op->out[2]) : NULL,
+        .partial_dw = call->scratch,
+        .partial_db = (float *)call->scratch + n_blocks * d,
+        .n_blocks = n_blocks,
+        .first = first,
+    };
+
+    pool_run(kernels->pool, n_blocks, norm_grad_tile[isa], &n);
+    pool_run(kernels->pool, ceil_div(d, TOTAL_COLS), norm_total_tile[isa], &n);
+}
+
+void cpu_register_norm(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    struct kernel_entry forward = { .run = norm_run };
+    struct kernel_entry grad = { .run = norm_grad_run, .scratch_bytes = norm_grad_scratch };
+
+    (void)cpu;
+    table->entries[OP_RMSNORM] = forward;
+    table->entries[OP_LAYERNORM] = forward;
+    table->entries[OP_ADD_RMSNORM] = forward;
+    table->entries[OP_ADD_LAYERNORM] = forward;
+    table->entries[OP_RMSNORM_GRAD] = grad;
+    table->entries[OP_LAYERNORM_GRAD] = grad;
 }

@@ -1,9 +1,75 @@
 /*
- * rope.c - being written
+ * rope.c - rotary position embedding of the q and k heads (Su et al. 2021, eq. 34, in the halves'
+ * form)
+ *
+ * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle.
  */
-#include "kernels/cpu/families_impl.h"
+#include "kernels/cpu/rows_impl.h"
 
-void CPU_ISA_NAME(cpu_fill_rope)(struct kernels_backend *backend)
+#define ROPE_ROWS 16
+
+struct rope {
+    const struct op_shape *op;
+    float sign; /* of the angle */
+};
+
+CPU_INLINE void rope_row(const struct rope *r, int64_t row, int bf16)
 {
-    (void)backend;
+    const struct op_attributes *a = &r->op->attributes;
+    int32_t position = *(const int32_t *)cpu_row(&r->op->in[1], row);
+    const char *in = cpu_row(&r->op->in[0], row);
+    char *out = cpu_row(&r->op->out[0], row);
+    size_t bytes = bf16 ? 2 : 4;
+    int half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
+
+    CHECK(position < r->op->in[2].rows);
+    /* No token: its angle doesn't matter, but must not be read from outside of the table. */
+    const float *cosine = float_row(&r->op->in[2], position < 0 ? 0 : position);
+    const float *sine = cosine + half;
+
+    for (int head = 0; head < n_rotated; head++) {
+        int64_t at = (int64_t)head * a->head_dim;
+
+        for (int i = 0; i < half; i++) {
+            float x = act_get(in, at + i, bf16), y = act_get(in, at + half + i, bf16);
+            float s = sine[i] * r->sign;
+
+            act_put(out, at + i, __builtin_fmaf(x, cosine[i], -(y * s)), bf16);
+            act_put(out, at + half + i, __builtin_fmaf(y, cosine[i], x * s), bf16);
+        }
+    }
+    size_t start = (size_t)(n_rotated * a->head_dim) * bytes;
+
+    memmove(out + start, in + start, (size_t)(a->n_kv_heads * a->head_dim) * bytes);
+}
+
+CPU_INLINE void rope_tile_body(void *context, int64_t tile)
+{
+    const struct rope *r = context;
+    int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[0].rows);
+
+    if (is_bf16(&r->op->in[0]))
+        for (; row < end; row++)
+            rope_row(r, row, 1);
+    else
+        for (; row < end; row++)
+            rope_row(r, row, 0);
+}
+
+CPU_TILES(rope_tile);
+
+static void rope_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct rope r = { .op = &call->op, .sign = call->op.kind == OP_ROPE ? 1.0f : -1.0f };
+
+    (void)first;
+    pool_run(kernels->pool, ceil_div(call->op.in[0].rows, ROPE_ROWS),
+             rope_tile[cpu_of(kernels)->isa], &r);
+}
+
+void cpu_register_rope(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    (void)cpu;
+    table->entries[OP_ROPE] = (struct kernel_entry){ .run = rope_run };
+    table->entries[OP_ROPE_GRAD] = (struct kernel_entry){ .run = rope_run };
 }

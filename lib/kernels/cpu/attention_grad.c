@@ -1,0 +1,244 @@
+/*
+ * attention_grad.c - the backward of causal attention (Dao et al. 2022, algorithm 4)
+ *
+ * A tile of work is one kv head of one sequence. It keeps fp32 copies of its keys and values, and
+ * the gradients of both, in its thread's scratch, and walks its query heads, their query blocks and
+ * the key blocks up to each, in this order, so every sum has one order and nobody else adds to it.
+ * Probabilities are recomputed from lse. Bound by five products a block pair.
+ */
+#include "kernels/cpu/attention_impl.h"
+
+enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE };
+
+struct attention_grad {
+    const struct op_shape *op;
+    float *scratch;
+    size_t thread_floats;
+    int64_t width;
+    int64_t n_blocks;
+};
+
+struct grad_scratch {
+    float *keys, *keys_t, *values_t; /* n_blocks tiles each; _t are [width x BLOCK] */
+    float *dkeys, *dvalues;
+    float *q, *dout, *dq; /* one tile each */
+    float *p, *dp;        /* [BLOCK x BLOCK] */
+    float lse[BLOCK], delta[BLOCK];
+};
+
+static size_t grad_thread_floats(int64_t width, int64_t n_blocks)
+{
+    return (size_t)((5 * n_blocks + 3) * BLOCK * width + 2 * BLOCK * BLOCK);
+}
+
+static void carve_grad(struct grad_scratch *s, const struct attention_grad *a, int thread)
+{
+    float *next = a->scratch + (size_t)thread * a->thread_floats;
+    int64_t tile = BLOCK * a->width, all = tile * a->n_blocks;
+
+    s->keys = next;
+    s->keys_t = next + all;
+    s->values_t = next + 2 * all;
+    s->dkeys = next + 3 * all;
+    s->dvalues = next + 4 * all;
+    next += 5 * all;
+    s->q = next;
+    s->dout = next + tile;
+    s->dq = next + 2 * tile;
+    s->p = next + 3 * tile;
+    s->dp = s->p + BLOCK * BLOCK;
+}
+
+/* Scores in p and dout v' in dp become probabilities (with dropout: those kept) and ds. */
+CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, int64_t n_valid,
+                         const struct mask *mask, int64_t query, int64_t key)
+{
+    float *p = s->p + r * BLOCK, *dp = s->dp + r * BLOCK;
+    float lse = s->lse[r], delta = s->delta[r];
+    float kept[BLOCK];
+
+    for (int j = 0; j < BLOCK; j++) {
+        float e = vec_exp(p[j] - lse);
+
+        p[j] = j < n_valid ? e : 0.0f;
+    }
+    if (mask->p > 0) {
+        mask_row(kept, mask, query, key);
+        for (int j = 0; j < BLOCK; j++) {
+            dp[j] = p[j] * (dp[j] * kept[j] - delta);
+            p[j] *= kept[j];
+        }
+    } else {
+        for (int j = 0; j < BLOCK; j++)
+            dp[j] = p[j] * (dp[j] - delta);
+    }
+}
+
+CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *s,
+                           const struct mask *mask, int64_t n_queries, int64_t query, int64_t key)
+{
+    int64_t width = a->width, at = key * width; /* of the key block's tile */
+    struct product scores = { .c = s->p,
+                              .c_stride = BLOCK,
+                              .a = s->q,
+                              .a_row = width,
+                              .a_col = 1,
+                              .b = s->keys_t + at,
+                              .b_stride = BLOCK,
+                              .m = BLOCK,
+                              .n = BLOCK,
+                              .k = width };
+    struct product dscores = scores, dvalues, dkeys, dq;
+
+    dscores.c = s->dp;
+    dscores.a = s->dout;
+    dscores.b = s->values_t + at;
+    product(&scores);
+    product(&dscores);
+    for (int64_t r = 0; r < n_queries; r++)
+        grad_row(s, r, query + r - key + 1, mask, query + r, key);
+    for (int64_t r = n_queries; r < BLOCK; r++) {
+        memset(s->p + r * BLOCK, 0, BLOCK * sizeof(float));
+        memset(s->dp + r * BLOCK, 0, BLOCK * sizeof(float));
+    }
+    dvalues = (struct product){ .c = s->dvalues + at,
+                                .c_stride = width,
+                                .a = s->p,
+                                .a_row = 1,
+                                .a_col = BLOCK,
+                                .b = s->dout,
+                                .b_stride = width,
+                                .m = BLOCK,
+                                .n = width,
+                                .k = BLOCK,
+                                .add = 1 };
+    dkeys = dvalues;
+    dkeys.c = s->dkeys + at;
+    dkeys.a = s->dp;
+    dkeys.b = s->q;
+    dq = (struct product){ .c = s->dq,
+                           .c_stride = width,
+                           .a = s->dp,
+                           .a_row = BLOCK,
+                           .a_col = 1,
+                           .b = s->keys + at,
+                           .b_stride = width,
+                           .m = BLOCK,
+                           .n = width,
+                           .k = BLOCK,
+                           .add = 1 };
+    product(&dvalues);
+    product(&dkeys);
+    product(&dq);
+}
+
+CPU_INLINE float dot_rows(const float *x, const float *y, int64_t n)
+{
+    float lanes[WIDTH_STEP] = { 0 };
+
+    for (int64_t i = 0; i < n; i += WIDTH_STEP)
+        for (int l = 0; l < WIDTH_STEP; l++)
+            lanes[l] = __builtin_fmaf(x[i + l], y[i + l], lanes[l]);
+    for (int half = WIDTH_STEP / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] += lanes[l + half];
+    return lanes[0];
+}
+
+/* One block of queries of one head against all its keys. */
+CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch *s,
+                             int64_t sequence, int head, int64_t query)
+{
+    const struct op_attributes *at = &a->op->attributes;
+    struct mask mask = mask_of(at, &a->op->in[SAMPLE], sequence, head);
+    struct piece piece = { .row = sequence * at->seq_len + query,
+                           .col = (int64_t)head * at->head_dim,
+                           .n_rows = min_i64(BLOCK, at->seq_len - query),
+                           .n_cols = at->head_dim };
+
+    piece.tensor = &a->op->in[OUT];
+    load_tile(s->q, a->width, &piece, 1.0f);
+    piece.tensor = &a->op->in[DOUT];
+    load_tile(s->dout, a->width, &piece, 1.0f);
+    for (int64_t r = 0; r < piece.n_rows; r++) {
+        s->delta[r] = dot_rows(s->q + r * a->width, s->dout + r * a->width, a->width);
+        s->lse[r] = float_row(&a->op->in[LSE], piece.row + r)[head];
+    }
+    piece.tensor = &a->op->in[QKV];
+    load_tile(s->q, a->width, &piece, (float)at->scale);
+    memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
+    for (int64_t key = 0; key <= query; key += BLOCK)
+        grad_block(a, s, &mask, piece.n_rows, query, key);
+    piece.tensor = &a->op->out[0];
+    store_tile(&piece, s->dq, a->width, (float)at->scale);
+}
+
+CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread)
+{
+    const struct attention_grad *a = context;
+    const struct op_attributes *at = &a->op->attributes;
+    int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
+    int64_t sequence = tile / at->n_kv_heads, width = a->width;
+    int64_t key_col = (int64_t)(at->n_heads + kv_head) * at->head_dim;
+    int64_t value_col = key_col + (int64_t)at->n_kv_heads * at->head_dim;
+    struct piece piece = { .tensor = &a->op->in[QKV], .n_cols = at->head_dim };
+    struct grad_scratch s;
+
+    carve_grad(&s, a, thread);
+    for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
+        piece.row = sequence * at->seq_len + key;
+        piece.n_rows = min_i64(BLOCK, at->seq_len - key);
+        piece.col = value_col;
+        load_tile(s.dq, width, &piece, 1.0f);
+        transpose_tile(s.values_t + key * width, s.dq, width);
+        piece.col = key_col;
+        load_tile(s.keys + key * width, width, &piece, 1.0f);
+        transpose_tile(s.keys_t + key * width, s.keys + key * width, width);
+    }
+    memset(s.dkeys, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
+    memset(s.dvalues, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
+        for (int64_t query = 0; query < at->seq_len; query += BLOCK)
+            grad_queries(a, &s, sequence, head, query);
+    piece.tensor = &a->op->out[0];
+    for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
+        piece.row = sequence * at->seq_len + key;
+        piece.n_rows = min_i64(BLOCK, at->seq_len - key);
+        piece.col = key_col;
+        store_tile(&piece, s.dkeys + key * width, width, 1.0f);
+        piece.col = value_col;
+        store_tile(&piece, s.dvalues + key * width, width, 1.0f);
+    }
+}
+
+CPU_VARIANTS(attention_grad_tile, (void *context, int64_t tile, int thread),
+             (context, tile, thread));
+
+static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    size_t floats =
+        grad_thread_floats(tile_width(&op->attributes), ceil_div(op->attributes.seq_len, BLOCK));
+
+    return floats * sizeof(float) * (size_t)pool_n_threads(kernels->pool);
+}
+
+static void attention_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_attributes *at = &call->op.attributes;
+    struct attention_grad a = { .op = &call->op,
+                                .scratch = call->scratch,
+                                .width = tile_width(at),
+                                .n_blocks = ceil_div(at->seq_len, BLOCK) };
+
+    (void)first;
+    a.thread_floats = grad_thread_floats(a.width, a.n_blocks);
+    pool_run(kernels->pool, call->op.in[QKV].rows / at->seq_len * at->n_kv_heads,
+             attention_grad_tile[cpu_of(kernels)->isa], &a);
+}
+
+void cpu_register_attention_grad(struct kernels_backend *table)
+{
+    table->entries[OP_ATTENTION_GRAD] =
+        (struct kernel_entry){ .run = attention_grad_run,
+                               .scratch_bytes = attention_grad_scratch_bytes };
+}

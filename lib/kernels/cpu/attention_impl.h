@@ -1,0 +1,160 @@
+/*
+ * attention_impl.h - tiles of attention: fp32 blocks of rows in per-thread scratch, and their
+ * products
+ *
+ * A tile has BLOCK rows of `width` floats, width being head_dim rounded up to WIDTH_STEP; rows and
+ * columns beyond what exists are zero, so that products know no edges.
+ */
+#ifndef KERNELS_CPU_ATTENTION_IMPL_H
+#define KERNELS_CPU_ATTENTION_IMPL_H
+
+#include "kernels/cpu/dropout_impl.h"
+#include "kernels/cpu/rows_impl.h"
+
+/* The parts of cpu_register_attention that live in other files. */
+void cpu_register_attention_grad(struct kernels_backend *table);
+void cpu_register_attention_cached(struct kernels_backend *table);
+
+#define BLOCK 64 /* queries, and keys, of a tile */
+#define WIDTH_STEP 16
+
+static inline int64_t tile_width(const struct op_attributes *a)
+{
+    return round_up(a->head_dim, WIDTH_STEP);
+}
+
+/* A rectangle of a row-major operand: one head's columns of some rows. */
+struct piece {
+    const struct tensor *tensor;
+    int64_t row, col;
+    int64_t n_rows, n_cols; /* n_rows <= BLOCK */
+};
+
+CPU_INLINE void load_tile_as(float *tile, int64_t width, const struct piece *p, float scale,
+                             int bf16)
+{
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        const void *row = cpu_row(p->tensor, p->row + r);
+
+        for (int64_t i = 0; i < p->n_cols; i++)
+            tile[r * width + i] = act_get(row, p->col + i, bf16) * scale;
+        for (int64_t i = p->n_cols; i < width; i++)
+            tile[r * width + i] = 0;
+    }
+    memset(tile + p->n_rows * width, 0, (size_t)((BLOCK - p->n_rows) * width) * sizeof *tile);
+}
+
+CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, float scale)
+{
+    if (is_bf16(p->tensor))
+        load_tile_as(tile, width, p, scale, 1);
+    else
+        load_tile_as(tile, width, p, scale, 0);
+}
+
+/* [BLOCK x width] to [width x BLOCK]. */
+CPU_INLINE void transpose_tile(float *out, const float *tile, int64_t width)
+{
+    for (int64_t i = 0; i < width; i += WIDTH_STEP)
+        for (int r = 0; r < BLOCK; r++)
+            for (int l = 0; l < WIDTH_STEP; l++)
+                out[(i + l) * BLOCK + r] = tile[r * width + i + l];
+}
+
+CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t width, float scale,
+                              int bf16)
+{
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        void *row = cpu_row(p->tensor, p->row + r);
+
+        for (int64_t i = 0; i < p->n_cols; i++)
+            act_put(row, p->col + i, tile[r * width + i] * scale, bf16);
+    }
+}
+
+CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t width, float scale)
+{
+    if (is_bf16(p->tensor))
+        store_tile_as(p, tile, width, scale, 1);
+    else
+        store_tile_as(p, tile, width, scale, 0);
+}
+
+/*
+ * c[m x n] = a b, or c += a b. a's element (i, k) is at a + i * a_row + k * a_col, so a may be read
+ * transposed. m and k are multiples of 4, n of 16. Each element of c is one chain of fused adds in
+ * increasing k.
+ */
+struct product {
+    float *c;
+    const float *a, *b;
+    int64_t c_stride, a_row, a_col, b_stride;
+    int64_t m, n, k;
+    int add;
+};
+
+CPU_INLINE void product_4x4(const struct product *p, int64_t i, int64_t k)
+{
+    const float *a = p->a + i * p->a_row + k * p->a_col;
+    const float *b0 = p->b + k * p->b_stride, *b1 = b0 + p->b_stride;
+    const float *b2 = b1 + p->b_stride, *b3 = b2 + p->b_stride;
+    float *c[4], w[4][4];
+
+    for (int r = 0; r < 4; r++) {
+        c[r] = p->c + (i + r) * p->c_stride;
+        for (int l = 0; l < 4; l++)
+            w[r][l] = a[r * p->a_row + l * p->a_col];
+    }
+    INDEPENDENT_TURNS
+    for (int64_t j = 0; j < p->n; j++)
+        for (int r = 0; r < 4; r++) {
+            float x = __builtin_fmaf(w[r][0], b0[j], c[r][j]);
+
+            x = __builtin_fmaf(w[r][1], b1[j], x);
+            x = __builtin_fmaf(w[r][2], b2[j], x);
+            c[r][j] = __builtin_fmaf(w[r][3], b3[j], x);
+        }
+}
+
+CPU_INLINE void product(const struct product *p)
+{
+    for (int64_t i = 0; i < p->m; i += 4) {
+        if (!p->add)
+            for (int r = 0; r < 4; r++)
+                memset(p->c + (i + r) * p->c_stride, 0, (size_t)p->n * sizeof *p->c);
+        for (int64_t k = 0; k < p->k; k += 4)
+            product_4x4(p, i, k);
+    }
+}
+
+/* Where dropout of one head's probabilities draws its numbers. */
+struct mask {
+    uint64_t seed, place_high;
+    int head;
+    float p, scale; /* p 0: nothing is dropped */
+};
+
+static inline struct mask mask_of(const struct op_attributes *a, const struct tensor *sample,
+                                  int64_t sequence, int head)
+{
+    struct mask mask = { .seed = a->seed, .head = head, .p = (float)a->p };
+
+    mask.scale = (float)(1.0 / (1.0 - a->p));
+    if (a->p > 0)
+        mask.place_high = dropout_place_high(a->place, *(const int64_t *)cpu_row(sample, sequence));
+    return mask;
+}
+
+/* 0 or scale for keys key .. key + BLOCK - 1 of a query; key is a multiple of 4. */
+CPU_INLINE void mask_row(float *row, const struct mask *mask, int64_t query, int64_t key)
+{
+    for (int j = 0; j < BLOCK; j += 4) {
+        struct rng_block words =
+            dropout_attention_words(mask->seed, mask->place_high, mask->head, query, (key + j) / 4);
+
+        for (int l = 0; l < 4; l++)
+            row[j + l] = rng_uniform(words.word[l]) >= mask->p ? mask->scale : 0.0f;
+    }
+}
+
+#endif
