@@ -112,11 +112,17 @@ build/gen/version.h: FORCE
 
 # ---- tests ---------------------------------------------------------------------------------------
 
-$(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/libsupport.a $(BUILD)/libcmd.a \
-    $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+TEST_LIBS = $(BUILD)/libsupport.a $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+LINK_TEST = $(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
+
+$(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(TEST_LIBS)
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
+	$(LINK_TEST)
+
+# Only the tests of the commands depend on them.
+$(BUILD)/test/cmd/%_test: $(BUILD)/obj/test/cmd/%_test.o $(BUILD)/libcmd.a $(TEST_LIBS)
+	$(call say,LD,$@)
+	$(LINK_TEST)
 
 # Fuzz targets: with libFuzzer when SANITIZE names it, else with our own driver (random bytes, files).
 FUZZ_DRIVER = $(if $(findstring fuzzer,$(SANITIZE)),,$(BUILD)/obj/test/fuzz/driver.o)

@@ -1,0 +1,68 @@
+/*
+ * doctor_impl.h - what `lmtrain doctor` found, and who looks for it
+ *
+ * A probe looks at one part of the machine and adds findings: a name, what is there, and, where
+ * that is not as it should be, what to do. A probe never fails: what cannot be told is a finding
+ * too. Only DOCTOR_PROBLEM says that training cannot work here.
+ */
+#ifndef DOCTOR_IMPL_H
+#define DOCTOR_IMPL_H
+
+#include <stdio.h>
+
+#include "base/arena.h"
+
+enum doctor_state {
+    DOCTOR_OK,
+    DOCTOR_NOTE,    /* good to know: something optional is absent */
+    DOCTOR_WARNING, /* works, but slower or only just */
+    DOCTOR_PROBLEM, /* cannot train */
+    N_DOCTOR_STATES
+};
+
+struct doctor_finding {
+    const char *part; /* "machine", "libraries", ... */
+    const char *name;
+    enum doctor_state state;
+    const char *value;
+    const char *advice; /* NULL where there is nothing to do */
+};
+
+struct doctor {
+    struct arena *arena; /* holds all texts */
+    const char *part;    /* of the findings that are added now */
+    struct doctor_finding *findings;
+    int n_findings, capacity;
+};
+
+/* Add a finding; value is copied, advice (may be NULL) is not: a literal, or text in the arena. */
+void doctor_add(struct doctor *doctor, enum doctor_state state, const char *name,
+                const char *advice, const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Findings of this state. */
+int doctor_count(const struct doctor *doctor, enum doctor_state state);
+
+/* All findings by part with a verdict at the end; as one JSON object. */
+void doctor_print(FILE *file, const struct doctor *doctor);
+void doctor_print_json(FILE *file, const struct doctor *doctor);
+
+/* doctor_machine.c: CPU, memory, GPUs. */
+void doctor_probe_machine(struct doctor *doctor);
+
+/* doctor_system.c: shared memory, limits, folders, loopback. */
+void doctor_probe_system(struct doctor *doctor);
+
+/* doctor_software.c: libraries and their versions, Slurm, mpirun. */
+void doctor_probe_software(struct doctor *doctor);
+
+/*
+ * doctor_command.c: the start of what a command prints on both streams, in the arena; NULL if it is
+ * not in the PATH, fails, or is not done after timeout_seconds (it is then killed). argv ends with
+ * NULL.
+ */
+const char *doctor_command(struct doctor *doctor, char *const *argv, double timeout_seconds);
+
+/* The file that a shell would run for this name, in the arena, or NULL. */
+const char *doctor_find_in_path(struct doctor *doctor, const char *name);
+
+#endif

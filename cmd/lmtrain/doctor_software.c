@@ -1,0 +1,135 @@
+/*
+ * doctor_software.c - libraries and their versions, and who could start our ranks for us
+ */
+#include <cjson/cJSON.h>
+#include <dlfcn.h>
+#include <dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+#include <yaml.h>
+#include <zstd.h>
+
+#include <pmix.h>
+
+#include "base/str.h"
+#include "doctor_impl.h"
+
+static void probe_onednn(struct doctor *doctor)
+{
+    const dnnl_version_t *version = dnnl_version();
+    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
+
+    if (version->major != DNNL_VERSION_MAJOR)
+        doctor_add(doctor, DOCTOR_PROBLEM, "oneDNN", "build lmtrain again on this machine",
+                   "%d.%d.%d is loaded, built for %d.%d.%d", version->major, version->minor,
+                   version->patch, DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+    else
+        doctor_add(doctor, DOCTOR_OK, "oneDNN", NULL, "%d.%d.%d", version->major, version->minor,
+                   version->patch);
+    if (isa != NULL)
+        doctor_add(doctor, DOCTOR_NOTE, "oneDNN limit", "unset ONEDNN_MAX_CPU_ISA for full speed",
+                   "ONEDNN_MAX_CPU_ISA is %s", isa);
+}
+
+/* The first line of text, cut at a comma: "Open MPI v4.1.4". */
+static const char *head_of(struct doctor *doctor, const char *text)
+{
+    return arena_strndup(doctor->arena, text, strcspn(text, ",\n"));
+}
+
+/* Asked by name, because only lib/comm may know mpi.h and a build may be without it. */
+static void probe_mpi(struct doctor *doctor)
+{
+    int (*version_of)(char *, int *) =
+        (int (*)(char *, int *))dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    char version[4096] = "";
+    int length = 0;
+
+    if (version_of == NULL) {
+        doctor_add(doctor, DOCTOR_WARNING, "MPI", "build with MPI=1 for several ranks on CPUs",
+                   "this lmtrain was built without MPI");
+        return;
+    }
+    version_of(version, &length);
+    /* The launcher's settings for its ranks are Open MPI's. */
+    if (str_starts_with(version, "Open MPI"))
+        doctor_add(doctor, DOCTOR_OK, "MPI", NULL, "%s", head_of(doctor, version));
+    else
+        doctor_add(doctor, DOCTOR_WARNING, "MPI", "build with Open MPI 4: others are untried", "%s",
+                   head_of(doctor, version));
+}
+
+static void probe_libraries(struct doctor *doctor)
+{
+    unsigned hash = XXH_versionNumber();
+
+    probe_onednn(doctor);
+    doctor_add(doctor, DOCTOR_OK, "PMIx", NULL, "%s", head_of(doctor, PMIx_Get_version()));
+    probe_mpi(doctor);
+    doctor_add(doctor, DOCTOR_OK, "libyaml", NULL, "%s", yaml_get_version_string());
+    doctor_add(doctor, DOCTOR_OK, "cJSON", NULL, "%s", cJSON_Version());
+    doctor_add(doctor, DOCTOR_OK, "xxHash", NULL, "%u.%u.%u", hash / 10000, hash / 100 % 100,
+               hash % 100);
+    doctor_add(doctor, DOCTOR_OK, "zstd", NULL, "%s", ZSTD_versionString());
+}
+
+/* Without Slurm all is well: our own launcher starts the ranks. A Slurm without PMIx can't. */
+static void probe_slurm(struct doctor *doctor)
+{
+    char *const ask[] = { "srun", "--mpi=list", NULL };
+    const char *srun = doctor_find_in_path(doctor, "srun");
+
+    if (srun == NULL) {
+        doctor_add(doctor, DOCTOR_NOTE, "Slurm", NULL, "no srun in the PATH");
+        return;
+    }
+    const char *list = doctor_command(doctor, ask, 10.0);
+    const char *job = getenv("SLURM_JOB_ID");
+    if (list == NULL)
+        doctor_add(doctor, DOCTOR_WARNING, "Slurm", "run it by hand: the controller may be down",
+                   "%s --mpi=list fails or hangs", srun);
+    else if (strstr(list, "pmix") == NULL)
+        doctor_add(doctor, DOCTOR_WARNING, "Slurm",
+                   "install slurm-wlm's PMIx plugin, or train inside one node",
+                   "%s has no PMIx: ranks cannot be started on other nodes", srun);
+    else
+        doctor_add(doctor, DOCTOR_OK, "Slurm", NULL, "%s, with PMIx%s%s", srun,
+                   job == NULL ? "" : "; in allocation ", job == NULL ? "" : job);
+}
+
+static void probe_mpirun(struct doctor *doctor)
+{
+    char *const ask[] = { "mpirun", "--version", NULL };
+    const char *mpirun = doctor_find_in_path(doctor, "mpirun");
+    const char *version = mpirun == NULL ? NULL : doctor_command(doctor, ask, 10.0);
+
+    if (mpirun == NULL)
+        doctor_add(doctor, DOCTOR_NOTE, "mpirun", NULL, "none in the PATH, and none is needed");
+    else if (version == NULL)
+        doctor_add(doctor, DOCTOR_NOTE, "mpirun", "not needed: lmtrain starts its ranks itself",
+                   "%s does not run", mpirun);
+    else
+        doctor_add(doctor, DOCTOR_OK, "mpirun", NULL, "%s: %s", mpirun, head_of(doctor, version));
+}
+
+/* A rank of somebody else's job never starts ranks of its own: surprising if one does not know it.
+ */
+static void probe_job(struct doctor *doctor)
+{
+    const char *name = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
+
+    if (name != NULL && rank != NULL)
+        doctor_add(doctor, DOCTOR_NOTE, "PMIx job", NULL, "this process is rank %s of %s", rank,
+                   name);
+}
+
+void doctor_probe_software(struct doctor *doctor)
+{
+    doctor->part = "libraries";
+    probe_libraries(doctor);
+    doctor->part = "launchers";
+    probe_slurm(doctor);
+    probe_mpirun(doctor);
+    probe_job(doctor);
+}
