@@ -70,3 +70,8 @@ void kernels_destroy(struct kernels *kernels)
     if (kernels)
         kernels->backend->destroy(kernels);
 }
+
+const char *kernels_identity(struct kernels *kernels)
+{
+    return kernels->identity;
+}

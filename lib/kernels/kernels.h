@@ -44,6 +44,7 @@ struct kernels_backend {
 struct kernels {
     const struct kernels_backend *backend;
     struct pool *pool;
+    const char *identity;   /* the instance's memory */
 };
 
 /*

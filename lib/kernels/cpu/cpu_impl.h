@@ -49,9 +49,14 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 #define CPU_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+/* gcc would rather use half of such a register; clang has no such word, nor that wish. */
+#ifdef __clang__
+#define CPU_WIDE ""
+#else
+#define CPU_WIDE ",prefer-vector-width=512"
+#endif
 #define CPU_TARGET_AVX512 \
-    __attribute__(( \
-        target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq" CPU_WIDE)))
 
 /*
  * CPU_VARIANTS(silu_rows, (const float *x, float *y, int64_t n), (x, y, n))

@@ -1,0 +1,392 @@
+/*
+ * head.c - head_cross_entropy and head_loss: the last linear and the loss, a chunk of tokens at a
+ * time
+ *
+ * For each chunk: logits = x w' in scratch (fp32); each row becomes, in place, its gradient in act;
+ * then dx = dlogits w and dw += dlogits' x. The loss of each row is kept in fp64 and added in row
+ * order.
+ *
+ * Numerics: chunks are added to dw one after the other, in order, so `chunk` is part of the
+ * numerics, as is the call's number of rows; threads are not. A row's sum of exponentials is made
+ * of fp32 sums in LANES lanes over SUM_BLOCK elements, which are added in fp64 in order.
+ *
+ * bf16 gradients are written over the fp32 logits that they come from: row stride stays that of the
+ * logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
+ * vocabulary that is a power of two does not put a column into one cache set.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/vec_math.h"
+
+#define LANES 16
+#define SUM_BLOCK 1024
+#define ROWS_PER_TILE 2
+
+/* Of the whole chunks, and of the shorter one at the end. */
+enum { CHUNK_WHOLE, CHUNK_LAST, N_CHUNK_KINDS };
+enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
+
+struct head_shape {
+    const struct op_shape *op;
+    const struct tensor *x, *w, *target, *dx, *dw, *loss;
+    int backward, widen;
+    int64_t chunk; /* rows of a whole one */
+    int64_t ld;    /* fp32 elements from one row of logits to the next */
+    size_t wide_x_bytes, wide_w_bytes, logits_bytes, nll_bytes;
+};
+
+struct head_state {
+    struct cpu_gemm *products[N_CHUNK_KINDS][N_PRODUCTS];
+};
+
+static struct head_shape head_shape(const struct cpu_kernels *cpu, const struct op_shape *op)
+{
+    int backward = op->kind == OP_HEAD_CROSS_ENTROPY;
+    struct head_shape h = {
+        .op = op,
+        .x = &op->in[0],
+        .w = &op->in[1],
+        .target = &op->in[2],
+        .dx = backward ? &op->out[0] : NULL,
+        .dw = backward ? &op->out[1] : NULL,
+        .loss = &op->out[backward ? 2 : 0],
+        .backward = backward,
+        .widen = cpu_must_widen(cpu, op->in[0].dtype),
+    };
+
+    h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
+    h.ld = round_up(h.w->rows, LANES) + LANES;
+    h.wide_x_bytes = h.widen ? cpu_widen_bytes(h.x) : 0;
+    h.wide_w_bytes = h.widen ? cpu_widen_bytes(h.w) : 0;
+    h.logits_bytes = (size_t)(h.chunk * h.ld) * sizeof(float);
+    h.nll_bytes = align_up((size_t)h.x->rows * sizeof(double), 64);
+    return h;
+}
+
+/* Rows of the kind's chunks, 0 if there is none. */
+static int64_t chunk_rows(const struct head_shape *h, int kind)
+{
+    return kind == CHUNK_WHOLE ? h->chunk : h->x->rows % h->chunk;
+}
+
+static struct cpu_gemm_shape product_shape(const struct head_shape *h, int product, int64_t rows)
+{
+    enum dtype act = h->x->dtype;
+    enum dtype in = h->widen ? DTYPE_F32 : act;
+    int64_t d = h->x->cols, vocab = h->w->rows;
+    int64_t ldx = h->widen ? d : h->x->stride;
+    int64_t ldw = h->widen ? d : h->w->stride;
+    int64_t ldl = in == DTYPE_BF16 ? 2 * h->ld : h->ld;
+
+    switch (product) {
+    case PRODUCT_LOGITS:
+        return (struct cpu_gemm_shape){ .m = rows,
+                                        .n = vocab,
+                                        .k = d,
+                                        .in = in,
+                                        .out = DTYPE_F32,
+                                        .b_transposed = 1,
+                                        .lda = ldx,
+                                        .ldb = ldw,
+                                        .ldc = h->ld };
+    case PRODUCT_DX:
+        return (struct cpu_gemm_shape){ .m = rows,
+                                        .n = d,
+                                        .k = vocab,
+                                        .in = in,
+                                        .out = act,
+                                        .lda = ldl,
+                                        .ldb = ldw,
+                                        .ldc = h->dx->stride };
+    default:
+        return (struct cpu_gemm_shape){ .m = vocab,
+                                        .n = d,
+                                        .k = rows,
+                                        .in = in,
+                                        .out = DTYPE_F32,
+                                        .a_transposed = 1,
+                                        .accumulate = 1,
+                                        .lda = ldl,
+                                        .ldb = ldx,
+                                        .ldc = h->dw->stride };
+    }
+}
+
+static int n_products(const struct head_shape *h)
+{
+    return h->backward ? N_PRODUCTS : 1;
+}
+
+static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    struct cpu_kernels *cpu = cpu_of(kernels);
+    struct head_shape h = head_shape(cpu, op);
+    size_t most = 0;
+
+    for (int kind = 0; kind < N_CHUNK_KINDS; kind++)
+        for (int i = 0; chunk_rows(&h, kind) && i < n_products(&h); i++) {
+            struct cpu_gemm_shape shape = product_shape(&h, i, chunk_rows(&h, kind));
+            size_t bytes = cpu_gemm_scratch_bytes(cpu, &shape);
+
+            most = bytes > most ? bytes : most;
+        }
+    return h.wide_x_bytes + h.wide_w_bytes + h.logits_bytes + h.nll_bytes + most;
+}
+
+static void head_release(struct kernels *kernels, void *pointer)
+{
+    struct head_state *state = pointer;
+
+    (void)kernels;
+    for (int i = 0; i < N_CHUNK_KINDS * N_PRODUCTS; i++)
+        cpu_gemm_destroy(state->products[i / N_PRODUCTS][i % N_PRODUCTS]);
+    free(state);
+}
+
+static int head_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
+{
+    struct cpu_kernels *cpu = cpu_of(kernels);
+    struct head_shape h = head_shape(cpu, &call->op);
+    struct head_state *state = calloc(1, sizeof *state);
+
+    if (!state)
+        return err_set(err, ERR_DEVICE, "no memory for the head's products");
+    for (int kind = 0; kind < N_CHUNK_KINDS; kind++)
+        for (int i = 0; chunk_rows(&h, kind) && i < n_products(&h); i++) {
+            struct cpu_gemm_shape shape = product_shape(&h, i, chunk_rows(&h, kind));
+
+            if (cpu_gemm_create(&state->products[kind][i], cpu, &shape, err)) {
+                head_release(kernels, state);
+                return err_add(err, "%s", op_info(call->op.kind)->name);
+            }
+        }
+    call->state = state;
+    return 0;
+}
+
+/* ---- a row of logits ----------------------------------------------------------------------------
+ */
+
+CPU_INLINE float row_max_body(const float *row, int64_t n)
+{
+    float lanes[LANES];
+    float max = row[0];
+    int64_t i = 0;
+
+    for (int j = 0; j < LANES; j++)
+        lanes[j] = row[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            lanes[j] = row[i + j] > lanes[j] ? row[i + j] : lanes[j];
+    for (; i < n; i++)
+        max = row[i] > max ? row[i] : max;
+    for (int j = 0; j < LANES; j++)
+        max = lanes[j] > max ? lanes[j] : max;
+    return max;
+}
+
+/* Sum of e^(row - max), which stand in row afterwards. */
+CPU_INLINE double exp_block(float *row, int64_t n, float max)
+{
+    float lanes[LANES] = { 0 };
+    double sum = 0;
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float e = vec_exp(row[i + j] - max);
+
+            row[i + j] = e;
+            lanes[j] += e;
+        }
+    for (int j = 0; i < n; i++, j++) {
+        row[i] = vec_exp(row[i] - max);
+        lanes[j] += row[i];
+    }
+    for (int j = 0; j < LANES; j++)
+        sum += (double)lanes[j];
+    return sum;
+}
+
+/* *max: the largest logit; *sum: that of the exponentials left in row. */
+CPU_INLINE void exp_row_body(float *row, int64_t n, float *max, double *sum)
+{
+    *max = row_max_body(row, n);
+    *sum = 0;
+    for (int64_t i = 0; i < n; i += SUM_BLOCK)
+        *sum += exp_block(row + i, n - i < SUM_BLOCK ? n - i : SUM_BLOCK, *max);
+}
+
+CPU_VARIANTS(exp_row, (float *row, int64_t n, float *max, double *sum), (row, n, max, sum));
+
+/* As bf16 over the same memory: an element is read before anything is written on it. */
+CPU_INLINE void scale_row_bf16(float *row, int64_t n, float factor)
+{
+    uint16_t *to = (uint16_t *)(void *)row;
+    uint16_t block[LANES];
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++)
+            block[j] = vec_to_bf16(row[i + j] * factor);
+        memcpy(to + i, block, sizeof block);
+    }
+    for (; i < n; i++) {
+        block[0] = vec_to_bf16(row[i] * factor);
+        memcpy(to + i, block, sizeof block[0]);
+    }
+}
+
+/* dtype: what the row becomes; widened: bf16's values, but still stored as fp32. */
+CPU_INLINE void scale_row_body(float *row, int64_t n, float factor, enum dtype dtype, int widened)
+{
+    if (dtype == DTYPE_F32)
+        for (int64_t i = 0; i < n; i++)
+            row[i] *= factor;
+    else if (widened)
+        for (int64_t i = 0; i < n; i++)
+            row[i] = vec_from_bf16(vec_to_bf16(row[i] * factor));
+    else
+        scale_row_bf16(row, n, factor);
+}
+
+CPU_VARIANTS(scale_row, (float *row, int64_t n, float factor, enum dtype dtype, int widened),
+             (row, n, factor, dtype, widened));
+
+struct rows_run {
+    const struct cpu_kernels *cpu;
+    const struct head_shape *h;
+    float *logits;
+    double *nll;         /* of the chunk's rows */
+    int64_t start, rows; /* the chunk */
+    float scale;
+};
+
+/* Row i of the chunk: its loss, and its gradient in place of the logits. */
+static void do_row(const struct rows_run *run, int64_t i)
+{
+    const struct head_shape *h = run->h;
+    int32_t target = *(const int32_t *)cpu_row(h->target, run->start + i);
+    int64_t vocab = h->w->rows;
+    enum dtype act = h->x->dtype;
+    float *row = run->logits + i * h->ld;
+    float max, logit, at_target;
+    double sum;
+
+    CHECK(target < vocab);
+    run->nll[i] = 0;
+    if (target < 0) {
+        memset(row, 0, (size_t)vocab * sizeof(float));
+        return;
+    }
+    logit = row[target];
+    exp_row[run->cpu->isa](row, vocab, &max, &sum);
+    run->nll[i] = log(sum) - ((double)logit - (double)max);
+    if (!h->backward)
+        return;
+    at_target = (float)(((double)row[target] / sum - 1.0) * (double)run->scale);
+    scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act, h->widen);
+    if (act == DTYPE_F32)
+        row[target] = at_target;
+    else if (h->widen)
+        row[target] = bf16_to_float(bf16_from_float(at_target));
+    else
+        ((uint16_t *)(void *)row)[target] = bf16_from_float(at_target);
+}
+
+static void rows_tile(void *context, int64_t tile, int thread)
+{
+    const struct rows_run *run = context;
+    int64_t end = min_i64(run->rows, (tile + 1) * ROWS_PER_TILE);
+
+    (void)thread;
+    for (int64_t i = tile * ROWS_PER_TILE; i < end; i++)
+        do_row(run, i);
+}
+
+/* ---- the call -----------------------------------------------------------------------------------
+ */
+
+/* Where things stand in the call's scratch and, where widened, instead of in the operands. */
+struct head_memory {
+    const void *x, *w;
+    float *logits;
+    double *nll;
+    void *gemm;
+};
+
+static struct head_memory place(struct cpu_kernels *cpu, const struct head_shape *h, char *scratch)
+{
+    struct head_memory m = { .x = h->x->data, .w = h->w->data };
+
+    if (h->widen) {
+        m.x = scratch;
+        m.w = scratch + h->wide_x_bytes;
+        cpu_widen(cpu, h->x, (float *)scratch);
+        cpu_widen(cpu, h->w, (float *)(scratch + h->wide_x_bytes));
+        scratch += h->wide_x_bytes + h->wide_w_bytes;
+    }
+    m.logits = (float *)scratch;
+    m.nll = (double *)(scratch + h->logits_bytes);
+    m.gemm = scratch + h->logits_bytes + h->nll_bytes;
+    return m;
+}
+
+static void run_chunk(const struct rows_run *run, const struct head_memory *m,
+                      struct cpu_gemm *const products[N_PRODUCTS], int first)
+{
+    const struct head_shape *h = run->h;
+    size_t x_row_bytes = h->widen ? (size_t)h->x->cols * sizeof(float)
+                                  : (size_t)h->x->stride * dtype_bytes(h->x->dtype);
+    const char *x = (const char *)m->x + (size_t)run->start * x_row_bytes;
+    struct cpu_gemm_operands logits = { .a = x, .b = m->w, .c = m->logits };
+
+    cpu_gemm_run(products[PRODUCT_LOGITS], &logits, m->gemm);
+    pool_run(run->cpu->base.pool, ceil_div(run->rows, ROWS_PER_TILE), rows_tile, (void *)run);
+    if (!h->backward)
+        return;
+
+    struct cpu_gemm_operands dx = { .a = m->logits, .b = m->w, .c = cpu_row(h->dx, run->start) };
+    struct cpu_gemm_operands dw = { .a = m->logits, .b = x, .c = h->dw->data, .first = first };
+
+    cpu_gemm_run(products[PRODUCT_DX], &dx, m->gemm);
+    cpu_gemm_run(products[PRODUCT_DW], &dw, m->gemm);
+}
+
+static void head_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct cpu_kernels *cpu = cpu_of(kernels);
+    const struct head_state *state = call->state;
+    struct head_shape h = head_shape(cpu, &call->op);
+    struct head_memory m = place(cpu, &h, call->scratch);
+    struct rows_run run = { .cpu = cpu, .h = &h, .logits = m.logits };
+    double *loss = h.loss->data;
+    double sum = 0;
+
+    run.scale = h.backward ? *(const float *)call->op.in[3].data : 1.0f;
+    for (run.start = 0; run.start < h.x->rows; run.start += h.chunk) {
+        run.rows = min_i64(h.chunk, h.x->rows - run.start);
+        run.nll = m.nll + run.start;
+        run_chunk(&run, &m, state->products[run.rows < h.chunk ? CHUNK_LAST : CHUNK_WHOLE],
+                  first && run.start == 0);
+    }
+    for (int64_t i = 0; i < h.x->rows; i++)
+        sum += m.nll[i];
+    *loss = (first ? 0.0 : *loss) + sum;
+}
+
+void cpu_register_head(struct kernels_backend *table, const struct cpu_kernels *cpu)
+{
+    struct kernel_entry entry = { .run = head_run,
+                                  .scratch_bytes = head_scratch_bytes,
+                                  .prepare = head_prepare,
+                                  .release = head_release };
+
+    (void)cpu;
+    table->entries[OP_HEAD_CROSS_ENTROPY] = entry;
+    table->entries[OP_HEAD_LOSS] = entry;
+}
