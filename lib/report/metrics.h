@@ -11,25 +11,30 @@
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;             /* since the run began */
-    double tokens_per_s, step_s, mfu;
-    uint64_t memory_bytes;      /* of this rank, as planned */
-    int64_t skipped;            /* steps skipped so far */
-    uint64_t numerics;          /* hash (design.md §5) */
+    int64_t tokens;                   /* since the run began */
+    double tokens_per_s, step_s, mfu; /* mfu: 0.41 is 41 % */
+    uint64_t memory_bytes;            /* of this rank, as planned */
+    int64_t skipped;                  /* steps skipped so far */
+    uint64_t numerics;                /* hash (design.md §5) */
 };
 
 struct metrics;
 
 /*
- * Open folder/metrics.jsonl and an events file for appending. A resumed run goes on at first_step:
- * lines of later steps that an interrupted run left are dropped from metrics.jsonl.
+ * Open folder/metrics.jsonl and a new events file in it; the folder is made. first_step is the
+ * first step that will be written: lines of it and of later steps, which an interrupted run left,
+ * and lines that a kill tore are dropped, and TensorBoard is told to forget such steps.
  */
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err);
 
-/* One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. Scalars to TensorBoard. */
+/*
+ * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
+ * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. Scalars to TensorBoard.
+ */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 
-/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…}; eval/loss there. */
+/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…}; eval/loss there.
+ */
 int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
                  struct err *err);
 

@@ -1,9 +1,9 @@
 /*
  * terminal.h - a run's face: one live line in a terminal, plain lines elsewhere
  *
- * In a terminal the line is rewritten in place, and log lines appear above it; elsewhere a plain line is
- * printed now and then. Only ASCII where the locale is not UTF-8; no colour when $NO_COLOR is set or
- * the output is no terminal.
+ * In a terminal the line is rewritten in place, and log lines appear above it; elsewhere a plain
+ * line is printed now and then. Only ASCII where the locale is not UTF-8; no colour when $NO_COLOR
+ * is set or the output is no terminal.
  */
 #ifndef REPORT_TERMINAL_H
 #define REPORT_TERMINAL_H

@@ -4,12 +4,13 @@
 #ifndef TEST_CKPT_FIXTURE_H
 #define TEST_CKPT_FIXTURE_H
 
-/* clang-format off: cmocka.h needs these first */
-#include <cmocka.h>
+/* cmocka.h needs the first four. */
+/* clang-format off */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 /* clang-format on */
 
 #include <fcntl.h>

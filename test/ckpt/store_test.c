@@ -182,7 +182,7 @@ static void reading_converts(void **state)
 
             assert_ok(store_read(store, &want, &err), &err);
             convert(kinds[to], wanted, DTYPE_F32, values, 6);
-            assert_memory_equal(got, wanted, 6 * dtype_bytes(kinds[to]));
+            assert_memory_equal(got, wanted, (size_t)6 * dtype_bytes(kinds[to]));
         }
     struct store_slice want = fixture_whole("a", DTYPE_I32, 2, 3, got);
     assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "fp32, which does not become i32");

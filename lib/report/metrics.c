@@ -1,0 +1,262 @@
+/*
+ * metrics.c - metrics.jsonl, and the same scalars for TensorBoard
+ */
+#include "report/metrics.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "report/events.h"
+
+struct metrics {
+    int fd;
+    const char *path;
+    struct arena arena;
+    struct events *events;
+    struct str line; /* kept for its memory */
+};
+
+/* A double by a printf format, with a point whatever the locale says. */
+static void add_formatted(struct str *out, const char *format, int digits, double value)
+{
+    char text[64], *comma;
+
+    snprintf(text, sizeof text, format, digits, value);
+    comma = strpbrk(text, ",");
+    if (comma)
+        *comma = '.';
+    str_add(out, text);
+}
+
+/* The shortest of 15, 16 or 17 digits that reads back as value; null for what JSON cannot say. */
+static void add_number(struct str *out, double value)
+{
+    int digits = 15;
+
+    if (!isfinite(value)) {
+        str_add(out, "null");
+        return;
+    }
+    for (; digits < 17; digits++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    add_formatted(out, "%.*g", digits, value);
+}
+
+static void add_double(struct str *out, const char *key, double value)
+{
+    str_printf(out, ",\"%s\":", key);
+    add_number(out, value);
+}
+
+/* C's %a in a string; "nan", "inf" and "-inf" for what has no digits. */
+static void add_hex(struct str *out, const char *key, double value)
+{
+    str_printf(out, ",\"%s\":\"", key);
+    if (isnan(value))
+        str_add(out, "nan");
+    else
+        add_formatted(out, "%.*a", -1, value); /* a negative precision is none: as many as needed */
+    str_add_char(out, '"');
+}
+
+static void add_int(struct str *out, const char *key, int64_t value)
+{
+    str_printf(out, ",\"%s\":%lld", key, (long long)value);
+}
+
+/* Text as a JSON string; bytes that are no UTF-8 become U+FFFD. */
+static void add_text(struct str *out, const char *key, const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    size_t left = strlen(text);
+
+    str_printf(out, ",\"%s\":\"", key);
+    while (left) {
+        size_t n = (size_t)str_utf8_length(at, left);
+
+        if (n == 0)
+            str_add(out, "\xef\xbf\xbd");
+        else if (*at < 0x20)
+            str_printf(out, "\\u%04x", (unsigned)*at);
+        else if (*at == '"' || *at == '\\')
+            str_printf(out, "\\%c", *at);
+        else
+            str_add_bytes(out, at, n);
+        n = n ? n : 1;
+        at += n;
+        left -= n;
+    }
+    str_add_char(out, '"');
+}
+
+static struct str *begin_line(struct metrics *metrics, int64_t step)
+{
+    str_clear(&metrics->line);
+    str_printf(&metrics->line, "{\"step\":%lld", (long long)step);
+    return &metrics->line;
+}
+
+/* In one write, so that a kill or another reader meets whole lines. */
+static int end_line(struct metrics *metrics, struct err *err)
+{
+    const struct str *line = &metrics->line;
+
+    str_add(&metrics->line, "}\n");
+    for (size_t done = 0; done < line->length;) {
+        ssize_t n = write(metrics->fd, line->data + done, line->length - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_set_errno(err, ERR_FAILED, "%s", metrics->path);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* Whether a line is a whole object of an earlier step. What a kill tore is not. */
+static int is_earlier(const char *line, size_t length, int64_t first_step)
+{
+    cJSON *object = cJSON_ParseWithLength(line, length);
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
+    int earlier = cJSON_IsNumber(step) && step->valuedouble < (double)first_step;
+
+    cJSON_Delete(object);
+    return earlier;
+}
+
+/* Leave only the lines of steps before first_step, in one exchange of the file. */
+static int drop_later(const char *path, int64_t first_step, struct err *err)
+{
+    struct file_map map;
+    struct str kept = { 0 };
+    size_t n_bytes;
+
+    if (!file_exists(path))
+        return 0;
+    if (file_map_open(&map, path, err) < 0)
+        return -1;
+    n_bytes = map.n_bytes;
+    for (size_t at = 0; at < n_bytes;) {
+        const char *line = (const char *)map.data + at;
+        const char *end = memchr(line, '\n', n_bytes - at);
+        size_t length = end ? (size_t)(end - line) : n_bytes - at;
+
+        if (end && is_earlier(line, length, first_step))
+            str_add_bytes(&kept, line, length + 1);
+        at += length + 1;
+    }
+    file_map_close(&map);
+    int failed = kept.length != n_bytes && file_write(path, str_text(&kept), kept.length, err) < 0;
+    str_release(&kept);
+    return failed ? -1 : 0;
+}
+
+int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err)
+{
+    struct metrics *made = calloc(1, sizeof *made);
+
+    if (!made)
+        return err_set(err, ERR_DEVICE, "%s: out of host memory", folder);
+    made->fd = -1;
+    made->path = arena_printf(&made->arena, "%s/metrics.jsonl", folder);
+    if (file_make_folders(folder, err) < 0 || drop_later(made->path, first_step, err) < 0)
+        goto fail;
+    made->fd = open(made->path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (made->fd < 0) {
+        err_set_errno(err, ERR_FAILED, "%s", made->path);
+        goto fail;
+    }
+    if (events_open(&made->events, folder, first_step, err) < 0)
+        goto fail;
+    *metrics = made;
+    return 0;
+fail:
+    metrics_close(made);
+    return -1;
+}
+
+int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
+{
+    struct str *line = begin_line(metrics, step->step);
+    const struct events_scalar scalars[] = {
+        { "train/loss", step->loss },
+        { "train/grad_norm", step->grad_norm },
+        { "train/lr", step->lr },
+        { "train/tokens", (double)step->tokens },
+        { "train/skipped", (double)step->skipped },
+        { "speed/tokens_per_s", step->tokens_per_s },
+        { "speed/step_s", step->step_s },
+        { "speed/mfu", step->mfu },
+        { "memory/bytes", (double)step->memory_bytes },
+    };
+
+    add_double(line, "loss", step->loss);
+    add_hex(line, "loss_hex", step->loss);
+    add_double(line, "grad_norm", step->grad_norm);
+    add_hex(line, "grad_norm_hex", step->grad_norm);
+    add_double(line, "lr", step->lr);
+    add_int(line, "tokens", step->tokens);
+    add_double(line, "tokens_per_s", step->tokens_per_s);
+    add_double(line, "step_s", step->step_s);
+    add_double(line, "mfu", step->mfu);
+    str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);
+    add_int(line, "skipped", step->skipped);
+    str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
+    if (end_line(metrics, err) < 0)
+        return -1;
+    return events_scalars(metrics->events, step->step, scalars, sizeof scalars / sizeof *scalars,
+                          err);
+}
+
+int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
+                 struct err *err)
+{
+    struct str *line = begin_line(metrics, step);
+    const struct events_scalar scalars[] = { { "eval/loss", loss },
+                                             { "eval/perplexity", exp(loss) } };
+
+    add_double(line, "eval_loss", loss);
+    add_hex(line, "eval_loss_hex", loss);
+    add_int(line, "eval_tokens", tokens);
+    add_double(line, "perplexity", exp(loss));
+    if (end_line(metrics, err) < 0)
+        return -1;
+    return events_scalars(metrics->events, step, scalars, 2, err);
+}
+
+int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
+                  struct err *err)
+{
+    struct str *line = begin_line(metrics, step);
+
+    add_text(line, "event", event);
+    add_text(line, "text", text);
+    return end_line(metrics, err);
+}
+
+void metrics_close(struct metrics *metrics)
+{
+    if (!metrics)
+        return;
+    events_close(metrics->events);
+    if (metrics->fd >= 0)
+        close(metrics->fd);
+    str_release(&metrics->line);
+    arena_release(&metrics->arena);
+    free(metrics);
+}

@@ -1,0 +1,315 @@
+/*
+ * terminal.c - the live line of a run
+ *
+ * The line is drawn with a carriage return, its text, and "clear to the end"; it never reaches the
+ * last column, so that no terminal wraps it. The width is asked for at each drawing, which makes a
+ * resized window right again at the next one, without a signal handler. One lock covers it all, for
+ * log lines come from any thread; nothing here logs.
+ */
+#include "report/terminal.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#define REDRAW_S 0.1
+#define BAR_MIN 8
+#define BAR_MAX 32
+#define SMOOTHING 0.1 /* weight of the newest step time */
+
+struct terminal {
+    pthread_mutex_t lock;
+    int fd;
+    int live, utf8, colour;
+    int64_t total_steps;
+    struct metrics_step step; /* the last one; at first only its number */
+    int n_steps;              /* told so far */
+    double step_s;            /* smoothed */
+    double drawn_s;           /* when, on the monotonic clock */
+    char status[256];
+    struct str line, output; /* kept for their memory */
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Asked of the environment's locale itself: main need not have called setlocale. */
+static int locale_is_utf8(void)
+{
+    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
+
+    if (!locale)
+        return 0;
+    int utf8 = !strcmp(nl_langinfo_l(CODESET, locale), "UTF-8");
+    freelocale(locale);
+    return utf8;
+}
+
+static int window_width(const struct terminal *terminal)
+{
+    struct winsize size;
+
+    if (ioctl(terminal->fd, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
+        return 80;
+    return size.ws_col;
+}
+
+/* What the other side does not take is lost: a progress line is not worth a failed run. */
+static void put(const struct terminal *terminal, const struct str *text)
+{
+    size_t done = 0;
+
+    while (done < text->length) {
+        ssize_t n = write(terminal->fd, text->data + done, text->length - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return;
+        done += (size_t)n;
+    }
+}
+
+/* Characters of UTF-8; all of ours are one column wide. */
+static int text_width(const char *text)
+{
+    int width = 0;
+
+    for (; *text; text++)
+        width += ((unsigned char)*text & 0xc0) != 0x80;
+    return width;
+}
+
+/* Add text, cut after `width` characters. */
+static void add_cut(struct str *out, const char *text, int width)
+{
+    const char *end = text;
+
+    while (*end && (((unsigned char)*end & 0xc0) == 0x80 || width-- > 0))
+        end++;
+    str_add_bytes(out, text, (size_t)(end - text));
+}
+
+/* 12400 -> "12.4k" */
+static const char *short_count(char *buffer, size_t size, double n)
+{
+    static const char *const units[] = { "", "k", "M", "G", "T" };
+    int unit = 0;
+
+    while (n >= 999.5 && unit < 4) {
+        n /= 1000;
+        unit++;
+    }
+    snprintf(buffer, size, unit && n < 99.95 ? "%.1f%s" : "%.0f%s", n, units[unit]);
+    return buffer;
+}
+
+static double left_s(const struct terminal *terminal)
+{
+    return terminal->step_s * (double)(terminal->total_steps - terminal->step.step);
+}
+
+/* Add a part with two blanks in front if it fits into `width` columns; 0 if it does not. */
+static int add_part(struct str *line, int width, const char *part)
+{
+    int used = text_width(str_text(line));
+
+    if (used + (used ? 2 : 0) + text_width(part) > width) {
+        if (used == 0)
+            add_cut(line, part, width);
+        return 0;
+    }
+    if (used)
+        str_add(line, "  ");
+    str_add(line, part);
+    return 1;
+}
+
+/* The facts, most needed first, as many as fit. */
+static void add_facts(const struct terminal *terminal, struct str *line, int width)
+{
+    const struct metrics_step *step = &terminal->step;
+    char parts[7][64] = { "" }, text[32];
+    int n = 0;
+
+    snprintf(parts[n++], sizeof parts[0], "step %lld/%lld", (long long)step->step,
+             (long long)terminal->total_steps);
+    if (terminal->n_steps)
+        snprintf(parts[n++], sizeof parts[0], "loss %.3f", step->loss);
+    if (step->tokens_per_s > 0)
+        snprintf(parts[n++], sizeof parts[0], "%s tok/s",
+                 short_count(text, sizeof text, step->tokens_per_s));
+    if (step->mfu > 0)
+        snprintf(parts[n++], sizeof parts[0], step->mfu < 0.0995 ? "MFU %.1f %%" : "MFU %.0f %%",
+                 100 * step->mfu);
+    if (step->memory_bytes)
+        snprintf(parts[n++], sizeof parts[0], "%s",
+                 str_bytes(text, sizeof text, step->memory_bytes));
+    if (step->skipped)
+        snprintf(parts[n++], sizeof parts[0], "skipped %lld", (long long)step->skipped);
+    if (step->step < terminal->total_steps && isfinite(terminal->step_s))
+        snprintf(parts[n++], sizeof parts[0], "left %s",
+                 str_duration(text, sizeof text, left_s(terminal)));
+    for (int i = 0; i < n; i++)
+        if (!add_part(line, width, parts[i]))
+            return;
+}
+
+static void add_bar(const struct terminal *terminal, struct str *out, int n_cells)
+{
+    double share = (double)terminal->step.step / (double)max_i64(1, terminal->total_steps);
+    int n_full = (int)(fmin(fmax(share, 0), 1) * n_cells);
+
+    if (terminal->colour)
+        str_add(out, "\033[32m");
+    for (int i = 0; i < n_cells; i++) {
+        if (terminal->utf8)
+            str_add(out, i < n_full ? "\xe2\x96\x88" : "\xe2\x96\x91");
+        else
+            str_add_char(out, i < n_full ? '#' : '.');
+    }
+    if (terminal->colour)
+        str_add(out, "\033[0m");
+}
+
+/* Draw the live line anew. */
+static void draw(struct terminal *terminal)
+{
+    int width = window_width(terminal) - 1;
+    struct str *line = &terminal->line, *output = &terminal->output;
+
+    str_clear(line);
+    str_clear(output);
+    add_facts(terminal, line, width);
+    if (*terminal->status)
+        add_part(line, width, terminal->status);
+    str_add(output, "\r");
+    str_add(output, str_text(line));
+    int room = width - text_width(str_text(line)) - 2;
+    if (!*terminal->status && room >= BAR_MIN) {
+        str_add(output, "  ");
+        add_bar(terminal, output, min_int(room, BAR_MAX));
+    }
+    str_add(output, "\033[K");
+    put(terminal, output);
+    terminal->drawn_s = now_s();
+}
+
+static void log_line(void *context, enum log_level level, const char *text)
+{
+    static const char *const names[] = { "debug", "info", "warn", "error" };
+    static const char *const colours[] = { "\033[2m", "", "\033[33m", "\033[31m" };
+    struct terminal *terminal = context;
+    struct str *output = &terminal->output;
+
+    pthread_mutex_lock(&terminal->lock);
+    str_clear(output);
+    if (terminal->live)
+        str_add(output, "\r\033[K");
+    if (terminal->colour && level != LOG_INFO)
+        str_printf(output, "%slmtrain: %s:\033[0m %s\n", colours[level], names[level], text);
+    else if (level != LOG_INFO)
+        str_printf(output, "lmtrain: %s: %s\n", names[level], text);
+    else
+        str_printf(output, "%s\n", text);
+    put(terminal, output);
+    if (terminal->live)
+        draw(terminal);
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+struct terminal *terminal_open(int fd, int64_t first_step, int64_t total_steps)
+{
+    struct terminal *terminal = calloc(1, sizeof *terminal);
+    const char *kind = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+
+    if (!terminal) {
+        fprintf(stderr, "lmtrain: out of host memory\n");
+        exit(ERR_DEVICE);
+    }
+    pthread_mutex_init(&terminal->lock, NULL);
+    terminal->fd = fd;
+    terminal->total_steps = total_steps;
+    terminal->step.step = first_step;
+    terminal->live = isatty(fd) && kind && *kind && strcmp(kind, "dumb") != 0;
+    terminal->utf8 = locale_is_utf8();
+    terminal->colour = terminal->live && !(no_colour && *no_colour);
+    terminal->step_s = NAN;
+    log_set_sink(log_line, terminal);
+    return terminal;
+}
+
+void terminal_step(struct terminal *terminal, const struct metrics_step *step, int logged)
+{
+    pthread_mutex_lock(&terminal->lock);
+    terminal->step = *step;
+    terminal->n_steps++;
+    if (isfinite(step->step_s) && isfinite(terminal->step_s))
+        terminal->step_s += SMOOTHING * (step->step_s - terminal->step_s);
+    else if (isfinite(step->step_s))
+        terminal->step_s = step->step_s;
+    if (terminal->live) {
+        int due = now_s() - terminal->drawn_s >= REDRAW_S;
+
+        if (due || step->step >= terminal->total_steps)
+            draw(terminal);
+    } else if (logged) {
+        str_clear(&terminal->output);
+        add_facts(terminal, &terminal->output, INT32_MAX);
+        str_add_char(&terminal->output, '\n');
+        put(terminal, &terminal->output);
+    }
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+void terminal_status(struct terminal *terminal, const char *text)
+{
+    pthread_mutex_lock(&terminal->lock);
+    snprintf(terminal->status, sizeof terminal->status, "%s", text ? text : "");
+    for (char *c = terminal->status; *c; c++) {
+        unsigned char byte = (unsigned char)*c;
+
+        if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !terminal->utf8))
+            *c = '?';
+    }
+    if (terminal->live)
+        draw(terminal);
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+void terminal_close(struct terminal *terminal)
+{
+    if (!terminal)
+        return;
+    log_set_sink(NULL, NULL);
+    if (terminal->live) {
+        /* The last line stays on the screen, if anything was on it. */
+        terminal->status[0] = '\0';
+        draw(terminal);
+        str_clear(&terminal->output);
+        if (terminal->n_steps)
+            str_add_char(&terminal->output, '\n');
+        put(terminal, &terminal->output);
+    }
+    pthread_mutex_destroy(&terminal->lock);
+    str_release(&terminal->line);
+    str_release(&terminal->output);
+    free(terminal);
+}
