@@ -97,7 +97,7 @@ static int writes_base(const struct program *p, const struct function *f, int ba
 
 /* Plain values die after their last use: pass values in every function, stash values where read only. */
 static void list_dead(struct run *run, const struct function *f, int index, int slot,
-                      struct resolved_op *out)
+                      const char *touched, struct resolved_op *out)
 {
     const struct program *p = run->program;
     const struct op *op = &f->ops[index];
@@ -109,7 +109,9 @@ static void list_dead(struct run *run, const struct function *f, int index, int 
         int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
         int base = program_base(p, id);
 
-        if (!base || p->values[base].role != ROLE_NONE || !dies_at(p, f, index, base))
+        /* What a collective touches may still be read when the next op runs. */
+        if (!base || touched[base] || p->values[base].role != ROLE_NONE ||
+            !dies_at(p, f, index, base))
             continue;
         if (p->values[base].scope == SCOPE_STASH && writes_base(p, f, base))
             continue;
@@ -171,7 +173,7 @@ static int resolve_function(struct run *run, int function, int slot, const char 
         resolve_op(run, &f->ops[i], slot, op);
         list_touches(run, &f->ops[i], touched, op);
         if (run->options.poison)
-            list_dead(run, f, i, slot, op);
+            list_dead(run, f, i, slot, touched, op);
         r->n_ops = i + 1;
         if (op->is_async)
             r->drains |= has_pass_operand(run->program, &f->ops[i]);

@@ -1,0 +1,24 @@
+/*
+ * fill.h - what cells hold at the very start
+ */
+#ifndef TRAIN_FILL_H
+#define TRAIN_FILL_H
+
+#include "config/model_spec.h"
+#include "device/pool.h"
+#include "run/run.h"
+
+/*
+ * Initial parameters, by seed, name and element alone (RNG_INIT): equal on every rank and layout. Masters
+ * and the rounded weights are filled; moments are zero from the start.
+ */
+void fill_parameters(struct run *run, const struct program *program, struct pool *pool,
+                     uint64_t seed);
+
+/* Round every master to its weight: after masters were loaded. */
+void fill_weights_from_masters(struct run *run, const struct program *program);
+
+/* The constants: rope's cosines and sines. */
+void fill_constants(struct run *run, const struct program *program, const struct model_spec *spec);
+
+#endif

@@ -1,0 +1,23 @@
+/*
+ * numerics.h - all that decides a run's bits, as text and hash (design.md §5)
+ */
+#ifndef TRAIN_NUMERICS_H
+#define TRAIN_NUMERICS_H
+
+#include "base/str.h"
+#include "config/job.h"
+
+/*
+ * One "key value" line each, in fixed order: model, data, seed, batch, dtypes, degrees, sums, optimizer,
+ * kernels. identity: kernels_identity; data: the loader's fingerprint.
+ */
+void numerics_describe(const struct job *job, uint64_t data, const char *identity,
+                       struct str *out);
+
+/* xxh64 of that text. */
+uint64_t numerics_hash(const struct str *description);
+
+/* The lines of `model` alone: equal text, equal parameters. */
+void numerics_describe_model(const struct model_spec *spec, struct str *out);
+
+#endif

@@ -1,0 +1,292 @@
+/*
+ * state.c - a trainer into a checkpoint and back
+ *
+ * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and NAME.v. Data
+ * ranks hold the same bits, so each writes its share of the rows. The save reads the cells in place while
+ * the next step's forward and backward run; trainer_save_gate holds that step's update back until it is done.
+ */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/num.h"
+#include "train/fill.h"
+#include "train/trainer_impl.h"
+
+/* ---- slices ---- */
+
+struct slice_list {
+    struct arena arena;
+    struct store_slice *slices;
+    int n, capacity;
+};
+
+/* Rows [begin, end) of a cell; all of it when loading. */
+static void add_slice(struct trainer *t, struct slice_list *list, const char *name, int cell,
+                      const struct parameter *p, int64_t begin, int64_t end)
+{
+    float *data = run_data(t->run, cell, 0);
+
+    if (begin == end)
+        return;
+    CHECK(t->program.values[cell].dtype == DTYPE_F32);
+    list->slices = arena_grow(&list->arena, list->slices, sizeof *list->slices, &list->capacity,
+                              list->n + 1);
+    /* A vector is n x 1 in a checkpoint and 1 x n in a program. */
+    int64_t cols = p->n_dims == 1 ? 1 : p->cols;
+    list->slices[list->n++] = (struct store_slice){ .name = name,
+                                                    .dtype = DTYPE_F32,
+                                                    .n_dims = p->n_dims,
+                                                    .rows = p->n_dims == 1 ? p->cols : p->rows,
+                                                    .cols = cols,
+                                                    .row_begin = begin,
+                                                    .row_end = end,
+                                                    .col_end = cols,
+                                                    .data = data + begin * cols };
+}
+
+/* All that a checkpoint holds; of it this rank's part if own is set. */
+static void list_slices(struct trainer *t, struct slice_list *list, int own)
+{
+    static const char *const suffixes[3] = { "", ".m", ".v" };
+
+    for (int i = 0; i < t->program.n_parameters; i++) {
+        const struct parameter *p = &t->program.parameters[i];
+        int cells[3] = { p->master, p->moment1, p->moment2 };
+        int64_t rows = p->n_dims == 1 ? p->cols : p->rows, begin = 0, end = rows;
+        int64_t dp_size = t->job->parallel.dp;
+
+        if (own && rows >= dp_size) {
+            begin = rows * t->dp_rank / dp_size;
+            end = rows * (t->dp_rank + 1) / dp_size;
+        } else if (own && t->dp_rank != 0) {
+            end = 0;
+        }
+        for (int k = 0; k < 3; k++)
+            add_slice(t, list, arena_printf(&list->arena, "%s%s", p->name, suffixes[k]), cells[k],
+                      p, begin, end);
+    }
+}
+
+/* ---- saving ---- */
+
+static void describe_state(const struct trainer *t, const char *extra, struct str *out)
+{
+    cJSON *state = cJSON_CreateObject();
+    char hash[24];
+
+    snprintf(hash, sizeof hash, "%016" PRIx64, t->numerics);
+    cJSON_AddNumberToObject(state, "step", (double)t->step);
+    cJSON_AddNumberToObject(state, "updates", (double)t->updates);
+    cJSON_AddNumberToObject(state, "tokens", (double)t->tokens);
+    cJSON_AddNumberToObject(state, "skipped", (double)t->n_skipped);
+    cJSON_AddStringToObject(state, "numerics", hash);
+    cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
+    cJSON_AddNumberToObject(state, "world_size", t->world_size);
+    cJSON_AddItemToObject(state, "run", extra ? cJSON_CreateRaw(extra) : cJSON_CreateObject());
+    char *text = cJSON_PrintUnformatted(state);
+    CHECK(text);
+    str_clear(out);
+    str_add(out, text);
+    free(text);
+    cJSON_Delete(state);
+}
+
+int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
+{
+    struct slice_list list = { 0 };
+
+    if (trainer_save_finish(t, err) < 0)
+        return -1;
+    CHECK(strlen(folder) < sizeof t->save_folder);
+    snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
+    t->save_step = t->step;
+    describe_state(t, extra, &t->save_state);
+    list_slices(t, &list, 1);
+    t->save_err.code = ERR_NONE;
+    if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)
+        t->save = NULL;
+    t->save_started = 1;
+    arena_release(&list.arena);
+    return 0;
+}
+
+/* All ranks' files are there: rank 0 makes them a checkpoint. */
+static int commit(struct trainer *t, struct err *err)
+{
+    if (t->world_rank != 0)
+        return 0;
+    return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state),
+                        err);
+}
+
+int trainer_save_finish(struct trainer *t, struct err *err)
+{
+    int status = 0;
+
+    if (!t->save_started)
+        return 0;
+    t->save_started = 0;
+    if (t->save)
+        status = store_save_wait(t->save, err);
+    else
+        *err = t->save_err;
+    if (!t->save)
+        status = -1;
+    t->save = NULL;
+    int64_t failed = status < 0 ? err->code : 0;
+    struct err agreed;
+    if (trainer_agree(t, &failed, &agreed) < 0) {
+        *err = agreed;
+        return -1;
+    }
+    if (failed)
+        return status < 0 ? -1
+                          : err_set(err, (enum err_code)failed, "another rank could not save %s",
+                                    t->save_folder);
+    /* The others go on only when it is known to exist. */
+    failed = commit(t, err) < 0 ? err->code : 0;
+    status = failed ? -1 : 0;
+    if (trainer_agree(t, &failed, &agreed) < 0) {
+        *err = agreed;
+        return -1;
+    }
+    if (failed && !status)
+        return err_set(err, (enum err_code)failed, "rank 0 could not commit %s", t->save_folder);
+    return status;
+}
+
+int trainer_save_gate(void *context, struct err *err)
+{
+    return trainer_save_finish(context, err);
+}
+
+/* ---- restoring ---- */
+
+/* The value of `key` in "key value" lines, NULL if there is none; *length of it. */
+static const char *find_line(const char *text, const char *key, size_t key_length, size_t *length)
+{
+    while (text && *text) {
+        const char *end = strchr(text, '\n');
+
+        if (!strncmp(text, key, key_length) && text[key_length] == ' ') {
+            text += key_length + 1;
+            *length = end ? (size_t)(end - text) : strlen(text);
+            return text;
+        }
+        text = end ? end + 1 : NULL;
+    }
+    return NULL;
+}
+
+/* Changes that make it another run. */
+static int must_not_change(const char *key, size_t length)
+{
+    static const char *const keys[] = { "data", "data.seq_len", "train.seed", "train.global_batch" };
+
+    if (length > 6 && !strncmp(key, "model.", 6))
+        return 1;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i]) == length && !strncmp(keys[i], key, length))
+            return 1;
+    return 0;
+}
+
+/* Compare our description with the checkpoint's, line by line. */
+static int compare_descriptions(const char *ours, const char *theirs, struct str *notes,
+                                struct err *err)
+{
+    const char *data_key = NULL;
+
+    for (const char *line = ours; line && *line;) {
+        const char *end = strchr(line, '\n'), *space = strchr(line, ' ');
+        size_t key = (size_t)(space - line), n = (size_t)(end - space - 1), length = 0;
+        const char *before = find_line(theirs, line, key, &length);
+
+        if (!before || length != n || strncmp(before, space + 1, n) != 0) {
+            int is_data = key == 4 && !strncmp(line, "data", 4);
+            if (is_data)
+                data_key = line;
+            else if (must_not_change(line, key))
+                return err_set(err, ERR_CONFIG,
+                               "%.*s is %.*s, the run was begun with %.*s (hint: set it back, or "
+                               "begin anew with another output or --resume none)",
+                               (int)key, line, (int)n, space + 1, (int)length,
+                               before ? before : "");
+            else
+                str_printf(notes, "%.*s is now %.*s, was %.*s\n", (int)key, line, (int)n,
+                           space + 1, (int)length, before ? before : "unset");
+        }
+        line = end ? end + 1 : NULL;
+    }
+    if (data_key)
+        return err_set(err, ERR_CONFIG,
+                       "data.train: the datasets, their weights or eval.split are not those that "
+                       "the run was begun with (hint: set them back, or begin anew with another "
+                       "output or --resume none)");
+    return 0;
+}
+
+static int64_t number_of(const cJSON *state, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(state, name);
+
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < 9e15
+               ? (int64_t)item->valuedouble
+               : -1;
+}
+
+static int read_state(struct trainer *t, const char *text, struct str *notes, struct err *err)
+{
+    cJSON *state = cJSON_Parse(text);
+    const cJSON *description = cJSON_GetObjectItemCaseSensitive(state, "numerics_text");
+    const cJSON *run = cJSON_GetObjectItemCaseSensitive(state, "run");
+    int status = -1;
+
+    t->step = number_of(state, "step");
+    t->updates = number_of(state, "updates");
+    t->tokens = number_of(state, "tokens");
+    t->n_skipped = number_of(state, "skipped");
+    if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
+        !cJSON_IsString(description))
+        err_set(err, ERR_DATA, "its training state is incomplete");
+    else
+        status = compare_descriptions(str_text(&t->description), description->valuestring, notes,
+                                      err);
+    free(t->restored_extra);
+    t->restored_extra = run ? cJSON_PrintUnformatted(run) : NULL;
+    cJSON_Delete(state);
+    return status;
+}
+
+static int read_slices(struct trainer *t, struct store *store, struct err *err)
+{
+    struct slice_list list = { 0 };
+    int status = 0;
+
+    list_slices(t, &list, 0);
+    for (int i = 0; i < list.n && !status; i++)
+        status = store_read(store, &list.slices[i], err);
+    arena_release(&list.arena);
+    if (!status)
+        fill_weights_from_masters(t->run, &t->program);
+    return status;
+}
+
+int trainer_restore(struct trainer *t, const char *folder, struct str *notes, struct err *err)
+{
+    struct store *store;
+
+    if (store_open(&store, folder, err) < 0)
+        return -1;
+    int status = read_state(t, store_state(store), notes, err);
+    if (!status)
+        status = read_slices(t, store, err);
+    store_close(store);
+    if (status < 0)
+        return err_add(err, "%s", folder);
+    return trainer_open_data(t, err);
+}

@@ -1,0 +1,417 @@
+/*
+ * trainer.c - compile, feed, step, evaluate
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "train/fill.h"
+#include "train/lr.h"
+#include "train/numerics.h"
+#include "train/trainer_impl.h"
+
+/* The channel of agreements; those of the mesh axes come before it. */
+#define WORLD_CHANNEL N_AXES
+
+struct compile_train trainer_compile_options(const struct job *job)
+{
+    static const enum recompute_kind kinds[] = {
+        [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE,
+        [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
+        [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL,
+        [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
+    };
+
+    return (struct compile_train){
+        .model = &job->model,
+        .mesh = mesh_data_parallel(job->parallel.dp),
+        .dtype = job->train.dtype,
+        .micro_batch = job->train.micro_batch,
+        .seq_len = job->data.seq_len,
+        .n_micro_batches = job->n_micro_batches,
+        .seed = job->train.seed,
+        .recompute = kinds[job->recompute],
+        .gradients = { .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
+                       .bucket_bytes = (size_t)job->parallel.bucket_mb << 20 },
+        .update = { .clip = job->optimizer.clip,
+                    .beta1 = job->optimizer.beta1,
+                    .beta2 = job->optimizer.beta2,
+                    .eps = job->optimizer.eps,
+                    .weight_decay = job->optimizer.weight_decay },
+    };
+}
+
+int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
+{
+    return t->options.worker ? worker_call(t->options.worker, fn, argument, err)
+                             : fn(argument, err);
+}
+
+struct world_request {
+    struct trainer *trainer;
+    int64_t *value;
+    const char *what;
+    uint64_t equal;
+};
+
+static int make_world(void *argument, struct err *err)
+{
+    struct trainer *t = ((struct world_request *)argument)->trainer;
+    int *ranks = calloc((size_t)t->world_size, sizeof *ranks);
+
+    for (int i = 0; ranks && i < t->world_size; i++)
+        ranks[i] = i;
+    int status = ranks ? comm_group_create(&t->world, t->options.comm, ranks, t->world_size,
+                                           WORLD_CHANNEL, err)
+                       : err_set(err, ERR_DEVICE, "out of host memory");
+    free(ranks);
+    return status;
+}
+
+static int agree_largest(void *argument, struct err *err)
+{
+    struct world_request *r = argument;
+
+    return comm_agree(r->trainer->world, COMM_MAX, r->value, err);
+}
+
+static int agree_equal(void *argument, struct err *err)
+{
+    struct world_request *r = argument;
+
+    return comm_agree_equal(r->trainer->world, r->what, r->equal, err);
+}
+
+int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
+{
+    struct world_request request = { .trainer = t, .value = value };
+
+    return t->world ? trainer_call(t, agree_largest, &request, err) : 0;
+}
+
+static int must_be_equal(struct trainer *t, const char *what, uint64_t value, struct err *err)
+{
+    struct world_request request = { .trainer = t, .what = what, .equal = value };
+
+    return t->world ? trainer_call(t, agree_equal, &request, err) : 0;
+}
+
+/* ---- making it ---- */
+
+static struct loader_options loader_options_of(struct trainer *t)
+{
+    const struct job *job = t->job;
+    struct loader_dataset *datasets =
+        arena_array(&t->program.arena, struct loader_dataset, job->data.n_train);
+
+    for (int i = 0; i < job->data.n_train; i++)
+        datasets[i] =
+            (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
+    return (struct loader_options){ .datasets = datasets,
+                                    .n_datasets = job->data.n_train,
+                                    .vocab_size = job->model.vocab_size,
+                                    .seq_len = job->data.seq_len,
+                                    .global_batch = job->train.global_batch,
+                                    .micro_batch = job->train.micro_batch,
+                                    .dp_rank = t->dp_rank,
+                                    .dp_size = job->parallel.dp,
+                                    .seed = job->train.seed,
+                                    .split = job->eval.split,
+                                    .first_step = t->step,
+                                    .n_steps = job->train.steps };
+}
+
+int trainer_open_data(struct trainer *t, struct err *err)
+{
+    struct loader_options options = loader_options_of(t);
+
+    loader_close(t->train);
+    t->train = NULL;
+    return loader_open(&t->train, &options, err);
+}
+
+/* Evaluation reads one micro-batch a rank at a time. */
+static int open_held_out(struct trainer *t, struct err *err)
+{
+    struct loader_dataset own = { t->job->eval.data, 1 };
+    struct loader_options options = loader_options_of(t);
+
+    if (!trainer_has_held_out(t))
+        return 0;
+    options.held_out = 1;
+    options.global_batch = options.micro_batch * options.dp_size;
+    if (t->job->eval.data) {
+        options.datasets = &own;
+        options.n_datasets = 1;
+        options.split = 0;
+    }
+    if (loader_open(&t->held_out, &options, err) < 0)
+        return err_add(err, "held-out data");
+    t->n_held_out_batches = ceil_div(loader_n_samples(t->held_out), options.global_batch);
+    return 0;
+}
+
+int trainer_has_held_out(const struct trainer *t)
+{
+    return t->job->eval.data || t->job->eval.split > 0;
+}
+
+static int compile(struct trainer *t, struct err *err)
+{
+    struct compile_train options = trainer_compile_options(t->job);
+    struct run_scratch scratch = { t->options.kernels, options.mesh };
+
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    return compile_train(&t->program, &options, err);
+}
+
+static int open_run(struct trainer *t, struct err *err)
+{
+    struct run_options options = { .program = &t->program,
+                                   .kernels = t->options.kernels,
+                                   .comm = t->options.comm,
+                                   .worker = t->options.worker,
+                                   .progress = t->options.progress,
+                                   .poison = t->job->poison };
+
+    if (run_create(&t->run, &options, err) < 0)
+        return -1;
+    fill_constants(t->run, &t->program, &t->job->model);
+    fill_parameters(t->run, &t->program, t->options.pool, t->job->train.seed);
+    return 0;
+}
+
+/* What one rank cannot open must not leave the others waiting: all learn of it. */
+static int settle(struct trainer *t, int status, struct err *err)
+{
+    int64_t failed = status < 0 ? err->code : 0;
+    struct err agreed;
+
+    if (trainer_agree(t, &failed, &agreed) < 0) {
+        if (status == 0)
+            *err = agreed;
+        return -1;
+    }
+    if (failed && status == 0)
+        return err_set(err, (enum err_code)failed, "another rank could not start");
+    return status;
+}
+
+int trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err)
+{
+    struct trainer *t = calloc(1, sizeof *t);
+    struct world_request world = { .trainer = t };
+    int status = 0;
+
+    if (!t)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    t->options = *options;
+    t->job = options->job;
+    t->world_size = options->comm ? comm_world_size(options->comm) : 1;
+    t->world_rank = options->comm ? comm_world_rank(options->comm) : 0;
+    if (t->world_size > 1)
+        status = trainer_call(t, make_world, &world, err);
+    if (!status)
+        status = settle(t, compile(t, err), err);
+    if (!status) {
+        t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
+        status = trainer_open_data(t, err);
+        if (!status)
+            status = open_held_out(t, err);
+        status = settle(t, status, err);
+    }
+    if (!status) {
+        numerics_describe(t->job, loader_fingerprint(t->train),
+                          kernels_identity(options->kernels), &t->description);
+        t->numerics = numerics_hash(&t->description);
+        status = must_be_equal(t, "the job's numerics", t->numerics, err);
+    }
+    if (!status)
+        status = open_run(t, err);
+    if (status < 0) {
+        trainer_destroy(t);
+        return -1;
+    }
+    *out = t;
+    return 0;
+}
+
+void trainer_destroy(struct trainer *t)
+{
+    struct err ignored;
+
+    if (!t)
+        return;
+    if (t->save)
+        store_save_wait(t->save, &ignored);
+    run_destroy(t->run);
+    loader_close(t->train);
+    loader_close(t->held_out);
+    program_release(&t->program);
+    str_release(&t->description);
+    str_release(&t->save_state);
+    free(t->restored_extra);
+    free(t);
+}
+
+/* ---- a step ---- */
+
+static void copy_input(struct trainer *t, int id, int slot, const void *data)
+{
+    if (id)
+        memcpy(run_data(t->run, id, slot), data, program_value_bytes(&t->program, id));
+}
+
+static void copy_batch(struct trainer *t, const struct micro_batch *batch, int slot)
+{
+    const struct ports *ports = &t->program.ports;
+
+    copy_input(t, ports->tokens, slot, batch->tokens);
+    copy_input(t, ports->targets, slot, batch->targets);
+    copy_input(t, ports->positions, slot, batch->positions);
+    copy_input(t, ports->samples, slot, batch->samples);
+}
+
+static int load_train(void *context, int micro_batch, int slot, struct err *err)
+{
+    struct trainer *t = context;
+    struct micro_batch batch;
+
+    (void)micro_batch;
+    if (loader_next(t->train, &batch, err) < 0)
+        return -1;
+    copy_batch(t, &batch, slot);
+    return 0;
+}
+
+static int load_held_out(void *context, int micro_batch, int slot, struct err *err)
+{
+    struct trainer *t = context;
+    struct micro_batch batch;
+
+    (void)micro_batch;
+    if (loader_next(t->held_out, &batch, err) < 0)
+        return -1;
+    copy_batch(t, &batch, slot);
+    return 0;
+}
+
+static void write_scalars(struct trainer *t, double lr, int64_t tokens)
+{
+    const struct ports *ports = &t->program.ports;
+    float *scalars = run_data(t->run, ports->scalars, 0);
+    double update = (double)(t->updates + 1);
+
+    *(float *)run_data(t->run, ports->loss_scale, 0) = 1.0f / (float)tokens;
+    scalars[SCALAR_LR] = (float)lr;
+    scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
+    scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+}
+
+int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
+{
+    const struct ports *ports = &t->program.ports;
+    struct run_hooks hooks = { t, load_train, trainer_save_gate };
+    int64_t tokens = loader_step_tokens(t->train, t->step);
+    double lr = lr_at(t->job, t->step);
+
+    if (t->options.progress)
+        atomic_store_explicit(&t->options.progress->step, t->step + 1, memory_order_relaxed);
+    write_scalars(t, lr, tokens);
+    if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
+        return -1;
+    int skipped = *(const int32_t *)run_data(t->run, ports->skip, 0) != 0;
+    t->step++;
+    t->updates += !skipped;
+    t->n_skipped += skipped;
+    t->tokens += tokens;
+    *result = (struct trainer_result){
+        .step = t->step,
+        .loss = *(const double *)run_data(t->run, ports->loss_total, 0) / (double)tokens,
+        .grad_norm = *(const double *)run_data(t->run, ports->norm, 0),
+        .lr = lr,
+        .tokens = tokens,
+        .skipped = skipped,
+    };
+    return 0;
+}
+
+/* Learned targets of the held-out batches 0 .. n - 1, over all ranks. */
+static int64_t held_out_tokens(const struct trainer *t, int64_t n)
+{
+    int64_t tokens = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        tokens += loader_step_tokens(t->held_out, i);
+    return tokens;
+}
+
+int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn on_batch,
+                     void *context, double *loss, int64_t *tokens, struct err *err)
+{
+    struct run_hooks hooks = { t, load_held_out, NULL };
+    int64_t per_batch = t->job->train.global_batch / (t->job->train.micro_batch *
+                                                      t->job->parallel.dp);
+    int64_t n = t->n_held_out_batches;
+
+    *tokens = 0;
+    *loss = 0;
+    if (!t->held_out)
+        return 0;
+    if (max_batches)
+        n = min_i64(n, max_batches * per_batch);
+    loader_rewind(t->held_out);
+    for (int64_t i = 0; i < n; i++) {
+        if (run_entry(t->run, ENTRY_EVALUATE, i == 0, &hooks, err) < 0)
+            return -1;
+        if (on_batch)
+            on_batch(context, i + 1, n);
+    }
+    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
+        return -1;
+    *tokens = held_out_tokens(t, n);
+    if (*tokens)
+        *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) /
+                (double)*tokens;
+    return 0;
+}
+
+/* ---- what it says of itself ---- */
+
+int64_t trainer_step_number(const struct trainer *t)
+{
+    return t->step;
+}
+
+int64_t trainer_tokens(const struct trainer *t)
+{
+    return t->tokens;
+}
+
+int64_t trainer_n_skipped(const struct trainer *t)
+{
+    return t->n_skipped;
+}
+
+uint64_t trainer_numerics(const struct trainer *t)
+{
+    return t->numerics;
+}
+
+const struct program *trainer_program(const struct trainer *t)
+{
+    return &t->program;
+}
+
+struct run *trainer_run(const struct trainer *t)
+{
+    return t->run;
+}
+
+const char *trainer_restored_extra(const struct trainer *t)
+{
+    return t->restored_extra;
+}

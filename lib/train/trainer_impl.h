@@ -1,0 +1,45 @@
+/*
+ * trainer_impl.h - the trainer's state, shared by trainer.c (steps) and state.c (checkpoints)
+ */
+#ifndef TRAIN_TRAINER_IMPL_H
+#define TRAIN_TRAINER_IMPL_H
+
+#include "ckpt/store.h"
+#include "data/loader.h"
+#include "train/trainer.h"
+
+struct trainer {
+    struct trainer_options options;
+    const struct job *job;
+    struct program program;
+    struct run *run;
+    struct comm_group *world;       /* all ranks, for agreements; NULL alone */
+    int world_rank, world_size, dp_rank;
+    struct loader *train, *held_out;
+    int64_t n_held_out_batches;
+
+    int64_t step;                   /* done */
+    int64_t updates;                /* done, skipped steps not counted */
+    int64_t tokens, n_skipped;
+    struct str description;         /* of the numerics */
+    uint64_t numerics;
+    char *restored_extra;
+
+    struct store_save *save;        /* under way, or NULL */
+    int save_started;               /* on every rank, also one whose start failed */
+    struct err save_err;
+    char save_folder[4096];
+    int64_t save_step;
+    struct str save_state;
+};
+
+/* trainer.c: (re)open the training data at t->step. */
+int trainer_open_data(struct trainer *trainer, struct err *err);
+
+/* state.c */
+int trainer_save_gate(void *context, struct err *err);
+
+/* Run fn on the comm thread, or here when alone. */
+int trainer_call(struct trainer *trainer, worker_fn fn, void *argument, struct err *err);
+
+#endif
