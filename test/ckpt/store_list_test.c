@@ -1,0 +1,141 @@
+/*
+ * store_list_test.c - the newest whole checkpoint is found, and only what may go is removed
+ */
+#include "fixture.h"
+
+#include "base/log.h"
+
+/* A small checkpoint of this step in folder. */
+static const char *make(const char *folder, int step)
+{
+    char name[32];
+    float w[2] = { (float)step, 0 };
+    struct store_slice slice = fixture_whole("w", DTYPE_F32, 2, 1, w);
+
+    snprintf(name, sizeof name, "step-%08d", step);
+    fixture_checkpoint(fixture_path(folder, name), step, &slice, 1);
+    return fixture_path(folder, name);
+}
+
+static void count_warning(void *context, enum log_level level, const char *line)
+{
+    assert_int_equal(level, LOG_WARN);
+    assert_non_null(strstr(line, "is passed over"));
+    ++*(int *)context;
+}
+
+static void newest_is_found_from_each_folder(void **state)
+{
+    const char *run = *state, *checkpoints = fixture_path(run, "checkpoints");
+    struct err err = { 0 };
+
+    assert_null(store_newest(run, &fixture_arena, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "no checkpoint in"));
+    make(checkpoints, 9);
+    const char *newest = make(checkpoints, 10);
+    make(checkpoints, 8);
+    assert_string_equal(store_newest(run, &fixture_arena, &err), newest);
+    assert_string_equal(store_newest(checkpoints, &fixture_arena, &err), newest);
+    assert_string_equal(store_newest(newest, &fixture_arena, &err), newest);
+    assert_null(store_newest(fixture_path(run, "nowhere"), &fixture_arena, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    fixture_write(fixture_path(run, "file"), "x", 1);
+    assert_null(store_newest(fixture_path(run, "file"), &fixture_arena, &err));
+}
+
+/* Steps are numbers: 100000000 comes after 99999999 though its text sorts before. */
+static void newest_goes_by_number(void **state)
+{
+    struct err err = { 0 };
+
+    make(*state, 99999999);
+    const char *newest = make(*state, 100000000);
+    assert_string_equal(store_newest(*state, &fixture_arena, &err), newest);
+}
+
+static void damaged_ones_are_passed_over_with_a_warning(void **state)
+{
+    int n_warnings = 0;
+    struct err err = { 0 };
+    const char *good = make(*state, 1), *torn = make(*state, 2), *lacking = make(*state, 3);
+
+    assert_ok(file_make_folders(fixture_path(*state, "step-00000004"), &err), &err);
+    fixture_poke(fixture_path(torn, "manifest.json"), 90, "?", 1);
+    assert_int_equal(unlink(fixture_path(lacking, "rank-00000.safetensors")), 0);
+    log_set_sink(count_warning, &n_warnings);
+    assert_string_equal(store_newest(*state, &fixture_arena, &err), good);
+    assert_int_equal(n_warnings, 3);
+    assert_int_equal(unlink(fixture_path(good, "manifest.json")), 0);
+    assert_null(store_newest(*state, &fixture_arena, &err));
+    assert_non_null(strstr(err.text, "no whole checkpoint in"));
+    assert_int_equal(n_warnings, 7);
+    log_set_sink(NULL, NULL);
+    assert_null(store_newest(lacking, &fixture_arena, &err));
+    assert_non_null(strstr(err.text, "rank-00000.safetensors"));
+}
+
+static void clean_keeps_the_newest_and_all_that_is_not_ours(void **state)
+{
+    static const char *const strangers[] = { "step-", "step-5x", "best", "step-00000005.mine",
+                                             "step-1234567890123456789.partial" };
+    static const char *const rests[] = { "step-00000002.partial", "step-00000009.partial",
+                                         "step-00000001.removed", "step-00000004.replaced" };
+    struct err err = { 0 };
+    const char *steps[5];
+
+    for (int i = 1; i < 5; i++)
+        steps[i] = make(*state, i);
+    for (int i = 0; i < 5; i++)
+        assert_ok(file_make_folders(fixture_path(*state, strangers[i]), &err), &err);
+    for (int i = 0; i < 4; i++)
+        assert_ok(file_make_folders(fixture_path(fixture_path(*state, rests[i]), "in"), &err),
+                  &err);
+    assert_ok(store_clean(*state, 0, &err), &err);
+    for (int i = 1; i < 5; i++)
+        assert_true(file_exists(steps[i]));
+    for (int i = 0; i < 4; i++)
+        assert_false(file_exists(fixture_path(*state, rests[i])));
+    assert_ok(store_clean(*state, 2, &err), &err);
+    for (int i = 1; i < 5; i++)
+        assert_int_equal(file_exists(steps[i]), i > 2);
+    assert_false(file_exists(fixture_path(*state, "step-00000001.removed")));
+    for (int i = 0; i < 5; i++)
+        assert_true(file_exists(fixture_path(*state, strangers[i])));
+}
+
+/* Killed between the two renames of a replacement: the old one gets its name back. */
+static void clean_brings_a_replaced_one_back(void **state)
+{
+    const char *old = make(*state, 6);
+    struct err err = { 0 };
+
+    assert_int_equal(rename(old, fixture_path(*state, "step-00000006.replaced")), 0);
+    assert_ok(store_clean(*state, 1, &err), &err);
+    assert_string_equal(store_newest(*state, &fixture_arena, &err), old);
+}
+
+static void clean_of_nothing_and_of_no_folder(void **state)
+{
+    struct err err = { 0 };
+
+    assert_ok(store_clean(*state, 3, &err), &err);
+    assert_ok(store_clean(fixture_path(*state, "nowhere"), 3, &err), &err);
+    fixture_write(fixture_path(*state, "file"), "x", 1);
+    assert_fails(store_clean(fixture_path(*state, "file"), 3, &err), &err, ERR_FAILED, "file");
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(newest_is_found_from_each_folder),
+        TEST(newest_goes_by_number),
+        TEST(damaged_ones_are_passed_over_with_a_warning),
+        TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
+        TEST(clean_brings_a_replaced_one_back),
+        TEST(clean_of_nothing_and_of_no_folder),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,443 @@
+/*
+ * store_save_test.c - a checkpoint exists whole or not at all
+ */
+#include "fixture.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/rng.h"
+
+enum { ROWS = 512, COLS = 64, WORLD = 2 };
+
+/* Save and commit w = value by two ranks; 0 or -1. */
+static int save_value(const char *folder, int64_t step, float value, struct err *err)
+{
+    static float data[ROWS * COLS];
+    struct store_save *saves[WORLD];
+    int failed = 0;
+
+    for (int i = 0; i < ROWS * COLS; i++)
+        data[i] = value;
+    for (int rank = 0; rank < WORLD; rank++) {
+        struct store_slice slice =
+            fixture_slice("w", DTYPE_F32, ROWS, COLS, rank * ROWS / WORLD,
+                          (rank + 1) * ROWS / WORLD, 0, COLS, data + rank * ROWS / WORLD * COLS);
+
+        if (store_save_start(&saves[rank], folder, rank, &slice, 1, err) < 0)
+            return -1;
+    }
+    for (int rank = 0; rank < WORLD; rank++)
+        failed |= store_save_wait(saves[rank], err);
+    return failed ? -1 : store_commit(folder, WORLD, step, "{}", err);
+}
+
+/* The value that all of w has; fails if elements differ or the checkpoint is damaged. */
+static float read_value(const char *folder, int64_t *step)
+{
+    static float data[ROWS * COLS];
+    struct store_slice want = fixture_whole("w", DTYPE_F32, ROWS, COLS, data);
+    struct err err = { 0 };
+    struct store *store;
+
+    assert_ok(store_open(&store, folder, &err), &err);
+    assert_ok(store_verify(store, NULL, NULL, &err), &err);
+    assert_ok(store_read(store, &want, &err), &err);
+    *step = store_step(store);
+    store_close(store);
+    for (int i = 1; i < ROWS * COLS; i++)
+        assert_true(data[i] == data[0]);
+    return data[0];
+}
+
+static void step_folder(char *path, size_t size, const char *checkpoints, int64_t step)
+{
+    snprintf(path, size, "%s/step-%08lld", checkpoints, (long long)step);
+}
+
+/* Saves step after step, each twice (so that one replaces another), until it is killed. */
+static void save_until_killed(const char *checkpoints, int64_t step, int report)
+{
+    struct err err = { 0 };
+    char path[4096];
+
+    for (;; step++) {
+        step_folder(path, sizeof path, checkpoints, step);
+        for (int again = 0; again < 2; again++)
+            if (save_value(path, step, (float)step + 0.5f * (float)again, &err) < 0)
+                _exit(1);
+        if (write(report, &step, sizeof step) != sizeof step ||
+            store_clean(checkpoints, 2, &err) < 0)
+            _exit(2);
+    }
+}
+
+/* Start a saver at `step`, kill it after wait_ns; the last step that it said was saved, or -1. */
+static int64_t run_and_kill(const char *checkpoints, int64_t step, long wait_ns)
+{
+    struct timespec wait = { .tv_nsec = wait_ns };
+    int64_t reported, last = -1;
+    int ends[2], status;
+
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        close(ends[0]);
+        save_until_killed(checkpoints, step, ends[1]);
+    }
+    close(ends[1]);
+    nanosleep(&wait, NULL);
+    kill(child, SIGKILL);
+    while (read(ends[0], &reported, sizeof reported) == sizeof reported)
+        last = reported;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    return last;
+}
+
+/*
+ * The promise: whenever it is killed, what was once reported as saved is there, the newest
+ * checkpoint is whole, and saving goes on from it.
+ */
+static void a_kill_at_any_moment_leaves_a_whole_checkpoint(void **state)
+{
+    enum { N_KILLS = 60 };
+    const char *given = getenv("LMTRAIN_TEST_SEED");
+    uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
+    const char *checkpoints = fixture_path(*state, "run/checkpoints");
+    int64_t newest = 0;
+    struct err err = { 0 };
+
+    if (given)
+        seed = strtoull(given, NULL, 10);
+    print_message("LMTRAIN_TEST_SEED=%llu\n", (unsigned long long)seed);
+    assert_ok(file_make_folders(checkpoints, &err), &err);
+    for (int round = 0; round < N_KILLS; round++) {
+        struct rng_block random = rng_at(seed, RNG_TEST, 0, (uint64_t)round);
+        int64_t last = run_and_kill(checkpoints, newest + 1, random.word[0] % 30000000);
+        struct arena arena = { 0 };
+        const char *path = store_newest(fixture_path(*state, "run"), &arena, &err);
+        int64_t step = 0;
+
+        if (path) {
+            float value = read_value(path, &step);
+
+            assert_true(value == (float)step || value == (float)step + 0.5f);
+        }
+        assert_true(step >= last);
+        assert_true(step >= newest);
+        newest = step;
+        arena_release(&arena);
+        assert_ok(store_clean(checkpoints, 2, &err), &err);
+    }
+    assert_true(newest > 0);
+}
+
+static void a_full_disk_fails_the_save_and_nothing_else(void **state)
+{
+    const char *first = fixture_path(*state, "step-1"), *second = fixture_path(*state, "step-2");
+    struct rlimit before, small;
+    struct err err = { 0 };
+    struct stat status;
+    int64_t step;
+
+    assert_ok(save_value(first, 1, 1, &err), &err);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){ .rlim_cur = 10000, .rlim_max = before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int failed = save_value(second, 2, 2, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(failed, -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_non_null(strstr(err.text, "rank-0000"));
+    assert_non_null(strstr(err.text, "File too large"));
+    assert_int_equal(stat(second, &status), -1);
+    assert_true(read_value(first, &step) == 1);
+    /* The very same save goes through once there is room. */
+    assert_ok(save_value(second, 2, 2, &err), &err);
+    assert_true(read_value(second, &step) == 2);
+}
+
+static void a_full_disk_at_the_commit_can_be_tried_again(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    struct rlimit before, small;
+    struct err err = { 0 };
+    struct stat status;
+    float w[2] = { 1, 2 };
+    struct store_slice slice = fixture_whole("w", DTYPE_F32, 2, 1, w);
+
+    fixture_save(folder, 0, &slice, 1);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){ .rlim_cur = 50, .rlim_max = before.rlim_max };
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int failed = store_commit(folder, 1, 1, "{}", &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(failed, -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_int_equal(stat(folder, &status), -1);
+    assert_ok(store_commit(folder, 1, 1, "{}", &err), &err);
+    assert_int_equal(stat(folder, &status), 0);
+}
+
+static void a_save_replaces_one_of_its_name(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    struct err err = { 0 };
+    int64_t step;
+
+    assert_ok(save_value(folder, 1, 1, &err), &err);
+    assert_ok(save_value(folder, 1, 3, &err), &err);
+    assert_true(read_value(folder, &step) == 3);
+    assert_false(file_exists(fixture_path(*state, "step-1.partial")));
+    assert_ok(save_value(fixture_path(*state, "step-2//"), 2, 4, &err), &err);
+    assert_true(read_value(fixture_path(*state, "step-2"), &step) == 4);
+}
+
+/* The kernel as it answers on file systems that cannot exchange two names. */
+static int refuse_exchange(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[4])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, RENAME_EXCHANGE, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -1;
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static void a_save_replaces_one_where_names_cannot_be_exchanged(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    struct err err = { 0 };
+    int64_t step;
+    int status;
+
+    assert_ok(save_value(folder, 1, 1, &err), &err);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (refuse_exchange() < 0)
+            _exit(77);
+        _exit(save_value(folder, 1, 3, &err) < 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip();
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(read_value(folder, &step) == 3);
+    assert_false(file_exists(fixture_path(*state, "step-1.partial")));
+    assert_false(file_exists(fixture_path(*state, "step-1.replaced")));
+}
+
+static void modes_are_private(void **state)
+{
+    const char *folder = fixture_path(*state, "a/step-1");
+    static const char *const names[] = { "", "/manifest.json", "/rank-00000.json",
+                                         "/rank-00001.safetensors" };
+    mode_t mask = umask(0);
+    struct err err = { 0 };
+    struct stat status;
+
+    assert_ok(save_value(folder, 1, 1, &err), &err);
+    umask(mask);
+    for (int i = 0; i < 4; i++) {
+        char path[4096];
+
+        snprintf(path, sizeof path, "%s%s", folder, names[i]);
+        assert_int_equal(stat(path, &status), 0);
+        assert_int_equal(status.st_mode & 07777, i ? 0600 : 0700);
+    }
+}
+
+/* Names and the table of slices may go at once; only data must stay. */
+static void start_copies_all_but_data(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    char *name = strdup("gone"), *path = strdup(folder);
+    struct store_slice *slices = calloc(1, sizeof *slices);
+    float w[2] = { 5, 6 }, back[2];
+    struct err err = { 0 };
+    struct store_save *save;
+    struct store *store;
+
+    *slices = fixture_whole(name, DTYPE_F32, 2, 1, w);
+    assert_ok(store_save_start(&save, path, 0, slices, 1, &err), &err);
+    memset(name, 'x', 4);
+    free(name);
+    free(path);
+    free(slices);
+    while (store_save_busy(save))
+        usleep(100);
+    w[0] = w[1] = -1; /* no longer read */
+    assert_ok(store_save_wait(save, &err), &err);
+    assert_ok(store_commit(folder, 1, 1, "{}", &err), &err);
+    assert_ok(store_open(&store, folder, &err), &err);
+    struct store_slice want = fixture_whole("gone", DTYPE_F32, 2, 1, back);
+    assert_ok(store_read(store, &want, &err), &err);
+    assert_true(back[0] == 5 && back[1] == 6);
+    store_close(store);
+}
+
+/* A rank may have nothing of a tensor, or nothing at all. */
+static void empty_slices_and_empty_ranks(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    float w[4] = { 1, 2, 3, 4 };
+    struct store_slice slices[2] = { fixture_slice("w", DTYPE_F32, 4, 1, 0, 4, 0, 1, w),
+                                     fixture_slice("w", DTYPE_F32, 4, 1, 4, 4, 0, 1, NULL) };
+    struct err err = { 0 };
+    struct store *store;
+
+    fixture_save(folder, 0, slices, 1);
+    fixture_save(folder, 1, slices + 1, 1);
+    fixture_save(folder, 2, NULL, 0);
+    assert_ok(store_commit(folder, 3, 1, "{}", &err), &err);
+    assert_ok(store_open(&store, folder, &err), &err);
+    assert_int_equal(store_n_tensors(store), 1);
+    assert_ok(store_verify(store, NULL, NULL, &err), &err);
+    store_close(store);
+}
+
+static void places_that_cannot_be_written_are_errors(void **state)
+{
+    const char *file = fixture_path(*state, "file");
+    struct err err = { 0 };
+    struct store_save *save;
+    float w[1] = { 1 };
+    struct store_slice slice = fixture_whole("w", DTYPE_F32, 1, 1, w);
+
+    fixture_write(file, "x", 1);
+    assert_fails(store_save_start(&save, fixture_path(file, "step-1"), 0, &slice, 1, &err), &err,
+                 ERR_FAILED, "file");
+    /* A folder stands where the data are to go. */
+    const char *folder = fixture_path(*state, "step-1");
+    assert_ok(
+        file_make_folders(fixture_path(*state, "step-1.partial/rank-00000.safetensors/in"), &err),
+        &err);
+    assert_ok(store_save_start(&save, folder, 0, &slice, 1, &err), &err);
+    assert_fails(store_save_wait(save, &err), &err, ERR_FAILED, "rank-00000.safetensors");
+    /* And where rank-N.json is to go. */
+    const char *other = fixture_path(*state, "step-2");
+    assert_ok(file_make_folders(fixture_path(*state, "step-2.partial/rank-00000.json/in"), &err),
+              &err);
+    assert_ok(store_save_start(&save, other, 0, &slice, 1, &err), &err);
+    assert_fails(store_save_wait(save, &err), &err, ERR_FAILED, "rank-00000.json");
+}
+
+static void a_planted_link_is_replaced_and_not_followed(void **state)
+{
+    const char *target = fixture_path(*state, "precious");
+    struct err err = { 0 };
+    int64_t step;
+    char *text;
+    size_t n;
+
+    fixture_write(target, "precious", 8);
+    assert_ok(file_make_folders(fixture_path(*state, "step-1.partial"), &err), &err);
+    assert_int_equal(symlink(target, fixture_path(*state, "step-1.partial/rank-00000.safetensors")),
+                     0);
+    assert_int_equal(symlink(target, fixture_path(*state, "step-1.partial/rank-00001.json")), 0);
+    assert_int_equal(symlink(target, fixture_path(*state, "step-1.partial/manifest.json")), 0);
+    assert_ok(save_value(fixture_path(*state, "step-1"), 1, 2, &err), &err);
+    assert_true(read_value(fixture_path(*state, "step-1"), &step) == 2);
+    assert_ok(file_read(target, 100, ERR_DATA, &text, &n, &err), &err);
+    assert_string_equal(text, "precious");
+    free(text);
+}
+
+static void what_another_world_left_is_swept_out(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    float w[1] = { 1 };
+    struct store_slice slice = fixture_whole("w", DTYPE_F32, 1, 1, w);
+
+    fixture_save(folder, 1, &slice, 1);
+    fixture_save(folder, 7, &slice, 1);
+    fixture_write(fixture_path(*state, "step-1.partial/rank-00000.json.part-99"), "x", 1);
+    fixture_checkpoint(folder, 1, &slice, 1);
+    assert_true(file_exists(fixture_path(folder, "rank-00000.json")));
+    assert_false(file_exists(fixture_path(folder, "rank-00001.json")));
+    assert_false(file_exists(fixture_path(folder, "rank-00007.safetensors")));
+    assert_false(file_exists(fixture_path(folder, "rank-00000.json.part-99")));
+}
+
+static void commit_refuses_what_does_not_fit_together(void **state)
+{
+    float w[8] = { 0 };
+    struct store_slice upper = fixture_slice("w", DTYPE_F32, 4, 2, 0, 2, 0, 2, w);
+    struct store_slice lower = fixture_slice("w", DTYPE_F32, 4, 2, 2, 4, 0, 2, w);
+    struct store_slice wrong;
+    const char *folder = fixture_path(*state, "step-1");
+    struct err err = { 0 };
+
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "step-1.partial");
+    fixture_save(folder, 0, &upper, 1);
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "rank-00001.json");
+    assert_fails(store_commit(folder, 1, 1, "{}", &err), &err, ERR_DATA, "exactly once");
+    wrong = lower;
+    wrong.row_begin = 1;
+    fixture_save(folder, 1, &wrong, 1);
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "exactly once");
+    wrong = lower;
+    wrong.dtype = DTYPE_BF16;
+    fixture_save(folder, 1, &wrong, 1);
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "ranks 0 and 1 differ");
+    fixture_save(folder, 1, &lower, 1);
+    assert_fails(store_commit(folder, 2, 1, "[]", &err), &err, ERR_FAILED, "no JSON object");
+    assert_fails(store_commit(folder, 2, 1, "{\"a\":}", &err), &err, ERR_FAILED, "no JSON object");
+    assert_fails(store_commit(folder, 2, 1, "{} x", &err), &err, ERR_FAILED, "no JSON object");
+    const char *data = fixture_path(*state, "step-1.partial/rank-00001.safetensors");
+    assert_int_equal(truncate(data, file_size(data) - 1), 0);
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "its manifest says");
+    fixture_save(folder, 1, &lower, 1);
+    const char *part = fixture_path(*state, "step-1.partial/rank-00001.json");
+    assert_int_equal(rename(fixture_path(*state, "step-1.partial/rank-00000.json"), part), 0);
+    fixture_save(folder, 0, &upper, 1);
+    assert_int_equal(unlink(part), 0);
+    assert_int_equal(link(fixture_path(*state, "step-1.partial/rank-00000.json"), part), 0);
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "just its rank's file");
+    assert_int_equal(unlink(part), 0);
+    fixture_save(folder, 1, &lower, 1);
+    assert_false(file_exists(folder));
+    assert_ok(store_commit(folder, 2, 1, "{\"a\":[1,{\"b\":null}]}", &err), &err);
+    assert_true(file_exists(folder));
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(a_kill_at_any_moment_leaves_a_whole_checkpoint),
+        TEST(a_full_disk_fails_the_save_and_nothing_else),
+        TEST(a_full_disk_at_the_commit_can_be_tried_again),
+        TEST(a_save_replaces_one_of_its_name),
+        TEST(a_save_replaces_one_where_names_cannot_be_exchanged),
+        TEST(modes_are_private),
+        TEST(start_copies_all_but_data),
+        TEST(empty_slices_and_empty_ranks),
+        TEST(places_that_cannot_be_written_are_errors),
+        TEST(a_planted_link_is_replaced_and_not_followed),
+        TEST(what_another_world_left_is_swept_out),
+        TEST(commit_refuses_what_does_not_fit_together),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
