@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
+
 struct emitter {
     struct model_builder *b;
     int function, layer;
@@ -241,6 +243,14 @@ static int head_weight(const struct emitter *e)
     return parameter_weight(e, e->b->spec->tied_embeddings ? "embedding.weight" : "head.weight");
 }
 
+/* Tokens whose logits exist at a time: about 8 M logits, whatever the vocabulary. */
+static int head_chunk(const struct emitter *e)
+{
+    int64_t chunk = ((int64_t)1 << 23) / e->b->spec->vocab_size / 64 * 64;
+
+    return (int)min_i64(e->rows, max_i64(64, min_i64(1024, chunk)));
+}
+
 static void train_end(const struct emitter *e, int x, int *seed_value, int *seed_gradient)
 {
     struct program *p = e->b->program;
@@ -250,6 +260,7 @@ static void train_end(const struct emitter *e, int x, int *seed_value, int *seed
     p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
     p->ports.loss = program_cell(p, ROLE_SCALAR, "loss", 1, 1, DTYPE_F64);
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
+                         .attributes.chunk = head_chunk(e),
                          .in = { x, weight, p->ports.targets, p->ports.loss_scale },
                          .out = { dx, dw, p->ports.loss } });
     *seed_value = x;
@@ -262,6 +273,7 @@ static void evaluate_end(const struct emitter *e, int x)
 
     p->ports.eval_loss = program_cell(p, ROLE_SCALAR, "eval_loss", 1, 1, DTYPE_F64);
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,
+                         .attributes.chunk = head_chunk(e),
                          .in = { x, head_weight(e), p->ports.targets },
                          .out = { p->ports.eval_loss } });
 }
