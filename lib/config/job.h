@@ -18,8 +18,10 @@
 #include "config/model_spec.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
-enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
+enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
+enum pipeline_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
@@ -72,10 +74,14 @@ struct job {
     int threads;                    /* of each rank; 0 auto: its share of the cores */
 
     struct {
-        int tp, pp, dp, cp, ep;     /* dp 0: auto */
+        int tp, pp, dp, cp, ep;     /* dp 0: auto, until job_resolve */
+        int dp_given;               /* else by the number of ranks */
         int zero;
         enum gradient_sum gradient_sum;
         int gradient_sum_given;     /* else by zero: late for 0 and 1, early for 2 and 3 */
+        enum reductions reductions;
+        enum pipeline_schedule schedule;
+        int sequence_parallel;
         int bucket_mb;              /* MiB of gradients that are reduced together */
     } parallel;
 
@@ -94,6 +100,7 @@ struct job {
     int n_micro_batches;
     const char **notes;             /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
     int n_notes;
+    int n_read_notes;               /* the first of them: written by job_read */
 };
 
 /*
@@ -107,10 +114,17 @@ int job_read(struct job *job, const char *path, const char *const *overrides, in
              struct arena *arena, struct err *err);
 
 /*
- * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes. Returns 0, or
- * -1 and ERR_CONFIG: the product of the degrees differs, global_batch does not divide, ....
+ * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse what
+ * job_check_built refuses. Returns 0, or -1 and ERR_CONFIG: the product of the degrees differs,
+ * global_batch does not divide, .... May be called again with another world_size.
  */
 int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err);
+
+/* The first half of job_resolve: also for jobs that can be described but not yet run. */
+int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
+
+/* 0, or -1 and ERR_CONFIG naming every value of the job that this lmtrain reads but cannot run yet. */
+int job_check_built(const struct job *job, struct err *err);
 
 /* The whole job as YAML that reads back to the same job, model inline. */
 void job_print(const struct job *job, struct str *out);

@@ -1,0 +1,282 @@
+/*
+ * alias.c - what other tools call our fields
+ *
+ * The names of LLaMA-Factory, axolotl, torchtune, litgpt, Hugging Face's Trainer and configs,
+ * torchtitan and Megatron-LM. They are answered, not taken: their units and defaults differ.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "config/read_impl.h"
+
+#define MAX_FIELDS 128
+
+static const char *const aliases[][2] = {
+    /* model */
+    { "model_name_or_path", "model" },
+    { "base_model", "model" },
+    { "checkpoint_dir", "model" },
+    { "model_path", "model" },
+    { "pretrained_model_name_or_path", "model" },
+    { "num_hidden_layers", "model.n_layers" },
+    { "num_layers", "model.n_layers" },
+    { "n_layer", "model.n_layers" },
+    { "layers", "model.n_layers" },
+    { "num_attention_heads", "model.n_heads" },
+    { "num_heads", "model.n_heads" },
+    { "n_head", "model.n_heads" },
+    { "num_key_value_heads", "model.n_kv_heads" },
+    { "num_kv_heads", "model.n_kv_heads" },
+    { "num_query_groups", "model.n_kv_heads" },
+    { "n_query_groups", "model.n_kv_heads" },
+    { "intermediate_size", "model.ffn_size" },
+    { "ffn_hidden_size", "model.ffn_size" },
+    { "n_inner", "model.ffn_size" },
+    { "n_embd", "model.hidden_size" },
+    { "embed_dim", "model.hidden_size" },
+    { "dim", "model.hidden_size" },
+    { "kv_channels", "model.head_dim" },
+    { "head_size", "model.head_dim" },
+    { "max_position_embeddings", "model.max_seq_len" },
+    { "n_positions", "model.max_seq_len" },
+    { "padded_vocab_size", "model.vocab_size" },
+    { "tie_word_embeddings", "model.tied_embeddings" },
+    { "untie_embeddings_and_output_weights", "model.tied_embeddings" },
+    { "rms_norm_eps", "model.norm_eps" },
+    { "layer_norm_eps", "model.norm_eps" },
+    { "layer_norm_epsilon", "model.norm_eps" },
+    { "rope_base", "model.rope_theta" },
+    { "rotary_base", "model.rope_theta" },
+    { "hidden_act", "model.activation" },
+    { "activation_function", "model.activation" },
+    { "position_embedding_type", "model.position" },
+    { "hidden_dropout", "model.dropout" },
+    { "resid_pdrop", "model.dropout" },
+    { "embd_pdrop", "model.dropout" },
+    { "attn_pdrop", "model.attention_dropout" },
+    { "initializer_range", "model.init_std" },
+    { "init_method_std", "model.init_std" },
+    { "normalization", "model.norm" },
+    /* data */
+    { "dataset", "data.train" },
+    { "datasets", "data.train" },
+    { "dataset_path", "data.train" },
+    { "data_path", "data.train" },
+    { "train_data", "data.train" },
+    { "train_file", "data.train" },
+    { "tokenizer_name", "data.tokenizer" },
+    { "tokenizer_name_or_path", "data.tokenizer" },
+    { "tokenizer_model", "data.tokenizer" },
+    { "tokenizer_path", "data.tokenizer" },
+    { "tokenizer_dir", "data.tokenizer" },
+    { "cutoff_len", "data.seq_len" },
+    { "sequence_len", "data.seq_len" },
+    { "seq_length", "data.seq_len" },
+    { "sequence_length", "data.seq_len" },
+    { "max_seq_length", "data.seq_len" },
+    { "max_length", "data.seq_len" },
+    { "block_size", "data.seq_len" },
+    /* batches and steps */
+    { "per_device_train_batch_size", "train.micro_batch" },
+    { "micro_batch_size", "train.micro_batch" },
+    { "local_batch_size", "train.micro_batch" },
+    { "batch_size", "train.micro_batch, or train.global_batch over all ranks" },
+    { "train_batch_size", "train.global_batch" },
+    { "global_batch_size", "train.global_batch" },
+    { "gradient_accumulation_steps", "train.global_batch = micro_batch * accumulation steps * dp" },
+    { "accumulate_grad_batches", "train.global_batch = micro_batch * accumulation steps * dp" },
+    { "max_steps", "train.steps" },
+    { "train_iters", "train.steps" },
+    { "max_iters", "train.steps" },
+    { "max_steps_per_epoch", "train.steps" },
+    { "training_steps", "train.steps" },
+    { "num_train_epochs", "train.steps = epochs * sequences / global_batch" },
+    { "num_epochs", "train.steps = epochs * sequences / global_batch" },
+    { "epochs", "train.steps = epochs * sequences / global_batch" },
+    { "train_samples", "train.steps = samples / global_batch" },
+    { "max_tokens", "train.steps = tokens / (global_batch * seq_len)" },
+    { "bf16", "train.dtype: bf16" },
+    { "fp16", "train.dtype: fp16" },
+    { "fp32", "train.dtype: fp32" },
+    { "precision", "train.dtype" },
+    { "mixed_precision", "train.dtype" },
+    { "torch_dtype", "train.dtype" },
+    { "accumulate_allreduce_grads_in_fp32", "train.gradient_dtype: fp32" },
+    { "logging_steps", "train.log_every" },
+    { "log_interval", "train.log_every" },
+    { "log_every_n_steps", "train.log_every" },
+    { "log_freq", "train.log_every" },
+    { "data_seed", "train.seed" },
+    /* optimizer */
+    { "learning_rate", "optimizer.lr" },
+    { "min_learning_rate", "optimizer.min_lr" },
+    { "lr_scheduler_type", "optimizer.schedule" },
+    { "lr_scheduler", "optimizer.schedule" },
+    { "lr_decay_style", "optimizer.schedule" },
+    { "lr_decay_iters", "train.steps" },
+    { "num_warmup_steps", "optimizer.warmup_steps" },
+    { "lr_warmup_steps", "optimizer.warmup_steps" },
+    { "lr_warmup_iters", "optimizer.warmup_steps" },
+    { "warmup_iters", "optimizer.warmup_steps" },
+    { "warmup_ratio", "optimizer.warmup_steps = ratio * train.steps" },
+    { "lr_warmup_fraction", "optimizer.warmup_steps = fraction * train.steps" },
+    { "lr_wsd_decay_iters", "optimizer.decay_steps" },
+    { "max_grad_norm", "optimizer.clip" },
+    { "max_norm", "optimizer.clip" },
+    { "clip_grad", "optimizer.clip" },
+    { "clip_grad_norm", "optimizer.clip" },
+    { "grad_clip", "optimizer.clip" },
+    { "gradient_clipping", "optimizer.clip" },
+    { "betas", "optimizer.beta1 and optimizer.beta2" },
+    { "adam_beta1", "optimizer.beta1" },
+    { "adam_beta2", "optimizer.beta2" },
+    { "adam_epsilon", "optimizer.eps" },
+    { "adam_eps", "optimizer.eps" },
+    { "wd", "optimizer.weight_decay" },
+    { "optim", "optimizer.name" },
+    /* layout */
+    { "tensor_model_parallel_size", "parallel.tp" },
+    { "tensor_parallel_size", "parallel.tp" },
+    { "tensor_parallel_degree", "parallel.tp" },
+    { "tensor_parallel_dim", "parallel.tp" },
+    { "pipeline_model_parallel_size", "parallel.pp" },
+    { "pipeline_parallel_size", "parallel.pp" },
+    { "pipeline_parallel_degree", "parallel.pp" },
+    { "context_parallel_size", "parallel.cp" },
+    { "context_parallel_degree", "parallel.cp" },
+    { "expert_model_parallel_size", "parallel.ep" },
+    { "expert_parallel_degree", "parallel.ep" },
+    { "data_parallel_size", "parallel.dp" },
+    { "data_parallel_replicate_degree", "parallel.dp" },
+    { "data_parallel_shard_degree", "parallel.zero: 3" },
+    { "pipeline_schedule", "parallel.schedule" },
+    { "zero_stage", "parallel.zero" },
+    { "deepspeed", "parallel.zero" },
+    { "fsdp", "parallel.zero: 3" },
+    { "use_distributed_optimizer", "parallel.zero: 1" },
+    { "ddp_bucket_size", "parallel.bucket_mb" },
+    { "bucket_cap_mb", "parallel.bucket_mb" },
+    { "nproc_per_node", "ranks" },
+    { "devices", "ranks" },
+    { "num_processes", "ranks" },
+    { "world_size", "ranks" },
+    { "omp_num_threads", "threads" },
+    { "num_threads", "threads" },
+    { "gradient_checkpointing", "recompute: full" },
+    { "activation_checkpointing", "recompute: full" },
+    { "enable_activation_checkpointing", "recompute: full" },
+    { "activation_checkpoint", "recompute" },
+    { "recompute_granularity", "recompute" },
+    { "recompute_activations", "recompute: selective" },
+    /* evaluation and checkpoints */
+    { "eval_steps", "eval.every_steps" },
+    { "eval_interval", "eval.every_steps" },
+    { "evals_per_epoch", "eval.every_steps" },
+    { "val_size", "eval.split" },
+    { "val_set_size", "eval.split" },
+    { "eval_iters", "eval.batches" },
+    { "max_iters_eval", "eval.batches" },
+    { "valid_data_path", "eval.data" },
+    { "val_data", "eval.data" },
+    { "early_stopping_patience", "eval.early_stop.patience" },
+    { "save_steps", "checkpoint.every_steps" },
+    { "save_interval", "checkpoint.every_steps" },
+    { "checkpoint_interval", "checkpoint.every_steps" },
+    { "save_total_limit", "checkpoint.keep" },
+    { "keep_latest_k", "checkpoint.keep" },
+    { "output_dir", "output" },
+    { "out_dir", "output" },
+    { "save_dir", "output" },
+    { "save", "output" },
+    { "dump_folder", "output" },
+    { "resume_from_checkpoint", "the option --resume of lmtrain pretrain" },
+    { "overwrite_output_dir", "the option --resume of lmtrain pretrain" },
+    { "stage", "the command: lmtrain pretrain" },
+    { "report_to", "nothing: metrics.jsonl and TensorBoard events are always written" },
+};
+
+const char *alias_find(const char *leaf)
+{
+    char name[64];
+    size_t n = 0;
+
+    /* Megatron's options have dashes: --train-iters. */
+    for (const char *p = leaf; *p && n < sizeof name - 1; p++)
+        name[n++] = *p == '-' ? '_' : *p;
+    name[n] = '\0';
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i][0], name))
+            return aliases[i][1];
+    return NULL;
+}
+
+static const char *leaf_of(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+
+    return dot ? dot + 1 : key;
+}
+
+/* The field of another group with the same last name, or NULL. */
+static const char *same_leaf(const char *key)
+{
+    const char *found = NULL;
+
+    for (int i = 0; i < n_job_fields; i++)
+        if (!strcmp(leaf_of(job_fields[i].key), leaf_of(key)) && !found)
+            found = job_fields[i].key;
+    return found;
+}
+
+/* A typing slip most likely keeps its group; else it is the nearest last name of any group. */
+static const char *nearest_key(const char *key)
+{
+    static const char *const groups[] = { "model",     "data",     "train",      "eval",
+                                          "optimizer", "parallel", "checkpoint", "debug" };
+    const char *names[MAX_FIELDS], *keys[MAX_FIELDS];
+    const char *leaf = leaf_of(key);
+    size_t group = (size_t)(leaf - key);
+    int n = 0;
+
+    CHECK(n_job_fields <= MAX_FIELDS);
+    if (group == 0) {
+        const char *near = str_nearest(key, groups, (int)(sizeof groups / sizeof *groups));
+        if (near)
+            return near;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        n = 0;
+        for (int i = 0; i < n_job_fields; i++) {
+            if (pass == 0 && strncmp(job_fields[i].key, key, group) != 0)
+                continue;
+            keys[n] = job_fields[i].key;
+            names[n++] = leaf_of(job_fields[i].key);
+        }
+        const char *near = str_nearest(leaf, names, n);
+        for (int i = 0; near && i < n; i++)
+            if (names[i] == near)
+                return keys[i];
+    }
+    return str_nearest(key, keys, n);
+}
+
+const char *field_suggest(const char *key)
+{
+    const char *near = alias_find(leaf_of(key));
+
+    if (!near)
+        near = same_leaf(key);
+    return near ? near : nearest_key(key);
+}
+
+void reader_add_unknown(struct job_reader *r, const struct yaml_node *node, const char *key)
+{
+    const char *hint = field_suggest(key);
+
+    if (hint)
+        mistakes_add_at_key(&r->mistakes, node, "unknown key %.128s (hint: %s)", key, hint);
+    else
+        mistakes_add_at_key(&r->mistakes, node,
+                            "unknown key %.128s (hint: lmtrain config --explain lists all)", key);
+}

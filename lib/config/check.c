@@ -1,0 +1,237 @@
+/*
+ * check.c - what follows from other fields, and what must fit together
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "config/read_impl.h"
+
+#define SEQ_LEN_AUTO_MAX 2048
+#define WARMUP_AUTO_MAX 2000
+#define MICRO_BATCH_AUTO_MAX 4
+
+static void derive_model(struct job_reader *r)
+{
+    struct model_spec *s = &r->job->model;
+
+    if (s->n_kv_heads == 0) {
+        s->n_kv_heads = s->n_heads;
+        if (s->position == POSITION_ROPE)
+            job_note(r->job, r->arena, "model.n_kv_heads = %d (auto: n_heads)", s->n_kv_heads);
+    }
+    if (s->head_dim == 0 && s->hidden_size % s->n_heads != 0) {
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
+                     "model.n_heads is %d, does not divide hidden_size %d (hint: give head_dim)",
+                     s->n_heads, s->hidden_size);
+    } else if (s->head_dim == 0) {
+        s->head_dim = s->hidden_size / s->n_heads;
+        job_note(r->job, r->arena, "model.head_dim = %d (auto: hidden_size %d / n_heads %d)",
+                 s->head_dim, s->hidden_size, s->n_heads);
+    }
+    if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
+        mistakes_add(&r->mistakes, NULL,
+                     "model.max_seq_len is missing (hint: learned positions need their number)");
+}
+
+static void derive_batch(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->data.seq_len == 0) {
+        job->data.seq_len = min_int(job->model.max_seq_len, SEQ_LEN_AUTO_MAX);
+        job_note(job, r->arena, "data.seq_len = %d (auto: model.max_seq_len %d, at most %d)",
+                 job->data.seq_len, job->model.max_seq_len, SEQ_LEN_AUTO_MAX);
+    }
+    if (job->train.micro_batch == 0) {
+        job->train.micro_batch = MICRO_BATCH_AUTO_MAX;
+        while (job->train.global_batch % job->train.micro_batch != 0)
+            job->train.micro_batch /= 2;
+        job_note(job, r->arena,
+                 "train.micro_batch = %d (auto: divides global_batch %d, at most %d)",
+                 job->train.micro_batch, job->train.global_batch, MICRO_BATCH_AUTO_MAX);
+    }
+}
+
+static void derive_optimizer(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->optimizer.warmup_steps < 0) {
+        job->optimizer.warmup_steps = min_i64(job->train.steps / 50, WARMUP_AUTO_MAX);
+        job_note(job, r->arena,
+                 "optimizer.warmup_steps = %lld (auto: a fiftieth of train.steps, at most %d)",
+                 (long long)job->optimizer.warmup_steps, WARMUP_AUTO_MAX);
+    }
+    if (job->optimizer.min_lr < 0) {
+        int falls = job->optimizer.schedule != LR_CONSTANT;
+
+        job->optimizer.min_lr = falls ? job->optimizer.lr / 10 : job->optimizer.lr;
+        if (falls)
+            job_note(job, r->arena, "optimizer.min_lr = %g (auto: a tenth of lr)",
+                     job->optimizer.min_lr);
+    }
+    if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
+        job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
+        job_note(job, r->arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",
+                 (long long)job->optimizer.decay_steps);
+    }
+}
+
+static void derive_output(struct job_reader *r)
+{
+    const char *base = strrchr(r->job->source, '/');
+
+    if (r->job->output)
+        return;
+    base = base ? base + 1 : r->job->source;
+    const char *dot = strrchr(base, '.');
+    int length = dot && dot > base ? (int)(dot - base) : (int)strlen(base);
+    r->job->output = arena_printf(r->arena, "runs/%.*s", length, base);
+    job_note(r->job, r->arena, "output = %s (the job file's name)", r->job->output);
+}
+
+void reader_derive(struct job_reader *r)
+{
+    derive_model(r);
+    derive_batch(r);
+    derive_optimizer(r);
+    derive_output(r);
+}
+
+static void list_divisors(int n, char *out, size_t size)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int d = 1; d <= n && used + 24 < size; d++)
+        if (n % d == 0)
+            used += (size_t)snprintf(out + used, size - used, used ? ", %d" : "%d", d);
+}
+
+static void check_model(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+    char divisors[128];
+
+    if (s->n_heads % s->n_kv_heads != 0) {
+        list_divisors(s->n_heads, divisors, sizeof divisors);
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_kv_heads"),
+                     "model.n_kv_heads is %d, does not divide n_heads %d (hint: %s)", s->n_kv_heads,
+                     s->n_heads, divisors);
+    }
+    if (s->position == POSITION_ROPE && s->head_dim % 2 != 0) {
+        const struct yaml_node *node = reader_given(r, "model.head_dim");
+
+        mistakes_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
+                     "model.head_dim is %d, but rope turns pairs (hint: an even head_dim)",
+                     s->head_dim);
+    }
+    if ((int64_t)s->n_heads * s->head_dim > 1048576)
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
+                     "model.n_heads * head_dim is %lld, more than 1048576",
+                     (long long)s->n_heads * s->head_dim);
+    if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
+        mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
+                     "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",
+                     r->job->data.seq_len, s->max_seq_len, s->max_seq_len);
+}
+
+static void check_parallel(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct model_spec *s = &job->model;
+    int tp = job->parallel.tp, kv = s->n_kv_heads;
+    char divisors[128];
+
+    if (s->n_heads % tp != 0 || s->ffn_size % tp != 0) {
+        const char *what = s->n_heads % tp != 0 ? "n_heads" : "ffn_size";
+
+        list_divisors(s->n_heads, divisors, sizeof divisors);
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
+                     "parallel.tp is %d, does not divide %s %d (hint: %s)", tp, what,
+                     s->n_heads % tp != 0 ? s->n_heads : s->ffn_size, divisors);
+    } else if (kv % tp != 0 && tp % kv != 0) {
+        list_divisors(kv, divisors, sizeof divisors);
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
+                     "parallel.tp is %d, does not divide n_kv_heads %d (hint: %s)", tp, kv,
+                     divisors);
+    }
+    if (job->parallel.pp > s->n_layers)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
+                     "parallel.pp is %d, more than the %d layers", job->parallel.pp, s->n_layers);
+    if (job->data.seq_len % job->parallel.cp != 0)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.cp"),
+                     "parallel.cp is %d, does not divide seq_len %d", job->parallel.cp,
+                     job->data.seq_len);
+}
+
+static void check_optimizer(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    long long steps = job->train.steps, warmup = job->optimizer.warmup_steps;
+    long long decay = job->optimizer.schedule == LR_WSD ? job->optimizer.decay_steps : 0;
+
+    if (warmup > steps)
+        mistakes_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
+                     "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup, steps);
+    else if (warmup + decay > steps)
+        mistakes_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
+                     "optimizer.decay_steps is %lld, more than the %lld steps after warm-up", decay,
+                     steps - warmup);
+    if (job->optimizer.min_lr > job->optimizer.lr)
+        mistakes_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
+                     "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
+                     job->optimizer.lr);
+}
+
+static void check_batch(struct job_reader *r)
+{
+    int global = r->job->train.global_batch, micro = r->job->train.micro_batch;
+
+    if (global % micro == 0)
+        return;
+    int below = global / micro * micro;
+    const struct yaml_node *node = reader_given(r, "train.global_batch");
+    char hint[64];
+
+    if (below > 0)
+        snprintf(hint, sizeof hint, "%d or %lld", below, (long long)below + micro);
+    else
+        snprintf(hint, sizeof hint, "%d", micro);
+    mistakes_add(&r->mistakes, node ? node : reader_given(r, "train.micro_batch"),
+                 "train.global_batch is %d, not a multiple of micro_batch %d (hint: %s)", global,
+                 micro, hint);
+}
+
+static void check_eval(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    int has_data = job->eval.data || job->eval.split > 0;
+
+    if (job->eval.data && job->eval.split > 0)
+        mistakes_add(&r->mistakes, reader_given(r, "eval.split"),
+                     "eval.split is given together with eval.data (hint: one of them)");
+    if (job->eval.every_steps > 0 && !has_data)
+        mistakes_add(&r->mistakes, reader_given(r, "eval.every_steps"),
+                     "eval.every_steps without text to evaluate on (hint: eval.split: 0.01 or "
+                     "eval.data)");
+    if (job->eval.patience > 0 && job->eval.every_steps == 0)
+        mistakes_add(&r->mistakes, reader_given(r, "eval.early_stop.patience"),
+                     "eval.early_stop without evaluations (hint: eval.every_steps)");
+    if (job->train.hang_abort_seconds > 0 &&
+        job->train.hang_abort_seconds < job->train.hang_seconds)
+        mistakes_add(&r->mistakes, reader_given(r, "train.hang_abort_seconds"),
+                     "train.hang_abort_seconds is %g, less than hang_seconds %g",
+                     job->train.hang_abort_seconds, job->train.hang_seconds);
+}
+
+void reader_check(struct job_reader *r)
+{
+    check_model(r);
+    check_parallel(r);
+    check_batch(r);
+    check_optimizer(r);
+    check_eval(r);
+}

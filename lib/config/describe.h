@@ -1,0 +1,12 @@
+/*
+ * describe.h - the job's fields as a part of a manual page
+ */
+#ifndef CONFIG_DESCRIBE_H
+#define CONFIG_DESCRIBE_H
+
+#include "base/str.h"
+
+/* Every field as .SS and .TP sections of troff, for man/lmtrain-job.5. */
+void job_manual(struct str *out);
+
+#endif

@@ -1,0 +1,227 @@
+/*
+ * fields.c - every field of a job, once
+ */
+#include "config/fields_impl.h"
+
+#include <string.h>
+
+#define AT(member) offsetof(struct job, member)
+#define N_MAX 1000000000.0
+#define N_STEPS_MAX 1e15
+
+static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
+                                       { "layernorm", NORM_LAYER },
+                                       { 0 } };
+static const struct choice positions[] = { { "rope", POSITION_ROPE },
+                                           { "learned", POSITION_LEARNED },
+                                           { 0 } };
+static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
+                                             { "gelu", ACTIVATION_GELU },
+                                             { 0 } };
+static const struct choice dtypes[] = {
+    { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
+};
+static const struct choice sum_dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
+static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
+static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
+                                              { "linear", LR_LINEAR },
+                                              { "cosine", LR_COSINE },
+                                              { "wsd", LR_WSD },
+                                              { 0 } };
+static const struct choice sums[] = { { "auto", GRADIENT_SUM_LATE },
+                                      { "late", GRADIENT_SUM_LATE },
+                                      { "early", GRADIENT_SUM_EARLY },
+                                      { 0 } };
+static const struct choice reductions[] = { { "fixed", REDUCTIONS_FIXED },
+                                            { "fast", REDUCTIONS_FAST },
+                                            { 0 } };
+static const struct choice schedules[] = { { "gpipe", SCHEDULE_GPIPE },
+                                           { "1f1b", SCHEDULE_1F1B },
+                                           { "interleaved", SCHEDULE_INTERLEAVED },
+                                           { 0 } };
+static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
+                                            { "selective", RECOMPUTE_SELECTIVE },
+                                            { "full", RECOMPUTE_FULL },
+                                            { "auto", RECOMPUTE_AUTO },
+                                            { 0 } };
+
+const struct field job_fields[] = {
+    { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
+      .help = "what the model is called in messages and reports" },
+    { "model.vocab_size", FIELD_INT, AT(model.vocab_size), .min = 1, .max = 16777216,
+      .unit = "tokens", .help = "rows of the embedding; at least the tokenizer's" },
+    { "model.hidden_size", FIELD_INT, AT(model.hidden_size), .min = 1, .max = 1048576,
+      .help = "width of the residual stream" },
+    { "model.n_layers", FIELD_INT, AT(model.n_layers), .min = 1, .max = 10000,
+      .help = "transformer blocks" },
+    { "model.n_heads", FIELD_INT, AT(model.n_heads), .min = 1, .max = 65536,
+      .help = "query heads of each block" },
+    { "model.n_kv_heads", FIELD_INT, AT(model.n_kv_heads), .initial = "auto", .word = "auto",
+      .min = 1, .max = 65536, .help = "key and value heads; divides n_heads; auto: n_heads" },
+    { "model.head_dim", FIELD_INT, AT(model.head_dim), .initial = "auto", .word = "auto", .min = 1,
+      .max = 65536, .help = "width of one head; auto: hidden_size / n_heads" },
+    { "model.ffn_size", FIELD_INT, AT(model.ffn_size), .min = 1, .max = 16777216,
+      .help = "width between the two halves of the feed-forward part" },
+    { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help = "rows of the table of learned positions; with rope, how long texts are meant to be" },
+    { "model.norm", FIELD_CHOICE, AT(model.norm), .initial = "rmsnorm", .choices = norms,
+      .help = "normalisation before attention, before the feed-forward part and at the end" },
+    { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
+      .above_min = 1, .help = "added to the variance before its root" },
+    { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope", .choices = positions,
+      .help = "how positions enter: rotary, or a learned table" },
+    { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
+      .above_min = 1, .help = "base of the rotary frequencies" },
+    { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
+      .choices = activations, .help = "of the feed-forward part; gelu is the tanh form" },
+    { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false",
+      .help = "biases on every linear but the head, and on layernorms" },
+    { "model.tied_embeddings", FIELD_BOOL, AT(model.tied_embeddings), .initial = "false",
+      .help = "the head uses the embedding's table" },
+    { "model.dropout", FIELD_FLOAT, AT(model.dropout), .initial = "0.0", .max = 0.9,
+      .help = "after the embedding and on both residual branches" },
+    { "model.attention_dropout", FIELD_FLOAT, AT(model.attention_dropout), .initial = "0.0",
+      .max = 0.9, .help = "on attention probabilities" },
+    { "model.init_std", FIELD_FLOAT, AT(model.init_std), .initial = "0.02", .max = 1,
+      .above_min = 1,
+      .help = "standard deviation of initial weights; residual projections divide it by "
+              "sqrt(2 n_layers)" },
+
+    { "data.train", FIELD_DATASETS, AT(data.train),
+      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}" },
+    { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
+      .help = "folder with tokenizer.json; needed to generate samples and to export" },
+    { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },
+
+    { "train.steps", FIELD_I64, AT(train.steps), .min = 1, .max = N_STEPS_MAX,
+      .help = "updates of the parameters" },
+    { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "64", .min = 1,
+      .max = N_MAX, .unit = "sequences",
+      .help = "sequences a step over all ranks; a multiple of micro_batch * dp" },
+    { "train.micro_batch", FIELD_INT, AT(train.micro_batch), .initial = "auto", .word = "auto",
+      .min = 1, .max = N_MAX, .unit = "sequences",
+      .help = "sequences a rank computes at a time; auto: the largest of 4, 2, 1 that divides "
+              "global_batch" },
+    { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = dtypes,
+      .help = "of weights and activations; masters and optimizer states are fp32" },
+    { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
+      .choices = sum_dtypes, .help = "of gradient accumulators" },
+    { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
+      .help = "of initial weights, data order and dropout" },
+    { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,
+      .unit = "steps", .help = "how often a line of metrics is written" },
+    { "train.max_skipped", FIELD_INT, AT(train.max_skipped), .initial = "10", .max = N_MAX,
+      .unit = "steps", .help = "non-finite steps in a row that are skipped before the job fails" },
+    { "train.hang_seconds", FIELD_FLOAT, AT(train.hang_seconds), .initial = "120.0", .max = 1e9,
+      .above_min = 1, .unit = "seconds",
+      .help = "a rank without progress for so long is reported" },
+    { "train.hang_abort_seconds", FIELD_FLOAT, AT(train.hang_abort_seconds), .initial = "1800.0",
+      .max = 1e9, .unit = "seconds", .help = "and for so long ends the job; 0: never" },
+
+    { "eval.every_steps", FIELD_I64, AT(eval.every_steps), .initial = "0", .max = N_STEPS_MAX,
+      .unit = "steps", .help = "how often held-out loss is measured; 0: only at the end" },
+    { "eval.data", FIELD_TEXT, AT(eval.data), .initial = "",
+      .help = "prefix of a held-out .bin/.idx pair; not together with split" },
+    { "eval.split", FIELD_FLOAT, AT(eval.split), .initial = "0.0", .max = 0.5,
+      .help = "share of the training samples that is held out; 0: none" },
+    { "eval.batches", FIELD_INT, AT(eval.batches), .initial = "0", .max = N_MAX,
+      .unit = "global batches", .help = "at most so many an evaluation; 0: all" },
+    { "eval.early_stop.patience", FIELD_INT, AT(eval.patience), .initial = "0", .max = N_MAX,
+      .unit = "evaluations",
+      .help = "evaluations without a better loss after which training stops; 0: never" },
+
+    { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
+      .help = "AdamW with decoupled decay; vectors are not decayed" },
+    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "3.0e-4", .max = 100,
+      .above_min = 1, .help = "learning rate after warm-up" },
+    { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
+      .word_value = -1, .max = 100, .help = "learning rate at the last step; auto: a tenth of lr" },
+    { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",
+      .choices = lr_schedules,
+      .help = "from lr to min_lr; wsd holds lr and falls linearly in the last decay_steps" },
+    { "optimizer.warmup_steps", FIELD_I64, AT(optimizer.warmup_steps), .initial = "auto",
+      .word = "auto", .word_value = -1, .max = N_STEPS_MAX, .unit = "steps",
+      .help = "linear rise to lr; auto: a fiftieth of train.steps, at most 2000" },
+    { "optimizer.decay_steps", FIELD_I64, AT(optimizer.decay_steps), .initial = "auto",
+      .word = "auto", .min = 1, .max = N_STEPS_MAX, .unit = "steps",
+      .help = "length of wsd's last part; auto: a fifth of train.steps" },
+    { "optimizer.beta1", FIELD_FLOAT, AT(optimizer.beta1), .initial = "0.9", .max = 0.9999999,
+      .help = "decay of the first moment" },
+    { "optimizer.beta2", FIELD_FLOAT, AT(optimizer.beta2), .initial = "0.95", .max = 0.9999999,
+      .help = "decay of the second moment" },
+    { "optimizer.eps", FIELD_FLOAT, AT(optimizer.eps), .initial = "1.0e-8", .max = 1,
+      .above_min = 1, .help = "added to the root of the second moment" },
+    { "optimizer.weight_decay", FIELD_FLOAT, AT(optimizer.weight_decay), .initial = "0.1",
+      .max = 100, .help = "decoupled, times the learning rate" },
+    { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
+      .help = "largest global gradient norm; 0: no clipping" },
+
+    { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
+      .help = "processes; auto: one per GPU, or one on a machine without" },
+    { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
+      .help = "threads of each rank; auto: its share of the cores" },
+
+    { "parallel.tp", FIELD_INT, AT(parallel.tp), .initial = "1", .min = 1, .max = 65536,
+      .help = "tensor parallel degree" },
+    { "parallel.pp", FIELD_INT, AT(parallel.pp), .initial = "1", .min = 1, .max = 65536,
+      .help = "pipeline parallel degree" },
+    { "parallel.dp", FIELD_INT, AT(parallel.dp), .initial = "auto", .word = "auto", .min = 1,
+      .max = 1000000, .given_offset = AT(parallel.dp_given),
+      .help = "data parallel degree; auto: ranks / (tp * pp * cp)" },
+    { "parallel.cp", FIELD_INT, AT(parallel.cp), .initial = "1", .min = 1, .max = 65536,
+      .help = "context parallel degree" },
+    { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
+      .help = "expert parallel degree; divides dp * cp" },
+    { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
+      .help = "what is sharded over dp: 1 optimizer states, 2 and gradients, 3 and parameters" },
+    { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
+      .choices = schedules, .help = "order of micro-batches in a pipeline" },
+    { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
+      .help = "with tp, norms and residuals are split along tokens" },
+    { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",
+      .choices = sums, .given_offset = AT(parallel.gradient_sum_given),
+      .help = "late: micro-batches first, then ranks; early: ranks first; auto: late for zero 0 "
+              "and 1, early for 2 and 3" },
+    { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
+      .choices = reductions,
+      .help = "fixed: sums over ranks are the same bits each time; fast: as the library likes" },
+    { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
+      .max = 65536, .unit = "MiB", .help = "gradients that are reduced together" },
+
+    { "recompute", FIELD_CHOICE, AT(recompute), .initial = "none", .choices = recomputes,
+      .help = "activations that are computed again in the backward instead of kept" },
+
+    { "checkpoint.every_steps", FIELD_I64, AT(checkpoint.every_steps), .initial = "0",
+      .max = N_STEPS_MAX, .unit = "steps", .help = "how often; 0: only at the end" },
+    { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
+      .help = "newest checkpoints that are kept; 0: all" },
+
+    { "output", FIELD_TEXT, AT(output), .initial = "",
+      .help = "run folder; by default runs/ and the job file's name" },
+
+    { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
+      .help = "values become NaN when they are no longer needed, to find reads of dead memory" },
+};
+
+const int n_job_fields = (int)(sizeof job_fields / sizeof *job_fields);
+
+const struct field *field_find(const char *key)
+{
+    for (int i = 0; i < n_job_fields; i++)
+        if (!strcmp(job_fields[i].key, key))
+            return &job_fields[i];
+    return NULL;
+}
+
+int field_is_group(const char *group)
+{
+    size_t length = strlen(group);
+
+    for (int i = 0; i < n_job_fields; i++)
+        if (!strncmp(job_fields[i].key, group, length) && job_fields[i].key[length] == '.')
+            return 1;
+    return 0;
+}

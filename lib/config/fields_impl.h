@@ -1,0 +1,84 @@
+/*
+ * fields_impl.h - the table of a job's fields, and the reading and writing of one value
+ *
+ * A row says all that is known about a field. To add a field: a member in struct job, a row in
+ * fields.c, and if it depends on others a check in check.c. Parsing, printing, explaining, the man page
+ * and the JSON Schema follow from the row.
+ */
+#ifndef CONFIG_FIELDS_IMPL_H
+#define CONFIG_FIELDS_IMPL_H
+
+#include <stddef.h>
+
+#include "base/yaml.h"
+#include "config/job.h"
+#include "config/mistakes_impl.h"
+
+enum field_type {
+    FIELD_INT,          /* int */
+    FIELD_I64,          /* int64_t */
+    FIELD_U64,          /* uint64_t, at most INT64_MAX */
+    FIELD_FLOAT,        /* double */
+    FIELD_BOOL,         /* int */
+    FIELD_TEXT,         /* const char * */
+    FIELD_CHOICE,       /* an enum */
+    FIELD_WORD,         /* const char *, one of choices */
+    FIELD_NAME,         /* char[128] */
+    FIELD_DATASETS,     /* data.train: a path, or a list of paths and {path, weight} */
+};
+
+struct choice {
+    const char *word;
+    int value;
+};
+
+struct field {
+    const char *key;            /* "train.steps"; the fields of a group stand together */
+    enum field_type type;
+    size_t offset;              /* in struct job */
+    const char *initial;        /* default as YAML; NULL: must be given; "": none */
+    double min, max;            /* numbers */
+    int above_min;              /* min itself is out of range */
+    const char *unit;           /* or NULL */
+    const char *help;           /* a sentence without a full stop */
+    const struct choice *choices; /* ended by word NULL */
+    const char *word;           /* "auto", if that may stand for a number */
+    int word_value;             /* what is stored for the word */
+    size_t given_offset;        /* an int that is 1 if the value is given and not auto; 0: none */
+};
+
+extern const struct field job_fields[];
+extern const int n_job_fields;
+
+/* A field by its whole key, or NULL. */
+const struct field *field_find(const char *key);
+
+/* The whole key of the field that a wrong key most likely meant, or NULL. */
+const char *field_suggest(const char *key);
+
+/* Whether some field's key begins with "GROUP.". */
+int field_is_group(const char *group);
+
+/*
+ * Set the field in the job from a node. A value of the wrong type or out of range is put down in
+ * mistakes, and the job is left as it was. Returns 0 or -1.
+ */
+int field_set(const struct field *field, struct job *job, const struct yaml_node *node,
+              struct mistakes *mistakes);
+
+/* Set every field to its default; those that must be given stay zero. */
+void field_set_defaults(struct job *job, struct arena *arena);
+
+/* The field's value as YAML flow text; *out grows. */
+void field_print(const struct field *field, const struct job *job, struct str *out);
+
+/* Text as a YAML scalar: plain if it can be, else in double quotes; "${" is written "$${". */
+void field_print_text(struct str *out, const char *text);
+
+/* The shortest decimal that reads back to the same double. */
+void field_print_float(struct str *out, double value);
+
+/* "a whole number, 1 to 10", "true or false", "one of fp32, bf16": what may be written. */
+void field_print_range(const struct field *field, struct str *out);
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * hf_config.c - a model's shape from the config.json of a Hugging Face folder
+ *
+ * Values go through the table of fields like those of YAML, so ranges and messages are the same.
+ * Both spellings are read: transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). What
+ * would silently be another model (a family, an activation, a rope scaling that we lack) is refused
+ * by name.
+ */
+#include <cjson/cJSON.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "config/read_impl.h"
+
+#define CONFIG_MAX_BYTES ((size_t)4 << 20)
+
+struct hf_field {
+    const char *theirs;
+    const char *ours;
+    const char *initial; /* what transformers takes if it is absent; NULL: must be there */
+};
+
+struct hf_reader {
+    struct job_reader *job;
+    const char *path;
+    const cJSON *json;
+    int failed;
+};
+
+/* The shape fields of each family; the flags and choices are in take_llama and take_gpt2. */
+static const struct hf_field llama_fields[] = {
+    { "vocab_size", "model.vocab_size", NULL },
+    { "hidden_size", "model.hidden_size", NULL },
+    { "num_hidden_layers", "model.n_layers", NULL },
+    { "num_attention_heads", "model.n_heads", NULL },
+    { "num_key_value_heads", "model.n_kv_heads", "auto" },
+    { "head_dim", "model.head_dim", "auto" },
+    { "intermediate_size", "model.ffn_size", NULL },
+    { "max_position_embeddings", "model.max_seq_len", "2048" },
+    { "rms_norm_eps", "model.norm_eps", "1.0e-6" },
+    { "initializer_range", "model.init_std", "0.02" },
+    { "attention_dropout", "model.attention_dropout", "0.0" },
+    { "tie_word_embeddings", "model.tied_embeddings", "false" },
+};
+
+static const struct hf_field gpt2_fields[] = {
+    { "vocab_size", "model.vocab_size", NULL },
+    { "n_embd", "model.hidden_size", NULL },
+    { "n_layer", "model.n_layers", NULL },
+    { "n_head", "model.n_heads", NULL },
+    { "n_positions", "model.max_seq_len", "1024" },
+    { "layer_norm_epsilon", "model.norm_eps", "1.0e-5" },
+    { "initializer_range", "model.init_std", "0.02" },
+    { "resid_pdrop", "model.dropout", "0.1" },
+    { "attn_pdrop", "model.attention_dropout", "0.1" },
+    { "tie_word_embeddings", "model.tied_embeddings", "true" },
+};
+
+static void refuse(struct hf_reader *h, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void refuse(struct hf_reader *h, const char *format, ...)
+{
+    struct yaml_node here = { .source = h->path };
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    mistakes_add(&h->job->mistakes, &here, "%s", text);
+    h->failed = 1;
+}
+
+/* The member, or NULL if it is absent or null. */
+static const cJSON *member(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+    return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+/* A JSON scalar in the words of YAML, or NULL for an object or array. */
+static const char *scalar_text(struct hf_reader *h, const cJSON *item)
+{
+    struct str text = { 0 };
+    const char *result;
+
+    if (cJSON_IsBool(item))
+        return cJSON_IsTrue(item) ? "true" : "false";
+    if (cJSON_IsString(item))
+        return arena_strdup(h->job->arena, item->valuestring);
+    if (!cJSON_IsNumber(item))
+        return NULL;
+    double value = item->valuedouble;
+    if (value >= -1e15 && value <= 1e15 && value == (double)(int64_t)value)
+        str_printf(&text, "%lld", (long long)value);
+    else
+        field_print_float(&text, value);
+    result = arena_strdup(h->job->arena, str_text(&text));
+    str_release(&text);
+    return result;
+}
+
+static void set(struct hf_reader *h, const char *ours, const char *text, int plain)
+{
+    const struct field *field = field_find(ours);
+    struct yaml_node *node = arena_new(h->job->arena, struct yaml_node);
+
+    CHECK(field);
+    *node =
+        (struct yaml_node){ .kind = YAML_SCALAR, .plain = plain, .text = text, .source = h->path };
+    if (field_set(field, h->job->job, node, &h->job->mistakes))
+        h->failed = 1;
+    h->job->given[field - job_fields] = node;
+}
+
+static void take_fields(struct hf_reader *h, const struct hf_field *fields, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const cJSON *item = member(h->json, fields[i].theirs);
+        const char *text = item ? scalar_text(h, item) : fields[i].initial;
+
+        if (!text)
+            refuse(h, "%s is %s", fields[i].theirs, item ? "a list or an object" : "missing");
+        else
+            set(h, fields[i].ours, text, !cJSON_IsString(item));
+    }
+}
+
+/* A flag of theirs, or initial if absent. */
+static int flag(const struct hf_reader *h, const char *name, int initial)
+{
+    const cJSON *item = member(h->json, name);
+
+    return item ? cJSON_IsTrue(item) : initial;
+}
+
+static void take_activation(struct hf_reader *h, const char *name, const char *const *allowed,
+                            int n_allowed, const char *initial)
+{
+    const cJSON *item = member(h->json, name);
+    const char *text = item ? scalar_text(h, item) : initial;
+
+    for (int i = 0; text && i < n_allowed; i++)
+        if (!strcmp(text, allowed[i]))
+            return;
+    refuse(h, "%s is %.64s, which lmtrain does not have (hint: %s)", name, text ? text : "no text",
+           allowed[0]);
+}
+
+static void take_rope(struct hf_reader *h)
+{
+    const cJSON *parameters = member(h->json, "rope_parameters");
+    const cJSON *scaling = member(h->json, "rope_scaling");
+    const cJSON *theta = member(h->json, "rope_theta");
+    const cJSON *both[] = { parameters, scaling };
+
+    for (int i = 0; i < 2; i++) {
+        const cJSON *type = both[i] ? member(both[i], "rope_type") : NULL;
+
+        if (both[i] && !type)
+            type = member(both[i], "type");
+        if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "default") != 0))
+            refuse(h, "rope scaling %.64s is not built yet",
+                   cJSON_IsString(type) ? type->valuestring : "of an unknown kind");
+        else if (both[i] && i == 1 && !type)
+            refuse(h, "rope_scaling without a type");
+    }
+    if (parameters && member(parameters, "rope_theta"))
+        theta = member(parameters, "rope_theta");
+    if (parameters && member(parameters, "partial_rotary_factor"))
+        refuse(h, "partial_rotary_factor is not built yet");
+    const char *text = theta ? scalar_text(h, theta) : "10000.0";
+    if (text)
+        set(h, "model.rope_theta", text, 1);
+    else
+        refuse(h, "rope_theta is not a number");
+}
+
+static void take_llama(struct hf_reader *h)
+{
+    static const char *const silu[] = { "silu", "swish" };
+    int attention_bias = flag(h, "attention_bias", 0), mlp_bias = flag(h, "mlp_bias", 0);
+
+    take_fields(h, llama_fields, sizeof llama_fields / sizeof *llama_fields);
+    take_activation(h, "hidden_act", silu, 2, "silu");
+    take_rope(h);
+    if (attention_bias != mlp_bias)
+        refuse(h, "attention_bias without mlp_bias (or the reverse) is not built yet");
+    set(h, "model.bias", attention_bias ? "true" : "false", 1);
+    set(h, "model.norm", "rmsnorm", 1);
+    set(h, "model.position", "rope", 1);
+    set(h, "model.activation", "swiglu", 1);
+    set(h, "model.dropout", "0.0", 1);
+}
+
+static void take_gpt2(struct hf_reader *h)
+{
+    static const char *const tanh_gelu[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
+    const cJSON *inner = member(h->json, "n_inner"), *width = member(h->json, "n_embd");
+    const cJSON *after_embedding = member(h->json, "embd_pdrop");
+
+    take_fields(h, gpt2_fields, sizeof gpt2_fields / sizeof *gpt2_fields);
+    take_activation(h, "activation_function", tanh_gelu, 3, "gelu_new");
+    if (inner && scalar_text(h, inner))
+        set(h, "model.ffn_size", scalar_text(h, inner), 1);
+    else if (cJSON_IsNumber(width))
+        set(h, "model.ffn_size",
+            arena_printf(h->job->arena, "%.0f", 4 * cJSON_GetNumberValue(width)), 1);
+    if (!h->failed && (after_embedding ? cJSON_GetNumberValue(after_embedding) : 0.1) !=
+                          h->job->job->model.dropout)
+        refuse(h, "embd_pdrop differs from resid_pdrop, lmtrain has one dropout for both");
+    if (flag(h, "scale_attn_by_inverse_layer_idx", 0) || !flag(h, "scale_attn_weights", 1))
+        refuse(h, "attention is scaled otherwise than by 1/sqrt(head_dim): not built yet");
+    if (flag(h, "add_cross_attention", 0))
+        refuse(h, "add_cross_attention is not built");
+    set(h, "model.bias", "true", 1);
+    set(h, "model.n_kv_heads", "auto", 1);
+    set(h, "model.head_dim", "auto", 1);
+    set(h, "model.norm", "layernorm", 1);
+    set(h, "model.position", "learned", 1);
+    set(h, "model.activation", "gelu", 1);
+}
+
+static void take_family(struct hf_reader *h)
+{
+    const cJSON *type = member(h->json, "model_type");
+
+    if (!cJSON_IsObject(h->json))
+        refuse(h, "not a JSON object");
+    else if (!cJSON_IsString(type))
+        refuse(h, "model_type is missing (hint: llama or gpt2)");
+    else if (!strcmp(type->valuestring, "llama"))
+        take_llama(h);
+    else if (!strcmp(type->valuestring, "gpt2"))
+        take_gpt2(h);
+    else
+        refuse(h, "model_type is %.64s, not built yet (hint: llama or gpt2)", type->valuestring);
+}
+
+int hf_config_read(struct job_reader *r, const struct yaml_node *node, const char *folder)
+{
+    const char *path = arena_printf(r->arena, "%s/config.json", folder);
+    char *text;
+    size_t n_bytes;
+    struct err err;
+
+    if (file_read(path, CONFIG_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, &err))
+        return mistakes_add(&r->mistakes, node, "%s", err.text);
+    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    struct hf_reader h = { .job = r, .path = path, .json = json };
+    if (json)
+        take_family(&h);
+    else
+        refuse(&h, "not valid JSON");
+    cJSON_Delete(json);
+    free(text);
+    return h.failed ? -1 : 0;
+}

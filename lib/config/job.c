@@ -1,0 +1,165 @@
+/*
+ * job.c - reading a job file
+ *
+ * File and overrides become one tree; the tree's leaves are set one by one from the table; then
+ * what was left out is derived, and fields are held against each other. Each stage puts its
+ * mistakes down and goes on as long as what follows still makes sense.
+ */
+#include "config/job.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/read_impl.h"
+#include "config/tree_impl.h"
+
+#define MAX_OPEN_GROUPS 64
+
+struct open_map {
+    const struct yaml_node *map;
+    const char *prefix; /* "" or "train" */
+};
+
+void job_note(struct job *job, struct arena *arena, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    CHECK(job->n_notes < JOB_MAX_NOTES);
+    job->notes[job->n_notes++] = arena_strdup(arena, text);
+}
+
+const struct yaml_node *reader_given(const struct job_reader *r, const char *key)
+{
+    const struct field *field = field_find(key);
+
+    CHECK(field);
+    return r->given[field - job_fields];
+}
+
+static void take_field(struct job_reader *r, const struct field *field,
+                       const struct yaml_node *node)
+{
+    if (!strcmp(field->key, "recompute") && node->kind == YAML_MAP) {
+        mistakes_add(&r->mistakes, node,
+                     "recompute by a list of values is not built yet "
+                     "(hint: none, selective or full)");
+        return;
+    }
+    if (!field_set(field, r->job, node, &r->mistakes))
+        r->given[field - job_fields] = node;
+    else if (!r->given[field - job_fields])
+        r->given[field - job_fields] = node; /* wrong, but not missing */
+}
+
+/* Whether a group's value was something else than a map, which is then dealt with. */
+static int is_group_word(struct job_reader *r, const struct yaml_node *node, const char *key)
+{
+    if (node->kind == YAML_MAP)
+        return 0;
+    if (yaml_is_null(node))
+        return 1;
+    if (!strcmp(key, "parallel") && node->kind == YAML_SCALAR && !strcmp(node->text, "auto"))
+        return 1;
+    mistakes_add(
+        &r->mistakes, node, "%s is %s%.64s%s, not a map of fields (hint: %s: {KEY: VALUE})", key,
+        node->kind == YAML_LIST ? "a list" : "\"", node->kind == YAML_LIST ? "" : node->text,
+        node->kind == YAML_LIST ? "" : "\"", key);
+    return 1;
+}
+
+void reader_take_map(struct job_reader *r, const struct yaml_node *map, const char *prefix)
+{
+    struct open_map open[MAX_OPEN_GROUPS];
+    int n_open = 0;
+
+    open[n_open++] = (struct open_map){ map, prefix };
+    while (n_open > 0) {
+        struct open_map now = open[--n_open];
+
+        for (const struct yaml_node *node = now.map->first; node; node = node->next) {
+            const char *key =
+                *now.prefix ? arena_printf(r->arena, "%s.%s", now.prefix, node->key) : node->key;
+            const struct field *field = field_find(key);
+
+            if (!strcmp(key, "model"))
+                reader_take_model(r, node);
+            else if (field)
+                take_field(r, field, node);
+            else if (!field_is_group(key))
+                reader_add_unknown(r, node, key);
+            else if (!is_group_word(r, node, key)) {
+                CHECK(n_open < MAX_OPEN_GROUPS);
+                open[n_open++] = (struct open_map){ node, key };
+            }
+        }
+    }
+}
+
+static void check_missing(struct job_reader *r)
+{
+    int has_model = 0;
+
+    for (int i = 0; i < n_job_fields; i++)
+        has_model |= r->given[i] && str_starts_with(job_fields[i].key, "model.");
+    if (!has_model && !r->model_failed)
+        mistakes_add(
+            &r->mistakes, NULL,
+            "model is missing (hint: a name such as llama-100m, a folder with config.json, "
+            "or fields)");
+    for (int i = 0; i < n_job_fields; i++) {
+        int of_model = str_starts_with(job_fields[i].key, "model.");
+
+        if (job_fields[i].initial || r->given[i] || (of_model && (!has_model || r->model_failed)))
+            continue;
+        mistakes_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,
+                     job_fields[i].help);
+    }
+}
+
+static void read_root(struct job_reader *r, struct yaml_node *root)
+{
+    if (root->kind != YAML_MAP) {
+        mistakes_add(&r->mistakes, root,
+                     "a job is a map of fields (hint: model, data and "
+                     "train.steps are needed)");
+        return;
+    }
+    tree_expand(root, &r->mistakes);
+    reader_take_map(r, root, "");
+    check_missing(r);
+    if (r->mistakes.n > 0)
+        return;
+    reader_derive(r);
+    if (r->mistakes.n == 0)
+        reader_check(r);
+}
+
+int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
+             struct arena *arena, struct err *err)
+{
+    struct yaml_node *root = yaml_read(path, arena, err);
+
+    if (!root)
+        return -1;
+    struct job result = { .source = arena_strdup(arena, path),
+                          .notes = arena_array(arena, const char *, JOB_MAX_NOTES) };
+    struct job_reader r = { .job = &result,
+                            .arena = arena,
+                            .mistakes = { .arena = arena, .source = result.source },
+                            .given = arena_array(arena, const struct yaml_node *, n_job_fields) };
+
+    field_set_defaults(&result, arena);
+    for (int i = 0; i < n_overrides; i++)
+        tree_override(root, overrides[i], &r.mistakes);
+    read_root(&r, root);
+    if (mistakes_tell(&r.mistakes, err))
+        return -1;
+    result.n_read_notes = result.n_notes;
+    *job = result;
+    return 0;
+}

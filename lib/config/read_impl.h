@@ -1,0 +1,49 @@
+/*
+ * read_impl.h - what the parts of job_read share
+ */
+#ifndef CONFIG_READ_IMPL_H
+#define CONFIG_READ_IMPL_H
+
+#include "config/fields_impl.h"
+#include "config/mistakes_impl.h"
+
+#define JOB_MAX_NOTES 48
+
+struct job_reader {
+    struct job *job;
+    struct arena *arena;
+    struct mistakes mistakes;
+    const struct yaml_node **given;     /* by index in job_fields: the node it came from, or NULL */
+    int model_failed;                   /* said so already: its missing fields are no news */
+};
+
+/* The node that a field was given by, or NULL. The key must be a field's. */
+const struct yaml_node *reader_given(const struct job_reader *reader, const char *key);
+
+/* Read a map of fields whose keys begin with prefix ("" or "model"); "model" itself only in a job. */
+void reader_take_map(struct job_reader *reader, const struct yaml_node *map, const char *prefix);
+
+/* The value of the key model: a name, a HF folder, or a map of fields with an optional from. */
+void reader_take_model(struct job_reader *reader, const struct yaml_node *node);
+
+/*
+ * Fill the model from the config.json of a HF folder; given says at which node that was asked for.
+ * Families and features that lmtrain does not have are mistakes that name them. Returns 0 or -1.
+ */
+int hf_config_read(struct job_reader *reader, const struct yaml_node *node, const char *folder);
+
+/* Fill the fields that follow from others, with a note each, then hold fields against each other. */
+void reader_derive(struct job_reader *reader);
+void reader_check(struct job_reader *reader);
+
+/* Put down that a key is unknown, with what was probably meant. */
+void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);
+
+/* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
+const char *alias_find(const char *leaf);
+
+/* Add a note on a derived value. */
+void job_note(struct job *job, struct arena *arena, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

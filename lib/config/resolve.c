@@ -1,0 +1,118 @@
+/*
+ * resolve.c - what depends on the number of ranks, and what cannot be run yet
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/read_impl.h"
+
+/* Fill dp from the ranks, or hold it against them. */
+static int derive_dp(struct job *job, int world_size, struct arena *arena, struct err *err)
+{
+    int tp = job->parallel.tp, pp = job->parallel.pp, cp = job->parallel.cp;
+    int64_t others = (int64_t)tp * pp * cp;
+
+    if (!job->parallel.dp_given) {
+        if (world_size % others != 0)
+            return err_set(err, ERR_CONFIG,
+                           "%s: %d ranks are not a multiple of parallel tp %d * pp %d * cp %d "
+                           "(hint: %lld ranks)",
+                           job->source, world_size, tp, pp, cp,
+                           (long long)((world_size / others + 1) * others));
+        job->parallel.dp = (int)(world_size / others);
+        job_note(job, arena, "parallel.dp = %d (auto: %d ranks / (tp %d * pp %d * cp %d))",
+                 job->parallel.dp, world_size, tp, pp, cp);
+        return 0;
+    }
+    if (others * job->parallel.dp != world_size)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel tp %d * pp %d * cp %d * dp %d is %lld, but there %s %d rank%s "
+                       "(hint: ranks: %lld, or dp: auto)",
+                       job->source, tp, pp, cp, job->parallel.dp,
+                       (long long)others * job->parallel.dp, world_size == 1 ? "is" : "are",
+                       world_size, world_size == 1 ? "" : "s",
+                       (long long)others * job->parallel.dp);
+    return 0;
+}
+
+static int derive_micro_batches(struct job *job, struct arena *arena, struct err *err)
+{
+    int global = job->train.global_batch;
+    int64_t unit = (int64_t)job->train.micro_batch * job->parallel.dp;
+
+    if (global % unit != 0) {
+        int64_t below = global / unit * unit;
+        char hint[80];
+
+        if (below > 0)
+            snprintf(hint, sizeof hint, "%lld or %lld", (long long)below,
+                     (long long)(below + unit));
+        else
+            snprintf(hint, sizeof hint, "%lld", (long long)unit);
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: train.global_batch is %d, not a multiple of micro_batch %d * dp %d = %lld "
+            "(hint: %s)",
+            job->source, global, job->train.micro_batch, job->parallel.dp, (long long)unit, hint);
+    }
+    job->n_micro_batches = (int)(global / unit);
+    job_note(job, arena, "n_micro_batches = %d (global_batch %d / (micro_batch %d * dp %d))",
+             job->n_micro_batches, global, job->train.micro_batch, job->parallel.dp);
+    return 0;
+}
+
+int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err)
+{
+    struct job result = *job;
+
+    CHECK(world_size >= 1);
+    result.notes = arena_array(arena, const char *, JOB_MAX_NOTES);
+    memcpy(result.notes, job->notes, sizeof *job->notes * (size_t)job->n_read_notes);
+    result.n_notes = job->n_read_notes;
+    result.world_size = world_size;
+    if (derive_dp(&result, world_size, arena, err) || derive_micro_batches(&result, arena, err))
+        return -1;
+    if (!result.parallel.gradient_sum_given) {
+        result.parallel.gradient_sum =
+            result.parallel.zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
+        job_note(&result, arena, "parallel.gradient_sum = %s (auto: zero %d)",
+                 result.parallel.zero >= 2 ? "early" : "late", result.parallel.zero);
+    }
+    *job = result;
+    return 0;
+}
+
+int job_check_built(const struct job *job, struct err *err)
+{
+    const struct {
+        int is_wanted;
+        const char *text;
+    } gaps[] = {
+        { job->parallel.tp > 1, "parallel.tp above 1" },
+        { job->parallel.pp > 1, "parallel.pp above 1" },
+        { job->parallel.cp > 1, "parallel.cp above 1" },
+        { job->parallel.ep > 1, "parallel.ep above 1" },
+        { job->parallel.zero > 0, "parallel.zero above 0" },
+        { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
+        { job->train.dtype == DTYPE_F16, "train.dtype fp16" },
+        { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
+        { job->recompute == RECOMPUTE_AUTO, "recompute auto" },
+    };
+    char text[512];
+    size_t used = 0;
+
+    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
+        if (gaps[i].is_wanted)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? ", " : "",
+                                     gaps[i].text);
+    if (used == 0)
+        return 0;
+    return err_set(err, ERR_CONFIG, "%s: not built yet: %s", job->source, text);
+}
+
+int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err)
+{
+    if (job_derive(job, world_size, arena, err))
+        return -1;
+    return job_check_built(job, err);
+}

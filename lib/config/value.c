@@ -1,0 +1,475 @@
+/*
+ * value.c - one value of a field, from YAML and back
+ *
+ * The scalars are those of YAML 1.2's core schema, chosen by the field's type and not by their
+ * look: only true and false are booleans, 3e-4 is a number, and a text field takes 007 or no as
+ * text.
+ */
+#include "config/fields_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+
+static int wrong(struct mistakes *m, const struct field *f, const struct yaml_node *node,
+                 const char *hint)
+{
+    struct str range = { 0 };
+    char shown[96];
+
+    field_print_range(f, &range);
+    if (node->kind != YAML_SCALAR)
+        snprintf(shown, sizeof shown, "a %s", node->kind == YAML_MAP ? "map" : "list");
+    else if (yaml_is_null(node))
+        snprintf(shown, sizeof shown, "empty");
+    else
+        snprintf(shown, sizeof shown, node->plain ? "%.80s" : "\"%.80s\"", node->text);
+    if (hint)
+        mistakes_add(m, node, "%s is %s, not %s (hint: %s)", f->key, shown, str_text(&range), hint);
+    else
+        mistakes_add(m, node, "%s is %s, not %s", f->key, shown, str_text(&range));
+    str_release(&range);
+    return -1;
+}
+
+static int in_range(const struct field *f, double value)
+{
+    return value >= f->min && value <= f->max && !(f->above_min && value <= f->min);
+}
+
+static void store_number(const struct field *f, struct job *job, double value, int64_t whole,
+                         int given)
+{
+    char *at = (char *)job + f->offset;
+
+    if (f->given_offset)
+        *(int *)((char *)job + f->given_offset) = given;
+    if (f->type == FIELD_FLOAT)
+        *(double *)at = value;
+    else if (f->type == FIELD_INT)
+        *(int *)at = (int)whole;
+    else if (f->type == FIELD_I64)
+        *(int64_t *)at = whole;
+    else
+        *(uint64_t *)at = (uint64_t)whole;
+}
+
+/* What was probably meant by text that is no number, or NULL. */
+static const char *number_hint(const struct field *f, const struct yaml_node *node, char *buffer,
+                               size_t size)
+{
+    int64_t whole;
+    double value;
+
+    if (node->kind != YAML_SCALAR)
+        return NULL;
+    if (str_to_f64(node->text, &value) || (f->type == FIELD_FLOAT && node->plain))
+        return NULL;
+    if (f->type == FIELD_FLOAT || (!node->plain && !str_to_i64(node->text, &whole)))
+        snprintf(buffer, size, "%.32s without quotes", node->text);
+    else if (fabs(value) < 1e15 && value == floor(value))
+        snprintf(buffer, size, "%.0f", value);
+    else
+        return NULL;
+    return buffer;
+}
+
+static int set_number(const struct field *f, struct job *job, const struct yaml_node *node,
+                      struct mistakes *m)
+{
+    int64_t whole = 0;
+    double value = 0;
+    char hint[64];
+
+    if (node->kind == YAML_SCALAR && f->word && !strcmp(node->text, f->word)) {
+        store_number(f, job, f->word_value, f->word_value, 0);
+        return 0;
+    }
+    int bad = node->kind != YAML_SCALAR || !node->plain;
+    if (!bad && f->type == FIELD_FLOAT) {
+        bad = str_to_f64(node->text, &value);
+    } else if (!bad) {
+        bad = str_to_i64(node->text, &whole);
+        value = (double)whole;
+    }
+    if (bad)
+        return wrong(m, f, node, number_hint(f, node, hint, sizeof hint));
+    if (!in_range(f, value))
+        return wrong(m, f, node, NULL);
+    store_number(f, job, value, whole, 1);
+    return 0;
+}
+
+static int set_bool(const struct field *f, struct job *job, const struct yaml_node *node,
+                    struct mistakes *m)
+{
+    static const char *const words[][2] = {
+        { "yes", "true" },
+        { "on", "true" },
+        { "y", "true" },
+        { "1", "true" },
+        { "no", "false" },
+        { "off", "false" },
+        { "n", "false" },
+        { "0", "false" },
+        { "true", "true without quotes" },
+        { "false", "false without quotes" },
+    };
+    static const char *const literals[][3] = { { "false", "False", "FALSE" },
+                                               { "true", "True", "TRUE" } };
+
+    if (node->kind != YAML_SCALAR)
+        return wrong(m, f, node, NULL);
+    for (int value = 0; node->plain && value < 2; value++)
+        for (int i = 0; i < 3; i++)
+            if (!strcmp(node->text, literals[value][i])) {
+                *(int *)((char *)job + f->offset) = value;
+                return 0;
+            }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(node->text, words[i][0]))
+            return wrong(m, f, node, words[i][1]);
+    return wrong(m, f, node, NULL);
+}
+
+static const char *nearest_choice(const struct choice *choices, const char *text)
+{
+    const char *words[16];
+    int n = 0;
+
+    for (; choices[n].word; n++) {
+        CHECK(n < 16);
+        words[n] = choices[n].word;
+    }
+    return str_nearest(text, words, n);
+}
+
+static int set_choice(const struct field *f, struct job *job, const struct yaml_node *node,
+                      struct mistakes *m)
+{
+    char *at = (char *)job + f->offset;
+
+    if (node->kind != YAML_SCALAR)
+        return wrong(m, f, node, NULL);
+    for (const struct choice *c = f->choices; c->word; c++) {
+        if (strcmp(node->text, c->word) != 0)
+            continue;
+        if (f->type == FIELD_WORD)
+            *(const char **)at = c->word;
+        else
+            *(int *)at = c->value;
+        if (f->given_offset)
+            *(int *)((char *)job + f->given_offset) = strcmp(c->word, "auto") != 0;
+        return 0;
+    }
+    return wrong(m, f, node, nearest_choice(f->choices, node->text));
+}
+
+static int set_text(const struct field *f, struct job *job, const struct yaml_node *node,
+                    struct mistakes *m)
+{
+    char *at = (char *)job + f->offset;
+
+    if (yaml_is_null(node) && f->initial && !*f->initial) {
+        *(const char **)at = NULL;
+        return 0;
+    }
+    if (node->kind != YAML_SCALAR || yaml_is_null(node) || !*node->text)
+        return wrong(m, f, node, NULL);
+    if (f->type == FIELD_TEXT) {
+        *(const char **)at = node->text;
+        return 0;
+    }
+    if (strlen(node->text) >= sizeof job->model.name)
+        return mistakes_add(m, node, "%s is longer than %zu bytes", f->key,
+                            sizeof job->model.name - 1);
+    snprintf(at, sizeof job->model.name, "%s", node->text);
+    return 0;
+}
+
+/* One item of data.train: a prefix, or {path, weight}. */
+static int set_dataset(const struct field *f, struct job_dataset *out, const struct yaml_node *node,
+                       struct mistakes *m)
+{
+    *out = (struct job_dataset){ .weight = 1 };
+    if (node->kind == YAML_SCALAR && !yaml_is_null(node) && *node->text) {
+        out->path = node->text;
+        return 0;
+    }
+    if (node->kind != YAML_MAP)
+        return wrong(m, f, node, NULL);
+    for (const struct yaml_node *item = node->first; item; item = item->next) {
+        if (!strcmp(item->key, "path")) {
+            if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
+                return mistakes_add(m, item, "%s.path is not a text", f->key);
+            out->path = item->text;
+        } else if (!strcmp(item->key, "weight")) {
+            if (item->kind != YAML_SCALAR || !item->plain || str_to_f64(item->text, &out->weight) ||
+                !(out->weight > 0) || out->weight > 1e12)
+                return mistakes_add(m, item, "%s.weight is %.80s, not a number above 0", f->key,
+                                    item->kind == YAML_SCALAR ? item->text : "a map or list");
+        } else {
+            return mistakes_add_at_key(m, item, "unknown key %s.%.64s (hint: path or weight)",
+                                       f->key, item->key);
+        }
+    }
+    if (!out->path)
+        return mistakes_add(m, node, "%s: an item without path", f->key);
+    return 0;
+}
+
+static int set_datasets(const struct field *f, struct job *job, const struct yaml_node *node,
+                        struct mistakes *m)
+{
+    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    int n = 0, status = 0;
+
+    for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
+        n++;
+    if (n == 0)
+        return mistakes_add(m, node, "%s is an empty list, not %s", f->key,
+                            "a prefix or a list of them");
+    struct job_dataset *sets = arena_array(m->arena, struct job_dataset, n);
+    for (int i = 0; i < n; i++, item = item->next)
+        status |= set_dataset(f, &sets[i], item, m);
+    if (status)
+        return -1;
+    job->data.train = sets;
+    job->data.n_train = n;
+    return 0;
+}
+
+int field_set(const struct field *f, struct job *job, const struct yaml_node *node,
+              struct mistakes *m)
+{
+    switch (f->type) {
+    case FIELD_INT:
+    case FIELD_I64:
+    case FIELD_U64:
+    case FIELD_FLOAT:
+        return set_number(f, job, node, m);
+    case FIELD_BOOL:
+        return set_bool(f, job, node, m);
+    case FIELD_CHOICE:
+    case FIELD_WORD:
+        return set_choice(f, job, node, m);
+    case FIELD_TEXT:
+    case FIELD_NAME:
+        return set_text(f, job, node, m);
+    case FIELD_DATASETS:
+        return set_datasets(f, job, node, m);
+    }
+    CHECK(!"a field type");
+    return -1;
+}
+
+void field_set_defaults(struct job *job, struct arena *arena)
+{
+    struct mistakes none = { .arena = arena, .source = "fields.c" };
+
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+        struct yaml_node node = { .kind = YAML_SCALAR, .plain = 1, .source = none.source };
+
+        if (!f->initial)
+            continue;
+        node.text = f->initial;
+        CHECK(!field_set(f, job, &node, &none));
+    }
+}
+
+void field_print_float(struct str *out, double value)
+{
+    char text[40];
+    int digits = 1;
+
+    for (; digits < 17; digits++) {
+        snprintf(text, sizeof text, "%.*e", digits - 1, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    snprintf(text, sizeof text, "%.*e", max_int(digits - 1, 1), value);
+    char *exponent = strchr(text, 'e');
+    CHECK(exponent);
+    int power = (int)strtol(exponent + 1, NULL, 10);
+    if (power >= -4 && power < 15) {
+        str_printf(out, "%.*f", max_int(digits - 1 - power, 1), value);
+        return;
+    }
+    /* "3.0e-5": with its dot it is a number to YAML 1.1 readers as well. */
+    *exponent = '\0';
+    str_printf(out, "%se%d", text, power);
+}
+
+/* Plain only where no YAML reader could take it for anything else than this text. */
+static int is_plain_text(const char *text)
+{
+    static const char *const words[] = {
+        "true", "false", "null", "yes", "no", "on", "off", "y", "n"
+    };
+    int has_letter = 0;
+
+    for (const char *p = text; *p; p++) {
+        int letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || *p == '/' || *p == '_';
+
+        if (!letter && !strchr("0123456789-.", *p))
+            return 0;
+        has_letter |= letter && *p != '_';
+    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(text, words[i]))
+            return 0;
+    double number;
+    return has_letter && text[0] != '-' && text[0] != '.' && str_to_f64(text, &number) != 0 &&
+           !(text[0] >= '0' && text[0] <= '9');
+}
+
+void field_print_text(struct str *out, const char *text)
+{
+    if (is_plain_text(text)) {
+        str_add(out, text);
+        return;
+    }
+    str_add_char(out, '"');
+    for (const char *p = text; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+
+        if (c == '"' || c == '\\')
+            str_printf(out, "\\%c", c);
+        else if (c == '$' && p[1] == '{')
+            str_add(out, "$$");
+        else if (c < 0x20 || c == 0x7f)
+            str_printf(out, "\\x%02x", c);
+        else
+            str_add_char(out, *p);
+    }
+    str_add_char(out, '"');
+}
+
+static void print_datasets(const struct job *job, struct str *out)
+{
+    str_add_char(out, '[');
+    for (int i = 0; i < job->data.n_train; i++) {
+        str_add(out, i ? ", {path: " : "{path: ");
+        field_print_text(out, job->data.train[i].path);
+        str_add(out, ", weight: ");
+        field_print_float(out, job->data.train[i].weight);
+        str_add_char(out, '}');
+    }
+    str_add_char(out, ']');
+}
+
+static int64_t load_whole(const struct field *f, const struct job *job)
+{
+    const char *at = (const char *)job + f->offset;
+
+    if (f->type == FIELD_I64)
+        return *(const int64_t *)at;
+    if (f->type == FIELD_U64)
+        return (int64_t) * (const uint64_t *)at;
+    return *(const int *)at;
+}
+
+static void print_choice(const struct field *f, const struct job *job, struct str *out)
+{
+    int value = *(const int *)((const char *)job + f->offset);
+
+    if (f->given_offset && !*(const int *)((const char *)job + f->given_offset)) {
+        str_add(out, "auto");
+        return;
+    }
+    for (const struct choice *c = f->choices; c->word; c++)
+        if (c->value == value && !(f->given_offset && !strcmp(c->word, "auto"))) {
+            str_add(out, c->word);
+            return;
+        }
+    CHECK(!"a choice of the table");
+}
+
+void field_print(const struct field *f, const struct job *job, struct str *out)
+{
+    const char *at = (const char *)job + f->offset;
+    const char *text;
+
+    switch (f->type) {
+    case FIELD_INT:
+    case FIELD_I64:
+    case FIELD_U64:
+        if (f->word && load_whole(f, job) == f->word_value)
+            str_add(out, f->word);
+        else
+            str_printf(out, "%lld", (long long)load_whole(f, job));
+        return;
+    case FIELD_FLOAT:
+        field_print_float(out, *(const double *)at);
+        return;
+    case FIELD_BOOL:
+        str_add(out, *(const int *)at ? "true" : "false");
+        return;
+    case FIELD_CHOICE:
+        print_choice(f, job, out);
+        return;
+    case FIELD_TEXT:
+    case FIELD_WORD:
+        text = *(const char *const *)at;
+        if (text)
+            field_print_text(out, text);
+        else
+            str_add(out, "null");
+        return;
+    case FIELD_NAME:
+        field_print_text(out, at);
+        return;
+    case FIELD_DATASETS:
+        print_datasets(job, out);
+        return;
+    }
+}
+
+static void print_number_range(const struct field *f, struct str *out)
+{
+    const char *what = f->type == FIELD_FLOAT ? "a number" : "a whole number";
+
+    str_add(out, what);
+    if (f->type == FIELD_U64) {
+        str_add(out, " from 0 to 9223372036854775807");
+    } else if (f->type == FIELD_FLOAT) {
+        str_add(out, f->above_min ? " above " : " from ");
+        str_printf(out, "%g to %g", f->min, f->max);
+    } else {
+        str_printf(out, " from %.0f to %.0f", f->min, f->max);
+    }
+    if (f->word)
+        str_printf(out, " or %s", f->word);
+}
+
+void field_print_range(const struct field *f, struct str *out)
+{
+    switch (f->type) {
+    case FIELD_INT:
+    case FIELD_I64:
+    case FIELD_U64:
+    case FIELD_FLOAT:
+        print_number_range(f, out);
+        return;
+    case FIELD_BOOL:
+        str_add(out, "true or false");
+        return;
+    case FIELD_TEXT:
+    case FIELD_NAME:
+        str_add(out, "a text");
+        return;
+    case FIELD_CHOICE:
+    case FIELD_WORD:
+        str_add(out, "one of ");
+        for (const struct choice *c = f->choices; c->word; c++)
+            str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
+        return;
+    case FIELD_DATASETS:
+        str_add(out, "a prefix or a list of prefixes and {path, weight}");
+        return;
+    }
+}
