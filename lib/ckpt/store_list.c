@@ -145,7 +145,8 @@ const char *store_newest(const char *folder, struct arena *arena, struct err *er
     for (int i = 0; i < n; i++) {
         const char *path = arena_printf(arena, "%s/%s", checkpoints, entries[i].name);
 
-        if (entries[i].kind != ENTRY_CHECKPOINT)
+        /* A replaced one counts: killed between two renames, it is the only one of its step. */
+        if (entries[i].kind != ENTRY_CHECKPOINT && entries[i].kind != ENTRY_REPLACED)
             continue;
         if (is_whole(path, err))
             return path;
