@@ -168,6 +168,20 @@ static int compile(struct trainer *t, struct err *err)
     return compile_train(&t->program, &options, err);
 }
 
+/* Refused before anything is allocated, with what would help. */
+static int check_memory(const struct trainer *t, struct err *err)
+{
+    size_t planned = program_memory_bytes(&t->program), available = t->options.available_bytes;
+    char a[32], b[32];
+
+    if (!available || planned <= available)
+        return 0;
+    return err_set(err, ERR_DEVICE,
+                   "the plan takes %s a rank, %s are free (hint: a smaller train.micro_batch, "
+                   "recompute: full, fewer ranks on this node; `lmtrain plan` shows the table)",
+                   str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available));
+}
+
 static int open_run(struct trainer *t, struct err *err)
 {
     struct run_options options = { .program = &t->program,
@@ -215,7 +229,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     if (t->world_size > 1)
         status = trainer_call(t, make_world, &world, err);
     if (!status)
-        status = settle(t, compile(t, err), err);
+        status = settle(t, compile(t, err) < 0 ? -1 : check_memory(t, err), err);
     if (!status) {
         t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
         status = trainer_open_data(t, err);

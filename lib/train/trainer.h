@@ -20,6 +20,7 @@ struct trainer_options {
     struct comm *comm;              /* NULL alone */
     struct worker *worker;          /* likewise */
     struct progress_slot *progress; /* may be NULL */
+    size_t available_bytes;         /* a plan over this is refused; 0: never */
 };
 
 struct trainer;

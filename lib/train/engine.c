@@ -1,0 +1,131 @@
+/*
+ * engine.c - open the machine for one rank
+ */
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/num.h"
+#include "launch/cores.h"
+
+#define CORES_MAX 1024
+
+static int make_comm(void *argument, struct err *err)
+{
+    return comm_mpi_create((struct comm **)argument, err);
+}
+
+static int drop_comm(void *argument, struct err *err)
+{
+    (void)err;
+    comm_destroy(argument);
+    return 0;
+}
+
+static int open_comm(struct engine *engine, struct err *err)
+{
+    if (engine->rank.world_size == 1)
+        return 0;
+    if (worker_create(&engine->worker, -1, err) < 0 ||
+        worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
+        return -1;
+    if (comm_world_size(engine->comm) != engine->rank.world_size)
+        return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d",
+                       comm_world_size(engine->comm), engine->rank.world_size);
+    return 0;
+}
+
+int engine_open(struct engine *engine, const struct launch_rank *rank, int n_threads,
+                struct err *err)
+{
+    int cores[CORES_MAX];
+
+    memset(engine, 0, sizeof *engine);
+    engine->rank = *rank;
+    engine->isa_note = "";
+    int n_cores = launch_cores(rank->local_rank, rank->local_size, cores, CORES_MAX);
+    if (n_cores < 1)
+        n_cores = 1;
+    int n = n_threads ? n_threads : n_cores;
+    /* Threads are bound only where each has a core of its own. */
+    if (pool_create(&engine->pool, n, n <= n_cores ? cores : NULL, err) < 0 ||
+        kernels_cpu_create(&engine->kernels, engine->pool, &engine->isa_note, err) < 0 ||
+        open_comm(engine, err) < 0) {
+        engine_close(engine);
+        return -1;
+    }
+    return 0;
+}
+
+void engine_close(struct engine *engine)
+{
+    struct err ignored;
+
+    if (engine->comm)
+        worker_call(engine->worker, drop_comm, engine->comm, &ignored);
+    worker_destroy(engine->worker);
+    kernels_destroy(engine->kernels);
+    pool_destroy(engine->pool);
+    memset(engine, 0, sizeof *engine);
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#define PEAK_SIZE 1024
+#define PEAK_ROUNDS 6
+
+int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+{
+    size_t n_bytes = (size_t)PEAK_SIZE * PEAK_SIZE * dtype_bytes(dtype);
+    struct kernel_call call = { .op.kind = OP_LINEAR };
+    struct tensor square = { NULL, PEAK_SIZE, PEAK_SIZE, PEAK_SIZE, dtype };
+    double best = 1e30;
+
+    call.op.in[0] = call.op.in[1] = call.op.out[0] = square;
+    size_t scratch_bytes = align_up(kernels_scratch_bytes(engine->kernels, &call.op), 64);
+    unsigned char *memory = aligned_alloc(64, 3 * n_bytes + scratch_bytes);
+    if (!memory)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    memset(memory, 0, 3 * n_bytes + scratch_bytes);
+    call.op.in[0].data = memory;
+    call.op.in[1].data = memory + n_bytes;
+    call.op.out[0].data = memory + 2 * n_bytes;
+    call.scratch = memory + 3 * n_bytes;
+    int status = kernels_prepare(engine->kernels, &call, err);
+    for (int i = 0; i < PEAK_ROUNDS && !status; i++) {
+        double begin = seconds_now();
+
+        kernels_run(engine->kernels, &call, 1);
+        double took = seconds_now() - begin;
+        best = took < best ? took : best;
+    }
+    if (!status) {
+        *flops = op_flops(&call.op) / best;
+        kernels_release(engine->kernels, &call);
+    }
+    free(memory);
+    return status;
+}
+
+size_t engine_available_bytes(const struct engine *engine)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[256];
+    unsigned long kib = 0;
+
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lu kB", &kib) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return (size_t)kib * 1024 / (size_t)max_int(1, engine->rank.local_size);
+}

@@ -1,0 +1,512 @@
+/*
+ * pretrain.c - the cadence of a run
+ */
+#include "train/pretrain.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "ckpt/store.h"
+#include "launch/progress.h"
+#include "report/metrics.h"
+#include "report/terminal.h"
+#include "train/signals.h"
+#include "train/trainer.h"
+
+#define PATH_BYTES 4096
+
+struct pretrain {
+    const struct pretrain_options *options;
+    const struct job *job;
+    struct trainer *trainer;
+    struct metrics *metrics;    /* rank 0 alone, as the terminal is */
+    struct terminal *terminal;
+    int is_first;               /* rank 0 */
+    int lock;                   /* fd of the run folder's lock */
+    double peak_flops;          /* of all ranks */
+    double best_eval, last_eval;
+    int n_worse;                /* evaluations since the best */
+    int n_skipped_in_a_row;
+    int64_t saved_step;         /* of the newest checkpoint, -1 none */
+    double begin;
+};
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the run folder ---- */
+
+static int run_path(const struct pretrain *p, char *path, const char *name, struct err *err)
+{
+    if (snprintf(path, PATH_BYTES, "%s/%s", p->job->output, name) >= PATH_BYTES)
+        return err_set(err, ERR_CONFIG, "output: path too long");
+    return 0;
+}
+
+/* Two jobs in one folder would overwrite each other: a lock that goes with its process. */
+static int lock_folder(struct pretrain *p, struct err *err)
+{
+    char path[PATH_BYTES];
+
+    if (file_make_folders(p->job->output, err) < 0 || run_path(p, path, "lock", err) < 0)
+        return -1;
+    p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (p->lock < 0)
+        return err_set_errno(err, ERR_FAILED, "%s", path);
+    if (flock(p->lock, LOCK_EX | LOCK_NB) < 0)
+        return err_set(err, ERR_CONFIG,
+                       "%s is in use by another job (hint: give this one another output)",
+                       p->job->output);
+    return 0;
+}
+
+static int write_job(const struct pretrain *p, struct err *err)
+{
+    struct str text = { 0 };
+    char path[PATH_BYTES];
+
+    job_print(p->job, &text);
+    int status = run_path(p, path, "job.yaml", err);
+    if (!status)
+        status = file_write(path, str_text(&text), text.length, err);
+    str_release(&text);
+    return status;
+}
+
+/* ---- resuming ---- */
+
+/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
+static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
+{
+    char path[PATH_BYTES];
+    struct arena arena = { 0 };
+    struct err none;
+    struct store *store;
+
+    *step = -1;
+    if (p->is_first && !run_path(p, path, "checkpoints", err) && file_is_folder(path)) {
+        const char *newest = store_newest(path, &arena, &none);
+
+        if (newest && store_open(&store, newest, &none) == 0) {
+            *step = store_step(store);
+            store_close(store);
+        }
+    }
+    arena_release(&arena);
+    return trainer_agree(p->trainer, step, err);
+}
+
+static void restore_run_state(struct pretrain *p)
+{
+    const char *text = trainer_restored_extra(p->trainer);
+    cJSON *extra = text ? cJSON_Parse(text) : NULL;
+    const cJSON *best = cJSON_GetObjectItemCaseSensitive(extra, "best_eval");
+    const cJSON *worse = cJSON_GetObjectItemCaseSensitive(extra, "n_worse");
+
+    if (cJSON_IsNumber(best))
+        p->best_eval = best->valuedouble;
+    if (cJSON_IsNumber(worse))
+        p->n_worse = (int)worse->valuedouble;
+    cJSON_Delete(extra);
+}
+
+static void log_notes(const struct pretrain *p, const struct str *notes)
+{
+    char *copy = strdup(str_text(notes)), *rest = copy, *line;
+
+    while (copy && (line = strsep(&rest, "\n")))
+        if (*line) {
+            log_info("changed since the checkpoint: %s", line);
+            if (p->metrics) {
+                struct err ignored;
+                metrics_event(p->metrics, trainer_step_number(p->trainer), "changed", line,
+                              &ignored);
+            }
+        }
+    free(copy);
+}
+
+static int restore(struct pretrain *p, const char *folder, struct str *notes, struct err *err)
+{
+    if (trainer_restore(p->trainer, folder, notes, err) < 0)
+        return -1;
+    int64_t step = trainer_step_number(p->trainer);
+    if (step >= p->job->train.steps)
+        return err_set(err, ERR_CONFIG,
+                       "%s: the run is finished, step %" PRId64 " of %" PRId64
+                       " (hint: raise train.steps, or begin anew with another output)",
+                       folder, step, p->job->train.steps);
+    restore_run_state(p);
+    log_info("going on from %s, step %" PRId64, folder, step);
+    return 0;
+}
+
+/* --resume DIR; else what the output folder holds. */
+static int resume(struct pretrain *p, struct str *notes, struct err *err)
+{
+    const char *wanted = p->options->resume;
+    char folder[PATH_BYTES];
+    struct arena arena = { 0 };
+    int64_t step;
+
+    if (find_newest(p, &step, err) < 0)
+        return -1;
+    if (!strcmp(wanted, "auto") && step < 0)
+        return 0;
+    if (!strcmp(wanted, "none")) {
+        if (step < 0)
+            return 0;
+        return err_set(err, ERR_CONFIG,
+                       "--resume none, but %s holds a run at step %" PRId64
+                       " (hint: give another output, or remove that folder)",
+                       p->job->output, step);
+    }
+    if (!strcmp(wanted, "auto")) {
+        snprintf(folder, sizeof folder, "%.4000s/checkpoints/step-%08" PRId64, p->job->output,
+                 step);
+        p->saved_step = step;
+        return restore(p, folder, notes, err);
+    }
+    if (step >= 0)
+        return err_set(err, ERR_CONFIG,
+                       "--resume %s, but %s holds a run of its own at step %" PRId64
+                       " (hint: give another output)",
+                       wanted, p->job->output, step);
+    const char *newest = store_newest(wanted, &arena, err);
+    int status = newest ? restore(p, newest, notes, err) : -1;
+    arena_release(&arena);
+    return status;
+}
+
+/* ---- saving, evaluating ---- */
+
+static int clean(const struct pretrain *p, struct err *err)
+{
+    char path[PATH_BYTES];
+
+    if (!p->is_first)
+        return 0;
+    if (run_path(p, path, "checkpoints", err) < 0)
+        return -1;
+    return store_clean(path, p->job->checkpoint.keep, err);
+}
+
+static int save(struct pretrain *p, struct err *err)
+{
+    char folder[PATH_BYTES], extra[128];
+    int64_t step = trainer_step_number(p->trainer);
+
+    if (p->saved_step == step)
+        return trainer_save_finish(p->trainer, err);
+    snprintf(folder, sizeof folder, "%.4000s/checkpoints/step-%08" PRId64, p->job->output, step);
+    snprintf(extra, sizeof extra, "{\"best_eval\":%.17g,\"n_worse\":%d}",
+             isfinite(p->best_eval) ? p->best_eval : 1e30, p->n_worse);
+    if (trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
+        return -1;
+    if (p->is_first) {
+        char parent[PATH_BYTES];
+        if (run_path(p, parent, "checkpoints", err) < 0 || file_make_folders(parent, err) < 0)
+            return -1;
+    }
+    /* Nobody writes into a folder that rank 0 has yet to make. */
+    int64_t nothing = 0;
+    if (trainer_agree(p->trainer, &nothing, err) < 0)
+        return -1;
+    p->saved_step = step;
+    return trainer_save(p->trainer, folder, extra, err);
+}
+
+static void show_evaluation(void *context, int64_t done, int64_t total)
+{
+    struct pretrain *p = context;
+    char text[64];
+
+    snprintf(text, sizeof text, "evaluating %" PRId64 "/%" PRId64, done, total);
+    terminal_status(p->terminal, text);
+}
+
+static int evaluate(struct pretrain *p, struct err *err)
+{
+    double loss;
+    int64_t tokens;
+
+    if (trainer_evaluate(p->trainer, p->job->eval.batches, p->terminal ? show_evaluation : NULL, p,
+                         &loss, &tokens, err) < 0)
+        return -1;
+    if (p->terminal)
+        terminal_status(p->terminal, NULL);
+    if (!tokens)
+        return 0;
+    p->n_worse = loss < p->best_eval ? 0 : p->n_worse + 1;
+    p->best_eval = fmin(p->best_eval, loss);
+    p->last_eval = loss;
+    log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
+             " tokens)",
+             trainer_step_number(p->trainer), loss, exp(loss), tokens);
+    return p->metrics ? metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens,
+                                     err)
+                      : 0;
+}
+
+/* ---- a step and what follows it ---- */
+
+static int report_step(struct pretrain *p, const struct trainer_result *r, double took,
+                       struct err *err)
+{
+    const struct job *job = p->job;
+    double tokens_per_s = (double)r->tokens / took;
+    int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps ||
+                 r->step == 1;
+    struct metrics_step m = {
+        .step = r->step,
+        .loss = r->loss,
+        .grad_norm = r->grad_norm,
+        .lr = r->lr,
+        .tokens = trainer_tokens(p->trainer),
+        .tokens_per_s = tokens_per_s,
+        .step_s = took,
+        .mfu = tokens_per_s * model_spec_flops_per_token(&job->model, job->data.seq_len) /
+               p->peak_flops,
+        .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
+        .skipped = trainer_n_skipped(p->trainer),
+        .numerics = trainer_numerics(p->trainer),
+    };
+
+    if (!p->is_first)
+        return 0;
+    terminal_step(p->terminal, &m, logged);
+    return logged ? metrics_step(p->metrics, &m, err) : 0;
+}
+
+static int note_skipped(struct pretrain *p, const struct trainer_result *r, struct err *err)
+{
+    p->n_skipped_in_a_row = r->skipped ? p->n_skipped_in_a_row + 1 : 0;
+    if (!r->skipped)
+        return 0;
+    log_warn("step %" PRId64 ": the gradient is not finite: nothing was updated (%d in a row)",
+             r->step, p->n_skipped_in_a_row);
+    if (p->metrics && metrics_event(p->metrics, r->step, "skipped", "gradient not finite", err) < 0)
+        return -1;
+    if (p->n_skipped_in_a_row > p->job->train.max_skipped)
+        return err_set(err, ERR_FAILED,
+                       "%d steps in a row had gradients that are not finite, at most "
+                       "train.max_skipped %d are skipped (hint: a lower optimizer.lr, more "
+                       "warm-up)",
+                       p->n_skipped_in_a_row, p->job->train.max_skipped);
+    return 0;
+}
+
+static int is_due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* Returns 1 when the run is to stop early, 0, or -1. */
+static int after_step(struct pretrain *p, const struct trainer_result *r, struct err *err)
+{
+    const struct job *job = p->job;
+    int last = r->step == job->train.steps;
+
+    if (note_skipped(p, r, err) < 0)
+        return -1;
+    if (is_due(job->eval.every_steps, r->step) && !last && evaluate(p, err) < 0)
+        return -1;
+    if (is_due(job->checkpoint.every_steps, r->step) && !last && save(p, err) < 0)
+        return -1;
+    if (job->eval.patience && p->n_worse >= job->eval.patience) {
+        log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping",
+                 r->step, p->n_worse);
+        return 1;
+    }
+    return 0;
+}
+
+/* Save and leave if any rank was asked to. */
+static int heed_signals(struct pretrain *p, struct err *err)
+{
+    int64_t pending = signals_pending();
+
+    if (trainer_agree(p->trainer, &pending, err) < 0)
+        return -1;
+    if (!pending)
+        return 0;
+    log_info("signal %d: saving step %" PRId64, (int)pending, trainer_step_number(p->trainer));
+    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0)
+        return -1;
+    return err_set(err, ERR_REQUEUE,
+                   "saved step %" PRId64 " of %" PRId64
+                   " on a signal: the same command goes on from here",
+                   trainer_step_number(p->trainer), p->job->train.steps);
+}
+
+static int run_steps(struct pretrain *p, struct err *err)
+{
+    struct trainer_result r;
+
+    while (trainer_step_number(p->trainer) < p->job->train.steps) {
+        double begin = seconds_now();
+
+        if (trainer_step(p->trainer, &r, err) < 0 ||
+            report_step(p, &r, seconds_now() - begin, err) < 0)
+            return -1;
+        int stop = after_step(p, &r, err);
+        if (stop < 0 || heed_signals(p, err) < 0)
+            return -1;
+        if (stop)
+            break;
+    }
+    if (trainer_has_held_out(p->trainer) && evaluate(p, err) < 0)
+        return -1;
+    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0)
+        return -1;
+    return clean(p, err);
+}
+
+/* ---- beginning and end ---- */
+
+static int measure_peak(struct pretrain *p, struct err *err)
+{
+    double flops;
+
+    if (engine_peak_flops(p->options->engine, p->job->train.dtype, &flops, err) < 0)
+        return -1;
+    p->peak_flops = flops * p->options->engine->rank.world_size;
+    return 0;
+}
+
+/* Resident anonymous and shared memory of this process, in bytes; 0 if it is not told. */
+static size_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    unsigned long kib, total = 0;
+
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "RssAnon: %lu kB", &kib) == 1 ||
+            sscanf(line, "RssShmem: %lu kB", &kib) == 1)
+            total += kib;
+    if (file)
+        fclose(file);
+    return (size_t)total * 1024;
+}
+
+static void greet(const struct pretrain *p)
+{
+    const struct job *job = p->job;
+    const struct engine *engine = p->options->engine;
+    char count[40], planned[32];
+
+    log_info("%s: %s parameters, %d x %d tokens a step, %d micro-batch%s a rank, %s",
+             job->model.name[0] ? job->model.name : "model",
+             str_count(count, sizeof count, model_spec_n_parameters(&job->model)),
+             job->train.global_batch, job->data.seq_len, job->n_micro_batches,
+             job->n_micro_batches == 1 ? "" : "es", dtype_name(job->train.dtype));
+    log_info("%d rank%s x %d thread%s, %s; %s planned a rank; peak %.0f GFLOP/s measured",
+             engine->rank.world_size, engine->rank.world_size == 1 ? "" : "s",
+             pool_n_threads(engine->pool), pool_n_threads(engine->pool) == 1 ? "" : "s",
+             kernels_identity(engine->kernels),
+             str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),
+             p->peak_flops * 1e-9);
+    if (engine->isa_note[0])
+        log_info("%s", engine->isa_note);
+    log_info("numerics %016" PRIx64, trainer_numerics(p->trainer));
+}
+
+static void say_goodbye(const struct pretrain *p)
+{
+    char took[32], held[32], planned[32];
+
+    log_info("done: step %" PRId64 " in %s; %s planned, %s held by the process",
+             trainer_step_number(p->trainer),
+             str_duration(took, sizeof took, seconds_now() - p->begin),
+             str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),
+             str_bytes(held, sizeof held, resident_bytes()));
+    log_info("the model is in %s", p->job->output);
+}
+
+static int open_reports(struct pretrain *p, struct err *err)
+{
+    int64_t step = trainer_step_number(p->trainer);
+
+    if (!p->is_first)
+        return 0;
+    if (write_job(p, err) < 0 || metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
+        return -1;
+    p->terminal = terminal_open(2, step, p->job->train.steps);
+    return 0;
+}
+
+static int begin(struct pretrain *p, struct err *err)
+{
+    struct engine *engine = p->options->engine;
+    struct trainer_options options = {
+        .job = p->job,
+        .pool = engine->pool,
+        .kernels = engine->kernels,
+        .comm = engine->comm,
+        .worker = engine->worker,
+        .progress = engine->rank.world_size > 1 ? progress_join(engine->rank.local_rank) : NULL,
+        .available_bytes = engine_available_bytes(engine),
+    };
+    struct str notes = { 0 };
+
+    if (p->is_first && lock_folder(p, err) < 0)
+        return -1;
+    int status = trainer_create(&p->trainer, &options, err);
+    if (!status)
+        status = resume(p, &notes, err);
+    if (!status)
+        status = measure_peak(p, err);
+    if (!status)
+        status = open_reports(p, err);
+    if (!status) {
+        greet(p);
+        log_notes(p, &notes);
+    }
+    str_release(&notes);
+    return status;
+}
+
+int pretrain(const struct pretrain_options *options, struct err *err)
+{
+    struct pretrain p = { .options = options,
+                          .job = options->job,
+                          .is_first = options->engine->rank.world_rank == 0,
+                          .lock = -1,
+                          .best_eval = INFINITY,
+                          .saved_step = -1,
+                          .begin = seconds_now() };
+
+    if (!p.is_first)
+        log_set_level(LOG_WARN);
+    signals_catch();
+    int status = begin(&p, err);
+    if (!status)
+        status = run_steps(&p, err);
+    if (!status && p.is_first)
+        say_goodbye(&p);
+    if (p.terminal)
+        terminal_close(p.terminal);
+    if (p.metrics)
+        metrics_close(p.metrics);
+    trainer_destroy(p.trainer);
+    if (p.lock >= 0)
+        close(p.lock);
+    return status;
+}

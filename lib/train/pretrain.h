@@ -1,0 +1,22 @@
+/*
+ * pretrain.h - a run from its first step to its last: when to log, evaluate, save and stop
+ */
+#ifndef TRAIN_PRETRAIN_H
+#define TRAIN_PRETRAIN_H
+
+#include "config/job.h"
+#include "train/engine.h"
+
+struct pretrain_options {
+    const struct job *job;      /* resolved */
+    const char *resume;         /* "auto", "none", or a checkpoint or run */
+    struct engine *engine;
+};
+
+/*
+ * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE where a signal made it
+ * save and leave.
+ */
+int pretrain(const struct pretrain_options *options, struct err *err);
+
+#endif
