@@ -8,9 +8,6 @@ static int check_operand(const char *kind, const struct op_operand *operand,
 {
     if (!tensor_given(tensor))
         return 0;
-    if (tensor->rows > 1 && tensor->stride < tensor->cols)
-        return err_set(err, ERR_FAILED, "%s: %s has rows of %lld elements, %lld apart", kind,
-                       operand->name, (long long)tensor->cols, (long long)tensor->stride);
     if ((uintptr_t)tensor->data % dtype_bytes(tensor->dtype) != 0)
         return err_set(err, ERR_FAILED, "%s: %s stands at %p, not a multiple of %s's %zu bytes",
                        kind, operand->name, tensor->data, dtype_name(tensor->dtype),
