@@ -46,17 +46,6 @@ int job_explain(const char *key, struct str *out, struct err *err)
                    near ? near : "", near ? ")" : "");
 }
 
-static void add_json_text(struct str *out, const char *text)
-{
-    str_add_char(out, '"');
-    for (const char *p = text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            str_add_char(out, '\\');
-        str_add_char(out, *p);
-    }
-    str_add_char(out, '"');
-}
-
 /* A value may also come from the environment, whatever its type. */
 #define VARIABLE "{\"type\": \"string\", \"pattern\": \"\\\\$\\\\{\"}"
 #define DATASET \
@@ -116,7 +105,7 @@ static void schema_field(const struct field *f, struct str *out)
 
     str_printf(&help, f->unit ? "%s; in %s" : "%s", f->help, f->unit);
     str_printf(out, "\"%s\": {\"description\": ", leaf ? leaf + 1 : f->key);
-    add_json_text(out, str_text(&help));
+    field_print_json_text(out, str_text(&help));
     str_add(out, ", \"anyOf\": [");
     schema_type(f, out);
     str_add(out, ", " VARIABLE "]}");

@@ -75,6 +75,9 @@ void field_print(const struct field *field, const struct job *job, struct str *o
 /* Text as a YAML scalar: plain if it can be, else in double quotes; "${" is written "$${". */
 void field_print_text(struct str *out, const char *text);
 
+/* Text as a JSON string. */
+void field_print_json_text(struct str *out, const char *text);
+
 /* The shortest decimal that reads back to the same double. */
 void field_print_float(struct str *out, double value);
 

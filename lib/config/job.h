@@ -129,6 +129,9 @@ int job_check_built(const struct job *job, struct err *err);
 /* The whole job as YAML that reads back to the same job, model inline. */
 void job_print(const struct job *job, struct str *out);
 
+/* The same as a JSON object; being YAML as well, it is a job file too. */
+void job_print_json(const struct job *job, struct str *out);
+
 /* A JSON Schema (draft 2020-12) of job files. */
 void job_schema(struct str *out);
 

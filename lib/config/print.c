@@ -1,5 +1,5 @@
 /*
- * print.c - a job as YAML that reads back to the same job
+ * print.c - a job as YAML or JSON that reads back to the same job
  */
 #include <string.h>
 
@@ -43,4 +43,99 @@ void job_print(const struct job *job, struct str *out)
         print_field(&job_fields[i], previous, job, out);
         previous = job_fields[i].key;
     }
+}
+
+void field_print_json_text(struct str *out, const char *text)
+{
+    str_add_char(out, '"');
+    for (const char *p = text; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+
+        if (c == '"' || c == '\\')
+            str_printf(out, "\\%c", c);
+        else if (c < 0x20)
+            str_printf(out, "\\u%04x", c);
+        else
+            str_add_char(out, *p);
+    }
+    str_add_char(out, '"');
+}
+
+/* "${" would be read as a variable. */
+static void print_json_value(struct str *out, const char *text)
+{
+    struct str escaped = { 0 };
+
+    for (const char *p = text; *p; p++) {
+        if (p[0] == '$' && p[1] == '{')
+            str_add_char(&escaped, '$');
+        str_add_char(&escaped, *p);
+    }
+    field_print_json_text(out, str_text(&escaped));
+    str_release(&escaped);
+}
+
+static void print_json_field(const struct field *field, const struct job *job, struct str *out)
+{
+    const char *at = (const char *)job + field->offset, *text;
+    struct str word = { 0 };
+
+    switch (field->type) {
+    case FIELD_TEXT:
+    case FIELD_WORD:
+        text = *(const char *const *)at;
+        if (text)
+            print_json_value(out, text);
+        else
+            str_add(out, "null");
+        return;
+    case FIELD_NAME:
+        print_json_value(out, at);
+        return;
+    case FIELD_DATASETS:
+        for (int i = 0; i < job->data.n_train; i++) {
+            str_add(out, i ? ", {\"path\": " : "[{\"path\": ");
+            print_json_value(out, job->data.train[i].path);
+            str_add(out, ", \"weight\": ");
+            field_print_float(out, job->data.train[i].weight);
+            str_add_char(out, '}');
+        }
+        str_add_char(out, ']');
+        return;
+    default:
+        field_print(field, job, &word);
+        text = str_text(&word);
+        if (field->type == FIELD_CHOICE || (field->word && !strcmp(text, field->word)))
+            print_json_value(out, text);
+        else
+            str_add(out, text);
+        str_release(&word);
+    }
+}
+
+void job_print_json(const struct job *job, struct str *out)
+{
+    const char *previous = "";
+    int depth = 0;
+
+    str_add_char(out, '{');
+    for (int i = 0; i < n_job_fields; i++) {
+        const char *key = job_fields[i].key, *name = key;
+        int shared = shared_groups(previous, key);
+
+        for (; depth > shared; depth--)
+            str_add_char(out, '}');
+        str_add(out, i ? ",\n" : "\n");
+        for (int skip = shared; skip > 0; skip--)
+            name = strchr(name, '.') + 1;
+        for (const char *dot; (dot = strchr(name, '.')); name = dot + 1, depth++) {
+            str_printf(out, "\"%.*s\": {", (int)(dot - name), name);
+        }
+        str_printf(out, "\"%s\": ", name);
+        print_json_field(&job_fields[i], job, out);
+        previous = key;
+    }
+    for (; depth > 0; depth--)
+        str_add_char(out, '}');
+    str_add(out, "\n}\n");
 }

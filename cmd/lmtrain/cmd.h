@@ -1,0 +1,31 @@
+/*
+ * cmd.h - the commands of lmtrain
+ *
+ * To add a command: 1. cmd/lmtrain/NAME.c with cmd_NAME, its table of options and nothing that a module
+ * of lib/ should do; 2. a line below; 3. a line in the table of main.c; 4. man/lmtrain-NAME.1, whose
+ * OPTIONS test/cmd/man_test.c holds against `lmtrain NAME -h`.
+ *
+ * A command gets its own name as argv[0] and returns its exit status (design.md §9). Results go to
+ * stdout, everything else to stderr.
+ */
+#ifndef CMD_H
+#define CMD_H
+
+#include "base/options.h"
+
+int cmd_config(int argc, char **argv);
+
+/*
+ * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help went
+ * to stdout or the mistake to stderr.
+ */
+int cmd_parse(const struct options *options, int argc, char **argv,
+              struct option_arguments *arguments, struct arena *arena);
+
+/* Print "lmtrain: TEXT" to stderr; returns the error's code, which is the exit status. */
+int cmd_fail(const struct err *err);
+
+/* Print text to stdout. Returns 0, or 1 after a line on stderr if it could not be written whole. */
+int cmd_print(const struct str *text);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * common.c - what all commands do alike
+ */
+#include <stdio.h>
+
+#include "cmd.h"
+
+int cmd_print(const struct str *text)
+{
+    if (fwrite(str_text(text), 1, text->length, stdout) == text->length && !fflush(stdout))
+        return 0;
+    perror("lmtrain: standard output");
+    return ERR_FAILED;
+}
+
+int cmd_fail(const struct err *err)
+{
+    fprintf(stderr, "lmtrain: %s\n", err->text);
+    return err->code ? (int)err->code : ERR_FAILED;
+}
+
+int cmd_parse(const struct options *options, int argc, char **argv,
+              struct option_arguments *arguments, struct arena *arena)
+{
+    struct err err;
+    int status = options_parse(options, argc, argv, arguments, arena, &err);
+
+    if (status == 0)
+        return -1;
+    if (status < 0)
+        return cmd_fail(&err);
+    struct str help = { 0 };
+    options_help(options, &help);
+    status = cmd_print(&help);
+    str_release(&help);
+    return status;
+}

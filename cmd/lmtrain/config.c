@@ -1,0 +1,133 @@
+/*
+ * config.c - lmtrain config: a job as lmtrain understands it
+ */
+#include <string.h>
+
+#include "cmd.h"
+#include "config/describe.h"
+#include "config/embedded.h"
+#include "config/job.h"
+
+struct request {
+    const char *explain;
+    int schema, json, man, models;
+    struct option_list sets;
+    int ranks;
+};
+
+/* The job, and as comments what was derived. The number of ranks is the job's or the option's. */
+static int print_job(const struct request *q, const char *path, struct arena *arena,
+                     struct str *out, struct err *err)
+{
+    struct job job;
+
+    if (job_read(&job, path, q->sets.items, q->sets.n, arena, err))
+        return -1;
+    int ranks = q->ranks ? q->ranks : job.ranks;
+    if (ranks && job_derive(&job, ranks, arena, err))
+        return -1;
+    if (q->json) {
+        job_print_json(&job, out);
+        return 0;
+    }
+    job_print(&job, out);
+    for (int i = 0; i < job.n_notes; i++)
+        str_printf(out, i ? "# %s\n" : "\n# %s\n", job.notes[i]);
+    struct err gap;
+    if (job_check_built(&job, &gap))
+        str_printf(out, "# %s\n", gap.text);
+    return 0;
+}
+
+static int list_models(struct str *out)
+{
+    static const char folder[] = "configs/models/";
+
+    for (int i = 0; i < n_embedded_files; i++) {
+        const struct embedded_file *file = &embedded_files[i];
+        const char *text = file->text + strspn(file->text, "# ");
+
+        if (!str_starts_with(file->path, folder))
+            continue;
+        const char *name = file->path + strlen(folder);
+        str_printf(out, "%-14.*s %.*s\n", (int)(strlen(name) - strlen(".yaml")), name,
+                   (int)strcspn(text, "\n"), text);
+    }
+    return 0;
+}
+
+static int answer(const struct request *q, const struct option_arguments *arguments,
+                  struct arena *arena, struct str *out, struct err *err)
+{
+    int n = !!q->explain + q->schema + q->man + q->models + arguments->n;
+
+    if (n != 1)
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain config: give one of JOB.yaml, --schema, --explain KEY, --models");
+    if (q->explain)
+        return job_explain(!strcmp(q->explain, "all") ? "" : q->explain, out, err);
+    if (q->models)
+        return list_models(out);
+    if (q->schema)
+        job_schema(out);
+    else if (q->man)
+        job_manual(out);
+    else
+        return print_job(q, arguments->items[0], arena, out, err);
+    return 0;
+}
+
+int cmd_config(int argc, char **argv)
+{
+    struct request q = { 0 };
+    const struct option table[] = {
+        { .name = "set",
+          .kind = OPTION_LIST,
+          .value = &q.sets,
+          .argument = "KEY=VALUE",
+          .help = "change a field of the job; may be given again" },
+        { .name = "ranks",
+          .kind = OPTION_INT,
+          .value = &q.ranks,
+          .argument = "N",
+          .min = 1,
+          .max = 1000000,
+          .help = "derive for N ranks instead of the job's" },
+        { .name = "json", .value = &q.json, .help = "print the job as JSON, without the notes" },
+        { .name = "explain",
+          .kind = OPTION_TEXT,
+          .value = &q.explain,
+          .argument = "KEY",
+          .help = "say what a field, or each field of a group, is for; all: every field" },
+        { .name = "schema",
+          .value = &q.schema,
+          .help = "print a JSON Schema of jobs, for editors" },
+        { .name = "models", .value = &q.models, .help = "list the models that a job can name" },
+    };
+    const struct options options = {
+        .command = "lmtrain config",
+        .arguments = "[JOB.yaml]",
+        .summary = "Show a job as lmtrain understands it: every field with its value, and what was "
+                   "derived",
+        .details = "Exit status: 0, or 2 if the job or the command line is wrong.\n",
+        .table = table,
+        .n_options = sizeof table / sizeof *table,
+        .max_arguments = 1,
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err;
+
+    /* For the maintainers: how man/lmtrain-job.5 is made. */
+    if (argc == 2 && !strcmp(argv[1], "--man")) {
+        q.man = 1;
+        argc = 1;
+    }
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+    if (status < 0)
+        status = answer(&q, &arguments, &arena, &out, &err) ? cmd_fail(&err) : cmd_print(&out);
+    str_release(&out);
+    arena_release(&arena);
+    return status;
+}

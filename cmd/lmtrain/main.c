@@ -1,0 +1,67 @@
+/*
+ * main.c - finds the command
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd.h"
+#include "version.h"
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+};
+
+static const struct command commands[] = {
+    { "config", cmd_config, "show a job with every field, or explain a field" },
+};
+
+#define N_COMMANDS (int)(sizeof commands / sizeof *commands)
+
+static int usage(int status)
+{
+    struct str text = { 0 };
+
+    str_add(&text, "usage: lmtrain COMMAND [ARGUMENTS]\n\n"
+                   "Trains language models from one job file.\n\ncommands:\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        str_printf(&text, "  %-12s%s\n", commands[i].name, commands[i].help);
+    str_add(&text, "\n`lmtrain COMMAND -h` says more; `lmtrain --version` what this is.\n");
+    if (status == 0)
+        status = cmd_print(&text);
+    else
+        fputs(str_text(&text), stderr);
+    str_release(&text);
+    return status;
+}
+
+static int unknown(const char *name)
+{
+    const char *names[N_COMMANDS];
+
+    for (int i = 0; i < N_COMMANDS; i++)
+        names[i] = commands[i].name;
+    const char *near = str_nearest(name, names, N_COMMANDS);
+    if (near)
+        fprintf(stderr, "lmtrain: unknown command %s (hint: %s)\n", name, near);
+    else
+        fprintf(stderr, "lmtrain: unknown command %s (hint: lmtrain -h lists all)\n", name);
+    return ERR_CONFIG;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return usage(ERR_CONFIG);
+    if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))
+        return usage(0);
+    if (!strcmp(argv[1], "--version")) {
+        printf("lmtrain %s\n", LMTRAIN_VERSION);
+        return fflush(stdout) ? ERR_FAILED : 0;
+    }
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 1, argv + 1);
+    return unknown(argv[1]);
+}
