@@ -1,0 +1,199 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+#include "support/reference_ops.h"
+
+struct form {
+    int n_heads, n_kv_heads, head_dim, sequences, seq_len;
+};
+
+/* Within a block, on its edges, over several; groups below and above the heads of a tile; wide
+ * heads. */
+static const struct form forms[] = {
+    { 1, 1, 1, 1, 1 },   { 2, 1, 7, 3, 5 },    { 4, 2, 16, 2, 64 },
+    { 3, 3, 20, 2, 65 }, { 10, 2, 8, 1, 130 }, { 2, 1, 256, 1, 70 },
+};
+
+#define N_FORMS (int)(sizeof forms / sizeof *forms)
+
+static struct op_case *attention_case(enum op_kind kind, const struct form *f, enum dtype act,
+                                      double p)
+{
+    struct op_attributes a = { .n_heads = f->n_heads,
+                               .n_kv_heads = f->n_kv_heads,
+                               .head_dim = f->head_dim,
+                               .seq_len = f->seq_len,
+                               .scale = 1 / sqrt(f->head_dim),
+                               .p = p,
+                               .seed = 9,
+                               .place = 3 };
+    struct op_case *c = op_case_create(kind, &a);
+    int64_t rows = (int64_t)f->sequences * f->seq_len;
+    int64_t heads = (int64_t)f->n_heads * f->head_dim;
+    int64_t width = heads + 2 * (int64_t)f->n_kv_heads * f->head_dim;
+    int grad = kind == OP_ATTENTION_GRAD, sample = grad ? 4 : 1;
+
+    if (grad)
+        op_case_input(c, 0, rows, heads, act, 1);
+    op_case_input(c, grad, rows, width, act, 1);
+    if (grad) {
+        op_case_input(c, 2, rows, heads, act, 1);
+        op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
+        op_case_output(c, 0, rows, width, act);
+    } else {
+        op_case_output(c, 0, rows, heads, act);
+        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
+    }
+    if (p > 0) {
+        op_case_input(c, sample, f->sequences, 1, DTYPE_I64, 0);
+        for (int s = 0; s < f->sequences; s++)
+            tensor_set(&c->op.in[sample], s, 0, 77 + s);
+    }
+    return c;
+}
+
+/* out and lse of a gradient's case as the forward leaves them. */
+static void fill_saved(struct op_case *grad, const struct form *f, enum dtype act, double p)
+{
+    struct op_case *forward = attention_case(OP_ATTENTION, f, act, p);
+    struct op_shape reference = { 0 };
+
+    for (int64_t row = 0; row < forward->op.in[0].rows; row++)
+        for (int64_t col = 0; col < forward->op.in[0].cols; col++)
+            tensor_set(&forward->op.in[0], row, col, tensor_get(&grad->op.in[1], row, col));
+    op_case_to_reference(forward, &reference);
+    reference_run(&reference, 1);
+    for (int i = 0; i < 2; i++)
+        for (int64_t row = 0; row < reference.out[i].rows; row++)
+            for (int64_t col = 0; col < reference.out[i].cols; col++)
+                tensor_set(&grad->op.in[2 + i], row, col, tensor_get(&reference.out[i], row, col));
+    reference_release(&reference);
+    op_case_destroy(forward);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for (int f = 0; f < N_FORMS; f++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int drop = 0; drop < 2; drop++) {
+                struct op_case *c = attention_case(OP_ATTENTION, &forms[f],
+                                                   bf16 ? DTYPE_BF16 : DTYPE_F32, drop ? 0.2 : 0);
+
+                op_case_check(c, 2e-6);
+                op_case_destroy(c);
+            }
+}
+
+static void test_attention_grad(void **state)
+{
+    (void)state;
+    for (int f = 0; f < N_FORMS; f++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int drop = 0; drop < 2; drop++) {
+                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+                double p = drop ? 0.2 : 0;
+                struct op_case *c = attention_case(OP_ATTENTION_GRAD, &forms[f], act, p);
+
+                fill_saved(c, &forms[f], act, p);
+                op_case_check(c, 3e-6);
+                op_case_destroy(c);
+            }
+}
+
+/* Scores far beyond exp's range. */
+static void test_large_scores(void **state)
+{
+    struct form f = { 1, 1, 4, 1, 130 };
+    struct op_case *c = attention_case(OP_ATTENTION, &f, DTYPE_F32, 0);
+
+    (void)state;
+    for (int64_t row = 0; row < 130; row++)
+        for (int64_t col = 0; col < 8; col++)
+            tensor_set(&c->op.in[0], row, col, 40 * tensor_get(&c->op.in[0], row, col));
+    op_case_check(c, 2e-4);
+    op_case_destroy(c);
+}
+
+/* ---- with a cache ------------------------------------------------------------------------------
+ */
+
+static struct op_case *cached_case(const struct form *f, int cache_len, enum dtype act)
+{
+    struct op_attributes a = { .n_heads = f->n_heads,
+                               .n_kv_heads = f->n_kv_heads,
+                               .head_dim = f->head_dim,
+                               .seq_len = f->seq_len,
+                               .cache_len = cache_len,
+                               .scale = 1 / sqrt(f->head_dim) };
+    struct op_case *c = op_case_create(OP_ATTENTION_CACHED, &a);
+    int64_t rows = (int64_t)f->sequences * f->seq_len;
+    int64_t kv = (int64_t)f->n_kv_heads * f->head_dim, heads = (int64_t)f->n_heads * f->head_dim;
+
+    op_case_input(c, 0, rows, heads + 2 * kv, act, 1);
+    op_case_input(c, 1, rows, 1, DTYPE_I32, 0);
+    op_case_input(c, 2, (int64_t)f->sequences * cache_len, kv, act, 1);
+    op_case_input(c, 3, (int64_t)f->sequences * cache_len, kv, act, 1);
+    op_case_output(c, 0, rows, heads, act);
+    return c;
+}
+
+/* Prefill with two rows that are no tokens, and one step of decoding at different positions. */
+static void test_cached(void **state)
+{
+    static const struct form prefill = { 4, 2, 20, 3, 9 }, decode = { 6, 2, 16, 5, 1 };
+
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct op_case *c = cached_case(&prefill, 30, bf16 ? DTYPE_BF16 : DTYPE_F32);
+
+        for (int t = 0; t < 27; t++)
+            tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 2 * (t / 9));
+        op_case_check(c, 2e-6);
+        op_case_destroy(c);
+        c = cached_case(&decode, 40, bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int t = 0; t < 5; t++)
+            tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
+        op_case_check(c, 2e-6);
+        op_case_destroy(c);
+    }
+}
+
+/* Prefill over an empty cache is attention. */
+static void test_cached_is_attention(void **state)
+{
+    static const struct form f = { 4, 2, 16, 2, 20 };
+    struct op_case *whole = attention_case(OP_ATTENTION, &f, DTYPE_F32, 0);
+    struct op_case *cached = cached_case(&f, 24, DTYPE_F32);
+
+    (void)state;
+    for (int64_t row = 0; row < 40; row++) {
+        tensor_set(&cached->op.in[1], row, 0, (double)(row % 20));
+        for (int64_t col = 0; col < whole->op.in[0].cols; col++)
+            tensor_set(&cached->op.in[0], row, col, tensor_get(&whole->op.in[0], row, col));
+    }
+    op_case_run(whole, 1, 1);
+    op_case_run(cached, 2, 1);
+    for (int64_t row = 0; row < 40; row++)
+        for (int64_t col = 0; col < 64; col++)
+            assert_true(fabs(tensor_get(&whole->op.out[0], row, col) -
+                             tensor_get(&cached->op.out[0], row, col)) < 2e-6);
+    op_case_destroy(whole);
+    op_case_destroy(cached);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention),           cmocka_unit_test(test_attention_grad),
+        cmocka_unit_test(test_large_scores),        cmocka_unit_test(test_cached),
+        cmocka_unit_test(test_cached_is_attention),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

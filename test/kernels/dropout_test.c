@@ -1,0 +1,107 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+static struct op_case *dropout_case(enum op_kind kind, int sequences, int seq_len, int64_t d,
+                                    enum dtype dtype, double p)
+{
+    struct op_attributes a = { .seq_len = seq_len, .p = p, .seed = 42, .place = 7 };
+    struct op_case *c = op_case_create(kind, &a);
+
+    op_case_input(c, 0, sequences * seq_len, d, dtype, 1);
+    op_case_input(c, 1, sequences, 1, DTYPE_I64, 0);
+    op_case_output(c, 0, sequences * seq_len, d, dtype);
+    for (int s = 0; s < sequences; s++)
+        tensor_set(&c->op.in[1], s, 0, 1000000007.0 * (s + 1));
+    return c;
+}
+
+static void test_dropout(void **state)
+{
+    static const int64_t widths[] = { 1, 30, 257, 17001 };
+
+    (void)state;
+    for (int kind = OP_DROPOUT; kind <= OP_DROPOUT_GRAD; kind++)
+        for (int w = 0; w < 4; w++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                struct op_case *c = dropout_case((enum op_kind)kind, 3, 5, widths[w],
+                                                 bf16 ? DTYPE_BF16 : DTYPE_F32, 0.25);
+
+                op_case_check(c, 1e-7);
+                op_case_destroy(c);
+            }
+}
+
+static double dropped_share(const struct op_case *c)
+{
+    const struct tensor *y = &c->op.out[0];
+    double n = 0;
+
+    for (int64_t row = 0; row < y->rows; row++)
+        for (int64_t col = 0; col < y->cols; col++)
+            n += tensor_get(y, row, col) == 0;
+    return n / (double)(y->rows * y->cols);
+}
+
+static int differ(const struct op_case *a, const struct op_case *b)
+{
+    for (int64_t row = 0; row < a->op.out[0].rows; row++)
+        for (int64_t col = 0; col < a->op.out[0].cols; col++)
+            if (tensor_get(&a->op.out[0], row, col) != tensor_get(&b->op.out[0], row, col))
+                return 1;
+    return 0;
+}
+
+/* The share is p, and seed, place and sample each give another mask. */
+static void test_masks(void **state)
+{
+    struct op_case *a = dropout_case(OP_DROPOUT, 4, 16, 256, DTYPE_F32, 0.1);
+    struct op_case *b = dropout_case(OP_DROPOUT, 4, 16, 256, DTYPE_F32, 0.1);
+
+    (void)state;
+    op_case_run(a, 2, 1);
+    op_case_run(b, 2, 1);
+    assert_false(differ(a, b));
+    assert_true(fabs(dropped_share(a) - 0.1) < 0.01);
+    b->op.attributes.seed++;
+    op_case_run(b, 2, 1);
+    assert_true(differ(a, b));
+    b->op.attributes = a->op.attributes;
+    b->op.attributes.place++;
+    op_case_run(b, 2, 1);
+    assert_true(differ(a, b));
+    b->op.attributes = a->op.attributes;
+    tensor_set(&b->op.in[1], 3, 0, 5);
+    op_case_run(b, 2, 1);
+    assert_true(differ(a, b));
+    op_case_destroy(a);
+    op_case_destroy(b);
+}
+
+static void test_p_zero_copies(void **state)
+{
+    struct op_case *c = dropout_case(OP_DROPOUT, 1, 3, 10, DTYPE_F32, 0);
+
+    (void)state;
+    op_case_run(c, 1, 1);
+    for (int row = 0; row < 3; row++)
+        for (int col = 0; col < 10; col++)
+            assert_true(tensor_get(&c->op.in[0], row, col) == tensor_get(&c->op.out[0], row, col));
+    op_case_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_p_zero_copies),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

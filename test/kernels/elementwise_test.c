@@ -1,0 +1,126 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+/* Odd, one wide row of several tiles, many rows of several tiles. */
+static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 } };
+
+#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+struct form {
+    enum op_kind kind;
+    int in_factor[2]; /* columns of inputs by those of the sizes; 0: absent */
+    int out_factor;
+};
+
+static const struct form forms[] = {
+    { OP_SWIGLU, { 2, 0 }, 1 },
+    { OP_SWIGLU_GRAD, { 1, 2 }, 2 },
+    { OP_GELU, { 1, 0 }, 1 },
+    { OP_GELU_GRAD, { 1, 1 }, 1 },
+};
+
+static void test_activations(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+        for (int s = 0; s < N_SIZES; s++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                struct op_case *c = op_case_create(forms[f].kind, &(struct op_attributes){ 0 });
+                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+                for (int i = 0; i < 2 && forms[f].in_factor[i]; i++)
+                    op_case_input(c, i, sizes[s][0], forms[f].in_factor[i] * sizes[s][1], act, 3);
+                op_case_output(c, 0, sizes[s][0], forms[f].out_factor * sizes[s][1], act);
+                op_case_check(c, 5e-6); /* gelu cancels left of zero */
+                op_case_destroy(c);
+            }
+}
+
+static void test_extremes(void **state)
+{
+    static const double values[] = { -1e30, -100, -20, 0, 1e-30, 20, 100, 1e30 };
+    struct op_case *swiglu = op_case_create(OP_SWIGLU, &(struct op_attributes){ 0 });
+    struct op_case *gelu = op_case_create(OP_GELU, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(swiglu, 0, 1, 16, DTYPE_F32, 0);
+    op_case_output(swiglu, 0, 1, 8, DTYPE_F32);
+    op_case_input(gelu, 0, 1, 8, DTYPE_F32, 0);
+    op_case_output(gelu, 0, 1, 8, DTYPE_F32);
+    for (int i = 0; i < 8; i++) {
+        tensor_set(&swiglu->op.in[0], 0, i, values[i]);
+        tensor_set(&swiglu->op.in[0], 0, 8 + i, 1);
+        tensor_set(&gelu->op.in[0], 0, i, values[i]);
+    }
+    op_case_run(swiglu, 1, 1);
+    op_case_run(gelu, 1, 1);
+    for (int i = 0; i < 8; i++) {
+        double wanted = values[i] > 10 ? values[i] : 0;
+        double limit = wanted > 0 ? 1e-6 * wanted : 1e-6;
+
+        assert_true(fabs(tensor_get(&swiglu->op.out[0], 0, i) - wanted) <= limit);
+        assert_true(fabs(tensor_get(&gelu->op.out[0], 0, i) - wanted) <= limit);
+    }
+    op_case_destroy(swiglu);
+    op_case_destroy(gelu);
+}
+
+static void two_operands(enum op_kind kind, enum dtype first, enum dtype second, enum dtype out,
+                         int s)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+
+    op_case_input(c, 0, sizes[s][0], sizes[s][1], first, 1);
+    if (second != N_DTYPES)
+        op_case_input(c, 1, sizes[s][0], sizes[s][1], second, 1);
+    op_case_output(c, 0, sizes[s][0], sizes[s][1], out);
+    op_case_check(c, 1e-7);
+    op_case_destroy(c);
+}
+
+static void test_movements(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++) {
+        two_operands(OP_ADD, DTYPE_F32, DTYPE_F32, DTYPE_F32, s);
+        two_operands(OP_ADD, DTYPE_F32, DTYPE_BF16, DTYPE_F32, s);
+        two_operands(OP_CAST, DTYPE_F32, N_DTYPES, DTYPE_BF16, s);
+        two_operands(OP_CAST, DTYPE_BF16, N_DTYPES, DTYPE_F32, s);
+        two_operands(OP_ACCUMULATE, DTYPE_F32, N_DTYPES, DTYPE_F32, s);
+    }
+}
+
+static void test_select_rows(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct op_case *c = op_case_create(OP_SELECT_ROWS, &(struct op_attributes){ 0 });
+        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+        op_case_input(c, 0, 9, 17, act, 1);
+        op_case_input(c, 1, 3, 1, DTYPE_I32, 0);
+        op_case_output(c, 0, 3, 17, act);
+        tensor_set(&c->op.in[1], 0, 0, 8);
+        tensor_set(&c->op.in[1], 2, 0, 8);
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_movements),
+        cmocka_unit_test(test_select_rows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

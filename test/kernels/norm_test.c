@@ -1,0 +1,152 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+static const struct op_attributes attributes = { .eps = 1e-5 };
+static const int64_t sizes[][2] = { { 1, 1 }, { 7, 33 }, { 150, 100 }, { 65, 257 } };
+
+#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+static struct op_case *forward(enum op_kind kind, int64_t rows, int64_t d, enum dtype act, int bias)
+{
+    struct op_case *c = op_case_create(kind, &attributes);
+    int adds = kind == OP_ADD_RMSNORM || kind == OP_ADD_LAYERNORM;
+    int layer = kind == OP_LAYERNORM || kind == OP_ADD_LAYERNORM;
+
+    op_case_input(c, 0, rows, d, DTYPE_F32, 2);
+    if (adds)
+        op_case_input(c, 1, rows, d, act, 1);
+    op_case_input(c, 1 + adds, 1, d, DTYPE_F32, 1);
+    if (bias)
+        op_case_input(c, 2 + adds, 1, d, DTYPE_F32, 1);
+    op_case_output(c, 0, rows, d, act);
+    op_case_output(c, 1, rows, 1, DTYPE_F32);
+    if (layer)
+        op_case_output(c, 2, rows, 1, DTYPE_F32);
+    if (adds)
+        op_case_output(c, 2 + layer, rows, d, DTYPE_F32);
+    return c;
+}
+
+static void test_forward(void **state)
+{
+    static const enum op_kind kinds[] = { OP_RMSNORM, OP_LAYERNORM, OP_ADD_RMSNORM,
+                                          OP_ADD_LAYERNORM };
+
+    (void)state;
+    for (int k = 0; k < 4; k++)
+        for (int s = 0; s < N_SIZES; s++)
+            for (int bf16 = 0; bf16 < 2; bf16++)
+                for (int bias = 0; bias <= k % 2; bias++) {
+                    struct op_case *c = forward(kinds[k], sizes[s][0], sizes[s][1],
+                                                bf16 ? DTYPE_BF16 : DTYPE_F32, bias);
+
+                    /* Of one column LayerNorm's output is 0 or the bias, rstd 1 / sqrt(eps). */
+                    op_case_check(c, 3e-6);
+                    op_case_destroy(c);
+                }
+}
+
+static void grad_case(enum op_kind kind, int64_t rows, int64_t d, enum dtype act, int extras)
+{
+    struct op_case *c = op_case_create(kind, &attributes);
+    int layer = kind == OP_LAYERNORM_GRAD;
+
+    op_case_input(c, 0, rows, d, act, 1);
+    op_case_input(c, 1, rows, d, DTYPE_F32, 1);
+    op_case_input(c, 2, 1, d, DTYPE_F32, 1);
+    op_case_input(c, 3, rows, 1, DTYPE_F32, 0.3);
+    if (layer)
+        op_case_input(c, 4, rows, 1, DTYPE_F32, 1);
+    if (extras)
+        op_case_input(c, 4 + layer, rows, d, DTYPE_F32, 1);
+    op_case_output(c, 0, rows, d, DTYPE_F32);
+    op_case_output(c, 1, 1, d, DTYPE_F32);
+    if (layer && extras)
+        op_case_output(c, 2, 1, d, DTYPE_F32);
+    op_case_check(c, 2e-6);
+    op_case_destroy(c);
+}
+
+static void test_grads(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int extras = 0; extras < 2; extras++) {
+                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+                grad_case(OP_RMSNORM_GRAD, sizes[s][0], sizes[s][1], act, extras);
+                grad_case(OP_LAYERNORM_GRAD, sizes[s][0], sizes[s][1], act, extras);
+            }
+}
+
+static void same_contents(const struct tensor *a, const struct tensor *b)
+{
+    for (int64_t row = 0; row < a->rows; row++)
+        assert_memory_equal((char *)a->data + (size_t)(row * a->stride) * dtype_bytes(a->dtype),
+                            (char *)b->data + (size_t)(row * b->stride) * dtype_bytes(b->dtype),
+                            (size_t)a->cols * dtype_bytes(a->dtype));
+}
+
+static void copy_contents(const struct tensor *to, const struct tensor *from)
+{
+    for (int64_t row = 0; row < to->rows; row++)
+        for (int64_t col = 0; col < to->cols; col++)
+            tensor_set(to, row, col, tensor_get(from, row, col));
+}
+
+static void fused_case(enum op_kind fused, enum op_kind alone, enum dtype act)
+{
+    enum { ROWS = 37, D = 70 };
+    int layer = alone == OP_LAYERNORM;
+    struct op_case *both = forward(fused, ROWS, D, act, layer);
+    struct op_case *add = op_case_create(OP_ADD, &attributes);
+    struct op_case *norm = forward(alone, ROWS, D, act, layer);
+
+    op_case_input(add, 0, ROWS, D, DTYPE_F32, 1);
+    op_case_input(add, 1, ROWS, D, act, 1);
+    op_case_output(add, 0, ROWS, D, DTYPE_F32);
+    copy_contents(&add->op.in[0], &both->op.in[0]);
+    copy_contents(&add->op.in[1], &both->op.in[1]);
+    op_case_run(add, 2, 1);
+    copy_contents(&norm->op.in[0], &add->op.out[0]);
+    copy_contents(&norm->op.in[1], &both->op.in[2]);
+    if (layer)
+        copy_contents(&norm->op.in[2], &both->op.in[3]);
+    op_case_run(norm, 2, 1);
+    op_case_run(both, 2, 1);
+    for (int i = 0; i < 2 + layer; i++)
+        same_contents(&norm->op.out[i], &both->op.out[i]);
+    same_contents(&add->op.out[0], &both->op.out[2 + layer]);
+    op_case_destroy(both);
+    op_case_destroy(add);
+    op_case_destroy(norm);
+}
+
+static void test_fused_is_its_parts(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+        fused_case(OP_ADD_RMSNORM, OP_RMSNORM, act);
+        fused_case(OP_ADD_LAYERNORM, OP_LAYERNORM, act);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_grads),
+        cmocka_unit_test(test_fused_is_its_parts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+enum { ROWS = 37, POSITIONS = 20 };
+
+static struct op_case *rope_case(enum op_kind kind, int h, int g, int e, enum dtype act)
+{
+    struct op_attributes a = { .n_heads = h, .n_kv_heads = g, .head_dim = e };
+    struct op_case *c = op_case_create(kind, &a);
+    int64_t width = (h + 2 * g) * e;
+
+    op_case_input(c, 0, ROWS, width, act, 1);
+    op_case_input(c, 1, ROWS, 1, DTYPE_I32, 0);
+    op_case_input(c, 2, POSITIONS, e, DTYPE_F32, 1);
+    op_case_output(c, 0, ROWS, width, act);
+    for (int t = 0; t < ROWS; t++)
+        tensor_set(&c->op.in[1], t, 0, t * 7 % POSITIONS);
+    for (int p = 0; p < POSITIONS; p++)
+        for (int i = 0; i < e / 2; i++) {
+            double angle = p * pow(10000, -2.0 * i / e);
+
+            tensor_set(&c->op.in[2], p, i, cos(angle));
+            tensor_set(&c->op.in[2], p, e / 2 + i, sin(angle));
+        }
+    return c;
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    for (int kind = OP_ROPE; kind <= OP_ROPE_GRAD; kind++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct op_case *c = rope_case((enum op_kind)kind, 6, 2, 10, act);
+
+            op_case_check(c, 1e-6);
+            op_case_destroy(c);
+            c = rope_case((enum op_kind)kind, 2, 2, 64, act);
+            op_case_check(c, 1e-6);
+            op_case_destroy(c);
+        }
+}
+
+/* The gradient turns back: the two undo each other. */
+static void test_grad_is_the_inverse(void **state)
+{
+    struct op_case *there = rope_case(OP_ROPE, 4, 2, 16, DTYPE_F32);
+    struct op_case *back = rope_case(OP_ROPE_GRAD, 4, 2, 16, DTYPE_F32);
+
+    (void)state;
+    op_case_run(there, 2, 1);
+    for (int t = 0; t < ROWS; t++)
+        for (int i = 0; i < 8 * 16; i++)
+            tensor_set(&back->op.in[0], t, i, tensor_get(&there->op.out[0], t, i));
+    op_case_run(back, 2, 1);
+    for (int t = 0; t < ROWS; t++)
+        for (int i = 0; i < 8 * 16; i++)
+            assert_true(fabs(tensor_get(&back->op.out[0], t, i) -
+                             tensor_get(&there->op.in[0], t, i)) < 1e-6);
+    op_case_destroy(there);
+    op_case_destroy(back);
+}
+
+/* A row that is no token must not read outside of the table. */
+static void test_no_token(void **state)
+{
+    struct op_case *c = rope_case(OP_ROPE, 2, 1, 4, DTYPE_F32);
+
+    (void)state;
+    tensor_set(&c->op.in[1], 3, 0, -1);
+    op_case_run(c, 1, 1);
+    for (int i = 0; i < 4 * 4; i++)
+        assert_true(isfinite(tensor_get(&c->op.out[0], 3, i)));
+    op_case_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_grad_is_the_inverse),
+        cmocka_unit_test(test_no_token),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,374 @@
+/*
+ * op_case.c - see the header
+ */
+#include "support/op_case.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "kernels/kernels.h"
+#include "support/reference_ops.h"
+
+enum { GUARD_BYTES = 64, GAP_COLS = 3, GUARD = 0xa5, POISON = 0xff };
+
+double tensor_get(const struct tensor *t, int64_t row, int64_t col)
+{
+    int64_t i = row * t->stride + col;
+
+    switch (t->dtype) {
+    case DTYPE_F32:
+        return ((const float *)t->data)[i];
+    case DTYPE_BF16:
+        return bf16_to_float(((const uint16_t *)t->data)[i]);
+    case DTYPE_F64:
+        return ((const double *)t->data)[i];
+    case DTYPE_I32:
+        return ((const int32_t *)t->data)[i];
+    case DTYPE_I64:
+        return (double)((const int64_t *)t->data)[i];
+    default:
+        fail_msg("dtype %d", (int)t->dtype);
+        return 0;
+    }
+}
+
+void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value)
+{
+    int64_t i = row * t->stride + col;
+
+    switch (t->dtype) {
+    case DTYPE_F32:
+        ((float *)t->data)[i] = (float)value;
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)t->data)[i] = bf16_from_float((float)value);
+        break;
+    case DTYPE_F64:
+        ((double *)t->data)[i] = value;
+        break;
+    case DTYPE_I32:
+        ((int32_t *)t->data)[i] = (int32_t)value;
+        break;
+    case DTYPE_I64:
+        ((int64_t *)t->data)[i] = (int64_t)value;
+        break;
+    default:
+        fail_msg("dtype %d", (int)t->dtype);
+    }
+}
+
+struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes)
+{
+    struct op_case *c = calloc(1, sizeof *c);
+
+    assert_non_null(c);
+    c->op.kind = kind;
+    c->op.attributes = *attributes;
+    return c;
+}
+
+/* All bytes GUARD, then the elements from `fill`. */
+static struct tensor guarded(const struct op_case *c, int64_t rows, int64_t cols, enum dtype dtype,
+                             size_t *n_bytes)
+{
+    struct tensor t = { .rows = rows, .cols = cols, .stride = cols, .dtype = dtype };
+    unsigned char *memory;
+
+    if (rows > 1 && cols > 1 && !c->dense)
+        t.stride += GAP_COLS;
+    *n_bytes = align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), 64) + 2 * GUARD_BYTES;
+    memory = aligned_alloc(64, *n_bytes);
+    assert_non_null(memory);
+    memset(memory, GUARD, *n_bytes);
+    t.data = memory + GUARD_BYTES;
+    return t;
+}
+
+static void fill_bytes(const struct tensor *t, int byte)
+{
+    for (int64_t row = 0; row < t->rows; row++)
+        memset((char *)t->data + (size_t)(row * t->stride) * dtype_bytes(t->dtype), byte,
+               (size_t)t->cols * dtype_bytes(t->dtype));
+}
+
+static void fill_random(const struct tensor *t, uint64_t place, double scale)
+{
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t col = 0; col < t->cols; col++) {
+            struct rng_block b = rng_at(1, RNG_TEST, place, (uint64_t)(row * t->cols + col));
+
+            tensor_set(t, row, col, scale * (double)rng_normal(b.word[0], b.word[1]));
+        }
+}
+
+static int is_integer(enum dtype dtype)
+{
+    return dtype == DTYPE_I32 || dtype == DTYPE_I64;
+}
+
+void op_case_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype,
+                   double scale)
+{
+    c->op.in[i] = guarded(c, rows, cols, dtype, &c->in_bytes[i]);
+    if (is_integer(dtype))
+        fill_bytes(&c->op.in[i], 0);
+    else
+        fill_random(&c->op.in[i], (uint64_t)c->op.kind * 16 + (uint64_t)i, scale);
+}
+
+void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype)
+{
+    c->op.out[i] = guarded(c, rows, cols, dtype, &c->out_bytes[i]);
+    fill_bytes(&c->op.out[i], POISON);
+}
+
+static void free_guarded(const struct tensor *t)
+{
+    if (tensor_given(t))
+        free((char *)t->data - GUARD_BYTES);
+}
+
+void op_case_destroy(struct op_case *c)
+{
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        free_guarded(&c->op.in[i]);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        free_guarded(&c->op.out[i]);
+    free(c);
+}
+
+/* ---- running -----------------------------------------------------------------------------------
+ */
+
+void op_case_run(struct op_case *c, int n_threads, int first)
+{
+    struct pool *pool;
+    struct kernels *kernels;
+    struct kernel_call call = { .op = c->op };
+    struct err err = { 0 };
+    size_t scratch;
+
+    for (int i = 0; first && i < OPS_MAX_OUTPUTS; i++)
+        if (tensor_given(&c->op.out[i]) && c->op.kind != OP_ACCUMULATE)
+            fill_bytes(&c->op.out[i], POISON);
+    assert_int_equal(pool_create(&pool, n_threads, NULL, &err), 0);
+    assert_int_equal(kernels_cpu_create(&kernels, pool, NULL, &err), 0);
+    scratch = kernels_scratch_bytes(kernels, &c->op);
+    if (scratch > 0) {
+        call.scratch = aligned_alloc(64, align_up(scratch, 64) + GUARD_BYTES);
+        assert_non_null(call.scratch);
+        memset(call.scratch, POISON, scratch);
+        memset((char *)call.scratch + scratch, GUARD, GUARD_BYTES);
+    }
+    if (kernels_prepare(kernels, &call, &err))
+        fail_msg("%s", err.text);
+    kernels_run(kernels, &call, first);
+    kernels_release(kernels, &call);
+    for (size_t i = 0; scratch > 0 && i < GUARD_BYTES; i++)
+        if (((unsigned char *)call.scratch)[scratch + i] != GUARD)
+            fail_msg("byte %zu behind the scratch was overwritten", i);
+    free(call.scratch);
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+}
+
+static void to_double(const struct tensor *t, struct tensor *out)
+{
+    *out = *t;
+    if (!tensor_given(t))
+        return;
+    out->stride = t->cols;
+    if (!is_integer(t->dtype))
+        out->dtype = DTYPE_F64;
+    out->data = calloc((size_t)tensor_elements(t), dtype_bytes(out->dtype));
+    assert_non_null(out->data);
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t col = 0; col < t->cols; col++)
+            tensor_set(out, row, col, tensor_get(t, row, col));
+}
+
+void op_case_to_reference(const struct op_case *c, struct op_shape *reference)
+{
+    reference->kind = c->op.kind;
+    reference->attributes = c->op.attributes;
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        to_double(&c->op.in[i], &reference->in[i]);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        to_double(&c->op.out[i], &reference->out[i]);
+}
+
+void reference_release(struct op_shape *reference)
+{
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        free(reference->in[i].data);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        free(reference->out[i].data);
+}
+
+/* ---- comparing ---------------------------------------------------------------------------------
+ */
+
+static void check_guards(const char *name, const struct tensor *t, size_t n_bytes)
+{
+    size_t element = dtype_bytes(t->dtype), stride = (size_t)t->stride * element;
+    size_t row_bytes = (size_t)t->cols * element, end = stride * (size_t)t->rows;
+    const unsigned char *data = t->data, *memory = data - GUARD_BYTES;
+
+    for (size_t i = 0; i < n_bytes; i++) {
+        size_t at = i - GUARD_BYTES;
+        int inside = i >= GUARD_BYTES && at < end && at % stride < row_bytes;
+
+        if (!inside && memory[i] != GUARD)
+            fail_msg("%s: byte %ld from its start was overwritten", name, (long)i - GUARD_BYTES);
+    }
+}
+
+static void compare(const struct op_case *c, const struct op_operand *operand,
+                    const struct tensor *got, const struct tensor *wanted, double tolerance)
+{
+    double top = 0;
+
+    for (int64_t row = 0; row < got->rows; row++)
+        for (int64_t col = 0; col < got->cols; col++)
+            top = fmax(top, fabs(tensor_get(wanted, row, col)));
+    for (int64_t row = 0; row < got->rows; row++)
+        for (int64_t col = 0; col < got->cols; col++) {
+            double a = tensor_get(got, row, col), b = tensor_get(wanted, row, col);
+            double limit = tolerance * top;
+
+            if (got->dtype == DTYPE_BF16)
+                limit += fabs(b) * 0x1p-8;
+            if (!(fabs(a - b) <= limit) && !(isinf(b) && a == b))
+                fail_msg("%s: %s[%lld, %lld] is %.9g, reference %.9g, limit %.3g",
+                         op_info(c->op.kind)->name, operand->name, (long long)row, (long long)col,
+                         a, b, limit);
+        }
+}
+
+static unsigned char *copy_of(const struct tensor *t, size_t n_bytes)
+{
+    unsigned char *copy = malloc(n_bytes);
+
+    assert_non_null(copy);
+    memcpy(copy, (const char *)t->data - GUARD_BYTES, n_bytes);
+    return copy;
+}
+
+struct snapshot {
+    unsigned char *in[OPS_MAX_INPUTS], *out[OPS_MAX_OUTPUTS];
+};
+
+static void take(const struct op_case *c, struct snapshot *s)
+{
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        s->in[i] = tensor_given(&c->op.in[i]) ? copy_of(&c->op.in[i], c->in_bytes[i]) : NULL;
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        s->out[i] = tensor_given(&c->op.out[i]) ? copy_of(&c->op.out[i], c->out_bytes[i]) : NULL;
+}
+
+static void restore(const struct op_case *c, const struct snapshot *s)
+{
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        if (s->in[i])
+            memcpy((char *)c->op.in[i].data - GUARD_BYTES, s->in[i], c->in_bytes[i]);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        if (s->out[i])
+            memcpy((char *)c->op.out[i].data - GUARD_BYTES, s->out[i], c->out_bytes[i]);
+}
+
+static void drop(struct snapshot *s)
+{
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        free(s->in[i]);
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        free(s->out[i]);
+}
+
+static void same_bytes(const struct op_case *c, const char *operand, const struct tensor *t,
+                       const unsigned char *wanted, size_t n_bytes, const char *what)
+{
+    if (memcmp((const char *)t->data - GUARD_BYTES, wanted, n_bytes))
+        fail_msg("%s: %s %s", op_info(c->op.kind)->name, operand, what);
+}
+
+/* Against the snapshot before, and the reference's results. */
+static void check_results(const struct op_case *c, const struct snapshot *before,
+                          const struct op_shape *reference, double tolerance)
+{
+    const struct op_info *info = op_info(c->op.kind);
+
+    for (int i = 0; i < info->n_inputs; i++) {
+        if (!before->in[i])
+            continue;
+        check_guards(info->inputs[i].name, &c->op.in[i], c->in_bytes[i]);
+        if (info->inputs[i].flags & OPERAND_UPDATED)
+            compare(c, &info->inputs[i], &c->op.in[i], &reference->in[i], tolerance);
+        else
+            same_bytes(c, info->inputs[i].name, &c->op.in[i], before->in[i], c->in_bytes[i],
+                       "is an input and was changed");
+    }
+    for (int i = 0; i < info->n_outputs; i++) {
+        if (!before->out[i])
+            continue;
+        check_guards(info->outputs[i].name, &c->op.out[i], c->out_bytes[i]);
+        compare(c, &info->outputs[i], &c->op.out[i], &reference->out[i], tolerance);
+    }
+}
+
+static void check_from(struct op_case *c, int first, double tolerance)
+{
+    static const int more_threads[] = { 2, 3, 7 };
+    struct snapshot before, after;
+    struct op_shape reference = { 0 };
+    const struct op_info *info = op_info(c->op.kind);
+
+    take(c, &before);
+    op_case_to_reference(c, &reference);
+    reference_run(&reference, first);
+    op_case_run(c, 1, first);
+    check_results(c, &before, &reference, tolerance);
+    take(c, &after);
+    for (size_t n = 0; n < sizeof more_threads / sizeof *more_threads; n++) {
+        restore(c, &before);
+        op_case_run(c, more_threads[n], first);
+        for (int i = 0; i < info->n_inputs; i++)
+            if (after.in[i])
+                same_bytes(c, info->inputs[i].name, &c->op.in[i], after.in[i], c->in_bytes[i],
+                           "depends on the number of threads");
+        for (int i = 0; i < info->n_outputs; i++)
+            if (after.out[i])
+                same_bytes(c, info->outputs[i].name, &c->op.out[i], after.out[i], c->out_bytes[i],
+                           "depends on the number of threads");
+    }
+    restore(c, &before);
+    drop(&before);
+    drop(&after);
+    reference_release(&reference);
+}
+
+void op_case_check(struct op_case *c, double tolerance)
+{
+    const struct op_info *info = op_info(c->op.kind);
+    struct err err = { 0 };
+    int accumulates = 0;
+
+    if (op_check(&c->op, &err))
+        fail_msg("%s", err.text);
+    for (int i = 0; i < info->n_outputs; i++)
+        if (tensor_given(&c->op.out[i]) &&
+            info->outputs[i].flags & (OPERAND_ACCUMULATED | OPERAND_UPDATED)) {
+            accumulates = 1;
+            fill_random(&c->op.out[i], 1000 + (uint64_t)i, 1);
+        }
+    check_from(c, 1, tolerance);
+    if (accumulates)
+        check_from(c, 0, tolerance);
+}

@@ -1,0 +1,47 @@
+/*
+ * op_case.h - one op with guarded operands, run on the CPU's kernels and on the reference
+ *
+ * Operands lie in rows with a gap behind each and guard words around; outputs and what may not be
+ * read start as NaN. op_case_check runs the kernel with 1, 2, 3 and 7 threads, wants equal bits
+ * from all, untouched guards and inputs, and results near the reference's; where the op
+ * accumulates, both from poison with first and on top of random contents without.
+ */
+#ifndef TEST_SUPPORT_OP_CASE_H
+#define TEST_SUPPORT_OP_CASE_H
+
+#include "ops/ops.h"
+
+struct op_case {
+    struct op_shape op; /* kernel's operands, guarded; filled after op_case_create */
+    size_t in_bytes[OPS_MAX_INPUTS], out_bytes[OPS_MAX_OUTPUTS];
+    int dense; /* set before operands are added: no gaps */
+};
+
+struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
+void op_case_destroy(struct op_case *c);
+
+/* Floats are standard normal times scale, seeded by kind and index; integers are zero: fill them.
+ */
+void op_case_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype,
+                   double scale);
+void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype);
+
+/* One element as a double, and set from one. */
+double tensor_get(const struct tensor *t, int64_t row, int64_t col);
+void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value);
+
+/*
+ * All of what is said above. tolerance: of max|kernel - reference| / max|reference| for outputs of
+ * fp32 and fp64; bf16 ones may err by 2^-8 of the element besides.
+ */
+void op_case_check(struct op_case *c, double tolerance);
+
+/* Run once with this many threads; outputs are poisoned first if first is set. */
+void op_case_run(struct op_case *c, int n_threads, int first);
+
+/* The same shape with dense double operands holding the same numbers; free with reference_release.
+ */
+void op_case_to_reference(const struct op_case *c, struct op_shape *reference);
+void reference_release(struct op_shape *reference);
+
+#endif

@@ -1,0 +1,578 @@
+/*
+ * reference_ops.c - see the header; written to be read beside ops.h, not to be fast
+ */
+#include "support/reference_ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/rng.h"
+
+static double *at(const struct tensor *t, int64_t row, int64_t col)
+{
+    return (double *)t->data + row * t->cols + col;
+}
+
+static int32_t int_at(const struct tensor *t, int64_t row)
+{
+    return ((const int32_t *)t->data)[row];
+}
+
+#define IN(i, row, col) (*at(&op->in[i], row, col))
+#define OUT(i, row, col) (*at(&op->out[i], row, col))
+
+/* An accumulated output's start: everything below adds to it. */
+static void start(const struct tensor *t, int first)
+{
+    if (first)
+        for (int64_t i = 0; i < tensor_elements(t); i++)
+            ((double *)t->data)[i] = 0;
+}
+
+/* ---- embedding ---------------------------------------------------------------------------------
+ */
+
+static void embed(const struct op_shape *op)
+{
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t i = 0; i < op->out[0].cols; i++) {
+            int32_t index = int_at(&op->in[0], t);
+
+            OUT(0, t, i) = tensor_given(&op->in[2]) ? IN(2, t, i) : 0;
+            if (index >= 0)
+                OUT(0, t, i) += IN(1, index, i);
+        }
+}
+
+static void embed_dw(const struct op_shape *op, int first)
+{
+    start(&op->out[0], first);
+    for (int64_t t = 0; t < op->in[0].rows; t++)
+        for (int64_t i = 0; i < op->in[0].cols; i++)
+            if (int_at(&op->in[1], t) >= 0)
+                OUT(0, int_at(&op->in[1], t), i) += IN(0, t, i);
+}
+
+/* ---- norms -------------------------------------------------------------------------------------
+ */
+
+struct norm_operands {
+    const struct tensor *x, *delta, *w, *b, *y, *mean, *rstd, *sum;
+};
+
+static void norm(const struct op_shape *op, const struct norm_operands *n)
+{
+    int64_t d = n->x->cols;
+
+    for (int64_t t = 0; t < n->x->rows; t++) {
+        double mean = 0, square = 0, rstd;
+
+        for (int64_t i = 0; i < d; i++) {
+            double x = *at(n->x, t, i) + (n->delta ? *at(n->delta, t, i) : 0);
+
+            if (n->sum)
+                *at(n->sum, t, i) = x;
+            mean += x / (double)d;
+        }
+        if (!n->mean)
+            mean = 0;
+        for (int64_t i = 0; i < d; i++) {
+            double x = *at(n->x, t, i) + (n->delta ? *at(n->delta, t, i) : 0);
+
+            square += (x - mean) * (x - mean) / (double)d;
+        }
+        rstd = 1 / sqrt(square + op->attributes.eps);
+        *at(n->rstd, t, 0) = rstd;
+        if (n->mean)
+            *at(n->mean, t, 0) = mean;
+        for (int64_t i = 0; i < d; i++) {
+            double x = *at(n->x, t, i) + (n->delta ? *at(n->delta, t, i) : 0);
+
+            *at(n->y, t, i) = (x - mean) * rstd * *at(n->w, 0, i);
+            if (n->b && tensor_given(n->b))
+                *at(n->y, t, i) += *at(n->b, 0, i);
+        }
+    }
+}
+
+static void norm_kinds(const struct op_shape *op)
+{
+    const struct tensor *in = op->in, *out = op->out;
+
+    if (op->kind == OP_RMSNORM)
+        norm(op, &(struct norm_operands){ .x = in, .w = in + 1, .y = out, .rstd = out + 1 });
+    else if (op->kind == OP_LAYERNORM)
+        norm(op,
+             &(struct norm_operands){
+                 .x = in, .w = in + 1, .b = in + 2, .y = out, .mean = out + 1, .rstd = out + 2 });
+    else if (op->kind == OP_ADD_RMSNORM)
+        norm(
+            op,
+            &(struct norm_operands){
+                .x = in, .delta = in + 1, .w = in + 2, .y = out, .rstd = out + 1, .sum = out + 2 });
+    else
+        norm(op, &(struct norm_operands){ .x = in,
+                                          .delta = in + 1,
+                                          .w = in + 2,
+                                          .b = in + 3,
+                                          .y = out,
+                                          .mean = out + 1,
+                                          .rstd = out + 2,
+                                          .sum = out + 3 });
+}
+
+static void norm_grad(const struct op_shape *op, int first)
+{
+    int layer = op->kind == OP_LAYERNORM_GRAD;
+    int64_t d = op->in[1].cols;
+    int has_db = layer && tensor_given(&op->out[2]);
+
+    start(&op->out[1], first);
+    if (has_db)
+        start(&op->out[2], first);
+    for (int64_t t = 0; t < op->in[1].rows; t++) {
+        double mean = layer ? IN(3, t, 0) : 0, rstd = IN(3 + layer, t, 0), g_mean = 0, gx_mean = 0;
+
+        for (int64_t i = 0; i < d; i++) {
+            g_mean += layer ? IN(0, t, i) * IN(2, 0, i) / (double)d : 0;
+            gx_mean += IN(0, t, i) * IN(2, 0, i) * (IN(1, t, i) - mean) * rstd / (double)d;
+        }
+        for (int64_t i = 0; i < d; i++) {
+            double xhat = (IN(1, t, i) - mean) * rstd;
+
+            OUT(0, t, i) = rstd * (IN(0, t, i) * IN(2, 0, i) - g_mean - xhat * gx_mean);
+            if (tensor_given(&op->in[4 + layer]))
+                OUT(0, t, i) += IN(4 + layer, t, i);
+            OUT(1, 0, i) += IN(0, t, i) * xhat;
+            if (has_db)
+                OUT(2, 0, i) += IN(0, t, i);
+        }
+    }
+}
+
+/* ---- products ----------------------------------------------------------------------------------
+ */
+
+static void linear(const struct op_shape *op)
+{
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t n = 0; n < op->out[0].cols; n++) {
+            double sum = tensor_given(&op->in[2]) ? IN(2, 0, n) : 0;
+
+            for (int64_t k = 0; k < op->in[0].cols; k++)
+                sum += IN(0, t, k) * IN(1, n, k);
+            OUT(0, t, n) = sum;
+        }
+}
+
+static void linear_dx(const struct op_shape *op)
+{
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t k = 0; k < op->out[0].cols; k++) {
+            double sum = 0;
+
+            for (int64_t n = 0; n < op->in[0].cols; n++)
+                sum += IN(0, t, n) * IN(1, n, k);
+            OUT(0, t, k) = sum;
+        }
+}
+
+static void linear_dw(const struct op_shape *op, int first)
+{
+    int has_db = tensor_given(&op->out[1]);
+
+    start(&op->out[0], first);
+    if (has_db)
+        start(&op->out[1], first);
+    for (int64_t t = 0; t < op->in[0].rows; t++)
+        for (int64_t n = 0; n < op->in[0].cols; n++) {
+            for (int64_t k = 0; k < op->in[1].cols; k++)
+                OUT(0, n, k) += IN(0, t, n) * IN(1, t, k);
+            if (has_db)
+                OUT(1, 0, n) += IN(0, t, n);
+        }
+}
+
+/* Loss; dx and dw as well where the op has them. */
+static void head(const struct op_shape *op, int first)
+{
+    int grads = op->kind == OP_HEAD_CROSS_ENTROPY;
+    const struct tensor *loss = &op->out[grads ? 2 : 0];
+    int64_t n_vocab = op->in[1].rows, d = op->in[0].cols;
+    double *logits = malloc((size_t)n_vocab * sizeof *logits);
+
+    start(loss, first);
+    if (grads) {
+        start(&op->out[0], 1);
+        start(&op->out[1], first);
+    }
+    for (int64_t t = 0; t < op->in[0].rows; t++) {
+        int32_t target = int_at(&op->in[2], t);
+        double top = -INFINITY, sum = 0;
+
+        if (target < 0)
+            continue;
+        for (int64_t v = 0; v < n_vocab; v++) {
+            logits[v] = 0;
+            for (int64_t i = 0; i < d; i++)
+                logits[v] += IN(0, t, i) * IN(1, v, i);
+            top = fmax(top, logits[v]);
+        }
+        for (int64_t v = 0; v < n_vocab; v++)
+            sum += exp(logits[v] - top);
+        *at(loss, 0, 0) += top + log(sum) - logits[target];
+        for (int64_t v = 0; grads && v < n_vocab; v++) {
+            double g = exp(logits[v] - top) / sum - (v == target);
+
+            g *= IN(3, 0, 0);
+            for (int64_t i = 0; i < d; i++) {
+                OUT(0, t, i) += g * IN(1, v, i);
+                OUT(1, v, i) += g * IN(0, t, i);
+            }
+        }
+    }
+    free(logits);
+}
+
+/* ---- attention ---------------------------------------------------------------------------------
+ */
+
+static void rope(const struct op_shape *op, double sign)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
+
+    for (int64_t t = 0; t < op->in[0].rows; t++)
+        for (int64_t col = 0; col < op->in[0].cols; col++) {
+            int64_t head = col / a->head_dim, i = col % a->head_dim;
+            int32_t position = int_at(&op->in[1], t);
+            double other = i < half ? -1 : 1;
+
+            if (head >= n_rotated) {
+                OUT(0, t, col) = IN(0, t, col);
+                continue;
+            }
+            OUT(0, t, col) = IN(0, t, col) * IN(2, position, i % half) +
+                             sign * other * IN(0, t, col - (int64_t)other * half) *
+                                 IN(2, position, half + i % half);
+        }
+}
+
+/* 0 where dropped, 1 / (1 - p) where kept. */
+static double kept(const struct op_attributes *a, int64_t sample, uint64_t place_low,
+                   int64_t element)
+{
+    uint64_t place_high = a->place * 0x9E3779B97F4A7C15u + (uint64_t)sample;
+    struct rng_block words =
+        rng_at(a->seed, RNG_DROPOUT, place_high, place_low | (uint64_t)(element / 4));
+
+    return rng_uniform(words.word[element % 4]) >= (float)a->p ? 1 / (1 - a->p) : 0;
+}
+
+static double attention_kept(const struct op_shape *op, int sample_input, int64_t sequence,
+                             int head, int64_t query, int64_t key)
+{
+    int64_t sample;
+
+    if (!(op->attributes.p > 0))
+        return 1;
+    sample = ((const int64_t *)op->in[sample_input].data)[sequence];
+    return kept(&op->attributes, sample, (uint64_t)head << 48 | (uint64_t)query << 24, key);
+}
+
+struct head_at {
+    int64_t start;   /* first row of the sequence */
+    int64_t q, k, v; /* first columns */
+};
+
+static struct head_at head_at(const struct op_attributes *a, int64_t sequence, int head)
+{
+    int64_t kv = head / (a->n_heads / a->n_kv_heads), e = a->head_dim;
+
+    return (struct head_at){ .start = sequence * a->seq_len,
+                             .q = head * e,
+                             .k = (a->n_heads + kv) * e,
+                             .v = (a->n_heads + a->n_kv_heads + kv) * e };
+}
+
+static double score(const struct op_attributes *a, const struct tensor *qkv,
+                    const struct head_at *h, int64_t query, int64_t key)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < a->head_dim; i++)
+        sum += *at(qkv, h->start + query, h->q + i) * *at(qkv, h->start + key, h->k + i);
+    return sum * a->scale;
+}
+
+static void attention_head(const struct op_shape *op, int64_t sequence, int head)
+{
+    const struct op_attributes *a = &op->attributes;
+    struct head_at h = head_at(a, sequence, head);
+
+    for (int64_t query = 0; query < a->seq_len; query++) {
+        double top = -INFINITY, sum = 0, lse;
+
+        for (int64_t key = 0; key <= query; key++)
+            top = fmax(top, score(a, &op->in[0], &h, query, key));
+        for (int64_t key = 0; key <= query; key++)
+            sum += exp(score(a, &op->in[0], &h, query, key) - top);
+        lse = OUT(1, h.start + query, head) = top + log(sum);
+        for (int64_t i = 0; i < a->head_dim; i++)
+            OUT(0, h.start + query, h.q + i) = 0;
+        for (int64_t key = 0; key <= query; key++) {
+            double p = exp(score(a, &op->in[0], &h, query, key) - lse);
+
+            p *= attention_kept(op, 1, sequence, head, query, key);
+            for (int64_t i = 0; i < a->head_dim; i++)
+                OUT(0, h.start + query, h.q + i) += p * IN(0, h.start + key, h.v + i);
+        }
+    }
+}
+
+static void attention_grad_head(const struct op_shape *op, int64_t sequence, int head)
+{
+    const struct op_attributes *a = &op->attributes;
+    struct head_at h = head_at(a, sequence, head);
+
+    for (int64_t query = 0; query < a->seq_len; query++)
+        for (int64_t key = 0; key <= query; key++) {
+            int64_t q = h.start + query, k = h.start + key;
+            double p = exp(score(a, &op->in[1], &h, query, key) - IN(3, q, head));
+            double m = attention_kept(op, 4, sequence, head, query, key), dp = 0, delta = 0, ds;
+
+            for (int64_t i = 0; i < a->head_dim; i++) {
+                dp += IN(0, q, h.q + i) * IN(1, k, h.v + i);
+                delta += IN(0, q, h.q + i) * IN(2, q, h.q + i);
+            }
+            ds = p * (dp * m - delta) * a->scale;
+            for (int64_t i = 0; i < a->head_dim; i++) {
+                OUT(0, q, h.q + i) += ds * IN(1, k, h.k + i);
+                OUT(0, k, h.k + i) += ds * IN(1, q, h.q + i);
+                OUT(0, k, h.v + i) += p * m * IN(0, q, h.q + i);
+            }
+        }
+}
+
+static void attention(const struct op_shape *op)
+{
+    int64_t n_sequences = op->in[0].rows / op->attributes.seq_len;
+    int grad = op->kind == OP_ATTENTION_GRAD;
+
+    if (grad)
+        start(&op->out[0], 1);
+    for (int64_t sequence = 0; sequence < n_sequences; sequence++)
+        for (int head = 0; head < op->attributes.n_heads; head++)
+            if (grad)
+                attention_grad_head(op, sequence, head);
+            else
+                attention_head(op, sequence, head);
+}
+
+static void cached_query(const struct op_shape *op, int64_t row, int head)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t cache = row / a->seq_len * a->cache_len, e = a->head_dim;
+    int64_t kv = head / (a->n_heads / a->n_kv_heads);
+    double sum = 0;
+
+    for (int64_t i = 0; i < e; i++)
+        OUT(0, row, head * e + i) = 0;
+    for (int64_t key = 0; key <= int_at(&op->in[1], row); key++) {
+        double s = 0;
+
+        for (int64_t i = 0; i < e; i++)
+            s += IN(0, row, head * e + i) * IN(2, cache + key, kv * e + i);
+        s = exp(s * a->scale);
+        sum += s;
+        for (int64_t i = 0; i < e; i++)
+            OUT(0, row, head * e + i) += s * IN(3, cache + key, kv * e + i);
+    }
+    for (int64_t i = 0; i < e && sum > 0; i++)
+        OUT(0, row, head * e + i) /= sum;
+}
+
+static void attention_cached(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t e = a->head_dim, width = a->n_kv_heads * e;
+
+    for (int64_t row = 0; row < op->in[0].rows; row++) {
+        int32_t position = int_at(&op->in[1], row);
+        int64_t cache = row / a->seq_len * a->cache_len + position;
+
+        for (int64_t i = 0; i < width && position >= 0; i++) {
+            IN(2, cache, i) = IN(0, row, a->n_heads * e + i);
+            IN(3, cache, i) = IN(0, row, a->n_heads * e + width + i);
+        }
+    }
+    for (int64_t row = 0; row < op->in[0].rows; row++)
+        for (int head = 0; head < a->n_heads; head++)
+            cached_query(op, row, head);
+}
+
+/* ---- element by element ------------------------------------------------------------------------
+ */
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static void element(const struct op_shape *op, int64_t t, int64_t i)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t f, sample;
+    double s, gate;
+
+    switch (op->kind) {
+    case OP_SWIGLU:
+        f = op->out[0].cols;
+        OUT(0, t, i) = IN(0, t, i) * sigmoid(IN(0, t, i)) * IN(0, t, f + i);
+        break;
+    case OP_SWIGLU_GRAD:
+        f = op->in[0].cols;
+        gate = IN(1, t, i % f);
+        s = sigmoid(gate);
+        OUT(0, t, i) = i < f ? IN(0, t, i) * IN(1, t, f + i) * s * (1 + gate * (1 - s))
+                             : IN(0, t, i - f) * gate * s;
+        break;
+    case OP_GELU:
+        OUT(0, t, i) = gelu(IN(0, t, i));
+        break;
+    case OP_GELU_GRAD:
+        OUT(0, t, i) = IN(0, t, i) * gelu_slope(IN(1, t, i));
+        break;
+    case OP_DROPOUT:
+    case OP_DROPOUT_GRAD:
+        sample = ((const int64_t *)op->in[1].data)[t / a->seq_len];
+        OUT(0, t, i) = IN(0, t, i) * kept(a, sample, (uint64_t)(t % a->seq_len) << 32, i);
+        break;
+    case OP_ADD:
+        OUT(0, t, i) = IN(0, t, i) + IN(1, t, i);
+        break;
+    case OP_CAST:
+        OUT(0, t, i) = IN(0, t, i);
+        break;
+    case OP_SELECT_ROWS:
+        OUT(0, t, i) = IN(0, int_at(&op->in[1], t), i);
+        break;
+    case OP_ACCUMULATE:
+        OUT(0, t, i) += IN(0, t, i);
+        break;
+    default:
+        CHECK(op->kind < N_OP_KINDS && !op->kind);
+    }
+}
+
+/* ---- the update --------------------------------------------------------------------------------
+ */
+
+static void sumsq(const struct op_shape *op)
+{
+    start(&op->out[0], 1);
+    for (int64_t i = 0; i < tensor_elements(&op->in[0]); i++)
+        OUT(0, 0, i / OPS_NORM_BLOCK) += IN(0, 0, i) * IN(0, 0, i);
+}
+
+static void gradient_norm(const struct op_shape *op)
+{
+    double sum = 0, clip = op->attributes.clip;
+
+    for (int64_t i = 0; i < op->in[0].cols; i++)
+        sum += IN(0, 0, i);
+    sum = sqrt(sum);
+    OUT(0, 0, 0) = sum;
+    OUT(1, 0, 0) = clip > 0 && sum > clip ? clip / sum : 1;
+    *(int32_t *)op->out[2].data = !isfinite(sum);
+}
+
+static void adamw(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double lr = IN(1, 0, SCALAR_LR), bias1 = IN(1, 0, SCALAR_BIAS1), bias2 = IN(1, 0, SCALAR_BIAS2);
+
+    if (int_at(&op->in[3], 0))
+        return;
+    for (int64_t i = 0; i < tensor_elements(&op->in[0]); i++) {
+        double g = IN(0, 0, i) * IN(2, 0, 0), *p = at(&op->in[4], 0, i);
+        double *m = at(&op->in[5], 0, i), *v = at(&op->in[6], 0, i);
+
+        *m = a->beta1 * *m + (1 - a->beta1) * g;
+        *v = a->beta2 * *v + (1 - a->beta2) * g * g;
+        *p -= lr * (*m / bias1 / (sqrt(*v / bias2) + a->eps) + a->weight_decay * *p);
+        if (tensor_given(&op->out[0]))
+            OUT(0, 0, i) = *p;
+    }
+}
+
+void reference_run(const struct op_shape *op, int first)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        embed(op);
+        break;
+    case OP_EMBED_DW:
+        embed_dw(op, first);
+        break;
+    case OP_RMSNORM:
+    case OP_LAYERNORM:
+    case OP_ADD_RMSNORM:
+    case OP_ADD_LAYERNORM:
+        norm_kinds(op);
+        break;
+    case OP_RMSNORM_GRAD:
+    case OP_LAYERNORM_GRAD:
+        norm_grad(op, first);
+        break;
+    case OP_LINEAR:
+        linear(op);
+        break;
+    case OP_LINEAR_DX:
+        linear_dx(op);
+        break;
+    case OP_LINEAR_DW:
+        linear_dw(op, first);
+        break;
+    case OP_ROPE:
+    case OP_ROPE_GRAD:
+        rope(op, op->kind == OP_ROPE ? 1 : -1);
+        break;
+    case OP_ATTENTION:
+    case OP_ATTENTION_GRAD:
+        attention(op);
+        break;
+    case OP_ATTENTION_CACHED:
+        attention_cached(op);
+        break;
+    case OP_HEAD_CROSS_ENTROPY:
+    case OP_HEAD_LOSS:
+        head(op, first);
+        break;
+    case OP_SUMSQ:
+        sumsq(op);
+        break;
+    case OP_GRADIENT_NORM:
+        gradient_norm(op);
+        break;
+    case OP_ADAMW:
+        adamw(op);
+        break;
+    default:
+        for (int64_t t = 0; t < op->out[0].rows; t++)
+            for (int64_t i = 0; i < op->out[0].cols; i++)
+                element(op, t, i);
+    }
+}
