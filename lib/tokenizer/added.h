@@ -1,0 +1,34 @@
+/*
+ * added.h - the tokens that are looked for in text before it is split
+ *
+ * As HF tokenizers does it: of the tokens that match at the leftmost place, the longest. Those that
+ * are marked normalized are looked for in a second pass, in what the first one left.
+ */
+#ifndef TOKENIZER_ADDED_H
+#define TOKENIZER_ADDED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct added_token {
+    const char *text; /* valid UTF-8, not empty */
+    size_t n_bytes;
+    int32_t id;
+    int normalized;
+};
+
+/* The tokens of one pass: by first byte, and the longest first. */
+struct added_tokens {
+    const struct added_token *items;
+    int n;
+    int start[257]; /* items that begin with byte b: start[b] .. start[b + 1] - 1 */
+};
+
+/* Sort items (they stay the caller's) and index them. */
+void added_init(struct added_tokens *added, struct added_token *items, int n);
+
+/* The first match in text, or NULL; *at is where it is. */
+const struct added_token *added_find(const struct added_tokens *added, const char *text,
+                                     size_t n_bytes, size_t *at);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * bpe.h - a byte-level BPE vocabulary and its merges
+ *
+ * Tokens are spelled in tokenizer.json with one printable character a byte (GPT-2's
+ * bytes_to_unicode: "Ġ" is the space); here they are kept with the bytes they stand for. A word
+ * starts as one token a byte, and the neighbours whose merge has the least rank are joined, the
+ * leftmost first, until none can be.
+ */
+#ifndef TOKENIZER_BPE_H
+#define TOKENIZER_BPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+
+struct bpe_token {
+    const char *spelling; /* NULL: no token has this id */
+    const char *bytes;
+    uint32_t n_spelling, n_bytes;
+};
+
+struct bpe_merge {
+    uint64_t pair; /* left << 32 | right; UINT64_MAX: free */
+    int32_t rank, id;
+};
+
+struct bpe {
+    struct arena *arena; /* borrowed; all tables are in it */
+    struct bpe_token *tokens;
+    int n_ids;            /* greatest id + 1 */
+    int32_t *by_spelling; /* hash table of ids, -1: free */
+    size_t spelling_mask;
+    struct bpe_merge *merges; /* hash table */
+    size_t merge_mask;
+    int32_t byte_ids[256];
+    int ignore_merges; /* a word that is a token is that token */
+};
+
+/* Tables for n_tokens tokens with ids below n_ids, and n_merges merges. */
+void bpe_init(struct bpe *bpe, struct arena *arena, int n_tokens, int n_ids, int n_merges);
+
+/* Add a token by its spelling (valid UTF-8, copied). Returns 0, or -1 if its id or spelling is
+ * taken. */
+int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_bytes);
+
+/* Id by spelling, or -1. */
+int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
+
+/* Once all tokens are in: -1, or the least byte that no token stands for. */
+int bpe_find_bytes(struct bpe *bpe);
+
+/* left and right join to id, ranked; a pair that is there already gets the new rank. */
+void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
+
+/* Memory that merging needs; grows as words do. All zero is empty. */
+struct bpe_scratch {
+    struct bpe_symbol *symbols;
+    struct bpe_candidate *candidates;
+    size_t capacity;
+};
+
+void bpe_scratch_release(struct bpe_scratch *scratch);
+
+#define BPE_WORD_BYTES_MAX ((size_t)1 << 28)
+
+/*
+ * The ids of one word of 1..BPE_WORD_BYTES_MAX bytes: a pointer into scratch, and how many. NULL if
+ * there is no memory. Takes n log n.
+ */
+const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
+                          size_t n_bytes, size_t *n_ids);
+
+#endif
