@@ -1,0 +1,78 @@
+/* The products again, by the catalogue-wide harness: linear, its gradients and the head. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+enum { T = 70, K = 45, N = 83 };
+
+static void test_linear(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int bias = 0; bias < 2; bias++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct op_case *c = op_case_create(OP_LINEAR, &(struct op_attributes){ 0 });
+
+            op_case_input(c, 0, T, K, act, 1);
+            op_case_input(c, 1, N, K, act, 1);
+            if (bias)
+                op_case_input(c, 2, 1, N, DTYPE_F32, 1);
+            op_case_output(c, 0, T, N, act);
+            op_case_check(c, 2e-6);
+            op_case_destroy(c);
+            c = op_case_create(OP_LINEAR_DX, &(struct op_attributes){ 0 });
+            op_case_input(c, 0, T, N, act, 1);
+            op_case_input(c, 1, N, K, act, 1);
+            op_case_output(c, 0, T, K, act);
+            op_case_check(c, 2e-6);
+            op_case_destroy(c);
+            c = op_case_create(OP_LINEAR_DW, &(struct op_attributes){ 0 });
+            op_case_input(c, 0, T, N, act, 1);
+            op_case_input(c, 1, T, K, act, 1);
+            op_case_output(c, 0, N, K, DTYPE_F32);
+            if (bias)
+                op_case_output(c, 1, 1, N, DTYPE_F32);
+            op_case_check(c, 2e-6);
+            op_case_destroy(c);
+        }
+}
+
+/* bf16 rounds the softmax's gradient before its products, hence the wide limit there. */
+static void test_head(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int grads = 0; grads < 2; grads++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct op_attributes a = { .chunk = 32 };
+            struct op_case *c = op_case_create(grads ? OP_HEAD_CROSS_ENTROPY : OP_HEAD_LOSS, &a);
+
+            op_case_input(c, 0, T, K, act, 0.5);
+            op_case_input(c, 1, N, K, act, 0.5);
+            op_case_input(c, 2, T, 1, DTYPE_I32, 0);
+            for (int t = 0; t < T; t++)
+                tensor_set(&c->op.in[2], t, 0, t % 9 == 4 ? -1 : t * 5 % N);
+            if (grads) {
+                op_case_input(c, 3, 1, 1, DTYPE_F32, 1);
+                op_case_output(c, 0, T, K, act);
+                op_case_output(c, 1, N, K, DTYPE_F32);
+            }
+            op_case_output(c, grads ? 2 : 0, 1, 1, DTYPE_F64);
+            op_case_check(c, bf16 ? 1e-2 : 5e-6);
+            op_case_destroy(c);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_head),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/*
+ * The reference's backward ops against central differences of its forward ones: the loss is the
+ * forward's first output times random numbers, operands are matched by their names.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+#include "support/reference_ops.h"
+
+#define STEP 1e-4
+#define TOLERANCE 1e-6
+
+static int find(const struct op_operand *operands, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(operands[i].name, name))
+            return i;
+    return -1;
+}
+
+static double loss(const struct op_shape *forward, const struct tensor *cotangent)
+{
+    double sum = 0;
+
+    reference_run(forward, 1);
+    for (int64_t i = 0; i < tensor_elements(cotangent); i++)
+        sum += ((double *)forward->out[0].data)[i] * ((double *)cotangent->data)[i];
+    return sum;
+}
+
+/* d loss / d input by differences, against `gradient`. */
+static void check_gradient(const struct op_shape *forward, const struct tensor *cotangent,
+                           const char *name, const struct tensor *input,
+                           const struct tensor *gradient)
+{
+    double *x = input->data, *g = gradient->data, top = 0;
+
+    assert_int_equal(tensor_elements(input), tensor_elements(gradient));
+    for (int64_t i = 0; i < tensor_elements(gradient); i++)
+        top = fmax(top, fabs(g[i]));
+    assert_true(top > 0);
+    for (int64_t i = 0; i < tensor_elements(input); i++) {
+        double kept = x[i], above, below;
+
+        x[i] = kept + STEP;
+        above = loss(forward, cotangent);
+        x[i] = kept - STEP;
+        below = loss(forward, cotangent);
+        x[i] = kept;
+        if (fabs((above - below) / (2 * STEP) - g[i]) > TOLERANCE * top)
+            fail_msg("%s: d%s[%lld] is %.9g, by differences %.9g", op_info(forward->kind)->name,
+                     name, (long long)i, g[i], (above - below) / (2 * STEP));
+    }
+}
+
+/* Inputs of the gradient op: the output's cotangent, the forward's inputs and what it saved. */
+static struct tensor gradient_input(const struct op_shape *forward, const struct tensor *cotangent,
+                                    const char *name)
+{
+    const struct op_info *info = op_info(forward->kind);
+    int i = find(info->inputs, info->n_inputs, name);
+
+    if (i >= 0)
+        return forward->in[i];
+    i = find(info->outputs, info->n_outputs, name);
+    if (i >= 0)
+        return forward->out[i];
+    if (name[0] == 'd' && !strcmp(name + 1, info->outputs[0].name))
+        return *cotangent;
+    assert_string_equal(name, "add");
+    return (struct tensor){ 0 };
+}
+
+static void check_pair(const struct op_case *c, enum op_kind gradient_kind)
+{
+    const struct op_info *info = op_info(c->op.kind), *gradient_info = op_info(gradient_kind);
+    struct op_shape forward = { 0 },
+                    gradient = { .kind = gradient_kind, .attributes = c->op.attributes };
+    struct tensor cotangent;
+
+    op_case_to_reference(c, &forward);
+    cotangent = forward.out[0];
+    cotangent.data = malloc((size_t)tensor_elements(&cotangent) * sizeof(double));
+    for (int64_t i = 0; i < tensor_elements(&cotangent); i++)
+        ((double *)cotangent.data)[i] = sin(1.7 * (double)i + 0.3);
+    reference_run(&forward, 1);
+    for (int i = 0; i < gradient_info->n_inputs; i++)
+        gradient.in[i] = gradient_input(&forward, &cotangent, gradient_info->inputs[i].name);
+    for (int i = 0; i < gradient_info->n_outputs; i++) {
+        int input = find(info->inputs, info->n_inputs, gradient_info->outputs[i].name + 1);
+
+        assert_true(input >= 0);
+        gradient.out[i] = forward.in[input];
+        if (tensor_given(&gradient.out[i]))
+            gradient.out[i].data =
+                malloc((size_t)tensor_elements(&gradient.out[i]) * sizeof(double));
+    }
+    reference_run(&gradient, 1);
+    for (int i = 0; i < gradient_info->n_outputs; i++) {
+        const char *name = gradient_info->outputs[i].name + 1;
+        int input = find(info->inputs, info->n_inputs, name);
+
+        if (tensor_given(&gradient.out[i]))
+            check_gradient(&forward, &cotangent, name, &forward.in[input], &gradient.out[i]);
+        free(gradient.out[i].data);
+    }
+    free(cotangent.data);
+    reference_release(&forward);
+}
+
+static void test_embed(void **state)
+{
+    struct op_case *c = op_case_create(OP_EMBED, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(c, 0, 6, 1, DTYPE_I32, 0);
+    op_case_input(c, 1, 4, 3, DTYPE_F32, 1);
+    op_case_output(c, 0, 6, 3, DTYPE_F32);
+    for (int t = 0; t < 6; t++)
+        tensor_set(&c->op.in[0], t, 0, t % 3 - (t == 3));
+    check_pair(c, OP_EMBED_DW);
+    op_case_destroy(c);
+}
+
+static void test_norms(void **state)
+{
+    (void)state;
+    for (int layer = 0; layer < 2; layer++) {
+        struct op_attributes a = { .eps = 1e-3 };
+        struct op_case *c = op_case_create(layer ? OP_LAYERNORM : OP_RMSNORM, &a);
+
+        op_case_input(c, 0, 4, 7, DTYPE_F32, 1);
+        op_case_input(c, 1, 1, 7, DTYPE_F32, 1);
+        if (layer)
+            op_case_input(c, 2, 1, 7, DTYPE_F32, 1);
+        op_case_output(c, 0, 4, 7, DTYPE_F32);
+        for (int i = 1; i < 2 + layer; i++)
+            op_case_output(c, i, 4, 1, DTYPE_F32);
+        check_pair(c, layer ? OP_LAYERNORM_GRAD : OP_RMSNORM_GRAD);
+        op_case_destroy(c);
+    }
+}
+
+static void test_linear(void **state)
+{
+    struct op_case *c = op_case_create(OP_LINEAR, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(c, 0, 4, 5, DTYPE_F32, 1);
+    op_case_input(c, 1, 3, 5, DTYPE_F32, 1);
+    op_case_input(c, 2, 1, 3, DTYPE_F32, 1);
+    op_case_output(c, 0, 4, 3, DTYPE_F32);
+    check_pair(c, OP_LINEAR_DX);
+    check_pair(c, OP_LINEAR_DW);
+    op_case_destroy(c);
+}
+
+static void test_rope(void **state)
+{
+    struct op_attributes a = { .n_heads = 2, .n_kv_heads = 1, .head_dim = 4 };
+    struct op_case *c = op_case_create(OP_ROPE, &a);
+
+    (void)state;
+    op_case_input(c, 0, 5, 16, DTYPE_F32, 1);
+    op_case_input(c, 1, 5, 1, DTYPE_I32, 0);
+    op_case_input(c, 2, 6, 4, DTYPE_F32, 1);
+    op_case_output(c, 0, 5, 16, DTYPE_F32);
+    for (int t = 0; t < 5; t++)
+        tensor_set(&c->op.in[1], t, 0, 5 - t);
+    check_pair(c, OP_ROPE_GRAD);
+    op_case_destroy(c);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for (int drop = 0; drop < 2; drop++) {
+        struct op_attributes a = { .n_heads = 4,
+                                   .n_kv_heads = 2,
+                                   .head_dim = 3,
+                                   .seq_len = 6,
+                                   .scale = 0.6,
+                                   .p = drop ? 0.3 : 0,
+                                   .seed = 5,
+                                   .place = 2 };
+        struct op_case *c = op_case_create(OP_ATTENTION, &a);
+
+        op_case_input(c, 0, 12, 24, DTYPE_F32, 1);
+        if (drop)
+            op_case_input(c, 1, 2, 1, DTYPE_I64, 0);
+        op_case_output(c, 0, 12, 12, DTYPE_F32);
+        op_case_output(c, 1, 12, 4, DTYPE_F32);
+        check_pair(c, OP_ATTENTION_GRAD);
+        op_case_destroy(c);
+    }
+}
+
+static void elementwise(enum op_kind kind, enum op_kind gradient, int in_cols, int out_cols)
+{
+    struct op_attributes a = { .seq_len = 2, .p = 0.4 };
+    struct op_case *c = op_case_create(kind, &a);
+
+    op_case_input(c, 0, 4, in_cols, DTYPE_F32, 2);
+    if (kind == OP_DROPOUT)
+        op_case_input(c, 1, 2, 1, DTYPE_I64, 0);
+    op_case_output(c, 0, 4, out_cols, DTYPE_F32);
+    check_pair(c, gradient);
+    op_case_destroy(c);
+}
+
+static void test_elementwise(void **state)
+{
+    (void)state;
+    elementwise(OP_SWIGLU, OP_SWIGLU_GRAD, 10, 5);
+    elementwise(OP_GELU, OP_GELU_GRAD, 7, 7);
+    elementwise(OP_DROPOUT, OP_DROPOUT_GRAD, 9, 9);
+}
+
+/* The head gives its own gradients: those of scale times the loss that head_loss gives. */
+static void test_head(void **state)
+{
+    struct op_case *c = op_case_create(OP_HEAD_LOSS, &(struct op_attributes){ .chunk = 2 });
+    struct op_shape forward = { 0 }, head = { .kind = OP_HEAD_CROSS_ENTROPY };
+    double scale = 0.7, dx[5 * 3], dw[6 * 3], sum = 0;
+    struct tensor scalar = { &scale, 1, 1, 1, DTYPE_F64 };
+
+    (void)state;
+    op_case_input(c, 0, 5, 3, DTYPE_F32, 1);
+    op_case_input(c, 1, 6, 3, DTYPE_F32, 1);
+    op_case_input(c, 2, 5, 1, DTYPE_I32, 0);
+    op_case_output(c, 0, 1, 1, DTYPE_F64);
+    for (int t = 0; t < 5; t++)
+        tensor_set(&c->op.in[2], t, 0, t == 3 ? -1 : t);
+    op_case_to_reference(c, &forward);
+    for (int i = 0; i < 3; i++)
+        head.in[i] = forward.in[i];
+    head.in[3] = scalar;
+    head.out[0] = (struct tensor){ dx, 5, 3, 3, DTYPE_F64 };
+    head.out[1] = (struct tensor){ dw, 6, 3, 3, DTYPE_F64 };
+    head.out[2] = (struct tensor){ &sum, 1, 1, 1, DTYPE_F64 };
+    reference_run(&head, 1);
+    reference_run(&forward, 1);
+    assert_true(fabs(sum - *(double *)forward.out[0].data) < 1e-12);
+    check_gradient(&forward, &scalar, "x", &forward.in[0], &head.out[0]);
+    check_gradient(&forward, &scalar, "w", &forward.in[1], &head.out[1]);
+    reference_release(&forward);
+    op_case_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_embed),     cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),    cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_head),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
