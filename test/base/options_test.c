@@ -1,0 +1,213 @@
+/*
+ * options_test.c - command lines by table: what is read, what is refused, what the help says
+ */
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+#include <string.h>
+
+#include "base/options.h"
+
+static struct {
+    int verbose, n;
+    int64_t tokens;
+    double rate;
+    const char *out, *style;
+    struct option_list sets;
+} got;
+
+static const char *const styles[] = { "plain", "fancy", NULL };
+
+static const struct option table[] = {
+    { .name = "verbose", .letter = 'v', .value = &got.verbose, .help = "say more" },
+    { .name = "number",
+      .letter = 'n',
+      .kind = OPTION_INT,
+      .value = &got.n,
+      .argument = "N",
+      .min = 1,
+      .max = 10,
+      .help = "how many" },
+    { .name = "tokens",
+      .kind = OPTION_I64,
+      .value = &got.tokens,
+      .argument = "N",
+      .help = "how long" },
+    { .name = "rate",
+      .kind = OPTION_FLOAT,
+      .value = &got.rate,
+      .argument = "X",
+      .min = -1,
+      .max = 1,
+      .help = "how fast" },
+    { .name = "out",
+      .letter = 'o',
+      .kind = OPTION_TEXT,
+      .value = &got.out,
+      .argument = "FILE",
+      .help = "where to; a help that is long enough to need a second line, since it goes on and on "
+              "about what the option does" },
+    { .name = "style",
+      .kind = OPTION_CHOICE,
+      .value = &got.style,
+      .argument = "STYLE",
+      .choices = styles,
+      .help = "plain or fancy" },
+    { .name = "set", .kind = OPTION_LIST, .value = &got.sets, .argument = "K=V", .help = "change" },
+};
+
+static const struct options options = {
+    .command = "lmtrain test",
+    .arguments = "IN...",
+    .summary = "Test options",
+    .details = "More.\n",
+    .table = table,
+    .n_options = sizeof table / sizeof *table,
+    .min_arguments = 1,
+    .max_arguments = 2,
+};
+
+/* Parse words (ended by NULL) behind the command's name. */
+static int parse(const char *const *words, struct option_arguments *arguments, struct arena *arena,
+                 struct err *err)
+{
+    char *argv[16] = { (char *)"test" };
+    int argc = 1;
+
+    for (; words[argc - 1]; argc++)
+        argv[argc] = (char *)words[argc - 1];
+    memset(&got, 0, sizeof got);
+    return options_parse(&options, argc, argv, arguments, arena, err);
+}
+
+#define WORDS(...) \
+    (const char *const[]) \
+    { \
+        __VA_ARGS__, NULL \
+    }
+
+static void test_all_kinds(void **state)
+{
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(parse(WORDS("in", "-v", "-n", "3", "--tokens=123456789012", "--rate", "-0.5",
+                                 "-o", "x", "--set", "a=1", "--set=b=2", "-2"),
+                           &arguments, &arena, &err),
+                     0);
+    assert_int_equal(got.verbose, 1);
+    assert_int_equal(got.n, 3);
+    assert_int_equal(got.tokens, 123456789012);
+    assert_true(got.rate == -0.5);
+    assert_string_equal(got.out, "x");
+    assert_int_equal(got.sets.n, 2);
+    assert_string_equal(got.sets.items[0], "a=1");
+    assert_string_equal(got.sets.items[1], "b=2");
+    assert_int_equal(arguments.n, 2);
+    assert_string_equal(arguments.items[0], "in");
+    assert_string_equal(arguments.items[1], "-2");
+    assert_int_equal(parse(WORDS("--style", "fancy", "--out=", "--", "--verbose", "-"), &arguments,
+                           &arena, &err),
+                     0);
+    assert_string_equal(got.style, "fancy");
+    assert_string_equal(got.out, "");
+    assert_int_equal(got.verbose, 0);
+    assert_int_equal(arguments.n, 2);
+    assert_string_equal(arguments.items[0], "--verbose");
+    assert_string_equal(arguments.items[1], "-");
+    arena_release(&arena);
+}
+
+static void test_mistakes(void **state)
+{
+    static const struct {
+        const char *words[5];
+        const char *text;
+    } rows[] = {
+        { { "in", "--verbos" }, "lmtrain test: unknown option --verbos (hint: --verbose)" },
+        { { "in", "--styl=plain" }, "unknown option --styl=plain (hint: --style)" },
+        { { "in", "--qqqqqqqq" }, "unknown option --qqqqqqqq (hint: -h lists all)" },
+        { { "in", "-x" }, "unknown option -x" },
+        { { "in", "-vn" }, "unknown option -vn" },
+        { { "in", "--hel" }, "(hint: --help)" },
+        { { "in", "--verbose=1" }, "--verbose takes no value" },
+        { { "in", "--number" }, "--number needs a value (hint: --number N)" },
+        { { "in", "-n" }, "--number needs a value" },
+        { { "in", "-n", "0" }, "--number is 0, not a whole number from 1 to 10" },
+        { { "in", "-n", "11" }, "--number is 11, not a whole number from 1 to 10" },
+        { { "in", "-n", "2x" }, "--number is 2x, not a whole number from 1 to 10" },
+        { { "in", "-n", "2.5" }, "--number is 2.5, not a whole number" },
+        { { "in", "--tokens", "" }, "--tokens is , not a whole number" },
+        { { "in", "--tokens", "9999999999999999999" }, "not a whole number" },
+        { { "in", "--rate", "1.01" }, "--rate is 1.01, not a number from -1 to 1" },
+        { { "in", "--rate", "nan" }, "--rate is nan, not a number from -1 to 1" },
+        { { "in", "--style", "odd" }, "--style is odd, not one of plain, fancy" },
+        { { NULL }, "an argument is missing (usage: lmtrain test IN...)" },
+        { { "a", "b", "c" }, "c is one argument too many (usage: lmtrain test IN...)" },
+    };
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct option_arguments arguments;
+        struct err err = { 0 };
+
+        assert_int_equal(parse(rows[i].words, &arguments, &arena, &err), -1);
+        assert_int_equal(err.code, ERR_CONFIG);
+        if (!strstr(err.text, rows[i].text))
+            fail_msg("row %zu: \"%s\", not \"%s\"", i, err.text, rows[i].text);
+    }
+    arena_release(&arena);
+}
+
+static void test_help(void **state)
+{
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str help = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(parse(WORDS("--verbose", "-h", "--nonsense"), &arguments, &arena, &err),
+                     OPTIONS_HELP);
+    assert_int_equal(parse(WORDS("--help"), &arguments, &arena, &err), OPTIONS_HELP);
+    assert_int_equal(parse(WORDS("--", "-h"), &arguments, &arena, &err), 0);
+    options_help(&options, &help);
+    assert_string_equal(str_text(&help),
+                        "usage: lmtrain test IN... [OPTIONS]\n"
+                        "\n"
+                        "Test options.\n"
+                        "\n"
+                        "options:\n"
+                        "  -v, --verbose             say more\n"
+                        "  -n, --number N            how many\n"
+                        "  --tokens N                how long\n"
+                        "  --rate X                  how fast\n"
+                        "  -o, --out FILE            where to; a help that is long enough to need "
+                        "a second line, since it\n"
+                        "                            goes on and on about what the option does\n"
+                        "  --style STYLE             plain or fancy\n"
+                        "  --set K=V                 change\n"
+                        "  -h, --help                show this\n"
+                        "\n"
+                        "More.\n");
+    str_release(&help);
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_kinds),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_help),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

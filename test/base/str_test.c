@@ -1,0 +1,185 @@
+/*
+ * str_test.c - text that grows, names that are near, numbers that are whole
+ */
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+#include <string.h>
+
+#include "base/str.h"
+
+static void test_growing(void **state)
+{
+    struct str text = { 0 };
+
+    (void)state;
+    assert_string_equal(str_text(&text), "");
+    for (int i = 0; i < 1000; i++)
+        str_printf(&text, "%d,", i);
+    assert_int_equal(text.length, 10 * 2 + 90 * 3 + 900 * 4);
+    assert_int_equal(strlen(text.data), text.length);
+    assert_memory_equal(text.data, "0,1,2,", 6);
+    str_clear(&text);
+    assert_string_equal(str_text(&text), "");
+    str_add_char(&text, 'a');
+    str_add_bytes(&text, "bcd", 2);
+    str_add(&text, "");
+    assert_string_equal(str_text(&text), "abc");
+    str_release(&text);
+    assert_null(text.data);
+}
+
+static void test_units(void **state)
+{
+    char b[40];
+
+    (void)state;
+    assert_string_equal(str_bytes(b, sizeof b, 0), "0 B");
+    assert_string_equal(str_bytes(b, sizeof b, 1023), "1023 B");
+    assert_string_equal(str_bytes(b, sizeof b, 1536), "1.5 KiB");
+    assert_string_equal(str_bytes(b, sizeof b, (uint64_t)200 << 30), "200 GiB");
+    assert_string_equal(str_duration(b, sizeof b, 4.21), "4.2 s");
+    assert_string_equal(str_duration(b, sizeof b, 187), "3:07");
+    assert_string_equal(str_duration(b, sizeof b, 3765), "1:02:45");
+    assert_string_equal(str_duration(b, sizeof b, 2 * 86400 + 3 * 3600 + 600), "2d 03:10");
+    assert_string_equal(str_duration(b, sizeof b, -1), "-");
+    assert_string_equal(str_count(b, sizeof b, 124439808), "124,439,808");
+    assert_string_equal(str_count(b, sizeof b, 999), "999");
+    assert_string_equal(str_count(b, sizeof b, -1000), "-1,000");
+    assert_string_equal(str_count(b, sizeof b, -100), "-100");
+    assert_string_equal(str_count(b, sizeof b, INT64_MIN), "-9,223,372,036,854,775,808");
+}
+
+static void test_distance(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        int distance;
+    } rows[] = { { "", "", 0 },           { "", "abc", 3 },   { "abc", "abc", 0 },
+                 { "abc", "acb", 1 },     { "abc", "ab", 1 }, { "kitten", "sitting", 3 },
+                 { "steps", "stesp", 1 }, { "ca", "abc", 3 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(str_distance(rows[i].a, rows[i].b), rows[i].distance);
+        assert_int_equal(str_distance(rows[i].b, rows[i].a), rows[i].distance);
+    }
+}
+
+static void test_nearest(void **state)
+{
+    static const char *const names[] = { "steps", "global_batch", "micro_batch", "seed", "lr" };
+
+    (void)state;
+    assert_string_equal(str_nearest("step", names, 5), "steps");
+    assert_string_equal(str_nearest("stesp", names, 5), "steps");
+    assert_string_equal(str_nearest("microbatch", names, 5), "micro_batch");
+    assert_string_equal(str_nearest("global", names, 5), "global_batch");
+    assert_string_equal(str_nearest("lr", names, 5), "lr");
+    assert_null(str_nearest("zzzzzz", names, 5));
+    assert_null(str_nearest("steps", names, 0));
+}
+
+static void test_integers(void **state)
+{
+    static const char *const bad[] = { "",
+                                       "-",
+                                       "+",
+                                       "1x",
+                                       "x1",
+                                       "1.0",
+                                       " 1",
+                                       "1 ",
+                                       "1__0",
+                                       "_1",
+                                       "1_",
+                                       "0x10",
+                                       "1e3",
+                                       "--1",
+                                       "9223372036854775808",
+                                       "-9223372036854775809" };
+    int64_t value = 7;
+
+    (void)state;
+    assert_int_equal(str_to_i64("1_000_000", &value), 0);
+    assert_int_equal(value, 1000000);
+    assert_int_equal(str_to_i64("-9223372036854775808", &value), 0);
+    assert_true(value == INT64_MIN);
+    assert_int_equal(str_to_i64("+007", &value), 0);
+    assert_int_equal(value, 7);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (!str_to_i64(bad[i], &value))
+            fail_msg("\"%s\" was taken for %lld", bad[i], (long long)value);
+        assert_int_equal(value, 7);
+    }
+}
+
+static void test_floats(void **state)
+{
+    static const char *const bad[] = { "",    "-",     ".",  "e5", "1e",    "1x",  "nan",
+                                       "inf", "0x1p3", " 1", "1 ", "1e999", "1,5", "1_0" };
+    double value = 7;
+
+    (void)state;
+    assert_int_equal(str_to_f64("3e-4", &value), 0);
+    assert_true(value == 3e-4);
+    assert_int_equal(str_to_f64("-.5", &value), 0);
+    assert_true(value == -0.5);
+    assert_int_equal(str_to_f64("7", &value), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (!str_to_f64(bad[i], &value))
+            fail_msg("\"%s\" was taken for %g", bad[i], value);
+        assert_true(value == 7);
+    }
+}
+
+static int utf8(const char *text)
+{
+    return str_utf8_length((const unsigned char *)text, strlen(text));
+}
+
+static void test_utf8(void **state)
+{
+    (void)state;
+    assert_int_equal(utf8(""), 0);
+    assert_int_equal(utf8("a"), 1);
+    assert_int_equal(utf8("é"), 2);
+    assert_int_equal(utf8("€"), 3);
+    assert_int_equal(utf8("😀"), 4);
+    assert_int_equal(utf8("\xc3"), 0);             /* cut */
+    assert_int_equal(utf8("\xe2\x82"), 0);         /* cut */
+    assert_int_equal(utf8("\xf0\x9f\x98"), 0);     /* cut */
+    assert_int_equal(utf8("\x80"), 0);             /* a tail alone */
+    assert_int_equal(utf8("\xc0\xaf"), 0);         /* longer than needed */
+    assert_int_equal(utf8("\xe0\x80\xaf"), 0);     /* longer than needed */
+    assert_int_equal(utf8("\xf0\x80\x80\xaf"), 0); /* longer than needed */
+    assert_int_equal(utf8("\xed\xa0\x80"), 0);     /* a surrogate */
+    assert_int_equal(utf8("\xf4\x90\x80\x80"), 0); /* above U+10FFFF */
+    assert_int_equal(utf8("\xff"), 0);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    assert_true(str_starts_with("model.name", "model."));
+    assert_false(str_starts_with("mod", "model."));
+    assert_true(str_ends_with("a.yaml", ".yaml"));
+    assert_false(str_ends_with("yaml", ".yaml"));
+    assert_true(str_ends_with("x", ""));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_growing),  cmocka_unit_test(test_units),
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_integers), cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_utf8),     cmocka_unit_test(test_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
