@@ -242,6 +242,19 @@ static void take_family(struct hf_reader *h)
         refuse(h, "model_type is %.64s, not built yet (hint: llama or gpt2)", type->valuestring);
 }
 
+int hf_config_take(struct job_reader *r, const char *path, const char *text, size_t n_bytes)
+{
+    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    struct hf_reader h = { .job = r, .path = path, .json = json };
+
+    if (json)
+        take_family(&h);
+    else
+        refuse(&h, "not valid JSON");
+    cJSON_Delete(json);
+    return h.failed ? -1 : 0;
+}
+
 int hf_config_read(struct job_reader *r, const struct yaml_node *node, const char *folder)
 {
     const char *path = arena_printf(r->arena, "%s/config.json", folder);
@@ -251,13 +264,7 @@ int hf_config_read(struct job_reader *r, const struct yaml_node *node, const cha
 
     if (file_read(path, CONFIG_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, &err))
         return mistakes_add(&r->mistakes, node, "%s", err.text);
-    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
-    struct hf_reader h = { .job = r, .path = path, .json = json };
-    if (json)
-        take_family(&h);
-    else
-        refuse(&h, "not valid JSON");
-    cJSON_Delete(json);
+    int status = hf_config_take(r, path, text, n_bytes);
     free(text);
-    return h.failed ? -1 : 0;
+    return status;
 }

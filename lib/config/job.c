@@ -139,14 +139,11 @@ static void read_root(struct job_reader *r, struct yaml_node *root)
         reader_check(r);
 }
 
-int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
-             struct arena *arena, struct err *err)
+static int read_tree(struct job *job, struct yaml_node *root, const char *source,
+                     const char *const *overrides, int n_overrides, struct arena *arena,
+                     struct err *err)
 {
-    struct yaml_node *root = yaml_read(path, arena, err);
-
-    if (!root)
-        return -1;
-    struct job result = { .source = arena_strdup(arena, path),
+    struct job result = { .source = arena_strdup(arena, source),
                           .notes = arena_array(arena, const char *, JOB_MAX_NOTES) };
     struct job_reader r = { .job = &result,
                             .arena = arena,
@@ -162,4 +159,21 @@ int job_read(struct job *job, const char *path, const char *const *overrides, in
     result.n_read_notes = result.n_notes;
     *job = result;
     return 0;
+}
+
+int job_read_text(struct job *job, const char *text, size_t n_bytes, const char *source,
+                  const char *const *overrides, int n_overrides, struct arena *arena,
+                  struct err *err)
+{
+    struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
+
+    return root ? read_tree(job, root, source, overrides, n_overrides, arena, err) : -1;
+}
+
+int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
+             struct arena *arena, struct err *err)
+{
+    struct yaml_node *root = yaml_read(path, arena, err);
+
+    return root ? read_tree(job, root, path, overrides, n_overrides, arena, err) : -1;
 }

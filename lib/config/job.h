@@ -113,6 +113,11 @@ struct job {
 int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
              struct arena *arena, struct err *err);
 
+/* job_read of a text in memory, which messages call source. */
+int job_read_text(struct job *job, const char *text, size_t n_bytes, const char *source,
+                  const char *const *overrides, int n_overrides, struct arena *arena,
+                  struct err *err);
+
 /*
  * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse what
  * job_check_built refuses. Returns 0, or -1 and ERR_CONFIG: the product of the degrees differs,

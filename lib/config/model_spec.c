@@ -44,3 +44,14 @@ double model_spec_flops_per_token(const struct model_spec *s, int seq_len)
     return 6.0 * (double)model_spec_n_matmul_parameters(s) +
            6.0 * s->n_layers * attention * (double)seq_len;
 }
+
+double model_spec_megatron_flops_per_token(const struct model_spec *s, int seq_len,
+                                           int full_recompute)
+{
+    double layer = 2.0 * (double)linears_of_a_layer(s) +
+                   4.0 * (double)seq_len * (double)s->n_heads * s->head_dim;
+    double head = 2.0 * (double)s->vocab_size * s->hidden_size;
+
+    /* A backward is two forwards. */
+    return (full_recompute ? 4.0 : 3.0) * s->n_layers * layer + 3.0 * head;
+}

@@ -48,4 +48,12 @@ int64_t model_spec_n_matmul_parameters(const struct model_spec *spec);
  */
 double model_spec_flops_per_token(const struct model_spec *spec, int seq_len);
 
+/*
+ * FLOPs of training on one token as Megatron-LM's papers count them (Narayanan et al., SC 2021, eq. 3):
+ * attention over the whole square, the forward of the layers once more under full recomputation. For a
+ * GPT of feed-forward 4h this is 96 l h^2 (1 + s/6h + V/16lh), or 72 l h^2 (1 + s/6h + V/12lh) without.
+ */
+double model_spec_megatron_flops_per_token(const struct model_spec *spec, int seq_len,
+                                           int full_recompute);
+
 #endif

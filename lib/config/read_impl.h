@@ -32,6 +32,9 @@ void reader_take_model(struct job_reader *reader, const struct yaml_node *node);
  */
 int hf_config_read(struct job_reader *reader, const struct yaml_node *node, const char *folder);
 
+/* The same from the file's text; path (it must live on) names it in messages. */
+int hf_config_take(struct job_reader *reader, const char *path, const char *text, size_t n_bytes);
+
 /* Fill the fields that follow from others, with a note each, then hold fields against each other. */
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
