@@ -1,0 +1,250 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/op_text.h"
+
+static void accepted(const struct op_shape *op)
+{
+    struct err err = { 0 };
+
+    if (op_check(op, &err))
+        fail_msg("refused: %s", err.text);
+}
+
+static void refused(const struct op_shape *op, const char *what)
+{
+    struct err err = { 0 };
+    const char *name = op_info(op->kind)->name;
+
+    if (!op_check(op, &err))
+        fail_msg("%s was accepted with %s", name, what);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_memory_equal(err.text, name, strlen(name));
+}
+
+/* Every operand in turn with more rows, more columns, and each other dtype. */
+static void spoil(const struct op_text *good, int i, const char *name)
+{
+    for (int what = 0; what < 2; what++) {
+        struct op_shape op = good->op;
+        struct tensor *t = op_text_operand(&op, i);
+
+        t->rows += what == 0;
+        t->cols += what == 1;
+        t->stride = t->cols;
+        if (what ? good->free_cols[i] : good->free_rows[i])
+            accepted(&op);
+        else
+            refused(&op, name);
+    }
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        struct op_shape op = good->op;
+        struct tensor *t = op_text_operand(&op, i);
+        struct err err = { 0 };
+
+        if (t->dtype == (enum dtype)dtype)
+            continue;
+        t->dtype = (enum dtype)dtype;
+        /* Where an op has one operand of its act, or takes two, fp32 and bf16 are both fine. */
+        if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
+            refused(&op, name);
+        else if (op_check(&op, &err))
+            assert_non_null(strstr(err.text, "wanted"));
+    }
+}
+
+static void absence(const struct op_text *good, int i, const struct op_operand *operand)
+{
+    struct op_shape op = good->op;
+    int is_sample = !strcmp(operand->name, "sample");
+
+    *op_text_operand(&op, i) = (struct tensor){ 0 };
+    if (operand->flags & OPERAND_OPTIONAL && !is_sample)
+        accepted(&op);
+    else
+        refused(&op, operand->name);
+    op.attributes.p = 0;
+    if (operand->flags & OPERAND_OPTIONAL && is_sample)
+        accepted(&op);
+}
+
+static void test_each_kind(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        const struct op_info *info = op_info((enum op_kind)kind);
+        struct op_text good;
+
+        op_text_parse(&good, op_texts[kind]);
+        assert_int_equal(good.op.kind, kind);
+        assert_int_equal(good.n_inputs, info->n_inputs);
+        assert_int_equal(good.n_outputs, info->n_outputs);
+        accepted(&good.op);
+        for (int i = 0; i < info->n_inputs; i++) {
+            spoil(&good, i, info->inputs[i].name);
+            absence(&good, i, &info->inputs[i]);
+        }
+        for (int i = 0; i < info->n_outputs; i++) {
+            spoil(&good, OPS_MAX_INPUTS + i, info->outputs[i].name);
+            absence(&good, OPS_MAX_INPUTS + i, &info->outputs[i]);
+        }
+        if (info->n_inputs < OPS_MAX_INPUTS) {
+            good.op.in[info->n_inputs] = good.op.in[0];
+            refused(&good.op, "one input more");
+        }
+    }
+}
+
+static void text_is(const char *op, const char *wanted)
+{
+    struct op_text text;
+    struct err err = { 0 };
+
+    op_text_parse(&text, op);
+    assert_int_equal(op_check(&text.op, &err), -1);
+    assert_string_equal(err.text, wanted);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    text_is("linear 12x8 bf16, 6x9 bf16 : 12x6 bf16", "linear: w is [6 x 9], wanted [* x 8]");
+    text_is("linear 12x8 bf16, 6x8 fp32 : 12x6 bf16", "linear: w is fp32, wanted bf16");
+    text_is("linear 12x8 bf16, 6x8 bf16 : 12x7 bf16", "linear: y is [12 x 7], wanted [12 x 6]");
+    text_is("linear 12x8 bf16 : 12x6 bf16", "linear: w is missing");
+    text_is("linear 12x8 fp32, 6x8 fp32 : 12x6 bf16",
+            "linear: y is bf16, wanted fp32 or its input's dtype");
+    text_is("swiglu 12x7 fp32 : 12x3 fp32", "swiglu: gu has 7 columns, wanted an even number");
+    text_is("attention 13x16 fp32, 2x1 i64 : 13x8 fp32, 13x4 fp32",
+            "attention: qkv has 13 rows, wanted a multiple of seq_len 6");
+    text_is("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32",
+            "attention: sample is missing, wanted where p is 0.1");
+    text_is("cast 2x2 fp32 : 2x2 fp32", "cast: y is fp32, wanted another dtype than x");
+    text_is("all_gather 1x6 fp32 : 1x20 fp32",
+            "all_gather: full has 20 columns, wanted a multiple of 6");
+    text_is("reduce_scatter 1x20 fp32 : 1x6 fp32",
+            "reduce_scatter: shard has 6 columns, wanted a divisor of 20");
+    text_is("sumsq 200x50 fp32 : 1x2 fp64", "sumsq: sums is [1 x 2], wanted [1 x 3]");
+}
+
+static void attribute(enum op_kind kind, void (*spoil_it)(struct op_attributes *),
+                      const char *wanted)
+{
+    struct op_text text;
+    struct err err = { 0 };
+
+    op_text_parse(&text, op_texts[kind]);
+    spoil_it(&text.op.attributes);
+    assert_int_equal(op_check(&text.op, &err), -1);
+    assert_string_equal(err.text, wanted);
+}
+
+static void no_heads(struct op_attributes *a)
+{
+    a->n_heads = 0;
+}
+
+static void odd_kv_heads(struct op_attributes *a)
+{
+    a->n_kv_heads = 3;
+}
+
+static void odd_head_dim(struct op_attributes *a)
+{
+    a->head_dim = 3;
+}
+
+static void wide_head(struct op_attributes *a)
+{
+    a->head_dim = 257;
+}
+
+static void no_seq_len(struct op_attributes *a)
+{
+    a->seq_len = 0;
+}
+
+static void no_cache(struct op_attributes *a)
+{
+    a->cache_len = 0;
+}
+
+static void no_chunk(struct op_attributes *a)
+{
+    a->chunk = 0;
+}
+
+static void p_one(struct op_attributes *a)
+{
+    a->p = 1;
+}
+
+static void negative_eps(struct op_attributes *a)
+{
+    a->eps = -1;
+}
+
+static void beta_one(struct op_attributes *a)
+{
+    a->beta2 = 1;
+}
+
+static void no_axis(struct op_attributes *a)
+{
+    a->axis = N_AXES;
+}
+
+static void test_attributes(void **state)
+{
+    (void)state;
+    attribute(OP_ROPE, no_heads, "rope: n_heads is 0, wanted at least 1");
+    attribute(OP_ATTENTION, odd_kv_heads,
+              "attention: n_kv_heads is 3, wanted a divisor of n_heads 4");
+    attribute(OP_ROPE, odd_head_dim, "rope: head_dim is 3, wanted 1..256 and even");
+    attribute(OP_ATTENTION, wide_head, "attention: head_dim is 257, wanted 1..256");
+    attribute(OP_DROPOUT, no_seq_len, "dropout: seq_len is 0, wanted at least 1");
+    attribute(OP_ATTENTION_CACHED, no_cache, "attention_cached: cache_len is 0, wanted at least 1");
+    attribute(OP_HEAD_LOSS, no_chunk, "head_loss: chunk is 0, wanted at least 1");
+    attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
+    attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
+    attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
+    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 5, wanted 0..4");
+}
+
+static void test_stride(void **state)
+{
+    struct op_text text;
+
+    (void)state;
+    op_text_parse(&text, op_texts[OP_LINEAR]);
+    text.op.in[1].stride = 11;
+    accepted(&text.op);
+    text.op.in[1].stride = 7;
+    refused(&text.op, "a stride below its columns");
+}
+
+static void test_unknown_kind(void **state)
+{
+    struct op_shape op = { .kind = N_OP_KINDS };
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(op_check(&op, &err), -1);
+    assert_int_equal(op_find("linear"), OP_LINEAR);
+    assert_int_equal(op_find("linea"), N_OP_KINDS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_kind),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_attributes),   cmocka_unit_test(test_stride),
+        cmocka_unit_test(test_unknown_kind),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

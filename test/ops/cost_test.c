@@ -1,0 +1,77 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_text.h"
+
+static double flops(enum op_kind kind)
+{
+    struct op_text text;
+
+    op_text_parse(&text, op_texts[kind]);
+    return op_flops(&text.op);
+}
+
+static double bytes(enum op_kind kind)
+{
+    struct op_text text;
+
+    op_text_parse(&text, op_texts[kind]);
+    return op_bytes(&text.op);
+}
+
+/* Counted by walking the loops: T 12 in sequences of 6, h 4, e 2. */
+static void test_products(void **state)
+{
+    double pairs = 0;
+
+    (void)state;
+    for (int query = 0; query < 6; query++)
+        for (int key = 0; key <= query; key++)
+            pairs += 2 * 4;
+    assert_true(flops(OP_LINEAR) == 2 * 12 * 8 * 6);
+    assert_true(flops(OP_LINEAR_DX) == 2 * 12 * 8 * 6);
+    assert_true(flops(OP_LINEAR_DW) == 2 * 12 * 8 * 6);
+    assert_true(flops(OP_ATTENTION) == 2 * 2 * pairs * 2);
+    assert_true(flops(OP_ATTENTION_GRAD) == 5 * 2 * pairs * 2);
+    assert_true(flops(OP_HEAD_LOSS) == 2 * 12 * 8 * 20);
+    assert_true(flops(OP_HEAD_CROSS_ENTROPY) == 3 * 2 * 12 * 8 * 20);
+    assert_true(flops(OP_ADD) == 12 * 8);
+    assert_true(flops(OP_CAST) == 0);
+    assert_true(flops(OP_REDUCE_SCATTER) == 18);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    assert_true(bytes(OP_LINEAR) == 12 * 8 * 2 + 6 * 8 * 2 + 6 * 4 + 12 * 6 * 2);
+    /* Only looked-up rows of a table move; accumulators are read and written. */
+    assert_true(bytes(OP_EMBED) == 12 * 4 + 12 * 8 * 2 + 2 * 12 * 8 * 4);
+    assert_true(bytes(OP_EMBED_DW) == 12 * 8 * 4 + 12 * 4 + 2 * 12 * 8 * 4);
+    assert_true(bytes(OP_SELECT_ROWS) == 3 * 8 * 2 + 3 * 4 + 3 * 8 * 2);
+    assert_true(bytes(OP_ADAMW) == 20 * 8 * (4 + 2 * 12 + 2) + 3 * 4 + 4 + 4);
+    assert_true(bytes(OP_ACCUMULATE) == 20 * 8 * 12);
+}
+
+static void test_every_kind_is_priced(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        assert_true(bytes((enum op_kind)kind) > 0);
+        assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
+                    kind == OP_ALL_GATHER || kind == OP_ALL_REDUCE_SCALAR);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_every_kind_is_priced),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
