@@ -1,0 +1,92 @@
+/*
+ * job_folder.c - making and sweeping job folders
+ */
+#include "launch/job_folder_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+/* When a process was started, in clock ticks since boot; 0 if there is none. */
+static unsigned long long start_time(int pid)
+{
+    char path[64], text[1024];
+    unsigned long long ticks = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return 0;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+
+    /* Field 22; the name in field 2 may hold blanks and brackets, so count from its end. */
+    const char *at = strrchr(text, ')');
+    for (int field = 2; at && field < 22; field++)
+        at = strchr(at + 1, ' ');
+    if (at)
+        ticks = strtoull(at, NULL, 10);
+    return ticks;
+}
+
+const char *job_folder_parent(void)
+{
+    const char *temporary = getenv("TMPDIR");
+
+    if (!access("/dev/shm", W_OK | X_OK))
+        return "/dev/shm";
+    return temporary && temporary[0] == '/' ? temporary : "/tmp";
+}
+
+int job_folder_create(const char *parent, char *path, size_t size, struct err *err)
+{
+    int length = snprintf(path, size, "%s/lmtrain-%u-%d-%llu", parent, (unsigned)getuid(),
+                          (int)getpid(), start_time(getpid()));
+
+    if (length < 0 || (size_t)length >= size)
+        return err_set(err, ERR_FAILED, "the path of the job's folder in %s is too long", parent);
+    if (mkdir(path, 0700))
+        return err_set_errno(err, ERR_FAILED, "cannot make %s", path);
+    return 0;
+}
+
+/* Whether name is that of a folder of ours whose owner is gone. */
+static int is_stale(const char *name)
+{
+    unsigned uid;
+    int pid, end = 0;
+    unsigned long long ticks;
+
+    if (sscanf(name, "lmtrain-%u-%d-%llu%n", &uid, &pid, &ticks, &end) != 3 || name[end])
+        return 0;
+    return uid == getuid() && start_time(pid) != ticks;
+}
+
+void job_folder_sweep(const char *parent)
+{
+    DIR *folder = opendir(parent);
+    struct dirent *entry;
+
+    if (!folder)
+        return;
+    while ((entry = readdir(folder))) {
+        char path[4096];
+        struct stat stat;
+        struct err err;
+        int length = snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
+
+        if (!is_stale(entry->d_name) || length < 0 || (size_t)length >= sizeof path)
+            continue;
+        if (!lstat(path, &stat) && S_ISDIR(stat.st_mode) && stat.st_uid == getuid())
+            file_remove_tree(path, &err);
+    }
+    closedir(folder);
+}

@@ -1,0 +1,34 @@
+/*
+ * progress_impl.h - the supervisor's side of the progress page
+ */
+#ifndef LAUNCH_PROGRESS_IMPL_H
+#define LAUNCH_PROGRESS_IMPL_H
+
+#include <stddef.h>
+
+#include "launch/progress.h"
+
+/* Names the page for the ranks. */
+#define PROGRESS_VARIABLE "LMTRAIN_PROGRESS"
+
+/* Slots don't share cache lines. */
+union progress_place {
+    struct progress_slot slot;
+    char line[192];
+};
+
+/*
+ * Make the file path with n_slots empty slots and map it. It is unmapped by progress_page_close;
+ * the file stays.
+ */
+int progress_page_create(union progress_place **page, const char *path, int n_slots,
+                         struct err *err);
+void progress_page_close(union progress_place *page, int n_slots);
+
+/*
+ * What a slot says, as "in attention layers.9, step 7, micro-batch 3" or "waits in all_gather ...";
+ * "starting" before its first beat. Returns buffer.
+ */
+const char *progress_describe(const struct progress_slot *slot, char *buffer, size_t size);
+
+#endif
