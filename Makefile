@@ -33,7 +33,6 @@ FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 LIB_OBJECTS := $(call objects,$(LIB_SOURCES))
 CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
-EMBED_OBJECTS := $(call objects,$(EMBED_SOURCES))
 SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
 MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
@@ -68,7 +67,7 @@ optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/%,$(1)),-O3))
 
 # ---- the library and the binary ------------------------------------------------------------------
 
-$(BUILD)/lmtrain: $(CMD_OBJECTS) $(EMBED_OBJECTS) $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+$(BUILD)/lmtrain: $(CMD_OBJECTS) $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
@@ -77,7 +76,7 @@ $(BUILD)/liblmtrain.a: $(LIB_OBJECTS)
 	$(Q)rm -f $@ && ar rcs $@ $^
 
 # The commands without main(), so that tests can call them.
-$(BUILD)/libcmd.a: $(filter-out $(MAIN_OBJECT),$(CMD_OBJECTS)) $(EMBED_OBJECTS)
+$(BUILD)/libcmd.a: $(filter-out $(MAIN_OBJECT),$(CMD_OBJECTS))
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
 

@@ -14,6 +14,7 @@
 #include "base/options.h"
 
 int cmd_config(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 /*
  * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help went

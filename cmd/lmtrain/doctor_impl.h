@@ -8,9 +8,8 @@
 #ifndef DOCTOR_IMPL_H
 #define DOCTOR_IMPL_H
 
-#include <stdio.h>
-
 #include "base/arena.h"
+#include "base/str.h"
 
 enum doctor_state {
     DOCTOR_OK,
@@ -42,9 +41,9 @@ void doctor_add(struct doctor *doctor, enum doctor_state state, const char *name
 /* Findings of this state. */
 int doctor_count(const struct doctor *doctor, enum doctor_state state);
 
-/* All findings by part with a verdict at the end; as one JSON object. */
-void doctor_print(FILE *file, const struct doctor *doctor);
-void doctor_print_json(FILE *file, const struct doctor *doctor);
+/* Add all findings to out, by part with a verdict at the end; or as one JSON object. */
+void doctor_print(struct str *out, const struct doctor *doctor);
+void doctor_print_json(struct str *out, const struct doctor *doctor);
 
 /* doctor_machine.c: CPU, memory, GPUs. */
 void doctor_probe_machine(struct doctor *doctor);

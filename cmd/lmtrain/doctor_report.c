@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "doctor_impl.h"
 
 static const char *const state_names[N_DOCTOR_STATES] = { "ok", "note", "warning", "problem" };
@@ -40,21 +41,22 @@ int doctor_count(const struct doctor *doctor, enum doctor_state state)
     return n;
 }
 
-static void print_verdict(FILE *file, const struct doctor *doctor)
+static void print_verdict(struct str *out, const struct doctor *doctor)
 {
     int n_problems = doctor_count(doctor, DOCTOR_PROBLEM);
     int n_warnings = doctor_count(doctor, DOCTOR_WARNING);
 
-    fprintf(file, "\n%s", n_problems == 0 ? "this machine can train" : "this machine cannot train");
+    str_printf(out, "\n%s",
+               n_problems == 0 ? "this machine can train" : "this machine cannot train");
     if (n_problems > 0)
-        fprintf(file, ": %d problem%s", n_problems, n_problems == 1 ? "" : "s");
+        str_printf(out, ": %d problem%s", n_problems, n_problems == 1 ? "" : "s");
     if (n_warnings > 0)
-        fprintf(file, "%s%d warning%s", n_problems > 0 ? ", " : "; ", n_warnings,
-                n_warnings == 1 ? "" : "s");
-    fprintf(file, "\n");
+        str_printf(out, "%s%d warning%s", n_problems > 0 ? ", " : "; ", n_warnings,
+                   n_warnings == 1 ? "" : "s");
+    str_add_char(out, '\n');
 }
 
-void doctor_print(FILE *file, const struct doctor *doctor)
+void doctor_print(struct str *out, const struct doctor *doctor)
 {
     const char *part = "";
 
@@ -62,14 +64,14 @@ void doctor_print(FILE *file, const struct doctor *doctor)
         const struct doctor_finding *finding = &doctor->findings[i];
 
         if (strcmp(part, finding->part) != 0)
-            fprintf(file, "%s\n", finding->part);
+            str_printf(out, "%s\n", finding->part);
         part = finding->part;
-        fprintf(file, "  %-8s %-16s %s\n", state_names[finding->state], finding->name,
-                finding->value);
+        str_printf(out, "  %-8s %-16s %s\n", state_names[finding->state], finding->name,
+                   finding->value);
         if (finding->advice != NULL)
-            fprintf(file, "  %-8s %-16s %s\n", "", "", finding->advice);
+            str_printf(out, "  %-8s %-16s %s\n", "", "", finding->advice);
     }
-    print_verdict(file, doctor);
+    print_verdict(out, doctor);
 }
 
 static cJSON *finding_to_json(const struct doctor_finding *finding)
@@ -85,7 +87,7 @@ static cJSON *finding_to_json(const struct doctor_finding *finding)
     return object;
 }
 
-void doctor_print_json(FILE *file, const struct doctor *doctor)
+void doctor_print_json(struct str *out, const struct doctor *doctor)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON *findings = cJSON_AddArrayToObject(root, "findings");
@@ -97,7 +99,7 @@ void doctor_print_json(FILE *file, const struct doctor *doctor)
     cJSON_AddNumberToObject(root, "warnings", doctor_count(doctor, DOCTOR_WARNING));
     char *text = cJSON_Print(root);
     CHECK(text != NULL);
-    fprintf(file, "%s\n", text);
+    str_printf(out, "%s\n", text);
     cJSON_free(text);
     cJSON_Delete(root);
 }

@@ -2,7 +2,6 @@
  * doctor_software.c - libraries and their versions, and who could start our ranks for us
  */
 #include <cjson/cJSON.h>
-#include <dlfcn.h>
 #include <dnnl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,40 +31,45 @@ static void probe_onednn(struct doctor *doctor)
                    "ONEDNN_MAX_CPU_ISA is %s", isa);
 }
 
-/* The first line of text, cut at a comma: "Open MPI v4.1.4". */
-static const char *head_of(struct doctor *doctor, const char *text)
+/* The first line of text, cut before any of these characters too: "Open MPI v4.1.4". */
+static const char *head_of(struct doctor *doctor, const char *text, const char *cut)
 {
-    return arena_strndup(doctor->arena, text, strcspn(text, ",\n"));
+    size_t line = strcspn(text, "\n"), length = strcspn(text, cut);
+
+    return arena_strndup(doctor->arena, text, length < line ? length : line);
 }
 
-/* Asked by name, because only lib/comm may know mpi.h and a build may be without it. */
+#if LMTRAIN_MPI
+/* Only lib/comm may know mpi.h, and this function may be called before MPI_Init. */
+int MPI_Get_library_version(char *version, int *length);
+
 static void probe_mpi(struct doctor *doctor)
 {
-    int (*version_of)(char *, int *) =
-        (int (*)(char *, int *))dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
     char version[4096] = "";
     int length = 0;
 
-    if (version_of == NULL) {
-        doctor_add(doctor, DOCTOR_WARNING, "MPI", "build with MPI=1 for several ranks on CPUs",
-                   "this lmtrain was built without MPI");
-        return;
-    }
-    version_of(version, &length);
+    MPI_Get_library_version(version, &length);
     /* The launcher's settings for its ranks are Open MPI's. */
     if (str_starts_with(version, "Open MPI"))
-        doctor_add(doctor, DOCTOR_OK, "MPI", NULL, "%s", head_of(doctor, version));
+        doctor_add(doctor, DOCTOR_OK, "MPI", NULL, "%s", head_of(doctor, version, ","));
     else
         doctor_add(doctor, DOCTOR_WARNING, "MPI", "build with Open MPI 4: others are untried", "%s",
-                   head_of(doctor, version));
+                   head_of(doctor, version, ","));
 }
+#else
+static void probe_mpi(struct doctor *doctor)
+{
+    doctor_add(doctor, DOCTOR_WARNING, "MPI", "build with MPI=1 for several ranks on CPUs",
+               "this lmtrain was built without MPI");
+}
+#endif
 
 static void probe_libraries(struct doctor *doctor)
 {
     unsigned hash = XXH_versionNumber();
 
     probe_onednn(doctor);
-    doctor_add(doctor, DOCTOR_OK, "PMIx", NULL, "%s", head_of(doctor, PMIx_Get_version()));
+    doctor_add(doctor, DOCTOR_OK, "PMIx", NULL, "%s", head_of(doctor, PMIx_Get_version(), "("));
     probe_mpi(doctor);
     doctor_add(doctor, DOCTOR_OK, "libyaml", NULL, "%s", yaml_get_version_string());
     doctor_add(doctor, DOCTOR_OK, "cJSON", NULL, "%s", cJSON_Version());
@@ -84,7 +88,7 @@ static void probe_slurm(struct doctor *doctor)
         doctor_add(doctor, DOCTOR_NOTE, "Slurm", NULL, "no srun in the PATH");
         return;
     }
-    const char *list = doctor_command(doctor, ask, 10.0);
+    const char *list = doctor_command(doctor, ask, 5.0);
     const char *job = getenv("SLURM_JOB_ID");
     if (list == NULL)
         doctor_add(doctor, DOCTOR_WARNING, "Slurm", "run it by hand: the controller may be down",
@@ -102,7 +106,7 @@ static void probe_mpirun(struct doctor *doctor)
 {
     char *const ask[] = { "mpirun", "--version", NULL };
     const char *mpirun = doctor_find_in_path(doctor, "mpirun");
-    const char *version = mpirun == NULL ? NULL : doctor_command(doctor, ask, 10.0);
+    const char *version = mpirun == NULL ? NULL : doctor_command(doctor, ask, 5.0);
 
     if (mpirun == NULL)
         doctor_add(doctor, DOCTOR_NOTE, "mpirun", NULL, "none in the PATH, and none is needed");
@@ -110,7 +114,8 @@ static void probe_mpirun(struct doctor *doctor)
         doctor_add(doctor, DOCTOR_NOTE, "mpirun", "not needed: lmtrain starts its ranks itself",
                    "%s does not run", mpirun);
     else
-        doctor_add(doctor, DOCTOR_OK, "mpirun", NULL, "%s: %s", mpirun, head_of(doctor, version));
+        doctor_add(doctor, DOCTOR_OK, "mpirun", NULL, "%s: %s", mpirun,
+                   head_of(doctor, version, ","));
 }
 
 /* A rank of somebody else's job never starts ranks of its own: surprising if one does not know it.

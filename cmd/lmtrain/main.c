@@ -15,6 +15,7 @@ struct command {
 
 static const struct command commands[] = {
     { "config", cmd_config, "show a job with every field, or explain a field" },
+    { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },
 };
 
 #define N_COMMANDS (int)(sizeof commands / sizeof *commands)

@@ -68,18 +68,14 @@ static const struct doctor_finding *find(const struct doctor *doctor, const char
     return NULL;
 }
 
-static const char *text_of(void (*print)(FILE *, const struct doctor *),
+static const char *text_of(void (*print)(struct str *, const struct doctor *),
                            const struct doctor *doctor)
 {
-    char *text = NULL;
-    size_t n_bytes = 0;
-    FILE *file = open_memstream(&text, &n_bytes);
+    struct str text = { 0 };
 
-    assert_non_null(file);
-    print(file, doctor);
-    fclose(file);
-    const char *copy = arena_strdup(&arena, text);
-    free(text);
+    print(&text, doctor);
+    const char *copy = arena_strdup(&arena, str_text(&text));
+    str_release(&text);
     return copy;
 }
 

@@ -1,0 +1,23 @@
+#!/bin/sh
+# test/cli/doctor.sh - lmtrain doctor on this machine
+. test/cli/support/check.sh
+lmtrain=${LMTRAIN:-build/lmtrain}
+
+expect 'the doctor ends with a verdict' 0 '^this machine can train' "$lmtrain" doctor
+for part in machine system libraries launchers; do
+    expect "it looks at: $part" 0 "^$part\$" "$lmtrain" doctor
+done
+expect 'it names the kernels' 0 'kernels +cpu' "$lmtrain" doctor
+expect 'as JSON' 0 '"can_train":[[:space:]]true' "$lmtrain" doctor --json
+expect 'no room for temporary files is a problem' 4 '^  problem +temporary files' env TMPDIR=/no/such/folder \
+    "$lmtrain" doctor
+expect 'which JSON says as well' 4 '"can_train":[[:space:]]false' env TMPDIR=/no/such/folder "$lmtrain" doctor --json
+expect 'with a PATH of nothing' 0 'no srun in the PATH' env PATH=/nowhere "$lmtrain" doctor
+printf '#!/bin/sh\nsleep 60\n' >"$dir/srun"
+chmod +x "$dir/srun"
+expect 'an srun that hangs does not hang the doctor' 0 'fails or hangs' env PATH="$dir:$PATH" timeout 40 \
+    "$lmtrain" doctor
+expect 'help' 0 '^usage: lmtrain doctor' "$lmtrain" doctor -h
+expect 'an unknown option' 2 'json' "$lmtrain" doctor --jso
+expect 'an argument too many' 2 '' "$lmtrain" doctor now
+finish
