@@ -149,19 +149,28 @@ static int first_left(const struct comm_hub *hub, const struct room *room)
 }
 
 /*
- * Sleep until something changes in the room; gone is the first of those waited for that has left,
- * or -1. Called with the lock held and in a loop over the condition waited for, so somebody who
- * came, did his part and left is no failure.
+ * Fail, for good and for all in the room, if gone (the first of those needed that has left) is a
+ * rank. Lock held.
  */
-static int room_wait(struct comm_hub *hub, struct room *room, int gone, struct err *err)
+static int check_room(struct comm_hub *hub, struct room *room, int gone, struct err *err)
 {
     if (gone < 0 && room->broken)
         gone = first_left(hub, room);
-    if (gone >= 0) {
-        room->broken = 1;
-        pthread_cond_broadcast(&room->changed);
-        return err_set(err, ERR_PEER, "rank %d has left", gone);
-    }
+    if (gone < 0)
+        return 0;
+    room->broken = 1;
+    pthread_cond_broadcast(&room->changed);
+    return err_set(err, ERR_PEER, "rank %d has left", gone);
+}
+
+/*
+ * Sleep until something changes in the room. Called with the lock held and in a loop over the
+ * condition waited for, so somebody who came, did his part and left is no failure.
+ */
+static int room_wait(struct comm_hub *hub, struct room *room, int gone, struct err *err)
+{
+    if (check_room(hub, room, gone, err))
+        return -1;
     pthread_cond_wait(&room->changed, &hub->lock);
     return 0;
 }
@@ -172,6 +181,10 @@ static int meet(struct thread_group *group, const struct visit *visit, struct er
     struct room *room = group->room;
     uint64_t meeting = room->n_meetings;
 
+    /* Before being counted: a count that was left behind by a failed meeting must not complete one.
+     */
+    if (check_room(group->hub, room, first_left(group->hub, room), err))
+        return -1;
     if (visit)
         room->visits[group->base.rank] = *visit;
     if (++room->n_arrived == room->size) {

@@ -1,0 +1,180 @@
+/*
+ * reduce_test.c - the tree against its recursive definition, and flat against hierarchical
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "comm/reduce.h"
+
+enum { N_TERMS_MAX = 64 };
+
+/* Numbers of many magnitudes, so that every order of adding rounds differently. */
+static double number_at(int term, int64_t i)
+{
+    struct rng_block block = rng_at(11, RNG_TEST, (uint64_t)term, (uint64_t)i);
+
+    return ldexp((double)rng_normal(block.word[0], block.word[1]), (int)(block.word[2] % 20));
+}
+
+static void put(enum dtype dtype, void *values, int64_t i, double x)
+{
+    if (dtype == DTYPE_F64)
+        ((double *)values)[i] = x;
+    else if (dtype == DTYPE_F32)
+        ((float *)values)[i] = (float)x;
+    else
+        ((uint16_t *)values)[i] = bf16_from_float((float)x);
+}
+
+static int split_at(int n)
+{
+    int left = 1;
+
+    while (2 * left < n)
+        left *= 2;
+    return left;
+}
+
+static double sum_f64(const double *terms, int64_t stride, int n)
+{
+    int left = split_at(n);
+
+    return n == 1 ? terms[0]
+                  : sum_f64(terms, stride, left) + sum_f64(terms + left * stride, stride, n - left);
+}
+
+static float sum_f32(const float *terms, int64_t stride, int n)
+{
+    int left = split_at(n);
+
+    return n == 1 ? terms[0]
+                  : sum_f32(terms, stride, left) + sum_f32(terms + left * stride, stride, n - left);
+}
+
+static float sum_bf16(const uint16_t *terms, int64_t stride, int n)
+{
+    int left = split_at(n);
+
+    return n == 1
+               ? bf16_to_float(terms[0])
+               : sum_bf16(terms, stride, left) + sum_bf16(terms + left * stride, stride, n - left);
+}
+
+static void expect(enum dtype dtype, const void *terms, void *expected, int n_terms, int64_t stride,
+                   int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (dtype == DTYPE_F64)
+            ((double *)expected)[i] = sum_f64((const double *)terms + i, stride, n_terms);
+        else if (dtype == DTYPE_F32)
+            ((float *)expected)[i] = sum_f32((const float *)terms + i, stride, n_terms);
+        else
+            ((uint16_t *)expected)[i] =
+                bf16_from_float(sum_bf16((const uint16_t *)terms + i, stride, n_terms));
+    }
+}
+
+/* One call with out apart and one with out = terms. */
+static void check_one(enum dtype dtype, int n_terms, int64_t stride, int64_t n)
+{
+    size_t bytes = dtype_bytes(dtype), total = bytes * (size_t)(stride * n_terms);
+    unsigned char *terms = malloc(total), *copy = malloc(total);
+    unsigned char *expected = malloc(bytes * (size_t)n), *out = malloc(bytes * (size_t)n + 1);
+
+    for (int term = 0; term < n_terms; term++)
+        for (int64_t i = 0; i < stride; i++)
+            put(dtype, terms, term * stride + i, number_at(term, i));
+    memcpy(copy, terms, total);
+    expect(dtype, terms, expected, n_terms, stride, n);
+    out[bytes * (size_t)n] = 0x5a;
+    reduce_tree(dtype, out, terms, n_terms, stride, n);
+    assert_memory_equal(out, expected, bytes * (size_t)n);
+    assert_int_equal(out[bytes * (size_t)n], 0x5a);
+    reduce_tree(dtype, copy, copy, n_terms, stride, n);
+    assert_memory_equal(copy, expected, bytes * (size_t)n);
+    free(out);
+    free(expected);
+    free(copy);
+    free(terms);
+}
+
+static void test_tree(void **state)
+{
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F64, DTYPE_BF16 };
+
+    (void)state;
+    for (int d = 0; d < 3; d++) {
+        for (int n_terms = 1; n_terms <= N_TERMS_MAX; n_terms++)
+            check_one(dtypes[d], n_terms, 29, 23);
+        check_one(dtypes[d], 5, 5000, 4097);
+        check_one(dtypes[d], 13, 1024, 1024);
+        check_one(dtypes[d], 2, 10000, 9999);
+        check_one(dtypes[d], 1000, 3, 3);
+        check_one(dtypes[d], 4096, 1, 1);
+    }
+}
+
+/* Sums of aligned groups of 2^k terms, then the sum of those: the same bits as all at once. */
+static void test_hierarchical(void **state)
+{
+    enum { N = 50 };
+    float terms[N_TERMS_MAX * N], copy[N_TERMS_MAX * N], flat[N], partial[N_TERMS_MAX * N], sum[N];
+
+    (void)state;
+    for (int i = 0; i < N_TERMS_MAX * N; i++)
+        terms[i] = (float)number_at(i / N, i % N);
+    for (int n_terms = 1; n_terms <= N_TERMS_MAX; n_terms++) {
+        memcpy(copy, terms, sizeof terms);
+        reduce_tree(DTYPE_F32, flat, copy, n_terms, N, N);
+        for (int group = 2; group <= 16; group *= 2) {
+            int n_groups = 0;
+
+            memcpy(copy, terms, sizeof terms);
+            for (int first = 0; first < n_terms; first += group, n_groups++) {
+                int size = n_terms - first < group ? n_terms - first : group;
+
+                reduce_tree(DTYPE_F32, partial + n_groups * N, copy + first * N, size, N, N);
+            }
+            reduce_tree(DTYPE_F32, sum, partial, n_groups, N, N);
+            assert_memory_equal(sum, flat, sizeof sum);
+        }
+    }
+}
+
+/* The order matters with these numbers: a test of the tests above. */
+static void test_order_matters(void **state)
+{
+    float terms[6], copy[6], tree, line = 0;
+    int differ = 0;
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        for (int term = 0; term < 6; term++)
+            copy[term] = terms[term] = (float)number_at(term, i);
+        reduce_tree(DTYPE_F32, &tree, copy, 6, 1, 1);
+        line = 0;
+        for (int term = 0; term < 6; term++)
+            line += terms[term];
+        differ += line != tree;
+    }
+    assert_true(differ > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_hierarchical),
+        cmocka_unit_test(test_order_matters),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/*
+ * comm_exercise.c - traffic whose every byte is a function of sender, step and place
+ */
+#include "support/comm_exercise.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "comm/reduce.h"
+
+enum { N_GROUPS = 6, N_RANKS_MAX = 16, N_BYTES_MAX = 40000 };
+
+static void must(int status, const struct err *err)
+{
+    if (status)
+        fprintf(stderr, "comm: %s\n", err->text);
+    CHECK(!status);
+}
+
+static unsigned char byte_of(int rank, uint64_t step, size_t i)
+{
+    return (unsigned char)(37u * (unsigned)rank + 11u * (unsigned)step + (unsigned)i * 7u +
+                           (unsigned)(i >> 8));
+}
+
+static void fill(unsigned char *bytes, int rank, uint64_t step, size_t first, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = byte_of(rank, step, first + i);
+}
+
+static void verify(const unsigned char *bytes, int rank, uint64_t step, size_t first, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        CHECK(bytes[i] == byte_of(rank, step, first + i));
+}
+
+struct comm_group *comm_exercise_world(struct comm *comm, int channel)
+{
+    int ranks[N_RANKS_MAX];
+    struct comm_group *group = NULL;
+    struct err err;
+
+    CHECK(comm_world_size(comm) <= N_RANKS_MAX);
+    for (int i = 0; i < comm_world_size(comm); i++)
+        ranks[i] = i;
+    must(comm_group_create(&group, comm, ranks, comm_world_size(comm), channel, &err), &err);
+    return group;
+}
+
+static void try_all_gather(struct comm_group *group, uint64_t step, size_t n, int in_place)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    unsigned char *receive = malloc(n * (size_t)size + 1), *send = malloc(n + 1);
+    unsigned char *from = in_place ? receive + n * (size_t)me : send;
+    struct err err;
+
+    fill(from, me, step, 0, n);
+    must(comm_all_gather(group, from, receive, n, &err), &err);
+    for (int i = 0; i < size; i++)
+        verify(receive + n * (size_t)i, i, step, 0, n);
+    free(send);
+    free(receive);
+}
+
+static void try_all_to_all(struct comm_group *group, uint64_t step, size_t n)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    unsigned char *send = malloc(n * (size_t)size + 1), *receive = malloc(n * (size_t)size + 1);
+    struct err err;
+
+    fill(send, me, step, 0, n * (size_t)size);
+    must(comm_all_to_all(group, send, receive, n, &err), &err);
+    for (int i = 0; i < size; i++)
+        verify(receive + n * (size_t)i, i, step, n * (size_t)me, n);
+    free(send);
+    free(receive);
+}
+
+static void try_broadcast(struct comm_group *group, uint64_t step, size_t n, int root)
+{
+    unsigned char *buffer = malloc(n + 1);
+    struct err err;
+
+    fill(buffer, comm_group_rank(group), step, 0, n);
+    must(comm_broadcast(group, buffer, n, root, &err), &err);
+    verify(buffer, root, step, 0, n);
+    free(buffer);
+}
+
+/* Along the ring: even ranks send first, so that blocking sends pass. */
+static void try_send(struct comm_group *group, uint64_t step, size_t n)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    unsigned char *send = malloc(n + 1), *receive = malloc(n + 1);
+    struct err err;
+
+    fill(send, me, step, 0, n);
+    if (me % 2 == 0 && me + 1 < size)
+        must(comm_send(group, send, n, me + 1, &err), &err);
+    if (me > 0) {
+        must(comm_receive(group, receive, n, me - 1, &err), &err);
+        verify(receive, me - 1, step, 0, n);
+    }
+    if (me % 2 == 1 && me + 1 < size)
+        must(comm_send(group, send, n, me + 1, &err), &err);
+    free(send);
+    free(receive);
+}
+
+static void try_agree(struct comm_group *group)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    int64_t largest = -100 + me, smallest = 1000 - me;
+    struct err err = { .code = ERR_NONE };
+
+    must(comm_agree(group, COMM_MAX, &largest, &err), &err);
+    CHECK(largest == -100 + size - 1);
+    must(comm_agree(group, COMM_MIN, &smallest, &err), &err);
+    CHECK(smallest == 1000 - (size - 1));
+    must(comm_agree_equal(group, "job", 0xfeed, &err), &err);
+    if (size > 1) {
+        CHECK(comm_agree_equal(group, "job.yaml", me == size - 1 ? 2 : 1, &err) == -1);
+        CHECK(err.code == ERR_CONFIG);
+        CHECK(strstr(err.text, "job.yaml"));
+        CHECK(strstr(err.text, "0000000000000002 on rank"));
+    }
+}
+
+void comm_exercise_calls(struct comm *comm, size_t limit_bytes)
+{
+    struct comm_group *world = comm_exercise_world(comm, 3);
+    size_t sizes[] = {
+        0, 1, 7, limit_bytes - 1, limit_bytes, limit_bytes + 1, 3 * limit_bytes + 5
+    };
+    struct err err;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        try_all_gather(world, i, sizes[i], 0);
+        try_all_gather(world, i, sizes[i], 1);
+        try_all_to_all(world, i, sizes[i]);
+        for (int root = 0; root < comm_group_size(world); root++)
+            try_broadcast(world, i, sizes[i], root);
+        try_send(world, i, sizes[i]);
+    }
+    must(comm_barrier(world, &err), &err);
+    try_agree(world);
+}
+
+/* A random ordered subset of the world, equal on all ranks; gives its size. */
+static int draw_ranks(uint64_t seed, uint64_t which, int world_size, int *ranks)
+{
+    int size = 1 + (int)(rng_at(seed, RNG_TEST, which, 999).word[0] % (unsigned)world_size);
+
+    for (int i = 0; i < world_size; i++) {
+        int j = (int)(rng_at(seed, RNG_TEST, which, (uint64_t)i).word[0] % (unsigned)(i + 1));
+
+        ranks[i] = ranks[j];
+        ranks[j] = i;
+    }
+    return size;
+}
+
+static void random_call(struct comm_group *group, uint64_t step, struct rng_block draw)
+{
+    /* Mostly short: order is what is tried here. */
+    size_t n = draw.word[3] % (draw.word[3] % 8 ? 200 : N_BYTES_MAX);
+    struct err err;
+
+    switch (draw.word[1] % 6) {
+    case 0:
+        try_all_gather(group, step, n, draw.word[2] % 2 == 0);
+        break;
+    case 1:
+        try_all_to_all(group, step, n);
+        break;
+    case 2:
+        try_broadcast(group, step, n, (int)(draw.word[2] % (unsigned)comm_group_size(group)));
+        break;
+    case 3:
+        try_send(group, step, n);
+        break;
+    case 4:
+        try_agree(group);
+        break;
+    default:
+        must(comm_barrier(group, &err), &err);
+    }
+}
+
+void comm_exercise_random(struct comm *comm, uint64_t seed, int n_steps)
+{
+    struct comm_group *groups[N_GROUPS] = { NULL };
+    int world_size = comm_world_size(comm);
+    struct err err;
+
+    for (int g = 0; g < N_GROUPS; g++) {
+        int ranks[N_RANKS_MAX] = { 0 };
+        int size = draw_ranks(seed, (uint64_t)g / 2, world_size, ranks); /* pairs of equal groups */
+
+        for (int i = 0; i < size; i++)
+            if (ranks[i] == comm_world_rank(comm))
+                must(comm_group_create(&groups[g], comm, ranks, size, g % 4, &err), &err);
+    }
+    for (int step = 0; step < n_steps; step++) {
+        struct rng_block draw = rng_at(seed, RNG_TEST, 1000, (uint64_t)step);
+        struct comm_group *group = groups[draw.word[0] % N_GROUPS];
+
+        if (group)
+            random_call(group, (uint64_t)step, draw);
+    }
+}
+
+/* Element i of rank's part: fractions that round differently in every order of adding. */
+static float term_of(int rank, int64_t i)
+{
+    return rng_normal(rng_at(5, RNG_TEST, (uint64_t)rank, (uint64_t)i).word[0],
+                      rng_at(5, RNG_TEST, (uint64_t)rank, (uint64_t)i).word[1]);
+}
+
+static double tree_f64(int first, int n, int64_t i)
+{
+    int left = 1;
+
+    if (n == 1)
+        return (double)term_of(first, i) / 3;
+    while (2 * left < n)
+        left *= 2;
+    return tree_f64(first, left, i) + tree_f64(first + left, n - left, i);
+}
+
+static float tree_f32(int first, int n, int64_t i, int is_bf16)
+{
+    int left = 1;
+
+    if (n == 1)
+        return is_bf16 ? bf16_to_float(bf16_from_float(term_of(first, i))) : term_of(first, i);
+    while (2 * left < n)
+        left *= 2;
+    return tree_f32(first, left, i, is_bf16) + tree_f32(first + left, n - left, i, is_bf16);
+}
+
+static void reduce_once(struct comm_group *world, enum dtype dtype, int64_t n)
+{
+    int me = comm_group_rank(world), size = comm_group_size(world);
+    size_t bytes = (size_t)n * (size_t)size * 8;
+    unsigned char *full = malloc(bytes), *scratch = malloc(bytes), *shard = malloc((size_t)n * 8);
+    struct err err;
+
+    for (int64_t i = 0; i < n * size; i++) {
+        if (dtype == DTYPE_F64)
+            ((double *)(void *)full)[i] = (double)term_of(me, i) / 3;
+        else if (dtype == DTYPE_F32)
+            ((float *)(void *)full)[i] = term_of(me, i);
+        else
+            ((uint16_t *)(void *)full)[i] = bf16_from_float(term_of(me, i));
+    }
+    must(reduce_scatter(world, dtype, full, shard, scratch, n, &err), &err);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = me * n + i;
+
+        if (dtype == DTYPE_F64)
+            CHECK(((double *)(void *)shard)[i] == tree_f64(0, size, at));
+        else if (dtype == DTYPE_F32)
+            CHECK(((float *)(void *)shard)[i] == tree_f32(0, size, at, 0));
+        else
+            CHECK(((uint16_t *)(void *)shard)[i] == bf16_from_float(tree_f32(0, size, at, 1)));
+    }
+    free(full);
+    free(scratch);
+    free(shard);
+}
+
+void comm_exercise_reduce(struct comm *comm)
+{
+    struct comm_group *world = comm_exercise_world(comm, 9);
+
+    reduce_once(world, DTYPE_F32, 3001);
+    reduce_once(world, DTYPE_F64, 1025);
+    reduce_once(world, DTYPE_BF16, 2047);
+}

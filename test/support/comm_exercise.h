@@ -1,0 +1,24 @@
+/*
+ * comm_exercise.h - what every implementation of comm must do, as one rank's part
+ *
+ * All ranks of the world call these with equal arguments. A wrong byte is a CHECK, as ranks may be
+ * threads or processes, where cmocka's asserts don't reach.
+ */
+#ifndef SUPPORT_COMM_EXERCISE_H
+#define SUPPORT_COMM_EXERCISE_H
+
+#include "comm/comm.h"
+
+/* Each call once over the world, at sizes around limit_bytes (pieces, eager limits). */
+void comm_exercise_calls(struct comm *comm, size_t limit_bytes);
+
+/* n_steps random calls of random sizes over random groups in random rank orders. */
+void comm_exercise_random(struct comm *comm, uint64_t seed, int n_steps);
+
+/* reduce_scatter in all dtypes against the tree written down recursively. */
+void comm_exercise_reduce(struct comm *comm);
+
+/* The group of all ranks. */
+struct comm_group *comm_exercise_world(struct comm *comm, int channel);
+
+#endif
