@@ -12,7 +12,6 @@ int cmd_doctor(int argc, char **argv)
     };
     const struct options options = {
         .command = "lmtrain doctor",
-        .arguments = "",
         .summary =
             "Show what this machine has for training, what is wrong, and what to do about it",
         .details =

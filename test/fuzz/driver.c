@@ -1,19 +1,20 @@
 /*
  * driver.c - runs a fuzz target without libFuzzer, so that `make test` needs no clang
  *
- *     X_fuzz [--runs N] [--seed N] [FILE|FOLDER...]
+ *     X_fuzz [--runs N] [--seconds N] [--seed N] [FILE|FOLDER...]
  *
  * Feeds the target every file named and every file of every folder named (by default the target's
  * own corpus, test/fuzz/corpus/X), then N inputs made from those by changing, inserting, cutting
- * and doubling bytes, and a few of pure noise. The same seed makes the same inputs. A target fails
- * by crashing; the input that did it is then in build/fuzz-last/X.
+ * and doubling bytes, and a few of pure noise; no new one is started after so many seconds (4). The
+ * same seed makes the same inputs. A target fails by crashing; the input that did it is then in
+ * build/fuzz-last/X.
  */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <time.h>
 
 #include "base/err.h"
 #include "base/file.h"
@@ -137,11 +138,21 @@ static size_t mutate(struct driver *driver, uint8_t *buffer, size_t n)
     }
 }
 
-static void run_mutants(struct driver *driver, int64_t n_runs)
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Returns how many were run. */
+static int64_t run_mutants(struct driver *driver, int64_t n_runs, int64_t n_seconds)
 {
     uint8_t *buffer = malloc(INPUT_BYTES_MAX);
     CHECK(buffer != NULL);
-    for (int64_t i = 0; i < n_runs; i++) {
+    double end = now_seconds() + (double)n_seconds;
+    int64_t i;
+    for (i = 0; i < n_runs && now_seconds() < end; i++) {
         size_t n = 0;
         if (driver->n_seeds == 0 || random_below(driver, 16) == 0) {
             n = random_below(driver, 512);
@@ -159,13 +170,14 @@ static void run_mutants(struct driver *driver, int64_t n_runs)
         run(driver, buffer, n);
     }
     free(buffer);
+    return i;
 }
 
 static int64_t number(const char *text)
 {
     int64_t n;
     if (text == NULL || str_to_i64(text, &n) != 0 || n < 0) {
-        fprintf(stderr, "usage: X_fuzz [--runs N] [--seed N] [FILE|FOLDER...]\n");
+        fprintf(stderr, "usage: X_fuzz [--runs N] [--seconds N] [--seed N] [FILE|FOLDER...]\n");
         exit(2);
     }
     return n;
@@ -176,7 +188,7 @@ int main(int argc, char **argv)
     static struct driver driver = { .random = 1 };
     struct err err = { 0 };
     struct str corpus = { 0 };
-    int64_t n_runs = 20000;
+    int64_t n_runs = 20000, n_seconds = 4;
     int n_named = 0;
 
     const char *slash = strrchr(argv[0], '/');
@@ -190,6 +202,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--runs") == 0) {
             n_runs = number(argv[++i]);
+        } else if (strcmp(argv[i], "--seconds") == 0) {
+            n_seconds = number(argv[++i]);
         } else if (strcmp(argv[i], "--seed") == 0) {
             driver.random = (uint64_t)number(argv[++i]) * 2 + 1;
         } else {
@@ -204,7 +218,7 @@ int main(int argc, char **argv)
 
     for (int i = 0; i < driver.n_seeds; i++)
         run(&driver, driver.seeds[i].data, driver.seeds[i].n_bytes);
-    run_mutants(&driver, n_runs);
+    n_runs = run_mutants(&driver, n_runs, n_seconds);
 
     printf("ok %s: %d files, %lld made from them\n", driver.name, driver.n_seeds,
            (long long)n_runs);
