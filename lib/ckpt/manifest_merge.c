@@ -143,7 +143,7 @@ static int lay(struct skyline *skyline, struct segment *from, const struct manif
     while (segment_end(skyline, start) < slice->col_end) {
         struct segment *next = start->next;
 
-        if (next->height != slice->row_begin)
+        if (!next || next->height != slice->row_begin)
             return -1;
         start->next = next->next;
         next->next = skyline->unused;
