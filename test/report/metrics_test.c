@@ -1,0 +1,259 @@
+/*
+ * metrics_test.c - each line is JSON with the fields of design.md §10, to the bit
+ */
+#include "fixture.h"
+
+#include <cjson/cJSON.h>
+#include <locale.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "report/metrics.h"
+
+/* The lines of metrics.jsonl, parsed; the caller deletes them. */
+static int read_lines(const char *folder, cJSON **lines, int n_max)
+{
+    size_t n_bytes;
+    char *text = fixture_read(fixture_path(folder, "metrics.jsonl"), &n_bytes);
+    int n = 0;
+
+    while (*text) {
+        char *end = strchr(text, '\n');
+
+        assert_non_null(end);
+        *end = '\0';
+        assert_true(n < n_max);
+        lines[n] = cJSON_ParseWithOpts(text, NULL, 1);
+        if (!lines[n++])
+            fail_msg("not JSON: %s", text);
+        text = end + 1;
+    }
+    return n;
+}
+
+static const cJSON *get(const cJSON *line, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
+
+    assert_non_null(item);
+    return item;
+}
+
+static const struct metrics_step sample = {
+    .step = 40,
+    .loss = 0.1 + 0.2,
+    .grad_norm = 1.0 / 3,
+    .lr = 3e-4,
+    .tokens = INT64_C(1) << 40,
+    .tokens_per_s = 12345.678,
+    .step_s = 0.25,
+    .mfu = 0.41,
+    .memory_bytes = 1288490189,
+    .skipped = 2,
+    .numerics = 0x0123456789abcdefu,
+};
+
+static void a_step_has_all_fields_to_the_bit(void **state)
+{
+    static const char *const keys[] = { "step",          "loss", "loss_hex",     "grad_norm",
+                                        "grad_norm_hex", "lr",   "tokens",       "tokens_per_s",
+                                        "step_s",        "mfu",  "memory_bytes", "skipped",
+                                        "numerics" };
+    struct metrics *metrics;
+    struct err err = { 0 };
+    struct stat status;
+    cJSON *lines[4];
+
+    assert_ok(metrics_open(&metrics, fixture_path(*state, "run"), 1, &err), &err);
+    assert_ok(metrics_step(metrics, &sample, &err), &err);
+    /* Flushed: it is there before the close. */
+    assert_int_equal(read_lines(fixture_path(*state, "run"), lines, 4), 1);
+    metrics_close(metrics);
+    const cJSON *item = lines[0]->child;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++, item = item->next)
+        assert_string_equal(item->string, keys[i]);
+    assert_null(item);
+    assert_true(get(lines[0], "loss")->valuedouble == sample.loss);
+    assert_true(strtod(get(lines[0], "loss_hex")->valuestring, NULL) == sample.loss);
+    assert_string_equal(get(lines[0], "loss_hex")->valuestring, "0x1.3333333333334p-2");
+    assert_true(strtod(get(lines[0], "grad_norm_hex")->valuestring, NULL) == sample.grad_norm);
+    assert_true(get(lines[0], "grad_norm")->valuedouble == sample.grad_norm);
+    assert_true(get(lines[0], "lr")->valuedouble == 3e-4);
+    assert_true(get(lines[0], "tokens")->valuedouble == 0x1p40);
+    assert_true(get(lines[0], "tokens_per_s")->valuedouble == 12345.678);
+    assert_true(get(lines[0], "mfu")->valuedouble == 0.41);
+    assert_true(get(lines[0], "memory_bytes")->valuedouble == 1288490189);
+    assert_int_equal(get(lines[0], "skipped")->valueint, 2);
+    assert_string_equal(get(lines[0], "numerics")->valuestring, "0123456789abcdef");
+    cJSON_Delete(lines[0]);
+    assert_int_equal(stat(fixture_path(*state, "run/metrics.jsonl"), &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+}
+
+static void what_is_not_finite_stays_json(void **state)
+{
+    struct metrics_step step = sample;
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[4];
+
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    step.loss = -(double)NAN;
+    step.grad_norm = INFINITY;
+    step.mfu = NAN;
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    step.grad_norm = -INFINITY;
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    assert_ok(metrics_eval(metrics, 40, 1e6, 10, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 4), 3);
+    assert_true(cJSON_IsNull(get(lines[0], "loss")));
+    assert_string_equal(get(lines[0], "loss_hex")->valuestring, "nan");
+    assert_true(cJSON_IsNull(get(lines[0], "grad_norm")));
+    assert_string_equal(get(lines[0], "grad_norm_hex")->valuestring, "inf");
+    assert_true(cJSON_IsNull(get(lines[0], "mfu")));
+    assert_string_equal(get(lines[1], "grad_norm_hex")->valuestring, "-inf");
+    assert_true(get(lines[2], "eval_loss")->valuedouble == 1e6);
+    assert_true(cJSON_IsNull(get(lines[2], "perplexity")));
+    for (int i = 0; i < 3; i++)
+        cJSON_Delete(lines[i]);
+}
+
+static void evaluations_and_events(void **state)
+{
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[4];
+
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    assert_ok(metrics_eval(metrics, 3, 2.0, 999, &err), &err);
+    assert_ok(metrics_event(metrics, 4, "skip", "a \"b\"\\\n\t\x01 \xc3\xa9 \xff\xe2\x82", &err),
+              &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 4), 2);
+    assert_int_equal(get(lines[0], "step")->valueint, 3);
+    assert_string_equal(get(lines[0], "eval_loss_hex")->valuestring, "0x1p+1");
+    assert_int_equal(get(lines[0], "eval_tokens")->valueint, 999);
+    assert_true(fabs(get(lines[0], "perplexity")->valuedouble - exp(2.0)) < 1e-12);
+    assert_string_equal(get(lines[1], "event")->valuestring, "skip");
+    /* Bytes that are no UTF-8 become U+FFFD each. */
+    assert_string_equal(get(lines[1], "text")->valuestring,
+                        "a \"b\"\\\n\t\x01 \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    cJSON_Delete(lines[0]);
+    cJSON_Delete(lines[1]);
+}
+
+static void write_steps(const char *folder, int first, int last)
+{
+    struct metrics *metrics;
+    struct err err = { 0 };
+
+    assert_ok(metrics_open(&metrics, folder, first, &err), &err);
+    for (int step = first; step <= last; step++) {
+        struct metrics_step one = sample;
+
+        one.step = step;
+        one.tokens = first * 1000 + step;
+        assert_ok(metrics_step(metrics, &one, &err), &err);
+    }
+    metrics_close(metrics);
+}
+
+static void a_resumed_run_drops_later_steps(void **state)
+{
+    cJSON *lines[16];
+    size_t n_bytes;
+
+    write_steps(*state, 1, 9);
+    /* A kill tore the last line, and something else is in the way. */
+    const char *path = fixture_path(*state, "metrics.jsonl");
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    fputs("[]\n{\"step\":null}\nnonsense\n{\"step\":2,\"lo", file);
+    fclose(file);
+    write_steps(*state, 6, 8);
+    int n = read_lines(*state, lines, 16);
+    assert_int_equal(n, 8);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(get(lines[i], "step")->valueint, i + 1);
+        assert_int_equal(get(lines[i], "tokens")->valueint, (i < 5 ? 1000 : 6000) + i + 1);
+        cJSON_Delete(lines[i]);
+    }
+    /* Nothing to drop: nothing is rewritten. */
+    struct stat before, after;
+    assert_int_equal(stat(path, &before), 0);
+    write_steps(*state, 9, 8);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    /* A run from the start forgets all. */
+    write_steps(*state, 0, -1);
+    fixture_read(path, &n_bytes);
+    assert_int_equal(n_bytes, 0);
+    assert_non_null(fixture_find(*state, "events.out.tfevents.", 3));
+}
+
+/* LC_NUMERIC is not ours to choose: a comma must not get into JSON. */
+static void numbers_have_points_in_every_locale(void **state)
+{
+    static const char *const names[] = { "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8", "de_DE" };
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[2];
+    int i = 0;
+
+    while (i < 4 && !setlocale(LC_NUMERIC, names[i]))
+        i++;
+    if (i == 4)
+        skip();
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    assert_ok(metrics_step(metrics, &sample, &err), &err);
+    metrics_close(metrics);
+    setlocale(LC_NUMERIC, "C");
+    assert_int_equal(read_lines(*state, lines, 2), 1);
+    assert_string_equal(get(lines[0], "loss_hex")->valuestring, "0x1.3333333333334p-2");
+    assert_true(get(lines[0], "loss")->valuedouble == sample.loss);
+    cJSON_Delete(lines[0]);
+}
+
+static void failures_are_told(void **state)
+{
+    struct metrics *metrics = NULL;
+    struct rlimit before, small;
+    struct err err = { 0 };
+
+    assert_ok(file_write(fixture_path(*state, "file"), "x", 1, &err), &err);
+    assert_int_equal(metrics_open(&metrics, fixture_path(*state, "file"), 1, &err), -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_ok(file_make_folders(fixture_path(*state, "run/metrics.jsonl"), &err), &err);
+    assert_int_equal(metrics_open(&metrics, fixture_path(*state, "run"), 1, &err), -1);
+    assert_non_null(strstr(err.text, "metrics.jsonl"));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){ .rlim_cur = 200, .rlim_max = before.rlim_max };
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int failed = metrics_step(metrics, &sample, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(failed, -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_non_null(strstr(err.text, "File too large"));
+    metrics_close(metrics);
+    metrics_close(NULL);
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(a_step_has_all_fields_to_the_bit),
+        TEST(what_is_not_finite_stays_json),
+        TEST(evaluations_and_events),
+        TEST(a_resumed_run_drops_later_steps),
+        TEST(numbers_have_points_in_every_locale),
+        TEST(failures_are_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
