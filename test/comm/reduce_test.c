@@ -149,6 +149,28 @@ static void test_hierarchical(void **state)
     }
 }
 
+/* Infinities and NaN, at every place of a vector and in its tail; ties round to even. */
+static void test_bf16_specials(void **state)
+{
+    static const uint16_t specials[] = { 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff, 0x7f7f,
+                                         0x0000, 0x8000, 0x0001, 0x3f80, 0x3f81, 0x4381 };
+    enum { N_SPECIALS = sizeof specials / sizeof *specials, N = 19 };
+    uint16_t terms[2 * N], expected[N], out[N];
+
+    (void)state;
+    for (int a = 0; a < N_SPECIALS; a++)
+        for (int b = 0; b < N_SPECIALS; b++)
+            for (int place = 0; place < N; place++) {
+                for (int i = 0; i < N; i++) {
+                    terms[i] = i == place ? specials[a] : 0x3f80;
+                    terms[N + i] = i == place ? specials[b] : 0x3c01;
+                }
+                expect(DTYPE_BF16, terms, expected, 2, N, N);
+                reduce_tree(DTYPE_BF16, out, terms, 2, N, N);
+                assert_memory_equal(out, expected, sizeof out);
+            }
+}
+
 /* The order matters with these numbers: a test of the tests above. */
 static void test_order_matters(void **state)
 {
@@ -173,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_hierarchical),
+        cmocka_unit_test(test_bf16_specials),
         cmocka_unit_test(test_order_matters),
     };
 
