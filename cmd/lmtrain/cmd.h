@@ -12,9 +12,14 @@
 #define CMD_H
 
 #include "base/options.h"
+#include "config/job.h"
 
 int cmd_config(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_pretrain(int argc, char **argv);
 
 /*
  * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help went
@@ -22,6 +27,12 @@ int cmd_doctor(int argc, char **argv);
  */
 int cmd_parse(const struct options *options, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena);
+
+/* The ranks a job wants: as it says, else the product of its degrees, where dp auto is 1. */
+int cmd_n_ranks(const struct job *job);
+
+/* Add the plan of a resolved job: sizes, memory, FLOPs. Returns 0, or a status after a message. */
+int cmd_plan_print(const struct job *job, struct str *out);
 
 /* Print "lmtrain: TEXT" to stderr; returns the error's code, which is the exit status. */
 int cmd_fail(const struct err *err);

@@ -19,6 +19,14 @@ int cmd_fail(const struct err *err)
     return err->code ? (int)err->code : ERR_FAILED;
 }
 
+int cmd_n_ranks(const struct job *job)
+{
+    if (job->ranks)
+        return job->ranks;
+    return (job->parallel.dp ? job->parallel.dp : 1) * job->parallel.tp * job->parallel.pp *
+           job->parallel.cp;
+}
+
 int cmd_parse(const struct options *options, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena)
 {

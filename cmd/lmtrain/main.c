@@ -14,6 +14,10 @@ struct command {
 };
 
 static const struct command commands[] = {
+    { "pretrain", cmd_pretrain, "train a model from one job file" },
+    { "generate", cmd_generate, "continue a text with a trained model" },
+    { "eval", cmd_eval, "measure a trained model" },
+    { "plan", cmd_plan, "what a job takes in memory and FLOPs, before it runs" },
     { "config", cmd_config, "show a job with every field, or explain a field" },
     { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },
 };

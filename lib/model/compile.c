@@ -82,6 +82,23 @@ int compile_train(struct program *program, const struct compile_train *options, 
     return finish(program, options->scratch, options->scratch_context, err);
 }
 
+int compile_evaluate(struct program *program, const struct compile_evaluate *options,
+                     struct err *err)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+    struct model_builder b = { .program = program,
+                               .spec = options->model,
+                               .dtype = options->dtype,
+                               .n_sequences = options->micro_batch,
+                               .seq_len = options->seq_len,
+                               .max_positions = options->seq_len };
+
+    program_init(program, &mesh);
+    model_declare(&b);
+    build_evaluate(&b);
+    return finish(program, options->scratch, options->scratch_context, err);
+}
+
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err)
 {

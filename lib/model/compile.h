@@ -29,6 +29,18 @@ struct compile_train {
  */
 int compile_train(struct program *program, const struct compile_train *options, struct err *err);
 
+struct compile_evaluate {
+    const struct model_spec *model;
+    enum dtype dtype;
+    int micro_batch, seq_len;
+    program_scratch_fn scratch;
+    void *scratch_context;
+};
+
+/* Weights and the entry EVALUATE alone: what a trained model is measured with, on one rank. */
+int compile_evaluate(struct program *program, const struct compile_evaluate *options,
+                     struct err *err);
+
 struct compile_generate {
     const struct model_spec *model;
     enum dtype dtype;

@@ -86,6 +86,10 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     cJSON_AddStringToObject(state, "numerics", hash);
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
     cJSON_AddNumberToObject(state, "world_size", t->world_size);
+    struct str job = { 0 };
+    job_print(t->job, &job);
+    cJSON_AddStringToObject(state, "job", str_text(&job));
+    str_release(&job);
     cJSON_AddItemToObject(state, "run", extra ? cJSON_CreateRaw(extra) : cJSON_CreateObject());
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);

@@ -1,0 +1,347 @@
+/*
+ * generate.c - lmtrain generate: text from a trained model
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "serve/decode.h"
+#include "serve/sample.h"
+#include "tokenizer/tokenizer.h"
+#include "train/engine.h"
+
+#define BATCH_MAX 8     /* prompts side by side */
+
+struct request {
+    const char *model, *prompt, *prompts, *tokenizer;
+    int max_new_tokens, threads, json;
+    struct sampler sampler;
+    int64_t seed;
+};
+
+struct generation {
+    const struct request *q;
+    struct served served;
+    struct engine engine;
+    struct tokenizer *tokenizer;
+    struct decoder *decoder;
+    int32_t *order;
+    int64_t n_generated;
+};
+
+/* One prompt on its way. */
+struct text {
+    const char *prompt;
+    struct token_list tokens;   /* prompt, then what was drawn */
+    int64_t n_prompt;
+    size_t n_shown;             /* bytes of the continuation that were printed */
+    int done;
+};
+
+static int open_tokenizer(struct generation *g, struct err *err)
+{
+    const char *path = g->q->tokenizer ? g->q->tokenizer : g->served.job.data.tokenizer;
+
+    if (!path)
+        return err_set(err, ERR_CONFIG,
+                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
+    if (tokenizer_open(&g->tokenizer, path, err) < 0)
+        return -1;
+    if (tokenizer_vocab_size(g->tokenizer) > g->served.job.model.vocab_size)
+        return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
+                       tokenizer_vocab_size(g->tokenizer), g->served.job.model.vocab_size);
+    return 0;
+}
+
+static int generation_open(struct generation *g, struct err *err)
+{
+    struct launch_rank alone = { 0, 1, 0, 1, 0 };
+
+    if (served_open(&g->served, g->q->model, err) < 0 || open_tokenizer(g, err) < 0 ||
+        engine_open(&g->engine, &alone, g->q->threads, err) < 0)
+        return -1;
+    g->order = calloc((size_t)g->served.job.model.vocab_size, sizeof *g->order);
+    return g->order ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+}
+
+static void generation_close(struct generation *g)
+{
+    decoder_destroy(g->decoder);
+    engine_close(&g->engine);
+    tokenizer_close(g->tokenizer);
+    served_close(&g->served);
+    free(g->order);
+}
+
+/* Positions that the model knows: a table's rows, or no limit but memory. */
+static int check_length(const struct generation *g, int length, struct err *err)
+{
+    const struct model_spec *spec = &g->served.job.model;
+
+    if (spec->position == POSITION_LEARNED && length > spec->max_seq_len)
+        return err_set(err, ERR_CONFIG,
+                       "prompt and --max-new-tokens come to %d positions, the model has %d", length,
+                       spec->max_seq_len);
+    return 0;
+}
+
+/* Show what is whole of the continuation. With several prompts it is shown at the end instead. */
+static void show(struct generation *g, struct text *text, int all)
+{
+    struct str out = { 0 };
+
+    tokenizer_decode(g->tokenizer, text->tokens.ids + text->n_prompt,
+                     text->tokens.n - text->n_prompt, &out);
+    size_t whole = all ? out.length : tokenizer_whole_length(str_text(&out), out.length);
+    if (whole > text->n_shown)
+        fwrite(str_text(&out) + text->n_shown, 1, whole - text->n_shown, stdout);
+    text->n_shown = whole;
+    fflush(stdout);
+    str_release(&out);
+}
+
+static void append(struct token_list *list, int32_t id)
+{
+    if (list->n == list->capacity) {
+        list->capacity = max_i64(64, list->capacity * 2);
+        list->ids = realloc(list->ids, sizeof *list->ids * (size_t)list->capacity);
+        CHECK(list->ids);
+    }
+    list->ids[list->n++] = id;
+}
+
+/* Draw the next token of each text that goes on; returns how many do. */
+static int draw(struct generation *g, struct text *texts, int n, int64_t first, int stream)
+{
+    int end = tokenizer_end_of_text(g->tokenizer), n_going_on = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct text *t = &texts[i];
+
+        if (t->done)
+            continue;
+        int32_t id = sample_token(&g->q->sampler, decoder_logits(g->decoder, i),
+                                  tokenizer_vocab_size(g->tokenizer), (uint64_t)(first + i),
+                                  t->tokens.n, g->order);
+        g->n_generated++;
+        if (id == end) {
+            t->done = 1;
+            continue;
+        }
+        append(&t->tokens, id);
+        if (stream)
+            show(g, t, 0);
+        t->done = t->tokens.n - t->n_prompt >= g->q->max_new_tokens;
+        n_going_on += !t->done;
+    }
+    return n_going_on;
+}
+
+static int continue_texts(struct generation *g, struct text *texts, int n, int64_t first,
+                          int stream, struct err *err)
+{
+    const int32_t *tokens[BATCH_MAX];
+    int counts[BATCH_MAX], longest = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (tokenizer_encode(g->tokenizer, texts[i].prompt, strlen(texts[i].prompt),
+                             &texts[i].tokens, err) < 0)
+            return -1;
+        /* An empty prompt begins where documents do. */
+        if (!texts[i].tokens.n)
+            append(&texts[i].tokens, max_int(0, tokenizer_end_of_text(g->tokenizer)));
+        texts[i].n_prompt = texts[i].tokens.n;
+        longest = max_int(longest, (int)texts[i].tokens.n);
+    }
+    int length = longest + g->q->max_new_tokens;
+    if (check_length(g, length, err) < 0)
+        return -1;
+    decoder_destroy(g->decoder);
+    g->decoder = NULL;
+    if (decoder_create(&g->decoder, &g->served, g->engine.kernels, n, length, err) < 0)
+        return -1;
+    for (int i = 0; i < n; i++) {
+        tokens[i] = texts[i].tokens.ids;
+        counts[i] = (int)texts[i].tokens.n;
+    }
+    do {
+        if (decoder_feed(g->decoder, tokens, counts, err) < 0)
+            return -1;
+        if (!draw(g, texts, n, first, stream))
+            break;
+        for (int i = 0; i < n; i++) {
+            counts[i] = texts[i].done ? 0 : 1;
+            tokens[i] = texts[i].tokens.ids + texts[i].tokens.n - 1;
+        }
+    } while (1);
+    return 0;
+}
+
+static int run_one(struct generation *g, struct err *err)
+{
+    struct text text = { .prompt = g->q->prompt };
+
+    printf("%s", g->q->prompt);
+    fflush(stdout);
+    int status = continue_texts(g, &text, 1, 0, 1, err);
+    if (!status)
+        show(g, &text, 1);
+    printf("\n");
+    token_list_release(&text.tokens);
+    return status;
+}
+
+/* A line of FILE is a prompt. */
+static int run_file(struct generation *g, struct err *err)
+{
+    char *data, *rest, *line;
+    size_t n_bytes;
+    struct text texts[BATCH_MAX];
+    int64_t first = 0;
+    int n, status = 0;
+
+    if (file_read(g->q->prompts, (size_t)64 << 20, ERR_DATA, &data, &n_bytes, err) < 0)
+        return -1;
+    rest = data;
+    do {
+        memset(texts, 0, sizeof texts);
+        for (n = 0; n < BATCH_MAX && (line = strsep(&rest, "\n"));)
+            if (*line)
+                texts[n++].prompt = line;
+        if (n)
+            status = continue_texts(g, texts, n, first, 0, err);
+        for (int i = 0; i < n; i++) {
+            if (!status) {
+                printf("%s", texts[i].prompt);
+                show(g, &texts[i], 1);
+                printf("\n\n");
+            }
+            token_list_release(&texts[i].tokens);
+        }
+        first += n;
+    } while (n && !status);
+    free(data);
+    return status;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int run(struct request *q)
+{
+    struct generation g = { .q = q };
+    double begin = seconds_now();
+    struct err err;
+    int status = 0;
+
+    q->sampler.seed = (uint64_t)q->seed;
+    if (!q->model)
+        status = err_set(&err, ERR_CONFIG, "lmtrain generate: --model is missing");
+    else if (!q->prompt == !q->prompts)
+        status = err_set(&err, ERR_CONFIG,
+                         "lmtrain generate: give one of --prompt TEXT and --prompts FILE");
+    if (!status)
+        status = generation_open(&g, &err);
+    if (!status)
+        status = q->prompt ? run_one(&g, &err) : run_file(&g, &err);
+    if (!status && isatty(2))
+        log_info("%lld tokens in %.1f s from %s", (long long)g.n_generated, seconds_now() - begin,
+                 g.served.folder);
+    generation_close(&g);
+    return status < 0 ? cmd_fail(&err) : 0;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    struct request q = { .max_new_tokens = 100,
+                         .seed = 1,
+                         .sampler = { .temperature = 0.8, .top_p = 0.95 } };
+    const struct option table[] = {
+        { .name = "model",
+          .kind = OPTION_TEXT,
+          .value = &q.model,
+          .argument = "DIR",
+          .help = "a run, or a checkpoint" },
+        { .name = "prompt",
+          .kind = OPTION_TEXT,
+          .value = &q.prompt,
+          .argument = "TEXT",
+          .help = "what to continue; the text streams as it comes" },
+        { .name = "prompts",
+          .kind = OPTION_TEXT,
+          .value = &q.prompts,
+          .argument = "FILE",
+          .help = "continue each line of FILE" },
+        { .name = "max-new-tokens",
+          .kind = OPTION_INT,
+          .value = &q.max_new_tokens,
+          .argument = "N",
+          .min = 1,
+          .max = 1000000,
+          .help = "stop after N tokens (100), or earlier at the end of the text" },
+        { .name = "temperature",
+          .kind = OPTION_FLOAT,
+          .value = &q.sampler.temperature,
+          .argument = "T",
+          .max = 100,
+          .help = "0.8; 0 takes the most likely token" },
+        { .name = "top-k",
+          .kind = OPTION_INT,
+          .value = &q.sampler.top_k,
+          .argument = "K",
+          .max = 100000000,
+          .help = "draw among the K most likely (0: all)" },
+        { .name = "top-p",
+          .kind = OPTION_FLOAT,
+          .value = &q.sampler.top_p,
+          .argument = "P",
+          .min = 1e-6,
+          .max = 1,
+          .help = "and among the fewest that have probability P together (0.95)" },
+        { .name = "seed",
+          .kind = OPTION_I64,
+          .value = &q.seed,
+          .argument = "N",
+          .max = 9e15,
+          .help = "of the draws (1): the same seed, the same text" },
+        { .name = "tokenizer",
+          .kind = OPTION_TEXT,
+          .value = &q.tokenizer,
+          .argument = "DIR",
+          .help = "instead of the one the model's job names" },
+        { .name = "threads",
+          .kind = OPTION_INT,
+          .value = &q.threads,
+          .argument = "N",
+          .min = 1,
+          .max = 1024,
+          .help = "compute threads (all cores)" },
+    };
+    const struct options options = {
+        .command = "lmtrain generate",
+        .arguments = "--model DIR --prompt TEXT",
+        .summary = "Continue a text with a trained model",
+        .details = "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory.\n",
+        .table = table,
+        .n_options = sizeof table / sizeof *table,
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0)
+        status = run(&q);
+    arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,241 @@
+/*
+ * plan.c - lmtrain plan: what a job takes, before anything is allocated
+ */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "cmd.h"
+#include "config/job.h"
+#include "kernels/kernels.h"
+#include "report/table.h"
+#include "run/run.h"
+#include "train/trainer.h"
+
+#define N_ROWS_MAX (N_SEGMENTS + 1)
+
+struct request {
+    struct option_list sets;
+    int world, rank, print_program, json;
+};
+
+/* A compiled job, and the CPU's kernels that were asked for their scratch. */
+struct plan {
+    const struct job *job;
+    struct pool *pool;
+    struct kernels *kernels;
+    struct program program;
+};
+
+static int plan_open(struct plan *plan, const struct job *job, struct err *err)
+{
+    struct compile_train options = trainer_compile_options(job);
+
+    *plan = (struct plan){ .job = job };
+    /* Only the number of threads matters to scratch. */
+    if (pool_create(&plan->pool, job->threads ? job->threads : 1, NULL, err) < 0 ||
+        kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0)
+        return -1;
+    struct run_scratch scratch = { plan->kernels, options.mesh };
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    return compile_train(&plan->program, &options, err);
+}
+
+static void plan_close(struct plan *plan)
+{
+    program_release(&plan->program);
+    kernels_destroy(plan->kernels);
+    pool_destroy(plan->pool);
+}
+
+static double tokens_per_step(const struct job *job)
+{
+    return (double)job->train.global_batch * job->data.seq_len;
+}
+
+static void print_flops(const struct plan *plan, struct str *out)
+{
+    const struct job *job = plan->job;
+    double tokens = tokens_per_step(job);
+    double own = program_entry_flops(&plan->program, ENTRY_STEP) * job->world_size;
+    double model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens;
+    double megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
+                                                          job->recompute == RECOMPUTE_FULL) *
+                      tokens;
+    struct report_table table;
+
+    report_table_init(&table, "lrl");
+    report_table_heading(&table, "FLOPs a step\tEFLOP\tcounted as");
+    report_table_row(&table, "executed\t%.4g\tevery op of the program, all ranks", own * 1e-18);
+    report_table_row(&table, "model\t%.4g\t6 N_matmul + 6 L d T a token: what MFU counts",
+                     model * 1e-18);
+    report_table_row(&table, "Megatron's\t%.4g\tits paper's formula, %s recomputation",
+                     megatron * 1e-18, job->recompute == RECOMPUTE_FULL ? "full" : "no");
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+}
+
+static void print_memory(const struct plan *plan, struct str *out)
+{
+    struct memory_row rows[N_ROWS_MAX];
+    int n = program_memory_table(&plan->program, rows, N_ROWS_MAX);
+    struct report_table table;
+    char text[32];
+
+    report_table_init(&table, "lrrl");
+    report_table_heading(&table, "memory of a rank\tsize\tbytes\twhat");
+    for (int i = 0; i < n; i++)
+        report_table_row(&table, "%s\t%s\t%zu\t%s", rows[i].name,
+                         str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
+                         rows[i].what);
+    size_t total = program_memory_bytes(&plan->program);
+    report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
+                       str_bytes(text, sizeof text, total), total);
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+}
+
+static void print_summary(const struct plan *plan, struct str *out)
+{
+    const struct job *job = plan->job;
+    char count[40];
+    int n_ops = 0;
+
+    for (int f = 0; f < plan->program.n_functions; f++)
+        n_ops += plan->program.functions[f].n_ops;
+    str_printf(out, "model %s: %s parameters\n", job->model.name[0] ? job->model.name : "(inline)",
+               str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
+    str_printf(out, "%d rank%s (dp %d), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
+               job->world_size, job->world_size == 1 ? "" : "s", job->parallel.dp,
+               job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es",
+               job->train.micro_batch, job->data.seq_len, dtype_name(job->train.dtype),
+               job->recompute == RECOMPUTE_FULL        ? "full"
+               : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
+                                                       : "none");
+    str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n",
+               plan->program.n_functions, n_ops,
+               plan->program.entries[ENTRY_STEP].n_actions);
+}
+
+int cmd_plan_print(const struct job *job, struct str *out)
+{
+    struct plan plan;
+    struct err err;
+    int status = plan_open(&plan, job, &err);
+
+    if (!status) {
+        print_summary(&plan, out);
+        print_memory(&plan, out);
+        str_add(out, "\n");
+        print_flops(&plan, out);
+    }
+    plan_close(&plan);
+    return status < 0 ? cmd_fail(&err) : 0;
+}
+
+static void print_json(const struct plan *plan, struct str *out)
+{
+    const struct job *job = plan->job;
+    cJSON *json = cJSON_CreateObject(), *memory = cJSON_AddObjectToObject(json, "memory_bytes");
+    struct memory_row rows[N_ROWS_MAX];
+    int n = program_memory_table(&plan->program, rows, N_ROWS_MAX);
+
+    cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
+    cJSON_AddNumberToObject(json, "world_size", job->world_size);
+    cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
+    for (int i = 0; i < n; i++)
+        cJSON_AddNumberToObject(memory, rows[i].name, (double)rows[i].n_bytes);
+    cJSON_AddNumberToObject(json, "total_bytes", (double)program_memory_bytes(&plan->program));
+    cJSON_AddNumberToObject(json, "step_flops",
+                            program_entry_flops(&plan->program, ENTRY_STEP) * job->world_size);
+    cJSON_AddNumberToObject(json, "model_flops",
+                            model_spec_flops_per_token(&job->model, job->data.seq_len) *
+                                tokens_per_step(job));
+    cJSON_AddNumberToObject(json, "megatron_flops",
+                            model_spec_megatron_flops_per_token(
+                                &job->model, job->data.seq_len, job->recompute == RECOMPUTE_FULL) *
+                                tokens_per_step(job));
+    char *text = cJSON_Print(json);
+    str_printf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(json);
+}
+
+static int answer(const struct request *q, const char *path, struct arena *arena, struct str *out)
+{
+    struct job job;
+    struct err err;
+
+    if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
+        return cmd_fail(&err);
+    int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
+    if (job_resolve(&job, n_ranks, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (q->rank >= n_ranks) {
+        err_set(&err, ERR_CONFIG, "--rank is %d, the job has ranks 0 to %d", q->rank, n_ranks - 1);
+        return cmd_fail(&err);
+    }
+    if (!q->print_program && !q->json)
+        return cmd_plan_print(&job, out);
+    struct plan plan;
+    int status = plan_open(&plan, &job, &err);
+    if (!status && q->json)
+        print_json(&plan, out);
+    else if (!status)
+        print_program(&plan.program, out);
+    plan_close(&plan);
+    return status < 0 ? cmd_fail(&err) : 0;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    struct request q = { 0 };
+    const struct option table[] = {
+        { .name = "set",
+          .kind = OPTION_LIST,
+          .value = &q.sets,
+          .argument = "KEY=VALUE",
+          .help = "change a field of the job; may be given again" },
+        { .name = "world",
+          .kind = OPTION_INT,
+          .value = &q.world,
+          .argument = "N",
+          .min = 1,
+          .max = 1000000,
+          .help = "plan for N ranks instead of the job's" },
+        { .name = "print-program",
+          .value = &q.print_program,
+          .help = "print the step program: cells, ops, actions, with shapes and places" },
+        { .name = "rank",
+          .kind = OPTION_INT,
+          .value = &q.rank,
+          .argument = "R",
+          .max = 1000000,
+          .help = "whose program to print (all ranks of a data-parallel job have the same)" },
+        { .name = "json", .value = &q.json, .help = "print the figures as JSON" },
+    };
+    const struct options options = {
+        .command = "lmtrain plan",
+        .arguments = "JOB.yaml",
+        .summary = "Show what a job takes: parameters, memory of each rank, FLOPs; needs no device",
+        .details = "Exit status: 0, or 2 if the job or the command line is wrong.\n",
+        .table = table,
+        .n_options = sizeof table / sizeof *table,
+        .min_arguments = 1,
+        .max_arguments = 1,
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0) {
+        status = answer(&q, arguments.items[0], &arena, &out);
+        if (!status)
+            status = cmd_print(&out);
+    }
+    str_release(&out);
+    arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,145 @@
+/*
+ * decode.c - prefill and decode
+ */
+#include "serve/decode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "model/compile.h"
+#include "train/fill.h"
+
+#define PREFILL_MAX 128     /* tokens of a sequence in one piece */
+
+struct decoder {
+    struct program program;
+    struct run *run;
+    int n_sequences, prefill_len, cache_len, vocab_size;
+    int *lengths;
+    float *logits;          /* [n_sequences x vocab_size]: kept, as pieces end at different times */
+};
+
+int decoder_create(struct decoder **out, struct served *served, struct kernels *kernels,
+                   int n_sequences, int cache_len, struct err *err)
+{
+    struct decoder *d = calloc(1, sizeof *d);
+    struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    const struct model_spec *spec = &served->job.model;
+
+    if (!d)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    d->n_sequences = n_sequences;
+    d->cache_len = cache_len;
+    d->prefill_len = min_int(cache_len, PREFILL_MAX);
+    d->vocab_size = spec->vocab_size;
+    d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
+    d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);
+    struct compile_generate options = { .model = spec,
+                                        .dtype = served->job.train.dtype,
+                                        .n_sequences = n_sequences,
+                                        .prefill_len = d->prefill_len,
+                                        .cache_len = cache_len,
+                                        .scratch = run_scratch_bytes,
+                                        .scratch_context = &scratch };
+    struct run_options run_options = { .program = &d->program, .kernels = kernels };
+    int status = d->lengths && d->logits ? compile_generate(&d->program, &options, err)
+                                         : err_set(err, ERR_DEVICE, "out of host memory");
+    if (!status)
+        status = run_create(&d->run, &run_options, err);
+    if (!status) {
+        fill_constants(d->run, &d->program, spec);
+        status = served_load(served, d->run, &d->program, err);
+    }
+    if (status < 0) {
+        decoder_destroy(d);
+        return -1;
+    }
+    *out = d;
+    return 0;
+}
+
+void decoder_destroy(struct decoder *d)
+{
+    if (!d)
+        return;
+    run_destroy(d->run);
+    program_release(&d->program);
+    free(d->lengths);
+    free(d->logits);
+    free(d);
+}
+
+size_t decoder_bytes(const struct decoder *d)
+{
+    return program_memory_bytes(&d->program);
+}
+
+/* One piece: at most `length` tokens of each sequence from `begin` on; rows that are none are padding. */
+static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
+                      int begin, int length, struct err *err)
+{
+    const struct ports *ports = &d->program.ports;
+    int32_t *ids = run_data(d->run, ports->tokens, 0);
+    int32_t *positions = run_data(d->run, ports->positions, 0);
+    int32_t *last_rows = run_data(d->run, ports->last_rows, 0);
+
+    for (int s = 0; s < d->n_sequences; s++) {
+        int n = max_int(0, min_int(length, n_tokens[s] - begin));
+
+        last_rows[s] = s * length + max_int(0, n - 1);
+        for (int i = 0; i < length; i++) {
+            ids[s * length + i] = i < n ? tokens[s][begin + i] : 0;
+            positions[s * length + i] = i < n ? d->lengths[s] + i : -1;
+        }
+    }
+    if (run_entry(d->run, length == 1 ? ENTRY_DECODE : ENTRY_PREFILL, 1, NULL, err) < 0)
+        return -1;
+    const float *logits = run_data(d->run, ports->logits, 0);
+    for (int s = 0; s < d->n_sequences; s++) {
+        int n = max_int(0, min_int(length, n_tokens[s] - begin));
+
+        d->lengths[s] += n;
+        if (n > 0)
+            memcpy(d->logits + (size_t)s * (size_t)d->vocab_size,
+                   logits + (size_t)s * (size_t)d->vocab_size,
+                   sizeof *logits * (size_t)d->vocab_size);
+    }
+    return 0;
+}
+
+int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
+                 struct err *err)
+{
+    int longest = 0;
+
+    for (int s = 0; s < d->n_sequences; s++) {
+        if (d->lengths[s] + n_tokens[s] > d->cache_len)
+            return err_set(err, ERR_CONFIG, "a sequence of %d tokens, room is for %d",
+                           d->lengths[s] + n_tokens[s], d->cache_len);
+        longest = max_int(longest, n_tokens[s]);
+    }
+    for (int begin = 0; begin < longest;) {
+        int length = longest - begin == 1 ? 1 : d->prefill_len;
+
+        if (feed_piece(d, tokens, n_tokens, begin, length, err) < 0)
+            return -1;
+        begin += length;
+    }
+    return 0;
+}
+
+const float *decoder_logits(const struct decoder *d, int sequence)
+{
+    return d->logits + (size_t)sequence * (size_t)d->vocab_size;
+}
+
+int decoder_length(const struct decoder *d, int sequence)
+{
+    return d->lengths[sequence];
+}
+
+void decoder_reset(struct decoder *d)
+{
+    memset(d->lengths, 0, sizeof *d->lengths * (size_t)d->n_sequences);
+}

@@ -1,0 +1,38 @@
+/*
+ * decode.h - a model that continues sequences, a token at a time, over a KV cache
+ *
+ * The program has two entries that share weights and cache: PREFILL takes a prompt in pieces of
+ * prefill_len tokens, DECODE one token of each sequence.
+ */
+#ifndef SERVE_DECODE_H
+#define SERVE_DECODE_H
+
+#include "serve/served.h"
+
+struct decoder;
+
+/* Memory for n_sequences side by side, each of at most cache_len tokens in all. */
+int decoder_create(struct decoder **decoder, struct served *served, struct kernels *kernels,
+                   int n_sequences, int cache_len, struct err *err);
+void decoder_destroy(struct decoder *decoder);
+
+/* Bytes of all segments. */
+size_t decoder_bytes(const struct decoder *decoder);
+
+/*
+ * Feed sequence s the n_tokens[s] >= 1 tokens at tokens[s], behind what it has. All n_sequences are fed at
+ * once; one with n_tokens 0 is left as it is. Returns 0, or -1 and ERR_CONFIG when a sequence would grow
+ * beyond cache_len. Then decoder_logits are those after each sequence's last token.
+ */
+int decoder_feed(struct decoder *decoder, const int32_t *const *tokens, const int *n_tokens,
+                 struct err *err);
+
+/* [vocab_size] of one sequence; only of those that the last feed gave tokens. */
+const float *decoder_logits(const struct decoder *decoder, int sequence);
+
+int decoder_length(const struct decoder *decoder, int sequence);
+
+/* Forget all sequences. */
+void decoder_reset(struct decoder *decoder);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * served.h - a trained model, found by its folder: its job, its weights
+ *
+ * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one checkpoint are
+ * enough to know the model, its tokenizer and its dtype.
+ */
+#ifndef SERVE_SERVED_H
+#define SERVE_SERVED_H
+
+#include "ckpt/store.h"
+#include "config/job.h"
+#include "run/run.h"
+
+struct served {
+    struct arena arena;
+    const char *folder;     /* of the checkpoint */
+    struct store *store;
+    struct job job;         /* not resolved: ranks mean nothing here */
+};
+
+/* path: a run, its checkpoints/, or a checkpoint. Returns 0, or -1 and ERR_DATA. */
+int served_open(struct served *served, const char *path, struct err *err);
+void served_close(struct served *served);
+
+/* Fill the weights of a program's parameters, rounded to their dtype as training rounds them. */
+int served_load(struct served *served, struct run *run, const struct program *program,
+                struct err *err);
+
+#endif
