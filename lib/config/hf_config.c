@@ -7,6 +7,7 @@
  * by name.
  */
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,8 @@ static const char *scalar_text(struct hf_reader *h, const cJSON *item)
     if (!cJSON_IsNumber(item))
         return NULL;
     double value = item->valuedouble;
+    if (!isfinite(value))
+        return "infinite"; /* 1e999: no number to any field */
     if (value >= -1e15 && value <= 1e15 && value == (double)(int64_t)value)
         str_printf(&text, "%lld", (long long)value);
     else

@@ -57,7 +57,9 @@ static void set_name(struct model_spec *spec, const char *path)
     size_t begin = length;
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
-    snprintf(spec->name, sizeof spec->name, "%.*s", (int)(length - begin), path + begin);
+    length = length - begin < sizeof spec->name ? length - begin : sizeof spec->name - 1;
+    memset(spec->name, 0, sizeof spec->name);
+    memcpy(spec->name, path + begin, length);
 }
 
 static int take_name(struct job_reader *r, const struct yaml_node *node)

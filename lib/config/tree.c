@@ -24,11 +24,13 @@ static struct yaml_node *new_child(struct yaml_node *parent, const char *key, co
 
 /* A scalar that is now to hold keys: a model's name becomes {from: NAME}, any other word goes. */
 static void make_map(struct yaml_node *node, const struct yaml_node *parent_of_model,
-                     struct arena *arena)
+                     const char *source, struct arena *arena)
 {
     struct yaml_node old = *node;
 
     node->kind = YAML_MAP;
+    node->source = source;
+    node->line = node->column = 0;
     node->text = NULL;
     node->first = node->last = NULL;
     if (!parent_of_model || strcmp(node->key, "model") != 0 || yaml_is_null(&old))
@@ -83,7 +85,7 @@ int tree_override(struct yaml_node *root, const char *override, struct mistakes 
         if (node->kind == YAML_LIST)
             return mistakes_add(m, &here, "%.64s is a list (hint: set the whole list)", node->key);
         if (node->kind == YAML_SCALAR)
-            make_map(node, node == root ? NULL : root, m->arena);
+            make_map(node, node == root ? NULL : root, source, m->arena);
         struct yaml_node *child = yaml_get(node, key);
         node = child ? child : new_child(node, key, source, m->arena);
         key = dot ? dot + 1 : NULL;
@@ -149,6 +151,9 @@ int tree_expand(struct yaml_node *root, struct mistakes *m)
         } else if (strstr(node->text, "${")) {
             const char *text = expand_text(node, m);
 
+            /* In {...} a variable needs quotes, which shall not make text of a number. */
+            if (text && str_starts_with(node->text, "${") && strchr(node->text, '}')[1] == '\0')
+                node->plain = 1;
             if (text)
                 node->text = text;
             else

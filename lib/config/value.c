@@ -186,7 +186,9 @@ static int set_text(const struct field *f, struct job *job, const struct yaml_no
     if (strlen(node->text) >= sizeof job->model.name)
         return mistakes_add(m, node, "%s is longer than %zu bytes", f->key,
                             sizeof job->model.name - 1);
-    snprintf(at, sizeof job->model.name, "%s", node->text);
+    /* All of it: specs are compared as bytes. */
+    memset(at, 0, sizeof job->model.name);
+    memcpy(at, node->text, strlen(node->text));
     return 0;
 }
 
@@ -438,7 +440,7 @@ static void print_number_range(const struct field *f, struct str *out)
         str_add(out, " from 0 to 9223372036854775807");
     } else if (f->type == FIELD_FLOAT) {
         str_add(out, f->above_min ? " above " : " from ");
-        str_printf(out, "%g to %g", f->min, f->max);
+        str_printf(out, "%.15g to %.15g", f->min, f->max);
     } else {
         str_printf(out, " from %.0f to %.0f", f->min, f->max);
     }

@@ -1,0 +1,490 @@
+/*
+ * job_test.c - what a job says, what is left to defaults, and every mistake with its place
+ */
+#include "fixture.h"
+
+#include <unistd.h>
+
+static void test_whole_job(void **state)
+{
+    static const char text[] =
+        "model: llama-100m\n"
+        "data:\n"
+        "  train: [data/a, {path: data/b, weight: 2.5}]\n"
+        "  tokenizer: data/tok\n"
+        "  seq_len: 1024\n"
+        "train: {steps: 2_000, global_batch: 64, micro_batch: 8, dtype: fp32, seed: 7, log_every: "
+        "5,\n"
+        "        max_skipped: 3, hang_seconds: 30, hang_abort_seconds: 0, gradient_dtype: fp32}\n"
+        "eval: {every_steps: 200, split: 0.01, batches: 4, early_stop: {patience: 5}}\n"
+        "optimizer: {name: adamw, lr: 3.0e-4, min_lr: 0, schedule: wsd, warmup_steps: 100,\n"
+        "            decay_steps: 300, beta1: 0.8, beta2: 0.99, eps: 1e-6, weight_decay: 0, clip: "
+        "0}\n"
+        "ranks: 4\n"
+        "threads: 3\n"
+        "parallel: {tp: 2, pp: 2, dp: auto, cp: 1, ep: 1, zero: 1, schedule: 1f1b,\n"
+        "           sequence_parallel: false, gradient_sum: early, reductions: fast, bucket_mb: "
+        "8}\n"
+        "recompute: selective\n"
+        "checkpoint: {every_steps: 200, keep: 0}\n"
+        "output: runs/x\n"
+        "debug: {poison: true}\n";
+    struct arena arena = { 0 };
+    struct job j;
+
+    (void)state;
+    must_read(&j, text, &arena);
+    assert_string_equal(j.model.name, "llama-100m");
+    assert_int_equal(j.model.n_layers, 12);
+    assert_int_equal(j.model.n_kv_heads, 4);
+    assert_true(j.model.tied_embeddings);
+    assert_int_equal(j.data.n_train, 2);
+    assert_string_equal(j.data.train[0].path, "data/a");
+    assert_true(j.data.train[0].weight == 1 && j.data.train[1].weight == 2.5);
+    assert_string_equal(j.data.train[1].path, "data/b");
+    assert_string_equal(j.data.tokenizer, "data/tok");
+    assert_int_equal(j.data.seq_len, 1024);
+    assert_int_equal(j.train.steps, 2000);
+    assert_int_equal(j.train.global_batch, 64);
+    assert_int_equal(j.train.micro_batch, 8);
+    assert_int_equal(j.train.dtype, DTYPE_F32);
+    assert_int_equal(j.train.gradient_dtype, DTYPE_F32);
+    assert_int_equal(j.train.seed, 7);
+    assert_int_equal(j.train.log_every, 5);
+    assert_int_equal(j.train.max_skipped, 3);
+    assert_true(j.train.hang_seconds == 30 && j.train.hang_abort_seconds == 0);
+    assert_int_equal(j.eval.every_steps, 200);
+    assert_true(j.eval.split == 0.01);
+    assert_null(j.eval.data);
+    assert_int_equal(j.eval.batches, 4);
+    assert_int_equal(j.eval.patience, 5);
+    assert_string_equal(j.optimizer.name, "adamw");
+    assert_true(j.optimizer.lr == 3e-4 && j.optimizer.min_lr == 0 && j.optimizer.eps == 1e-6);
+    assert_int_equal(j.optimizer.schedule, LR_WSD);
+    assert_int_equal(j.optimizer.warmup_steps, 100);
+    assert_int_equal(j.optimizer.decay_steps, 300);
+    assert_true(j.optimizer.beta1 == 0.8 && j.optimizer.beta2 == 0.99);
+    assert_true(j.optimizer.weight_decay == 0 && j.optimizer.clip == 0);
+    assert_int_equal(j.ranks, 4);
+    assert_int_equal(j.threads, 3);
+    assert_int_equal(j.parallel.tp, 2);
+    assert_int_equal(j.parallel.pp, 2);
+    assert_int_equal(j.parallel.dp, 0);
+    assert_int_equal(j.parallel.zero, 1);
+    assert_int_equal(j.parallel.schedule, SCHEDULE_1F1B);
+    assert_int_equal(j.parallel.sequence_parallel, 0);
+    assert_int_equal(j.parallel.gradient_sum, GRADIENT_SUM_EARLY);
+    assert_true(j.parallel.gradient_sum_given);
+    assert_int_equal(j.parallel.reductions, REDUCTIONS_FAST);
+    assert_int_equal(j.parallel.bucket_mb, 8);
+    assert_int_equal(j.recompute, RECOMPUTE_SELECTIVE);
+    assert_int_equal(j.checkpoint.every_steps, 200);
+    assert_int_equal(j.checkpoint.keep, 0);
+    assert_string_equal(j.output, "runs/x");
+    assert_true(j.poison);
+    arena_release(&arena);
+}
+
+static void test_defaults(void **state)
+{
+    struct arena arena = { 0 };
+    struct job j;
+
+    (void)state;
+    must_read(&j, SMALL, &arena);
+    assert_int_equal(j.data.n_train, 1);
+    assert_null(j.data.tokenizer);
+    assert_int_equal(j.data.seq_len, 128);
+    assert_true(has_note(&j, "data.seq_len = 128 (auto"));
+    assert_int_equal(j.train.global_batch, 64);
+    assert_int_equal(j.train.micro_batch, 4);
+    assert_true(has_note(&j, "train.micro_batch = 4 (auto"));
+    assert_int_equal(j.train.dtype, DTYPE_BF16);
+    assert_int_equal(j.train.seed, 1);
+    assert_string_equal(j.optimizer.name, "adamw");
+    assert_true(j.optimizer.lr == 3e-4);
+    assert_true(j.optimizer.min_lr == 3e-4 / 10);
+    assert_true(has_note(&j, "optimizer.min_lr = 3e-05 (auto: a tenth of lr)"));
+    assert_int_equal(j.optimizer.schedule, LR_COSINE);
+    assert_int_equal(j.optimizer.warmup_steps, 0);
+    assert_int_equal(j.ranks, 0);
+    assert_int_equal(j.threads, 0);
+    assert_int_equal(j.parallel.tp, 1);
+    assert_int_equal(j.parallel.dp, 0);
+    assert_false(j.parallel.dp_given);
+    assert_false(j.parallel.gradient_sum_given);
+    assert_int_equal(j.recompute, RECOMPUTE_NONE);
+    assert_int_equal(j.checkpoint.keep, 3);
+    assert_string_equal(j.output, "runs/j");
+    assert_false(j.poison);
+    must_read(&j,
+              "{model: llama-7b, data: {train: a}, train: {steps: 500000, global_batch: 6},"
+              " optimizer: {schedule: wsd}}",
+              &arena);
+    assert_int_equal(j.data.seq_len, 2048);
+    assert_int_equal(j.train.micro_batch, 2);
+    assert_int_equal(j.optimizer.warmup_steps, 2000);
+    assert_int_equal(j.optimizer.decay_steps, 100000);
+    must_read(&j,
+              "{model: llama-7b, data: {train: a}, train: {steps: 5},"
+              " optimizer: {schedule: constant}}",
+              &arena);
+    assert_true(j.optimizer.min_lr == j.optimizer.lr);
+    arena_release(&arena);
+}
+
+#define M "model: llama-tiny\n"
+#define D "data: {train: a}\n"
+#define T "train: {steps: 10}\n"
+
+/* A job that is wrong, and a part of what must be said about it. */
+static const char *const mistakes[][2] = {
+    /* no job */
+    { "", "j.yaml:1:1: a job is a map of fields (hint: model, data and train.steps are needed)" },
+    { "- a\n", "j.yaml:1:1: a job is a map of fields" },
+    { "42\n", "j.yaml:1:1: a job is a map of fields" },
+    { M M D T, "j.yaml:2:1: key model is given twice (first in line 1)" },
+    { "model: [\n", "j.yaml:2:1: " },
+    /* missing */
+    { D T, "j.yaml: model is missing (hint: a name such as llama-100m" },
+    { M T, "j.yaml: data.train is missing" },
+    { M D, "j.yaml: train.steps is missing" },
+    { "model: {hidden_size: 64}\n" D T, "j.yaml: model.n_heads is missing" },
+    /* models */
+    { "model: llama-tinny\n" D T,
+      "j.yaml:1:8: model is llama-tinny, neither a name in "
+      "configs/models/ nor a folder with config.json (hint: llama-tiny)" },
+    { "model: ./nowhere\n" D T, "j.yaml:1:8: model is ./nowhere, neither" },
+    { "model:\n" D T, "j.yaml:1:7: model is not the name of a model" },
+    { "model: [a]\n" D T, "j.yaml:1:8: model is not the name of a model" },
+    { "model: {from: [a]}\n" D T, "j.yaml:1:15: model.from is not the name of a model" },
+    { "model: {from: nothing-like-it}\n" D T, "j.yaml:1:15: model is nothing-like-it, neither" },
+    { "model: {from: llama-tiny, n_heads: 3}\n" D T,
+      "model.n_heads is 3, does not divide hidden_size 64" },
+    { "model: {from: llama-tiny, n_kv_heads: 3}\n" D T,
+      "j.yaml:1:39: model.n_kv_heads is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
+    { "model: {from: llama-tiny, head_dim: 15}\n" D T,
+      "j.yaml:1:37: model.head_dim is 15, but rope turns pairs" },
+    { "model: {from: gpt2-tiny}\ndata: {train: a, seq_len: 129}\n" T,
+      "j.yaml:2:27: data.seq_len is 129, more than the model's 128 learned positions" },
+    { "model: {vocab_size: 9, hidden_size: 8, n_layers: 1, n_heads: 1, ffn_size: 9, position: "
+      "learned}\n" D T,
+      "model.max_seq_len is missing (hint: learned positions need their number)" },
+    { "model: {from: llama-tiny, n_heads: 65536, head_dim: 65536}\n" D T,
+      "model.n_heads * head_dim is 4294967296, more than 1048576" },
+    { "model: {from: llama-tiny, num_hidden_layers: 3}\n" D T,
+      "j.yaml:1:27: unknown key model.num_hidden_layers (hint: model.n_layers)" },
+    /* unknown keys */
+    { M D "train: {steps: 10, stesp: 3}\n",
+      "j.yaml:3:20: unknown key train.stesp (hint: train.steps)" },
+    { M D "trian: {steps: 10}\n", "j.yaml:3:1: unknown key trian (hint: train)" },
+    { M D T "seed: 3\n", "j.yaml:4:1: unknown key seed (hint: train.seed)" },
+    { M D T "per_device_train_batch_size: 4\n",
+      "j.yaml:4:1: unknown key per_device_train_batch_size (hint: train.micro_batch)" },
+    { M D T "gradient_accumulation_steps: 4\n",
+      "(hint: train.global_batch = micro_batch * accumulation steps * dp)" },
+    { M D T "tensor-model-parallel-size: 4\n", "(hint: parallel.tp)" },
+    { M D "train: {steps: 10, max_grad_norm: 1}\n", "(hint: optimizer.clip)" },
+    { M D T "learning_rate: 1e-4\n", "(hint: optimizer.lr)" },
+    { M D T "gradient_checkpointing: true\n", "(hint: recompute: full)" },
+    { M D T "qqqqqqqqqq: 1\n", "unknown key qqqqqqqqqq (hint: lmtrain config --explain" },
+    { M D T "parallel: {zero_stage: 1}\n", "(hint: parallel.zero)" },
+    { M D T "eval: {early_stop: {patienc: 3}}\n",
+      "unknown key eval.early_stop.patienc (hint: eval.early_stop.patience)" },
+    /* whole numbers */
+    { M D "train: {steps: ten}\n",
+      "j.yaml:3:16: train.steps is ten, not a whole number from 1 to 1000000000000000" },
+    { M D "train: {steps: 0}\n", "train.steps is 0, not a whole number from 1 to" },
+    { M D "train: {steps: -5}\n", "train.steps is -5, not a whole number from 1 to" },
+    { M D "train: {steps: 1.5}\n", "train.steps is 1.5, not a whole number" },
+    { M D "train: {steps: 1e4}\n", "train.steps is 1e4, not a whole number from 1 to "
+                                   "1000000000000000 (hint: 10000)" },
+    { M D "train: {steps: \"10\"}\n", "train.steps is \"10\", not a whole number from 1 to "
+                                      "1000000000000000 (hint: 10 without quotes)" },
+    { M D "train: {steps: 0x10}\n", "train.steps is 0x10, not a whole number" },
+    { M D "train: {steps: }\n", "train.steps is empty, not a whole number" },
+    { M D "train: {steps: [1]}\n", "train.steps is a list, not a whole number" },
+    { M D "train: {steps: {a: 1}}\n", "train.steps is a map, not a whole number" },
+    { M D "train: {steps: 99999999999999999999}\n", "train.steps is 99999999999999999999, not" },
+    { M D "train: {steps: 5, seed: -1}\n", "train.seed is -1, not a whole number from 0 to "
+                                           "9223372036854775807" },
+    { M D T "ranks: none\n", "ranks is none, not a whole number from 1 to 1000000 or auto" },
+    { M D T "parallel: {dp: 0}\n",
+      "parallel.dp is 0, not a whole number from 1 to 1000000 or auto" },
+    { M D T "parallel: {zero: 4}\n", "parallel.zero is 4, not a whole number from 0 to 3" },
+    /* numbers */
+    { M D T "optimizer: {lr: fast}\n", "optimizer.lr is fast, not a number above 0 to 100" },
+    { M D T "optimizer: {lr: 0}\n", "optimizer.lr is 0, not a number above 0 to 100" },
+    { M D T "optimizer: {lr: .nan}\n", "optimizer.lr is .nan, not a number" },
+    { M D T "optimizer: {lr: .inf}\n", "optimizer.lr is .inf, not a number" },
+    { M D T "optimizer: {lr: '3e-4'}\n", "(hint: 3e-4 without quotes)" },
+    { M D T "optimizer: {beta2: 1}\n", "optimizer.beta2 is 1, not a number from 0 to 0.9999999" },
+    { M D T "eval: {split: 0.6}\n", "eval.split is 0.6, not a number from 0 to 0.5" },
+    /* booleans */
+    { M D T "debug: {poison: yes}\n",
+      "j.yaml:4:17: debug.poison is yes, not true or false (hint: true)" },
+    { M D T "debug: {poison: no}\n", "not true or false (hint: false)" },
+    { M D T "debug: {poison: 1}\n", "not true or false (hint: true)" },
+    { M D T "debug: {poison: 'true'}\n", "not true or false (hint: true without quotes)" },
+    { M D T "debug: {poison: [true]}\n", "debug.poison is a list, not true or false" },
+    /* words */
+    { M D T "optimizer: {schedule: cosin}\n", "optimizer.schedule is cosin, not one of constant, "
+                                              "linear, cosine, wsd (hint: cosine)" },
+    { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
+    { M D "train: {steps: 1, dtype: float32}\n",
+      "train.dtype is float32, not one of fp32, bf16, fp16" },
+    { M D T "recompute: [a]\n", "recompute is a list, not one of none, selective, full, auto" },
+    { M D T "recompute: {keep: [a]}\n", "recompute by a list of values is not built yet" },
+    { M D T "recompute: true\n", "recompute is true, not one of" },
+    /* groups */
+    { M D "train: 5\n",
+      "j.yaml:3:8: train is \"5\", not a map of fields (hint: train: {KEY: VALUE})" },
+    { M D "train: [steps]\n", "train is a list, not a map of fields" },
+    { M D T "parallel: automatic\n", "parallel is \"automatic\", not a map of fields" },
+    { M D T "eval: {early_stop: 5}\n", "eval.early_stop is \"5\", not a map of fields" },
+    /* texts and data */
+    { M D T "output: ''\n", "output is \"\", not a text" },
+    { M D T "output: [a]\n", "output is a list, not a text" },
+    { M "data: {train: []}\n" T, "data.train is an empty list, not a prefix or a list of them" },
+    { M "data: {train: [[a]]}\n" T, "data.train is a list, not a prefix" },
+    { M "data: {train: }\n" T, "data.train is empty, not a prefix" },
+    { M "data: {train: [{weight: 1}]}\n" T, "data.train: an item without path" },
+    { M "data: {train: [{path: a, weight: 0}]}\n" T,
+      "data.train.weight is 0, not a number above 0" },
+    { M "data: {train: [{path: a, weight: x}]}\n" T,
+      "data.train.weight is x, not a number above 0" },
+    { M "data: {train: [{path: [a]}]}\n" T, "data.train.path is not a text" },
+    { M "data: {train: [{path: a, wieght: 2}]}\n" T,
+      "j.yaml:2:26: unknown key data.train.wieght (hint: path or weight)" },
+    /* fields that do not fit together */
+    { M D "train: {steps: 10}\noptimizer: {warmup_steps: 11}\n",
+      "j.yaml:4:27: optimizer.warmup_steps is 11, more than train.steps 10" },
+    { M D T "optimizer: {schedule: wsd, warmup_steps: 5, decay_steps: 6}\n",
+      "optimizer.decay_steps is 6, more than the 5 steps after warm-up" },
+    { M D T "optimizer: {lr: 1e-4, min_lr: 2e-4}\n",
+      "optimizer.min_lr is 0.0002, more than lr 0.0001" },
+    { M D "train: {steps: 1, global_batch: 10, micro_batch: 4}\n",
+      "j.yaml:3:33: train.global_batch is 10, not a multiple of micro_batch 4 (hint: 8 or 12)" },
+    { M D "train: {steps: 1, global_batch: 2, micro_batch: 4}\n", "of micro_batch 4 (hint: 4)" },
+    { M D "train: {steps: 1, micro_batch: 5}\n",
+      "j.yaml:3:32: train.global_batch is 64, not a multiple of micro_batch 5 (hint: 60 or 65)" },
+    { M D T "eval: {data: x, split: 0.1}\n", "eval.split is given together with eval.data" },
+    { M D T "eval: {every_steps: 5}\n", "eval.every_steps without text to evaluate on" },
+    { M D T "eval: {split: 0.1, early_stop: {patience: 3}}\n",
+      "eval.early_stop without evaluations" },
+    { M D "train: {steps: 1, hang_abort_seconds: 5}\n",
+      "train.hang_abort_seconds is 5, less than hang_seconds 120" },
+    { M D T "parallel: {tp: 3}\n", "parallel.tp is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
+    { M D T "parallel: {pp: 3}\n", "parallel.pp is 3, more than the 2 layers" },
+    { M D T "parallel: {cp: 3}\n", "parallel.cp is 3, does not divide seq_len 128" },
+    /* the environment */
+    { M D T "output: ${LMTRAIN_TEST_UNSET}\n",
+      "j.yaml:4:9: environment variable LMTRAIN_TEST_UNSET is not set" },
+    { M D T "output: a${b\n", "j.yaml:4:9: a${b: ${ without a name and }" },
+    { M D T "output: ${}\n", "${}: ${ without a name and }" },
+};
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    unsetenv("LMTRAIN_TEST_UNSET");
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        struct arena arena = { 0 };
+        struct err err = { 0 };
+        struct job job = { .ranks = 77 };
+
+        if (!read_job(&job, mistakes[i][0], &arena, &err))
+            fail_msg("no mistake in:\n%s", mistakes[i][0]);
+        if (!strstr(err.text, mistakes[i][1]))
+            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", mistakes[i][0], err.text, mistakes[i][1]);
+        assert_int_equal(err.code, ERR_CONFIG);
+        assert_int_equal(job.ranks, 77);
+        arena_release(&arena);
+    }
+}
+
+static void test_all_mistakes_in_order(void **state)
+{
+    struct arena arena = { 0 };
+    struct str text = { 0 };
+    struct err err;
+    struct job job;
+
+    (void)state;
+    assert_int_equal(read_job(&job,
+                              "model: llama-tiny\n"
+                              "train: {stps: 1, dtype: x}\n"
+                              "ranks: 0\n"
+                              "data: {trian: a}\n",
+                              &arena, &err),
+                     -1);
+    assert_string_equal(err.text,
+                        "j.yaml:2:9: unknown key train.stps (hint: train.steps)\n"
+                        "j.yaml:2:25: train.dtype is x, not one of fp32, bf16, fp16\n"
+                        "j.yaml:3:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
+                        "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
+                        "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "
+                        "list of prefixes or of "
+                        "{path, weight})\n"
+                        "j.yaml: train.steps is missing (hint: updates of the parameters)");
+    for (int i = 0; i < 500; i++)
+        str_printf(&text, "key_%d: 1\n", i);
+    assert_int_equal(read_job(&job, text.data, &arena, &err), -1);
+    assert_true(str_starts_with(err.text, "j.yaml:1:1: unknown key key_0"));
+    const char *rest = strstr(err.text, "\n... and ");
+    assert_non_null(rest);
+    assert_true(str_ends_with(err.text, " more"));
+    str_release(&text);
+    arena_release(&arena);
+}
+
+static void test_overrides(void **state)
+{
+    static const char *const overrides[] = {
+        "train.steps=20",
+        "train.steps=30",
+        "optimizer.lr=1e-3",
+        "model.n_layers=3",
+        "data.train=[x, {path: y, weight: 2}]",
+        "output=o=p",
+        "eval.early_stop.patience=0",
+        "parallel.tp=2",
+        "data.tokenizer=~",
+    };
+    static const char text[] = "{model: llama-tiny, data: {train: a, tokenizer: b}, parallel: auto,"
+                               " train: {steps: 10}}";
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    int status = job_read_text(&j, text, sizeof text - 1, "j.yaml", overrides,
+                               sizeof overrides / sizeof *overrides, &arena, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(status, 0);
+    assert_int_equal(j.train.steps, 30);
+    assert_true(j.optimizer.lr == 1e-3);
+    assert_int_equal(j.model.n_layers, 3);
+    assert_string_equal(j.model.name, "llama-tiny");
+    assert_int_equal(j.model.hidden_size, 64);
+    assert_int_equal(j.data.n_train, 2);
+    assert_string_equal(j.output, "o=p");
+    assert_int_equal(j.parallel.tp, 2);
+    assert_null(j.data.tokenizer);
+    assert_int_equal(read_job_with(&j,
+                                   "{model: {from: llama-tiny, n_layers: 9}, data: {train: a}, "
+                                   "train: {steps: 1}}",
+                                   "model=gpt2-tiny", &arena, &err),
+                     0);
+    assert_string_equal(j.model.name, "gpt2-tiny");
+    assert_int_equal(j.model.n_layers, 2);
+    /* Onto an empty file. */
+    static const char *const all[] = { "model=llama-tiny", "data.train=a", "train.steps=3" };
+    assert_int_equal(job_read_text(&j, "", 0, "j.yaml", all, 3, &arena, &err), 0);
+    assert_int_equal(j.train.steps, 3);
+    arena_release(&arena);
+}
+
+static void test_wrong_overrides(void **state)
+{
+    static const char *const rows[][2] = {
+        { "train.steps", "--set: train.steps is not path.to.key=value" },
+        { "=3", "--set: =3 is not path.to.key=value" },
+        { "train.steps=x", "--set train.steps: train.steps is x, not a whole number" },
+        { "train.stesp=4", "--set train.stesp: unknown key train.stesp (hint: train.steps)" },
+        { "train..steps=4", "--set train..steps: not a path of 1 to 8 names" },
+        { "a.b.c.d.e.f.g.h.i=4", "not a path of 1 to 8 names" },
+        { "train.steps=[1", "--set train.steps: " },
+        { "train.steps=&a 1", "--set train.steps: anchor &a" },
+        { "data.train.0=4", "unknown key data.train" },
+        { "output=${LMTRAIN_TEST_UNSET}",
+          "--set output: environment variable LMTRAIN_TEST_UNSET is not set" },
+        { "model=nope-at-all", "--set model: model is nope-at-all, neither" },
+        { "train.steps.x=4", "--set train.steps.x: train.steps is a map, not a whole number" },
+    };
+    struct arena arena = { 0 };
+
+    (void)state;
+    unsetenv("LMTRAIN_TEST_UNSET");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err err = { 0 };
+        struct job job;
+
+        assert_int_equal(read_job_with(&job, SMALL, rows[i][0], &arena, &err), -1);
+        if (!strstr(err.text, rows[i][1]))
+            fail_msg("--set %s gave \"%s\", not \"%s\"", rows[i][0], err.text, rows[i][1]);
+    }
+    struct err err;
+    struct job job;
+    assert_int_equal(read_job_with(&job, "{data: {train: [a]}}", "data.train.x=1", &arena, &err),
+                     -1);
+    assert_non_null(strstr(err.text, "--set data.train.x: train is a list (hint: set the whole"));
+    arena_release(&arena);
+}
+
+static void test_environment(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    setenv("LMTRAIN_TEST_STEPS", "42", 1);
+    setenv("LMTRAIN_TEST_DIR", "/some where", 1);
+    must_read(&j,
+              "model: llama-tiny\n"
+              "data: {train: [\"${LMTRAIN_TEST_DIR}/${LMTRAIN_TEST_STEPS}\", $a, a$]}\n"
+              "train: {steps: \"${LMTRAIN_TEST_STEPS}\"}\n"
+              "ranks: ${LMTRAIN_TEST_STEPS}\n"
+              "output: x$${LMTRAIN_TEST_DIR}\n",
+              &arena);
+    assert_int_equal(j.train.steps, 42);
+    assert_int_equal(j.ranks, 42);
+    assert_string_equal(j.data.train[0].path, "/some where/42");
+    assert_string_equal(j.data.train[1].path, "$a");
+    assert_string_equal(j.data.train[2].path, "a$");
+    assert_string_equal(j.output, "x${LMTRAIN_TEST_DIR}");
+    assert_int_equal(read_job_with(&j, SMALL, "train.steps=${LMTRAIN_TEST_STEPS}", &arena, &err),
+                     0);
+    assert_int_equal(j.train.steps, 42);
+    /* What the environment holds is a value, not YAML. */
+    setenv("LMTRAIN_TEST_STEPS", "{a: 1}", 1);
+    assert_int_equal(read_job_with(&j, SMALL, "train.steps=${LMTRAIN_TEST_STEPS}", &arena, &err),
+                     -1);
+    assert_non_null(strstr(err.text, "train.steps is {a: 1}, not a whole number"));
+    unsetenv("LMTRAIN_TEST_STEPS");
+    unsetenv("LMTRAIN_TEST_DIR");
+    arena_release(&arena);
+}
+
+static void test_files(void **state)
+{
+    static const char *const jobs[] = { "configs/jobs/quickstart.yaml", "configs/jobs/kjv.yaml" };
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        if (job_read(&j, jobs[i], NULL, 0, &arena, &err) || job_resolve(&j, 2, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_string_equal(j.source, jobs[i]);
+        assert_int_equal(j.parallel.dp, 2);
+    }
+    assert_int_equal(job_read(&j, "/nowhere/j.yaml", NULL, 0, &arena, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_non_null(strstr(err.text, "/nowhere/j.yaml"));
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_job),   cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),   cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment), cmocka_unit_test(test_files),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/*
+ * model_spec_test.c - the published models have the published numbers of parameters
+ */
+#include "fixture.h"
+
+#include <math.h>
+
+#include "config/embedded.h"
+
+static void read_model(struct model_spec *spec, const char *name)
+{
+    struct arena arena = { 0 };
+    struct job job;
+    const char *text =
+        arena_printf(&arena, "{model: %s, data: {train: a}, train: {steps: 1}}", name);
+
+    must_read(&job, text, &arena);
+    *spec = job.model;
+    arena_release(&arena);
+}
+
+static const struct {
+    const char *name;
+    int64_t n_parameters;
+} models[] = {
+    { "gpt2", 124439808 },        { "gpt2-medium", 354823168 },  { "gpt2-large", 774030080 },
+    { "gpt2-xl", 1557611200 },    { "gpt3-175b", 174615846912 }, { "llama-7b", 6738415616 },
+    { "llama-13b", 13015864320 }, { "llama-30b", 32528943616 },  { "llama-65b", 65285660672 },
+    { "llama2-7b", 6738415616 },  { "llama2-13b", 13015864320 }, { "llama2-70b", 68976648192 },
+    { "llama3-8b", 8030261248 },  { "llama3-70b", 70553706496 }, { "llama-100m", 100092672 },
+    { "llama-22m", 21730176 },    { "llama-4m", 4000000 },       { "llama-tiny", 108864 },
+    { "gpt2-tiny", 124672 },
+};
+
+#define N_MODELS (int)(sizeof models / sizeof *models)
+
+static void test_counts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++) {
+        struct model_spec spec;
+
+        read_model(&spec, models[i].name);
+        assert_string_equal(spec.name, models[i].name);
+        if (model_spec_n_parameters(&spec) != models[i].n_parameters)
+            fail_msg("%s has %lld parameters", models[i].name,
+                     (long long)model_spec_n_parameters(&spec));
+    }
+}
+
+/* Every model file is in the table above, and embedded as it is on disk. */
+static void test_all_are_listed(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int i = 0; i < n_embedded_files; i++)
+        n += str_starts_with(embedded_files[i].path, "configs/models/");
+    assert_int_equal(n, N_MODELS);
+    assert_null(embedded_find("configs/models/gpt9.yaml"));
+    for (int i = 0; i < n_embedded_files; i++) {
+        static char text[1 << 16];
+        FILE *file = fopen(embedded_files[i].path, "r");
+
+        assert_non_null(file);
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        assert_string_equal(text, embedded_files[i].text);
+        assert_ptr_equal(embedded_find(embedded_files[i].path), &embedded_files[i]);
+    }
+}
+
+static void test_matmul_parameters(void **state)
+{
+    struct model_spec spec;
+
+    (void)state;
+    read_model(&spec, "llama-tiny");
+    /* q, k, v, o; gate, up, down; the head; by hand. */
+    assert_int_equal(model_spec_n_matmul_parameters(&spec),
+                     2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 176) + 256 * 64);
+    read_model(&spec, "gpt2");
+    /* All but embeddings, norms and biases, and the tied head. */
+    assert_int_equal(model_spec_n_matmul_parameters(&spec), 12 * 12 * 768 * 768 + 50257 * 768);
+    assert_true(model_spec_flops_per_token(&spec, 1024) ==
+                6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 6.0 * 12 * 768 * 1024);
+}
+
+/* Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh). */
+static double eq3(double batch, double s, double l, double h, double v)
+{
+    return 96 * batch * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h));
+}
+
+static void test_megatron_flops(void **state)
+{
+    struct model_spec spec;
+
+    (void)state;
+    read_model(&spec, "gpt3-175b");
+    double step = model_spec_megatron_flops_per_token(&spec, 2048, 1) * 1536 * 2048;
+    assert_true(fabs(step / eq3(1536, 2048, 96, 12288, 51200) - 1) < 1e-12);
+    assert_true(fabs(step / 4.51e18 - 1) < 0.001);
+    read_model(&spec, "gpt2");
+    double token = model_spec_megatron_flops_per_token(&spec, 512, 1);
+    assert_true(fabs(token / eq3(1, 1, 12, 768, 0) - 1) > 0.01);
+    assert_true(fabs(token * 512 / eq3(1, 512, 12, 768, 50257) - 1) < 1e-12);
+    /* Without recompute one forward of the layers less: 72 instead of 96, the head as before. */
+    double without = model_spec_megatron_flops_per_token(&spec, 512, 0);
+    assert_true(fabs((token - without) / (24 * 12 * 768.0 * 768 + 4 * 12 * 768.0 * 512) - 1) <
+                1e-12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_all_are_listed),
+        cmocka_unit_test(test_matmul_parameters),
+        cmocka_unit_test(test_megatron_flops),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
