@@ -142,8 +142,8 @@ static int add_part(struct str *line, int width, const char *part)
     return 1;
 }
 
-/* The facts, most needed first, as many as fit. */
-static void add_facts(const struct terminal *terminal, struct str *line, int width)
+/* The facts, most needed first, as many as fit; 0 if some did not. */
+static int add_facts(const struct terminal *terminal, struct str *line, int width)
 {
     const struct metrics_step *step = &terminal->step;
     char parts[7][64] = { "" }, text[32];
@@ -169,7 +169,8 @@ static void add_facts(const struct terminal *terminal, struct str *line, int wid
                  str_duration(text, sizeof text, left_s(terminal)));
     for (int i = 0; i < n; i++)
         if (!add_part(line, width, parts[i]))
-            return;
+            return 0;
+    return 1;
 }
 
 static void add_bar(const struct terminal *terminal, struct str *out, int n_cells)
@@ -197,13 +198,13 @@ static void draw(struct terminal *terminal)
 
     str_clear(line);
     str_clear(output);
-    add_facts(terminal, line, width);
+    int all = add_facts(terminal, line, width);
     if (*terminal->status)
         add_part(line, width, terminal->status);
     str_add(output, "\r");
     str_add(output, str_text(line));
     int room = width - text_width(str_text(line)) - 2;
-    if (!*terminal->status && room >= BAR_MIN) {
+    if (all && !*terminal->status && room >= BAR_MIN) {
         str_add(output, "  ");
         add_bar(terminal, output, min_int(room, BAR_MAX));
     }

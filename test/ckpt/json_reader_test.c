@@ -80,8 +80,7 @@ static void whole_texts(void **state)
         "\"\\ud83d\"",
         "\"\\ud83dxx\"",
         "\"\\u12\"",
-        "[1,\x0b"
-        "2]",
+        "[1,\v2]",
     };
 
     (void)state;
