@@ -51,8 +51,10 @@ WARN += -Wno-string-conversion
 endif
 ifneq ($(SANITIZE),)
 # Sanitizers make gcc see null pointers where there are none; warnings are lint's business.
-SANITIZE_FLAGS = -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer \
-    -Wno-error -Wno-format-truncation -Wno-maybe-uninitialized
+SANITIZE_FLAGS = -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-error
+ifeq ($(findstring clang,$(CC)),)
+SANITIZE_FLAGS += -Wno-format-truncation -Wno-maybe-uninitialized
+endif
 endif
 ALL_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) $(SANITIZE_FLAGS)
 ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS) -pthread
@@ -180,6 +182,9 @@ lint:
 	@scripts/bootstrap --lint
 	@scripts/lint/lint
 
+format:
+	@clang-format -i $$(scripts/lint/files '*.[ch]')
+
 # ---- for people ----------------------------------------------------------------------------------
 
 quickstart:
@@ -199,7 +204,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax test test-build test-oracle asan tsan fuzz soak lint quickstart install clean help FORCE \
+.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak lint quickstart install clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:
