@@ -69,7 +69,7 @@ static void test_own_folder(void **state)
 static void test_sweep(void **state)
 {
     char dead[256], reused[256], other_user[256], other[256], longer[256], link_path[256],
-        name[128];
+        name[300];
     char elsewhere[256];
     int status;
 

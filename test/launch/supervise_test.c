@@ -55,13 +55,13 @@ static int play_exchange(const struct launch_rank *rank)
 
     snprintf(mine, sizeof mine, "hello from %d", rank->world_rank);
     if (launch_put("greeting", mine, sizeof mine, &err) || launch_fence(30, &err))
-        launch_abort(err.code, err.text);
+        launch_abort((int)err.code, err.text);
     for (int other = 0; other < rank->world_size; other++) {
         char theirs[32], expected[32];
         size_t n_bytes = sizeof theirs;
 
         if (launch_get("greeting", other, theirs, &n_bytes, 10, &err))
-            launch_abort(err.code, err.text);
+            launch_abort((int)err.code, err.text);
         snprintf(expected, sizeof expected, "hello from %d", other);
         CHECK(n_bytes == sizeof theirs);
         CHECK(!strcmp(theirs, expected));
