@@ -15,6 +15,7 @@
 #include "config/job.h"
 
 int cmd_config(int argc, char **argv);
+int cmd_data(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);

@@ -124,9 +124,8 @@ void token_list_release(struct token_list *list)
     *list = (struct token_list){ 0 };
 }
 
-static int append(struct encoder *e, const int32_t *ids, size_t n)
+static int list_append(struct token_list *list, const int32_t *ids, size_t n, struct err *err)
 {
-    struct token_list *list = e->out;
     int64_t needed = list->n + (int64_t)n;
 
     if (needed > list->capacity) {
@@ -136,7 +135,7 @@ static int append(struct encoder *e, const int32_t *ids, size_t n)
             capacity *= 2;
         int32_t *grown = realloc(list->ids, (size_t)capacity * sizeof *grown);
         if (!grown)
-            return err_set(e->err, ERR_DEVICE, "out of host memory for %lld tokens",
+            return err_set(err, ERR_DEVICE, "out of host memory for %lld tokens",
                            (long long)needed);
         list->ids = grown;
         list->capacity = capacity;
@@ -144,6 +143,16 @@ static int append(struct encoder *e, const int32_t *ids, size_t n)
     memcpy(list->ids + list->n, ids, n * sizeof *ids);
     list->n = needed;
     return 0;
+}
+
+int token_list_add(struct token_list *list, int32_t id, struct err *err)
+{
+    return list_append(list, &id, 1, err);
+}
+
+static int append(struct encoder *e, const int32_t *ids, size_t n)
+{
+    return list_append(e->out, ids, n, e->err);
 }
 
 static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struct cached_word *slot)

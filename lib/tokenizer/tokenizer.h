@@ -32,6 +32,8 @@ struct token_list {
     int64_t n, capacity;
 };
 void token_list_release(struct token_list *list);
+/* Append one id. Returns 0, or -1 and ERR_DEVICE if there is no memory. */
+int token_list_add(struct token_list *list, int32_t id, struct err *err);
 
 /*
  * Append the ids of text. Added tokens in it are recognised as such. Text that is no UTF-8 is

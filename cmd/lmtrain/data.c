@@ -1,0 +1,419 @@
+/*
+ * data.c - lmtrain data: text to tokens, and a look at what came of it
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "data/census.h"
+#include "data/corpus.h"
+#include "tokenizer/tokenizer.h"
+
+#define SHOWN_TOKENS 24
+#define PROGRESS_S 0.2
+
+struct request {
+    const char *tokenizer, *prefix, *column, *format;
+    int no_eod, json;
+    int n_shown;
+};
+
+/* A live line on a terminal, and only there. */
+struct progress {
+    int is_terminal;
+    double start, shown;
+    int n_inputs;
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Text as a JSON string: nothing in it can harm a terminal or a reader. */
+static void add_quoted(struct str *out, const char *text, size_t n_bytes)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t length;
+
+    str_add_char(out, '"');
+    for (size_t at = 0; at < n_bytes; at += length) {
+        int valid = str_utf8_length(bytes + at, n_bytes - at);
+
+        length = valid ? (size_t)valid : 1;
+        if (!valid)
+            str_add(out, "\\ufffd");
+        else if (bytes[at] == '"' || bytes[at] == '\\')
+            str_printf(out, "\\%c", bytes[at]);
+        else if (bytes[at] == '\n')
+            str_add(out, "\\n");
+        else if (bytes[at] < 0x20 || bytes[at] == 0x7f)
+            str_printf(out, "\\u%04x", bytes[at]);
+        else if (bytes[at] == 0xc2 && bytes[at + 1] < 0xa0)
+            str_printf(out, "\\u%04x", bytes[at + 1]);
+        else
+            str_add_bytes(out, text + at, length);
+    }
+    str_add_char(out, '"');
+}
+
+static void show_progress(void *context, const struct corpus_counts *counts)
+{
+    struct progress *p = context;
+    char tokens[32];
+    double t = now();
+
+    if (!p->is_terminal || t - p->shown < PROGRESS_S)
+        return;
+    p->shown = t;
+    fprintf(stderr, "\r%d/%d inputs  %s tokens  %.2f M tokens/s\033[K", counts->n_inputs,
+            p->n_inputs, str_count(tokens, sizeof tokens, counts->n_tokens),
+            (double)counts->n_tokens / (t - p->start) * 1e-6);
+}
+
+static void print_counts(const struct request *q, const struct corpus_counts *counts,
+                         double seconds, struct str *out)
+{
+    double rate = (double)counts->n_tokens / (seconds > 0 ? seconds : 1e-9);
+    char tokens[32], documents[32], bytes[32], duration[32];
+
+    if (q->json) {
+        str_add(out, "{\"prefix\": ");
+        add_quoted(out, q->prefix, strlen(q->prefix));
+        str_printf(out,
+                   ", \"inputs\": %d, \"documents\": %lld, \"empty\": %lld, \"tokens\": %lld, "
+                   "\"bytes\": %lld, \"seconds\": %.3f, \"tokens_per_s\": %.0f}\n",
+                   counts->n_inputs, (long long)counts->n_documents, (long long)counts->n_empty,
+                   (long long)counts->n_tokens, (long long)counts->n_bytes, seconds, rate);
+        return;
+    }
+    str_printf(out, "%s.bin, .idx: %s tokens in %s documents, from %s of text", q->prefix,
+               str_count(tokens, sizeof tokens, counts->n_tokens),
+               str_count(documents, sizeof documents, counts->n_documents),
+               str_bytes(bytes, sizeof bytes, (uint64_t)counts->n_bytes));
+    if (counts->n_tokens > 0)
+        str_printf(out, " (%.2f bytes a token)",
+                   (double)counts->n_bytes / (double)counts->n_tokens);
+    str_printf(out, "; %s, %.2f M tokens/s\n", str_duration(duration, sizeof duration, seconds),
+               rate * 1e-6);
+    if (counts->n_empty > 0)
+        str_printf(out, "left out: %s empty documents\n",
+                   str_count(documents, sizeof documents, counts->n_empty));
+}
+
+static int tokenize(const struct request *q, const struct option_arguments *inputs, struct str *out,
+                    struct err *err)
+{
+    struct progress progress = { .is_terminal = isatty(STDERR_FILENO),
+                                 .start = now(),
+                                 .n_inputs = inputs->n };
+    struct corpus_options options = {
+        .inputs = inputs->items,
+        .n_inputs = inputs->n,
+        .column = q->column,
+        .prefix = q->prefix,
+        .end_of_text = -1,
+        .progress = show_progress,
+        .context = &progress,
+    };
+    struct tokenizer *tokenizer;
+    struct corpus_counts counts;
+
+    if (!q->tokenizer || !q->prefix)
+        return err_set(err, ERR_CONFIG, "data tokenize: --%s is missing",
+                       q->tokenizer ? "out" : "tokenizer");
+    options.format = !strcmp(q->format, "text")    ? CORPUS_TEXT
+                     : !strcmp(q->format, "jsonl") ? CORPUS_JSONL
+                                                   : CORPUS_AUTO;
+    if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
+        return -1;
+    int rc = -1;
+    if (!q->no_eod)
+        options.end_of_text = tokenizer_end_of_text(tokenizer);
+    if (!q->no_eod && options.end_of_text < 0)
+        err_set(err, ERR_DATA, "%s has no end-of-text token (hint: --no-eod)", q->tokenizer);
+    else
+        rc = corpus_tokenize(tokenizer, &options, &counts, err);
+    if (progress.shown > 0)
+        fputs("\r\033[K", stderr);
+    if (rc == 0)
+        print_counts(q, &counts, now() - progress.start, out);
+    tokenizer_close(tokenizer);
+    return rc;
+}
+
+/* ---- inspect ---- */
+
+/* The first tokens of a document, decoded if there is a tokenizer. */
+static int show_document(const struct request *q, const struct indexed *indexed,
+                         const struct tokenizer *tokenizer, int64_t document, struct str *out,
+                         struct err *err)
+{
+    int64_t start = indexed_document_start(indexed, document);
+    int64_t length = indexed_document_start(indexed, document + 1) - start;
+    int64_t n = length < SHOWN_TOKENS ? length : SHOWN_TOKENS;
+    int32_t tokens[SHOWN_TOKENS];
+    struct str text = { 0 };
+
+    if (indexed_read(indexed, start, n, INT32_MAX, tokens, err) < 0)
+        return -1;
+    str_printf(out,
+               q->json ? "%s{\"document\": %lld, \"length\": %lld, \"tokens\": ["
+                       : "%sdocument %lld, %lld tokens: ",
+               q->json && document > 0 ? ", " : "", (long long)document, (long long)length);
+    if (tokenizer)
+        tokenizer_decode(tokenizer, tokens, n, &text);
+    for (int64_t i = 0; i < n && (q->json || !tokenizer); i++)
+        str_printf(out, i > 0 ? ", %d" : "%d", tokens[i]);
+    if (q->json)
+        str_add(out, "]");
+    if (q->json && tokenizer)
+        str_add(out, ", \"text\": ");
+    if (tokenizer)
+        add_quoted(out, str_text(&text), tokenizer_whole_length(str_text(&text), text.length));
+    str_add(out, q->json ? "}" : n < length ? " ...\n" : "\n");
+    str_release(&text);
+    return 0;
+}
+
+static void print_census(const struct indexed *indexed, const struct census *census,
+                         int end_of_text, struct str *out)
+{
+    char number[32], bytes[32], low[32], high[32];
+
+    str_printf(out, "%s\n", indexed->prefix);
+    str_printf(
+        out, "  tokens      %s (%s, %s)\n", str_count(number, sizeof number, indexed->n_tokens),
+        indexed_type_name(indexed->type), str_bytes(bytes, sizeof bytes, indexed->bin.n_bytes));
+    str_printf(out, "  documents   %s", str_count(number, sizeof number, indexed->n_documents));
+    str_printf(out, " of %s", str_count(low, sizeof low, census->shortest));
+    str_printf(out, " to %s tokens\n", str_count(high, sizeof high, census->longest));
+    if (end_of_text >= 0)
+        str_printf(out, "  ended       %s of them by the end-of-text token %d\n",
+                   str_count(number, sizeof number, census->n_ended), end_of_text);
+    if (indexed->n_sequences != indexed->n_documents)
+        str_printf(out, "  sequences   %s\n",
+                   str_count(number, sizeof number, indexed->n_sequences));
+    str_printf(out, "  ids         up to %d\n  lengths\n", census->greatest_token);
+    for (int b = 0; b < CENSUS_BINS; b++) {
+        int64_t n = census->n_by_length[b], from = b > 0 ? (int64_t)1 << (b - 1) : 0;
+
+        if (n == 0)
+            continue;
+        int width = (int)(40 * n / indexed->n_documents);
+        str_printf(out, "  %13s..%-13s %9s  %.*s\n", str_count(low, sizeof low, from),
+                   str_count(high, sizeof high, b > 0 ? from * 2 - 1 : 0),
+                   str_count(number, sizeof number, n), width < 1 ? 1 : width,
+                   "########################################");
+    }
+}
+
+static void print_census_json(const struct indexed *indexed, const struct census *census,
+                              int end_of_text, struct str *out)
+{
+    str_add(out, "{\"prefix\": ");
+    add_quoted(out, indexed->prefix, strlen(indexed->prefix));
+    str_printf(out,
+               ", \"type\": \"%s\", \"tokens\": %lld, \"documents\": %lld, \"sequences\": %lld, "
+               "\"shortest\": %lld, \"longest\": %lld, \"greatest_token\": %d, ",
+               indexed_type_name(indexed->type), (long long)indexed->n_tokens,
+               (long long)indexed->n_documents, (long long)indexed->n_sequences,
+               (long long)census->shortest, (long long)census->longest, census->greatest_token);
+    if (end_of_text >= 0)
+        str_printf(out, "\"ended\": %lld, ", (long long)census->n_ended);
+    str_add(out, "\"lengths\": [");
+    for (int b = 0, n = 0; b < CENSUS_BINS; b++)
+        if (census->n_by_length[b] > 0)
+            str_printf(out, "%s{\"from\": %lld, \"documents\": %lld}", n++ > 0 ? ", " : "",
+                       b > 0 ? 1LL << (b - 1) : 0, (long long)census->n_by_length[b]);
+    str_add(out, "], \"first\": [");
+}
+
+static int inspect_file(const struct request *q, const struct indexed *indexed,
+                        const struct tokenizer *tokenizer, struct str *out, struct err *err)
+{
+    int vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : INT32_MAX;
+    int end_of_text = tokenizer ? tokenizer_end_of_text(tokenizer) : -1;
+    struct census census;
+
+    if (census_take(&census, indexed, vocab_size, end_of_text, err) < 0)
+        return -1;
+    if (q->json)
+        print_census_json(indexed, &census, end_of_text, out);
+    else
+        print_census(indexed, &census, end_of_text, out);
+    for (int64_t d = 0; d < indexed->n_documents && d < q->n_shown; d++)
+        if (show_document(q, indexed, tokenizer, d, out, err) < 0)
+            return -1;
+    if (q->json)
+        str_add(out, "]}\n");
+    return 0;
+}
+
+static int inspect(const struct request *q, const struct option_arguments *inputs, struct str *out,
+                   struct err *err)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct indexed indexed;
+
+    if (q->tokenizer && tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
+        return -1;
+    int rc = indexed_open(&indexed, inputs->items[0], err);
+    if (rc == 0) {
+        rc = inspect_file(q, &indexed, tokenizer, out, err);
+        indexed_close(&indexed);
+    }
+    tokenizer_close(tokenizer);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+#define OPTIONS_MAX 8
+
+/* The options of a subcommand, in table, which set fields of q. */
+static struct options tokenize_options(struct request *q, struct option *table)
+{
+    static const char *const formats[] = { "auto", "text", "jsonl", NULL };
+    const struct option items[] = {
+        { .name = "tokenizer",
+          .kind = OPTION_TEXT,
+          .value = &q->tokenizer,
+          .argument = "DIR",
+          .help = "folder with tokenizer.json, or the file itself" },
+        { .name = "out",
+          .kind = OPTION_TEXT,
+          .value = &q->prefix,
+          .argument = "PREFIX",
+          .help = "write PREFIX.bin and PREFIX.idx" },
+        { .name = "column",
+          .kind = OPTION_TEXT,
+          .value = &q->column,
+          .argument = "NAME",
+          .help = "field of a JSONL line that holds the text (text)" },
+        { .name = "format",
+          .kind = OPTION_CHOICE,
+          .value = &q->format,
+          .argument = "FORMAT",
+          .choices = formats,
+          .help = "auto: JSONL if the name ends in .jsonl or .json, else text" },
+        { .name = "no-eod",
+          .value = &q->no_eod,
+          .help = "add no end-of-text token after each document" },
+        { .name = "json", .value = &q->json, .help = "print the result as JSON" },
+    };
+
+    memcpy(table, items, sizeof items);
+    return (struct options){
+        .command = "lmtrain data tokenize",
+        .arguments = "IN...",
+        .summary = "Turn text and JSONL into a token file, byte for byte as megatron-core does",
+        .details =
+            "A text file is one document, a line of JSONL is one; IN is - for standard "
+            "input.\nExit status: 0, 1 if the output can't be written, 2 for usage, 3 for bad "
+            "input.\n",
+        .table = table,
+        .n_options = sizeof items / sizeof *items,
+        .min_arguments = 1,
+        .max_arguments = INT32_MAX,
+    };
+}
+
+static struct options inspect_options(struct request *q, struct option *table)
+{
+    const struct option items[] = {
+        { .name = "tokenizer",
+          .kind = OPTION_TEXT,
+          .value = &q->tokenizer,
+          .argument = "DIR",
+          .help = "check ids against its vocabulary, and show text" },
+        { .name = "n",
+          .letter = 'n',
+          .kind = OPTION_INT,
+          .value = &q->n_shown,
+          .argument = "N",
+          .min = 0,
+          .max = 1000000,
+          .help = "show the start of the first N documents (3)" },
+        { .name = "json", .value = &q->json, .help = "print the result as JSON" },
+    };
+
+    memcpy(table, items, sizeof items);
+    return (struct options){
+        .command = "lmtrain data inspect",
+        .arguments = "PREFIX",
+        .summary = "Check a token file whole and show what is in it",
+        .details = "Exit status: 0, 2 for usage, 3 if the file is broken.\n",
+        .table = table,
+        .n_options = sizeof items / sizeof *items,
+        .min_arguments = 1,
+        .max_arguments = 1,
+    };
+}
+
+static const struct subcommand {
+    const char *name;
+    struct options (*options)(struct request *q, struct option *table);
+    int (*run)(const struct request *q, const struct option_arguments *inputs, struct str *out,
+               struct err *err);
+} subcommands[] = {
+    { "tokenize", tokenize_options, tokenize },
+    { "inspect", inspect_options, inspect },
+};
+
+#define N_SUBCOMMANDS (sizeof subcommands / sizeof *subcommands)
+
+static int run(const struct subcommand *command, int argc, char **argv)
+{
+    struct request q = { .column = "text", .format = "auto", .n_shown = 3 };
+    struct option table[OPTIONS_MAX];
+    struct options options = command->options(&q, table);
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err = { 0 };
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0)
+        status = command->run(&q, &arguments, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
+    str_release(&out);
+    arena_release(&arena);
+    return status;
+}
+
+/* -h without a subcommand is the help of both. */
+static int help(void)
+{
+    struct request q = { 0 };
+    struct option table[OPTIONS_MAX];
+    struct str out = { 0 };
+
+    for (size_t i = 0; i < N_SUBCOMMANDS; i++) {
+        struct options options = subcommands[i].options(&q, table);
+
+        if (i > 0)
+            str_add_char(&out, '\n');
+        options_help(&options, &out);
+    }
+    int status = cmd_print(&out);
+    str_release(&out);
+    return status;
+}
+
+int cmd_data(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+
+    if (!strcmp(name, "-h") || !strcmp(name, "--help"))
+        return help();
+    for (size_t i = 0; i < N_SUBCOMMANDS; i++)
+        if (!strcmp(name, subcommands[i].name))
+            return run(&subcommands[i], argc - 1, argv + 1);
+    fprintf(stderr, "lmtrain: data %s: give tokenize or inspect (hint: lmtrain data -h)\n", name);
+    return ERR_CONFIG;
+}

@@ -1,0 +1,265 @@
+/*
+ * jsonl.c - reading JSON by hand, forwards only
+ */
+#include "data/jsonl.h"
+
+#include <string.h>
+
+struct reader {
+    const char *text;
+    size_t n, at;
+    struct err *err;
+};
+
+static int wrong(struct reader *r, const char *what)
+{
+    return err_set(r->err, ERR_DATA, "%s at byte %zu", what, r->at);
+}
+
+/* The byte at hand, or -1 at the end. */
+static int peek(const struct reader *r)
+{
+    return r->at < r->n ? (unsigned char)r->text[r->at] : -1;
+}
+
+static void skip_space(struct reader *r)
+{
+    while (r->at < r->n && memchr(" \t\r\n", r->text[r->at], 4))
+        r->at++;
+}
+
+/* Skip space, then take this character if it is next. */
+static int take(struct reader *r, char c)
+{
+    skip_space(r);
+    if (peek(r) != (unsigned char)c)
+        return 0;
+    r->at++;
+    return 1;
+}
+
+/* Four hex digits; -1 if they are none. */
+static int read_hex(struct reader *r)
+{
+    int value = 0;
+
+    if (r->n - r->at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        int c = (unsigned char)r->text[r->at + (size_t)i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+
+        if (digit < 0)
+            return -1;
+        value = value << 4 | digit;
+    }
+    r->at += 4;
+    return value;
+}
+
+static void add_utf8(struct str *out, uint32_t code)
+{
+    char bytes[4];
+    size_t n = 0;
+
+    if (code < 0x80) {
+        bytes[n++] = (char)code;
+    } else if (code < 0x800) {
+        bytes[n++] = (char)(0xc0 | code >> 6);
+    } else if (code < 0x10000) {
+        bytes[n++] = (char)(0xe0 | code >> 12);
+        bytes[n++] = (char)(0x80 | (code >> 6 & 0x3f));
+    } else {
+        bytes[n++] = (char)(0xf0 | code >> 18);
+        bytes[n++] = (char)(0x80 | (code >> 12 & 0x3f));
+        bytes[n++] = (char)(0x80 | (code >> 6 & 0x3f));
+    }
+    if (code >= 0x80)
+        bytes[n++] = (char)(0x80 | (code & 0x3f));
+    str_add_bytes(out, bytes, n);
+}
+
+/* After "\u": one code point, of two surrogates if need be. */
+static int read_unicode(struct reader *r, struct str *out)
+{
+    int code = read_hex(r);
+
+    if (code >= 0xd800 && code < 0xdc00) {
+        if (r->n - r->at < 2 || memcmp(r->text + r->at, "\\u", 2) != 0)
+            return wrong(r, "half a surrogate pair");
+        r->at += 2;
+        int low = read_hex(r);
+        if (low < 0xdc00 || low > 0xdfff)
+            return wrong(r, "half a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (code >= 0xdc00 && code < 0xe000) {
+        return wrong(r, "half a surrogate pair");
+    }
+    if (code < 0)
+        return wrong(r, "\\u without four hex digits");
+    if (out)
+        add_utf8(out, (uint32_t)code);
+    return 0;
+}
+
+static int read_escape(struct reader *r, struct str *out)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    int c = peek(r);
+    const char *letter = c > 0 ? strchr(letters, c) : NULL;
+
+    if (c == 'u') {
+        r->at++;
+        return read_unicode(r, out);
+    }
+    if (!letter)
+        return wrong(r, "unknown escape");
+    r->at++;
+    if (out)
+        str_add_char(out, meanings[letter - letters]);
+    return 0;
+}
+
+/* A string whose opening quote was taken, appended to out unless that is NULL. */
+static int read_string(struct reader *r, struct str *out)
+{
+    for (;;) {
+        size_t start = r->at;
+        int c;
+
+        while ((c = peek(r)) >= 0x20 && c != '"' && c != '\\')
+            r->at++;
+        if (out)
+            str_add_bytes(out, r->text + start, r->at - start);
+        if (c < 0)
+            return wrong(r, "a string does not end");
+        if (c < 0x20)
+            return wrong(r, "a control character in a string");
+        r->at++;
+        if (c == '"')
+            return 0;
+        if (read_escape(r, out) < 0)
+            return -1;
+    }
+}
+
+/* true, false, null or a number. */
+static int skip_plain(struct reader *r)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    size_t start = r->at;
+
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(words[i]);
+
+        if (r->n - r->at >= length && memcmp(r->text + r->at, words[i], length) == 0) {
+            r->at += length;
+            return 0;
+        }
+    }
+    /* Of numbers only the letters are checked: their values are not used. */
+    while (r->at < r->n && r->text[r->at] && strchr("+-.0123456789eE", r->text[r->at]))
+        r->at++;
+    return r->at > start ? 0 : wrong(r, "no JSON value");
+}
+
+/* What may come next inside a container whose closing character is `close`. */
+static int skip_key(struct reader *r, char close)
+{
+    if (close == ']')
+        return 0;
+    if (!take(r, '"'))
+        return wrong(r, "no key");
+    if (read_string(r, NULL) < 0)
+        return -1;
+    return take(r, ':') ? 0 : wrong(r, "no ':' after a key");
+}
+
+/* One value of any kind. The stack holds the closing characters of the containers that are open. */
+static int skip_value(struct reader *r)
+{
+    char stack[JSONL_DEPTH_MAX];
+    int depth = 0;
+
+    do {
+        int opened = 0;
+
+        skip_space(r);
+        int c = peek(r);
+        if (c == '{' || c == '[') {
+            if (depth == JSONL_DEPTH_MAX)
+                return wrong(r, "nested too deep");
+            r->at++;
+            stack[depth++] = c == '{' ? '}' : ']';
+            opened = 1;
+        } else if (take(r, '"')) {
+            if (read_string(r, NULL) < 0)
+                return -1;
+        } else if (skip_plain(r) < 0) {
+            return -1;
+        }
+        /* Close what ends here; else a comma (or the start of a container) leads to the next value.
+         */
+        while (depth > 0 && take(r, stack[depth - 1])) {
+            depth--;
+            opened = 0;
+        }
+        if (depth == 0)
+            break;
+        if (!opened && !take(r, ','))
+            return wrong(r, "no ',' between values");
+        if (skip_key(r, stack[depth - 1]) < 0)
+            return -1;
+    } while (depth > 0);
+    return 0;
+}
+
+/* Key and value; *found becomes 1 if it was the column's. */
+static int read_member(struct reader *r, const char *column, struct str *key, struct str *out,
+                       int *found)
+{
+    str_clear(key);
+    if (!take(r, '"'))
+        return wrong(r, "no key");
+    if (read_string(r, key) < 0)
+        return -1;
+    if (!take(r, ':'))
+        return wrong(r, "no ':' after a key");
+    if (key->length != strlen(column) || memcmp(str_text(key), column, key->length) != 0)
+        return skip_value(r);
+    if ((*found)++)
+        return err_set(r->err, ERR_DATA, "field '%s' is there twice", column);
+    if (!take(r, '"'))
+        return err_set(r->err, ERR_DATA, "field '%s' is no string", column);
+    return read_string(r, out);
+}
+
+int jsonl_text(const char *line, size_t n_bytes, const char *column, struct str *out,
+               struct err *err)
+{
+    struct reader r = { .text = line, .n = n_bytes, .err = err };
+    struct str key = { 0 };
+    int found = 0, rc = 0;
+
+    if (!take(&r, '{'))
+        return wrong(&r, "no object");
+    if (!take(&r, '}')) {
+        do
+            rc = read_member(&r, column, &key, out, &found);
+        while (rc == 0 && take(&r, ','));
+        if (rc == 0 && !take(&r, '}'))
+            rc = wrong(&r, "no ',' or '}' after a value");
+    }
+    str_release(&key);
+    if (rc < 0)
+        return -1;
+    skip_space(&r);
+    if (r.at < r.n)
+        return wrong(&r, "something follows the object");
+    if (!found)
+        return err_set(err, ERR_DATA, "there is no field '%s'", column);
+    return 0;
+}
