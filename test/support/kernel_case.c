@@ -142,8 +142,7 @@ int case_equal(const struct tensor *a, const struct tensor *b)
     return 1;
 }
 
-/* ---- canaries -----------------------------------------------------------------------------------
- */
+/* ---- canaries ------------------------------------------------------------------------------ */
 
 static void assert_canaries(const void *from, size_t bytes, const char *what)
 {
@@ -169,7 +168,7 @@ void case_run(const struct op_shape *op, int n_threads, int first)
 {
     const struct op_info *info = op_info(op->kind);
     struct kernel_call call = { .op = *op };
-    struct kernels *kernels;
+    struct kernels *kernels = NULL;
     struct pool *pool;
     struct err err;
     size_t bytes;
@@ -196,7 +195,7 @@ void case_run(const struct op_shape *op, int n_threads, int first)
 
 int case_has_bf16(void)
 {
-    struct kernels *kernels;
+    struct kernels *kernels = NULL;
     struct pool *pool;
     struct err err;
     int has;

@@ -50,21 +50,46 @@ struct tiles_run {
     char *scratch;
 };
 
-/* ---- the cut ------------------------------------------------------------------------------------
+/* ---- the cut ------------------------------------------------------------------------------- */
+
+/*
+ * Tiles of at most 256 x 512 keep 94 % of the speed of one call for everything (bf16, 1,024 tokens,
+ * layers of LLaMA 100M), those of 128 x 256 still 90 %, smaller ones lose more. So: as few as that
+ * allows, equal in size, then halved until there are enough for a handful of threads. A unit of 64
+ * is no faster than 16, and leaves the last tile smaller.
  */
+#define TILE_M_MAX 256
+#define TILE_N_MAX 512
+#define TILE_AREA_MIN (128 * 256)
+#define N_TILES_WANTED 8
+#define TILE_UNIT 16
+
+/* Length of the pieces when whole is cut into n_pieces or fewer. */
+static int64_t piece(int64_t whole, int64_t n_pieces)
+{
+    return min_i64(whole, round_up(ceil_div(whole, n_pieces), TILE_UNIT));
+}
 
 static void choose_tiles(struct cpu_gemm_shape *shape)
 {
-    if (!shape->tile_m)
-        shape->tile_m = 256;
-    if (!shape->tile_n)
-        shape->tile_n = 512;
+    int64_t pieces_m = ceil_div(shape->m, TILE_M_MAX), pieces_n = ceil_div(shape->n, TILE_N_MAX);
+
+    if (!shape->tile_m || !shape->tile_n) {
+        shape->tile_m = piece(shape->m, pieces_m);
+        shape->tile_n = piece(shape->n, pieces_n);
+        while (pieces_m * pieces_n < N_TILES_WANTED &&
+               shape->tile_m * shape->tile_n >= 2 * TILE_AREA_MIN) {
+            if (shape->tile_n >= shape->tile_m)
+                shape->tile_n = piece(shape->n, pieces_n *= 2);
+            else
+                shape->tile_m = piece(shape->m, pieces_m *= 2);
+        }
+    }
     shape->tile_m = min_i64(shape->tile_m, shape->m);
     shape->tile_n = min_i64(shape->tile_n, shape->n);
 }
 
-/* ---- descriptions -------------------------------------------------------------------------------
- */
+/* ---- descriptions -------------------------------------------------------------------------- */
 
 static dnnl_data_type_t dnnl_type(enum dtype dtype)
 {
@@ -162,8 +187,7 @@ size_t cpu_gemm_scratch_bytes(struct cpu_kernels *cpu, const struct cpu_gemm_sha
     return gemm.thread_bytes * (size_t)cpu_n_threads(cpu);
 }
 
-/* ---- objects ------------------------------------------------------------------------------------
- */
+/* ---- objects ------------------------------------------------------------------------------- */
 
 static int create_memory(struct cpu_gemm *gemm, struct part *part)
 {
@@ -226,8 +250,7 @@ void cpu_gemm_destroy(struct cpu_gemm *gemm)
     free(gemm);
 }
 
-/* ---- a run --------------------------------------------------------------------------------------
- */
+/* ---- a run --------------------------------------------------------------------------------- */
 
 CPU_INLINE void add_row_body(float *to, const float *from, int64_t n, int first)
 {
@@ -315,8 +338,7 @@ void cpu_gemm_run(struct cpu_gemm *gemm, const struct cpu_gemm_operands *operand
     pool_run(gemm->cpu->base.pool, gemm->n_tiles_m * gemm->n_tiles_n, run_tile, &run);
 }
 
-/* ---- widening -----------------------------------------------------------------------------------
- */
+/* ---- widening ------------------------------------------------------------------------------ */
 
 #define WIDEN_ROWS 16
 

@@ -168,8 +168,7 @@ static int head_prepare(struct kernels *kernels, struct kernel_call *call, struc
     return 0;
 }
 
-/* ---- a row of logits ----------------------------------------------------------------------------
- */
+/* ---- a row of logits ----------------------------------------------------------------------- */
 
 CPU_INLINE float row_max_body(const float *row, int64_t n)
 {
@@ -308,8 +307,7 @@ static void rows_tile(void *context, int64_t tile, int thread)
         do_row(run, i);
 }
 
-/* ---- the call -----------------------------------------------------------------------------------
- */
+/* ---- the call ------------------------------------------------------------------------------ */
 
 /* Where things stand in the call's scratch and, where widened, instead of in the operands. */
 struct head_memory {

@@ -114,8 +114,7 @@ static void linear_run(struct kernels *kernels, const struct kernel_call *call, 
     cpu_gemm_run(call->state, &operands, scratch);
 }
 
-/* ---- the bias' gradient -------------------------------------------------------------------------
- */
+/* ---- the bias' gradient -------------------------------------------------------------------- */
 
 struct db_run {
     const struct cpu_kernels *cpu;
