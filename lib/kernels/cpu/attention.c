@@ -15,6 +15,7 @@
 
 struct attention {
     const struct op_shape *op;
+    product_fn product;
     float *scratch;
     size_t thread_floats;
     int64_t width;
@@ -70,8 +71,10 @@ CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *s
     for (int j = 0; j < BLOCK; j += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++)
             lanes[l] = lanes[l] > scores[j + l] ? lanes[l] : scores[j + l];
-    for (int l = 0; l < SUM_LANES; l++)
-        top = top > lanes[l] ? top : lanes[l];
+    for (int half = SUM_LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] = lanes[l] > lanes[l + half] ? lanes[l] : lanes[l + half];
+    top = top > lanes[0] ? top : lanes[0];
     for (int j = 0; j < BLOCK; j++)
         scores[j] = vec_exp(scores[j] - top);
     for (int l = 0; l < SUM_LANES; l++)
@@ -99,7 +102,6 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
                               .a_col = 1,
                               .b = s->keys,
                               .b_stride = BLOCK,
-                              .m = BLOCK,
                               .n = BLOCK,
                               .k = width };
     struct product out = { .c = s->out[h],
@@ -109,12 +111,15 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
                            .a_col = 1,
                            .b = s->values,
                            .b_stride = width,
-                           .m = BLOCK,
                            .n = width,
                            .k = BLOCK,
                            .add = 1 };
 
-    product(&scores);
+    if (query == key) {
+        scores.part = PART_C_LOWER;
+        out.part = PART_A_LOWER;
+    }
+    a->product(&scores);
     for (int64_t r = 0; r < q->n_rows; r++) {
         float *row = s->scores + r * BLOCK;
 
@@ -128,7 +133,7 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
                 row[j] *= kept[j];
         }
     }
-    product(&out);
+    a->product(&out);
 }
 
 /* Divide by the sums, store output and log of the sums. */
@@ -222,6 +227,7 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention a = { .op = &call->op,
+                           .product = attention_product(cpu_of(kernels)->isa),
                            .scratch = call->scratch,
                            .width = tile_width(at),
                            .group = at->n_heads / at->n_kv_heads };

@@ -12,6 +12,7 @@ enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE };
 
 struct attention_grad {
     const struct op_shape *op;
+    product_fn product;
     float *scratch;
     size_t thread_floats;
     int64_t width;
@@ -65,12 +66,12 @@ CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, int64_t n_valid,
     if (mask->p > 0) {
         mask_row(kept, mask, query, key);
         for (int j = 0; j < BLOCK; j++) {
-            dp[j] = p[j] * (dp[j] * kept[j] - delta);
+            dp[j] = j < n_valid ? p[j] * (dp[j] * kept[j] - delta) : 0.0f;
             p[j] *= kept[j];
         }
     } else {
         for (int j = 0; j < BLOCK; j++)
-            dp[j] = p[j] * (dp[j] - delta);
+            dp[j] = j < n_valid ? p[j] * (dp[j] - delta) : 0.0f;
     }
 }
 
@@ -85,16 +86,18 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                               .a_col = 1,
                               .b = s->keys_t + at,
                               .b_stride = BLOCK,
-                              .m = BLOCK,
                               .n = BLOCK,
                               .k = width };
-    struct product dscores = scores, dvalues, dkeys, dq;
+    struct product dscores, dvalues, dkeys, dq;
+    int diagonal = query == key;
 
+    scores.part = diagonal ? PART_C_LOWER : PART_ALL;
+    dscores = scores;
     dscores.c = s->dp;
     dscores.a = s->dout;
     dscores.b = s->values_t + at;
-    product(&scores);
-    product(&dscores);
+    a->product(&scores);
+    a->product(&dscores);
     for (int64_t r = 0; r < n_queries; r++)
         grad_row(s, r, query + r - key + 1, mask, query + r, key);
     for (int64_t r = n_queries; r < BLOCK; r++) {
@@ -108,10 +111,10 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                                 .a_col = BLOCK,
                                 .b = s->dout,
                                 .b_stride = width,
-                                .m = BLOCK,
                                 .n = width,
                                 .k = BLOCK,
-                                .add = 1 };
+                                .add = 1,
+                                .part = diagonal ? PART_A_UPPER : PART_ALL };
     dkeys = dvalues;
     dkeys.c = s->dkeys + at;
     dkeys.a = s->dp;
@@ -123,13 +126,13 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                            .a_col = 1,
                            .b = s->keys + at,
                            .b_stride = width,
-                           .m = BLOCK,
                            .n = width,
                            .k = BLOCK,
-                           .add = 1 };
-    product(&dvalues);
-    product(&dkeys);
-    product(&dq);
+                           .add = 1,
+                           .part = diagonal ? PART_A_LOWER : PART_ALL };
+    a->product(&dvalues);
+    a->product(&dkeys);
+    a->product(&dq);
 }
 
 CPU_INLINE float dot_rows(const float *x, const float *y, int64_t n)
@@ -226,6 +229,7 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention_grad a = { .op = &call->op,
+                                .product = attention_product(cpu_of(kernels)->isa),
                                 .scratch = call->scratch,
                                 .width = tile_width(at),
                                 .n_blocks = ceil_div(at->seq_len, BLOCK) };

@@ -81,51 +81,54 @@ CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t wid
 }
 
 /*
- * c[m x n] = a b, or c += a b. a's element (i, k) is at a + i * a_row + k * a_col, so a may be read
- * transposed. m and k are multiples of 4, n of 16. Each element of c is one chain of fused adds in
- * increasing k.
+ * c = a b, or c += a b, with BLOCK rows of c and n columns. a's element (i, k) is at a + i * a_row
+ * + k * a_col, so a may be read transposed. k is a multiple of 4, n of 16. Each element of c is one
+ * chain of fused adds in increasing k, the same for every instruction set.
+ *
+ * On the diagonal, where k and n are BLOCK too or the other operand's width, what is zero or not
+ * wanted is left out in steps of PRODUCT_ROWS rows.
  */
+#define PRODUCT_ROWS 4
+
+enum part {
+    PART_ALL,
+    PART_C_LOWER, /* of c only columns up to the row's number are wanted */
+    PART_A_LOWER, /* a(i, k) is zero for k > i */
+    PART_A_UPPER, /* a(i, k) is zero for k < i */
+};
+
 struct product {
     float *c;
     const float *a, *b;
     int64_t c_stride, a_row, a_col, b_stride;
-    int64_t m, n, k;
+    int64_t n, k;
     int add;
+    enum part part;
 };
 
-CPU_INLINE void product_4x4(const struct product *p, int64_t i, int64_t k)
+/* What to do of rows i .. i + PRODUCT_ROWS - 1. */
+struct extent {
+    int64_t n, k_start, k_end;
+};
+
+CPU_INLINE struct extent product_extent(const struct product *p, int64_t i)
 {
-    const float *a = p->a + i * p->a_row + k * p->a_col;
-    const float *b0 = p->b + k * p->b_stride, *b1 = b0 + p->b_stride;
-    const float *b2 = b1 + p->b_stride, *b3 = b2 + p->b_stride;
-    float *c[4], w[4][4];
+    struct extent e = { .n = p->n, .k_end = p->k };
 
-    for (int r = 0; r < 4; r++) {
-        c[r] = p->c + (i + r) * p->c_stride;
-        for (int l = 0; l < 4; l++)
-            w[r][l] = a[r * p->a_row + l * p->a_col];
-    }
-    INDEPENDENT_TURNS
-    for (int64_t j = 0; j < p->n; j++)
-        for (int r = 0; r < 4; r++) {
-            float x = __builtin_fmaf(w[r][0], b0[j], c[r][j]);
-
-            x = __builtin_fmaf(w[r][1], b1[j], x);
-            x = __builtin_fmaf(w[r][2], b2[j], x);
-            c[r][j] = __builtin_fmaf(w[r][3], b3[j], x);
-        }
+    if (p->part == PART_C_LOWER)
+        e.n = min_i64(p->n, round_up(i + PRODUCT_ROWS, WIDTH_STEP));
+    if (p->part == PART_A_LOWER)
+        e.k_end = min_i64(p->k, i + PRODUCT_ROWS);
+    if (p->part == PART_A_UPPER)
+        e.k_start = i;
+    return e;
 }
 
-CPU_INLINE void product(const struct product *p)
-{
-    for (int64_t i = 0; i < p->m; i += 4) {
-        if (!p->add)
-            for (int r = 0; r < 4; r++)
-                memset(p->c + (i + r) * p->c_stride, 0, (size_t)p->n * sizeof *p->c);
-        for (int64_t k = 0; k < p->k; k += 4)
-            product_4x4(p, i, k);
-    }
-}
+typedef void (*product_fn)(const struct product *p);
+
+/* The fastest for the instruction set. */
+product_fn attention_product(enum cpu_isa isa);
+void attention_product_avx512(const struct product *p);
 
 /* Where dropout of one head's probabilities draws its numbers. */
 struct mask {

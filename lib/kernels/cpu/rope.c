@@ -30,6 +30,7 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, int bf16)
     for (int head = 0; head < n_rotated; head++) {
         int64_t at = (int64_t)head * a->head_dim;
 
+        INDEPENDENT_TURNS
         for (int i = 0; i < half; i++) {
             float x = act_get(in, at + i, bf16), y = act_get(in, at + half + i, bf16);
             float s = sine[i] * r->sign;
