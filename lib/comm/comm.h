@@ -1,13 +1,13 @@
 /*
  * comm.h - moving bytes between ranks
  *
- * A comm is one rank's end of a world of world_size ranks. A group is an ordered set of its ranks, and
- * all communication goes over groups. Calls block as NCCL's do: a collective returns when this rank's
- * part is done, a send may wait for its receive; so what passes here does not hang on a cluster. All
- * ranks of a group must make the same calls in the same order with equal sizes.
+ * A comm is one rank's end of a world of world_size ranks. A group is an ordered set of its ranks,
+ * and all communication goes over groups. Calls block as NCCL's do: a collective returns when this
+ * rank's part is done, a send may wait for its receive; so what passes here does not hang on a
+ * cluster. All ranks of a group must make the same calls in the same order with equal sizes.
  *
- * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), never left
- * to a library, because their order is part of a run's numerics (design.md §5).
+ * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), never
+ * left to a library, because their order is part of a run's numerics (design.md §5).
  *
  * One thread at a time may use a comm and its groups; in a training rank that is the comm thread
  * (worker.h), because Open MPI makes progress only inside calls.
@@ -34,8 +34,8 @@ void comm_destroy(struct comm *comm);
 
 /*
  * The group of these world ranks, in this order (they must be distinct and contain the caller).
- * Collective over the group's ranks. channel separates traffic: two groups of equal ranks on different
- * channels never meet. Returns 0, or -1 and ERR_PEER.
+ * Collective over the group's ranks. channel separates traffic: two groups of equal ranks on
+ * different channels never meet. Returns 0, or -1 and ERR_PEER.
  */
 int comm_group_create(struct comm_group **group, struct comm *comm, const int *ranks, int n_ranks,
                       int channel, struct err *err);
@@ -44,8 +44,8 @@ int comm_group_size(const struct comm_group *group);
 
 /*
  * All of the following: collective over the group (but send and receive), blocking; buffers of
- * different ranks and send and receive buffers don't overlap unless stated. They return 0, or -1 and
- * ERR_PEER when a peer is gone or the library fails.
+ * different ranks and send and receive buffers don't overlap unless stated. They return 0, or -1
+ * and ERR_PEER when a peer is gone or the library fails.
  */
 
 /* receive[i * n_bytes ..] = rank i's send[0 .. n_bytes). send may be the own part of receive. */
@@ -60,8 +60,7 @@ int comm_broadcast(struct comm_group *group, void *buffer, size_t n_bytes, int r
                    struct err *err);
 int comm_send(struct comm_group *group, const void *buffer, size_t n_bytes, int to,
               struct err *err);
-int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from,
-                 struct err *err);
+int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from, struct err *err);
 int comm_barrier(struct comm_group *group, struct err *err);
 
 /*
@@ -72,8 +71,8 @@ enum comm_choice { COMM_MAX, COMM_MIN };
 int comm_agree(struct comm_group *group, enum comm_choice choice, int64_t *value, struct err *err);
 
 /*
- * Whether all ranks of the group hold the same value. Returns 0 if so; else -1 and ERR_CONFIG naming
- * what and the first rank that differs from the group's rank 0 (the same text on all ranks).
+ * Whether all ranks of the group hold the same value. Returns 0 if so; else -1 and ERR_CONFIG
+ * naming what and the first rank that differs from the group's rank 0 (the same text on all ranks).
  */
 int comm_agree_equal(struct comm_group *group, const char *what, uint64_t value, struct err *err);
 
@@ -85,7 +84,8 @@ int comm_hub_create(struct comm_hub **hub, int world_size, struct err *err);
 void comm_hub_destroy(struct comm_hub *hub);
 int comm_thread_create(struct comm **comm, struct comm_hub *hub, int rank, struct err *err);
 
-/* MPI_Init_thread (SERIALIZED) once a process; comm_destroy finalizes. ERR_FAILED in builds without MPI. */
+/* MPI_Init_thread (SERIALIZED) once a process; comm_destroy finalizes. ERR_FAILED in builds without
+ * MPI. */
 int comm_mpi_create(struct comm **comm, struct err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * reduce.h - sums over ranks, as a fixed tree
  *
- * The sum of n terms is split at the largest power of two below n, both sides likewise, and added in
- * that order (design.md §5): aligned power-of-two groups of ranks are subtrees, so a flat and a
+ * The sum of n terms is split at the largest power of two below n, both sides likewise, and added
+ * in that order (design.md §5): aligned power-of-two groups of ranks are subtrees, so a flat and a
  * hierarchical reduction agree to the bit. Data is moved, then added; no library sums for us.
  */
 #ifndef COMM_REDUCE_H
@@ -20,8 +20,8 @@
 void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t stride, int64_t n);
 
 /*
- * shard[i] = tree sum over ranks of their full[me * n + i], i in 0..n-1. full has size * n elements;
- * scratch as many. Collective.
+ * shard[i] = tree sum over ranks of their full[me * n + i], i in 0..n-1. full has size * n
+ * elements; scratch as many. Collective.
  */
 int reduce_scatter(struct comm_group *group, enum dtype dtype, const void *full, void *shard,
                    void *scratch, int64_t n, struct err *err);

@@ -1,10 +1,10 @@
 /*
  * launch.h - who am I: a rank, or the one who makes ranks
  *
- * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own supervisor,
- * srun --mpi=pmix or mpirun) is a rank and joins. Else, for one rank it is that rank itself, and for
- * more it becomes the supervisor: a PMIx server that starts this same binary with the same arguments
- * once per rank, watches them and reports the first that failed.
+ * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own
+ * supervisor, srun --mpi=pmix or mpirun) is a rank and joins. Else, for one rank it is that rank
+ * itself, and for more it becomes the supervisor: a PMIx server that starts this same binary with
+ * the same arguments once per rank, watches them and reports the first that failed.
  */
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H
@@ -16,23 +16,24 @@
 
 struct launch_rank {
     int world_rank, world_size;
-    int local_rank, local_size;     /* on this node */
-    int under_pmix;                 /* 0 when alone */
+    int local_rank, local_size; /* on this node */
+    int under_pmix;             /* 0 when alone */
 };
 
 /* Whether the environment says that this process is a rank of a PMIx job. */
 int launch_is_rank(void);
 
 /*
- * Join: alone, fills {0, 1, 0, 1}; under PMIx, PMIx_Init and what the job says of us. Returns 0, or -1
- * and ERR_PEER or ERR_FAILED.
+ * Join: alone, fills {0, 1, 0, 1}; under PMIx, PMIx_Init and what the job says of us. Returns 0, or
+ * -1 and ERR_PEER or ERR_FAILED.
  */
 int launch_join(struct launch_rank *rank, struct err *err);
 
 /* PMIx_Finalize if joined under PMIx: after it the supervisor takes exit 0 for success. */
 void launch_leave(void);
 
-/* Tell the supervisor (or srun, mpirun) that this rank fails with this status and text: PMIx_Abort. */
+/* Tell the supervisor (or srun, mpirun) that this rank fails with this status and text: PMIx_Abort.
+ */
 void launch_abort(int status, const char *text) __attribute__((noreturn));
 
 /*
