@@ -15,7 +15,7 @@
 
 struct attention {
     const struct op_shape *op;
-    product_fn product;
+    const struct tile_code *code;
     float *scratch;
     size_t thread_floats;
     int64_t width;
@@ -119,7 +119,7 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
         scores.part = PART_C_LOWER;
         out.part = PART_A_LOWER;
     }
-    a->product(&scores);
+    a->code->product(&scores);
     for (int64_t r = 0; r < q->n_rows; r++) {
         float *row = s->scores + r * BLOCK;
 
@@ -133,7 +133,7 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
                 row[j] *= kept[j];
         }
     }
-    a->product(&out);
+    a->code->product(&out);
 }
 
 /* Divide by the sums, store output and log of the sums. */
@@ -168,7 +168,7 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct attention
                            .n_cols = at->head_dim };
 
     load_tile(s->tile, a->width, &piece, 1.0f);
-    transpose_tile(s->keys, s->tile, a->width);
+    a->code->transpose(s->keys, s->tile, a->width);
     piece.col += (int64_t)at->n_kv_heads * at->head_dim;
     load_tile(s->values, a->width, &piece, 1.0f);
 }
@@ -227,7 +227,7 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention a = { .op = &call->op,
-                           .product = attention_product(cpu_of(kernels)->isa),
+                           .code = attention_tile_code(cpu_of(kernels)->isa),
                            .scratch = call->scratch,
                            .width = tile_width(at),
                            .group = at->n_heads / at->n_kv_heads };

@@ -12,7 +12,7 @@ enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE };
 
 struct attention_grad {
     const struct op_shape *op;
-    product_fn product;
+    const struct tile_code *code;
     float *scratch;
     size_t thread_floats;
     int64_t width;
@@ -96,8 +96,8 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
     dscores.c = s->dp;
     dscores.a = s->dout;
     dscores.b = s->values_t + at;
-    a->product(&scores);
-    a->product(&dscores);
+    a->code->product(&scores);
+    a->code->product(&dscores);
     for (int64_t r = 0; r < n_queries; r++)
         grad_row(s, r, query + r - key + 1, mask, query + r, key);
     for (int64_t r = n_queries; r < BLOCK; r++) {
@@ -130,9 +130,9 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                            .k = BLOCK,
                            .add = 1,
                            .part = diagonal ? PART_A_LOWER : PART_ALL };
-    a->product(&dvalues);
-    a->product(&dkeys);
-    a->product(&dq);
+    a->code->product(&dvalues);
+    a->code->product(&dkeys);
+    a->code->product(&dq);
 }
 
 CPU_INLINE float dot_rows(const float *x, const float *y, int64_t n)
@@ -193,10 +193,10 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
         piece.n_rows = min_i64(BLOCK, at->seq_len - key);
         piece.col = value_col;
         load_tile(s.dq, width, &piece, 1.0f);
-        transpose_tile(s.values_t + key * width, s.dq, width);
+        a->code->transpose(s.values_t + key * width, s.dq, width);
         piece.col = key_col;
         load_tile(s.keys + key * width, width, &piece, 1.0f);
-        transpose_tile(s.keys_t + key * width, s.keys + key * width, width);
+        a->code->transpose(s.keys_t + key * width, s.keys + key * width, width);
     }
     memset(s.dkeys, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
     memset(s.dvalues, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
@@ -229,7 +229,7 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention_grad a = { .op = &call->op,
-                                .product = attention_product(cpu_of(kernels)->isa),
+                                .code = attention_tile_code(cpu_of(kernels)->isa),
                                 .scratch = call->scratch,
                                 .width = tile_width(at),
                                 .n_blocks = ceil_div(at->seq_len, BLOCK) };

@@ -52,15 +52,6 @@ CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, flo
         load_tile_as(tile, width, p, scale, 0);
 }
 
-/* [BLOCK x width] to [width x BLOCK]. */
-CPU_INLINE void transpose_tile(float *out, const float *tile, int64_t width)
-{
-    for (int64_t i = 0; i < width; i += WIDTH_STEP)
-        for (int r = 0; r < BLOCK; r++)
-            for (int l = 0; l < WIDTH_STEP; l++)
-                out[(i + l) * BLOCK + r] = tile[r * width + i + l];
-}
-
 CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t width, float scale,
                               int bf16)
 {
@@ -124,11 +115,18 @@ CPU_INLINE struct extent product_extent(const struct product *p, int64_t i)
     return e;
 }
 
-typedef void (*product_fn)(const struct product *p);
+/* What each instruction set does in its own way. */
+struct tile_code {
+    void (*product)(const struct product *p);
+    /* [BLOCK x width] to [width x BLOCK] */
+    void (*transpose)(float *out, const float *tile, int64_t width);
+};
 
-/* The fastest for the instruction set. */
-product_fn attention_product(enum cpu_isa isa);
+const struct tile_code *attention_tile_code(enum cpu_isa isa);
+
+/* Entered only where the CPU has AVX-512. */
 void attention_product_avx512(const struct product *p);
+void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /* Where dropout of one head's probabilities draws its numbers. */
 struct mask {

@@ -43,9 +43,31 @@ CPU_INLINE void product_body(const struct product *p)
     }
 }
 
-CPU_VARIANTS(product, (const struct product *p), (p));
-
-product_fn attention_product(enum cpu_isa isa)
+static void product_plain(const struct product *p)
 {
-    return isa == CPU_ISA_AVX512 ? attention_product_avx512 : product[isa];
+    product_body(p);
+}
+
+CPU_TARGET_AVX2 static void product_avx2(const struct product *p)
+{
+    product_body(p);
+}
+
+static void transpose(float *out, const float *tile, int64_t width)
+{
+    for (int64_t i = 0; i < width; i += WIDTH_STEP)
+        for (int r = 0; r < BLOCK; r++)
+            for (int l = 0; l < WIDTH_STEP; l++)
+                out[(i + l) * BLOCK + r] = tile[r * width + i + l];
+}
+
+const struct tile_code *attention_tile_code(enum cpu_isa isa)
+{
+    static const struct tile_code codes[] = {
+        [CPU_ISA_PLAIN] = { product_plain, transpose },
+        [CPU_ISA_AVX2] = { product_avx2, transpose },
+        [CPU_ISA_AVX512] = { attention_product_avx512, attention_transpose_avx512 },
+    };
+
+    return &codes[isa];
 }
