@@ -1,0 +1,114 @@
+/*
+ * law_process_test.c - 4 ranks as processes under our server have the bits of 4 ranks as threads
+ *
+ * The test supervises itself: a rank plays the law's run over MPI and rank 0 leaves its outcome in a file,
+ * which is compared with what the same run gives with threads for ranks.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "support/law_rig.h"
+#include "support/run_job.h"
+
+static char folder[64], dataset[80];
+
+static struct law_case case_of(const char *scenario)
+{
+    int early = !strcmp(scenario, "early");
+
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = "llama",
+                              .dtype = "bf16",
+                              .recompute = early ? "full" : "none",
+                              .gradient_sum = early ? "early" : "late",
+                              .n_ranks = 4,
+                              .n_threads = 1 };
+}
+
+static int play(const char *scenario)
+{
+    const char *shared = getenv("TEST_FOLDER");
+    struct law_case law = case_of(scenario);
+    struct law_outcome outcome;
+    struct launch_rank rank;
+    struct err err;
+    char path[160];
+
+    snprintf(folder, sizeof folder, "%s", getenv("LAW_FOLDER"));
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    int status = launch_join(&rank, &err);
+    if (!status)
+        status = law_play_rank(&law, &rank, &outcome, &err);
+    snprintf(path, sizeof path, "%s/outcome", shared);
+    if (!status && rank.world_rank == 0)
+        status = file_write(path, &outcome, sizeof outcome, &err);
+    if (status < 0)
+        launch_abort(ERR_FAILED, err.text);
+    launch_leave();
+    return 0;
+}
+
+static void compare(const char *scenario)
+{
+    struct job_plan plan = { .scenario = scenario, .n_ranks = 4 };
+    struct law_case law = case_of(scenario);
+    struct law_outcome threads = law_run(&law);
+    struct job_result result;
+    struct law_outcome *processes;
+    char path[160], *data;
+    size_t n_bytes;
+    struct err err;
+
+    run_job(&plan, &result);
+    if (result.status)
+        fail_msg("status %d: %s%s", result.status, result.out, result.err);
+    snprintf(path, sizeof path, "%s/outcome", result.folder);
+    if (file_read(path, 1 << 16, ERR_DATA, &data, &n_bytes, &err) < 0)
+        fail_msg("%s", err.text);
+    processes = (struct law_outcome *)(void *)data;
+    assert_int_equal(n_bytes, sizeof threads);
+    assert_memory_equal(processes->loss, threads.loss, sizeof threads.loss);
+    assert_memory_equal(processes->norm, threads.norm, sizeof threads.norm);
+    assert_true(processes->parameters == threads.parameters);
+    assert_true(processes->numerics == threads.numerics);
+    free(data);
+    run_job_check_clean(&result);
+}
+
+static void late(void **state)
+{
+    (void)state;
+    compare("late");
+}
+
+static void early(void **state)
+{
+    (void)state;
+    compare("early");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(late), cmocka_unit_test(early) };
+    struct err err;
+
+    if (run_job_is_rank())
+        return play(argc > 1 ? argv[1] : "");
+    snprintf(folder, sizeof folder, "/tmp/lmtrain-law-XXXXXX");
+    if (!mkdtemp(folder))
+        return 1;
+    setenv("LAW_FOLDER", folder, 1);
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    file_remove_tree(folder, &err);
+    return failed;
+}

@@ -1,0 +1,238 @@
+/*
+ * law_test.c - equal numerics, equal bits (design.md §5)
+ *
+ * A small model with everything in it is trained for a few steps, once as a reference and then in
+ * every way that must not matter: recompute modes, threads, poisoned memory, unfused ops, stops and
+ * resumes, ranks as threads. Loss and gradient norm of every step and all final parameters are compared to
+ * the bit. Ranks as processes under the supervisor are compared in test/cli/law.sh.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "support/law_rig.h"
+
+static char folder[64];
+static char dataset[80];
+
+static int make_dataset(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/lmtrain-law-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    return 0;
+}
+
+static int drop_dataset(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+/* The reference of a job with so many ranks: one thread each, nothing recomputed. */
+static struct law_outcome reference(struct law_case base)
+{
+    base.n_threads = 1;
+    base.recompute = "none";
+    return law_run(&base);
+}
+
+static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
+{
+    for (int i = 0; i < LAW_STEPS; i++) {
+        if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i]) != 0)
+            fail_msg("%s: step %d: loss %a, wanted %a", what, i + 1, b->loss[i], a->loss[i]);
+        if (memcmp(&a->norm[i], &b->norm[i], sizeof a->norm[i]) != 0)
+            fail_msg("%s: step %d: norm %a, wanted %a", what, i + 1, b->norm[i], a->norm[i]);
+    }
+    if (a->parameters != b->parameters)
+        fail_msg("%s: the final parameters differ", what);
+}
+
+static struct law_case base_case(const char *model, const char *dtype)
+{
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = model,
+                              .dtype = dtype,
+                              .n_ranks = 1,
+                              .n_threads = 1,
+                              .recompute = "none",
+                              .gradient_sum = "late" };
+}
+
+static void all_ways_on_one_rank(const char *model, const char *dtype)
+{
+    static const char *const modes[] = { "none", "selective", "full" };
+    static const int threads[] = { 1, 2, 3, 7 };
+    struct law_case c = base_case(model, dtype);
+    struct law_outcome wanted = reference(c);
+    char what[96];
+
+    assert_true(isfinite(wanted.loss[0]));
+    assert_true(wanted.loss[LAW_STEPS - 1] != wanted.loss[0]);
+    for (size_t m = 0; m < 3; m++)
+        for (size_t t = 0; t < 4; t++)
+            for (c.poison = 0; c.poison < 2; c.poison++) {
+                c.recompute = modes[m];
+                c.n_threads = threads[t];
+                struct law_outcome got = law_run(&c);
+                snprintf(what, sizeof what, "%s %s, recompute %s, %d threads, poison %d", model,
+                         dtype, modes[m], threads[t], c.poison);
+                must_equal(what, &wanted, &got);
+            }
+}
+
+static void llama_fp32(void **state)
+{
+    (void)state;
+    all_ways_on_one_rank("llama", "fp32");
+}
+
+static void llama_bf16(void **state)
+{
+    (void)state;
+    all_ways_on_one_rank("llama", "bf16");
+}
+
+static void gpt2_with_dropout_bf16(void **state)
+{
+    (void)state;
+    all_ways_on_one_rank("gpt2", "bf16");
+}
+
+/* Stopped after every step there is, the run goes on as if it had not been. */
+static void stopped_and_resumed(void **state)
+{
+    struct law_case c = base_case("gpt2", "bf16");
+    struct law_outcome wanted = reference(c);
+    char what[64];
+
+    (void)state;
+    for (c.stop_after = 1; c.stop_after < LAW_STEPS; c.stop_after++) {
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "stopped after step %d", c.stop_after);
+        must_equal(what, &wanted, &got);
+    }
+}
+
+static void four_ranks(const char *gradient_sum)
+{
+    static const char *const modes[] = { "selective", "full" };
+    struct law_case c = base_case("llama", "bf16");
+    char what[64];
+
+    c.n_ranks = 4;
+    c.gradient_sum = gradient_sum;
+    struct law_outcome wanted = reference(c);
+    for (int m = 0; m < 2; m++) {
+        c.recompute = modes[m];
+        c.n_threads = 1 + m;
+        c.poison = m;
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "4 ranks, %s, recompute %s", gradient_sum, modes[m]);
+        must_equal(what, &wanted, &got);
+    }
+    c.stop_after = 3;
+    struct law_outcome got = law_run(&c);
+    must_equal("4 ranks, stopped", &wanted, &got);
+}
+
+static void four_ranks_late(void **state)
+{
+    (void)state;
+    four_ranks("late");
+}
+
+static void four_ranks_early(void **state)
+{
+    (void)state;
+    four_ranks("early");
+}
+
+/* Saved by 4 ranks, gone on with by 2: other numerics, the same model to a tolerance. */
+static void another_layout_goes_on(void **state)
+{
+    struct law_case c = base_case("llama", "fp32");
+
+    (void)state;
+    c.n_ranks = 4;
+    struct law_outcome wanted = reference(c);
+    c.stop_after = 3;
+    c.n_ranks_after = 2;
+    struct law_outcome got = law_run(&c);
+    assert_true(got.numerics != wanted.numerics);
+    for (int i = 0; i < LAW_STEPS; i++)
+        if (!(fabs(got.loss[i] - wanted.loss[i]) <= 1e-4 * wanted.loss[i]))
+            fail_msg("step %d: loss %.9g, wanted %.9g", i + 1, got.loss[i], wanted.loss[i]);
+}
+
+/* dp 1, 2, 4 at one global batch agree to rounding; AdamW's signs of near-zero gradients then part. */
+static void degrees_agree(void **state)
+{
+    struct law_case c = base_case("llama", "fp32");
+    struct law_outcome wanted = reference(c);
+
+    (void)state;
+    for (c.n_ranks = 2; c.n_ranks <= 4; c.n_ranks *= 2) {
+        struct law_outcome got = law_run(&c);
+        for (int i = 0; i < LAW_STEPS; i++) {
+            if (!(fabs(got.loss[i] - wanted.loss[i]) <= 1e-5 * wanted.loss[i]))
+                fail_msg("dp %d, step %d: loss %.9g, wanted %.9g", c.n_ranks, i + 1, got.loss[i],
+                         wanted.loss[i]);
+            double allowed = i == 0 ? 1e-5 : 1e-3;
+            if (!(fabs(got.norm[i] - wanted.norm[i]) <= allowed * wanted.norm[i]))
+                fail_msg("dp %d, step %d: norm %.9g, wanted %.9g", c.n_ranks, i + 1, got.norm[i],
+                         wanted.norm[i]);
+        }
+    }
+}
+
+/* The other way round: what is part of the numerics must show, else nothing above means anything. */
+static void other_numerics_other_bits(void **state)
+{
+    struct law_case c = base_case("llama", "fp32");
+    struct law_outcome one = reference(c);
+
+    (void)state;
+    c.seed = 2;
+    struct law_outcome other_seed = reference(c);
+    assert_true(one.parameters != other_seed.parameters);
+    assert_true(one.numerics != other_seed.numerics);
+    c.seed = 0;
+    c.n_ranks = 4;
+    struct law_outcome late = reference(c);
+    c.gradient_sum = "early";
+    struct law_outcome early = reference(c);
+    assert_true(late.parameters != early.parameters);
+    assert_true(late.numerics != early.numerics);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_fp32),
+        cmocka_unit_test(llama_bf16),
+        cmocka_unit_test(gpt2_with_dropout_bf16),
+        cmocka_unit_test(stopped_and_resumed),
+        cmocka_unit_test(four_ranks_late),
+        cmocka_unit_test(four_ranks_early),
+        cmocka_unit_test(another_layout_goes_on),
+        cmocka_unit_test(degrees_agree),
+        cmocka_unit_test(other_numerics_other_bits),
+    };
+
+    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+}

@@ -1,0 +1,278 @@
+/*
+ * law_rig.c - trainers as threads, a dataset of random tokens, hashes of what comes out
+ */
+#include "support/law_rig.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/num.h"
+#include "base/rng.h"
+#include "comm/comm.h"
+#include "data/indexed_writer.h"
+#include "train/trainer.h"
+
+#define VOCAB 64
+#define N_RANKS_MAX 8
+
+void law_write_dataset(const char *prefix)
+{
+    struct indexed_writer writer;
+    struct err err;
+    int32_t ids[512];
+
+    if (indexed_writer_open(&writer, prefix, VOCAB, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int document = 0; document < 12; document++) {
+        int n = 100 + 37 * document % 400;
+
+        for (int i = 0; i < n; i++)
+            ids[i] = (int32_t)(rng_at(7, RNG_TEST, (uint64_t)document, (uint64_t)i).word[0] % VOCAB);
+        if (indexed_writer_add(&writer, ids, n, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+    if (indexed_writer_finish(&writer, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static const char *model_text(const char *model)
+{
+    if (!strcmp(model, "gpt2"))
+        return "{vocab_size: 64, hidden_size: 32, n_layers: 2, n_heads: 2, ffn_size: 80, "
+               "max_seq_len: 32, norm: layernorm, position: learned, activation: gelu, bias: true, "
+               "tied_embeddings: true, dropout: 0.1, attention_dropout: 0.1}";
+    /* Its gradients fill several buckets of the 1 MiB below. */
+    return "{vocab_size: 64, hidden_size: 96, n_layers: 5, n_heads: 4, n_kv_heads: 2, "
+           "head_dim: 24, ffn_size: 144, norm: rmsnorm, position: rope, activation: swiglu, "
+           "tied_embeddings: true}";
+}
+
+/* 16 sequences of 20 tokens a step: 16 micro-batches alone, 4 on each of 4 ranks. */
+static void read_job(struct job *job, const struct law_case *law, int n_ranks, struct arena *arena)
+{
+    char text[2048];
+    struct err err;
+    int n = snprintf(text, sizeof text,
+                     "model: %s\n"
+                     "data: {train: %s, seq_len: 20}\n"
+                     "train: {steps: %d, global_batch: 16, micro_batch: 1, dtype: %s, seed: %d}\n"
+                     "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
+                     "recompute: %s\n"
+                     "parallel: {gradient_sum: %s, bucket_mb: 1}\n"
+                     "debug: {poison: %s}\n"
+                     "output: %s/run\n",
+                     model_text(law->model), law->dataset, LAW_STEPS, law->dtype,
+                     law->seed ? law->seed : 1, law->recompute, law->gradient_sum,
+                     law->poison ? "true" : "false", law->folder);
+
+    if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
+        job_resolve(job, n_ranks, arena, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* One rank's life. */
+struct rank {
+    const struct law_case *law;
+    const struct job *job;
+    struct comm_hub *hub;
+    int number, begin, end;     /* steps */
+    char checkpoint[256];       /* begun from it if begin > 0, saved to it if end is not the last */
+    struct law_outcome outcome;
+    int failed;
+    struct err err;
+};
+
+struct comm_request {
+    struct rank *rank;
+    struct comm *comm;
+};
+
+static int join_hub(void *argument, struct err *err)
+{
+    struct comm_request *request = argument;
+
+    return comm_thread_create(&request->comm, request->rank->hub, request->rank->number, err);
+}
+
+static int leave_hub(void *argument, struct err *err)
+{
+    (void)err;
+    comm_destroy(argument);
+    return 0;
+}
+
+static uint64_t hash_state(const struct trainer *trainer)
+{
+    const struct program *p = trainer_program(trainer);
+    XXH64_state_t *state = XXH64_createState();
+
+    XXH64_reset(state, 0);
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct parameter *q = &p->parameters[i];
+        int cells[4] = { q->weight, q->master, q->moment1, q->moment2 };
+
+        for (int k = 0; k < 4; k++)
+            XXH64_update(state, run_data(trainer_run(trainer), cells[k], 0),
+                         program_value_bytes(p, cells[k]));
+    }
+    uint64_t hash = XXH64_digest(state);
+    XXH64_freeState(state);
+    return hash;
+}
+
+static int train(struct rank *r, struct trainer *trainer, struct err *err)
+{
+    struct trainer_result result;
+    struct str notes = { 0 };
+    int status = 0;
+
+    if (r->begin)
+        status = trainer_restore(trainer, r->checkpoint, &notes, err);
+    str_release(&notes);
+    for (int step = r->begin; step < r->end && !status; step++) {
+        status = trainer_step(trainer, &result, err);
+        r->outcome.loss[step] = result.loss;
+        r->outcome.norm[step] = result.grad_norm;
+    }
+    if (!status && r->end < LAW_STEPS)
+        status = trainer_save(trainer, r->checkpoint, NULL, err);
+    if (!status)
+        status = trainer_save_finish(trainer, err);
+    r->outcome.numerics = trainer_numerics(trainer);
+    r->outcome.parameters = hash_state(trainer);
+    return status;
+}
+
+static int make_and_train(struct rank *r, const struct trainer_options *options, struct err *err)
+{
+    struct trainer *trainer = NULL;
+    int status = trainer_create(&trainer, options, err);
+
+    if (!status)
+        status = train(r, trainer, err);
+    trainer_destroy(trainer);
+    return status;
+}
+
+/* A rank that is a thread. */
+static void *live(void *argument)
+{
+    struct rank *r = argument;
+    struct pool *pool = NULL;
+    struct kernels *kernels = NULL;
+    struct worker *worker = NULL;
+    struct comm_request request = { r, NULL };
+    int status = pool_create(&pool, r->law->n_threads, NULL, &r->err);
+
+    if (!status)
+        status = kernels_cpu_create(&kernels, pool, NULL, &r->err);
+    if (!status && r->hub) {
+        status = worker_create(&worker, -1, &r->err);
+        if (!status)
+            status = worker_call(worker, join_hub, &request, &r->err);
+    }
+    struct trainer_options options = { .job = r->job,
+                                       .pool = pool,
+                                       .kernels = kernels,
+                                       .comm = request.comm,
+                                       .worker = worker };
+    if (!status)
+        status = make_and_train(r, &options, &r->err);
+    if (request.comm) {
+        struct err ignored;
+        worker_call(worker, leave_hub, request.comm, &ignored);
+    }
+    worker_destroy(worker);
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+    r->failed = status < 0;
+    return NULL;
+}
+
+/* Steps begin .. end - 1 on n_ranks ranks. */
+static void run_part(const struct law_case *law, int n_ranks, int begin, int end,
+                     struct law_outcome *outcome)
+{
+    struct rank ranks[N_RANKS_MAX] = { { 0 } };
+    pthread_t threads[N_RANKS_MAX];
+    struct comm_hub *hub = NULL;
+    struct arena arena = { 0 };
+    struct job job;
+    struct err err;
+
+    assert_true(n_ranks <= N_RANKS_MAX);
+    read_job(&job, law, n_ranks, &arena);
+    if (n_ranks > 1 && comm_hub_create(&hub, n_ranks, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < n_ranks; i++) {
+        ranks[i] = (struct rank){ .law = law,
+                                  .job = &job,
+                                  .hub = hub,
+                                  .number = i,
+                                  .begin = begin,
+                                  .end = end,
+                                  .outcome = *outcome };
+        snprintf(ranks[i].checkpoint, sizeof ranks[i].checkpoint, "%s/step-%08d", law->folder,
+                 begin ? begin : end);
+        assert_int_equal(pthread_create(&threads[i], NULL, live, &ranks[i]), 0);
+    }
+    for (int i = 0; i < n_ranks; i++)
+        pthread_join(threads[i], NULL);
+    comm_hub_destroy(hub);
+    for (int i = 0; i < n_ranks; i++) {
+        if (ranks[i].failed)
+            fail_msg("rank %d: %s", i, ranks[i].err.text);
+        if (memcmp(&ranks[i].outcome, &ranks[0].outcome, sizeof ranks[0].outcome) != 0)
+            fail_msg("rank %d has other results than rank 0", i);
+    }
+    *outcome = ranks[0].outcome;
+    arena_release(&arena);
+}
+
+struct law_outcome law_run(const struct law_case *law)
+{
+    struct law_outcome outcome = { 0 };
+
+    if (!law->stop_after) {
+        run_part(law, law->n_ranks, 0, LAW_STEPS, &outcome);
+        return outcome;
+    }
+    run_part(law, law->n_ranks, 0, law->stop_after, &outcome);
+    run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks, law->stop_after,
+             LAW_STEPS, &outcome);
+    return outcome;
+}
+
+int law_play_rank(const struct law_case *law, const struct launch_rank *launched,
+                  struct law_outcome *outcome, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct engine engine;
+    struct job job;
+
+    read_job(&job, law, launched->world_size, &arena);
+    struct rank rank = { .law = law, .job = &job, .end = LAW_STEPS };
+    int status = engine_open(&engine, launched, law->n_threads, err);
+    if (!status) {
+        struct trainer_options options = { .job = &job,
+                                           .pool = engine.pool,
+                                           .kernels = engine.kernels,
+                                           .comm = engine.comm,
+                                           .worker = engine.worker };
+
+        status = make_and_train(&rank, &options, err);
+        engine_close(&engine);
+    }
+    *outcome = rank.outcome;
+    arena_release(&arena);
+    return status;
+}

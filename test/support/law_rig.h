@@ -1,0 +1,41 @@
+/*
+ * law_rig.h - a small training run, one way or another, reduced to its bits
+ */
+#ifndef SUPPORT_LAW_RIG_H
+#define SUPPORT_LAW_RIG_H
+
+#include <stdint.h>
+
+#include "train/engine.h"
+
+#define LAW_STEPS 6
+
+struct law_case {
+    const char *folder;         /* scratch for checkpoints */
+    const char *dataset;        /* prefix, of law_write_dataset */
+    const char *model;          /* "llama", or "gpt2" with dropout */
+    const char *dtype, *recompute, *gradient_sum;
+    int n_ranks, n_threads;     /* ranks are threads of this process */
+    int poison;
+    int seed;                   /* 0: 1 */
+    int stop_after;             /* 0: never; else save, forget all, and go on from the checkpoint */
+    int n_ranks_after;          /* ranks it goes on with; 0: the same */
+};
+
+struct law_outcome {
+    double loss[LAW_STEPS], norm[LAW_STEPS];
+    uint64_t parameters;        /* hash of all masters and moments, equal on all ranks (checked) */
+    uint64_t numerics;
+};
+
+/* A few thousand random tokens of a vocabulary of 64, in several documents. */
+void law_write_dataset(const char *prefix);
+
+/* At least 4 micro-batches a step. Fails the test on any error. */
+struct law_outcome law_run(const struct law_case *law);
+
+/* The same run as one rank of processes that were launched: all steps, no stop. Collective. */
+int law_play_rank(const struct law_case *law, const struct launch_rank *launched,
+                  struct law_outcome *outcome, struct err *err);
+
+#endif
