@@ -1,10 +1,10 @@
 /*
  * pool.h - the compute threads of one rank
  *
- * A pool runs a function over tiles 0..n-1 on its threads, the caller being thread 0, and returns when
- * all are done. Which thread takes which tile is nobody's business: a tile's work must depend on the
- * tile alone, so that results are equal for every number of threads (design.md §5). Waiting is
- * passive after a short spin, so that busy neighbours are not robbed.
+ * A pool runs a function over tiles 0..n-1 on its threads, the caller being thread 0, and returns
+ * when all are done. Which thread takes which tile is nobody's business: a tile's work must depend
+ * on the tile alone, so that results are equal for every number of threads (design.md §5). Waiting
+ * is passive after a short spin, so that busy neighbours are not robbed.
  */
 #ifndef DEVICE_POOL_H
 #define DEVICE_POOL_H
@@ -19,8 +19,9 @@ struct pool;
 typedef void (*pool_tile_fn)(void *context, int64_t tile, int thread);
 
 /*
- * n_threads >= 1 in all, so n_threads - 1 are made. cores: where each is bound, or NULL for unbound.
- * Each thread calls omp_set_num_threads(1) once, so that a library called on a tile stays on it.
+ * n_threads >= 1 in all, so n_threads - 1 are made. cores: where each is bound, or NULL for
+ * unbound. Each thread calls omp_set_num_threads(1) once, so that a library called on a tile stays
+ * on it.
  */
 int pool_create(struct pool **pool, int n_threads, const int *cores, struct err *err);
 void pool_destroy(struct pool *pool);

@@ -1,13 +1,13 @@
 /*
  * kernels.h - the checked front door to the ops' code, and the table that a backend fills
  *
- * A backend brings one function per op kind. Shapes are checked here, once, when a call is prepared;
- * the functions themselves trust them. Preparing may allocate and may build library objects; running
- * allocates nothing. Pointers of operands may change between runs of a prepared call (slots), shapes
- * may not.
+ * A backend brings one function per op kind. Shapes are checked here, once, when a call is
+ * prepared; the functions themselves trust them. Preparing may allocate and may build library
+ * objects; running allocates nothing. Pointers of operands may change between runs of a prepared
+ * call (slots), shapes may not.
  *
- * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never on
- * the number of threads, on addresses or on load.
+ * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never
+ * on the number of threads, on addresses or on load.
  */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
@@ -19,19 +19,20 @@
 struct kernels;
 
 struct kernel_call {
-    struct op_shape op;     /* operands with their memory */
-    void *scratch;          /* kernels_scratch_bytes of it, aligned to 64 */
-    void *state;            /* the backend's, made by prepare; NULL for most */
+    struct op_shape op; /* operands with their memory */
+    void *scratch;      /* kernels_scratch_bytes of it, aligned to 64 */
+    void *state;        /* the backend's, made by prepare; NULL for most */
 };
 
 /* first: accumulated outputs start at zero instead of at what is there. */
 typedef void (*kernel_fn)(struct kernels *kernels, const struct kernel_call *call, int first);
 
 struct kernel_entry {
-    kernel_fn run;                                                      /* NULL: not supported */
-    size_t (*scratch_bytes)(struct kernels *kernels, const struct op_shape *op);    /* optional */
-    int (*prepare)(struct kernels *kernels, struct kernel_call *call, struct err *err); /* optional */
-    void (*release)(struct kernels *kernels, void *state);              /* optional */
+    kernel_fn run; /* NULL: not supported */
+    size_t (*scratch_bytes)(struct kernels *kernels, const struct op_shape *op); /* optional */
+    int (*prepare)(struct kernels *kernels, struct kernel_call *call,
+                   struct err *err);                       /* optional */
+    void (*release)(struct kernels *kernels, void *state); /* optional */
 };
 
 struct kernels_backend {
@@ -44,7 +45,7 @@ struct kernels_backend {
 struct kernels {
     const struct kernels_backend *backend;
     struct pool *pool;
-    const char *identity;   /* the instance's memory */
+    const char *identity; /* the instance's memory */
 };
 
 /*
@@ -55,11 +56,12 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
                        struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
-/* What of the machine and libraries decides the bits: "cpu avx512_bf16 dnnl 2.6.3"; the kernels' memory. */
+/* What of the machine and libraries decides the bits: "cpu avx512_bf16 dnnl 2.6.3"; the kernels'
+ * memory. */
 const char *kernels_identity(struct kernels *kernels);
 
-/* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure but for library
- * questions; op must pass op_check. */
+/* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure but for
+ * library questions; op must pass op_check. */
 size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op);
 
 /*
