@@ -1,8 +1,9 @@
 /*
  * options.h - the options of one command, as a table
  *
- * The table is all there is to know: it parses the command line and writes the help, and a test holds
- * the man page against that help. Long options are --name VALUE or --name=VALUE, short ones -n VALUE;
+ * The table is all there is to know: it parses the command line and writes the help, and a test
+ * holds the man page against that help. Long options are --name VALUE or --name=VALUE, short ones
+ * -n VALUE;
  * "--" ends options; what is no option is an argument, wherever it stands. Nothing is printed here.
  */
 #ifndef BASE_OPTIONS_H
@@ -15,13 +16,13 @@
 #include "base/str.h"
 
 enum option_kind {
-    OPTION_FLAG,        /* int: becomes 1 */
-    OPTION_INT,         /* int */
-    OPTION_I64,         /* int64_t */
-    OPTION_FLOAT,       /* double */
-    OPTION_TEXT,        /* const char * */
-    OPTION_CHOICE,      /* const char *: one of choices */
-    OPTION_LIST,        /* struct option_list: may be given again */
+    OPTION_FLAG,   /* int: becomes 1 */
+    OPTION_INT,    /* int */
+    OPTION_I64,    /* int64_t */
+    OPTION_FLOAT,  /* double */
+    OPTION_TEXT,   /* const char * */
+    OPTION_CHOICE, /* const char *: one of choices */
+    OPTION_LIST,   /* struct option_list: may be given again */
 };
 
 struct option_list {
@@ -30,21 +31,21 @@ struct option_list {
 };
 
 struct option {
-    const char *name;               /* without the dashes */
-    char letter;                    /* of the short form, or 0 */
+    const char *name; /* without the dashes */
+    char letter;      /* of the short form, or 0 */
     enum option_kind kind;
-    void *value;                    /* set when given; holds its default before */
-    const char *argument;           /* what help calls the value: "N", "DIR"; NULL for a flag */
-    const char *help;               /* without a full stop */
-    double min, max;                /* of numbers; both 0: any */
-    const char *const *choices;     /* ended by NULL */
+    void *value;                /* set when given; holds its default before */
+    const char *argument;       /* what help calls the value: "N", "DIR"; NULL for a flag */
+    const char *help;           /* without a full stop */
+    double min, max;            /* of numbers; both 0: any */
+    const char *const *choices; /* ended by NULL */
 };
 
 struct options {
-    const char *command;            /* "lmtrain config" */
-    const char *arguments;          /* what help calls them: "JOB.yaml", "IN..." */
-    const char *summary;            /* a sentence without a full stop */
-    const char *details;            /* more for the help, lines that end in \n, or NULL */
+    const char *command;   /* "lmtrain config" */
+    const char *arguments; /* what help calls them: "JOB.yaml", "IN..." */
+    const char *summary;   /* a sentence without a full stop */
+    const char *details;   /* more for the help, lines that end in \n, or NULL */
     const struct option *table;
     int n_options;
     int min_arguments, max_arguments;
@@ -61,8 +62,8 @@ struct option_arguments {
 /*
  * Read argv[1] to argv[argc - 1] into the values of the table. Texts point into argv. Returns 0; or
  * OPTIONS_HELP if -h or --help stands among them (the values are then not to be used); or -1 and
- * ERR_CONFIG: an unknown option (with the nearest), a value missing, no number or out of range, too few
- * or too many arguments.
+ * ERR_CONFIG: an unknown option (with the nearest), a value missing, no number or out of range, too
+ * few or too many arguments.
  */
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err);

@@ -1,11 +1,11 @@
 /*
  * yaml.h - a YAML file as a tree that knows where everything stood
  *
- * The part of YAML that people write in job files: maps, lists and scalars. A scalar stays text; what
- * type it has is decided by who reads it, so that "no" is never silently false. Anchors, aliases, tags,
- * merge keys, duplicate keys and several documents are errors: each of them makes a file say something
- * else than what one line of it shows. Trees live in an arena and may be changed by their owner.
- * Limits: 1 MiB of text, 32 levels, 100,000 nodes.
+ * The part of YAML that people write in job files: maps, lists and scalars. A scalar stays text;
+ * what type it has is decided by who reads it, so that "no" is never silently false. Anchors,
+ * aliases, tags, merge keys, duplicate keys and several documents are errors: each of them makes a
+ * file say something else than what one line of it shows. Trees live in an arena and may be changed
+ * by their owner. Limits: 1 MiB of text, 32 levels, 100,000 nodes.
  */
 #ifndef BASE_YAML_H
 #define BASE_YAML_H
@@ -23,25 +23,27 @@ enum yaml_kind { YAML_SCALAR, YAML_LIST, YAML_MAP };
 
 struct yaml_node {
     enum yaml_kind kind;
-    int plain;                  /* scalar: written without quotes */
-    const char *text;           /* scalar: its text, UTF-8 without zero bytes */
-    const char *source;         /* the file's name, or what the caller called the text */
-    int line, column;           /* from 1; both 0 if the text is one value without a place */
-    const char *key;            /* in a map: the key of this value, else NULL */
+    int plain;          /* scalar: written without quotes */
+    const char *text;   /* scalar: its text, UTF-8 without zero bytes */
+    const char *source; /* the file's name, or what the caller called the text */
+    int line, column;   /* from 1; both 0 if the text is one value without a place */
+    const char *key;    /* in a map: the key of this value, else NULL */
     int key_line, key_column;
-    struct yaml_node *first;    /* list or map: its values in the order of the file */
+    struct yaml_node *first; /* list or map: its values in the order of the file */
     struct yaml_node *last;
-    struct yaml_node *next;     /* the value after this one in its list or map */
+    struct yaml_node *next; /* the value after this one in its list or map */
 };
 
 /*
- * The tree of a text that messages call source ("SOURCE:LINE:COLUMN: ..."). Text without a value (empty,
- * only comments) is a null scalar. Returns NULL and ERR_CONFIG if it is no YAML or more than the above.
+ * The tree of a text that messages call source ("SOURCE:LINE:COLUMN: ..."). Text without a value
+ * (empty, only comments) is a null scalar. Returns NULL and ERR_CONFIG if it is no YAML or more
+ * than the above.
  */
 struct yaml_node *yaml_parse(const char *text, size_t n_bytes, const char *source,
                              struct arena *arena, struct err *err);
 
-/* yaml_parse for one value from a command line: its nodes have no line, messages say "SOURCE: ...". */
+/* yaml_parse for one value from a command line: its nodes have no line, messages say "SOURCE: ...".
+ */
 struct yaml_node *yaml_parse_value(const char *text, const char *source, struct arena *arena,
                                    struct err *err);
 

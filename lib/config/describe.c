@@ -191,9 +191,9 @@ void job_manual(struct str *out)
         str_add(out, ".TP\n.B ");
         add_roff(out, f->key);
         str_clear(&line);
-        str_printf(&line, "\n%s.\n", f->help);
-        line.data[1] =
-            (char)(line.data[1] >= 'a' && line.data[1] <= 'z' ? line.data[1] - 32 : line.data[1]);
+        str_printf(&line, "\n%s.\nValue: ", f->help);
+        if (line.data[1] >= 'a' && line.data[1] <= 'z')
+            line.data[1] = (char)(line.data[1] - 'a' + 'A');
         field_print_range(f, &line);
         if (f->unit)
             str_printf(&line, ", in %s", f->unit);

@@ -1,14 +1,14 @@
 /*
  * embedded.h - the files of configs/, carried inside the binary
  *
- * scripts/embed makes the table when lmtrain is built. A file of the same name on disk is asked first
- * by those who read them (job_read for models, commands for jobs).
+ * scripts/embed makes the table when lmtrain is built. A file of the same name on disk is asked
+ * first by those who read them (job_read for models, commands for jobs).
  */
 #ifndef CONFIG_EMBEDDED_H
 #define CONFIG_EMBEDDED_H
 
 struct embedded_file {
-    const char *path;           /* "configs/models/gpt2.yaml" */
+    const char *path; /* "configs/models/gpt2.yaml" */
     const char *text;
 };
 

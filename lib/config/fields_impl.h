@@ -2,8 +2,8 @@
  * fields_impl.h - the table of a job's fields, and the reading and writing of one value
  *
  * A row says all that is known about a field. To add a field: a member in struct job, a row in
- * fields.c, and if it depends on others a check in check.c. Parsing, printing, explaining, the man page
- * and the JSON Schema follow from the row.
+ * fields.c, and if it depends on others a check in check.c. Parsing, printing, explaining, the man
+ * page and the JSON Schema follow from the row.
  */
 #ifndef CONFIG_FIELDS_IMPL_H
 #define CONFIG_FIELDS_IMPL_H
@@ -15,16 +15,16 @@
 #include "config/mistakes_impl.h"
 
 enum field_type {
-    FIELD_INT,          /* int */
-    FIELD_I64,          /* int64_t */
-    FIELD_U64,          /* uint64_t, at most INT64_MAX */
-    FIELD_FLOAT,        /* double */
-    FIELD_BOOL,         /* int */
-    FIELD_TEXT,         /* const char * */
-    FIELD_CHOICE,       /* an enum */
-    FIELD_WORD,         /* const char *, one of choices */
-    FIELD_NAME,         /* char[128] */
-    FIELD_DATASETS,     /* data.train: a path, or a list of paths and {path, weight} */
+    FIELD_INT,      /* int */
+    FIELD_I64,      /* int64_t */
+    FIELD_U64,      /* uint64_t, at most INT64_MAX */
+    FIELD_FLOAT,    /* double */
+    FIELD_BOOL,     /* int */
+    FIELD_TEXT,     /* const char * */
+    FIELD_CHOICE,   /* an enum */
+    FIELD_WORD,     /* const char *, one of choices */
+    FIELD_NAME,     /* char[128] */
+    FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 
 struct choice {
@@ -33,18 +33,18 @@ struct choice {
 };
 
 struct field {
-    const char *key;            /* "train.steps"; the fields of a group stand together */
+    const char *key; /* "train.steps"; the fields of a group stand together */
     enum field_type type;
-    size_t offset;              /* in struct job */
-    const char *initial;        /* default as YAML; NULL: must be given; "": none */
-    double min, max;            /* numbers */
-    int above_min;              /* min itself is out of range */
-    const char *unit;           /* or NULL */
-    const char *help;           /* a sentence without a full stop */
+    size_t offset;                /* in struct job */
+    const char *initial;          /* default as YAML; NULL: must be given; "": none */
+    double min, max;              /* numbers */
+    int above_min;                /* min itself is out of range */
+    const char *unit;             /* or NULL */
+    const char *help;             /* a sentence without a full stop */
     const struct choice *choices; /* ended by word NULL */
-    const char *word;           /* "auto", if that may stand for a number */
-    int word_value;             /* what is stored for the word */
-    size_t given_offset;        /* an int that is 1 if the value is given and not auto; 0: none */
+    const char *word;             /* "auto", if that may stand for a number */
+    int word_value;               /* what is stored for the word */
+    size_t given_offset;          /* an int that is 1 if the value is given and not auto; 0: none */
 };
 
 extern const struct field job_fields[];

@@ -25,82 +25,82 @@ enum pipeline_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
-    const char *path;       /* prefix of .bin/.idx */
-    double weight;          /* > 0, not normalised */
+    const char *path; /* prefix of .bin/.idx */
+    double weight;    /* > 0, not normalised */
 };
 
 struct job {
-    const char *source;     /* the job file's name, for messages */
+    const char *source; /* the job file's name, for messages */
     struct model_spec model;
 
     struct {
         struct job_dataset *train;
         int n_train;
-        const char *tokenizer;      /* folder, or NULL */
+        const char *tokenizer; /* folder, or NULL */
         int seq_len;
     } data;
 
     struct {
         int64_t steps;
-        int global_batch;           /* sequences a step, over all ranks */
-        int micro_batch;            /* sequences */
-        enum dtype dtype;           /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
-        enum dtype gradient_dtype;  /* of accumulators; DTYPE_F32 */
+        int global_batch;          /* sequences a step, over all ranks */
+        int micro_batch;           /* sequences */
+        enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
+        enum dtype gradient_dtype; /* of accumulators; DTYPE_F32 */
         uint64_t seed;
-        int log_every;              /* steps */
-        int max_skipped;            /* non-finite steps in a row before giving up */
-        double hang_seconds;        /* a rank without progress for so long is reported */
-        double hang_abort_seconds;  /* and for so long ends the job; 0 never */
+        int log_every;             /* steps */
+        int max_skipped;           /* non-finite steps in a row before giving up */
+        double hang_seconds;       /* a rank without progress for so long is reported */
+        double hang_abort_seconds; /* and for so long ends the job; 0 never */
     } train;
 
     struct {
-        int64_t every_steps;        /* 0: only at the end if there is data for it */
-        const char *data;           /* prefix, or NULL */
-        double split;               /* share of train's samples held out; 0 none */
-        int batches;                /* global batches at most; 0 all */
-        int patience;               /* early_stop.patience: evaluations without a better loss; 0 off */
+        int64_t every_steps; /* 0: only at the end if there is data for it */
+        const char *data;    /* prefix, or NULL */
+        double split;        /* share of train's samples held out; 0 none */
+        int batches;         /* global batches at most; 0 all */
+        int patience;        /* early_stop.patience: evaluations without a better loss; 0 off */
     } eval;
 
     struct {
-        const char *name;           /* "adamw" */
+        const char *name; /* "adamw" */
         double lr, min_lr;
         enum lr_schedule_kind schedule;
-        int64_t warmup_steps, decay_steps;  /* decay_steps: wsd's last part; 0: a fifth of steps */
+        int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
         double beta1, beta2, eps, weight_decay;
-        double clip;                /* of the global gradient norm; 0 off */
+        double clip; /* of the global gradient norm; 0 off */
     } optimizer;
 
-    int ranks;                      /* 0 auto */
-    int threads;                    /* of each rank; 0 auto: its share of the cores */
+    int ranks;   /* 0 auto */
+    int threads; /* of each rank; 0 auto: its share of the cores */
 
     struct {
-        int tp, pp, dp, cp, ep;     /* dp 0: auto, until job_resolve */
-        int dp_given;               /* else by the number of ranks */
+        int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
+        int dp_given;           /* else by the number of ranks */
         int zero;
         enum gradient_sum gradient_sum;
-        int gradient_sum_given;     /* else by zero: late for 0 and 1, early for 2 and 3 */
+        int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
         enum pipeline_schedule schedule;
         int sequence_parallel;
-        int bucket_mb;              /* MiB of gradients that are reduced together */
+        int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;
 
     enum recompute_mode recompute;
 
     struct {
-        int64_t every_steps;        /* 0: only at the end */
-        int keep;                   /* newest checkpoints kept; 0 all */
+        int64_t every_steps; /* 0: only at the end */
+        int keep;            /* newest checkpoints kept; 0 all */
     } checkpoint;
 
-    const char *output;             /* run folder */
-    int poison;                     /* debug.poison: values become NaN at their death */
+    const char *output; /* run folder */
+    int poison;         /* debug.poison: values become NaN at their death */
 
     /* Derived by job_resolve. */
     int world_size;
     int n_micro_batches;
-    const char **notes;             /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
+    const char **notes; /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
     int n_notes;
-    int n_read_notes;               /* the first of them: written by job_read */
+    int n_read_notes; /* the first of them: written by job_read */
 };
 
 /*
@@ -119,16 +119,17 @@ int job_read_text(struct job *job, const char *text, size_t n_bytes, const char 
                   struct err *err);
 
 /*
- * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse what
- * job_check_built refuses. Returns 0, or -1 and ERR_CONFIG: the product of the degrees differs,
- * global_batch does not divide, .... May be called again with another world_size.
+ * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse
+ * what job_check_built refuses. Returns 0, or -1 and ERR_CONFIG: the product of the degrees
+ * differs, global_batch does not divide, .... May be called again with another world_size.
  */
 int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err);
 
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
 
-/* 0, or -1 and ERR_CONFIG naming every value of the job that this lmtrain reads but cannot run yet. */
+/* 0, or -1 and ERR_CONFIG naming every value of the job that this lmtrain reads but cannot run yet.
+ */
 int job_check_built(const struct job *job, struct err *err);
 
 /* The whole job as YAML that reads back to the same job, model inline. */
@@ -141,8 +142,8 @@ void job_print_json(const struct job *job, struct str *out);
 void job_schema(struct str *out);
 
 /*
- * Name, type, range, default, unit and help of one field, or of all below a group, or of all for "".
- * Returns 0, or -1 and ERR_CONFIG naming the nearest field.
+ * Name, type, range, default, unit and help of one field, or of all below a group, or of all for
+ * "". Returns 0, or -1 and ERR_CONFIG naming the nearest field.
  */
 int job_explain(const char *key, struct str *out, struct err *err);
 

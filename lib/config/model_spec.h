@@ -1,9 +1,9 @@
 /*
  * model_spec.h - the shape of a decoder, and nothing about how it is run
  *
- * One struct covers LLaMA (RMSNorm, rotary positions, SwiGLU, grouped KV heads, no biases) and GPT-2
- * (LayerNorm, learned positions, GELU, biases, dropout). A family is a set of these fields, not code.
- * It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
+ * One struct covers LLaMA (RMSNorm, rotary positions, SwiGLU, grouped KV heads, no biases) and
+ * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout). A family is a set of these fields,
+ * not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
  */
 #ifndef CONFIG_MODEL_SPEC_H
 #define CONFIG_MODEL_SPEC_H
@@ -20,38 +20,40 @@ struct model_spec {
     int hidden_size;
     int n_layers;
     int n_heads;
-    int n_kv_heads;             /* divides n_heads */
-    int head_dim;               /* hidden_size / n_heads unless given */
+    int n_kv_heads; /* divides n_heads */
+    int head_dim;   /* hidden_size / n_heads unless given */
     int ffn_size;
-    int max_seq_len;            /* learned positions: rows of their table; rope: a promise of quality */
+    int max_seq_len; /* learned positions: rows of their table; rope: a promise of quality */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;
     double rope_theta;
     enum activation_kind activation;
-    int bias;                   /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
-    int tied_embeddings;        /* the head uses the embedding's table: 0 or 1 */
-    double dropout;             /* after the embedding and on both residual branches */
-    double attention_dropout;   /* on attention probabilities */
-    double init_std;            /* residual projections: divided by sqrt(2 n_layers) */
+    int bias;                 /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
+    int tied_embeddings;      /* the head uses the embedding's table: 0 or 1 */
+    double dropout;           /* after the embedding and on both residual branches */
+    double attention_dropout; /* on attention probabilities */
+    double init_std;          /* residual projections: divided by sqrt(2 n_layers) */
 };
 
 /* Parameters in all; a tied table counts once. */
 int64_t model_spec_n_parameters(const struct model_spec *spec);
 
-/* Parameters that multiply activations (MFU's N_matmul): linears and the head, no embedding, norm, bias. */
+/* Parameters that multiply activations (MFU's N_matmul): linears and the head, no embedding, norm,
+ * bias. */
 int64_t model_spec_n_matmul_parameters(const struct model_spec *spec);
 
 /*
- * Model FLOPs of training on one token at a sequence length: 6 N_matmul + 6 L d T, d = n_heads head_dim
- * (causal attention counted once; design.md §10). No recomputation in it.
+ * Model FLOPs of training on one token at a sequence length: 6 N_matmul + 6 L d T, d = n_heads
+ * head_dim (causal attention counted once; design.md §10). No recomputation in it.
  */
 double model_spec_flops_per_token(const struct model_spec *spec, int seq_len);
 
 /*
- * FLOPs of training on one token as Megatron-LM's papers count them (Narayanan et al., SC 2021, eq. 3):
- * attention over the whole square, the forward of the layers once more under full recomputation. For a
- * GPT of feed-forward 4h this is 96 l h^2 (1 + s/6h + V/16lh), or 72 l h^2 (1 + s/6h + V/12lh) without.
+ * FLOPs of training on one token as Megatron-LM's papers count them (Narayanan et al., SC 2021, eq.
+ * 3): attention over the whole square, the forward of the layers once more under full
+ * recomputation. For a GPT of feed-forward 4h this is 96 l h^2 (1 + s/6h + V/16lh), or 72 l h^2 (1
+ * + s/6h + V/12lh) without.
  */
 double model_spec_megatron_flops_per_token(const struct model_spec *spec, int seq_len,
                                            int full_recompute);

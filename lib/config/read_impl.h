@@ -13,14 +13,15 @@ struct job_reader {
     struct job *job;
     struct arena *arena;
     struct mistakes mistakes;
-    const struct yaml_node **given;     /* by index in job_fields: the node it came from, or NULL */
-    int model_failed;                   /* said so already: its missing fields are no news */
+    const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
+    int model_failed;               /* said so already: its missing fields are no news */
 };
 
 /* The node that a field was given by, or NULL. The key must be a field's. */
 const struct yaml_node *reader_given(const struct job_reader *reader, const char *key);
 
-/* Read a map of fields whose keys begin with prefix ("" or "model"); "model" itself only in a job. */
+/* Read a map of fields whose keys begin with prefix ("" or "model"); "model" itself only in a job.
+ */
 void reader_take_map(struct job_reader *reader, const struct yaml_node *map, const char *prefix);
 
 /* The value of the key model: a name, a HF folder, or a map of fields with an optional from. */
@@ -35,7 +36,8 @@ int hf_config_read(struct job_reader *reader, const struct yaml_node *node, cons
 /* The same from the file's text; path (it must live on) names it in messages. */
 int hf_config_take(struct job_reader *reader, const char *path, const char *text, size_t n_bytes);
 
-/* Fill the fields that follow from others, with a note each, then hold fields against each other. */
+/* Fill the fields that follow from others, with a note each, then hold fields against each other.
+ */
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 

@@ -8,9 +8,9 @@
 #include "config/mistakes_impl.h"
 
 /*
- * Put "a.b=VALUE" into the tree, in place of what stands there. Where a.b's group is a scalar it becomes
- * a map: a model's name stays as model.from, so that --set model.n_layers=2 varies it. Mistakes are put
- * down under "--set a.b". Returns 0 or -1.
+ * Put "a.b=VALUE" into the tree, in place of what stands there. Where a.b's group is a scalar it
+ * becomes a map: a model's name stays as model.from, so that --set model.n_layers=2 varies it.
+ * Mistakes are put down under "--set a.b". Returns 0 or -1.
  */
 int tree_override(struct yaml_node *root, const char *override, struct mistakes *mistakes);
 

@@ -5,35 +5,37 @@
 
 #include <unistd.h>
 
+/* A job that gives every field. */
+static const char whole[] =
+    "model: llama-100m\n"
+    "data:\n"
+    "  train: [data/a, {path: data/b, weight: 2.5}]\n"
+    "  tokenizer: data/tok\n"
+    "  seq_len: 1024\n"
+    "train: {steps: 2_000, global_batch: 64, micro_batch: 8, dtype: fp32, seed: 7, log_every: "
+    "5,\n"
+    "        max_skipped: 3, hang_seconds: 30, hang_abort_seconds: 0, gradient_dtype: fp32}\n"
+    "eval: {every_steps: 200, split: 0.01, batches: 4, early_stop: {patience: 5}}\n"
+    "optimizer: {name: adamw, lr: 3.0e-4, min_lr: 0, schedule: wsd, warmup_steps: 100,\n"
+    "            decay_steps: 300, beta1: 0.8, beta2: 0.99, eps: 1e-6, weight_decay: 0, clip: "
+    "0}\n"
+    "ranks: 4\n"
+    "threads: 3\n"
+    "parallel: {tp: 2, pp: 2, dp: auto, cp: 1, ep: 1, zero: 1, schedule: 1f1b,\n"
+    "           sequence_parallel: false, gradient_sum: early, reductions: fast, bucket_mb: "
+    "8}\n"
+    "recompute: selective\n"
+    "checkpoint: {every_steps: 200, keep: 0}\n"
+    "output: runs/x\n"
+    "debug: {poison: true}\n";
+
 static void test_whole_job(void **state)
 {
-    static const char text[] =
-        "model: llama-100m\n"
-        "data:\n"
-        "  train: [data/a, {path: data/b, weight: 2.5}]\n"
-        "  tokenizer: data/tok\n"
-        "  seq_len: 1024\n"
-        "train: {steps: 2_000, global_batch: 64, micro_batch: 8, dtype: fp32, seed: 7, log_every: "
-        "5,\n"
-        "        max_skipped: 3, hang_seconds: 30, hang_abort_seconds: 0, gradient_dtype: fp32}\n"
-        "eval: {every_steps: 200, split: 0.01, batches: 4, early_stop: {patience: 5}}\n"
-        "optimizer: {name: adamw, lr: 3.0e-4, min_lr: 0, schedule: wsd, warmup_steps: 100,\n"
-        "            decay_steps: 300, beta1: 0.8, beta2: 0.99, eps: 1e-6, weight_decay: 0, clip: "
-        "0}\n"
-        "ranks: 4\n"
-        "threads: 3\n"
-        "parallel: {tp: 2, pp: 2, dp: auto, cp: 1, ep: 1, zero: 1, schedule: 1f1b,\n"
-        "           sequence_parallel: false, gradient_sum: early, reductions: fast, bucket_mb: "
-        "8}\n"
-        "recompute: selective\n"
-        "checkpoint: {every_steps: 200, keep: 0}\n"
-        "output: runs/x\n"
-        "debug: {poison: true}\n";
     struct arena arena = { 0 };
     struct job j;
 
     (void)state;
-    must_read(&j, text, &arena);
+    must_read(&j, whole, &arena);
     assert_string_equal(j.model.name, "llama-100m");
     assert_int_equal(j.model.n_layers, 12);
     assert_int_equal(j.model.n_kv_heads, 4);
@@ -58,6 +60,16 @@ static void test_whole_job(void **state)
     assert_null(j.eval.data);
     assert_int_equal(j.eval.batches, 4);
     assert_int_equal(j.eval.patience, 5);
+    arena_release(&arena);
+}
+
+static void test_whole_job_further(void **state)
+{
+    struct arena arena = { 0 };
+    struct job j;
+
+    (void)state;
+    must_read(&j, whole, &arena);
     assert_string_equal(j.optimizer.name, "adamw");
     assert_true(j.optimizer.lr == 3e-4 && j.optimizer.min_lr == 0 && j.optimizer.eps == 1e-6);
     assert_int_equal(j.optimizer.schedule, LR_WSD);
@@ -480,10 +492,15 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_job),   cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_all_mistakes_in_order),
-        cmocka_unit_test(test_overrides),   cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_whole_job),
+        cmocka_unit_test(test_whole_job_further),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,232 @@
+/*
+ * hf_config_test.c - config.json of both spellings, and all that is refused by name
+ */
+#include "fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+struct folder {
+    char path[64];
+};
+
+static void folder_make(struct folder *f)
+{
+    snprintf(f->path, sizeof f->path, "/tmp/hf_config_test.XXXXXX");
+    assert_non_null(mkdtemp(f->path));
+}
+
+static void folder_remove(const struct folder *f)
+{
+    struct err err;
+
+    assert_int_equal(file_remove_tree(f->path, &err), 0);
+}
+
+/* Read a job whose model is the folder with this config.json. */
+static int read_config(const struct folder *f, const char *text, struct job *job,
+                       struct arena *arena, struct err *err)
+{
+    const char *job_text =
+        arena_printf(arena, "model: %s/\ndata: {train: a}\ntrain: {steps: 1}\n", f->path);
+
+    assert_int_equal(
+        file_write(arena_printf(arena, "%s/config.json", f->path), text, strlen(text), err), 0);
+    return read_job(job, job_text, arena, err);
+}
+
+#define LLAMA_SHAPE \
+    "\"vocab_size\": 32000, \"hidden_size\": 768, \"num_hidden_layers\": 12, " \
+    "\"num_attention_heads\": 12, \"intermediate_size\": 2048, \"max_position_embeddings\": " \
+    "4096, " \
+    "\"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-06, \"initializer_range\": 0.01"
+#define LLAMA "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", " LLAMA_SHAPE
+#define GPT2 \
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 50257, \"n_embd\": 768, \"n_layer\": 12, " \
+    "\"n_head\": 12, \"n_positions\": 1024, \"layer_norm_epsilon\": 1e-05, " \
+    "\"activation_function\": \"gelu_new\", \"resid_pdrop\": 0.1, \"attn_pdrop\": 0.2"
+
+static void test_llama(void **state)
+{
+    static const char *const spellings[] = {
+        /* transformers 4 */
+        LLAMA ", \"num_key_value_heads\": 4, \"rope_theta\": 500000.0, \"rope_scaling\": null, "
+              "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"head_dim\": 64}",
+        /* transformers 5 */
+        LLAMA
+        ", \"num_key_value_heads\": 4, \"rope_parameters\": {\"rope_theta\": 500000.0, "
+        "\"rope_type\": \"default\"}, \"tie_word_embeddings\": true, \"dtype\": \"bfloat16\", "
+        "\"head_dim\": null}",
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    for (int i = 0; i < 2; i++) {
+        if (read_config(&f, spellings[i], &j, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_string_equal(j.model.name, f.path + 5);
+        assert_int_equal(model_spec_n_parameters(&j.model), 100092672);
+        assert_int_equal(j.model.n_kv_heads, 4);
+        assert_int_equal(j.model.head_dim, 64);
+        assert_int_equal(j.model.max_seq_len, 4096);
+        assert_true(j.model.rope_theta == 500000.0);
+        assert_true(j.model.norm_eps == 1e-6 && j.model.init_std == 0.01);
+        assert_int_equal(j.model.norm, NORM_RMS);
+        assert_int_equal(j.model.position, POSITION_ROPE);
+        assert_int_equal(j.model.activation, ACTIVATION_SWIGLU);
+        assert_false(j.model.bias);
+    }
+    /* What transformers takes for absent keys. */
+    if (read_config(&f, LLAMA "}", &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(j.model.n_kv_heads, 12);
+    assert_int_equal(j.model.head_dim, 64);
+    assert_false(j.model.tied_embeddings);
+    assert_true(j.model.rope_theta == 10000.0);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+static void test_gpt2(void **state)
+{
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    if (read_config(&f, GPT2 ", \"n_inner\": null}", &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model_spec_n_parameters(&j.model), 124439808);
+    assert_int_equal(j.model.norm, NORM_LAYER);
+    assert_int_equal(j.model.position, POSITION_LEARNED);
+    assert_int_equal(j.model.activation, ACTIVATION_GELU);
+    assert_true(j.model.bias && j.model.tied_embeddings);
+    assert_true(j.model.dropout == 0.1 && j.model.attention_dropout == 0.2);
+    if (read_config(&f, GPT2 ", \"n_inner\": 1000}", &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(j.model.ffn_size, 1000);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+static void test_refusals(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "config.json: not valid JSON" },
+        { "{\"model_type\": ", "not valid JSON" },
+        { "[]", "not a JSON object" },
+        { "{}", "model_type is missing (hint: llama or gpt2)" },
+        { "{\"model_type\": 3}", "model_type is missing" },
+        { "{\"model_type\": \"qwen2\"}",
+          "model_type is qwen2, not built yet (hint: llama or gpt2)" },
+        { "{\"model_type\": \"llama\"}", "hidden_size is missing" },
+        { LLAMA ", \"head_dim\": [64]}", "head_dim is a list or an object" },
+        { LLAMA ", \"num_key_value_heads\": 0}",
+          "model.n_kv_heads is 0, not a whole number from 1" },
+        { LLAMA ", \"num_key_value_heads\": 2.5}", "model.n_kv_heads is 2.5, not a whole number" },
+        { LLAMA ", \"num_key_value_heads\": \"4\"}",
+          "model.n_kv_heads is \"4\", not a whole number" },
+        { LLAMA ", \"num_key_value_heads\": 1e999}", "model.n_kv_heads is infinite, not a whole" },
+        { LLAMA ", \"num_key_value_heads\": 5}",
+          "model.n_kv_heads is 5, does not divide n_heads 12" },
+        { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+          "rope scaling linear is not built yet" },
+        { LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
+          "rope scaling llama3 is not built yet" },
+        { LLAMA ", \"rope_scaling\": {\"factor\": 8}}", "rope_scaling without a type" },
+        { LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}}",
+          "rope scaling yarn is not built yet" },
+        { LLAMA ", \"rope_theta\": [1]}", "rope_theta is not a number" },
+        { LLAMA ", \"rope_theta\": 0}", "model.rope_theta is 0, not a number above 0" },
+        { LLAMA ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+          "partial_rotary_factor" },
+        { LLAMA ", \"attention_bias\": true}", "attention_bias without mlp_bias" },
+        { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
+          "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
+        { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
+        { GPT2 ", \"scale_attn_weights\": false}", "attention is scaled otherwise" },
+        { GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "attention is scaled otherwise" },
+        { GPT2 ", \"add_cross_attention\": true}", "add_cross_attention" },
+        { GPT2 ", \"n_inner\": -4}", "model.ffn_size is -4" },
+        { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
+          "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err err = { 0 };
+        struct job j;
+
+        if (!read_config(&f, rows[i][0], &j, &arena, &err))
+            fail_msg("no mistake in %s", rows[i][0]);
+        if (!strstr(err.text, rows[i][1]))
+            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], err.text, rows[i][1]);
+        assert_int_equal(err.code, ERR_CONFIG);
+    }
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+/* A file in ./configs/models is asked before the one in the binary. */
+static void test_disk_wins(void **state)
+{
+    static const char text[] =
+        "vocab_size: 11\nhidden_size: 8\nn_layers: 1\nn_heads: 1\nffn_size: 8\n";
+    static const char wrong[] = "vocab_size: 11\nhiden_size: 8\n";
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+    char *here = getcwd(NULL, 0);
+
+    (void)state;
+    folder_make(&f);
+    assert_int_equal(chdir(f.path), 0);
+    assert_int_equal(file_make_folders("configs/models", &err), 0);
+    must_read(&j, SMALL, &arena);
+    assert_int_equal(j.model.vocab_size, 256);
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", text, sizeof text - 1, &err), 0);
+    must_read(&j, SMALL, &arena);
+    assert_int_equal(j.model.vocab_size, 11);
+    assert_string_equal(j.model.name, "llama-tiny");
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", wrong, sizeof wrong - 1, &err),
+                     0);
+    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
+    assert_string_equal(err.text,
+                        "configs/models/llama-tiny.yaml:2:1: unknown key model.hiden_size "
+                        "(hint: model.hidden_size)");
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "[1]", 3, &err), 0);
+    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
+    assert_string_equal(err.text, "configs/models/llama-tiny.yaml:1:1: a model is a map of fields");
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "a: *b", 5, &err), 0);
+    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
+    assert_non_null(strstr(err.text, "configs/models/llama-tiny.yaml:1:4: alias *b"));
+    assert_int_equal(chdir(here), 0);
+    free(here);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_disk_wins),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
