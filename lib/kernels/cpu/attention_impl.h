@@ -36,6 +36,7 @@ CPU_INLINE void load_tile_as(float *tile, int64_t width, const struct piece *p, 
     for (int64_t r = 0; r < p->n_rows; r++) {
         const void *row = cpu_row(p->tensor, p->row + r);
 
+        INDEPENDENT_TURNS
         for (int64_t i = 0; i < p->n_cols; i++)
             tile[r * width + i] = act_get(row, p->col + i, bf16) * scale;
         for (int64_t i = p->n_cols; i < width; i++)

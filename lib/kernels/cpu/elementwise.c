@@ -34,6 +34,7 @@ CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct 
     const void *gu = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
         float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
 
@@ -48,6 +49,7 @@ CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const st
     const void *dy = cpu_row(&op->in[0], row), *gu = cpu_row(&op->in[1], row);
     void *dgu = cpu_row(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
         float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
         float g = act_get(dy, i, bf16), s = vec_sigmoid(gate);
@@ -63,6 +65,7 @@ CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct re
     const void *x = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
         act_put(y, i, gelu_of(act_get(x, i, bf16)), bf16);
 }
@@ -73,6 +76,7 @@ CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const stru
     const void *dy = cpu_row(&op->in[0], row), *x = cpu_row(&op->in[1], row);
     void *dx = cpu_row(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
         act_put(dx, i, act_get(dy, i, bf16) * gelu_slope(act_get(x, i, bf16)), bf16);
 }
@@ -83,6 +87,7 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
     const void *b = cpu_row(&op->in[1], row);
     float *y = float_row_mut(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
         y[i] = a[i] + act_get(b, i, bf16);
 }
@@ -94,6 +99,7 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
     const void *x = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
 
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
         act_put(y, i, act_get(x, i, !bf16), bf16);
 }
@@ -105,6 +111,7 @@ CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const str
     float *y = float_row_mut(&op->out[0], row);
 
     (void)bf16;
+    INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
         y[i] += x[i];
 }
