@@ -2,7 +2,7 @@
  * plan.c - lmtrain plan: what a job takes, before anything is allocated
  */
 #include <cjson/cJSON.h>
-#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cmd.h"
@@ -54,6 +54,20 @@ static double tokens_per_step(const struct job *job)
     return (double)job->train.global_batch * job->data.seq_len;
 }
 
+/* FLOPs with the prefix that fits: "4.51 EFLOP". */
+static const char *flops_text(char *buffer, size_t size, double flops)
+{
+    static const char *const units[] = { "", "k", "M", "G", "T", "P", "E", "Z", "Y" };
+    int unit = 0;
+
+    while (flops >= 1000 && unit < 8) {
+        flops /= 1000;
+        unit++;
+    }
+    snprintf(buffer, size, "%.3g %sFLOP", flops, units[unit]);
+    return buffer;
+}
+
 static void print_flops(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
@@ -64,14 +78,17 @@ static void print_flops(const struct plan *plan, struct str *out)
                                                           job->recompute == RECOMPUTE_FULL) *
                       tokens;
     struct report_table table;
+    char text[32];
 
     report_table_init(&table, "lrl");
-    report_table_heading(&table, "FLOPs a step\tEFLOP\tcounted as");
-    report_table_row(&table, "executed\t%.4g\tevery op of the program, all ranks", own * 1e-18);
-    report_table_row(&table, "model\t%.4g\t6 N_matmul + 6 L d T a token: what MFU counts",
-                     model * 1e-18);
-    report_table_row(&table, "Megatron's\t%.4g\tits paper's formula, %s recomputation",
-                     megatron * 1e-18, job->recompute == RECOMPUTE_FULL ? "full" : "no");
+    report_table_heading(&table, "work of a step\tamount\tcounted as");
+    report_table_row(&table, "executed\t%s\tevery op of the program, all ranks",
+                     flops_text(text, sizeof text, own));
+    report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T a token: what MFU counts",
+                     flops_text(text, sizeof text, model));
+    report_table_row(&table, "Megatron's\t%s\tits paper's formula, %s recomputation",
+                     flops_text(text, sizeof text, megatron),
+                     job->recompute == RECOMPUTE_FULL ? "full" : "no");
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
