@@ -1,9 +1,9 @@
 /*
  * cmd.h - the commands of lmtrain
  *
- * To add a command: 1. cmd/lmtrain/NAME.c with cmd_NAME, its table of options and nothing that a module
- * of lib/ should do; 2. a line below; 3. a line in the table of main.c; 4. man/lmtrain-NAME.1, whose
- * OPTIONS test/cmd/man_test.c holds against `lmtrain NAME -h`.
+ * To add a command: 1. cmd/lmtrain/NAME.c with cmd_NAME, its table of options and nothing that a
+ * module of lib/ should do; 2. a line below; 3. a line in the table of main.c; 4.
+ * man/lmtrain-NAME.1, whose OPTIONS test/cli/man.sh holds against `lmtrain NAME -h`.
  *
  * A command gets its own name as argv[0] and returns its exit status (design.md §9). Results go to
  * stdout, everything else to stderr.
@@ -23,8 +23,8 @@ int cmd_plan(int argc, char **argv);
 int cmd_pretrain(int argc, char **argv);
 
 /*
- * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help went
- * to stdout or the mistake to stderr.
+ * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help
+ * went to stdout or the mistake to stderr.
  */
 int cmd_parse(const struct options *options, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena);
