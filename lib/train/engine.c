@@ -28,7 +28,7 @@ static int drop_comm(void *argument, struct err *err)
 static int open_comm(struct engine *engine, struct err *err)
 {
     if (engine->rank.world_size == 1)
-        return 0;
+        return comm_self_create(&engine->comm, err);
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
         return -1;
@@ -64,8 +64,10 @@ void engine_close(struct engine *engine)
 {
     struct err ignored;
 
-    if (engine->comm)
+    if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
+    else
+        comm_destroy(engine->comm);
     worker_destroy(engine->worker);
     kernels_destroy(engine->kernels);
     pool_destroy(engine->pool);

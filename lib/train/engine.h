@@ -14,8 +14,8 @@ struct engine {
     struct pool *pool;
     struct kernels *kernels;
     const char *isa_note;       /* "" or what instruction set is missing */
-    struct worker *worker;      /* NULL alone */
-    struct comm *comm;          /* likewise */
+    struct comm *comm;          /* itself alone, else MPI */
+    struct worker *worker;      /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };
 
 /*

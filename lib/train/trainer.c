@@ -88,14 +88,14 @@ int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
 {
     struct world_request request = { .trainer = t, .value = value };
 
-    return t->world ? trainer_call(t, agree_largest, &request, err) : 0;
+    return trainer_call(t, agree_largest, &request, err);
 }
 
 static int must_be_equal(struct trainer *t, const char *what, uint64_t value, struct err *err)
 {
     struct world_request request = { .trainer = t, .what = what, .equal = value };
 
-    return t->world ? trainer_call(t, agree_equal, &request, err) : 0;
+    return trainer_call(t, agree_equal, &request, err);
 }
 
 /* ---- making it ---- */
@@ -218,16 +218,14 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
 {
     struct trainer *t = calloc(1, sizeof *t);
     struct world_request world = { .trainer = t };
-    int status = 0;
 
     if (!t)
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
-    t->world_size = options->comm ? comm_world_size(options->comm) : 1;
-    t->world_rank = options->comm ? comm_world_rank(options->comm) : 0;
-    if (t->world_size > 1)
-        status = trainer_call(t, make_world, &world, err);
+    t->world_size = comm_world_size(options->comm);
+    t->world_rank = comm_world_rank(options->comm);
+    int status = trainer_call(t, make_world, &world, err);
     if (!status)
         status = settle(t, compile(t, err) < 0 ? -1 : check_memory(t, err), err);
     if (!status) {

@@ -17,8 +17,8 @@ struct trainer_options {
     const struct job *job;          /* resolved; outlives the trainer */
     struct pool *pool;
     struct kernels *kernels;
-    struct comm *comm;              /* NULL alone */
-    struct worker *worker;          /* likewise */
+    struct comm *comm;
+    struct worker *worker;          /* the thread that uses comm; NULL: the caller's own */
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan over this is refused; 0: never */
 };

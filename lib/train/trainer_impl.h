@@ -13,7 +13,7 @@ struct trainer {
     const struct job *job;
     struct program program;
     struct run *run;
-    struct comm_group *world;       /* all ranks, for agreements; NULL alone */
+    struct comm_group *world;       /* all ranks, for agreements */
     int world_rank, world_size, dp_rank;
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
@@ -39,7 +39,7 @@ int trainer_open_data(struct trainer *trainer, struct err *err);
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);
 
-/* Run fn on the comm thread, or here when alone. */
+/* Run fn where comm is used: on the worker, or here if there is none. */
 int trainer_call(struct trainer *trainer, worker_fn fn, void *argument, struct err *err);
 
 #endif

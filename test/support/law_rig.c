@@ -175,6 +175,8 @@ static void *live(void *argument)
 
     if (!status)
         status = kernels_cpu_create(&kernels, pool, NULL, &r->err);
+    if (!status && !r->hub)
+        status = comm_self_create(&request.comm, &r->err);
     if (!status && r->hub) {
         status = worker_create(&worker, -1, &r->err);
         if (!status)
@@ -187,10 +189,11 @@ static void *live(void *argument)
                                        .worker = worker };
     if (!status)
         status = make_and_train(r, &options, &r->err);
-    if (request.comm) {
-        struct err ignored;
+    struct err ignored;
+    if (worker && request.comm)
         worker_call(worker, leave_hub, request.comm, &ignored);
-    }
+    else
+        comm_destroy(request.comm);
     worker_destroy(worker);
     kernels_destroy(kernels);
     pool_destroy(pool);
