@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/str.h"
+#include "data/indexed_impl.h"
 
 #define MAGIC "MMIDIDX\0" /* and the literal's own 0: nine bytes */
 #define MAGIC_BYTES 9
@@ -153,6 +154,15 @@ static int check_documents(const struct indexed *indexed, struct err *err)
     return 0;
 }
 
+int indexed_check(struct indexed *indexed, struct err *err)
+{
+    const unsigned char *lengths = NULL;
+
+    if (check_header(indexed, &lengths, err) < 0 || check_sequences(indexed, lengths, err) < 0)
+        return -1;
+    return check_documents(indexed, err);
+}
+
 static int map_beside(struct file_map *map, const char *prefix, const char *suffix, struct err *err)
 {
     struct str path = { 0 };
@@ -168,7 +178,6 @@ static int map_beside(struct file_map *map, const char *prefix, const char *suff
 int indexed_open(struct indexed *out, const char *prefix, struct err *err)
 {
     struct indexed indexed = { .prefix = strdup(prefix) };
-    const unsigned char *lengths = NULL;
 
     if (!indexed.prefix)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", prefix);
@@ -176,9 +185,7 @@ int indexed_open(struct indexed *out, const char *prefix, struct err *err)
         goto fail;
     if (map_beside(&indexed.bin, prefix, ".bin", err) < 0)
         goto fail;
-    if (check_header(&indexed, &lengths, err) < 0)
-        goto fail;
-    if (check_sequences(&indexed, lengths, err) < 0 || check_documents(&indexed, err) < 0)
+    if (indexed_check(&indexed, err) < 0)
         goto fail;
     *out = indexed;
     return 0;

@@ -1,0 +1,172 @@
+/*
+ * corpus_test.c - files in, documents out, bad lines by name
+ */
+#include "fixture.h"
+
+#include "data/census.h"
+#include "data/corpus.h"
+
+static const char *folder;
+static struct tokenizer *tokenizer;
+
+static int set_up(void **state)
+{
+    struct err err = { 0 };
+
+    (void)state;
+    folder = fixture_folder();
+    return tokenizer_open(&tokenizer, "data/kjv-tokenizer", &err);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    tokenizer_close(tokenizer);
+    fixture_remove(folder);
+    return 0;
+}
+
+static char *write_input(const char *name, const char *text)
+{
+    char *path = fixture_path(folder, name);
+    struct err err = { 0 };
+
+    assert_int_equal(file_write(path, text, strlen(text), &err), 0);
+    return path;
+}
+
+static void count_call(void *context, const struct corpus_counts *counts)
+{
+    assert_int_equal(++*(int *)context, counts->n_documents);
+}
+
+/* The text of document d, without its last token if that ends the text. */
+static void expect_document(const struct indexed *indexed, int64_t d, const char *text, int ended)
+{
+    int64_t start = indexed_document_start(indexed, d);
+    int64_t n = indexed_document_start(indexed, d + 1) - start;
+    struct str decoded = { 0 };
+    struct err err = { 0 };
+    int32_t ids[256];
+
+    assert_in_range(n, 1, 256);
+    assert_int_equal(indexed_read(indexed, start, n, 4096, ids, &err), 0);
+    assert_int_equal(ids[n - 1] == 0, ended);
+    tokenizer_decode(tokenizer, ids, n - ended, &decoded);
+    assert_string_equal(str_text(&decoded), text);
+    str_release(&decoded);
+}
+
+static void test_text_and_jsonl(void **state)
+{
+    char *text = write_input("one.txt", "In the beginning\n");
+    char *jsonl = write_input("two.jsonl", "{\"body\": \"God created\", \"text\": \"no\"}\n\n"
+                                           "{\"body\": \"\"}\n{\"body\": \"the \\u0068eaven\"}");
+    char *empty = write_input("empty.txt", ""), *prefix = fixture_path(folder, "mixed");
+    const char *inputs[] = { text, jsonl, empty };
+    struct corpus_counts counts;
+    struct indexed indexed;
+    struct census census;
+    struct err err = { 0 };
+
+    (void)state;
+    for (int ended = 0; ended < 2; ended++) {
+        int n_calls = 0;
+        struct corpus_options options = { .inputs = inputs,
+                                          .n_inputs = 3,
+                                          .column = "body",
+                                          .prefix = prefix,
+                                          .end_of_text = ended ? 0 : -1,
+                                          .progress = count_call,
+                                          .context = &n_calls };
+
+        if (corpus_tokenize(tokenizer, &options, &counts, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(n_calls, 3);
+        assert_int_equal(counts.n_inputs, 3);
+        assert_int_equal(counts.n_documents, 3);
+        assert_int_equal(counts.n_empty, 2);
+        assert_int_equal(counts.n_bytes, 17 + 11 + 10);
+        assert_int_equal(indexed_open(&indexed, prefix, &err), 0);
+        assert_int_equal(indexed.n_tokens, counts.n_tokens);
+        assert_int_equal(indexed.type, INDEXED_U16);
+        expect_document(&indexed, 0, "In the beginning\n", ended);
+        expect_document(&indexed, 1, "God created", ended);
+        expect_document(&indexed, 2, "the heaven", ended);
+        assert_int_equal(census_take(&census, &indexed, 4096, 0, &err), 0);
+        assert_int_equal(census.n_ended, ended ? 3 : 0);
+        indexed_close(&indexed);
+    }
+    free(text);
+    free(jsonl);
+    free(empty);
+    free(prefix);
+}
+
+static void expect_error(const char *path, enum corpus_format format, const char *text)
+{
+    char *prefix = fixture_path(folder, "failed"),
+         *partial = fixture_path(folder, "failed.bin.partial");
+    char *bin = fixture_path(folder, "failed.bin");
+    struct corpus_options options = { .inputs = &path,
+                                      .n_inputs = 1,
+                                      .column = "text",
+                                      .prefix = prefix,
+                                      .end_of_text = 0,
+                                      .format = format };
+    struct corpus_counts counts;
+    struct err err = { 0 };
+
+    assert_int_equal(corpus_tokenize(tokenizer, &options, &counts, &err), -1);
+    assert_int_equal(err.code, ERR_DATA);
+    if (!strstr(err.text, text))
+        fail_msg("'%s' does not say '%s'", err.text, text);
+    assert_false(file_exists(partial));
+    assert_false(file_exists(bin));
+    free(prefix);
+    free(partial);
+    free(bin);
+}
+
+static void test_errors(void **state)
+{
+    char *bad_line = write_input("bad.jsonl", "{\"text\": \"a\"}\n\n{\"text\": 1}\n");
+    char *bad_text = write_input("bad.txt", "abc\xff");
+    char *bad_json_text = write_input("utf8.jsonl", "{\"text\": \"a\xff\"}\n");
+
+    (void)state;
+    expect_error(bad_line, CORPUS_AUTO, "bad.jsonl:3: field 'text' is no string");
+    expect_error(bad_text, CORPUS_AUTO, "bad.txt: byte 3 (0xff) is no UTF-8");
+    expect_error(bad_text, CORPUS_JSONL, "bad.txt:1: no object");
+    expect_error(bad_json_text, CORPUS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is no UTF-8");
+    expect_error("/nonexistent.jsonl", CORPUS_AUTO, "/nonexistent.jsonl");
+    expect_error("/nonexistent.txt", CORPUS_AUTO, "/nonexistent.txt");
+    free(bad_line);
+    free(bad_text);
+    free(bad_json_text);
+}
+
+static void test_unwritable(void **state)
+{
+    const char *input = "data/kjv-tokenizer/tokenizer.json";
+    struct corpus_options options = {
+        .inputs = &input, .n_inputs = 1, .column = "text", .prefix = "/dev/null/x", .end_of_text = 0
+    };
+    struct corpus_counts counts;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(corpus_tokenize(tokenizer, &options, &counts, &err), -1);
+    assert_int_equal(err.code, ERR_FAILED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_and_jsonl),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_unwritable),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
