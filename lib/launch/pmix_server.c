@@ -12,7 +12,6 @@
 
 #include <pmix.h>
 #include <pmix_server.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +19,6 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { STOP_SECONDS = 1 };
 
 struct rank_state {
     _Atomic int connected, finalized, aborted; /* aborted: its call is queued or was taken */
@@ -216,7 +213,10 @@ int launch_server_start(struct launch_server **server, const char *folder, int n
     struct timespec now;
 
     CHECK(made);
-    CHECK(!atomic_load(&the_server));
+    if (atomic_load(&the_server)) {
+        free(made);
+        return err_set(err, ERR_FAILED, "this process has been a PMIx server before");
+    }
     made->n_ranks = n_ranks;
     made->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (made->wake_fd < 0) {
@@ -232,11 +232,9 @@ int launch_server_start(struct launch_server **server, const char *folder, int n
         free(made);
         return pmix_failed(err, "PMIx_server_init", status);
     }
-    atomic_store(&the_server, made);
-    if (register_job(made, err) || register_ranks(made, err)) {
-        launch_server_stop(made);
+    atomic_store(&the_server, made); /* for good: upcalls may come as long as the process lives */
+    if (register_job(made, err) || register_ranks(made, err))
         return -1;
-    }
     *server = made;
     return 0;
 }
@@ -286,31 +284,4 @@ int launch_server_finalized(const struct launch_server *server, int rank)
 void launch_server_rank_died(struct launch_server *server)
 {
     atomic_store(&server->somebody_died, 1);
-}
-
-/* On a thread of its own, so that it can be left behind. */
-static void *stop_library(void *unused)
-{
-    PMIx_server_finalize();
-    return unused;
-}
-
-void launch_server_stop(struct launch_server *server)
-{
-    struct timespec deadline;
-    pthread_t thread;
-
-    if (!server)
-        return;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += STOP_SECONDS;
-    if (pthread_create(&thread, NULL, stop_library, NULL))
-        return;
-    if (pthread_timedjoin_np(thread, NULL, &deadline)) {
-        pthread_detach(thread); /* its upcalls may still come: server stays */
-        return;
-    }
-    atomic_store(&the_server, NULL);
-    close(server->wake_fd);
-    free(server);
 }

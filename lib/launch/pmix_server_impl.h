@@ -42,7 +42,4 @@ int launch_server_finalized(const struct launch_server *server, int rank);
 /* A rank has died: fences fail from now on. */
 void launch_server_rank_died(struct launch_server *server);
 
-/* Stop serving; waits at most a second for the library. */
-void launch_server_stop(struct launch_server *server);
-
 #endif

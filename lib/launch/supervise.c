@@ -29,7 +29,7 @@
 #include "launch/pmix_server_impl.h"
 
 static const double kill_after_seconds = 0.3;
-static const double peer_grace_seconds = 0.1;
+static const double peer_grace_seconds = 0.25;
 static const double look_seconds = 0.25;
 
 /* How much a failure tells: less is replaced by more as long as nobody has been ended by us. */
@@ -427,7 +427,6 @@ static void finish(struct job *job)
     if (job->output)
         output_read(job->output, -1);
     output_destroy(job->output);
-    launch_server_stop(job->server);
     progress_page_close(job->page, job->options->n_ranks);
     if (job->folder[0])
         file_remove_tree(job->folder, &ignored);

@@ -24,7 +24,8 @@ struct supervise_options {
  * Returns the job's exit status: 0; the first failing rank's own status; 5 when it was killed by a
  * signal or made no progress, 134 when it was SIGABRT (a bug, CHECK); 1 when it exited 0 without
  * launch_leave; 75 when all saved and asked to be requeued. -1 with err set if the ranks could not
- * be started. Call it from the main thread: its death is what ends the ranks.
+ * be started. Call it from the main thread, whose death is what ends the ranks, and once a process:
+ * PMIx's server cannot be ended and begun anew.
  */
 int supervise(const struct supervise_options *options, struct err *err);
 

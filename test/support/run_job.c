@@ -62,9 +62,9 @@ static void supervise_and_exit(const struct job_plan *plan, const char *folder)
     int status = supervise(&options, &err);
     if (status < 0) {
         fprintf(stderr, "supervise failed: %s\n", err.text);
-        fflush(stderr);
+        status = 100;
     }
-    _exit(status < 0 ? 100 : status);
+    exit(status); /* not _exit: as main() would, with the PMIx library still at work */
 }
 
 static char *read_output(const char *folder, const char *name)
@@ -89,6 +89,7 @@ void run_job(const struct job_plan *plan, struct job_result *result)
     snprintf(result->folder, sizeof result->folder, "%.40s/lmtrain-test-XXXXXX",
              temporary ? temporary : "/tmp");
     CHECK(mkdtemp(result->folder));
+    fflush(NULL);
     result->supervisor = fork();
     CHECK(result->supervisor >= 0);
     if (!result->supervisor)
