@@ -1,9 +1,10 @@
 /*
  * catalogue.c - the rows of the catalogue
  *
- * One row per kind and two tables in the order of enum op_kind: what everybody may ask (names, flags) and
- * what the checks need (dimensions, dtypes). A new kind goes into the enum, into both tables, into
- * op_flops and op_bytes (cost.c) where it is no plain sum, and into op_spread (spread.c).
+ * One row per kind and two tables in the order of enum op_kind: what everybody may ask (names,
+ * flags) and what the checks need (dimensions, dtypes). A new kind goes into the enum, into both
+ * tables, into op_flops and op_bytes (cost.c) where it is no plain sum, and into op_spread
+ * (spread.c).
  */
 #include <string.h>
 

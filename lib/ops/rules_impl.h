@@ -10,21 +10,39 @@
 #include "ops/ops.h"
 
 enum dim {
-    DIM_T,          /* tokens; a multiple of seq_len where that is given */
-    DIM_D, DIM_K, DIM_N, DIM_V, DIM_R, DIM_F, DIM_ANY_ROWS,
-    DIM_ONE, DIM_SCALARS,                                       /* constants */
-    DIM_C, DIM_H, DIM_E, DIM_HE, DIM_GE,                        /* from the heads */
-    DIM_2F, DIM_SEQUENCES, DIM_CACHE, DIM_BLOCKS, DIM_SIZE_N,   /* from other dimensions */
-    DIM_FREE,                                                   /* anything, binds nothing */
+    DIM_T, /* tokens; a multiple of seq_len where that is given */
+    DIM_D,
+    DIM_K,
+    DIM_N,
+    DIM_V,
+    DIM_R,
+    DIM_F,
+    DIM_ANY_ROWS,
+    DIM_ONE,
+    DIM_SCALARS, /* constants */
+    DIM_C,
+    DIM_H,
+    DIM_E,
+    DIM_HE,
+    DIM_GE, /* from the heads */
+    DIM_2F,
+    DIM_SEQUENCES,
+    DIM_CACHE,
+    DIM_BLOCKS,
+    DIM_SIZE_N, /* from other dimensions */
+    DIM_FREE,   /* anything, binds nothing */
     N_DIMS
 };
 
 enum type_rule {
-    TYPE_F32, TYPE_F64, TYPE_I32, TYPE_I64,
-    TYPE_ACT,           /* fp32 or bf16, all such operands of one op alike */
-    TYPE_ACT_OR_F32,    /* the op's act, or fp32 */
-    TYPE_FLOAT,         /* fp32 or bf16, whatever the others are */
-    TYPE_MOVED,         /* what a collective carries: fp32, bf16 or fp64, alike on both sides */
+    TYPE_F32,
+    TYPE_F64,
+    TYPE_I32,
+    TYPE_I64,
+    TYPE_ACT,        /* fp32 or bf16, all such operands of one op alike */
+    TYPE_ACT_OR_F32, /* the op's act, or fp32 */
+    TYPE_FLOAT,      /* fp32 or bf16, whatever the others are */
+    TYPE_MOVED,      /* what a collective carries: fp32, bf16 or fp64, alike on both sides */
 };
 
 struct operand_rule {

@@ -19,7 +19,7 @@
 /* In front of a loop whose turns do not touch each other's memory, where the compiler can't see it.
  */
 #ifdef __clang__
-#define INDEPENDENT_TURNS 
+#define INDEPENDENT_TURNS
 #else
 #define INDEPENDENT_TURNS _Pragma("GCC ivdep")
 #endif
