@@ -7,16 +7,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cmd.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "cmd.h"
 #include "serve/decode.h"
 #include "serve/sample.h"
 #include "tokenizer/tokenizer.h"
 #include "train/engine.h"
 
-#define BATCH_MAX 8     /* prompts side by side */
+#define BATCH_MAX 8 /* prompts side by side */
 
 struct request {
     const char *model, *prompt, *prompts, *tokenizer;
@@ -38,9 +38,9 @@ struct generation {
 /* One prompt on its way. */
 struct text {
     const char *prompt;
-    struct token_list tokens;   /* prompt, then what was drawn */
+    struct token_list tokens; /* prompt, then what was drawn */
     int64_t n_prompt;
-    size_t n_shown;             /* bytes of the continuation that were printed */
+    size_t n_shown; /* bytes of the continuation that were printed */
     int done;
 };
 
@@ -262,82 +262,93 @@ static int run(struct request *q)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-int cmd_generate(int argc, char **argv)
+enum { N_OPTIONS = 10 };
+
+static void list_options(struct request *q, struct option *out)
 {
-    struct request q = { .max_new_tokens = 100,
-                         .seed = 1,
-                         .sampler = { .temperature = 0.8, .top_p = 0.95 } };
-    const struct option table[] = {
+    const struct option table[N_OPTIONS] = {
         { .name = "model",
           .kind = OPTION_TEXT,
-          .value = &q.model,
+          .value = &q->model,
           .argument = "DIR",
           .help = "a run, or a checkpoint" },
         { .name = "prompt",
           .kind = OPTION_TEXT,
-          .value = &q.prompt,
+          .value = &q->prompt,
           .argument = "TEXT",
           .help = "what to continue; the text streams as it comes" },
         { .name = "prompts",
           .kind = OPTION_TEXT,
-          .value = &q.prompts,
+          .value = &q->prompts,
           .argument = "FILE",
           .help = "continue each line of FILE" },
         { .name = "max-new-tokens",
           .kind = OPTION_INT,
-          .value = &q.max_new_tokens,
+          .value = &q->max_new_tokens,
           .argument = "N",
           .min = 1,
           .max = 1000000,
           .help = "stop after N tokens (100), or earlier at the end of the text" },
         { .name = "temperature",
           .kind = OPTION_FLOAT,
-          .value = &q.sampler.temperature,
+          .value = &q->sampler.temperature,
           .argument = "T",
           .max = 100,
           .help = "0.8; 0 takes the most likely token" },
         { .name = "top-k",
           .kind = OPTION_INT,
-          .value = &q.sampler.top_k,
+          .value = &q->sampler.top_k,
           .argument = "K",
           .max = 100000000,
           .help = "draw among the K most likely (0: all)" },
         { .name = "top-p",
           .kind = OPTION_FLOAT,
-          .value = &q.sampler.top_p,
+          .value = &q->sampler.top_p,
           .argument = "P",
           .min = 1e-6,
           .max = 1,
           .help = "and among the fewest that have probability P together (0.95)" },
         { .name = "seed",
           .kind = OPTION_I64,
-          .value = &q.seed,
+          .value = &q->seed,
           .argument = "N",
           .max = 9e15,
           .help = "of the draws (1): the same seed, the same text" },
         { .name = "tokenizer",
           .kind = OPTION_TEXT,
-          .value = &q.tokenizer,
+          .value = &q->tokenizer,
           .argument = "DIR",
           .help = "instead of the one the model's job names" },
         { .name = "threads",
           .kind = OPTION_INT,
-          .value = &q.threads,
+          .value = &q->threads,
           .argument = "N",
           .min = 1,
           .max = 1024,
           .help = "compute threads (all cores)" },
     };
+
+    memcpy(out, table, sizeof table);
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    struct request q = { .max_new_tokens = 100,
+                         .seed = 1,
+                         .sampler = { .temperature = 0.8, .top_p = 0.95 } };
+    struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain generate",
         .arguments = "--model DIR --prompt TEXT",
         .summary = "Continue a text with a trained model",
         .details = "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory.\n",
         .table = table,
-        .n_options = sizeof table / sizeof *table,
+        .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
+
+    list_options(&q, table);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (status < 0)

@@ -125,14 +125,13 @@ static void print_summary(const struct plan *plan, struct str *out)
                str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
     str_printf(out, "%d rank%s (dp %d), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
                job->world_size, job->world_size == 1 ? "" : "s", job->parallel.dp,
-               job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es",
-               job->train.micro_batch, job->data.seq_len, dtype_name(job->train.dtype),
+               job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch,
+               job->data.seq_len, dtype_name(job->train.dtype),
                job->recompute == RECOMPUTE_FULL        ? "full"
                : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
                                                        : "none");
     str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n",
-               plan->program.n_functions, n_ops,
-               plan->program.entries[ENTRY_STEP].n_actions);
+               plan->program.n_functions, n_ops, plan->program.entries[ENTRY_STEP].n_actions);
 }
 
 int cmd_plan_print(const struct job *job, struct str *out)
@@ -170,8 +169,8 @@ static void print_json(const struct plan *plan, struct str *out)
                             model_spec_flops_per_token(&job->model, job->data.seq_len) *
                                 tokens_per_step(job));
     cJSON_AddNumberToObject(json, "megatron_flops",
-                            model_spec_megatron_flops_per_token(
-                                &job->model, job->data.seq_len, job->recompute == RECOMPUTE_FULL) *
+                            model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
+                                                                job->recompute == RECOMPUTE_FULL) *
                                 tokens_per_step(job));
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd.h"
 #include "base/log.h"
+#include "cmd.h"
 #include "config/job.h"
 #include "launch/launch.h"
 #include "launch/supervise.h"

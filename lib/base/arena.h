@@ -2,8 +2,9 @@
  * arena.h - memory that is freed all at once
  *
  * An arena hands out zeroed host memory and takes it back in one go. It serves a lifetime (the
- * process, one compile, one file) and so there is no single free. It is for descriptions: names, lists,
- * tables. Tensors live in device segments sized by the plan. Not safe to share between threads.
+ * process, one compile, one file) and so there is no single free. It is for descriptions: names,
+ * lists, tables. Tensors live in device segments sized by the plan. Not safe to share between
+ * threads.
  */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H

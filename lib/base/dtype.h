@@ -8,7 +8,16 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, N_DTYPES };
+enum dtype {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_U8,
+    N_DTYPES
+};
 
 static inline size_t dtype_bytes(enum dtype dtype)
 {
@@ -20,8 +29,9 @@ static inline size_t dtype_bytes(enum dtype dtype)
 /* "fp32", "bf16", "fp16", "fp64", "i32", "i64", "u8": the names of jobs and printed programs. */
 static inline const char *dtype_name(enum dtype dtype)
 {
-    static const char *const names[N_DTYPES] = { "fp32", "bf16", "fp16", "fp64",
-                                                 "i32",  "i64",  "u8" };
+    static const char *const names[N_DTYPES] = {
+        "fp32", "bf16", "fp16", "fp64", "i32", "i64", "u8"
+    };
 
     return names[dtype];
 }

@@ -2,9 +2,9 @@
  * err.h - what went wrong in the world, and CHECK for what went wrong in us
  *
  * A function that can fail because of the world (files, jobs, data, peers, device memory) takes a
- * struct err as its last parameter and returns 0 or -1 (or a pointer or NULL). The error is set where
- * it arises and added to on the way up only by those who know more. It is a fixed buffer, so failing
- * never allocates. A broken invariant of ours is no error but a bug: CHECK.
+ * struct err as its last parameter and returns 0 or -1 (or a pointer or NULL). The error is set
+ * where it arises and added to on the way up only by those who know more. It is a fixed buffer, so
+ * failing never allocates. A broken invariant of ours is no error but a bug: CHECK.
  *
  * Messages are lower case without a full stop: the value, then what is allowed, then a hint:
  *     job.yaml:14: parallel.tp is 3, does not divide n_kv_heads 8 (hint: 1, 2, 4 or 8)
@@ -16,11 +16,11 @@
 enum err_code {
     ERR_NONE = 0,
     ERR_FAILED = 1,
-    ERR_CONFIG = 2,     /* usage or job file */
-    ERR_DATA = 3,       /* data or checkpoint unreadable */
-    ERR_DEVICE = 4,     /* device or memory */
-    ERR_PEER = 5,       /* another rank died */
-    ERR_REQUEUE = 75,   /* saved, asks to be started again */
+    ERR_CONFIG = 2,   /* usage or job file */
+    ERR_DATA = 3,     /* data or checkpoint unreadable */
+    ERR_DEVICE = 4,   /* device or memory */
+    ERR_PEER = 5,     /* another rank died */
+    ERR_REQUEUE = 75, /* saved, asks to be started again */
 };
 
 struct err {
@@ -44,7 +44,8 @@ void check_set_rank(int rank);
 
 void check_failed(const char *condition, const char *file, int line) __attribute__((noreturn));
 
-/* A bug if cond is false: prints place and rank, exits by abort (status 134). On in release builds. */
+/* A bug if cond is false: prints place and rank, exits by abort (status 134). On in release builds.
+ */
 #define CHECK(cond) \
     do { \
         if (__builtin_expect(!(cond), 0)) \

@@ -15,8 +15,8 @@
 
 #define PATH_BYTES 4096
 
-int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data, size_t *n_bytes,
-              struct err *err)
+int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
+              size_t *n_bytes, struct err *err)
 {
     struct stat stat_buffer;
     char *buffer = NULL;
@@ -161,7 +161,8 @@ int file_make_folders(const char *path, struct err *err)
     return 0;
 }
 
-static int remove_entry(const char *path, const struct stat *stat_buffer, int type, struct FTW *walk)
+static int remove_entry(const char *path, const struct stat *stat_buffer, int type,
+                        struct FTW *walk)
 {
     (void)stat_buffer;
     (void)type;

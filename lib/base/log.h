@@ -14,7 +14,8 @@ typedef void (*log_sink_fn)(void *context, enum log_level level, const char *lin
 /* sink NULL restores stderr. Call it while no other thread logs. */
 void log_set_sink(log_sink_fn sink, void *context);
 
-/* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn, error). */
+/* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn,
+ * error). */
 void log_set_level(enum log_level level);
 
 /* Whether a line of this level would be shown: to skip the work of making it. */

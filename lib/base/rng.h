@@ -1,10 +1,10 @@
 /*
  * rng.h - random numbers as a pure function of a key and a place
  *
- * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
- * No state: a number is named by its seed, its purpose and its place, so that it is the same on every
- * rank, thread and device, in every order of asking. Every purpose has its own entry below; two users
- * of one purpose must differ in place.
+ * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
+ * 2011). No state: a number is named by its seed, its purpose and its place, so that it is the same
+ * on every rank, thread and device, in every order of asking. Every purpose has its own entry
+ * below; two users of one purpose must differ in place.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
@@ -13,11 +13,11 @@
 #include <stdint.h>
 
 enum rng_purpose {
-    RNG_INIT = 1,       /* initial parameters: place = hash of the name, element */
-    RNG_DROPOUT,        /* place = sample, layer and op, position and column */
-    RNG_SHUFFLE,        /* data order */
-    RNG_SAMPLE,         /* generation: place = prompt, position */
-    RNG_ROUND,          /* stochastic rounding: place = hash of the name, element; update count */
+    RNG_INIT = 1, /* initial parameters: place = hash of the name, element */
+    RNG_DROPOUT,  /* place = sample, layer and op, position and column */
+    RNG_SHUFFLE,  /* data order */
+    RNG_SAMPLE,   /* generation: place = prompt, position */
+    RNG_ROUND,    /* stochastic rounding: place = hash of the name, element; update count */
     RNG_TEST,
 };
 
@@ -59,7 +59,8 @@ static inline float rng_uniform(uint32_t word)
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-/* Two words to a standard normal (Box and Muller), in double so that all libms agree after rounding. */
+/* Two words to a standard normal (Box and Muller), in double so that all libms agree after
+ * rounding. */
 static inline float rng_normal(uint32_t a, uint32_t b)
 {
     double radius = sqrt(-2.0 * log(((double)a + 0.5) * 0x1p-32));

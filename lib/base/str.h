@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A growing text on the heap; all zero is empty. data is always terminated once something was added. */
+/* A growing text on the heap; all zero is empty. data is always terminated once something was
+ * added. */
 struct str {
     char *data;
     size_t length;
@@ -36,18 +37,20 @@ const char *str_count(char *buffer, size_t size, int64_t n);
 int str_starts_with(const char *text, const char *prefix);
 int str_ends_with(const char *text, const char *suffix);
 
-/* Letters to change, drop, add or swap to make a into b (optimal string alignment); a and b up to 63. */
+/* Letters to change, drop, add or swap to make a into b (optimal string alignment); a and b up
+ * to 63. */
 int str_distance(const char *a, const char *b);
 
 /*
- * The name of names[n] nearest to wrong, or NULL if none is near enough to be meant (distance at most
- * a third of the length, or one a prefix of the other).
+ * The name of names[n] nearest to wrong, or NULL if none is near enough to be meant (distance at
+ * most a third of the length, or one a prefix of the other).
  */
 const char *str_nearest(const char *wrong, const char *const *names, int n);
 
 /*
- * The whole of text as a number. Returns 0, or -1 if text is not entirely one in range; *out is then
- * untouched. i64 takes an optional sign and 1_000_000; f64 what strtod takes, but no hex, inf or nan.
+ * The whole of text as a number. Returns 0, or -1 if text is not entirely one in range; *out is
+ * then untouched. i64 takes an optional sign and 1_000_000; f64 what strtod takes, but no hex, inf
+ * or nan.
  */
 int str_to_i64(const char *text, int64_t *out);
 int str_to_f64(const char *text, double *out);

@@ -1,8 +1,8 @@
 /*
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
- * tp varies fastest with the world rank, then cp, dp, pp (ep lies within dp and has size 1 for now), so
- * that the ranks that talk most are neighbours.
+ * tp varies fastest with the world rank, then cp, dp, pp (ep lies within dp and has size 1 for
+ * now), so that the ranks that talk most are neighbours.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H
@@ -23,8 +23,8 @@ int mesh_world_size(const struct mesh *mesh);
 int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis);
 
 /*
- * The ranks that differ from world_rank on this axis alone, in order of their coordinate, world_rank
- * included: ranks[size[axis]].
+ * The ranks that differ from world_rank on this axis alone, in order of their coordinate,
+ * world_rank included: ranks[size[axis]].
  */
 void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks);
 

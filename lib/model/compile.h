@@ -1,7 +1,8 @@
 /*
  * compile.h - from a model and the way it is to be run to a placed, verified program
  *
- * The one place that says in which order the passes run. Pure; `plan` and `run` compile the same program.
+ * The one place that says in which order the passes run. Pure; `plan` and `run` compile the same
+ * program.
  */
 #ifndef MODEL_COMPILE_H
 #define MODEL_COMPILE_H
@@ -24,8 +25,9 @@ struct compile_train {
 };
 
 /*
- * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks). *program is initialised
- * here and belongs to the caller, also on failure. Returns 0, or -1 with verify's error.
+ * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks). *program is
+ * initialised here and belongs to the caller, also on failure. Returns 0, or -1 with verify's
+ * error.
  */
 int compile_train(struct program *program, const struct compile_train *options, struct err *err);
 
@@ -44,17 +46,17 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
 struct compile_generate {
     const struct model_spec *model;
     enum dtype dtype;
-    int n_sequences;            /* decoded side by side */
-    int prefill_len;            /* prompt tokens of each sequence that one PREFILL takes, padded */
-    int cache_len;              /* positions a sequence can have in all */
+    int n_sequences; /* decoded side by side */
+    int prefill_len; /* prompt tokens of each sequence that one PREFILL takes, padded */
+    int cache_len;   /* positions a sequence can have in all */
     program_scratch_fn scratch;
     void *scratch_context;
 };
 
 /*
- * Entries: PREFILL (n_sequences * prefill_len rows) and DECODE (one row a sequence), sharing weights and
- * KV cache. Inputs of each entry are its first rows of ports.tokens and ports.positions; a position < 0
- * is padding. ports.last_rows says whose logits are wanted.
+ * Entries: PREFILL (n_sequences * prefill_len rows) and DECODE (one row a sequence), sharing
+ * weights and KV cache. Inputs of each entry are its first rows of ports.tokens and
+ * ports.positions; a position < 0 is padding. ports.last_rows says whose logits are wanted.
  */
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err);

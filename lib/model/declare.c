@@ -1,8 +1,8 @@
 /*
  * declare.c - a model's parameters, inputs and constants
  *
- * Initial values are GPT-2's: normal with init_std, the projections that write to the residual stream with
- * init_std / sqrt(2 n_layers), norms 1, biases 0.
+ * Initial values are GPT-2's: normal with init_std, the projections that write to the residual
+ * stream with init_std / sqrt(2 n_layers), norms 1, biases 0.
  */
 #include <math.h>
 #include <stdio.h>
@@ -98,6 +98,6 @@ void model_declare(struct model_builder *b)
         p->ports.samples = input(b, "samples", b->n_sequences, DTYPE_I64);
     }
     if (s->position == POSITION_ROPE)
-        p->ports.rope_table = program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions,
-                                           s->head_dim, DTYPE_F32);
+        p->ports.rope_table =
+            program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions, s->head_dim, DTYPE_F32);
 }

@@ -1,8 +1,8 @@
 /*
  * model.c - the decoder, op by op
  *
- * The residual stream and its gradient are fp32; everything between a norm and the next residual add is in
- * the run's dtype. Each layer's input is marked as a boundary for full recomputation.
+ * The residual stream and its gradient are fp32; everything between a norm and the next residual
+ * add is in the run's dtype. Each layer's input is marked as a boundary for full recomputation.
  */
 #include "model/model.h"
 
@@ -103,14 +103,13 @@ static int dropout(const struct emitter *e, int x, enum dropout_place place)
     if (p <= 0)
         return x;
     int y = value(e, cols_of(e, x), dtype_of(e, x));
-    emit(e, (struct op){
-                .kind = OP_DROPOUT,
-                .attributes = { .p = p,
-                                .seed = e->b->seed,
-                                .place = dropout_place(e, place),
-                                .seq_len = e->b->seq_len },
-                .in = { x, e->b->program->ports.samples },
-                .out = { y } });
+    emit(e, (struct op){ .kind = OP_DROPOUT,
+                         .attributes = { .p = p,
+                                         .seed = e->b->seed,
+                                         .place = dropout_place(e, place),
+                                         .seq_len = e->b->seq_len },
+                         .in = { x, e->b->program->ports.samples },
+                         .out = { y } });
     return y;
 }
 
@@ -167,11 +166,11 @@ static int self_attention(const struct emitter *e, int qkv)
 
     if (b->spec->position == POSITION_ROPE) {
         int turned = value(e, cols_of(e, qkv), b->dtype);
-        emit(e, (struct op){ .kind = OP_ROPE,
-                             .attributes = attributes,
-                             .in = { qkv, b->program->ports.positions,
-                                     b->program->ports.rope_table },
-                             .out = { turned } });
+        emit(e,
+             (struct op){ .kind = OP_ROPE,
+                          .attributes = attributes,
+                          .in = { qkv, b->program->ports.positions, b->program->ports.rope_table },
+                          .out = { turned } });
         qkv = turned;
     }
     if (b->cache_len)
@@ -198,8 +197,7 @@ static int feed_forward(const struct emitter *e, int x)
                       layer_weight(e, gated ? "gate_up.bias" : "up.bias"));
     int y = value(e, s->ffn_size, e->b->dtype);
 
-    emit(e, (struct op){
-                .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
+    emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
     return linear(e, y, layer_weight(e, "down.weight"), layer_weight(e, "down.bias"));
 }
 
@@ -229,10 +227,9 @@ static int embedding(const struct emitter *e)
                          .out = { x } });
     if (e->b->spec->position == POSITION_LEARNED) {
         int sum = value(e, hidden, DTYPE_F32);
-        emit(e, (struct op){
-                    .kind = OP_EMBED,
-                    .in = { ports->positions, parameter_weight(e, "position.weight"), x },
-                    .out = { sum } });
+        emit(e, (struct op){ .kind = OP_EMBED,
+                             .in = { ports->positions, parameter_weight(e, "position.weight"), x },
+                             .out = { sum } });
         x = sum;
     }
     return dropout(e, x, PLACE_EMBEDDING);
@@ -289,15 +286,14 @@ static void logits_end(const struct emitter *e, int x)
         p->ports.logits =
             program_cell(p, ROLE_SCALAR, "logits", n, e->b->spec->vocab_size, DTYPE_F32);
     }
+    emit(e,
+         (struct op){ .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
     emit(e, (struct op){
-                .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
-    emit(e, (struct op){ .kind = OP_LINEAR,
-                         .in = { rows, head_weight(e) },
-                         .out = { p->ports.logits } });
+                .kind = OP_LINEAR, .in = { rows, head_weight(e) }, .out = { p->ports.logits } });
 }
 
-void model_forward(struct model_builder *builder, int function, enum model_end end,
-                   int *seed_value, int *seed_gradient)
+void model_forward(struct model_builder *builder, int function, enum model_end end, int *seed_value,
+                   int *seed_gradient)
 {
     struct emitter e = { .b = builder,
                          .function = function,

@@ -1,8 +1,8 @@
 /*
  * model.h - a model's forward as ops
  *
- * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of three ends:
- * loss with its input gradient (training), loss alone (evaluation), or logits of chosen rows
+ * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of three
+ * ends: loss with its input gradient (training), loss alone (evaluation), or logits of chosen rows
  * (generation). The parameters are declared once, by model_declare, under their global names:
  *
  *     embedding.weight [V x d]            position.weight [P x d]          (learned positions)
@@ -24,13 +24,13 @@ enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS };
 struct model_builder {
     struct program *program;
     const struct model_spec *spec;
-    enum dtype dtype;           /* of activations and 2-D weights */
-    int n_sequences, seq_len;   /* of a micro-batch: rows = n_sequences * seq_len */
-    int cache_len;              /* > 0: attention over a cache of so many positions (generation) */
-    int dropout;                /* 0: off whatever the spec says */
-    int max_positions;          /* rows of the rope table */
+    enum dtype dtype;         /* of activations and 2-D weights */
+    int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len */
+    int cache_len;            /* > 0: attention over a cache of so many positions (generation) */
+    int dropout;              /* 0: off whatever the spec says */
+    int max_positions;        /* rows of the rope table */
     uint64_t seed;
-    int parameters_begin;       /* by model_declare: index of the first parameter */
+    int parameters_begin; /* by model_declare: index of the first parameter */
 };
 
 /* Declare parameters, inputs and constants; sets the program's ports for them. */
@@ -41,7 +41,7 @@ void model_declare(struct model_builder *builder);
  * *seed_value, *seed_gradient say where differentiate begins; else they may be NULL. With trainable
  * parameters the head's accumulator is made here, as the use that comes first in backward order.
  */
-void model_forward(struct model_builder *builder, int function, enum model_end end,
-                   int *seed_value, int *seed_gradient);
+void model_forward(struct model_builder *builder, int function, enum model_end end, int *seed_value,
+                   int *seed_gradient);
 
 #endif

@@ -1,78 +1,71 @@
 /*
  * ops.h - the catalogue: what a step program is made of
  *
- * About forty kinds of transformer size. A kind's row (catalogue.c) says its operands, which of them are
- * optional, accumulated or updated in place, and holds its rules of shape, spread and cost; everything
- * that must know an op's nature (differentiate, verify, plan, print, kernels' front door) reads it here.
- * Pure: no memory is touched, no device known.
+ * About forty kinds of transformer size. A kind's row (catalogue.c) says its operands, which of
+ * them are optional, accumulated or updated in place, and holds its rules of shape, spread and
+ * cost; everything that must know an op's nature (differentiate, verify, plan, print, kernels'
+ * front door) reads it here. Pure: no memory is touched, no device known.
  *
- * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the other),
- * d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv heads, e head_dim,
- * c = (h + 2 g) e. "act" is the run's dtype (fp32 or bf16). Residual stream, its gradient, 1-D parameters,
- * gradient accumulators, masters and optimizer states are fp32.
+ * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
+ * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
+ * heads, e head_dim, c = (h + 2 g) e. "act" is the run's dtype (fp32 or bf16). Residual stream, its
+ * gradient, 1-D parameters, gradient accumulators, masters and optimizer states are fp32.
  *
- * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution is
- * complete before its one fp32 add (fp64 for loss), and `first` comes with the call (design.md §5).
+ * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
+ * is complete before its one fp32 add (fp64 for loss), and `first` comes with the call (design.md
+ * §5).
  * "~" marks an operand updated in place. "?" marks an optional one.
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32         -> x[T x d] fp32
- *                       x = base + table[index]; an index < 0 adds nothing
- *   embed_dw            dx[T x d] fp32, index[T x 1]                                  -> dtable[R x d] +=
- *                       rows added in token order
- *   rmsnorm             x[T x d] fp32, w[1 x d] fp32                    -> y[T x d] act, rstd[T x 1] fp32
- *                       Zhang & Sennrich 2019, eq. 4; eps inside the root
- *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32     -> dx[T x d] fp32, dw[1 x d] +=
- *                       dx = add + the norm's own
- *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32                -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add?                      -> dx, dw +=, db? +=
- *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w              -> y, rstd, sum[T x d] fp32
- *                       sum = x + delta; bit-equal to add, then rmsnorm
- *   add_layernorm       x, delta, w, b?                                 -> y, mean, rstd, sum
- *   linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32      -> y[T x n] act or fp32   (y = x w' + b)
- *   linear_dx           dy[T x n] act, w[n x k] act                     -> dx[T x k] act
- *   linear_dw           dy[T x n] act, x[T x k] act                     -> dw[n x k] +=, db?[1 x n] +=
- *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32        -> out[T x c] act
- *                       rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
- *                       table row p: cos of e/2 angles p theta^(-2i/e), then their sines
- *   rope_grad           dout[T x c], position, table                    -> dqkv[T x c]
- *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64
- *                                                                       -> out[T x he] act, lse[T x h] fp32
- *                       causal within each sequence of seq_len rows; head i reads kv head i / (h/g);
- *                       scores scaled by `scale`; never stored; lse = log sum exp of scaled scores;
- *                       dropout on probabilities where p > 0
- *   attention_grad      dout[T x he], qkv, out, lse, sample?            -> dqkv[T x c] act
- *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x ge] act
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32         -> x[T x d]
+ * fp32 x = base + table[index]; an index < 0 adds nothing embed_dw            dx[T x d] fp32,
+ * index[T x 1]                                  -> dtable[R x d] += rows added in token order
+ *   rmsnorm             x[T x d] fp32, w[1 x d] fp32                    -> y[T x d] act, rstd[T x
+ * 1] fp32 Zhang & Sennrich 2019, eq. 4; eps inside the root rmsnorm_grad        dy[T x d] act, x,
+ * w, rstd, add?[T x d] fp32     -> dx[T x d] fp32, dw[1 x d] += dx = add + the norm's own layernorm
+ * x[T x d] fp32, w, b?[1 x d] fp32                -> y act, mean[T x 1], rstd[T x 1] layernorm_grad
+ * dy, x, w, mean, rstd, add?                      -> dx, dw +=, db? += add_rmsnorm         x[T x d]
+ * fp32, delta[T x d] act, w              -> y, rstd, sum[T x d] fp32 sum = x + delta; bit-equal to
+ * add, then rmsnorm add_layernorm       x, delta, w, b?                                 -> y, mean,
+ * rstd, sum linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32      -> y[T x n] act or
+ * fp32   (y = x w' + b) linear_dx           dy[T x n] act, w[n x k] act                     -> dx[T
+ * x k] act linear_dw           dy[T x n] act, x[T x k] act                     -> dw[n x k] +=,
+ * db?[1 x n] += rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> out[T
+ * x c] act rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v. table row p: cos
+ * of e/2 angles p theta^(-2i/e), then their sines rope_grad           dout[T x c], position, table
+ * -> dqkv[T x c] attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1]
+ * i64
+ *                                                                       -> out[T x he] act, lse[T x
+ * h] fp32 causal within each sequence of seq_len rows; head i reads kv head i / (h/g); scores
+ * scaled by `scale`; never stored; lse = log sum exp of scaled scores; dropout on probabilities
+ * where p > 0 attention_grad      dout[T x he], qkv, out, lse, sample?            -> dqkv[T x c]
+ * act attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
+ * ge] act
  *                                                                       -> out[T x he] act
- *                       rows s * seq_len + i belong to sequence s, whose cache is rows s L .. of keys, values;
- *                       writes k, v of each row at its position, then row attends 0..position;
- *                       a position < 0 is no token: nothing is written, out is 0
- *   swiglu              gu[T x 2f] act (gate | up)                      -> y[T x f] act     y = silu(gate) up
- *   swiglu_grad         dy[T x f], gu                                   -> dgu[T x 2f]
- *   gelu                x[T x f] act                                    -> y[T x f]   tanh form, Hendrycks & Gimpel 2016
- *   gelu_grad           dy, x                                           -> dx
- *   dropout             x[T x d], sample[S x 1] i64                     -> y[T x d], y's dtype = x's
- *                       kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample, `place`, element)
- *   dropout_grad        dy, sample                                      -> dx
- *   add                 a[T x d] fp32, b[T x d] act or fp32             -> y[T x d] fp32
- *   cast                x[T x d]                                        -> y[T x d] of another dtype
- *   select_rows         x[T x d] act, index[S x 1] i32                  -> y[S x d] act
- *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
+ *                       rows s * seq_len + i belong to sequence s, whose cache is rows s L .. of
+ * keys, values; writes k, v of each row at its position, then row attends 0..position; a position <
+ * 0 is no token: nothing is written, out is 0 swiglu              gu[T x 2f] act (gate | up) -> y[T
+ * x f] act     y = silu(gate) up swiglu_grad         dy[T x f], gu -> dgu[T x 2f] gelu x[T x f] act
+ * -> y[T x f]   tanh form, Hendrycks & Gimpel 2016 gelu_grad           dy, x -> dx dropout x[T x
+ * d], sample[S x 1] i64                     -> y[T x d], y's dtype = x's kept / (1 - p) where
+ * uniform >= p; uniform keyed by (seed, sample, `place`, element) dropout_grad        dy, sample ->
+ * dx add                 a[T x d] fp32, b[T x d] act or fp32             -> y[T x d] fp32 cast x[T
+ * x d]                                        -> y[T x d] of another dtype select_rows         x[T
+ * x d] act, index[S x 1] i32                  -> y[S x d] act head_cross_entropy  x[T x d] act, w[V
+ * x d] act, target[T x 1] i32, scale[1 x 1] fp32
  *                                      -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
- *                       loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and dw are of
- *                       scale * that sum; `chunk` tokens at a time, so the logits never exist whole
- *   head_loss           x, w, target                                    -> loss[1 x 1] fp64 +=
- *   accumulate          x[r x c] fp32                                   -> y[r x c] fp32 +=
- *   all_gather          shard[1 x n]                                    -> full[1 x n size]     over `axis`
- *   reduce_scatter      full[1 x n size]                                -> shard[1 x n]         over `axis`, tree sum
- *   all_reduce_scalar   x[1 x n] fp64                                   -> y[1 x n] fp64        over `axis`, tree sum
- *   sumsq               x[r x c] fp32                                   -> sums[1 x blocks] fp64
- *                       fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
- *   gradient_norm       sums[1 x N] fp64                    -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
- *                       norm = sqrt(sum in order); factor = clip > 0 and norm > clip ? clip / norm : 1;
- *                       skip = norm is not finite
- *   adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
- *                       master~[r x c] fp32, m~, v~                     -> weight?[r x c] act (the rounded master)
- *                       Loshchilov & Hutter 2019, algorithm 2; nothing changes where skip is set
+ *                       loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and dw
+ * are of scale * that sum; `chunk` tokens at a time, so the logits never exist whole head_loss x,
+ * w, target                                    -> loss[1 x 1] fp64 += accumulate          x[r x c]
+ * fp32                                   -> y[r x c] fp32 += all_gather          shard[1 x n] ->
+ * full[1 x n size]     over `axis` reduce_scatter      full[1 x n size] -> shard[1 x n] over
+ * `axis`, tree sum all_reduce_scalar   x[1 x n] fp64                                   -> y[1 x n]
+ * fp64        over `axis`, tree sum sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64 fp64
+ * sum of squares of each OPS_NORM_BLOCK elements, in order gradient_norm       sums[1 x N] fp64 ->
+ * norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32 norm = sqrt(sum in order); factor = clip >
+ * 0 and norm > clip ? clip / norm : 1; skip = norm is not finite adamw               gradient[r x
+ * c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip, master~[r x c] fp32, m~, v~ -> weight?[r
+ * x c] act (the rounded master) Loshchilov & Hutter 2019, algorithm 2; nothing changes where skip
+ * is set
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -84,24 +77,46 @@
 
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
-#define OPS_NORM_BLOCK 4096     /* elements of one fp64 partial sum of the gradient norm */
+#define OPS_NORM_BLOCK 4096 /* elements of one fp64 partial sum of the gradient norm */
 
 /* The run-time scalars that the host writes before a step's update. */
-enum ops_scalar { SCALAR_LR, SCALAR_BIAS1, SCALAR_BIAS2, OPS_N_SCALARS };   /* 1 - beta^t each */
+enum ops_scalar { SCALAR_LR, SCALAR_BIAS1, SCALAR_BIAS2, OPS_N_SCALARS }; /* 1 - beta^t each */
 
 enum op_kind {
-    OP_EMBED, OP_EMBED_DW,
-    OP_RMSNORM, OP_RMSNORM_GRAD, OP_LAYERNORM, OP_LAYERNORM_GRAD, OP_ADD_RMSNORM, OP_ADD_LAYERNORM,
-    OP_LINEAR, OP_LINEAR_DX, OP_LINEAR_DW,
-    OP_ROPE, OP_ROPE_GRAD,
-    OP_ATTENTION, OP_ATTENTION_GRAD, OP_ATTENTION_CACHED,
-    OP_SWIGLU, OP_SWIGLU_GRAD, OP_GELU, OP_GELU_GRAD,
-    OP_DROPOUT, OP_DROPOUT_GRAD,
-    OP_ADD, OP_CAST, OP_SELECT_ROWS,
-    OP_HEAD_CROSS_ENTROPY, OP_HEAD_LOSS,
+    OP_EMBED,
+    OP_EMBED_DW,
+    OP_RMSNORM,
+    OP_RMSNORM_GRAD,
+    OP_LAYERNORM,
+    OP_LAYERNORM_GRAD,
+    OP_ADD_RMSNORM,
+    OP_ADD_LAYERNORM,
+    OP_LINEAR,
+    OP_LINEAR_DX,
+    OP_LINEAR_DW,
+    OP_ROPE,
+    OP_ROPE_GRAD,
+    OP_ATTENTION,
+    OP_ATTENTION_GRAD,
+    OP_ATTENTION_CACHED,
+    OP_SWIGLU,
+    OP_SWIGLU_GRAD,
+    OP_GELU,
+    OP_GELU_GRAD,
+    OP_DROPOUT,
+    OP_DROPOUT_GRAD,
+    OP_ADD,
+    OP_CAST,
+    OP_SELECT_ROWS,
+    OP_HEAD_CROSS_ENTROPY,
+    OP_HEAD_LOSS,
     OP_ACCUMULATE,
-    OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE_SCALAR,
-    OP_SUMSQ, OP_GRADIENT_NORM, OP_ADAMW,
+    OP_ALL_GATHER,
+    OP_REDUCE_SCATTER,
+    OP_ALL_REDUCE_SCALAR,
+    OP_SUMSQ,
+    OP_GRADIENT_NORM,
+    OP_ADAMW,
     N_OP_KINDS
 };
 
@@ -110,23 +125,23 @@ enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, N_AXES };
 /* What an op is told besides its operands; zero where it means nothing to the kind. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;            /* rows of one sequence */
-    int cache_len;          /* L of attention_cached */
-    int chunk;              /* tokens of head_cross_entropy's and head_loss's chunks */
-    double scale;           /* attention */
-    double eps;             /* norms, adamw */
-    double p;               /* dropout, attention: probability of dropping */
-    uint64_t seed;          /* of the run, for dropout */
-    uint64_t place;         /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it) */
-    double beta1, beta2, weight_decay;  /* adamw */
-    double clip;            /* gradient_norm */
-    enum mesh_axis axis;    /* collectives */
+    int seq_len;    /* rows of one sequence */
+    int cache_len;  /* L of attention_cached */
+    int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
+    double scale;   /* attention */
+    double eps;     /* norms, adamw */
+    double p;       /* dropout, attention: probability of dropping */
+    uint64_t seed;  /* of the run, for dropout */
+    uint64_t place; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it) */
+    double beta1, beta2, weight_decay; /* adamw */
+    double clip;                       /* gradient_norm */
+    enum mesh_axis axis;               /* collectives */
 };
 
 enum operand_flag {
     OPERAND_OPTIONAL = 1,
-    OPERAND_ACCUMULATED = 2,    /* "+=" output */
-    OPERAND_UPDATED = 4,        /* "~" input, or output that is read before it is written */
+    OPERAND_ACCUMULATED = 2, /* "+=" output */
+    OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
 };
 
 struct op_operand {
@@ -160,13 +175,14 @@ struct op_shape {
  */
 int op_check(const struct op_shape *op, struct err *err);
 
-/* Floating-point operations (a multiply-add is 2), and bytes read and written if each is moved once. */
+/* Floating-point operations (a multiply-add is 2), and bytes read and written if each is moved
+ * once. */
 double op_flops(const struct op_shape *op);
 double op_bytes(const struct op_shape *op);
 
 /*
- * How a value lies over the ranks of one mesh axis: equal everywhere; split along rows or columns; or
- * partial: every rank holds a summand and the sum is still owed.
+ * How a value lies over the ranks of one mesh axis: equal everywhere; split along rows or columns;
+ * or partial: every rank holds a summand and the sum is still owed.
  */
 enum spread { SPREAD_SAME, SPREAD_ROWS, SPREAD_COLS, SPREAD_PARTIAL, N_SPREADS };
 
@@ -174,9 +190,9 @@ enum spread { SPREAD_SAME, SPREAD_ROWS, SPREAD_COLS, SPREAD_PARTIAL, N_SPREADS }
 const char *spread_name(enum spread spread);
 
 /*
- * From the spreads of the given inputs on one axis, those of the outputs. in[i] of an absent operand is
- * ignored. on_axis is 1 when the op is a collective over this very axis. Returns 0, or -1 and
- * ERR_FAILED: the op cannot take such inputs ("rmsnorm: x is partial over tp").
+ * From the spreads of the given inputs on one axis, those of the outputs. in[i] of an absent
+ * operand is ignored. on_axis is 1 when the op is a collective over this very axis. Returns 0, or
+ * -1 and ERR_FAILED: the op cannot take such inputs ("rmsnorm: x is partial over tp").
  */
 int op_spread(const struct op_shape *op, int on_axis, const enum spread *in, enum spread *out,
               struct err *err);

@@ -1,9 +1,9 @@
 /*
  * tensor.h - a rectangle of numbers in memory, as kernels see it
  *
- * Row-major: element (r, c) is at data + r * stride + c, stride counted in elements (cols where dense).
- * An operand that an op leaves out has rows 0 and data NULL. While a program is compiled and
- * planned the same struct describes shapes alone, with data NULL.
+ * Row-major: element (r, c) is at data + r * stride + c, stride counted in elements (cols where
+ * dense). An operand that an op leaves out has rows 0 and data NULL. While a program is compiled
+ * and planned the same struct describes shapes alone, with data NULL.
  */
 #ifndef OPS_TENSOR_H
 #define OPS_TENSOR_H

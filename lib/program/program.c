@@ -208,6 +208,14 @@ int program_emit(struct program *program, int function, const struct op *op)
     return program_insert(program, function, program->functions[function].n_ops, op);
 }
 
+int program_accumulates(const struct op *op, int output)
+{
+    if (!op->out[output])
+        return 0;
+    return op->kind == OP_REDUCE_SCATTER ||
+           (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
+}
+
 size_t program_value_bytes(const struct program *program, int id)
 {
     const struct value *v = &program->values[id];

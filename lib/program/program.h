@@ -215,6 +215,12 @@ int program_insert(struct program *program, int function, int index, const struc
 /* The op's operands as shapes, for op_check, op_flops, kernels. */
 struct op_shape program_op_shape(const struct program *program, const struct op *op);
 
+/*
+ * Whether output k is added to what is there, where op.first says so: the catalogue's "+=", and the
+ * shard of a reduce_scatter, which run adds to.
+ */
+int program_accumulates(const struct op *op, int output);
+
 /* Bytes of a dense value. */
 size_t program_value_bytes(const struct program *program, int id);
 

@@ -34,10 +34,8 @@ static int is_cheap(enum op_kind kind)
 
 static int accumulates(const struct op *op)
 {
-    const struct op_info *info = op_info(op->kind);
-
-    for (int k = 0; k < info->n_outputs; k++)
-        if (op->out[k] && (info->outputs[k].flags & OPERAND_ACCUMULATED))
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (program_accumulates(op, k))
             return 1;
     return 0;
 }
@@ -51,7 +49,7 @@ static int is_kept(const struct remake *r, int v)
     op = &r->program->functions[r->forward].ops[r->producer[v]];
     if (r->kind == RECOMPUTE_KIND_NONE || accumulates(op))
         return 1;
-    if (r->kind == RECOMPUTE_KIND_FULL)
+    if (r->kind == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
         return r->program->values[v].boundary;
     /* Of a cheap op its main output is dropped; row statistics and the residual sum are kept. */
     return !(is_cheap(op->kind) && op->out[0] == v);

@@ -13,7 +13,7 @@ struct collective {
     struct comm_group *group;
     struct tensor in, out;
     void *scratch;
-    int first;              /* accumulated outputs start over */
+    int first; /* accumulated outputs start over */
 };
 
 /* A worker_fn: runs struct collective *argument. */

@@ -1,8 +1,8 @@
 /*
  * memory.h - one block of host memory a segment, of exactly the planned size
  *
- * Blocks are anonymous mappings, zero at the start, with an inaccessible page on either side, so that
- * whoever leaves a segment is stopped there. Large ones ask for huge pages.
+ * Blocks are anonymous mappings, zero at the start, with an inaccessible page on either side, so
+ * that whoever leaves a segment is stopped there. Large ones ask for huge pages.
  */
 #ifndef RUN_MEMORY_H
 #define RUN_MEMORY_H
@@ -11,7 +11,7 @@
 #include "program/program.h"
 
 struct run_memory {
-    unsigned char *segment[N_SEGMENTS];     /* NULL where the program has none */
+    unsigned char *segment[N_SEGMENTS]; /* NULL where the program has none */
     void *mapped[N_SEGMENTS];
     size_t mapped_bytes[N_SEGMENTS];
 };

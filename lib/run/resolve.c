@@ -95,7 +95,8 @@ static int writes_base(const struct program *p, const struct function *f, int ba
     return 0;
 }
 
-/* Plain values die after their last use: pass values in every function, stash values where read only. */
+/* Plain values die after their last use: pass values in every function, stash values where read
+ * only. */
 static void list_dead(struct run *run, const struct function *f, int index, int slot,
                       const char *touched, struct resolved_op *out)
 {
@@ -115,8 +116,8 @@ static void list_dead(struct run *run, const struct function *f, int index, int 
             continue;
         if (p->values[base].scope == SCOPE_STASH && writes_base(p, f, base))
             continue;
-        dead[n++] = (struct dead_range){ value_data(run, base, slot),
-                                         program_value_bytes(p, base) };
+        dead[n++] =
+            (struct dead_range){ value_data(run, base, slot), program_value_bytes(p, base) };
     }
     out->dead = dead;
     out->n_dead = n;

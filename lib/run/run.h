@@ -1,10 +1,11 @@
 /*
  * run.h - executes a program on this rank
  *
- * Creating a run allocates every segment at its planned size, resolves every operand to an address, once
- * for each (function, slot), and prepares the kernels. Running an entry then walks arrays: no allocation,
- * no lookup, no decision. Ops of the compute stream run on the kernels' pool; collectives go to the
- * rank's one comm thread and are waited for by the first op that touches what they touch.
+ * Creating a run allocates every segment at its planned size, resolves every operand to an address,
+ * once for each (function, slot), and prepares the kernels. Running an entry then walks arrays: no
+ * allocation, no lookup, no decision. Ops of the compute stream run on the kernels' pool;
+ * collectives go to the rank's one comm thread and are waited for by the first op that touches what
+ * they touch.
  *
  * A run is used by one thread.
  */
@@ -20,7 +21,7 @@
 struct run;
 
 struct run_options {
-    const struct program *program;  /* placed and verified; outlives the run */
+    const struct program *program; /* placed and verified; outlives the run */
     struct kernels *kernels;
     struct comm *comm;              /* may be NULL where the mesh has one rank */
     struct worker *worker;          /* the comm thread; likewise */
@@ -49,15 +50,15 @@ struct run_hooks {
 
 /*
  * Run all actions of an entry; done on return, collectives included. first: what accumulators do in
- * entries that are one micro-batch (evaluate): 1 starts them over. Returns 0, or -1 and the error of a
- * hook or a collective; the run must not be used then.
+ * entries that are one micro-batch (evaluate): 1 starts them over. Returns 0, or -1 and the error
+ * of a hook or a collective; the run must not be used then.
  */
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
               struct err *err);
 
 /* Scratch of an op, for program_size_scratch: the kernels' own, and run's for collectives. */
 struct run_scratch {
-    struct kernels *kernels;    /* NULL: only collectives */
+    struct kernels *kernels; /* NULL: only collectives */
     struct mesh mesh;
 };
 size_t run_scratch_bytes(void *context, const struct op_shape *shape);

@@ -15,22 +15,22 @@ struct dead_range {
 };
 
 struct resolved_op {
-    struct kernel_call call;            /* compute stream */
-    struct collective collective;       /* other streams */
+    struct kernel_call call;      /* compute stream */
+    struct collective collective; /* other streams */
     enum first_mode first;
     int is_async;
-    const int *touches;                 /* base values that collectives touch too */
+    const int *touches; /* base values that collectives touch too */
     int n_touches;
     const struct dead_range *dead;
     int n_dead;
     int layer;
-    char text[PROGRESS_TEXT_BYTES];     /* for who watches */
+    char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 
 struct resolved_function {
     struct resolved_op *ops;
     int n_ops;
-    int drains;     /* collectives touch values that die with the function */
+    int drains; /* collectives touch values that die with the function */
 };
 
 struct run {
@@ -38,9 +38,9 @@ struct run {
     const struct program *program;
     struct run_memory memory;
     struct arena arena;
-    struct resolved_function *functions;    /* [function][slot] */
+    struct resolved_function *functions; /* [function][slot] */
     struct comm_group *groups[N_AXES];
-    uint64_t *tickets;                      /* by base value: last collective that touches it */
+    uint64_t *tickets; /* by base value: last collective that touches it */
     uint64_t last_ticket;
     struct progress_slot *progress;
 };

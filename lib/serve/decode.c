@@ -10,14 +10,14 @@
 #include "model/compile.h"
 #include "train/fill.h"
 
-#define PREFILL_MAX 128     /* tokens of a sequence in one piece */
+#define PREFILL_MAX 128 /* tokens of a sequence in one piece */
 
 struct decoder {
     struct program program;
     struct run *run;
     int n_sequences, prefill_len, cache_len, vocab_size;
     int *lengths;
-    float *logits;          /* [n_sequences x vocab_size]: kept, as pieces end at different times */
+    float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times */
 };
 
 int decoder_create(struct decoder **out, struct served *served, struct kernels *kernels,
@@ -75,7 +75,8 @@ size_t decoder_bytes(const struct decoder *d)
     return program_memory_bytes(&d->program);
 }
 
-/* One piece: at most `length` tokens of each sequence from `begin` on; rows that are none are padding. */
+/* One piece: at most `length` tokens of each sequence from `begin` on; rows that are none are
+ * padding. */
 static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
                       int begin, int length, struct err *err)
 {

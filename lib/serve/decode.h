@@ -20,9 +20,10 @@ void decoder_destroy(struct decoder *decoder);
 size_t decoder_bytes(const struct decoder *decoder);
 
 /*
- * Feed sequence s the n_tokens[s] >= 1 tokens at tokens[s], behind what it has. All n_sequences are fed at
- * once; one with n_tokens 0 is left as it is. Returns 0, or -1 and ERR_CONFIG when a sequence would grow
- * beyond cache_len. Then decoder_logits are those after each sequence's last token.
+ * Feed sequence s the n_tokens[s] >= 1 tokens at tokens[s], behind what it has. All n_sequences are
+ * fed at once; one with n_tokens 0 is left as it is. Returns 0, or -1 and ERR_CONFIG when a
+ * sequence would grow beyond cache_len. Then decoder_logits are those after each sequence's last
+ * token.
  */
 int decoder_feed(struct decoder *decoder, const int32_t *const *tokens, const int *n_tokens,
                  struct err *err);

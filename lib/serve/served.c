@@ -13,8 +13,8 @@ static int read_job(struct served *served, struct err *err)
     int status;
 
     if (cJSON_IsString(job))
-        status = job_read_text(&served->job, job->valuestring, strlen(job->valuestring),
-                               "its job", NULL, 0, &served->arena, err);
+        status = job_read_text(&served->job, job->valuestring, strlen(job->valuestring), "its job",
+                               NULL, 0, &served->arena, err);
     else
         status = err_set(err, ERR_DATA, "it does not say what job it is of");
     cJSON_Delete(state);

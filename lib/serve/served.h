@@ -1,8 +1,8 @@
 /*
  * served.h - a trained model, found by its folder: its job, its weights
  *
- * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one checkpoint are
- * enough to know the model, its tokenizer and its dtype.
+ * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one
+ * checkpoint are enough to know the model, its tokenizer and its dtype.
  */
 #ifndef SERVE_SERVED_H
 #define SERVE_SERVED_H
@@ -13,9 +13,9 @@
 
 struct served {
     struct arena arena;
-    const char *folder;     /* of the checkpoint */
+    const char *folder; /* of the checkpoint */
     struct store *store;
-    struct job job;         /* not resolved: ranks mean nothing here */
+    struct job job; /* not resolved: ranks mean nothing here */
 };
 
 /* path: a run, its checkpoints/, or a checkpoint. Returns 0, or -1 and ERR_DATA. */

@@ -33,8 +33,8 @@ static int open_comm(struct engine *engine, struct err *err)
         worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
-        return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d",
-                       comm_world_size(engine->comm), engine->rank.world_size);
+        return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d", comm_world_size(engine->comm),
+                       engine->rank.world_size);
     return 0;
 }
 

@@ -13,22 +13,23 @@ struct engine {
     struct launch_rank rank;
     struct pool *pool;
     struct kernels *kernels;
-    const char *isa_note;       /* "" or what instruction set is missing */
-    struct comm *comm;          /* itself alone, else MPI */
-    struct worker *worker;      /* the thread that alone uses comm; NULL where nobody is to be waited for */
+    const char *isa_note; /* "" or what instruction set is missing */
+    struct comm *comm;    /* itself alone, else MPI */
+    struct worker
+        *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };
 
 /*
- * n_threads 0: this rank's share of the cores. Collective (MPI starts). Returns 0, or -1 and ERR_DEVICE or
- * ERR_PEER; nothing is left then.
+ * n_threads 0: this rank's share of the cores. Collective (MPI starts). Returns 0, or -1 and
+ * ERR_DEVICE or ERR_PEER; nothing is left then.
  */
 int engine_open(struct engine *engine, const struct launch_rank *rank, int n_threads,
                 struct err *err);
 void engine_close(struct engine *engine);
 
 /*
- * What this rank's GEMM reaches at best on a square of bf16 or fp32, in FLOP/s: MFU's denominator, measured in
- * some 30 ms.
+ * What this rank's GEMM reaches at best on a square of bf16 or fp32, in FLOP/s: MFU's denominator,
+ * measured in some 30 ms.
  */
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 

@@ -8,7 +8,8 @@
 #include "base/num.h"
 #include "base/rng.h"
 
-#define FILL_BLOCK ((int64_t)1 << 14)   /* elements a tile: even, so that a pair of normals stays whole */
+#define FILL_BLOCK \
+    ((int64_t)1 << 14) /* elements a tile: even, so that a pair of normals stays whole */
 
 struct fill {
     const struct parameter *parameter;
@@ -83,7 +84,8 @@ void fill_constants(struct run *run, const struct program *program, const struct
     for (int64_t position = 0; position < v->rows; position++)
         for (int64_t i = 0; i < half; i++) {
             /* Frequencies in fp32 as HF makes them, angles and their cosines from those. */
-            float frequency = (float)(1.0 / pow(spec->rope_theta, (double)(2 * i) / (double)v->cols));
+            float frequency =
+                (float)(1.0 / pow(spec->rope_theta, (double)(2 * i) / (double)v->cols));
             float angle = (float)position * frequency;
 
             table[position * v->cols + i] = (float)cos((double)angle);

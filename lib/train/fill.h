@@ -9,8 +9,8 @@
 #include "run/run.h"
 
 /*
- * Initial parameters, by seed, name and element alone (RNG_INIT): equal on every rank and layout. Masters
- * and the rounded weights are filled; moments are zero from the start.
+ * Initial parameters, by seed, name and element alone (RNG_INIT): equal on every rank and layout.
+ * Masters and the rounded weights are filled; moments are zero from the start.
  */
 void fill_parameters(struct run *run, const struct program *program, struct pool *pool,
                      uint64_t seed);

@@ -8,11 +8,10 @@
 #include "config/job.h"
 
 /*
- * One "key value" line each, in fixed order: model, data, seed, batch, dtypes, degrees, sums, optimizer,
- * kernels. identity: kernels_identity; data: the loader's fingerprint.
+ * One "key value" line each, in fixed order: model, data, seed, batch, dtypes, degrees, sums,
+ * optimizer, kernels. identity: kernels_identity; data: the loader's fingerprint.
  */
-void numerics_describe(const struct job *job, uint64_t data, const char *identity,
-                       struct str *out);
+void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out);
 
 /* xxh64 of that text. */
 uint64_t numerics_hash(const struct str *description);

@@ -30,15 +30,15 @@ struct pretrain {
     const struct pretrain_options *options;
     const struct job *job;
     struct trainer *trainer;
-    struct metrics *metrics;    /* rank 0 alone, as the terminal is */
+    struct metrics *metrics; /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
-    int is_first;               /* rank 0 */
-    int lock;                   /* fd of the run folder's lock */
-    double peak_flops;          /* of all ranks */
+    int is_first;      /* rank 0 */
+    int lock;          /* fd of the run folder's lock */
+    double peak_flops; /* of all ranks */
     double best_eval, last_eval;
-    int n_worse;                /* evaluations since the best */
+    int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
-    int64_t saved_step;         /* of the newest checkpoint, -1 none */
+    int64_t saved_step; /* of the newest checkpoint, -1 none */
     double begin;
 };
 
@@ -259,8 +259,7 @@ static int evaluate(struct pretrain *p, struct err *err)
     log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
              " tokens)",
              trainer_step_number(p->trainer), loss, exp(loss), tokens);
-    return p->metrics ? metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens,
-                                     err)
+    return p->metrics ? metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens, err)
                       : 0;
 }
 
@@ -271,8 +270,7 @@ static int report_step(struct pretrain *p, const struct trainer_result *r, doubl
 {
     const struct job *job = p->job;
     double tokens_per_s = (double)r->tokens / took;
-    int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps ||
-                 r->step == 1;
+    int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
         .step = r->step,
         .loss = r->loss,
@@ -330,8 +328,8 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     if (is_due(job->checkpoint.every_steps, r->step) && !last && save(p, err) < 0)
         return -1;
     if (job->eval.patience && p->n_worse >= job->eval.patience) {
-        log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping",
-                 r->step, p->n_worse);
+        log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping", r->step,
+                 p->n_worse);
         return 1;
     }
     return 0;

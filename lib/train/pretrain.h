@@ -8,14 +8,14 @@
 #include "train/engine.h"
 
 struct pretrain_options {
-    const struct job *job;      /* resolved */
-    const char *resume;         /* "auto", "none", or a checkpoint or run */
+    const struct job *job; /* resolved */
+    const char *resume;    /* "auto", "none", or a checkpoint or run */
     struct engine *engine;
 };
 
 /*
- * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE where a signal made it
- * save and leave.
+ * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE where a signal
+ * made it save and leave.
  */
 int pretrain(const struct pretrain_options *options, struct err *err);
 

@@ -5,8 +5,8 @@
 #define TRAIN_SIGNALS_H
 
 /*
- * Catch the three. The first only raises a flag; a second SIGTERM or SIGINT ends the process at once, as
- * it would have without us.
+ * Catch the three. The first only raises a flag; a second SIGTERM or SIGINT ends the process at
+ * once, as it would have without us.
  */
 void signals_catch(void);
 

@@ -1,9 +1,10 @@
 /*
  * state.c - a trainer into a checkpoint and back
  *
- * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and NAME.v. Data
- * ranks hold the same bits, so each writes its share of the rows. The save reads the cells in place while
- * the next step's forward and backward run; trainer_save_gate holds that step's update back until it is done.
+ * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
+ * NAME.v. Data ranks hold the same bits, so each writes its share of the rows. The save reads the
+ * cells in place while the next step's forward and backward run; trainer_save_gate holds that
+ * step's update back until it is done.
  */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -33,8 +34,8 @@ static void add_slice(struct trainer *t, struct slice_list *list, const char *na
     if (begin == end)
         return;
     CHECK(t->program.values[cell].dtype == DTYPE_F32);
-    list->slices = arena_grow(&list->arena, list->slices, sizeof *list->slices, &list->capacity,
-                              list->n + 1);
+    list->slices =
+        arena_grow(&list->arena, list->slices, sizeof *list->slices, &list->capacity, list->n + 1);
     /* A vector is n x 1 in a checkpoint and 1 x n in a program. */
     int64_t cols = p->n_dims == 1 ? 1 : p->cols;
     list->slices[list->n++] = (struct store_slice){ .name = name,
@@ -123,8 +124,7 @@ static int commit(struct trainer *t, struct err *err)
 {
     if (t->world_rank != 0)
         return 0;
-    return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state),
-                        err);
+    return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
 }
 
 int trainer_save_finish(struct trainer *t, struct err *err)
@@ -189,7 +189,8 @@ static const char *find_line(const char *text, const char *key, size_t key_lengt
 /* Changes that make it another run. */
 static int must_not_change(const char *key, size_t length)
 {
-    static const char *const keys[] = { "data", "data.seq_len", "train.seed", "train.global_batch" };
+    static const char *const keys[] = { "data", "data.seq_len", "train.seed",
+                                        "train.global_batch" };
 
     if (length > 6 && !strncmp(key, "model.", 6))
         return 1;
@@ -221,8 +222,8 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
                                (int)key, line, (int)n, space + 1, (int)length,
                                before ? before : "");
             else
-                str_printf(notes, "%.*s is now %.*s, was %.*s\n", (int)key, line, (int)n,
-                           space + 1, (int)length, before ? before : "unset");
+                str_printf(notes, "%.*s is now %.*s, was %.*s\n", (int)key, line, (int)n, space + 1,
+                           (int)length, before ? before : "unset");
         }
         line = end ? end + 1 : NULL;
     }
@@ -258,8 +259,8 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
         !cJSON_IsString(description))
         err_set(err, ERR_DATA, "its training state is incomplete");
     else
-        status = compare_descriptions(str_text(&t->description), description->valuestring, notes,
-                                      err);
+        status =
+            compare_descriptions(str_text(&t->description), description->valuestring, notes, err);
     free(t->restored_extra);
     t->restored_extra = run ? cJSON_PrintUnformatted(run) : NULL;
     cJSON_Delete(state);

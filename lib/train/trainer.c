@@ -107,8 +107,7 @@ static struct loader_options loader_options_of(struct trainer *t)
         arena_array(&t->program.arena, struct loader_dataset, job->data.n_train);
 
     for (int i = 0; i < job->data.n_train; i++)
-        datasets[i] =
-            (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
+        datasets[i] = (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
     return (struct loader_options){ .datasets = datasets,
                                     .n_datasets = job->data.n_train,
                                     .vocab_size = job->model.vocab_size,
@@ -236,8 +235,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         status = settle(t, status, err);
     }
     if (!status) {
-        numerics_describe(t->job, loader_fingerprint(t->train),
-                          kernels_identity(options->kernels), &t->description);
+        numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(options->kernels),
+                          &t->description);
         t->numerics = numerics_hash(&t->description);
         status = must_be_equal(t, "the job's numerics", t->numerics, err);
     }
@@ -365,8 +364,8 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
                      void *context, double *loss, int64_t *tokens, struct err *err)
 {
     struct run_hooks hooks = { t, load_held_out, NULL };
-    int64_t per_batch = t->job->train.global_batch / (t->job->train.micro_batch *
-                                                      t->job->parallel.dp);
+    int64_t per_batch =
+        t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
     int64_t n = t->n_held_out_batches;
 
     *tokens = 0;
@@ -386,8 +385,7 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
         return -1;
     *tokens = held_out_tokens(t, n);
     if (*tokens)
-        *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) /
-                (double)*tokens;
+        *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) / (double)*tokens;
     return 0;
 }
 

@@ -1,9 +1,9 @@
 /*
  * trainer.h - a model under training on this rank: steps, evaluations, saves; no cadence, no output
  *
- * It compiles the job's program, runs it, feeds it with micro-batches and keeps what a checkpoint must
- * hold. When to log, evaluate and save is pretrain.c's business. All functions that say "collective"
- * are called by every rank of the job in the same order.
+ * It compiles the job's program, runs it, feeds it with micro-batches and keeps what a checkpoint
+ * must hold. When to log, evaluate and save is pretrain.c's business. All functions that say
+ * "collective" are called by every rank of the job in the same order.
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -14,7 +14,7 @@
 
 /* The hardware and the neighbours, made by the caller (engine.h, or a test). */
 struct trainer_options {
-    const struct job *job;          /* resolved; outlives the trainer */
+    const struct job *job; /* resolved; outlives the trainer */
     struct pool *pool;
     struct kernels *kernels;
     struct comm *comm;
@@ -25,18 +25,19 @@ struct trainer_options {
 
 struct trainer;
 
-/* Collective. Returns 0, or -1: ERR_DEVICE, ERR_DATA (datasets), ERR_PEER, ERR_CONFIG (ranks differ). */
+/* Collective. Returns 0, or -1: ERR_DEVICE, ERR_DATA (datasets), ERR_PEER, ERR_CONFIG (ranks
+ * differ). */
 int trainer_create(struct trainer **trainer, const struct trainer_options *options,
                    struct err *err);
 void trainer_destroy(struct trainer *trainer);
 
 struct trainer_result {
-    int64_t step;           /* steps done, this one included */
-    double loss;            /* mean nats a learned token, over the global batch, before the update */
-    double grad_norm;       /* before clipping */
+    int64_t step;     /* steps done, this one included */
+    double loss;      /* mean nats a learned token, over the global batch, before the update */
+    double grad_norm; /* before clipping */
     double lr;
-    int64_t tokens;         /* of the global batch */
-    int skipped;            /* the gradient was not finite; nothing was updated */
+    int64_t tokens; /* of the global batch */
+    int skipped;    /* the gradient was not finite; nothing was updated */
 };
 
 /* One step. Collective. */
@@ -52,8 +53,8 @@ int trainer_evaluate(struct trainer *trainer, int64_t max_batches, trainer_progr
 int trainer_has_held_out(const struct trainer *trainer);
 
 /*
- * Start saving into folder (a checkpoint's final path); extra is a JSON object's text that is kept with it
- * under "run". The next step's update waits for its end by itself. Collective.
+ * Start saving into folder (a checkpoint's final path); extra is a JSON object's text that is kept
+ * with it under "run". The next step's update waits for its end by itself. Collective.
  */
 int trainer_save(struct trainer *trainer, const char *folder, const char *extra, struct err *err);
 
@@ -61,9 +62,9 @@ int trainer_save(struct trainer *trainer, const char *folder, const char *extra,
 int trainer_save_finish(struct trainer *trainer, struct err *err);
 
 /*
- * Load a checkpoint: parameters, moments, counters. A changed model, seed or data is ERR_CONFIG and names
- * the key. What else changed (lr, steps, layout, ...) is listed in *notes, one a line, for the log.
- * Collective.
+ * Load a checkpoint: parameters, moments, counters. A changed model, seed or data is ERR_CONFIG and
+ * names the key. What else changed (lr, steps, layout, ...) is listed in *notes, one a line, for
+ * the log. Collective.
  */
 int trainer_restore(struct trainer *trainer, const char *folder, struct str *notes,
                     struct err *err);
@@ -71,10 +72,10 @@ int trainer_restore(struct trainer *trainer, const char *folder, struct str *not
 /* The extra text of the checkpoint that was restored; NULL if none was. */
 const char *trainer_restored_extra(const struct trainer *trainer);
 
-int64_t trainer_step_number(const struct trainer *trainer);     /* steps done */
-int64_t trainer_tokens(const struct trainer *trainer);          /* learned so far */
+int64_t trainer_step_number(const struct trainer *trainer); /* steps done */
+int64_t trainer_tokens(const struct trainer *trainer);      /* learned so far */
 int64_t trainer_n_skipped(const struct trainer *trainer);
-uint64_t trainer_numerics(const struct trainer *trainer);       /* hash (design.md §5) */
+uint64_t trainer_numerics(const struct trainer *trainer); /* hash (design.md §5) */
 const struct program *trainer_program(const struct trainer *trainer);
 struct run *trainer_run(const struct trainer *trainer);
 

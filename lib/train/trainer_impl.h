@@ -13,20 +13,20 @@ struct trainer {
     const struct job *job;
     struct program program;
     struct run *run;
-    struct comm_group *world;       /* all ranks, for agreements */
+    struct comm_group *world; /* all ranks, for agreements */
     int world_rank, world_size, dp_rank;
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
 
-    int64_t step;                   /* done */
-    int64_t updates;                /* done, skipped steps not counted */
+    int64_t step;    /* done */
+    int64_t updates; /* done, skipped steps not counted */
     int64_t tokens, n_skipped;
-    struct str description;         /* of the numerics */
+    struct str description; /* of the numerics */
     uint64_t numerics;
     char *restored_extra;
 
-    struct store_save *save;        /* under way, or NULL */
-    int save_started;               /* on every rank, also one whose start failed */
+    struct store_save *save; /* under way, or NULL */
+    int save_started;        /* on every rank, also one whose start failed */
     struct err save_err;
     char save_folder[4096];
     int64_t save_step;

@@ -1,8 +1,10 @@
 /*
- * golden_test.c - tiny LLaMA and GPT-2 against PyTorch: loss, every gradient, 20 AdamW steps, logits
+ * golden_test.c - tiny LLaMA and GPT-2 against PyTorch: loss, every gradient, 20 AdamW steps,
+ * logits
  *
- * The whole way: the model's forward, the passes, place, run and the CPU's kernels. Tolerances are those
- * of test/golden/README.md; scripts/golden/mistakes.py shows that each likely mistake exceeds one.
+ * The whole way: the model's forward, the passes, place, run and the CPU's kernels. Tolerances are
+ * those of test/golden/README.md; scripts/golden/mistakes.py shows that each likely mistake exceeds
+ * one.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /*
  * law_process_test.c - 4 ranks as processes under our server have the bits of 4 ranks as threads
  *
- * The test supervises itself: a rank plays the law's run over MPI and rank 0 leaves its outcome in a file,
- * which is compared with what the same run gives with threads for ranks.
+ * The test supervises itself: a rank plays the law's run over MPI and rank 0 leaves its outcome in
+ * a file, which is compared with what the same run gives with threads for ranks.
  */
 #include <setjmp.h>
 #include <stdarg.h>

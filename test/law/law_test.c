@@ -3,8 +3,8 @@
  *
  * A small model with everything in it is trained for a few steps, once as a reference and then in
  * every way that must not matter: recompute modes, threads, poisoned memory, unfused ops, stops and
- * resumes, ranks as threads. Loss and gradient norm of every step and all final parameters are compared to
- * the bit. Ranks as processes under the supervisor are compared in test/cli/law.sh.
+ * resumes, ranks as threads. Loss and gradient norm of every step and all final parameters are
+ * compared to the bit. Ranks as processes under the supervisor are compared in test/cli/law.sh.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -179,7 +179,8 @@ static void another_layout_goes_on(void **state)
             fail_msg("step %d: loss %.9g, wanted %.9g", i + 1, got.loss[i], wanted.loss[i]);
 }
 
-/* dp 1, 2, 4 at one global batch agree to rounding; AdamW's signs of near-zero gradients then part. */
+/* dp 1, 2, 4 at one global batch agree to rounding; AdamW's signs of near-zero gradients then part.
+ */
 static void degrees_agree(void **state)
 {
     struct law_case c = base_case("llama", "fp32");
@@ -200,7 +201,8 @@ static void degrees_agree(void **state)
     }
 }
 
-/* The other way round: what is part of the numerics must show, else nothing above means anything. */
+/* The other way round: what is part of the numerics must show, else nothing above means anything.
+ */
 static void other_numerics_other_bits(void **state)
 {
     struct law_case c = base_case("llama", "fp32");

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <xxhash.h>
+#include <cmocka.h>
 
 #include "base/file.h"
 #include "base/num.h"
@@ -36,7 +36,8 @@ void law_write_dataset(const char *prefix)
         int n = 100 + 37 * document % 400;
 
         for (int i = 0; i < n; i++)
-            ids[i] = (int32_t)(rng_at(7, RNG_TEST, (uint64_t)document, (uint64_t)i).word[0] % VOCAB);
+            ids[i] =
+                (int32_t)(rng_at(7, RNG_TEST, (uint64_t)document, (uint64_t)i).word[0] % VOCAB);
         if (indexed_writer_add(&writer, ids, n, &err) < 0)
             fail_msg("%s", err.text);
     }
@@ -84,8 +85,8 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, begin, end;     /* steps */
-    char checkpoint[256];       /* begun from it if begin > 0, saved to it if end is not the last */
+    int number, begin, end; /* steps */
+    char checkpoint[256];   /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
     int failed;
     struct err err;
@@ -182,11 +183,9 @@ static void *live(void *argument)
         if (!status)
             status = worker_call(worker, join_hub, &request, &r->err);
     }
-    struct trainer_options options = { .job = r->job,
-                                       .pool = pool,
-                                       .kernels = kernels,
-                                       .comm = request.comm,
-                                       .worker = worker };
+    struct trainer_options options = {
+        .job = r->job, .pool = pool, .kernels = kernels, .comm = request.comm, .worker = worker
+    };
     if (!status)
         status = make_and_train(r, &options, &r->err);
     struct err ignored;

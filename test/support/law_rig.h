@@ -11,20 +11,20 @@
 #define LAW_STEPS 6
 
 struct law_case {
-    const char *folder;         /* scratch for checkpoints */
-    const char *dataset;        /* prefix, of law_write_dataset */
-    const char *model;          /* "llama", or "gpt2" with dropout */
+    const char *folder;  /* scratch for checkpoints */
+    const char *dataset; /* prefix, of law_write_dataset */
+    const char *model;   /* "llama", or "gpt2" with dropout */
     const char *dtype, *recompute, *gradient_sum;
-    int n_ranks, n_threads;     /* ranks are threads of this process */
+    int n_ranks, n_threads; /* ranks are threads of this process */
     int poison;
-    int seed;                   /* 0: 1 */
-    int stop_after;             /* 0: never; else save, forget all, and go on from the checkpoint */
-    int n_ranks_after;          /* ranks it goes on with; 0: the same */
+    int seed;          /* 0: 1 */
+    int stop_after;    /* 0: never; else save, forget all, and go on from the checkpoint */
+    int n_ranks_after; /* ranks it goes on with; 0: the same */
 };
 
 struct law_outcome {
     double loss[LAW_STEPS], norm[LAW_STEPS];
-    uint64_t parameters;        /* hash of all masters and moments, equal on all ranks (checked) */
+    uint64_t parameters; /* hash of all masters and moments, equal on all ranks (checked) */
     uint64_t numerics;
 };
 
