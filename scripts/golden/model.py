@@ -253,7 +253,8 @@ def write_fill_table(folder):
         for name, shape in tensors_of(m).items():
             rows[name, int(np.prod(shape))] = fill.fnv1a(fill.weight(name, shape).tobytes())
     with open(os.path.join(folder, "fill_expected.h"), "w", encoding="ascii") as out:
-        out.write("/* Made by scripts/golden/model.py: FNV-1a over the bytes of what fill.h makes. */\n\n")
+        out.write("/* Made by scripts/golden/model.py: FNV-1a over the bytes of what fill.h makes. */\n"
+                  "#ifndef GOLDEN_FILL_EXPECTED_H\n#define GOLDEN_FILL_EXPECTED_H\n\n")
         out.write("static const struct {\n    const char *name;\n    int64_t n;\n    uint64_t hash;\n"
                   "} expected_weights[] = {\n")
         for (name, n), digest in rows.items():
@@ -265,7 +266,7 @@ def write_fill_table(folder):
             tokens, targets = (fill.fnv1a(a.astype(np.int32).tobytes()) for a in pair)
             out.write(f"    {{ {step}, 0x{tokens:016x}u, 0x{targets:016x}u }},\n")
         prompt = fill.fnv1a(fill.prompt(96).astype(np.int32).tobytes())
-        out.write(f"}};\n\nstatic const uint64_t expected_prompt = 0x{prompt:016x}u;\n")
+        out.write(f"}};\n\nstatic const uint64_t expected_prompt = 0x{prompt:016x}u;\n\n#endif\n")
 
 
 def distance(a, b):

@@ -1,4 +1,6 @@
 /* Made by scripts/golden/model.py: FNV-1a over the bytes of what fill.h makes. */
+#ifndef GOLDEN_FILL_EXPECTED_H
+#define GOLDEN_FILL_EXPECTED_H
 
 static const struct {
     const char *name;
@@ -70,3 +72,5 @@ static const struct {
 };
 
 static const uint64_t expected_prompt = 0xec15e9394c23e3f0u;
+
+#endif
