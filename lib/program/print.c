@@ -1,11 +1,11 @@
 /*
  * print.c - a program as text
  *
- *     F  %8, %9 = rmsnorm %3, layers.0.attention_norm.weight      [256 x 768] bf16   @scratch+0x1200
+ *     F  %8, %9 = rmsnorm %3, layers.0.attention_norm.weight      [256 x 768] bf16 @scratch+0x1200
  *
- * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first output's
- * shape and dtype; its spread on axes of more than one rank; what else matters: axis and stream of a
- * collective, how an accumulator starts; its place, once it has one.
+ * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first
+ * output's shape and dtype; its spread on axes of more than one rank; what else matters: axis and
+ * stream of a collective, how an accumulator starts; its place, once it has one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,21 +33,26 @@ static int last_given(const int *ids, int n)
     return n;
 }
 
-static void print_list(const struct program *p, const int *ids, int n, struct str *out)
+/* marks: the inputs in the catalogue, to put "~" in front of those that are updated in place. */
+static void print_list(const struct program *p, const int *ids, const struct op_operand *marks,
+                       int n, struct str *out)
 {
     for (int k = 0; k < n; k++) {
         if (k)
             str_add(out, ", ");
+        if (marks && marks[k].flags & OPERAND_UPDATED)
+            str_add_char(out, '~');
         print_value(p, ids[k], out);
     }
 }
 
+/* Whether some output grows by what the op gives instead of being replaced. */
 static int accumulates(const struct op *op)
 {
     const struct op_info *info = op_info(op->kind);
 
     for (int k = 0; k < info->n_outputs; k++)
-        if (op->out[k] && (info->outputs[k].flags & OPERAND_ACCUMULATED))
+        if (program_accumulates(op, k) || (op->out[k] && info->outputs[k].flags & OPERAND_UPDATED))
             return 1;
     return 0;
 }
@@ -87,9 +92,11 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     size_t start = out->length;
 
     str_printf(out, "%s  ", phase_name(op->phase));
-    print_list(p, op->out, n_out, out);
-    str_printf(out, " %s %s ", accumulates(op) ? "+=" : "=", info->name);
-    print_list(p, op->in, n_in, out);
+    print_list(p, op->out, NULL, n_out, out);
+    if (n_out)
+        str_add(out, accumulates(op) ? " += " : " = ");
+    str_printf(out, "%s ", info->name);
+    print_list(p, op->in, info->inputs, n_in, out);
     if (op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER ||
         op->kind == OP_ALL_REDUCE_SCALAR)
         str_printf(out, "  over %s", axis_names[op->attributes.axis]);
@@ -108,11 +115,12 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
 void print_function(const struct program *program, int function, struct str *out)
 {
     const struct function *f = &program->functions[function];
+    int layer = -1; /* of the heading above */
 
     str_printf(out, "function %s: %d ops\n", f->name, f->n_ops);
     for (int i = 0; i < f->n_ops; i++) {
-        if (f->ops[i].layer >= 0 && (i == 0 || f->ops[i].layer != f->ops[i - 1].layer))
-            str_printf(out, "   -- layer %d\n", f->ops[i].layer);
+        if (f->ops[i].layer >= 0 && f->ops[i].layer != layer)
+            str_printf(out, "   -- layer %d\n", layer = f->ops[i].layer);
         print_op(program, &f->ops[i], out);
     }
 }

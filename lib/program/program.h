@@ -221,6 +221,12 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
  */
 int program_accumulates(const struct op *op, int output);
 
+/*
+ * Whether an output is added to what is there, where op.first says so: the catalogue's "+=", and the shard
+ * of a reduce_scatter, which run adds to.
+ */
+int program_accumulates(const struct op *op, int output);
+
 /* Bytes of a dense value. */
 size_t program_value_bytes(const struct program *program, int id);
 

@@ -1,10 +1,10 @@
 /*
  * recompute.c - what the forward keeps for the backward, and how the rest is made again
  *
- * A value that the backward reads and that is not kept is remade by a copy of its op, phase R, right ahead
- * of its first reader; what that copy reads is remade the same way if it is not kept either. Demand alone
- * drives it, so the last linear of a block, which nothing reads, is never remade. The copies are the same
- * ops on the same bits, so the results are the same bits.
+ * A value that the backward reads and that is not kept is remade by a copy of its op, phase R,
+ * right ahead of its first reader; what that copy reads is remade the same way if it is not kept
+ * either. Demand alone drives it, so the last linear of a block, which nothing reads, is never
+ * remade. The copies are the same ops on the same bits, so the results are the same bits.
  */
 #include <string.h>
 
@@ -15,8 +15,8 @@ struct remake {
     enum recompute_kind kind;
     int forward, backward;
     int n_values;
-    int *producer;      /* by value: index of the forward op that writes it, -1 if none does */
-    int *remade;        /* by value: its copy in the backward, 0 if there is none yet */
+    int *producer; /* by value: index of the forward op that writes it, -1 if none does */
+    int *remade;   /* by value: its copy in the backward, 0 if there is none yet */
 };
 
 static int is_norm(enum op_kind kind)

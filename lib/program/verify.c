@@ -1,27 +1,39 @@
 /*
  * verify.c - what can be known to be right before a step runs
  *
- * Each op is checked alone (shapes, spreads), each function for its order (written once, and before it is
- * read; nothing that lives overlaps), and each entry by walking its actions as run will: a stash value
- * must be of the micro-batch that reads it, an accumulator must see the micro-batches in increasing
- * order, and memory that holds sums still owed to other ranks must not be read as if it were whole.
+ * Each op is checked alone (shapes, spreads), memory in verify_memory.c, and each entry by walking
+ * its actions as run will: a value is written once and before it is read, a stash value is of the
+ * micro-batch that reads it, an accumulator starts over, sees the micro-batches in increasing order
+ * and takes nothing more once its sum over ranks was begun, and memory that holds sums still owed
+ * to other ranks is not read as if it were whole.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "program/passes.h"
+#include "program/verify_impl.h"
 
+#define NEVER 0
+
+static const char *const axis_names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
+
+/* Times are counted from 1, so that 0 is never. */
 struct walk {
     const struct program *program;
     struct err *err;
-    const char *entry;
-    int micro_batch, slot;
-    int *written;           /* by base value (stash: + slot): 1 + micro-batch (+1 if none) that wrote it */
-    int *accumulated;       /* by value: 1 + last micro-batch added */
-    unsigned char *spread;  /* by base value and axis: as last written */
+    enum entry_kind entry;
+    int micro_batch, slot, first; /* of the action at hand */
+    int run;                      /* functions run so far */
+    int *written;          /* by base value (stash: + slot): micro-batch + 2; pass values: run */
+    int *once;             /* by value: the run that wrote it last */
+    int *accumulated;      /* by value: last micro-batch added + 2 */
+    int *started;          /* by value: 1 + reductions of its base when it last started over */
+    int *reduced;          /* by base value: reductions over ranks so far */
+    unsigned char *spread; /* by base value and axis: as last written */
 };
 
-static const char *value_text(const struct program *p, int id, char *buffer, size_t size)
+const char *verify_value_text(const struct program *p, int id, char *buffer, size_t size)
 {
     if (p->values[id].name)
         return p->values[id].name;
@@ -35,8 +47,8 @@ static int complain(const struct program *p, const struct function *f, const str
     char text[32];
 
     return err_set(err, ERR_FAILED, "program: %s: %s (layer %d): %s %s", f->name,
-                   op_info(op->kind)->name, op->layer, value_text(p, value, text, sizeof text),
-                   what);
+                   op_info(op->kind)->name, op->layer,
+                   verify_value_text(p, value, text, sizeof text), what);
 }
 
 static int is_collective(enum op_kind kind)
@@ -47,8 +59,6 @@ static int is_collective(enum op_kind kind)
 static int check_spreads(const struct program *p, const struct function *f, const struct op *op,
                          const struct op_shape *shape, struct err *err)
 {
-    static const char *const axes[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
-
     for (int axis = 0; axis < N_AXES; axis++) {
         enum spread in[OPS_MAX_INPUTS], out[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
 
@@ -58,11 +68,10 @@ static int check_spreads(const struct program *p, const struct function *f, cons
             in[k] = p->values[op->in[k]].spread[axis];
         int on_axis = is_collective(op->kind) && (int)op->attributes.axis == axis;
         if (op_spread(shape, on_axis, in, out, err) < 0)
-            return err_add(err, "program: %s: over %s", f->name, axes[axis]);
+            return err_add(err, "program: %s: over %s", f->name, axis_names[axis]);
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && p->values[op->out[k]].spread[axis] != out[k])
-                return complain(p, f, op, op->out[k], "does not have the spread its op gives",
-                                err);
+                return complain(p, f, op, op->out[k], "does not have the spread its op gives", err);
     }
     return 0;
 }
@@ -80,57 +89,6 @@ static int check_ops(const struct program *p, const struct function *f, struct e
     return 0;
 }
 
-/* ---- memory: live values of a function must not overlap ---- */
-
-struct live {
-    int first, last;
-    size_t begin, end;
-    int value;
-};
-
-static void extend(const struct program *p, struct live *lives, int id, int begin, int end)
-{
-    int v = program_base(p, id);
-
-    if (!v || p->values[v].scope != SCOPE_PASS || p->values[v].role != ROLE_NONE)
-        return;
-    struct live *l = &lives[v];
-    if (!l->value)
-        *l = (struct live){ begin, end, p->values[v].place_bytes,
-                            p->values[v].place_bytes + program_value_bytes(p, v), v };
-    l->first = min_int(l->first, begin);
-    l->last = max_int(l->last, end);
-}
-
-static int check_overlap(const struct program *p, const struct function *f, struct arena *arena,
-                         struct err *err)
-{
-    struct live *lives = arena_array(arena, struct live, p->n_values);
-    int n = 0;
-
-    for (int i = 0; i < f->n_ops; i++) {
-        int end = f->ops[i].stream == STREAM_COMPUTE ? i : f->n_ops;
-
-        for (int k = 0; k < OPS_MAX_INPUTS; k++)
-            extend(p, lives, f->ops[i].in[k], i, end);
-        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            extend(p, lives, f->ops[i].out[k], i, end);
-    }
-    for (int v = 0; v < p->n_values; v++)
-        if (lives[v].value)
-            lives[n++] = lives[v];
-    for (int a = 0; a < n; a++)
-        for (int b = 0; b < a; b++) {
-            const struct live *x = &lives[a], *y = &lives[b];
-
-            if (x->first <= y->last && y->first <= x->last && x->begin < y->end &&
-                y->begin < x->end)
-                return err_set(err, ERR_FAILED, "program: %s: %%%d and %%%d overlap in memory",
-                               f->name, x->value, y->value);
-        }
-    return 0;
-}
-
 /* ---- order: walk an entry's actions as run does ---- */
 
 static int *written_of(const struct walk *w, int base)
@@ -138,6 +96,11 @@ static int *written_of(const struct walk *w, int base)
     int slot = w->program->values[base].scope == SCOPE_STASH ? w->slot : 0;
 
     return &w->written[(size_t)slot * (size_t)w->program->n_values + (size_t)base];
+}
+
+static int is_pass(const struct value *v)
+{
+    return v->role == ROLE_NONE && v->scope == SCOPE_PASS;
 }
 
 static unsigned char *spread_of(const struct walk *w, int base)
@@ -153,109 +116,184 @@ static int must_be_written(const struct value *v)
 static int check_read(const struct walk *w, const struct function *f, const struct op *op, int id)
 {
     const struct program *p = w->program;
-    int base = program_base(p, id);
+    int base = program_base(p, id), when = *written_of(w, base);
     const struct value *v = &p->values[base];
 
-    if (!must_be_written(v))
-        return 0;
-    if (!*written_of(w, base))
+    if (must_be_written(v) && (when == NEVER || (is_pass(v) && when != w->run)))
         return complain(p, f, op, id, "is read before it is written", w->err);
-    if (v->scope == SCOPE_STASH && *written_of(w, base) != w->micro_batch + 2)
+    if (must_be_written(v) && v->scope == SCOPE_STASH && when != w->micro_batch + 2)
         return complain(p, f, op, id, "is of another micro-batch: its slot was reused too early",
                         w->err);
     for (int axis = 0; axis < N_AXES; axis++)
         if (p->mesh.size[axis] > 1 && spread_of(w, base)[axis] == SPREAD_PARTIAL &&
             p->values[id].spread[axis] != SPREAD_PARTIAL)
-            return complain(p, f, op, id, "is read as whole while sums over ranks are owed", w->err);
+            return complain(p, f, op, id, "is read as whole while sums over ranks are owed",
+                            w->err);
     return 0;
 }
 
-static int check_write(struct walk *w, const struct function *f, const struct op *op, int k,
-                       char *once)
+/* An op that adds to `id`. Entries but the step are told by their caller when to start over. */
+static int check_accumulation(struct walk *w, const struct function *f, const struct op *op, int id)
+{
+    const struct program *p = w->program;
+    int base = program_base(p, id);
+    int first = op->first == FIRST_MICRO_BATCH ? w->first : op->first == FIRST_ALWAYS;
+
+    if (first || w->entry != ENTRY_STEP)
+        w->started[id] = 1 + w->reduced[base];
+    else if (w->started[id] == NEVER)
+        return complain(p, f, op, id, "is added to what was never started", w->err);
+    else if (w->started[id] != 1 + w->reduced[base])
+        return complain(p, f, op, id, "is added to after its sum over ranks was begun", w->err);
+    if (op->first != FIRST_MICRO_BATCH)
+        return 0;
+    if (w->micro_batch + 2 < w->accumulated[id])
+        return complain(p, f, op, id, "takes micro-batches out of order", w->err);
+    w->accumulated[id] = w->micro_batch + 2;
+    return 0;
+}
+
+static int check_write(struct walk *w, const struct function *f, const struct op *op, int k)
 {
     const struct program *p = w->program;
     int id = op->out[k], base = program_base(p, id);
     const struct value *v = &p->values[base];
-    int accumulated = (op_info(op->kind)->outputs[k].flags & OPERAND_ACCUMULATED) != 0;
 
-    if (v->role == ROLE_NONE && once[id])
+    if (v->role == ROLE_NONE && w->once[id] == w->run)
         return complain(p, f, op, id, "is written twice", w->err);
-    once[id] = 1;
-    if (accumulated && op->first == FIRST_MICRO_BATCH) {
-        if (w->micro_batch + 1 <= w->accumulated[id] - 1)
-            return complain(p, f, op, id, "takes micro-batches out of order", w->err);
-        w->accumulated[id] = w->micro_batch + 2;
-    }
-    *written_of(w, base) = w->micro_batch + 2;
+    w->once[id] = w->run;
+    if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)
+        return -1;
+    if (program_accumulates(op, k) && check_accumulation(w, f, op, id) < 0)
+        return -1;
+    *written_of(w, base) = is_pass(v) ? w->run : w->micro_batch + 2;
     for (int axis = 0; axis < N_AXES; axis++)
         spread_of(w, base)[axis] = (unsigned char)p->values[id].spread[axis];
     return 0;
 }
 
-static int walk_function(struct walk *w, int function, struct arena *arena)
+static int walk_function(struct walk *w, int function)
 {
     const struct program *p = w->program;
     const struct function *f = &p->functions[function];
-    char *once = arena_array(arena, char, p->n_values);
 
-    for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].role == ROLE_NONE && p->values[id].scope == SCOPE_PASS)
-            *written_of(w, program_base(p, id)) = 0;
+    w->run++;
     for (int i = 0; i < f->n_ops; i++) {
         const struct op *op = &f->ops[i];
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             if (op->in[k] && check_read(w, f, op, op->in[k]) < 0)
                 return -1;
+        if (op->kind == OP_REDUCE_SCATTER)
+            w->reduced[program_base(p, op->in[0])]++;
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            if (op->out[k] && check_write(w, f, op, k, once) < 0)
+            if (op->out[k] && check_write(w, f, op, k) < 0)
                 return -1;
     }
     return 0;
 }
 
-static int walk_entry(const struct program *p, enum entry_kind kind, struct arena *arena,
-                      struct err *err)
+static int walk_action(struct walk *w, const struct action *a)
 {
-    size_t n_values = (size_t)p->n_values, n_slots = (size_t)max_int(p->n_slots, 1);
-    struct walk w = { .program = p, .err = err, .entry = entry_name(kind) };
+    const struct program *p = w->program;
 
-    w.written = arena_array(arena, int, n_values * n_slots);
-    w.accumulated = arena_array(arena, int, n_values);
-    w.spread = arena_array(arena, unsigned char, n_values * N_AXES);
-    for (int i = 0; i < p->entries[kind].n_actions; i++) {
-        const struct action *a = &p->entries[kind].actions[i];
-        struct arena scratch = { 0 };
-        int failed = 0;
-
-        w.micro_batch = a->micro_batch;
-        w.slot = a->slot;
-        CHECK(a->slot < (int)n_slots);
-        if (a->kind == ACTION_LOAD)
-            for (int id = 1; id < p->n_values; id++)
-                if (p->values[id].role == ROLE_INPUT)
-                    *written_of(&w, program_base(p, id)) = a->micro_batch + 2;
-        if (a->kind == ACTION_RUN)
-            failed = walk_function(&w, a->function, &scratch);
-        arena_release(&scratch);
-        if (failed)
-            return err_add(err, "%s, micro-batch %d", w.entry, a->micro_batch);
-    }
+    w->micro_batch = a->micro_batch;
+    w->slot = a->slot;
+    w->first = a->first;
+    CHECK(a->slot >= 0 && a->slot < max_int(p->n_slots, 1));
+    if (a->kind == ACTION_LOAD)
+        for (int id = 1; id < p->n_values; id++)
+            if (p->values[id].role == ROLE_INPUT)
+                *written_of(w, program_base(p, id)) = a->micro_batch + 2;
+    if (a->kind == ACTION_RUN && walk_function(w, a->function) < 0)
+        return err_add(w->err, "%s, micro-batch %d", entry_name(w->entry), a->micro_batch);
     return 0;
+}
+
+/* Whether actions [i, i + n) are the n before them, one micro-batch later. */
+static int repeats(const struct entry *e, int i, int n)
+{
+    if (n < 1 || i < n || i + n > e->n_actions)
+        return 0;
+    for (int k = i; k < i + n; k++) {
+        struct action before = e->actions[k - n];
+
+        before.micro_batch++;
+        if (memcmp(&before, &e->actions[k], sizeof before))
+            return 0;
+    }
+    return 1;
+}
+
+/*
+ * Whether the round of n actions at i can be left out: the two before were the same and one more comes
+ * after it. What the checks ask (written in this round or before; started; in order) has the same answers
+ * in each such round, and the one that is walked last leaves what later actions find.
+ */
+static int is_old_news(const struct entry *e, int i, int n)
+{
+    return repeats(e, i, n) && repeats(e, i - n, n) && repeats(e, i + n, n);
+}
+
+static int walk_entry(const struct program *p, enum entry_kind kind, struct err *err)
+{
+    const struct entry *e = &p->entries[kind];
+    size_t n_values = (size_t)p->n_values, n_slots = (size_t)max_int(p->n_slots, 1);
+    struct walk w = { .program = p, .err = err, .entry = kind };
+    struct arena arena = { 0 };
+    int status = 0, loaded = -1; /* the action that loaded last */
+
+    w.written = arena_array(&arena, int, n_values *n_slots);
+    w.once = arena_array(&arena, int, n_values);
+    w.accumulated = arena_array(&arena, int, n_values);
+    w.started = arena_array(&arena, int, n_values);
+    w.reduced = arena_array(&arena, int, n_values);
+    w.spread = arena_array(&arena, unsigned char, n_values *N_AXES);
+    for (int i = 0; !status && i < e->n_actions; i++) {
+        if (e->actions[i].kind == ACTION_LOAD) {
+            int n = loaded < 0 ? 0 : i - loaded;
+
+            for (; is_old_news(e, i, n); i += n)
+                ;
+            loaded = i;
+        }
+        status = walk_action(&w, &e->actions[i]);
+    }
+    arena_release(&arena);
+    return status;
+}
+
+/* ---- what the host reads ---- */
+
+/* Sums that the host takes for the whole must have been added up over the ranks. */
+static int check_ports(const struct program *p, struct err *err)
+{
+    const int ports[] = { p->ports.loss_total, p->ports.norm,       p->ports.factor,
+                          p->ports.skip,       p->ports.eval_total, p->ports.logits };
+
+    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
+        for (int axis = 0; ports[i] && axis < N_AXES; axis++)
+            if (p->mesh.size[axis] > 1 && p->values[ports[i]].spread[axis] != SPREAD_SAME)
+                return err_set(err, ERR_FAILED, "program: %s is %s over %s where the host reads it",
+                               p->values[ports[i]].name,
+                               spread_name(p->values[ports[i]].spread[axis]), axis_names[axis]);
+    return 0;
+}
+
+static int is_placed(const struct program *p)
+{
+    return program_memory_bytes(p) > 0;
 }
 
 int verify(const struct program *program, struct err *err)
 {
-    struct arena arena = { 0 };
-    int status = 0;
-
-    for (int f = 0; !status && f < program->n_functions; f++) {
-        status = check_ops(program, &program->functions[f], err);
-        if (!status)
-            status = check_overlap(program, &program->functions[f], &arena, err);
-    }
-    for (int e = 0; !status && e < N_ENTRIES; e++)
-        status = walk_entry(program, (enum entry_kind)e, &arena, err);
-    arena_release(&arena);
-    return status;
+    for (int f = 0; f < program->n_functions; f++)
+        if (check_ops(program, &program->functions[f], err) < 0)
+            return -1;
+    if (is_placed(program) && verify_memory(program, err) < 0)
+        return -1;
+    for (int e = 0; e < N_ENTRIES; e++)
+        if (walk_entry(program, (enum entry_kind)e, err) < 0)
+            return -1;
+    return check_ports(program, err);
 }

@@ -1,0 +1,197 @@
+/*
+ * verify_memory.c - nothing that lives at the same time overlaps
+ *
+ * Cells and stash values live for ever as far as memory goes, so they must lie apart: one pass in
+ * order of address. Scratch values are swept over time, function by function, with those that live
+ * kept in order of address: a newcomer can only meet its two neighbours. So a program of n ops is
+ * checked in about n log n steps.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "program/verify_impl.h"
+
+struct extent {
+    size_t begin, end;
+    int first, last; /* ops between which the value lives; scratch only */
+    int value;
+};
+
+/* The end as an address of its segment: rows lie stride apart in views. */
+static size_t end_of(const struct program *p, int id)
+{
+    const struct value *v = &p->values[id];
+
+    return v->place_bytes + (size_t)((v->rows - 1) * v->stride + v->cols) * dtype_bytes(v->dtype);
+}
+
+static int overlap(const struct program *p, const char *where, int a, int b, struct err *err)
+{
+    char x[32], y[32];
+
+    return err_set(err, ERR_FAILED, "program: %s: %s and %s overlap in memory", where,
+                   verify_value_text(p, a, x, sizeof x), verify_value_text(p, b, y, sizeof y));
+}
+
+/* ---- inside ---- */
+
+static size_t limit_of(const struct program *p, const struct value *v)
+{
+    return v->scope == SCOPE_STASH ? p->slot_bytes : p->segment_bytes[v->segment];
+}
+
+static int check_inside(const struct program *p, struct err *err)
+{
+    char text[32];
+
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+
+        if (v->base) {
+            const struct value *base = &p->values[v->base];
+
+            if (v->segment != base->segment || v->place_bytes < base->place_bytes ||
+                end_of(p, id) > end_of(p, v->base))
+                return err_set(err, ERR_FAILED, "program: view %s does not lie inside its base",
+                               verify_value_text(p, id, text, sizeof text));
+        } else if (end_of(p, id) > limit_of(p, v)) {
+            /* What no function uses has no place. */
+            if (v->role == ROLE_NONE && !v->place_bytes && v->segment == SEGMENT_WEIGHTS)
+                continue;
+            return err_set(err, ERR_FAILED, "program: %s ends outside segment %s",
+                           verify_value_text(p, id, text, sizeof text), segment_name(v->segment));
+        }
+    }
+    return 0;
+}
+
+/* ---- cells and stash: by address ---- */
+
+static int by_address(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1) : x->value - y->value;
+}
+
+static int check_lasting(const struct program *p, enum segment segment, struct extent *extents,
+                         struct err *err)
+{
+    int n = 0;
+
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+
+        if (!v->base && v->segment == segment && (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
+            extents[n++] = (struct extent){ v->place_bytes, end_of(p, id), 0, 0, id };
+    }
+    qsort(extents, (size_t)n, sizeof *extents, by_address);
+    for (int i = 1; i < n; i++)
+        if (extents[i].begin < extents[i - 1].end)
+            return overlap(p, segment_name(segment), extents[i - 1].value, extents[i].value, err);
+    return 0;
+}
+
+/* ---- scratch: by time ---- */
+
+/* index[v]: 1 + where v's extent is, 0 if it has none yet. */
+static void extend(const struct program *p, struct extent *extents, int *n, int *index, int id,
+                   int begin, int end)
+{
+    int v = program_base(p, id);
+
+    if (!v || p->values[v].scope != SCOPE_PASS || p->values[v].role != ROLE_NONE)
+        return;
+    if (!index[v]) {
+        extents[*n] = (struct extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v };
+        index[v] = ++*n;
+    }
+    struct extent *e = &extents[index[v] - 1];
+    e->first = min_int(e->first, begin);
+    e->last = max_int(e->last, end);
+}
+
+/* Extents come out in order of birth. */
+static int list_extents(const struct program *p, const struct function *f, struct extent *extents,
+                        int *index)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++) {
+        int end = f->ops[i].stream == STREAM_COMPUTE ? i : f->n_ops;
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            extend(p, extents, &n, index, f->ops[i].in[k], i, end);
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            extend(p, extents, &n, index, f->ops[i].out[k], i, end);
+    }
+    for (int i = 0; i < n; i++)
+        index[extents[i].value] = 0;
+    return n;
+}
+
+/* Those that died before `now` leave; order stays. */
+static int bury(const struct extent **live, int n, int now)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        if (live[i]->last >= now)
+            live[kept++] = live[i];
+    return kept;
+}
+
+/* First of live[n] that begins behind e. */
+static int position(const struct extent *const *live, int n, const struct extent *e)
+{
+    int low = 0, high = n;
+
+    while (low < high) {
+        int middle = (low + high) / 2;
+
+        if (live[middle]->begin <= e->begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int check_function(const struct program *p, const struct function *f, struct extent *extents,
+                          const struct extent **live, int *index, struct err *err)
+{
+    int n = list_extents(p, f, extents, index), n_live = 0;
+
+    for (int i = 0; i < n; i++) {
+        const struct extent *e = &extents[i];
+
+        if (i == 0 || e->first != extents[i - 1].first)
+            n_live = bury(live, n_live, e->first);
+        int at = position(live, n_live, e);
+        if (at > 0 && live[at - 1]->end > e->begin)
+            return overlap(p, f->name, live[at - 1]->value, e->value, err);
+        if (at < n_live && live[at]->begin < e->end)
+            return overlap(p, f->name, e->value, live[at]->value, err);
+        memmove(live + at + 1, live + at, sizeof *live * (size_t)(n_live - at));
+        live[at] = e;
+        n_live++;
+    }
+    return 0;
+}
+
+int verify_memory(const struct program *program, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct extent *extents = arena_array(&arena, struct extent, program->n_values);
+    const struct extent **live = arena_array(&arena, const struct extent *, program->n_values);
+    int *index = arena_array(&arena, int, program->n_values);
+    int status = check_inside(program, err);
+
+    for (int s = 0; !status && s < N_SEGMENTS; s++)
+        status = check_lasting(program, (enum segment)s, extents, err);
+    for (int f = 0; !status && f < program->n_functions; f++)
+        status = check_function(program, &program->functions[f], extents, live, index, err);
+    arena_release(&arena);
+    return status;
+}

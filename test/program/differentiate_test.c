@@ -1,0 +1,180 @@
+/*
+ * differentiate_test.c - the reverse walk: every trainable parameter, nothing for the rest
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "program/gradients.h"
+#include "support/tiny_model.h"
+
+static int count_writers(const struct function *f, int value)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            n += f->ops[i].out[k] == value;
+    return n;
+}
+
+static int count_kind(const struct function *f, enum op_kind kind)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        n += f->ops[i].kind == kind;
+    return n;
+}
+
+/* Each use of each parameter has one accumulator, written by one op of forward and backward. */
+static void check_accumulators(const char *model, const char *tied)
+{
+    struct tiny tiny;
+
+    tiny_differentiate(&tiny, model, 1);
+    const struct function *f = tiny.program.functions;
+    for (int i = 0; i < tiny.program.n_parameters; i++) {
+        const struct parameter *p = &tiny.program.parameters[i];
+
+        assert_int_equal(p->n_gradients, tied && !strcmp(p->name, tied) ? 2 : 1);
+        for (int use = 0; use < p->n_gradients; use++) {
+            const struct value *v = &tiny.program.values[p->gradients[use]];
+
+            assert_int_equal(count_writers(&f[tiny.forward], p->gradients[use]) +
+                                 count_writers(&f[tiny.backward], p->gradients[use]),
+                             1);
+            assert_int_equal(v->role, ROLE_GRADIENT);
+            assert_int_equal(v->dtype, DTYPE_F32);
+            assert_int_equal(v->rows, p->rows);
+            assert_int_equal(v->cols, p->cols);
+        }
+    }
+    tiny_release(&tiny);
+}
+
+static void every_parameter_has_its_gradient(void **state)
+{
+    (void)state;
+    check_accumulators("llama", NULL);
+    check_accumulators("gpt2", "embedding.weight");
+}
+
+/* What a weight's gradient is made by is class W, what goes on to the input is class B. */
+static void classes_of_ops(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_differentiate(&tiny, "gpt2", 1);
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    for (int i = 0; i < b->n_ops; i++) {
+        int w = b->ops[i].kind == OP_LINEAR_DW || b->ops[i].kind == OP_EMBED_DW;
+
+        assert_int_equal(b->ops[i].phase, w ? PHASE_W : PHASE_B);
+    }
+    tiny_release(&tiny);
+}
+
+static void freeze(struct program *p, const char *prefix)
+{
+    for (int i = 0; i < p->n_parameters; i++)
+        if (!strncmp(p->parameters[i].name, prefix, strlen(prefix)))
+            p->parameters[i].trainable = 0;
+}
+
+/* Below the lowest trainable parameter nothing is emitted. */
+static void frozen_layers_cost_nothing(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_forward(&tiny, "llama", 1);
+    freeze(&tiny.program, "embedding.");
+    freeze(&tiny.program, "layers.0.");
+    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1);
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    for (int i = 0; i < b->n_ops; i++)
+        assert_int_not_equal(b->ops[i].layer, 0);
+    assert_int_equal(count_kind(b, OP_EMBED_DW), 0);
+    assert_int_equal(count_kind(b, OP_LINEAR_DW), 4);
+    for (int i = 0; i < tiny.program.n_parameters; i++)
+        assert_int_equal(tiny.program.parameters[i].n_gradients,
+                         tiny.program.parameters[i].trainable);
+    tiny_release(&tiny);
+}
+
+/* A frozen linear between trainable ones passes the gradient on and has none itself. */
+static void frozen_linear_passes_gradient_on(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_forward(&tiny, "llama", 1);
+    freeze(&tiny.program, "layers.1.down.");
+    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1);
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    assert_int_equal(count_kind(b, OP_LINEAR_DX), 8);
+    assert_int_equal(count_kind(b, OP_LINEAR_DW), 7);
+    tiny_release(&tiny);
+}
+
+/*
+ * x is read by two adds and a norm: its gradient is the sum of three parts, with one add op, as the
+ * norm's gradient takes in what came before it.
+ */
+static void value_with_several_readers(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+    struct program p;
+
+    (void)state;
+    program_init(&p, &mesh);
+    int table = program_parameter(&p, "table", 2, 8, 4, DTYPE_F32, INIT_NORMAL, 1);
+    int w = program_parameter(&p, "w", 1, 1, 4, DTYPE_F32, INIT_ONES, 0);
+    int tokens = program_cell(&p, ROLE_INPUT, "tokens", 2, 1, DTYPE_I32);
+    int f = program_function(&p, "forward", 0), b = program_function(&p, "backward", 0);
+    int x = program_value(&p, 2, 4, DTYPE_F32), y = program_value(&p, 2, 4, DTYPE_F32);
+    int rstd = program_value(&p, 2, 1, DTYPE_F32);
+    int sum = program_value(&p, 2, 4, DTYPE_F32), twice = program_value(&p, 2, 4, DTYPE_F32);
+    int seed = program_value(&p, 2, 4, DTYPE_F32);
+
+    program_emit(&p, f,
+                 &(struct op){ .kind = OP_EMBED,
+                               .in = { tokens, p.parameters[table].weight },
+                               .out = { x } });
+    program_emit(&p, f,
+                 &(struct op){
+                     .kind = OP_RMSNORM, .in = { x, p.parameters[w].weight }, .out = { y, rstd } });
+    program_emit(&p, f, &(struct op){ .kind = OP_ADD, .in = { x, y }, .out = { sum } });
+    program_emit(&p, f, &(struct op){ .kind = OP_ADD, .in = { x, sum }, .out = { twice } });
+    differentiate(&p, f, b, &(struct gradient_seed){ twice, seed }, 1);
+
+    const struct function *back = &p.functions[b];
+    assert_int_equal(back->n_ops, 3);
+    assert_int_equal(back->ops[0].kind, OP_ADD);
+    assert_int_equal(back->ops[0].in[0], seed);
+    assert_int_equal(back->ops[0].in[1], seed);
+    assert_int_equal(back->ops[1].kind, OP_RMSNORM_GRAD);
+    assert_int_equal(back->ops[1].in[0], seed);
+    assert_int_equal(back->ops[1].in[4], back->ops[0].out[0]);
+    assert_int_equal(back->ops[2].kind, OP_EMBED_DW);
+    assert_int_equal(back->ops[2].in[0], back->ops[1].out[0]);
+    program_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_parameter_has_its_gradient),
+        cmocka_unit_test(classes_of_ops),
+        cmocka_unit_test(frozen_layers_cost_nothing),
+        cmocka_unit_test(frozen_linear_passes_gradient_on),
+        cmocka_unit_test(value_with_several_readers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+/*
+ * print_test.c - what each pass makes of the two tiny models, as text
+ *
+ * Read a changed golden with care: these files are what a reviewer sees of a pass. The *_test.c of
+ * each pass say in code what must hold; here every op and its order is fixed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/golden_text.h"
+#include "support/tiny_model.h"
+
+#define GOLDEN "test/program/golden/"
+
+static void check_functions(const struct program *program, const int *functions, int n,
+                            const char *path)
+{
+    struct str text = { 0 };
+
+    for (int i = 0; i < n; i++)
+        print_function(program, functions[i], &text);
+    golden_text_check(path, str_text(&text));
+    str_release(&text);
+}
+
+static void check_differentiate(const char *model, const char *path)
+{
+    struct tiny tiny;
+
+    tiny_differentiate(&tiny, model, 1);
+    check_functions(&tiny.program, (int[]){ tiny.forward, tiny.backward }, 2, path);
+    tiny_release(&tiny);
+}
+
+static void differentiate_text(void **state)
+{
+    (void)state;
+    check_differentiate("llama", GOLDEN "llama.differentiate.txt");
+    check_differentiate("gpt2", GOLDEN "gpt2.differentiate.txt");
+}
+
+static void check_fuse(const char *model, const char *path)
+{
+    struct tiny tiny;
+
+    tiny_forward(&tiny, model, 1);
+    fuse(&tiny.program, tiny.forward);
+    check_functions(&tiny.program, &tiny.forward, 1, path);
+    tiny_release(&tiny);
+}
+
+static void fuse_text(void **state)
+{
+    (void)state;
+    check_fuse("llama", GOLDEN "llama.fuse.txt");
+    check_fuse("gpt2", GOLDEN "gpt2.fuse.txt");
+}
+
+static void check_recompute(const char *model, enum recompute_kind kind, const char *path)
+{
+    struct tiny tiny;
+
+    tiny_recompute(&tiny, model, 1, kind);
+    check_functions(&tiny.program, &tiny.backward, 1, path);
+    tiny_release(&tiny);
+}
+
+static void recompute_text(void **state)
+{
+    (void)state;
+    check_recompute("llama", RECOMPUTE_KIND_NONE, GOLDEN "llama.recompute-none.txt");
+    check_recompute("llama", RECOMPUTE_KIND_SELECTIVE, GOLDEN "llama.recompute-selective.txt");
+    check_recompute("llama", RECOMPUTE_KIND_FULL, GOLDEN "llama.recompute-full.txt");
+    check_recompute("gpt2", RECOMPUTE_KIND_NONE, GOLDEN "gpt2.recompute-none.txt");
+    check_recompute("gpt2", RECOMPUTE_KIND_SELECTIVE, GOLDEN "gpt2.recompute-selective.txt");
+    check_recompute("gpt2", RECOMPUTE_KIND_FULL, GOLDEN "gpt2.recompute-full.txt");
+}
+
+static void check_shard(const char *model, int early, const char *path)
+{
+    struct tiny tiny;
+
+    tiny_shard(&tiny, model, 2, early);
+    check_functions(&tiny.program, (int[]){ tiny.last, tiny.update }, 2, path);
+    tiny_release(&tiny);
+}
+
+static void shard_text(void **state)
+{
+    (void)state;
+    check_shard("llama", 0, GOLDEN "llama.shard-late.txt");
+    check_shard("llama", 1, GOLDEN "llama.shard-early.txt");
+    check_shard("gpt2", 0, GOLDEN "gpt2.shard-late.txt");
+    check_shard("gpt2", 1, GOLDEN "gpt2.shard-early.txt");
+}
+
+static void check_update(const char *model, int dp_size, const char *path)
+{
+    struct update_options options = { .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
+    struct tiny tiny;
+
+    tiny_shard(&tiny, model, dp_size, 0);
+    build_update(&tiny.program, tiny.update, &options);
+    check_functions(&tiny.program, &tiny.update, 1, path);
+    tiny_release(&tiny);
+}
+
+static void update_text(void **state)
+{
+    (void)state;
+    check_update("llama", 2, GOLDEN "llama.update.txt");
+    check_update("gpt2", 1, GOLDEN "gpt2.update.txt");
+}
+
+/* Everything at once: cells, functions with places, entries. */
+static void whole_program_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+    struct str text = { 0 };
+    struct program program;
+    struct err err;
+
+    (void)state;
+    options.recompute = RECOMPUTE_KIND_SELECTIVE;
+    if (compile_train(&program, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    print_program(&program, &text);
+    golden_text_check(GOLDEN "llama.program.txt", str_text(&text));
+    str_release(&text);
+    program_release(&program);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

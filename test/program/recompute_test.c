@@ -1,0 +1,236 @@
+/*
+ * recompute_test.c - what is kept, what is made again, and that this saves memory
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/tiny_model.h"
+
+/* Index of the forward op that writes value, or -1. */
+static int writer(const struct function *f, int value)
+{
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            if (f->ops[i].out[k] == value)
+                return i;
+    return -1;
+}
+
+static int is_weight(const struct program *p, int value, const char *suffix)
+{
+    const char *name = p->values[value].name;
+    size_t n = strlen(suffix);
+
+    return name && strlen(name) > n && !strcmp(name + strlen(name) - n, suffix);
+}
+
+/* Values of the forward that the backward reads: the stash. */
+static int count_kept(const struct tiny *tiny, enum op_kind kind)
+{
+    const struct program *p = &tiny->program;
+    const struct function *f = &p->functions[tiny->forward], *b = &p->functions[tiny->backward];
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+            int read = 0, v = f->ops[i].out[k];
+
+            for (int j = 0; v && j < b->n_ops; j++)
+                for (int in = 0; in < OPS_MAX_INPUTS; in++)
+                    read |= b->ops[j].in[in] == v;
+            n += read && p->values[v].role == ROLE_NONE &&
+                 (kind == N_OP_KINDS || f->ops[i].kind == kind);
+        }
+    return n;
+}
+
+/* Every value is written once, before it is read, and none of the R ops remakes another's output.
+ */
+static void check_order(const struct tiny *tiny)
+{
+    const struct function *f = &tiny->program.functions[tiny->forward];
+    const struct function *b = &tiny->program.functions[tiny->backward];
+
+    for (int i = 0; i < b->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+            int v = b->ops[i].in[k];
+
+            if (!v || tiny->program.values[v].role != ROLE_NONE)
+                continue;
+            assert_true(writer(f, v) >= 0 || (writer(b, v) >= 0 && writer(b, v) < i));
+        }
+}
+
+static int same_op(const struct op *a, const struct op *b)
+{
+    return a->kind == b->kind && !memcmp(a->in, b->in, sizeof a->in);
+}
+
+static void check_no_op_twice(const struct tiny *tiny)
+{
+    const struct function *b = &tiny->program.functions[tiny->backward];
+
+    for (int i = 0; i < b->n_ops; i++)
+        for (int j = 0; j < i; j++)
+            assert_false(same_op(&b->ops[i], &b->ops[j]));
+}
+
+static void none_changes_nothing(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_recompute(&tiny, "gpt2", 1, RECOMPUTE_KIND_NONE);
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    for (int i = 0; i < b->n_ops; i++)
+        assert_int_not_equal(b->ops[i].phase, PHASE_R);
+    tiny_release(&tiny);
+}
+
+/* Norm outputs, activations and dropouts are remade; sums, statistics and products are not. */
+static void check_selective(const char *model)
+{
+    struct tiny tiny;
+
+    tiny_recompute(&tiny, model, 1, RECOMPUTE_KIND_SELECTIVE);
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    for (int i = 0; i < b->n_ops; i++) {
+        enum op_kind kind = b->ops[i].kind;
+
+        if (b->ops[i].phase != PHASE_R)
+            continue;
+        assert_true(kind == OP_RMSNORM || kind == OP_LAYERNORM || kind == OP_SWIGLU ||
+                    kind == OP_GELU);
+    }
+    check_order(&tiny);
+    check_no_op_twice(&tiny);
+    assert_int_equal(count_kept(&tiny, OP_SWIGLU) + count_kept(&tiny, OP_GELU), 0);
+    /* Of each norm: its statistics and the residual sum it made, not its output. */
+    assert_int_equal(count_kept(&tiny, OP_ADD_RMSNORM), strcmp(model, "llama") ? 0 : 4 * 2);
+    assert_int_equal(count_kept(&tiny, OP_ADD_LAYERNORM), strcmp(model, "llama") ? 4 * 3 : 0);
+    tiny_release(&tiny);
+}
+
+static void selective_keeps_sums_and_statistics(void **state)
+{
+    (void)state;
+    check_selective("llama");
+    check_selective("gpt2");
+}
+
+/* A layer's input is kept, all else remade, but for the last linear of a block, which nobody reads.
+ */
+static void check_full(const char *model)
+{
+    struct tiny tiny;
+
+    tiny_recompute(&tiny, model, 1, RECOMPUTE_KIND_FULL);
+    const struct program *p = &tiny.program;
+    const struct function *b = &p->functions[tiny.backward];
+    int n_linear = 0;
+    for (int i = 0; i < b->n_ops; i++) {
+        if (b->ops[i].phase != PHASE_R)
+            continue;
+        n_linear += b->ops[i].kind == OP_LINEAR;
+        assert_false(is_weight(p, b->ops[i].in[1], "down.weight"));
+    }
+    assert_int_equal(n_linear, 2 * 3);
+    check_order(&tiny);
+    check_no_op_twice(&tiny);
+    /* Two layers' inputs, the final norm's, and what the head gave: its input's gradient. */
+    assert_int_equal(count_kept(&tiny, N_OP_KINDS), 2 + 1 + 1);
+    assert_int_equal(count_kept(&tiny, OP_HEAD_CROSS_ENTROPY), 1);
+    tiny_release(&tiny);
+}
+
+static void full_keeps_layer_inputs(void **state)
+{
+    (void)state;
+    check_full("llama");
+    check_full("gpt2");
+}
+
+/* A remade op is its original but for operands: dropout draws the same numbers. */
+static void remade_ops_keep_their_attributes(void **state)
+{
+    struct tiny tiny;
+    int n_checked = 0;
+
+    (void)state;
+    tiny_recompute(&tiny, "gpt2", 1, RECOMPUTE_KIND_FULL);
+    const struct function *f = &tiny.program.functions[tiny.forward];
+    const struct function *b = &tiny.program.functions[tiny.backward];
+    for (int i = 0; i < b->n_ops; i++) {
+        int found = 0;
+
+        if (b->ops[i].phase != PHASE_R || b->ops[i].attributes.p <= 0)
+            continue;
+        for (int j = 0; j < f->n_ops; j++)
+            found |=
+                f->ops[j].kind == b->ops[i].kind &&
+                !memcmp(&f->ops[j].attributes, &b->ops[i].attributes, sizeof f->ops[j].attributes);
+        assert_true(found);
+        n_checked++;
+    }
+    assert_int_equal(n_checked, 2 * 2); /* attention and its output's dropout */
+    tiny_release(&tiny);
+}
+
+static size_t slot_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
+{
+    struct compile_train options = tiny_compile(spec, 1);
+    struct program program;
+    struct err err;
+
+    options.dtype = DTYPE_BF16;
+    options.seq_len = min_int(1024, spec->max_seq_len);
+    options.recompute = kind;
+    if (compile_train(&program, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    size_t n_bytes = program.slot_bytes;
+    *flops = program_entry_flops(&program, ENTRY_STEP);
+    program_release(&program);
+    return n_bytes;
+}
+
+/* On real shapes each kind needs less memory than the one before, and more arithmetic. */
+static void check_memory(const char *name)
+{
+    struct model_spec spec = real_spec(name);
+    double flops[3];
+    size_t n_bytes[3];
+
+    for (int kind = RECOMPUTE_KIND_NONE; kind <= RECOMPUTE_KIND_FULL; kind++)
+        n_bytes[kind] = slot_bytes(&spec, (enum recompute_kind)kind, &flops[kind]);
+    assert_true(n_bytes[RECOMPUTE_KIND_SELECTIVE] < n_bytes[RECOMPUTE_KIND_NONE]);
+    assert_true(n_bytes[RECOMPUTE_KIND_FULL] < n_bytes[RECOMPUTE_KIND_SELECTIVE]);
+    assert_true(flops[RECOMPUTE_KIND_NONE] < flops[RECOMPUTE_KIND_SELECTIVE]);
+    assert_true(flops[RECOMPUTE_KIND_SELECTIVE] < flops[RECOMPUTE_KIND_FULL]);
+    /* Full: a third more at most, as the forward is a third of a step. */
+    assert_true(flops[RECOMPUTE_KIND_FULL] < 1.34 * flops[RECOMPUTE_KIND_NONE]);
+}
+
+static void recomputation_saves_memory(void **state)
+{
+    (void)state;
+    check_memory("llama-22m");
+    check_memory("gpt2-tiny");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(none_changes_nothing),
+        cmocka_unit_test(selective_keeps_sums_and_statistics),
+        cmocka_unit_test(full_keeps_layer_inputs),
+        cmocka_unit_test(remade_ops_keep_their_attributes),
+        cmocka_unit_test(recomputation_saves_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,40 @@
+/*
+ * tiny_model.h - the two families at a size that a reader can follow, up to any pass
+ */
+#ifndef SUPPORT_TINY_MODEL_H
+#define SUPPORT_TINY_MODEL_H
+
+#include "model/compile.h"
+#include "model/model.h"
+
+/* One of configs/models. Fails the test if it cannot be read. */
+struct model_spec real_spec(const char *name);
+
+/* Two layers; "llama": untied, grouped KV heads; "gpt2": tied, biases, dropout everywhere. */
+struct model_spec tiny_spec(const char *name);
+
+struct tiny {
+    struct model_spec spec;
+    struct program program;
+    int forward, backward, last, update; /* functions; last: after tiny_shard */
+    struct gradient_seed seed;
+};
+
+/* Declared and with its forward, 2 sequences of 8 tokens, llama in bf16 and gpt2 in fp32. */
+void tiny_forward(struct tiny *tiny, const char *name, int dp_size);
+
+/* The forward, differentiated. */
+void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size);
+
+/* ... fused, and then recomputed. */
+void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind);
+
+/* ... without recomputation, buckets of 8 KiB reduced early or late. */
+void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early);
+
+void tiny_release(struct tiny *tiny);
+
+/* compile_train's options for the same; spec outlives them. */
+struct compile_train tiny_compile(const struct model_spec *spec, int dp_size);
+
+#endif
