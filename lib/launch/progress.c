@@ -94,7 +94,7 @@ const char *progress_describe(const struct progress_slot *slot, char *buffer, si
     length =
         snprintf(buffer, size, "%s %s, step %lld", atomic_load(&slot->waits) ? "waits in" : "in",
                  text[0] ? text : "?", (long long)atomic_load(&slot->step));
-    if (atomic_load(&slot->op) >= 0 && length > 0 && (size_t)length < size)
+    if (atomic_load(&slot->op) >= 0 && micro_batch >= 0 && length > 0 && (size_t)length < size)
         snprintf(buffer + length, size - (size_t)length, ", micro-batch %d", micro_batch);
     return buffer;
 }

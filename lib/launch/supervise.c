@@ -230,7 +230,7 @@ static void set_cause(struct job *job, enum weight weight, int rank, int status,
     }
     gethostname(host, sizeof host - 1);
     const struct progress_slot *slot = &job->page[rank].slot;
-    snprintf(cause->text, sizeof cause->text, "rank %d on %s %s (it was %s)", rank, host, text,
+    snprintf(cause->text, sizeof cause->text, "rank %d on %s %s (last seen: %s)", rank, host, text,
              progress_describe(slot, words, sizeof words));
 }
 

@@ -79,6 +79,9 @@ static void test_words(void **state)
     (void)state;
     snprintf(place.slot.text, sizeof place.slot.text, "evaluate");
     assert_string_equal(progress_describe(&place.slot, words, sizeof words), "in evaluate, step 4");
+    place.slot.op = 3;
+    place.slot.micro_batch = -1;
+    assert_string_equal(progress_describe(&place.slot, words, sizeof words), "in evaluate, step 4");
     memset(place.slot.text, '\n', sizeof place.slot.text);
     place.slot.text[0] = 'x';
     progress_describe(&place.slot, words, sizeof words);
