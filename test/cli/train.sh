@@ -1,0 +1,136 @@
+#!/bin/sh
+# test/cli/train.sh - lmtrain pretrain as people call it: runs, stops, resumes, kills, refusals
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+# ---- a run ----
+
+expect 'a run ends' 0 '^done: step 12 in' pretrain one
+refuse 'no terminal: no control characters' "$(printf '[\r\033]')"
+expect 'a line a step' 0 '' test "$(printf '%s\n' "$output" | grep -cE '^step [0-9]+/12  loss')" = 12
+expect 'a metrics line a step' 0 '' test "$(n_logged one)" = 12
+# shellcheck disable=SC2016 # awk's
+expect 'it learns' 0 '' awk -F '[:,]' '/loss_hex/ { last = $4 } END { exit !(last < 7.2) }' "$dir/one/metrics.jsonl"
+expect 'the run folder' 0 '' test -f "$dir/one/job.yaml" -a -d "$dir/one/checkpoints/step-00000012"
+expect 'files are for their owner alone' 0 '' test "$(find "$dir/one" -perm /077)" = ''
+expect 'its job.yaml is the job' 0 '^  steps: 12$' "$lmtrain" config "$dir/one/job.yaml"
+LC_ALL=C LANG=C pretrain ascii >"$dir/ascii.txt" 2>&1
+expect 'plain ASCII where the locale is no UTF-8' 1 '' env LC_ALL=C grep "$(printf '[\200-\377]')" "$dir/ascii.txt"
+
+expect 'two ranks' 0 '^done: step 12 in' pretrain two --ranks 2
+expect 'two ranks again' 0 '^done: step 12 in' pretrain again --ranks 2
+same_bits 'two ranks, the same bits each time' two again 12
+expect 'poisoned memory' 0 '^done' pretrain poison --set debug.poison=true
+same_bits 'poisoned memory leaves the bits' one poison 12
+expect 'two threads' 0 '^done' pretrain threads --set threads=2
+same_bits 'two threads leave the bits' one threads 12
+expect 'recompute' 0 '^done' pretrain full --set recompute=full
+same_bits 'recompute leaves the bits' one full 12
+expect 'without AVX-512 bf16 is computed in fp32, and said so' 0 'bf16 is stored, fp32 computed' \
+    env ONEDNN_MAX_CPU_ISA=AVX2 "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/avx2" --set train.steps=3
+expect 'a dry run' 0 '^memory of a rank' pretrain dry --dry-run
+expect 'leaves nothing' 0 '' test ! -e "$dir/dry"
+
+# ---- stopped, and gone on with ----
+
+# shellcheck disable=SC2317 # wait_until calls it
+has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
+
+for ranks in 1 2; do
+    long="--ranks $ranks --set train.steps=150 --set eval.every_steps=0 --set checkpoint.every_steps=20"
+    # shellcheck disable=SC2086 # words
+    pretrain whole$ranks $long >"$dir/whole.out" 2>&1
+    for signal in TERM USR1; do
+        run=stop$ranks$signal
+        # shellcheck disable=SC2086
+        start $run $long
+        wait_until 60 has_logged $run 10
+        kill -$signal "$pid"
+        ended "$signal saves and leaves, $ranks ranks" 75 $run
+        expect "and says how to go on, $ranks ranks" 0 'saved step [0-9]+ of 150.*the same command goes on' \
+            cat "$dir/$run.out"
+        n=$(n_logged $run)
+        expect "before its end ($n steps), $ranks ranks" 0 '' test "$n" -lt 150
+        # shellcheck disable=SC2086
+        expect "it goes on, $ranks ranks" 0 "going on from .*step $n\$" pretrain $run $long
+        same_bits "with the bits of a run that was not stopped, $ranks ranks, $signal" whole$ranks $run 150
+    done
+done
+expect 'and its weights' 0 '' cmp "$dir/whole1/checkpoints/step-00000150/rank-00000.safetensors" \
+    "$dir/stop1TERM/checkpoints/step-00000150/rank-00000.safetensors"
+long2=$long
+
+# ---- a rank is killed ----
+
+# rank_of SUPERVISOR NUMBER - its process
+rank_of() {
+    # shellcheck disable=SC2013 # numbers
+    for process in $(grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3); do
+        tr '\0' '\n' <"/proc/$process/environ" | grep -qx "PMIX_RANK=$2" && echo "$process"
+    done
+}
+printf '%s' "$dir/job.yaml" >"$dir/pattern"
+# A rank's command line has the job's path; the grep's own has not.
+# shellcheck disable=SC2317
+no_process() { ! grep -lsFf "$dir/pattern" /proc/[0-9]*/cmdline; }
+# shellcheck disable=SC2317
+nothing_shared() { ! find /dev/shm -name "lmtrain-*-$1-*" | grep .; }
+
+# shellcheck disable=SC2086
+start killed $long2
+supervisor=$pid
+wait_until 60 test -d "$dir/killed/checkpoints/step-00000020"
+kill -KILL "$(rank_of "$supervisor" 1)"
+ended 'a killed rank ends the job' 5 killed
+expect 'which names it as the first cause' 0 'rank 1 on .* was killed by signal 9 \(Killed\) \(last seen: ' cat "$dir/killed.out"
+expect 'once' 0 '' test "$(grep -c 'error: rank' "$dir/killed.out")" = 1
+expect 'nothing is left in /dev/shm' 0 '' nothing_shared "$supervisor"
+expect 'nor a process' 0 '' wait_until 10 no_process
+expect 'before its end' 0 '' test "$(n_logged killed)" -lt 150
+# shellcheck disable=SC2086
+expect 'it goes on from the last checkpoint' 0 'going on from .*step [0-9]*0$' pretrain killed $long2
+same_bits 'with the bits of a run that nobody killed' whole2 killed 150
+
+# ---- a run whose folder is used ----
+
+expect 'a finished run' 2 'the run is finished, step 12 of 12 \(hint: raise train.steps' pretrain one
+expect '--resume none' 2 'resume none, but .*holds a run at step 12' pretrain one --resume none
+expect 'another seed' 2 'train.seed is 2, the run was begun with 1' pretrain one --set train.steps=16 --set train.seed=2
+expect 'another model' 2 'model.ffn_size is 96, the run was begun with 64' \
+    pretrain one --set train.steps=16 --set model.ffn_size=96
+expect 'other data' 2 'data.train: the datasets' pretrain one --set train.steps=16 --set "data.train=$dir/held"
+expect 'another batch' 2 'train.global_batch is 16' pretrain one --set train.steps=16 --set train.global_batch=16
+expect 'another lr is logged' 0 'changed since the checkpoint: optimizer .*lr 0x1.47ae147ae147bp-8' \
+    pretrain one --set train.steps=14 --set optimizer.lr=0.005
+expect 'and steps' 0 'train.steps is now 14, was 12' printf '%s' "$output"
+expect 'and is in the metrics' 0 '' grep -q '"changed"' "$dir/one/metrics.jsonl"
+expect 'from another run' 0 'going on from .*/two/checkpoints/step-00000012, step 12' \
+    pretrain branch --set train.steps=13 --resume "$dir/two"
+expect 'from another run into a used folder' 2 'holds a run of its own at step 13' \
+    pretrain branch --set train.steps=14 --resume "$dir/two"
+expect 'from nowhere' 3 'nowhere' pretrain fresh --resume "$dir/nowhere"
+
+start busy --set train.steps=5000 --set eval.every_steps=0 --set checkpoint.every_steps=0
+wait_until 60 has_logged busy 1
+expect 'a second job in the same folder' 2 'is in use by another job' pretrain busy
+expect 'also of two ranks' 2 'is in use by another job' pretrain busy --ranks 2
+kill -TERM "$pid"
+ended 'leaves the first alone' 75 busy
+
+expect 'keep' 0 '^done' pretrain keep --set train.steps=10 --set checkpoint.every_steps=2 --set checkpoint.keep=2
+expect 'keeps the newest two' 0 '' test "$(cd "$dir/keep/checkpoints" && echo *)" = 'step-00000008 step-00000010'
+
+# ---- evaluations, and what goes wrong ----
+
+expect 'early stop' 0 'no better held-out loss in 2 evaluations: stopping' pretrain early --set eval.every_steps=1 \
+    --set eval.early_stop.patience=2 --set optimizer.lr=3 --set train.steps=40
+expect 'saves where it stops' 0 '^done: step [0-9]+ in' printf '%s\n' "$output"
+expect 'before the last step' 0 '' test "$(n_logged early)" -lt 40
+expect 'a held-out share' 0 'held-out loss [0-9.]+ nats' pretrain split --set eval.data= --set eval.split=0.1
+expect 'a run that explodes' 1 '^lmtrain: 3 steps in a row had gradients that are not finite.*hint: a lower optimizer.lr' \
+    pretrain wild --set train.steps=60 --set optimizer.lr=100 --set optimizer.weight_decay=100 --set train.max_skipped=2
+expect 'says which steps were skipped' 0 'step [0-9]+: the gradient is not finite: nothing was updated' \
+    printf '%s\n' "$output"
+expect 'on all ranks' 1 'not finite' pretrain wild2 --ranks 2 --set train.steps=60 --set optimizer.lr=100 \
+    --set optimizer.weight_decay=100 --set train.max_skipped=2
+finish
