@@ -216,14 +216,6 @@ int program_accumulates(const struct op *op, int output)
            (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
 }
 
-int program_accumulates(const struct op *op, int output)
-{
-    if (!op->out[output])
-        return 0;
-    return op->kind == OP_REDUCE_SCATTER ||
-           (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
-}
-
 size_t program_value_bytes(const struct program *program, int id)
 {
     const struct value *v = &program->values[id];

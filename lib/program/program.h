@@ -216,12 +216,6 @@ int program_insert(struct program *program, int function, int index, const struc
 struct op_shape program_op_shape(const struct program *program, const struct op *op);
 
 /*
- * Whether output k is added to what is there, where op.first says so: the catalogue's "+=", and the
- * shard of a reduce_scatter, which run adds to.
- */
-int program_accumulates(const struct op *op, int output);
-
-/*
  * Whether an output is added to what is there, where op.first says so: the catalogue's "+=", and the shard
  * of a reduce_scatter, which run adds to.
  */
