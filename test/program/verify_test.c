@@ -1,0 +1,490 @@
+/*
+ * verify_test.c - broken programs are refused, in words that name function, op and value
+ *
+ * Programs are broken by hand, one bug each, from a small one and from a compiled model that pass.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/str.h"
+#include "support/tiny_model.h"
+
+static void check_accepted(const struct program *program)
+{
+    struct err err;
+
+    if (verify(program, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* parts: up to three texts that the message must contain. */
+static void check_refused(const struct program *program, const char *const parts[3])
+{
+    struct err err = { 0 };
+
+    assert_int_equal(verify(program, &err), -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    for (int i = 0; i < 3; i++)
+        if (parts[i] && !strstr(err.text, parts[i]))
+            fail_msg("\"%s\" is not in \"%s\"", parts[i], err.text);
+}
+
+#define REFUSED(program, ...) check_refused(program, (const char *const[3]){ __VA_ARGS__ })
+
+/* ---- a small program: y = x + x, z = y + x in one function, read by another ---- */
+
+struct small {
+    struct program program;
+    int x, y, z, w, grad;
+    int forward, backward;
+};
+
+static struct op add(int a, int b, int y)
+{
+    return (struct op){ .kind = OP_ADD, .in = { a, b }, .out = { y }, .layer = -1 };
+}
+
+static void small_open(struct small *s, int n_micro_batches, int n_slots)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+
+    memset(s, 0, sizeof *s);
+    struct program *p = &s->program;
+    program_init(p, &mesh);
+    s->x = program_cell(p, ROLE_INPUT, "x", 4, 8, DTYPE_F32);
+    s->y = program_value(p, 4, 8, DTYPE_F32);
+    s->z = program_value(p, 4, 8, DTYPE_F32);
+    s->w = program_value(p, 4, 8, DTYPE_F32);
+    s->grad = program_cell(p, ROLE_GRADIENT, "grad", 8, 8, DTYPE_F32);
+    s->forward = program_function(p, "forward 0", 0);
+    s->backward = program_function(p, "backward 0", 0);
+    struct op y = add(s->x, s->x, s->y), z = add(s->y, s->x, s->z), w = add(s->z, s->x, s->w);
+    program_emit(p, s->forward, &y);
+    program_emit(p, s->forward, &z);
+    program_emit(p, s->backward, &w);
+    program_emit(p, s->backward,
+                 &(struct op){ .kind = OP_LINEAR_DW,
+                               .in = { s->w, s->z },
+                               .out = { s->grad },
+                               .phase = PHASE_W,
+                               .layer = -1 });
+    schedule_step(p, s->forward, s->backward, s->backward, program_function(p, "update", 0),
+                  n_micro_batches);
+    p->n_slots = n_slots;
+    place(p);
+}
+
+static struct function *small_function(struct small *s, int function)
+{
+    return &s->program.functions[function];
+}
+
+static void small_program_passes(void **state)
+{
+    struct small s;
+
+    (void)state;
+    for (int n = 1; n <= 9; n++) {
+        small_open(&s, n, 1);
+        check_accepted(&s.program);
+        program_release(&s.program);
+    }
+}
+
+static void read_before_written(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    struct op *ops = small_function(&s, s.forward)->ops, first = ops[0];
+    ops[0] = ops[1];
+    ops[1] = first;
+    REFUSED(&s.program, "forward 0: add", "%2", "is read before it is written");
+    program_release(&s.program);
+}
+
+/* A value of scratch does not outlive the run of its function. */
+static void read_after_its_function(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    s.program.values[s.z].scope = SCOPE_PASS;
+    s.program.values[s.z].segment = SEGMENT_SCRATCH;
+    s.program.values[s.z].place_bytes = 0;
+    s.program.values[s.y].place_bytes = 128;
+    s.program.values[s.w].place_bytes = 256;
+    s.program.segment_bytes[SEGMENT_SCRATCH] = 384;
+    REFUSED(&s.program, "backward 0: add", "%3", "is read before it is written");
+    program_release(&s.program);
+}
+
+static void written_twice(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    small_function(&s, s.forward)->ops[1].out[0] = s.y;
+    small_function(&s, s.forward)->ops[1].in[0] = s.x;
+    REFUSED(&s.program, "forward 0: add", "%2", "is written twice");
+    program_release(&s.program);
+}
+
+static void wrong_shape(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    s.program.values[s.y].cols = s.program.values[s.y].stride = 4;
+    REFUSED(&s.program, "forward 0", "add", "[4 x 4]");
+    program_release(&s.program);
+    small_open(&s, 2, 1);
+    s.program.values[s.z].dtype = DTYPE_BF16;
+    REFUSED(&s.program, "forward 0", "add", "bf16");
+    program_release(&s.program);
+}
+
+static void never_loaded(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    s.program.entries[ENTRY_STEP].actions[0].kind = ACTION_GATE;
+    REFUSED(&s.program, "step, micro-batch 0", "x is read before it is written");
+    program_release(&s.program);
+}
+
+/* ---- memory ---- */
+
+static void overlapping_places(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    /* y is in scratch, x and z in the stash. */
+    s.program.values[s.z].place_bytes = s.program.values[s.x].place_bytes + 64;
+    REFUSED(&s.program, "stash", "x and %3", "overlap in memory");
+    program_release(&s.program);
+
+    small_open(&s, 2, 1);
+    int other = program_cell(&s.program, ROLE_GRADIENT, "other", 8, 8, DTYPE_F32);
+    place(&s.program);
+    s.program.values[other].place_bytes = 252;
+    REFUSED(&s.program, "gradients", "grad and other", "overlap in memory");
+    program_release(&s.program);
+}
+
+/* In scratch only those that live at the same time must lie apart. */
+static void overlapping_lifetimes(void **state)
+{
+    struct small s;
+    struct op op;
+
+    (void)state;
+    small_open(&s, 1, 1);
+    int a = program_value(&s.program, 4, 8, DTYPE_F32),
+        b = program_value(&s.program, 4, 8, DTYPE_F32);
+    int c = program_value(&s.program, 4, 8, DTYPE_F32);
+    op = add(s.x, s.x, a);
+    program_emit(&s.program, s.backward, &op);
+    op = add(a, s.x, b);
+    program_emit(&s.program, s.backward, &op);
+    op = add(b, s.x, c);
+    program_emit(&s.program, s.backward, &op);
+    place(&s.program);
+    check_accepted(&s.program);
+    s.program.values[c].place_bytes = s.program.values[a].place_bytes;
+    s.program.values[b].place_bytes = s.program.values[a].place_bytes ? 0 : 128;
+    check_accepted(&s.program);
+    s.program.values[b].place_bytes = s.program.values[a].place_bytes;
+    REFUSED(&s.program, "backward 0", "%6 and %7", "overlap in memory");
+    program_release(&s.program);
+}
+
+static void outside_its_segment(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 2);
+    s.program.values[s.z].place_bytes = s.program.slot_bytes - 64;
+    REFUSED(&s.program, "%3 ends outside segment stash");
+    program_release(&s.program);
+    small_open(&s, 2, 2);
+    int view = program_view(&s.program, s.grad, 8, 2, 8, 8);
+    place(&s.program);
+    check_accepted(&s.program);
+    s.program.values[view].place_bytes += 64 * sizeof(float);
+    REFUSED(&s.program, "does not lie inside its base");
+    program_release(&s.program);
+}
+
+/* ---- the order of actions ---- */
+
+static void set_actions(struct small *s, const struct action *actions, int n)
+{
+    struct entry *entry = &s->program.entries[ENTRY_STEP];
+
+    entry->actions = arena_array(&s->program.arena, struct action, n);
+    memcpy(entry->actions, actions, sizeof *actions * (size_t)n);
+    entry->n_actions = n;
+}
+
+static struct action load(int micro_batch, int slot)
+{
+    return (
+        struct action){ .kind = ACTION_LOAD, .micro_batch = micro_batch, .slot = (int16_t)slot };
+}
+
+static struct action run(int function, int micro_batch, int slot, int first)
+{
+    return (struct action){ .kind = ACTION_RUN,
+                            .function = (int16_t)function,
+                            .micro_batch = micro_batch,
+                            .slot = (int16_t)slot,
+                            .first = (uint8_t)first };
+}
+
+/* Two forwards before a backward need two slots. */
+static void slot_reused_too_early(void **state)
+{
+    struct small s;
+
+    (void)state;
+    for (int n_slots = 1; n_slots <= 2; n_slots++) {
+        small_open(&s, 2, n_slots);
+        int f = s.forward, b = s.backward, other = n_slots - 1;
+        const struct action actions[] = {
+            load(0, 0),          run(f, 0, 0, 1), load(1, other),
+            run(f, 1, other, 0), run(b, 0, 0, 1), run(b, 1, other, 0),
+        };
+        set_actions(&s, actions, 6);
+        if (n_slots == 1)
+            REFUSED(&s.program, "backward 0: add", "%3", "slot was reused too early");
+        else
+            check_accepted(&s.program);
+        program_release(&s.program);
+    }
+}
+
+static void micro_batches_out_of_order(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 2);
+    int f = s.forward, b = s.backward;
+    const struct action actions[] = {
+        load(0, 0), run(f, 0, 0, 1), load(1, 1), run(f, 1, 1, 0), run(b, 1, 1, 1), run(b, 0, 0, 0),
+    };
+    set_actions(&s, actions, 6);
+    REFUSED(&s.program, "backward 0: linear_dw", "grad", "micro-batches out of order");
+    program_release(&s.program);
+}
+
+/* Without `first` the first micro-batch would be added to the step before. */
+static void accumulator_never_started(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s, 2, 1);
+    s.program.entries[ENTRY_STEP].actions[2].first = 0;
+    REFUSED(&s.program, "linear_dw", "grad", "added to what was never started");
+    program_release(&s.program);
+}
+
+/* A mistake in one of many equal micro-batches is found, wherever it is. */
+static void mistake_among_repeats(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 12; m++) {
+        struct small s;
+
+        small_open(&s, 12, 1);
+        struct action *actions = s.program.entries[ENTRY_STEP].actions;
+        check_accepted(&s.program);
+        /* This micro-batch's forward is left out. */
+        actions[3 * m + 1] = (struct action){ .kind = ACTION_GATE, .micro_batch = -1 };
+        char text[32];
+        snprintf(text, sizeof text, "micro-batch %d", m);
+        REFUSED(&s.program, "backward 0: add", "%3", text);
+        program_release(&s.program);
+    }
+}
+
+/* ---- sums over ranks: the tiny models at dp 2 ---- */
+
+static void compile(struct program *program, const char *model, int early)
+{
+    static struct model_spec spec;
+    struct compile_train options;
+    struct err err;
+
+    spec = tiny_spec(model);
+    options = tiny_compile(&spec, 2);
+    options.gradients.early = early;
+    if (compile_train(program, &options, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static int find_op(const struct program *p, int *function, enum op_kind kind)
+{
+    for (*function = 0; *function < p->n_functions; (*function)++)
+        for (int i = 0; i < p->functions[*function].n_ops; i++)
+            if (p->functions[*function].ops[i].kind == kind)
+                return i;
+    fail_msg("there is no %s", op_info(kind)->name);
+    return -1;
+}
+
+static void remove_op(struct program *p, int function, int index)
+{
+    struct function *f = &p->functions[function];
+
+    f->n_ops--;
+    memmove(f->ops + index, f->ops + index + 1, sizeof *f->ops * (size_t)(f->n_ops - index));
+}
+
+static void missing_reduce(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        struct program p;
+        int function;
+
+        compile(&p, "gpt2", early);
+        int index = find_op(&p, &function, OP_REDUCE_SCATTER);
+        remove_op(&p, function, index);
+        REFUSED(&p, "all_gather", "bucket.", "is read before it is written");
+        program_release(&p);
+    }
+}
+
+static void missing_gather(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        struct program p;
+        int function;
+
+        compile(&p, "llama", early);
+        int index = find_op(&p, &function, OP_ALL_GATHER);
+        remove_op(&p, function, index);
+        REFUSED(&p, "update: sumsq", ".grad", "is read as whole while sums over ranks are owed");
+        program_release(&p);
+    }
+}
+
+/* The sum is there for the one bucket, and read from the other before its gather. */
+static void sum_read_before_its_gather(void **state)
+{
+    struct program p;
+    int function;
+
+    (void)state;
+    compile(&p, "llama", 1);
+    int index = find_op(&p, &function, OP_ALL_GATHER);
+    struct op gather = p.functions[function].ops[index];
+    remove_op(&p, function, index);
+    program_emit(&p, function, &gather);
+    REFUSED(&p, "update: sumsq", ".grad", "is read as whole while sums over ranks are owed");
+    program_release(&p);
+}
+
+/* A reduce in every micro-batch of what adds micro-batches up would count them twice. */
+static void summed_twice(void **state)
+{
+    struct program p;
+
+    (void)state;
+    compile(&p, "llama", 1);
+    for (int f = 0; f < p.n_functions; f++)
+        for (int i = 0; i < p.functions[f].n_ops; i++)
+            if (p.functions[f].ops[i].kind == OP_LINEAR_DW)
+                p.functions[f].ops[i].first = FIRST_MICRO_BATCH;
+    REFUSED(&p, "linear_dw", ".grad", "is added to after its sum over ranks was begun");
+    program_release(&p);
+}
+
+static void partial_read_as_same(void **state)
+{
+    struct program p;
+    int function;
+
+    (void)state;
+    compile(&p, "llama", 0);
+    int index = find_op(&p, &function, OP_SUMSQ);
+    struct op *op = &p.functions[function].ops[index];
+    p.values[op->in[0]].spread[AXIS_DP] = SPREAD_PARTIAL;
+    REFUSED(&p, "update", "over dp", "sumsq: x is partial");
+    program_release(&p);
+}
+
+/* The loss of this rank alone in place of all ranks'. */
+static void host_reads_partial_sum(void **state)
+{
+    struct program p;
+
+    (void)state;
+    compile(&p, "llama", 0);
+    p.ports.loss_total = p.ports.loss;
+    REFUSED(&p, "loss is partial over dp where the host reads it");
+    program_release(&p);
+    compile(&p, "llama", 0);
+    p.ports.eval_total = p.ports.eval_loss;
+    REFUSED(&p, "eval_loss is partial over dp where the host reads it");
+    program_release(&p);
+}
+
+static void spread_that_no_op_gives(void **state)
+{
+    struct program p;
+    int function;
+
+    (void)state;
+    compile(&p, "llama", 0);
+    int index = find_op(&p, &function, OP_SWIGLU_GRAD);
+    p.values[p.functions[function].ops[index].out[0]].spread[AXIS_DP] = SPREAD_SAME;
+    REFUSED(&p, "backward 0", "swiglu_grad", "does not have the spread its op gives");
+    program_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_program_passes),
+        cmocka_unit_test(read_before_written),
+        cmocka_unit_test(read_after_its_function),
+        cmocka_unit_test(written_twice),
+        cmocka_unit_test(wrong_shape),
+        cmocka_unit_test(never_loaded),
+        cmocka_unit_test(overlapping_places),
+        cmocka_unit_test(overlapping_lifetimes),
+        cmocka_unit_test(outside_its_segment),
+        cmocka_unit_test(slot_reused_too_early),
+        cmocka_unit_test(micro_batches_out_of_order),
+        cmocka_unit_test(accumulator_never_started),
+        cmocka_unit_test(mistake_among_repeats),
+        cmocka_unit_test(missing_reduce),
+        cmocka_unit_test(missing_gather),
+        cmocka_unit_test(sum_read_before_its_gather),
+        cmocka_unit_test(summed_twice),
+        cmocka_unit_test(partial_read_as_same),
+        cmocka_unit_test(host_reads_partial_sum),
+        cmocka_unit_test(spread_that_no_op_gives),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
