@@ -333,7 +333,6 @@ static struct options inspect_options(struct request *q, struct option *table)
           .argument = "DIR",
           .help = "check ids against its vocabulary, and show text" },
         { .name = "n",
-          .letter = 'n',
           .kind = OPTION_INT,
           .value = &q->n_shown,
           .argument = "N",

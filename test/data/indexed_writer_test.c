@@ -38,7 +38,8 @@ static void expect_file(const char *name, const void *bytes, size_t n_bytes)
     free(path);
 }
 
-/* By test/oracle/indexed.py --print: IndexedDatasetBuilder, documents [1, 2, 300], [] and [7]. */
+/* Of documents [1, 2, 300], [] and [7]; that megatron-core agrees is test/oracle/indexed.py's to
+ * show. */
 static const unsigned char idx_golden[] = {
     'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0,          /* magic */
     1,   0,   0,   0,   0,   0,   0,   0,             /* version */
