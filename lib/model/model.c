@@ -18,23 +18,35 @@ struct emitter {
     int64_t rows;
 };
 
+/* 0 if there is none. They are asked for in about the order of their declaration. */
 static int parameter_weight(const struct emitter *e, const char *name)
 {
     const struct program *p = e->b->program;
 
-    for (int i = 0; i < p->n_parameters; i++)
-        if (!strcmp(p->parameters[i].name, name))
-            return p->parameters[i].weight;
+    for (int i = 0; i < p->n_parameters; i++) {
+        int at = (e->b->parameter_asked + i) % p->n_parameters;
+
+        if (strcmp(p->parameters[at].name, name))
+            continue;
+        e->b->parameter_asked = at;
+        return p->parameters[at].weight;
+    }
     return 0;
 }
 
-/* "layers.3.qkv.weight"; 0 where the model has none of that name (biases). */
+/* "layers.3.qkv.weight" */
 static int layer_weight(const struct emitter *e, const char *name)
 {
     char full[96];
 
     snprintf(full, sizeof full, "layers.%d.%s", e->layer, name);
     return parameter_weight(e, full);
+}
+
+/* "layers.3.qkv.bias"; 0 where the model has none. */
+static int layer_bias(const struct emitter *e, const char *name)
+{
+    return e->b->spec->bias ? layer_weight(e, name) : 0;
 }
 
 static int value(const struct emitter *e, int64_t cols, enum dtype dtype)
@@ -194,25 +206,25 @@ static int feed_forward(const struct emitter *e, int x)
     const struct model_spec *s = e->b->spec;
     int gated = s->activation == ACTIVATION_SWIGLU;
     int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
-                      layer_weight(e, gated ? "gate_up.bias" : "up.bias"));
+                      layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
     int y = value(e, s->ffn_size, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear(e, y, layer_weight(e, "down.weight"), layer_weight(e, "down.bias"));
+    return linear(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */
 static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
-    int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
-                 layer_weight(e, "attention_norm.bias"));
-    int qkv = linear(e, y, layer_weight(e, "qkv.weight"), layer_weight(e, "qkv.bias"));
+    int y =
+        norm(e, x, layer_weight(e, "attention_norm.weight"), layer_bias(e, "attention_norm.bias"));
+    int qkv = linear(e, y, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
     int out = linear(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
-                     layer_weight(e, "attention_out.bias"));
+                     layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
-    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_weight(e, "ffn_norm.bias"));
+    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"));
     return residual_add(e, x, dropout(e, feed_forward(e, y), PLACE_FFN_OUT));
 }
 

@@ -1,12 +1,12 @@
 /*
  * place.c - where every value lies
  *
- * Cells are laid one after the other in their segment. A plain value that another function reads than the
- * one that writes it goes to the stash, one copy a slot. All others live within one run of a function,
- * from their first write to their last read; they share the scratch segment: the largest first, each at
- * the lowest offset where it meets nobody who lives at the same time in any function. Functions never run
- * at the same time, so a place may be used by all of them. Operands of ops on other streams live to the
- * function's end, where run waits for those streams.
+ * Cells are laid one after the other in their segment. A plain value that another function reads
+ * than the one that writes it goes to the stash, one copy a slot. All others live within one run of
+ * a function, from their first write to their last read; they share the scratch segment: the
+ * largest first, each at the lowest offset where it meets nobody who lives at the same time in any
+ * function. Functions never run at the same time, so a place may be used by all of them. Operands
+ * of ops on other streams live to the function's end, where run waits for those streams.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +16,37 @@
 
 #define PLACE_ALIGNMENT ((size_t)64)
 
+/* Ops. Values that live longer stand in a list of their own, so that looking back is short. */
+#define SHORT_LIFE 32
+
 /* When a plain value lives in one function; first > last: never. */
 struct lifetime {
     int first, last;
+    int next; /* placed values that are born with the same op */
+};
+
+/* The values of one function that are placed already, by time. */
+struct calendar {
+    int *born;    /* by op: newest short-lived value that is born with it, 0 none */
+    int *lasting; /* the others */
+    int n_lasting;
+};
+
+/* A stretch of the scratch segment. */
+struct stretch {
+    size_t begin, end;
 };
 
 struct placing {
     struct program *program;
     char *written, *stashed;    /* by value: by the function at hand; goes to the stash */
     struct lifetime *lifetimes; /* [function][value] */
+    struct calendar *calendars; /* by function */
     int *order;                 /* pass values, largest first */
     int n_order;
+    struct stretch *taken; /* while the value at hand lives */
+    int n_taken;
+    int *seen; /* by value: the value at hand when it was added to taken */
 };
 
 static struct lifetime *lifetime_of(const struct placing *c, int function, int value)
@@ -39,7 +59,7 @@ static void live_at(struct placing *c, int function, int value, int begin, int e
     struct lifetime *l = lifetime_of(c, function, value);
 
     if (l->first > l->last) {
-        *l = (struct lifetime){ begin, end };
+        *l = (struct lifetime){ .first = begin, .last = end };
         return;
     }
     l->first = min_int(l->first, begin);
@@ -52,7 +72,7 @@ static void find_lifetimes_in(struct placing *c, int function)
     const struct function *f = &p->functions[function];
 
     for (int v = 0; v < p->n_values; v++)
-        *lifetime_of(c, function, v) = (struct lifetime){ 1, 0 };
+        *lifetime_of(c, function, v) = (struct lifetime){ .first = 1, .last = 0 };
     memset(c->written, 0, (size_t)p->n_values);
     for (int i = 0; i < f->n_ops; i++) {
         const struct op *op = &f->ops[i];
@@ -142,22 +162,52 @@ static int is_used(const struct placing *c, int value)
     return 0;
 }
 
-static int meet(const struct placing *c, int a, int b)
+static void take(struct placing *c, int value, int other)
 {
-    for (int f = 0; f < c->program->n_functions; f++) {
-        const struct lifetime *x = lifetime_of(c, f, a), *y = lifetime_of(c, f, b);
+    size_t begin = c->program->values[other].place_bytes;
+    size_t n_bytes = align_up(program_value_bytes(c->program, other), PLACE_ALIGNMENT);
 
-        if (x->first <= x->last && y->first <= y->last && x->first <= y->last &&
-            y->first <= x->last)
-            return 1;
-    }
-    return 0;
+    if (c->seen[other] == value)
+        return;
+    c->seen[other] = value;
+    c->taken[c->n_taken++] = (struct stretch){ begin, begin + n_bytes };
 }
 
-/* A stretch of the segment that is taken while the value at hand lives. */
-struct stretch {
-    size_t begin, end;
-};
+/* Add the stretches of all placed values that live in this function while `value` does. */
+static void take_of_function(struct placing *c, int function, int value)
+{
+    const struct calendar *calendar = &c->calendars[function];
+    const struct lifetime *l = lifetime_of(c, function, value);
+    int last = min_int(l->last, c->program->functions[function].n_ops - 1);
+
+    if (l->first > l->last)
+        return;
+    for (int i = max_int(0, l->first - SHORT_LIFE); i <= last; i++)
+        for (int v = calendar->born[i]; v; v = lifetime_of(c, function, v)->next)
+            if (lifetime_of(c, function, v)->last >= l->first)
+                take(c, value, v);
+    for (int i = 0; i < calendar->n_lasting; i++) {
+        const struct lifetime *other = lifetime_of(c, function, calendar->lasting[i]);
+
+        if (other->first <= l->last && other->last >= l->first)
+            take(c, value, calendar->lasting[i]);
+    }
+}
+
+static void enter(struct placing *c, int function, int value)
+{
+    struct calendar *calendar = &c->calendars[function];
+    struct lifetime *l = lifetime_of(c, function, value);
+
+    if (l->first > l->last)
+        return;
+    if (l->last - l->first > SHORT_LIFE) {
+        calendar->lasting[calendar->n_lasting++] = value;
+        return;
+    }
+    l->next = calendar->born[l->first];
+    calendar->born[l->first] = value;
+}
 
 static int by_begin(const void *a, const void *b)
 {
@@ -183,7 +233,6 @@ static size_t lowest_gap(struct stretch *taken, int n_taken, size_t n_bytes)
 static void place_by_lifetime(struct placing *c)
 {
     struct program *p = c->program;
-    struct stretch *taken = arena_array(&p->arena, struct stretch, p->n_values);
 
     for (int id = 1; id < p->n_values; id++)
         if (!p->values[id].base && p->values[id].role == ROLE_NONE && !c->stashed[id] &&
@@ -193,19 +242,15 @@ static void place_by_lifetime(struct placing *c)
     for (int i = 0; i < c->n_order; i++) {
         struct value *v = &p->values[c->order[i]];
         size_t n_bytes = align_up(program_value_bytes(p, c->order[i]), PLACE_ALIGNMENT);
-        int n_taken = 0;
 
-        for (int j = 0; j < i; j++) {
-            int other = c->order[j];
-            if (!meet(c, c->order[i], other))
-                continue;
-            size_t begin = p->values[other].place_bytes;
-            size_t other_bytes = align_up(program_value_bytes(p, other), PLACE_ALIGNMENT);
-            taken[n_taken++] = (struct stretch){ begin, begin + other_bytes };
-        }
+        c->n_taken = 0;
+        for (int f = 0; f < p->n_functions; f++)
+            take_of_function(c, f, c->order[i]);
         v->scope = SCOPE_PASS;
         v->segment = SEGMENT_SCRATCH;
-        v->place_bytes = lowest_gap(taken, n_taken, n_bytes);
+        v->place_bytes = lowest_gap(c->taken, c->n_taken, n_bytes);
+        for (int f = 0; f < p->n_functions; f++)
+            enter(c, f, c->order[i]);
         if (v->place_bytes + n_bytes > p->segment_bytes[SEGMENT_SCRATCH])
             p->segment_bytes[SEGMENT_SCRATCH] = v->place_bytes + n_bytes;
     }
@@ -226,7 +271,8 @@ static void place_views(struct program *p)
     }
 }
 
-/* One op runs at a time on the compute stream, and one on the comm thread: the largest serves all. */
+/* One op runs at a time on the compute stream, and one on the comm thread: the largest serves all.
+ */
 static void place_scratch(struct program *p)
 {
     for (int f = 0; f < p->n_functions; f++)
@@ -248,7 +294,14 @@ void place(struct program *program)
     c.written = arena_array(&arena, char, n_values);
     c.stashed = arena_array(&arena, char, n_values);
     c.order = arena_array(&arena, int, n_values);
+    c.taken = arena_array(&arena, struct stretch, n_values);
+    c.seen = arena_array(&arena, int, n_values);
     c.lifetimes = arena_array(&arena, struct lifetime, n_values * n_functions);
+    c.calendars = arena_array(&arena, struct calendar, n_functions);
+    for (size_t f = 0; f < n_functions; f++) {
+        c.calendars[f].born = arena_array(&arena, int, program->functions[f].n_ops);
+        c.calendars[f].lasting = arena_array(&arena, int, n_values);
+    }
     memset(program->segment_bytes, 0, sizeof program->segment_bytes);
     program->slot_bytes = 0;
     if (program->n_slots < 1)
