@@ -218,6 +218,29 @@ static void test_held_out_reads_all_once_and_again(void **state)
     free(learned);
 }
 
+/* A rewind may come while the thread fills a slot: that batch must not be taken for the first. */
+static void test_rewind_at_any_moment(void **state)
+{
+    struct loader_dataset dataset = { a, 1 };
+    struct loader_options options = options_for(&dataset, 1);
+
+    (void)state;
+    options.held_out = 1;
+    struct loader *loader = open_loader(&options);
+    for (int round = 0; round < 3000; round++) {
+        for (int b = 0; b <= round % 5; b++) {
+            struct micro_batch batch;
+            struct err err;
+
+            assert_int_equal(loader_next(loader, &batch, &err), 0);
+            assert_int_equal(batch.samples[0], 2 * b);
+            assert_int_equal(batch.tokens[0], 2 * b * SEQ_LEN);
+        }
+        loader_rewind(loader);
+    }
+    loader_close(loader);
+}
+
 static void test_split_shares_no_window(void **state)
 {
     struct loader_dataset datasets[] = { { a, 1 }, { b, 1 } };
@@ -350,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_layout_and_resume_change_nothing),
         cmocka_unit_test(test_seed_changes_the_order),
         cmocka_unit_test(test_held_out_reads_all_once_and_again),
+        cmocka_unit_test(test_rewind_at_any_moment),
         cmocka_unit_test(test_split_shares_no_window),
         cmocka_unit_test(test_token_outside_vocabulary),
         cmocka_unit_test(test_refusals),
