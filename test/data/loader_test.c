@@ -227,14 +227,14 @@ static void test_rewind_at_any_moment(void **state)
     (void)state;
     options.held_out = 1;
     struct loader *loader = open_loader(&options);
-    for (int round = 0; round < 3000; round++) {
-        for (int b = 0; b <= round % 5; b++) {
+    for (int round = 0; round < 20000; round++) {
+        for (int i = 0; i <= round % 5; i++) {
             struct micro_batch batch;
             struct err err;
 
             assert_int_equal(loader_next(loader, &batch, &err), 0);
-            assert_int_equal(batch.samples[0], 2 * b);
-            assert_int_equal(batch.tokens[0], 2 * b * SEQ_LEN);
+            assert_int_equal(batch.samples[0], 2 * i);
+            assert_int_equal(batch.tokens[0], 2 * i * SEQ_LEN);
         }
         loader_rewind(loader);
     }
