@@ -1,10 +1,11 @@
 /*
  * eval.c - lmtrain eval: how good is a model
  */
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cmd.h"
@@ -24,6 +25,23 @@ static void show_progress(void *context, int64_t done, int64_t total)
             done == total ? "\r\033[K" : "");
 }
 
+static void print_json(const char *folder, const char *data, const struct perplexity *result,
+                       struct str *out)
+{
+    cJSON *json = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(json, "task", "perplexity");
+    cJSON_AddStringToObject(json, "model", folder);
+    cJSON_AddStringToObject(json, "data", data);
+    cJSON_AddNumberToObject(json, "loss", result->loss);
+    cJSON_AddNumberToObject(json, "perplexity", exp(result->loss));
+    cJSON_AddNumberToObject(json, "tokens", (double)result->tokens);
+    char *text = cJSON_PrintUnformatted(json);
+    str_printf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(json);
+}
+
 static int measure(const struct request *q, struct served *served, struct engine *engine,
                    struct str *out, struct err *err)
 {
@@ -38,10 +56,7 @@ static int measure(const struct request *q, struct served *served, struct engine
                            isatty(2) ? show_progress : NULL, NULL, &result, err) < 0)
         return -1;
     if (q->json)
-        str_printf(out,
-                   "{\"task\":\"perplexity\",\"model\":\"%s\",\"data\":\"%s\",\"loss\":%.9g,"
-                   "\"perplexity\":%.9g,\"tokens\":%" PRId64 "}\n",
-                   served->folder, data, result.loss, exp(result.loss), result.tokens);
+        print_json(served->folder, data, &result, out);
     else
         str_printf(out,
                    "%s on %s\nloss        %.4f nats a token\nperplexity  %.2f\ntokens      %" PRId64

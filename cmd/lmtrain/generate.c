@@ -20,7 +20,7 @@
 
 struct request {
     const char *model, *prompt, *prompts, *tokenizer;
-    int max_new_tokens, threads, json;
+    int max_new_tokens, threads;
     struct sampler sampler;
     int64_t seed;
 };
@@ -255,6 +255,8 @@ static int run(struct request *q)
         status = generation_open(&g, &err);
     if (!status)
         status = q->prompt ? run_one(&g, &err) : run_file(&g, &err);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = err_set(&err, ERR_FAILED, "standard output cannot be written");
     if (!status && isatty(2))
         log_info("%lld tokens in %.1f s from %s", (long long)g.n_generated, seconds_now() - begin,
                  g.served.folder);

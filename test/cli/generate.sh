@@ -1,0 +1,107 @@
+#!/bin/sh
+# test/cli/generate.sh - lmtrain generate and lmtrain eval on a run of test/cli/support/tiny.sh
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+expect 'a run to use' 0 '^done' pretrain one --set train.steps=60 --set eval.every_steps=20 \
+    --set checkpoint.every_steps=20
+
+# ---- eval ----
+
+# The loss that a text says, in key $1.
+number_of() {
+    sed -n "s/.*\"$1\":\([-+.e0-9]*\).*/\1/p"
+}
+# shellcheck disable=SC2317 # expect calls it
+close_to() {
+    awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-6 * b) }'
+}
+
+expect 'perplexity' 0 '^loss +[0-9.]+ nats a token' "$lmtrain" eval --model "$dir/one"
+expect 'as JSON' 0 '"task":"perplexity"' "$lmtrain" eval --model "$dir/one" --json
+loss=$(printf '%s\n' "$output" | number_of loss)
+logged=$(number_of eval_loss <"$dir/one/metrics.jsonl" | tail -n 1)
+expect "is the run's last held-out loss ($loss, $logged)" 0 '' close_to "$loss" "$logged"
+expect 'two threads' 0 "\"loss\":$loss," "$lmtrain" eval --model "$dir/one" --json --threads 2
+expect 'of other data' 0 '"tokens":1258[23]' "$lmtrain" eval --model "$dir/one" --json --data "$dir/train"
+expect 'on which it is better' 0 '' awk -v a="$(printf '%s\n' "$output" | number_of loss)" -v b="$loss" \
+    'BEGIN { exit !(a < b) }'
+expect 'of a checkpoint' 0 'step-00000020' "$lmtrain" eval --model "$dir/one/checkpoints/step-00000020" --json
+expect 'which was worse' 0 '' awk -v a="$(printf '%s\n' "$output" | number_of loss)" -v b="$loss" \
+    'BEGIN { exit !(a > b) }'
+expect 'a limit of windows' 0 '^tokens +64$' "$lmtrain" eval --model "$dir/one" --limit 2
+
+# ---- generate ----
+
+# text ARGUMENTS... - what the run writes, in $output
+text() {
+    expect "generate $*" 0 '' "$lmtrain" generate --model "$dir/one" --max-new-tokens 24 "$@"
+}
+# text_is NAME TEXT - the last output is TEXT
+text_is() {
+    expect "$1" 0 '' test "$output" = "$2"
+}
+
+prompt='And God said'
+text --prompt "$prompt" --seed 7
+seventh=$output
+expect 'the prompt comes first' 0 "^$prompt" printf '%s' "$output"
+text --prompt "$prompt" --seed 7 --threads 2
+text_is 'the same seed, the same text, on two threads' "$seventh"
+text --prompt "$prompt" --seed 8
+expect 'another seed, another text' 1 '' test "$output" = "$seventh"
+text --prompt "$prompt" --temperature 0
+greedy=$output
+text --prompt "$prompt" --temperature 0 --seed 9
+text_is 'greedy has no seed' "$greedy"
+text --prompt "$prompt" --top-k 1 --temperature 2
+text_is 'the most likely one is greedy' "$greedy"
+text --prompt "$prompt" --top-p 0.000001 --temperature 2
+text_is 'and so is the least nucleus' "$greedy"
+text --prompt "$prompt" --temperature 0 --max-new-tokens 12
+# shellcheck disable=SC2016
+expect 'fewer tokens are a beginning' 0 '' sh -c 'case $2 in "$1"*) ;; *) exit 1 ;; esac' sh "$output" "$greedy"
+
+# Prompts of many lengths, in batches of eight and a rest, one longer than a piece of the prefill.
+long=$(head -n 4 "$dir/held.txt" | tr '\n' ' ')
+{
+    echo 'In the beginning'
+    echo
+    echo 'A'
+    echo "$long$long"
+    head -n 7 "$dir/held.txt"
+} >"$dir/prompts"
+"$lmtrain" generate --model "$dir/one" --max-new-tokens 12 --temperature 0 --prompts "$dir/prompts" >"$dir/together"
+grep . "$dir/prompts" | while IFS= read -r line; do
+    "$lmtrain" generate --model "$dir/one" --max-new-tokens 12 --temperature 0 --prompt "$line"
+    echo
+done >"$dir/alone"
+expect 'prompts side by side are as alone' 0 '' cmp "$dir/together" "$dir/alone"
+expect 'all of them' 0 '' test "$(grep -c '^$' "$dir/together")" -ge 10
+printf '%s' "$prompt" >"$dir/prompt"
+text --prompts "$dir/prompt" --seed 7
+text_is 'also when they are drawn, and without a last newline' "$seventh"
+text --prompt ''
+expect 'an empty prompt begins a document' 0 '.' printf '%s' "$output"
+text --prompt 'Ünïcode — 主'
+expect 'a prompt of any bytes' 0 '^Ünïcode — 主' printf '%s' "$output"
+text --prompt "$prompt" --temperature 0 --tokenizer data/kjv-tokenizer/tokenizer.json
+text_is 'the tokenizer as a file' "$greedy"
+expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' generate --model '$dir/one' --prompt a >/dev/full"
+
+# ---- mistakes ----
+
+expect 'eval without model' 2 'model is missing' "$lmtrain" eval
+expect 'eval of nothing' 3 'nowhere' "$lmtrain" eval --model "$dir/nowhere"
+expect 'an unknown task' 2 'perplexity' "$lmtrain" eval --model "$dir/one" --task glue
+expect 'data that is not there' 3 'nowhere.idx' "$lmtrain" eval --model "$dir/one" --data "$dir/nowhere"
+expect 'generate without model' 2 'model is missing' "$lmtrain" generate --prompt a
+expect 'generate without prompt' 2 'give one of --prompt TEXT and --prompts FILE' "$lmtrain" generate --model "$dir/one"
+expect 'generate with two' 2 'give one of' "$lmtrain" generate --model "$dir/one" --prompt a --prompts b
+expect 'prompts that are not there' 3 'nowhere' "$lmtrain" generate --model "$dir/one" --prompts "$dir/nowhere"
+expect 'a tokenizer that is not there' 3 'nowhere' \
+    "$lmtrain" generate --model "$dir/one" --prompt a --tokenizer "$dir/nowhere"
+expect 'a folder that is no run' 3 'lmtrain-cli' "$lmtrain" generate --model "$dir" --prompt a
+expect 'a temperature below zero' 2 'temperature is -1' \
+    "$lmtrain" generate --model "$dir/one" --prompt a --temperature -1
+finish
