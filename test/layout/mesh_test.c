@@ -1,0 +1,111 @@
+/*
+ * mesh_test.c - every mesh of up to 64 ranks: coordinates and groups agree
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "layout/mesh.h"
+
+#define WORLD_MAX 64
+
+/* The rank at these coordinates, by the order that mesh.h states: tp fastest, then cp, ep, dp, pp.
+ */
+static int rank_at(const struct mesh *mesh, const int *coordinates)
+{
+    static const enum mesh_axis slowest_first[] = { AXIS_PP, AXIS_DP, AXIS_EP, AXIS_CP, AXIS_TP };
+    int rank = 0;
+
+    for (int i = 0; i < N_AXES; i++)
+        rank = rank * mesh->size[slowest_first[i]] + coordinates[slowest_first[i]];
+    return rank;
+}
+
+/* Along each axis the group holds the ranks with that one coordinate changed, in order. */
+static void check_rank(const struct mesh *mesh, int rank)
+{
+    int at[N_AXES], ranks[WORLD_MAX];
+
+    for (int axis = 0; axis < N_AXES; axis++) {
+        at[axis] = mesh_coordinate(mesh, rank, (enum mesh_axis)axis);
+        assert_in_range(at[axis], 0, mesh->size[axis] - 1);
+    }
+    assert_int_equal(rank_at(mesh, at), rank);
+    for (int axis = 0; axis < N_AXES; axis++) {
+        int here = at[axis];
+
+        mesh_group(mesh, rank, (enum mesh_axis)axis, ranks);
+        for (int i = 0; i < mesh->size[axis]; i++) {
+            at[axis] = i;
+            assert_int_equal(ranks[i], rank_at(mesh, at));
+        }
+        at[axis] = here;
+    }
+}
+
+static void every_mesh(void **state)
+{
+    struct mesh mesh;
+    int n_meshes = 0;
+
+    (void)state;
+    for (int dp = 1; dp <= WORLD_MAX; dp++)
+        for (int tp = 1; dp * tp <= WORLD_MAX; tp++)
+            for (int pp = 1; dp * tp * pp <= WORLD_MAX; pp++)
+                for (int cp = 1; dp * tp * pp * cp <= WORLD_MAX; cp++) {
+                    mesh = (struct mesh){ .size = { [AXIS_DP] = dp,
+                                                    [AXIS_TP] = tp,
+                                                    [AXIS_PP] = pp,
+                                                    [AXIS_CP] = cp,
+                                                    [AXIS_EP] = 1 } };
+                    assert_int_equal(mesh_world_size(&mesh), dp * tp * pp * cp);
+                    for (int rank = 0; rank < mesh_world_size(&mesh); rank++)
+                        check_rank(&mesh, rank);
+                    n_meshes++;
+                }
+    assert_true(n_meshes > 1000);
+}
+
+/* Neighbours in the world talk over tp. */
+static void tp_is_fastest(void **state)
+{
+    struct mesh mesh = {
+        .size = { [AXIS_DP] = 3, [AXIS_TP] = 2, [AXIS_PP] = 2, [AXIS_CP] = 1, [AXIS_EP] = 1 }
+    };
+    int ranks[3];
+
+    (void)state;
+    mesh_group(&mesh, 9, AXIS_TP, ranks);
+    assert_int_equal(ranks[0], 8);
+    assert_int_equal(ranks[1], 9);
+    mesh_group(&mesh, 9, AXIS_DP, ranks);
+    assert_int_equal(ranks[0], 7);
+    assert_int_equal(ranks[1], 9);
+    assert_int_equal(ranks[2], 11);
+    mesh_group(&mesh, 9, AXIS_PP, ranks);
+    assert_int_equal(ranks[0], 3);
+    assert_int_equal(ranks[1], 9);
+}
+
+static void data_parallel(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(5);
+
+    (void)state;
+    assert_int_equal(mesh_world_size(&mesh), 5);
+    for (int rank = 0; rank < 5; rank++)
+        assert_int_equal(mesh_coordinate(&mesh, rank, AXIS_DP), rank);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_mesh),
+        cmocka_unit_test(tp_is_fastest),
+        cmocka_unit_test(data_parallel),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

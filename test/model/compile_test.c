@@ -1,0 +1,153 @@
+/*
+ * compile_test.c - every model compiles and verifies, in every way it can be run, and fast
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "support/tiny_model.h"
+
+static void must_compile(struct program *program, const struct compile_train *options)
+{
+    struct err err;
+
+    if (compile_train(program, options, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* compile_train ends with verify, so compiling is the check. */
+static void every_combination(void **state)
+{
+    static const char *const models[] = { "llama", "gpt2" };
+    int n = 0;
+
+    (void)state;
+    for (int m = 0; m < 2; m++)
+        for (int kind = RECOMPUTE_KIND_NONE; kind <= RECOMPUTE_KIND_FULL; kind++)
+            for (int variant = 0; variant < 4; variant++)
+                for (int dp_size = 1; dp_size <= 5; dp_size++) {
+                    struct model_spec spec = tiny_spec(models[m]);
+                    struct compile_train options = tiny_compile(&spec, dp_size);
+                    struct program program;
+
+                    options.recompute = (enum recompute_kind)kind;
+                    options.no_fuse = variant & 1;
+                    options.gradients.early = variant >> 1;
+                    options.n_micro_batches = 1 + n % 7;
+                    must_compile(&program, &options);
+                    program_release(&program);
+                    n++;
+                }
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The number of micro-batches and layers costs little: measured 0.02 s; a second is a slow
+ * machine's. */
+static void compiling_is_fast(void **state)
+{
+    static const struct {
+        const char *model;
+        int n_micro_batches;
+    } cases[] = { { "llama2-70b", 64 }, { "gpt3-175b", 1536 }, { "gpt3-175b", 100000 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_spec spec = real_spec(cases[i].model);
+        struct compile_train options = tiny_compile(&spec, 8);
+        struct program program;
+
+        options.dtype = DTYPE_BF16;
+        options.seq_len = 2048;
+        options.n_micro_batches = cases[i].n_micro_batches;
+        options.recompute = RECOMPUTE_KIND_FULL;
+        options.gradients.bucket_bytes = (size_t)25 << 20;
+        double begin = seconds_now();
+        must_compile(&program, &options);
+        double seconds = seconds_now() - begin;
+        program_release(&program);
+        if (!(seconds < 1))
+            fail_msg("%s with %d micro-batches took %.3f s", cases[i].model,
+                     cases[i].n_micro_batches, seconds);
+    }
+}
+
+/* Two compilations of one job give one program, to the last address. */
+static void compiling_is_repeatable(void **state)
+{
+    struct model_spec spec = tiny_spec("gpt2");
+    struct compile_train options = tiny_compile(&spec, 2);
+    struct str text[2] = { { 0 } };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct program program;
+
+        must_compile(&program, &options);
+        print_program(&program, &text[i]);
+        program_release(&program);
+    }
+    assert_string_equal(str_text(&text[0]), str_text(&text[1]));
+    str_release(&text[0]);
+    str_release(&text[1]);
+}
+
+/* Each op's scratch is asked for, and the largest is what the segment holds. */
+static size_t scratch(void *context, const struct op_shape *shape)
+{
+    int *n = context;
+
+    (*n)++;
+    if (shape->kind == OP_ALL_GATHER)
+        return 5000;
+    return shape->kind == OP_ATTENTION_GRAD ? 12345 : 77;
+}
+
+static void scratch_of_ops(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+    struct program program;
+    int n_asked = 0, n_ops = 0;
+
+    (void)state;
+    options.scratch = scratch;
+    options.scratch_context = &n_asked;
+    must_compile(&program, &options);
+    for (int f = 0; f < program.n_functions; f++)
+        n_ops += program.functions[f].n_ops;
+    assert_int_equal(n_asked, n_ops);
+    assert_int_equal(program.segment_bytes[SEGMENT_LIBRARY], 12345);
+    assert_int_equal(program.segment_bytes[SEGMENT_COMM], 5000);
+
+    struct memory_row rows[N_SEGMENTS];
+    int n = program_memory_table(&program, rows, N_SEGMENTS);
+    size_t total = 0;
+    for (int i = 0; i < n; i++)
+        total += rows[i].n_bytes;
+    assert_int_equal(total, program_memory_bytes(&program));
+    assert_int_equal(program_memory_table(&program, rows, 2), 2);
+    program_release(&program);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_combination),
+        cmocka_unit_test(compiling_is_fast),
+        cmocka_unit_test(compiling_is_repeatable),
+        cmocka_unit_test(scratch_of_ops),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

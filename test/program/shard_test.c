@@ -1,0 +1,221 @@
+/*
+ * shard_test.c - buckets: what lies in them, when each is reduced, what the update reads
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/tiny_model.h"
+
+static const char *const models[] = { "llama", "gpt2" };
+
+static int is_bucket(const struct program *p, int id)
+{
+    return p->values[id].role == ROLE_GRADIENT && !p->values[id].base &&
+           str_starts_with(p->values[id].name, "bucket.") &&
+           !str_ends_with(p->values[id].name, ":shard");
+}
+
+static int writes_into(const struct program *p, const struct op *op, int base)
+{
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && program_base(p, op->out[k]) == base)
+            return 1;
+    return 0;
+}
+
+/* Accumulators lie apart, each at a norm block's edge; shards' edges are blocks' edges too. */
+static void check_layout(const struct program *p, int dp_size)
+{
+    for (int id = 1; id < p->n_values; id++)
+        if (is_bucket(p, id))
+            assert_int_equal(p->values[id].cols % ((int64_t)dp_size * OPS_NORM_BLOCK), 0);
+    for (int i = 0; i < p->n_parameters; i++)
+        for (int use = 0; use < p->parameters[i].n_gradients; use++) {
+            const struct value *v = &p->values[p->parameters[i].gradients[use]];
+
+            assert_true(is_bucket(p, v->base));
+            assert_int_equal(v->offset % OPS_NORM_BLOCK, 0);
+            assert_int_equal(v->spread[AXIS_DP], SPREAD_SAME);
+            for (int j = 0; j < i; j++) {
+                const struct value *other = &p->values[p->parameters[j].gradients[0]];
+
+                if (other->base == v->base)
+                    assert_true(other->offset + other->rows * other->cols <= v->offset ||
+                                v->offset + v->rows * v->cols <= other->offset);
+            }
+        }
+}
+
+/* Index in f of the one op of this kind whose operand 0 is of the bucket (or whose result is). */
+static int find_collective(const struct program *p, const struct function *f, enum op_kind kind,
+                           int bucket)
+{
+    int found = -1;
+
+    for (int i = 0; i < f->n_ops; i++) {
+        const struct op *op = &f->ops[i];
+        int id = op->kind == OP_ALL_GATHER ? op->out[0] : op->in[0];
+
+        if (op->kind != kind || program_base(p, id) != bucket)
+            continue;
+        assert_int_equal(found, -1);
+        found = i;
+    }
+    return found;
+}
+
+/* The reduce comes right after the op that completes its bucket; between them only other reduces.
+ */
+static void check_reduces(const struct tiny *tiny, int early)
+{
+    const struct program *p = &tiny->program;
+    const struct function *last = &p->functions[tiny->last];
+    const struct function *update = &p->functions[tiny->update];
+    int n_buckets = 0;
+
+    for (int id = 1; id < p->n_values; id++) {
+        if (!is_bucket(p, id))
+            continue;
+        int reduce = find_collective(p, last, OP_REDUCE_SCATTER, id), at = reduce - 1;
+        n_buckets++;
+        assert_true(reduce >= 0);
+        while (at >= 0 && last->ops[at].stream != STREAM_COMPUTE)
+            at--;
+        /* Else the forward completes it: nothing of the backward comes before. */
+        if (at >= 0)
+            assert_true(writes_into(p, &last->ops[at], id));
+        for (int i = reduce + 1; i < last->n_ops; i++)
+            assert_true(last->ops[i].stream != STREAM_COMPUTE ||
+                        !writes_into(p, &last->ops[i], id));
+        if (early) {
+            assert_true(find_collective(p, update, OP_ALL_GATHER, id) >= 0);
+            assert_int_equal(last->ops[reduce].first, FIRST_MICRO_BATCH);
+        } else {
+            assert_int_equal(find_collective(p, last, OP_ALL_GATHER, id), reduce + 1);
+            assert_int_equal(last->ops[reduce].first, FIRST_ALWAYS);
+        }
+    }
+    assert_true(n_buckets > 3);
+}
+
+static void check_model(const char *model, int dp_size, int early)
+{
+    struct tiny tiny;
+
+    tiny_shard(&tiny, model, dp_size, early);
+    assert_int_equal(tiny.last == tiny.backward, early);
+    check_layout(&tiny.program, dp_size);
+    check_reduces(&tiny, early);
+    tiny_release(&tiny);
+}
+
+static void every_size(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 2; m++)
+        for (int dp_size = 2; dp_size <= 7; dp_size++)
+            for (int early = 0; early < 2; early++)
+                check_model(models[m], dp_size, early);
+}
+
+/* Late: micro-batches add up on each rank, so nothing is reduced before the last. */
+static void late_leaves_the_backward_alone(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_shard(&tiny, "llama", 2, 0);
+    const struct program *p = &tiny.program;
+    const struct function *b = &p->functions[tiny.backward];
+    int n_accumulating = 0;
+    for (int i = 0; i < b->n_ops; i++) {
+        assert_int_equal(b->ops[i].stream, STREAM_COMPUTE);
+        assert_int_equal(b->ops[i].first, FIRST_MICRO_BATCH);
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            n_accumulating += program_accumulates(&b->ops[i], k);
+    }
+    assert_int_equal(n_accumulating, p->n_parameters - 1); /* the head's is the forward's */
+    assert_int_equal(p->functions[tiny.update].n_ops, 0);
+    tiny_release(&tiny);
+}
+
+/* Early: each micro-batch's gradient stands alone until it is reduced, the loss still adds up. */
+static void early_starts_over(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_shard(&tiny, "gpt2", 2, 1);
+    const struct program *p = &tiny.program;
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            for (int k = 0; op->stream == STREAM_COMPUTE && k < OPS_MAX_OUTPUTS; k++)
+                if (op->out[k] && p->values[op->out[k]].role == ROLE_GRADIENT)
+                    assert_int_equal(op->first, FIRST_ALWAYS);
+        }
+    tiny_release(&tiny);
+}
+
+static void one_rank_reduces_nothing(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        struct tiny tiny;
+
+        tiny_shard(&tiny, "gpt2", 1, early);
+        assert_int_equal(tiny.last, tiny.backward);
+        for (int f = 0; f < tiny.program.n_functions; f++)
+            for (int i = 0; i < tiny.program.functions[f].n_ops; i++)
+                assert_int_equal(tiny.program.functions[f].ops[i].stream, STREAM_COMPUTE);
+        tiny_release(&tiny);
+    }
+}
+
+/* Smaller buckets are more; one of any size holds at least one accumulator, and none more than it
+ * must. */
+static void bucket_sizes(void **state)
+{
+    (void)state;
+    for (size_t bucket_bytes = 1; bucket_bytes < (size_t)1 << 20; bucket_bytes *= 4) {
+        struct shard_options options = { .bucket_bytes = bucket_bytes };
+        struct tiny tiny;
+        size_t in_bucket[64] = { 0 }, n_buckets = 0, largest = 0;
+
+        tiny_recompute(&tiny, "llama", 2, RECOMPUTE_KIND_NONE);
+        struct program *p = &tiny.program;
+        shard_gradients(p, tiny.forward, tiny.backward, &tiny.last, tiny.update, &options);
+        for (int i = 0; i < p->n_parameters; i++) {
+            int id = p->parameters[i].gradients[0];
+            int64_t bucket = -1;
+
+            assert_int_equal(str_to_i64(p->values[p->values[id].base].name + 7, &bucket), 0);
+            assert_true(bucket < 64);
+            in_bucket[bucket] += program_value_bytes(p, id);
+            largest = program_value_bytes(p, id) > largest ? program_value_bytes(p, id) : largest;
+        }
+        for (int b = 0; b < 64; b++)
+            n_buckets += in_bucket[b] > 0;
+        for (int b = 0; b < 64; b++)
+            assert_true(in_bucket[b] < bucket_bytes + largest);
+        if (bucket_bytes == 1)
+            assert_int_equal(n_buckets, p->n_parameters);
+        tiny_release(&tiny);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_size),        cmocka_unit_test(late_leaves_the_backward_alone),
+        cmocka_unit_test(early_starts_over), cmocka_unit_test(one_rank_reduces_nothing),
+        cmocka_unit_test(bucket_sizes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,140 @@
+/*
+ * update_test.c - the update's ops and states
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/tiny_model.h"
+
+static const struct update_options options = {
+    .clip = 0.5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1
+};
+
+static void open_update(struct tiny *tiny, const char *model, int dp_size)
+{
+    tiny_shard(tiny, model, dp_size, 0);
+    build_update(&tiny->program, tiny->update, &options);
+}
+
+/* The block sums of all parameters fill one vector without a gap, in the order of names. */
+static void norm_is_in_name_order(void **state)
+{
+    struct tiny tiny;
+    const char *name = "";
+    int64_t offset = 0;
+
+    (void)state;
+    open_update(&tiny, "gpt2", 2);
+    const struct program *p = &tiny.program;
+    const struct function *u = &p->functions[tiny.update];
+    for (int i = 0; i < u->n_ops; i++) {
+        const struct value *sums = &p->values[u->ops[i].out[0]];
+
+        if (u->ops[i].kind != OP_SUMSQ)
+            continue;
+        assert_true(strcmp(name, p->values[u->ops[i].in[0]].name) < 0);
+        name = p->values[u->ops[i].in[0]].name;
+        assert_int_equal(sums->offset, offset);
+        offset += sums->cols;
+    }
+    assert_true(offset >= p->n_parameters);
+    tiny_release(&tiny);
+}
+
+/* Tied uses are summed once, before the norm; moments and master have the parameter's shape. */
+static void states_and_ties(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    open_update(&tiny, "gpt2", 1);
+    const struct program *p = &tiny.program;
+    const struct function *u = &p->functions[tiny.update];
+    assert_int_equal(u->ops[0].kind, OP_ACCUMULATE);
+    assert_int_equal(u->ops[0].first, FIRST_NEVER);
+    assert_string_equal(p->values[u->ops[0].in[0]].name, "embedding.weight.grad.1");
+    for (int i = 1; i < u->n_ops; i++)
+        assert_int_not_equal(u->ops[i].kind, OP_ACCUMULATE);
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct parameter *q = &p->parameters[i];
+        const int states[] = { q->master, q->moment1, q->moment2 };
+
+        assert_int_equal(q->master, q->weight); /* fp32 */
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(p->values[states[k]].rows, q->rows);
+            assert_int_equal(p->values[states[k]].cols, q->cols);
+            assert_int_equal(p->values[states[k]].dtype, DTYPE_F32);
+        }
+    }
+    tiny_release(&tiny);
+}
+
+/* bf16 weights have fp32 masters, which adamw updates and rounds; 1-D ones are fp32 and decay not.
+ */
+static void masters_and_decay(void **state)
+{
+    struct tiny tiny;
+    int n = 0;
+
+    (void)state;
+    open_update(&tiny, "llama", 2);
+    const struct program *p = &tiny.program;
+    const struct function *u = &p->functions[tiny.update];
+    for (int i = 0; i < u->n_ops; i++) {
+        const struct op *op = &u->ops[i];
+
+        if (op->kind != OP_ADAMW)
+            continue;
+        const struct parameter *q = NULL;
+        for (int k = 0; k < p->n_parameters; k++)
+            if (p->parameters[k].master == op->in[4])
+                q = &p->parameters[k];
+        assert_non_null(q);
+        assert_int_equal(op->out[0], q->n_dims > 1 ? q->weight : 0);
+        assert_int_equal(q->n_dims > 1, q->master != q->weight);
+        assert_true(op->attributes.weight_decay == (q->n_dims > 1 ? options.weight_decay : 0));
+        assert_int_equal(op->in[0], q->gradients[0]);
+        n++;
+    }
+    assert_int_equal(n, p->n_parameters);
+    tiny_release(&tiny);
+}
+
+/* What is frozen has no part in it. */
+static void frozen_parameters(void **state)
+{
+    struct tiny tiny;
+    int last;
+
+    (void)state;
+    tiny_forward(&tiny, "llama", 1);
+    struct program *p = &tiny.program;
+    p->parameters[0].trainable = 0;
+    differentiate(p, tiny.forward, tiny.backward, &tiny.seed, 1);
+    shard_gradients(p, tiny.forward, tiny.backward, &last, tiny.update,
+                    &(struct shard_options){ .bucket_bytes = 1 });
+    build_update(p, tiny.update, &options);
+    assert_int_equal(p->parameters[0].master, 0);
+    assert_int_equal(p->parameters[0].moment1, 0);
+    int n = 0;
+    for (int i = 0; i < p->functions[tiny.update].n_ops; i++)
+        n += p->functions[tiny.update].ops[i].kind == OP_ADAMW;
+    assert_int_equal(n, p->n_parameters - 1);
+    tiny_release(&tiny);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norm_is_in_name_order),
+        cmocka_unit_test(states_and_ties),
+        cmocka_unit_test(masters_and_decay),
+        cmocka_unit_test(frozen_parameters),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
