@@ -55,7 +55,8 @@ int store_commit(const char *folder, int world_size, int64_t step, const char *s
                  struct err *err);
 
 /*
- * Remove what interrupted saves left in checkpoints/, and all but the newest `keep` (0: keep all).
+ * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
+ * whole ones (0: keep all).
  * Not while a save is under way there. A folder that is not there is fine.
  */
 int store_clean(const char *checkpoints, int keep, struct err *err);
@@ -96,5 +97,8 @@ int store_verify(struct store *store, void (*progress)(void *context, double sha
  * files have their sizes. Newer ones that are not are passed over with a warning.
  */
 const char *store_newest(const char *folder, struct arena *arena, struct err *err);
+
+/* How many checkpoints are in checkpoints/, damaged ones included; or -1. 0 if it is not there. */
+int store_count(const char *checkpoints, struct err *err);
 
 #endif

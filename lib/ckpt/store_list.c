@@ -93,6 +93,18 @@ static int remove_checkpoint(const char *path, struct arena *arena, struct err *
     return file_remove_tree(removed, err);
 }
 
+/* Whether path is a checkpoint whose manifest reads and whose files have their sizes. */
+static int is_whole(const char *path, struct err *err)
+{
+    struct store *store;
+
+    if (store_open(&store, path, err) < 0)
+        return 0;
+    int failed = store_check_sizes(store, err);
+    store_close(store);
+    return !failed;
+}
+
 int store_clean(const char *checkpoints, int keep, struct err *err)
 {
     struct arena arena = { 0 };
@@ -110,23 +122,30 @@ int store_clean(const char *checkpoints, int keep, struct err *err)
             failed = rename(path, bare) < 0 ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
         else if (entries[i].kind != ENTRY_CHECKPOINT)
             failed = file_remove_tree(path, err);
-        if (entries[i].kind == ENTRY_CHECKPOINT && keep > 0 && ++n_kept > keep)
+        if (entries[i].kind != ENTRY_CHECKPOINT || keep == 0)
+            continue;
+        /* One that is damaged must not push out the whole one that a run goes on from. */
+        struct err ignored;
+        if (n_kept == keep)
             failed = remove_checkpoint(path, &arena, err);
+        else
+            n_kept += is_whole(path, &ignored);
     }
     arena_release(&arena);
     return n < 0 || failed ? -1 : 0;
 }
 
-/* Whether path is a checkpoint whose manifest reads and whose files have their sizes. */
-static int is_whole(const char *path, struct err *err)
+int store_count(const char *checkpoints, struct err *err)
 {
-    struct store *store;
+    struct arena arena = { 0 };
+    struct entry *entries;
+    int n_found = 0;
+    int n = list_entries(checkpoints, &entries, &arena, err);
 
-    if (store_open(&store, path, err) < 0)
-        return 0;
-    int failed = store_check_sizes(store, err);
-    store_close(store);
-    return !failed;
+    for (int i = 0; i < n; i++)
+        n_found += entries[i].kind == ENTRY_CHECKPOINT || entries[i].kind == ENTRY_REPLACED;
+    arena_release(&arena);
+    return n < 0 ? -1 : n_found;
 }
 
 const char *store_newest(const char *folder, struct arena *arena, struct err *err)

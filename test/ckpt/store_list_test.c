@@ -104,6 +104,39 @@ static void clean_keeps_the_newest_and_all_that_is_not_ours(void **state)
         assert_true(file_exists(fixture_path(*state, strangers[i])));
 }
 
+/* A run went on from the whole one: it must outlive the damaged ones, which go when they are old.
+ */
+static void clean_does_not_count_damaged_ones(void **state)
+{
+    const char *old = make(*state, 1), *oldest_damaged = make(*state, 2), *whole = make(*state, 3);
+    const char *damaged = make(*state, 4);
+    struct err err = { 0 };
+
+    assert_int_equal(unlink(fixture_path(damaged, "rank-00000.safetensors")), 0);
+    assert_int_equal(unlink(fixture_path(oldest_damaged, "rank-00000.safetensors")), 0);
+    assert_int_equal(store_count(*state, &err), 4);
+    assert_ok(store_clean(*state, 1, &err), &err);
+    assert_true(file_exists(whole));
+    assert_true(file_exists(damaged));
+    assert_false(file_exists(oldest_damaged));
+    assert_false(file_exists(old));
+    assert_int_equal(store_count(*state, &err), 2);
+}
+
+static void count_is_of_checkpoints(void **state)
+{
+    struct err err = { 0 };
+
+    assert_int_equal(store_count(*state, &err), 0);
+    assert_int_equal(store_count(fixture_path(*state, "nowhere"), &err), 0);
+    make(*state, 6);
+    assert_ok(file_make_folders(fixture_path(*state, "step-00000007.partial"), &err), &err);
+    assert_ok(file_make_folders(fixture_path(*state, "step-00000008"), &err), &err);
+    assert_int_equal(store_count(*state, &err), 2);
+    fixture_write(fixture_path(*state, "file"), "x", 1);
+    assert_fails(store_count(fixture_path(*state, "file"), &err), &err, ERR_FAILED, "file");
+}
+
 /* Killed between the two renames of a replacement: the old one gets its name back. */
 static void clean_brings_a_replaced_one_back(void **state)
 {
@@ -133,6 +166,8 @@ int main(void)
         TEST(newest_goes_by_number),
         TEST(damaged_ones_are_passed_over_with_a_warning),
         TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
+        TEST(clean_does_not_count_damaged_ones),
+        TEST(count_is_of_checkpoints),
         TEST(clean_brings_a_replaced_one_back),
         TEST(clean_of_nothing_and_of_no_folder),
     };
