@@ -52,7 +52,8 @@ static int open_tokenizer(struct generation *g, struct err *err)
         return err_set(err, ERR_CONFIG,
                        "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
     if (tokenizer_open(&g->tokenizer, path, err) < 0)
-        return -1;
+        return g->q->tokenizer ? -1
+                               : err_add(err, "the job's data.tokenizer, else --tokenizer DIR");
     if (tokenizer_vocab_size(g->tokenizer) > g->served.job.model.vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
                        tokenizer_vocab_size(g->tokenizer), g->served.job.model.vocab_size);

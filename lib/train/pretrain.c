@@ -21,6 +21,7 @@
 #include "launch/progress.h"
 #include "report/metrics.h"
 #include "report/terminal.h"
+#include "tokenizer/tokenizer.h"
 #include "train/signals.h"
 #include "train/trainer.h"
 
@@ -59,13 +60,32 @@ static int run_path(const struct pretrain *p, char *path, const char *name, stru
     return 0;
 }
 
+/* Text is made with it only later; that it is missing is better known now. */
+static int check_tokenizer(const struct job *job, struct err *err)
+{
+    struct tokenizer *tokenizer;
+
+    if (!job->data.tokenizer)
+        return 0;
+    if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
+        return err_add(err, "data.tokenizer");
+    int n_tokens = tokenizer_vocab_size(tokenizer);
+    tokenizer_close(tokenizer);
+    if (n_tokens <= job->model.vocab_size)
+        return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "model.vocab_size is %d, data.tokenizer %s has %d tokens (hint: at least as many)",
+        job->model.vocab_size, job->data.tokenizer, n_tokens);
+}
+
 /* Two jobs in one folder would overwrite each other: a lock that goes with its process. */
 static int lock_folder(struct pretrain *p, struct err *err)
 {
     char path[PATH_BYTES];
 
     if (file_make_folders(p->job->output, err) < 0 || run_path(p, path, "lock", err) < 0)
-        return -1;
+        return err_add(err, "output");
     p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (p->lock < 0)
         return err_set_errno(err, ERR_FAILED, "%s", path);
@@ -91,24 +111,34 @@ static int write_job(const struct pretrain *p, struct err *err)
 
 /* ---- resuming ---- */
 
-/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
-static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
+/* On rank 0. That all are damaged is an error: to begin anew would replace them. */
+static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
 {
     char path[PATH_BYTES];
     struct arena arena = { 0 };
-    struct err none;
     struct store *store;
 
-    *step = -1;
-    if (p->is_first && !run_path(p, path, "checkpoints", err) && file_is_folder(path)) {
-        const char *newest = store_newest(path, &arena, &none);
-
-        if (newest && store_open(&store, newest, &none) == 0) {
-            *step = store_step(store);
-            store_close(store);
-        }
+    if (run_path(p, path, "checkpoints", err) < 0)
+        return -1;
+    int n = store_count(path, err);
+    if (n <= 0)
+        return n;
+    const char *newest = store_newest(path, &arena, err);
+    int status = newest ? store_open(&store, newest, err) : -1;
+    if (!status) {
+        *step = store_step(store);
+        store_close(store);
     }
     arena_release(&arena);
+    return status;
+}
+
+/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
+static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
+{
+    *step = -1;
+    if (p->is_first && newest_step(p, step, err) < 0)
+        return -1;
     return trainer_agree(p->trainer, step, err);
 }
 
@@ -464,7 +494,7 @@ static int begin(struct pretrain *p, struct err *err)
     };
     struct str notes = { 0 };
 
-    if (p->is_first && lock_folder(p, err) < 0)
+    if (p->is_first && (check_tokenizer(p->job, err) < 0 || lock_folder(p, err) < 0))
         return -1;
     int status = trainer_create(&p->trainer, &options, err);
     if (!status)

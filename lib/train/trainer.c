@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "train/fill.h"
 #include "train/lr.h"
@@ -122,12 +123,31 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .n_steps = job->train.steps };
 }
 
+/* Names the key, and what a prefix is, where the file is simply not there. */
+static int check_there(const char *key, const char *prefix, struct err *err)
+{
+    struct str path = { 0 };
+
+    str_printf(&path, "%s.idx", prefix);
+    int there = file_exists(str_text(&path));
+    str_release(&path);
+    if (there)
+        return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: there is no %s.idx (hint: `lmtrain data tokenize` makes PREFIX.bin and "
+                   "PREFIX.idx, %s names PREFIX)",
+                   key, prefix, key);
+}
+
 int trainer_open_data(struct trainer *t, struct err *err)
 {
     struct loader_options options = loader_options_of(t);
 
     loader_close(t->train);
     t->train = NULL;
+    for (int i = 0; i < t->job->data.n_train; i++)
+        if (check_there("data.train", t->job->data.train[i].path, err) < 0)
+            return -1;
     return loader_open(&t->train, &options, err);
 }
 
@@ -142,6 +162,8 @@ static int open_held_out(struct trainer *t, struct err *err)
     options.held_out = 1;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->eval.data) {
+        if (check_there("eval.data", t->job->eval.data, err) < 0)
+            return -1;
         options.datasets = &own;
         options.n_datasets = 1;
         options.split = 0;

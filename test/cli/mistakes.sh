@@ -1,0 +1,129 @@
+#!/bin/sh
+# test/cli/mistakes.sh - what newcomers do wrong: each is told what, where, what is allowed; and the exit status
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+# wrong NAME STATUS PATTERN ARGUMENTS... - pretrain with these is refused, in few lines that match PATTERN
+wrong() {
+    wrong_name=$1 wrong_status=$2 wrong_pattern=$3
+    shift 3
+    expect "$wrong_name" "$wrong_status" "$wrong_pattern" pretrain wrong "$@"
+    refuse 'and nothing else happens' '^step 1/'
+}
+
+# ---- the command line ----
+
+expect 'no arguments' 2 '^usage: lmtrain COMMAND' "$lmtrain"
+expect 'a mistyped command' 2 'unknown command pretrian \(hint: pretrain\)' "$lmtrain" pretrian
+for command in pretrain plan; do
+    expect "$command without a job" 2 "an argument is missing \(usage: lmtrain $command JOB.yaml\)" "$lmtrain" $command
+    expect "$command of no file" 2 'nowhere.yaml: No such file' "$lmtrain" $command nowhere.yaml
+    expect "$command of a folder" 2 'is a folder, not a file' "$lmtrain" $command "$dir"
+    expect "$command of two" 2 'one argument too many' "$lmtrain" $command a b
+    expect "$command of random bytes" 2 'train.bin:1:[0-9]+: ' "$lmtrain" $command "$dir/train.bin"
+done
+wrong 'a mistyped option' 2 'unknown option --rnaks \(hint: --ranks\)' --rnaks 2
+wrong 'no ranks' 2 'ranks is 0, not a whole number from 1' --ranks 0
+wrong 'ranks in words' 2 'ranks is two' --ranks two
+wrong '--set without =' 2 'train is not path.to.key=value' --set train
+wrong '--resume of nothing' 3 'no checkpoint in .*/nothing' --resume "$dir/nothing"
+expect 'a rank that is not' 2 'rank is 3, the job has ranks 0 to 0' "$lmtrain" plan "$dir/job.yaml" --rank 3 --print-program
+
+# ---- the job ----
+
+# job NAME PATTERN TEXT - a job file of this text is refused
+job() {
+    printf '%s' "$3" >"$dir/wrong.yaml"
+    expect "$1" 2 "wrong.yaml:$2" "$lmtrain" pretrain "$dir/wrong.yaml"
+}
+job 'an empty job' '1:1: a job is a map' ''
+job 'a bracket that is open' '3:' 'model: llama-tiny
+data: {train: [x
+train: {steps: 3}
+'
+job 'a tab' '2:1: found a tab' "$(printf 'model: llama-tiny\n\tdata: x\n')"
+job 'a key twice' '2:1: .*model.*twice' 'model: llama-tiny
+model: gpt2
+'
+job 'no data' '.*data.train.*missing' 'model: llama-tiny
+train: {steps: 3}
+'
+wrong 'an unknown key' 2 'unknown key train.stesp \(hint: train.steps\)' --set train.stesp=3
+wrong "another tool's key" 2 'hint: train.micro_batch' --set train.per_device_train_batch_size=4
+wrong 'a word for a number' 2 'train.steps is many, not a whole number' --set train.steps=many
+wrong 'negative steps' 2 'train.steps is -5, not a whole number from 1' --set train.steps=-5
+wrong 'a dtype that is not' 2 'train.dtype is fp8, not one of fp32, bf16' --set train.dtype=fp8
+wrong 'a model that is not' 2 'model is lama-tiny.*hint: llama-tiny' --set model=lama-tiny
+wrong 'heads that do not divide' 2 'model.n_heads is 3, does not divide' --set model.n_heads=3
+wrong 'a batch that does not divide' 2 'train.global_batch is 7, not a multiple of micro_batch 2 \(hint: 6 or 8\)' \
+    --set train.global_batch=7
+wrong 'ranks that do not divide' 2 'train.global_batch is 16, not a multiple of .*hint: 12 or 18' \
+    --ranks 3 --set train.global_batch=16
+# shellcheck disable=SC2016 # for lmtrain
+wrong 'a variable that is not set' 2 'environment variable NO_SUCH is not set' --set 'data.train=${NO_SUCH}/x'
+wrong 'two kinds of held-out data' 2 'eval.split is given together with eval.data' --set eval.split=0.1
+wrong 'an lr beyond reason' 2 'optimizer.lr is 1e6, not a number above 0' --set optimizer.lr=1e6
+wrong 'what is not built yet' 2 'not built yet: parallel.zero above 0' --set parallel.zero=1
+
+# ---- data, tokenizer, output ----
+
+wrong 'data that is not there' 3 'data.train: there is no .*/nowhere.idx \(hint: .lmtrain data tokenize' \
+    --set "data.train=$dir/nowhere"
+wrong 'held-out data that is not there' 3 'eval.data: there is no .*/nowhere.idx' --set "eval.data=$dir/nowhere"
+wrong 'a file for a prefix' 3 'no .*/train.bin.idx .*names PREFIX' --set "data.train=$dir/train.bin"
+wrong 'on two ranks too' 3 'data.train: there is no' --ranks 2 --set "data.train=$dir/nowhere"
+cp "$dir/train.idx" "$dir/short.idx"
+head -c 1000 "$dir/train.bin" >"$dir/short.bin"
+wrong 'tokens that were cut off' 3 'short.bin has 1000 bytes, its .idx says 25166' --set "data.train=$dir/short"
+cp "$dir/train.bin" "$dir/garbage.bin"
+cp "$dir/train.txt" "$dir/garbage.idx"
+wrong 'an index that is none' 3 'garbage.idx is no index of tokens' --set "data.train=$dir/garbage"
+wrong 'a window longer than the data' 3 'too few for one window of seq_len 20000' --set data.seq_len=20000
+wrong 'a tokenizer that is not there' 3 'data.tokenizer: .*nowhere' --set "data.tokenizer=$dir/nowhere"
+wrong 'a tokenizer larger than the model' 2 'model.vocab_size is 512, data.tokenizer .* has 4096 tokens' \
+    --set model.vocab_size=512
+wrong 'tokens beyond the vocabulary' 3 'train.bin: token [0-9]+ at position [0-9]+ is not in 0..511' \
+    --set model.vocab_size=512 --set data.tokenizer=
+wrong 'an output that is a file' 1 'output: .*job.yaml exists and is no folder' --set "output=$dir/job.yaml"
+wrong 'an output that cannot be' 1 'output: .*nowhere' --set output=/proc/nowhere/x
+wrong 'a model that no memory holds' 4 'the plan takes [0-9.]+ TiB a rank, [0-9.]+ [KMGT]iB are free \(hint: ' \
+    --set model=gpt3-175b --set data.tokenizer=
+wrong 'on two ranks too' 4 'the plan takes [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
+expect 'which can be planned' 0 'model gpt3-175b: 17[0-9,]+ parameters' \
+    "$lmtrain" plan "$dir/job.yaml" --set model=gpt3-175b
+
+# ---- checkpoints ----
+
+# damage NAME PATTERN - what was done to $copy is noticed by all who read it
+damage() {
+    expect "$1" 3 "$2" pretrain copy --set train.steps=14
+    expect "$1, for generate" 3 "$2" "$lmtrain" generate --model "$dir/copy" --prompt a
+    expect "$1, for eval" 3 "$2" "$lmtrain" eval --model "$dir/copy"
+}
+fresh_copy() {
+    rm -rf "$dir/copy"
+    mkdir "$dir/copy"
+    cp -r "$dir/one/checkpoints" "$dir/copy/"
+    newest=$dir/copy/checkpoints/step-00000012
+}
+expect 'a run to spoil' 0 '^done' pretrain one
+fresh_copy
+middle=$(($(wc -c <"$newest/rank-00000.safetensors") / 2))
+printf '\377\376\375' | dd of="$newest/rank-00000.safetensors" bs=1 seek=$middle conv=notrunc 2>/dev/null
+expect 'a byte was changed' 3 'step-00000012.*rank-00000.safetensors.*damaged' pretrain copy --set train.steps=14
+fresh_copy
+rm -rf "$dir"/copy/checkpoints/step-0000000*
+head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"
+damage 'weights were cut off' 'rank-00000.safetensors'
+fresh_copy
+rm -rf "$dir"/copy/checkpoints/step-0000000*
+echo '{"version": 1' >"$newest/manifest.json"
+damage 'the manifest was cut off' 'manifest.json'
+fresh_copy
+rm -rf "$dir"/copy/checkpoints/step-0000000* "$newest/rank-00000.safetensors"
+damage 'the weights are gone' 'rank-00000.safetensors'
+fresh_copy
+head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"
+expect 'an older whole one is taken, with a warning' 0 'warn: .*step-00000012' pretrain copy --set train.steps=14
+expect 'from where it goes on' 0 'going on from .*step-00000008, step 8' printf '%s\n' "$output"
+finish
