@@ -70,8 +70,13 @@ int run_create(struct run **out, const struct run_options *options, struct err *
 
 void run_destroy(struct run *run)
 {
+    struct err ignored;
+
     if (!run)
         return;
+    /* After an error collectives may be under way, which use the memory. */
+    if (run->last_ticket)
+        worker_wait(run->options.worker, run->last_ticket, &ignored);
     resolve_release(run);
     run_memory_release(&run->memory);
     arena_release(&run->arena);
@@ -87,31 +92,38 @@ static void publish(struct run *run, const struct resolved_op *op, int index)
     atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
 }
 
+static int wait_for(struct run *run, uint64_t ticket, struct err *err)
+{
+    if (!ticket || worker_done(run->options.worker, ticket))
+        return 0;
+    if (run->progress)
+        atomic_store_explicit(&run->progress->waits, 1, memory_order_relaxed);
+    int status = worker_wait(run->options.worker, ticket, err);
+    if (run->progress)
+        atomic_store_explicit(&run->progress->waits, 0, memory_order_relaxed);
+    return status;
+}
+
 /* Wait for the collectives that touch what the op touches. */
 static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
 {
-    for (int k = 0; k < op->n_touches; k++) {
-        uint64_t ticket = run->tickets[op->touches[k]];
-
-        if (!ticket || worker_done(run->options.worker, ticket))
-            continue;
-        if (run->progress)
-            atomic_store_explicit(&run->progress->waits, 1, memory_order_relaxed);
-        int status = worker_wait(run->options.worker, ticket, err);
-        if (run->progress)
-            atomic_store_explicit(&run->progress->waits, 0, memory_order_relaxed);
-        if (status < 0)
+    for (int k = 0; k < op->n_touches; k++)
+        if (wait_for(run, run->tickets[op->touches[k]], err) < 0)
             return -1;
-    }
     return 0;
 }
 
-static void post(struct run *run, struct resolved_op *op, int first)
+/* What the op was given last time, and how, must have been taken up before it is told anew. */
+static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
+    if (wait_for(run, op->ticket, err) < 0)
+        return -1;
     op->collective.first = first;
-    run->last_ticket = worker_post(run->options.worker, collective_run, &op->collective);
+    op->ticket = worker_post(run->options.worker, collective_run, &op->collective);
+    run->last_ticket = op->ticket;
     for (int k = 0; k < op->n_touches; k++)
-        run->tickets[op->touches[k]] = run->last_ticket;
+        run->tickets[op->touches[k]] = op->ticket;
+    return 0;
 }
 
 static int run_op(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
@@ -120,10 +132,8 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         first = op->first == FIRST_ALWAYS;
     if (run->progress)
         publish(run, op, index);
-    if (op->is_async) {
-        post(run, op, first);
-        return 0;
-    }
+    if (op->is_async)
+        return post(run, op, first, err);
     if (op->n_touches && wait_for_operands(run, op, err) < 0)
         return -1;
     kernels_run(run->options.kernels, &op->call, first);
@@ -148,6 +158,16 @@ static int run_function(struct run *run, const struct action *action, int first,
     return f->drains ? run_drain(run, err) : 0;
 }
 
+/* The hook may write inputs only once no collective reads them any more. */
+static int run_load(struct run *run, const struct action *action, const struct run_hooks *hooks,
+                    struct err *err)
+{
+    for (int i = 0; i < run->n_shared_inputs; i++)
+        if (wait_for(run, run->tickets[run->shared_inputs[i]], err) < 0)
+            return -1;
+    return hooks->load(hooks->context, action->micro_batch, action->slot, err);
+}
+
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
               struct err *err)
 {
@@ -163,7 +183,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (a->kind == ACTION_RUN)
             status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, err);
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
-            status = hooks->load(hooks->context, a->micro_batch, a->slot, err);
+            status = run_load(run, a, hooks, err);
         else if (a->kind == ACTION_GATE && hooks && hooks->gate)
             status = hooks->gate(hooks->context, err);
         if (status < 0)

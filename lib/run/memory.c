@@ -28,7 +28,8 @@ static int map_segment(struct run_memory *memory, int segment, size_t n_bytes, s
     uintptr_t at = align_up((uintptr_t)mapped + PAGE_BYTES, alignment);
     memory->mapped[segment] = mapped;
     memory->mapped_bytes[segment] = whole;
-    memory->segment[segment] = (unsigned char *)at;
+    /* The end, not the begin, lies at a guard: running over is the commoner mistake. */
+    memory->segment[segment] = (unsigned char *)at + body - align_up(n_bytes, RUN_MEMORY_ALIGNMENT);
     if (mprotect((void *)at, body, PROT_READ | PROT_WRITE) < 0)
         return err_set_errno(err, ERR_DEVICE, "cannot allocate %s for segment %s",
                              str_bytes(text, sizeof text, n_bytes),

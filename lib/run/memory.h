@@ -1,14 +1,17 @@
 /*
  * memory.h - one block of host memory a segment, of exactly the planned size
  *
- * Blocks are anonymous mappings, zero at the start, with an inaccessible page on either side, so
- * that whoever leaves a segment is stopped there. Large ones ask for huge pages.
+ * Blocks are anonymous mappings, zero at the start, with an inaccessible page on either side:
+ * whoever runs over a segment's end (rounded up to 64 bytes) is stopped at the first byte, whoever
+ * runs below its begin within a page. Large ones ask for huge pages.
  */
 #ifndef RUN_MEMORY_H
 #define RUN_MEMORY_H
 
 #include "base/err.h"
 #include "program/program.h"
+
+#define RUN_MEMORY_ALIGNMENT ((size_t)64)
 
 struct run_memory {
     unsigned char *segment[N_SEGMENTS]; /* NULL where the program has none */

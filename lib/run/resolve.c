@@ -54,6 +54,17 @@ static char *find_touched(struct run *run)
     return touched;
 }
 
+static void list_shared_inputs(struct run *run, const char *touched)
+{
+    const struct program *p = run->program;
+    int *list = arena_array(&run->arena, int, p->n_values);
+
+    for (int id = 1; id < p->n_values; id++)
+        if (touched[id] && p->values[id].role == ROLE_INPUT)
+            list[run->n_shared_inputs++] = id;
+    run->shared_inputs = list;
+}
+
 static void list_touches(struct run *run, const struct op *op, const char *touched,
                          struct resolved_op *out)
 {
@@ -191,6 +202,7 @@ int resolve(struct run *run, struct err *err)
     const struct program *p = run->program;
     char *touched = find_touched(run);
 
+    list_shared_inputs(run, touched);
     run->tickets = arena_array(&run->arena, uint64_t, p->n_values);
     run->functions =
         arena_array(&run->arena, struct resolved_function, p->n_functions * p->n_slots);

@@ -34,6 +34,8 @@ struct run_options {
  * ERR_PEER.
  */
 int run_create(struct run **run, const struct run_options *options, struct err *err);
+
+/* Waits for collectives that an error left under way; the worker must still be there. */
 void run_destroy(struct run *run);
 
 /* Memory of a value; for inputs and stash values that of the slot. Valid while the run lives. */

@@ -18,6 +18,7 @@ struct resolved_op {
     struct kernel_call call;      /* compute stream */
     struct collective collective; /* other streams */
     enum first_mode first;
+    uint64_t ticket; /* of a collective: when it was last posted */
     int is_async;
     const int *touches; /* base values that collectives touch too */
     int n_touches;
@@ -40,7 +41,9 @@ struct run {
     struct arena arena;
     struct resolved_function *functions; /* [function][slot] */
     struct comm_group *groups[N_AXES];
-    uint64_t *tickets; /* by base value: last collective that touches it */
+    uint64_t *tickets;        /* by base value: last collective that touches it */
+    const int *shared_inputs; /* input cells that collectives touch */
+    int n_shared_inputs;
     uint64_t last_ticket;
     struct progress_slot *progress;
 };
