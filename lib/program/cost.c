@@ -34,21 +34,31 @@ size_t program_memory_bytes(const struct program *program)
     return total;
 }
 
-double program_entry_flops(const struct program *program, enum entry_kind entry)
+static double function_flops(const struct program *program, const struct function *f)
 {
     double total = 0;
 
-    for (int i = 0; i < program->entries[entry].n_actions; i++) {
-        const struct action *a = &program->entries[entry].actions[i];
+    for (int i = 0; i < f->n_ops; i++) {
+        struct op_shape shape = program_op_shape(program, &f->ops[i]);
 
-        if (a->kind != ACTION_RUN)
-            continue;
-        const struct function *f = &program->functions[a->function];
-        for (int k = 0; k < f->n_ops; k++) {
-            struct op_shape shape = program_op_shape(program, &f->ops[k]);
+        total += op_flops(&shape);
+    }
+    return total;
+}
 
-            total += op_flops(&shape);
-        }
+double program_entry_flops(const struct program *program, enum entry_kind entry)
+{
+    const struct entry *e = &program->entries[entry];
+    double total = 0;
+
+    /* A function that runs for every micro-batch is counted once and multiplied. */
+    for (int f = 0; f < program->n_functions; f++) {
+        int n_runs = 0;
+
+        for (int i = 0; i < e->n_actions; i++)
+            n_runs += e->actions[i].kind == ACTION_RUN && e->actions[i].function == f;
+        if (n_runs)
+            total += n_runs * function_flops(program, &program->functions[f]);
     }
     return total;
 }
