@@ -209,6 +209,15 @@ static void overlapping_lifetimes(void **state)
     check_accepted(&s.program);
     s.program.values[b].place_bytes = s.program.values[a].place_bytes;
     REFUSED(&s.program, "backward 0", "%6 and %7", "overlap in memory");
+    /* In part, from above and from below. */
+    s.program.segment_bytes[SEGMENT_SCRATCH] = 1024;
+    s.program.values[a].place_bytes = 512;
+    s.program.values[b].place_bytes = 512 + 64;
+    REFUSED(&s.program, "backward 0", "%6 and %7", "overlap in memory");
+    s.program.values[b].place_bytes = 512 - 64;
+    REFUSED(&s.program, "backward 0", "%7 and %6", "overlap in memory");
+    s.program.values[b].place_bytes = 512 - 128;
+    check_accepted(&s.program);
     program_release(&s.program);
 }
 
@@ -320,6 +329,26 @@ static void mistake_among_repeats(void **state)
         char text[32];
         snprintf(text, sizeof text, "micro-batch %d", m);
         REFUSED(&s.program, "backward 0: add", "%3", text);
+        program_release(&s.program);
+    }
+}
+
+/* What follows the repeats finds what the last of them left. */
+static void reading_after_repeats(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 12; n++) {
+        struct small s;
+        struct action actions[3 * 12 + 1];
+
+        small_open(&s, n, 1);
+        memcpy(actions, s.program.entries[ENTRY_STEP].actions, sizeof *actions * (size_t)(3 * n));
+        actions[3 * n] = run(s.backward, n - 1, 0, 0);
+        set_actions(&s, actions, 3 * n + 1);
+        check_accepted(&s.program);
+        actions[3 * n] = run(s.backward, n - 2, 0, 0);
+        set_actions(&s, actions, 3 * n + 1);
+        REFUSED(&s.program, "backward 0: add", "slot was reused too early");
         program_release(&s.program);
     }
 }
@@ -477,6 +506,7 @@ int main(void)
         cmocka_unit_test(micro_batches_out_of_order),
         cmocka_unit_test(accumulator_never_started),
         cmocka_unit_test(mistake_among_repeats),
+        cmocka_unit_test(reading_after_repeats),
         cmocka_unit_test(missing_reduce),
         cmocka_unit_test(missing_gather),
         cmocka_unit_test(sum_read_before_its_gather),

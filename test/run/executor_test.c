@@ -41,7 +41,7 @@ static void emit_add(struct rig *rig, int function, int a, int b, int y)
                  &(struct op){ .kind = OP_ADD, .in = { a, b }, .out = { y }, .layer = 3 });
 }
 
-static void build_program(struct rig *rig)
+static void build_program(struct rig *rig, enum first_mode first)
 {
     struct mesh mesh = mesh_data_parallel(1);
     struct program *p = &rig->program;
@@ -60,10 +60,12 @@ static void build_program(struct rig *rig)
     emit_add(rig, rig->forward, rig->x, rig->x, rig->y);
     emit_add(rig, rig->forward, rig->y, rig->x, rig->z);
     emit_add(rig, rig->backward, rig->z, rig->x, rig->w);
-    program_emit(
-        p, rig->backward,
-        &(struct op){
-            .kind = OP_LINEAR_DW, .in = { rig->w, rig->z }, .out = { rig->grad }, .layer = 3 });
+    program_emit(p, rig->backward,
+                 &(struct op){ .kind = OP_LINEAR_DW,
+                               .in = { rig->w, rig->z },
+                               .out = { rig->grad },
+                               .first = first,
+                               .layer = 3 });
     emit_add(rig, rig->end, rig->grad, rig->grad, rig->total);
 }
 
@@ -109,13 +111,14 @@ static void set_actions(struct rig *rig)
     rig->program.n_slots = 2;
 }
 
-static void rig_open(struct rig *rig, int poison, struct progress_slot *progress)
+static void rig_open_first(struct rig *rig, int poison, struct progress_slot *progress,
+                           enum first_mode first)
 {
     struct err err;
 
     memset(rig, 0, sizeof *rig);
     rig->fail_at = -1;
-    build_program(rig);
+    build_program(rig, first);
     set_actions(rig);
     if (pool_create(&rig->pool, 2, NULL, &err) < 0 ||
         kernels_cpu_create(&rig->kernels, rig->pool, NULL, &err) < 0)
@@ -130,6 +133,11 @@ static void rig_open(struct rig *rig, int poison, struct progress_slot *progress
     };
     if (run_create(&rig->run, &options, &err) < 0)
         fail_msg("%s", err.text);
+}
+
+static void rig_open(struct rig *rig, int poison, struct progress_slot *progress)
+{
+    rig_open_first(rig, poison, progress, FIRST_MICRO_BATCH);
 }
 
 static void rig_close(struct rig *rig)
@@ -221,6 +229,18 @@ static void first_comes_from_the_caller(void **state)
     check_all(&rig, rig.grad, 96);
     must_run(&rig, ENTRY_EVALUATE, 1);
     check_all(&rig, rig.grad, 48);
+    rig_close(&rig);
+}
+
+/* The last micro-batch alone, 48 * 4. */
+static void starting_over_always(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open_first(&rig, 0, NULL, FIRST_ALWAYS);
+    must_run(&rig, ENTRY_STEP, 0);
+    check_all(&rig, rig.grad, 192);
     rig_close(&rig);
 }
 
@@ -367,6 +387,7 @@ struct rank {
     struct comm_hub *hub;
     int number;
     int fails; /* at the gate, with a reduce under way */
+    int fixed; /* the bucket is no input: two reduces follow each other with nothing between */
     float doubled[N_RANKS * N_SHARD];
     double total;
 };
@@ -377,13 +398,13 @@ struct spread_program {
 };
 
 /* Each micro-batch the bucket is reduced into a shard, in the end gathered and doubled. */
-static void build_spread(struct spread_program *s)
+static void build_spread(struct spread_program *s, enum cell_role role)
 {
     struct mesh mesh = mesh_data_parallel(N_RANKS);
     struct program *p = &s->program;
 
     program_init(p, &mesh);
-    s->bucket = program_cell(p, ROLE_INPUT, "bucket", 1, N_RANKS * N_SHARD, DTYPE_F32);
+    s->bucket = program_cell(p, role, "bucket", 1, N_RANKS * N_SHARD, DTYPE_F32);
     s->part = program_cell(p, ROLE_SCALAR, "part", 1, 1, DTYPE_F64);
     p->values[s->bucket].spread[AXIS_DP] = SPREAD_PARTIAL;
     p->values[s->part].spread[AXIS_DP] = SPREAD_PARTIAL;
@@ -455,7 +476,7 @@ static void *play_rank(void *argument)
     struct worker *worker;
     struct err err;
 
-    build_spread(&s);
+    build_spread(&s, rank->fixed ? ROLE_SCALAR : ROLE_INPUT);
     CHECK(pool_create(&pool, 1, NULL, &err) == 0);
     CHECK(kernels_cpu_create(&kernels, pool, NULL, &err) == 0);
     CHECK(comm_thread_create(&comm, rank->hub, rank->number, &err) == 0);
@@ -470,6 +491,10 @@ static void *play_rank(void *argument)
     CHECK(run_create(&loading_run, &options, &err) == 0);
     loading_rank = rank->number;
     *(double *)run_data(loading_run, s.part, 0) = 0.5 + rank->number;
+    if (rank->fixed) {
+        load_bucket(NULL, 0, 0, &err);
+        hooks.load = NULL;
+    }
     hooks.gate = rank->fails ? failing_gate : NULL;
     for (int step = 0; step < 3 && !rank->fails; step++)
         CHECK(run_entry(loading_run, ENTRY_STEP, 0, &hooks, &err) == 0);
@@ -486,18 +511,18 @@ static void *play_rank(void *argument)
     return NULL;
 }
 
-static void play(struct rank *ranks, int fails)
+static void play(struct rank *ranks, int fails, int fixed)
 {
     pthread_t threads[N_RANKS];
     struct spread_program ids;
     struct comm_hub *hub;
     struct err err;
 
-    build_spread(&ids);
+    build_spread(&ids, ROLE_INPUT);
     loading = &ids;
     assert_int_equal(comm_hub_create(&hub, N_RANKS, &err), 0);
     for (int r = 0; r < N_RANKS; r++) {
-        ranks[r] = (struct rank){ .hub = hub, .number = r, .fails = fails };
+        ranks[r] = (struct rank){ .hub = hub, .number = r, .fails = fails, .fixed = fixed };
         assert_int_equal(pthread_create(&threads[r], NULL, play_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < N_RANKS; r++)
@@ -506,23 +531,40 @@ static void play(struct rank *ranks, int fails)
     program_release(&ids.program);
 }
 
-/* A load overwrites the bucket only after the reduce that reads it, and the shard adds
- * micro-batches. */
-static void collectives(void **state)
+static void check_doubled(const struct rank *ranks, int micro_batches)
 {
-    struct rank ranks[N_RANKS];
-
-    (void)state;
-    play(ranks, 0);
     for (int r = 0; r < N_RANKS; r++) {
         for (int i = 0; i < N_RANKS * N_SHARD; i++) {
-            float expected = 2 * (111 * (1 + 2) + 2 * N_RANKS * (float)i);
+            float expected = 2 * (111 * (float)micro_batches + 2 * N_RANKS * (float)i);
 
             if (ranks[r].doubled[i] != expected)
                 fail_msg("rank %d has %g at %d, wanted %g", r, (double)ranks[r].doubled[i], i,
                          (double)expected);
         }
         assert_true(ranks[r].total == 0.5 + 1.5 + 2.5);
+    }
+}
+
+/* A load overwrites the bucket only after the reduce that reads it; the shard adds micro-batches
+ * up. */
+static void collectives(void **state)
+{
+    struct rank ranks[N_RANKS];
+
+    (void)state;
+    play(ranks, 0, 0);
+    check_doubled(ranks, 1 + 2);
+}
+
+/* The second reduce, which adds, must not make the first add that still waits in the queue. */
+static void one_collective_posted_twice(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        struct rank ranks[N_RANKS];
+
+        play(ranks, 0, 1);
+        check_doubled(ranks, 1 + 1);
     }
 }
 
@@ -533,7 +575,7 @@ static void failure_with_collectives_under_way(void **state)
     for (int i = 0; i < 20; i++) {
         struct rank ranks[N_RANKS];
 
-        play(ranks, 1);
+        play(ranks, 1, 0);
     }
 }
 
@@ -542,6 +584,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step),
         cmocka_unit_test(first_comes_from_the_caller),
+        cmocka_unit_test(starting_over_always),
         cmocka_unit_test(addresses),
         cmocka_unit_test(failing_load_ends_the_entry),
         cmocka_unit_test(failing_gate_keeps_the_cells),
@@ -550,6 +593,7 @@ int main(void)
         cmocka_unit_test(progress_is_published),
         cmocka_unit_test(too_large_to_allocate),
         cmocka_unit_test(collectives),
+        cmocka_unit_test(one_collective_posted_twice),
         cmocka_unit_test(failure_with_collectives_under_way),
     };
 
