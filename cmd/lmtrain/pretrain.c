@@ -10,6 +10,7 @@
 #include "launch/launch.h"
 #include "launch/supervise.h"
 #include "train/pretrain.h"
+#include "version.h"
 
 struct request {
     struct option_list sets;
@@ -53,6 +54,17 @@ static int supervise_ranks(const struct request *q, const struct job *job, int n
     return status < 0 ? cmd_fail(&err) : status;
 }
 
+/* This rank failed and others may be waiting for it: end them all. */
+static int fail_alone(const struct launch_rank *rank, const struct err *err)
+{
+    int status = cmd_fail(err);
+
+    fflush(stderr);
+    if (rank->world_size > 1)
+        launch_abort(status, err->text);
+    return status;
+}
+
 static int train(const struct request *q, const struct job *job, const struct launch_rank *rank)
 {
     struct engine engine;
@@ -60,16 +72,16 @@ static int train(const struct request *q, const struct job *job, const struct la
 
     check_set_rank(rank->world_rank);
     if (engine_open(&engine, rank, job->threads, &err) < 0)
-        return cmd_fail(&err);
-    struct pretrain_options options = { .job = job, .resume = q->resume, .engine = &engine };
-    int status = pretrain(&options, &err) < 0 ? (int)err.code : 0;
-    /* What all agreed on is said once; a failure that is one rank's own is its to tell. */
-    if (status && (rank->world_rank == 0 || status != ERR_REQUEUE))
+        return fail_alone(rank, &err);
+    struct pretrain_options options = {
+        .job = job, .resume = q->resume, .engine = &engine, .build = LMTRAIN_VERSION
+    };
+    int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
+    if (!agreed)
+        return fail_alone(rank, &err);
+    /* What all ranks return is said once. */
+    if (status && rank->world_rank == 0)
         cmd_fail(&err);
-    if (status && status != ERR_REQUEUE && rank->world_size > 1) {
-        fflush(stderr);
-        launch_abort(status, err.text);
-    }
     engine_close(&engine);
     launch_leave();
     return status;
@@ -89,12 +101,14 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     if (is_rank && launch_join(&rank, &err) < 0)
         return cmd_fail(&err);
     int n_ranks = is_rank ? rank.world_size : cmd_n_ranks(&job);
-    if (job_resolve(&job, n_ranks, arena, &err) < 0) {
-        cmd_fail(&err);
-        if (rank.world_size > 1)
-            launch_abort((int)err.code, err.text);
-        return (int)err.code;
+    if (is_rank && job.ranks && job.ranks != n_ranks) {
+        err_set(&err, ERR_CONFIG,
+                "ranks is %d, this job was started with %d (hint: start it with %d)", job.ranks,
+                n_ranks, job.ranks);
+        return fail_alone(&rank, &err);
     }
+    if (job_resolve(&job, n_ranks, arena, &err) < 0)
+        return fail_alone(&rank, &err);
     if (q->dry_run)
         return dry_run(&job);
     if (!is_rank && n_ranks > 1)

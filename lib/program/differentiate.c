@@ -53,8 +53,9 @@ void differentiate(struct program *program, int forward, int backward,
         /* A copy: emitting may move the tables. */
         struct op op = program->functions[forward].ops[i];
 
-        if (!gradient_known(op.kind) || !has_gradient(&walk, &op))
+        if (!has_gradient(&walk, &op))
             continue;
+        CHECK(gradient_known(op.kind));
         walk.layer = op.layer;
         gradient_rule(&walk, &op);
     }

@@ -1,10 +1,11 @@
 /*
  * gradients.c - the gradient rule of each op kind
  *
- * A rule takes the gradients of its op's outputs (take: the sum so far) and contributes to those of its
- * inputs. The B ops lie on the path to the inputs' gradients, the W ops accumulate a parameter's; zero
- * bubble schedules may run them apart. A norm's gradient is one op for both, class B, and folds in what
- * the residual path has brought already, so that no separate add runs over the stream.
+ * A rule takes the gradients of its op's outputs (take: the sum so far) and contributes to those of
+ * its inputs. The B ops lie on the path to the inputs' gradients, the W ops accumulate a
+ * parameter's; zero bubble schedules may run them apart. A norm's gradient is one op for both,
+ * class B, and folds in what the residual path has brought already, so that no separate add runs
+ * over the stream.
  */
 #include "program/gradients.h"
 
@@ -60,8 +61,8 @@ static void contribute(struct gradient_walk *walk, int v, int g)
     if (before) {
         CHECK(dtype_of(walk, v) == DTYPE_F32);
         int sum = like(walk, v, DTYPE_F32);
-        emit(walk, (struct op){
-                       .kind = OP_ADD, .in = { before, g }, .out = { sum }, .phase = PHASE_B });
+        emit(walk,
+             (struct op){ .kind = OP_ADD, .in = { before, g }, .out = { sum }, .phase = PHASE_B });
         g = sum;
     }
     walk->gradient[v] = g;
@@ -106,11 +107,12 @@ static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1], b = op->in[2];
     int add = take(walk, x), dx = like(walk, x, DTYPE_F32);
+    int dw = accumulator(walk, w), db = accumulator(walk, b);
 
     emit(walk, (struct op){ .kind = OP_LAYERNORM_GRAD,
                             .attributes = op->attributes,
                             .in = { dy, x, w, op->out[1], op->out[2], add },
-                            .out = { dx, accumulator(walk, w), accumulator(walk, b) },
+                            .out = { dx, dw, db },
                             .phase = PHASE_B });
     contribute(walk, x, dx);
 }
@@ -123,18 +125,15 @@ static void linear_rule(struct gradient_walk *walk, const struct op *op)
     if (needs(walk, x)) {
         int dx = like(walk, x, dtype_of(walk, x));
 
-        emit(walk, (struct op){ .kind = OP_LINEAR_DX,
-                                .in = { dy, w },
-                                .out = { dx },
-                                .phase = PHASE_B });
+        emit(walk,
+             (struct op){ .kind = OP_LINEAR_DX, .in = { dy, w }, .out = { dx }, .phase = PHASE_B });
         contribute(walk, x, dx);
     }
-    int dw = accumulator(walk, w);
+    int dw = accumulator(walk, w), db = dw ? accumulator(walk, op->in[2]) : 0;
     if (dw)
-        emit(walk, (struct op){ .kind = OP_LINEAR_DW,
-                                .in = { dy, x },
-                                .out = { dw, accumulator(walk, op->in[2]) },
-                                .phase = PHASE_W });
+        emit(walk,
+             (struct op){
+                 .kind = OP_LINEAR_DW, .in = { dy, x }, .out = { dw, db }, .phase = PHASE_W });
 }
 
 static void rope_rule(struct gradient_walk *walk, const struct op *op)

@@ -55,7 +55,8 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->program = options->program;
     run->progress = options->progress;
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
-    if (run_memory_create(&run->memory, run->program, err) < 0 || make_groups(run, err) < 0 ||
+    /* Groups first: what only one rank may lack must not keep the others waiting for it. */
+    if (make_groups(run, err) < 0 || run_memory_create(&run->memory, run->program, err) < 0 ||
         resolve(run, err) < 0) {
         run_destroy(run);
         return -1;

@@ -4,55 +4,101 @@
 #include "train/numerics.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <xxhash.h>
 
 /* Grows when the engine's arithmetic changes, so that old runs are not taken for equal ones. */
 #define NUMERICS_VERSION 1
 
+/* A double with as few digits as give it back. */
+static void add_number(struct str *out, const char *key, double value)
+{
+    char text[40];
+
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    str_printf(out, "%s %s\n", key, text);
+}
+
+static void add_count(struct str *out, const char *key, int64_t value)
+{
+    str_printf(out, "%s %" PRId64 "\n", key, value);
+}
+
 void numerics_describe_model(const struct model_spec *s, struct str *out)
 {
-    str_printf(out, "model.vocab_size %d\nmodel.hidden_size %d\nmodel.n_layers %d\n", s->vocab_size,
-               s->hidden_size, s->n_layers);
-    str_printf(out, "model.n_heads %d\nmodel.n_kv_heads %d\nmodel.head_dim %d\nmodel.ffn_size %d\n",
-               s->n_heads, s->n_kv_heads, s->head_dim, s->ffn_size);
-    str_printf(out, "model.max_seq_len %d\n", s->position == POSITION_LEARNED ? s->max_seq_len : 0);
-    str_printf(out, "model.norm %s\nmodel.norm_eps %a\n", s->norm == NORM_RMS ? "rms" : "layer",
-               s->norm_eps);
-    str_printf(out, "model.position %s\nmodel.rope_theta %a\n",
-               s->position == POSITION_ROPE ? "rope" : "learned",
-               s->position == POSITION_ROPE ? s->rope_theta : 0);
-    str_printf(out, "model.activation %s\nmodel.bias %d\nmodel.tied_embeddings %d\n",
-               s->activation == ACTIVATION_SWIGLU ? "swiglu" : "gelu", s->bias, s->tied_embeddings);
-    str_printf(out, "model.dropout %a\nmodel.attention_dropout %a\nmodel.init_std %a\n", s->dropout,
-               s->attention_dropout, s->init_std);
+    int learned = s->position == POSITION_LEARNED;
+
+    add_count(out, "model.vocab_size", s->vocab_size);
+    add_count(out, "model.hidden_size", s->hidden_size);
+    add_count(out, "model.n_layers", s->n_layers);
+    add_count(out, "model.n_heads", s->n_heads);
+    add_count(out, "model.n_kv_heads", s->n_kv_heads);
+    add_count(out, "model.head_dim", s->head_dim);
+    add_count(out, "model.ffn_size", s->ffn_size);
+    /* Of rotary positions it is only a promise. */
+    add_count(out, "model.max_seq_len", learned ? s->max_seq_len : 0);
+    str_printf(out, "model.norm %s\n", s->norm == NORM_RMS ? "rms" : "layer");
+    add_number(out, "model.norm_eps", s->norm_eps);
+    str_printf(out, "model.position %s\n", learned ? "learned" : "rope");
+    add_number(out, "model.rope_theta", learned ? 0 : s->rope_theta);
+    str_printf(out, "model.activation %s\n",
+               s->activation == ACTIVATION_SWIGLU ? "swiglu" : "gelu");
+    add_count(out, "model.bias", s->bias);
+    add_count(out, "model.tied_embeddings", s->tied_embeddings);
+    add_number(out, "model.dropout", s->dropout);
+    add_number(out, "model.attention_dropout", s->attention_dropout);
+    add_number(out, "model.init_std", s->init_std);
+}
+
+/* What a schedule does not look at is left out, so that it may change. */
+static void describe_optimizer(const struct job *job, struct str *out)
+{
+    static const char *const schedules[] = { "constant", "linear", "cosine", "wsd" };
+    int constant = job->optimizer.schedule == LR_CONSTANT;
+
+    str_printf(out, "optimizer.name %s\n", job->optimizer.name);
+    add_number(out, "optimizer.lr", job->optimizer.lr);
+    str_printf(out, "optimizer.schedule %s\n", schedules[job->optimizer.schedule]);
+    add_count(out, "optimizer.warmup_steps", job->optimizer.warmup_steps);
+    add_number(out, "optimizer.min_lr", constant ? 0 : job->optimizer.min_lr);
+    add_count(out, "optimizer.decay_steps",
+              job->optimizer.schedule == LR_WSD ? job->optimizer.decay_steps : 0);
+    add_count(out, "train.steps", constant ? 0 : job->train.steps);
+    add_number(out, "optimizer.beta1", job->optimizer.beta1);
+    add_number(out, "optimizer.beta2", job->optimizer.beta2);
+    add_number(out, "optimizer.eps", job->optimizer.eps);
+    add_number(out, "optimizer.weight_decay", job->optimizer.weight_decay);
+    add_number(out, "optimizer.clip", job->optimizer.clip);
 }
 
 void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out)
 {
     int early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
+    /* One rank or one micro-batch has one order of sums. */
+    int one_order = job->parallel.dp == 1 || job->n_micro_batches == 1;
 
-    str_printf(out, "version %d\n", NUMERICS_VERSION);
+    add_count(out, "version", NUMERICS_VERSION);
     numerics_describe_model(&job->model, out);
     str_printf(out, "data %016" PRIx64 "\ntrain.seed %" PRIu64 "\n", data, job->train.seed);
-    str_printf(out, "data.seq_len %d\ntrain.global_batch %d\ntrain.micro_batch %d\n",
-               job->data.seq_len, job->train.global_batch, job->train.micro_batch);
+    add_count(out, "data.seq_len", job->data.seq_len);
+    add_count(out, "train.global_batch", job->train.global_batch);
+    add_count(out, "train.micro_batch", job->train.micro_batch);
     str_printf(out, "train.dtype %s\ntrain.gradient_dtype %s\n", dtype_name(job->train.dtype),
                dtype_name(job->train.gradient_dtype));
-    str_printf(out, "parallel.dp %d\nparallel.tp %d\nparallel.cp %d\nparallel.ep %d\n",
-               job->parallel.dp, job->parallel.tp, job->parallel.cp, job->parallel.ep);
-    /* With one rank there is no sum over ranks to be early or late. */
+    add_count(out, "parallel.dp", job->parallel.dp);
+    add_count(out, "parallel.tp", job->parallel.tp);
+    add_count(out, "parallel.cp", job->parallel.cp);
+    add_count(out, "parallel.ep", job->parallel.ep);
     str_printf(out, "parallel.gradient_sum %s\nparallel.reductions fixed\n",
-               job->parallel.dp == 1 ? "none"
-               : early               ? "early"
-                                     : "late");
-    str_printf(out, "train.steps %" PRId64 "\n", job->train.steps);
-    str_printf(
-        out, "optimizer %s lr %a min_lr %a schedule %d warmup %" PRId64 " decay %" PRId64 "\n",
-        job->optimizer.name, job->optimizer.lr, job->optimizer.min_lr, (int)job->optimizer.schedule,
-        job->optimizer.warmup_steps, job->optimizer.decay_steps);
-    str_printf(out, "optimizer beta1 %a beta2 %a eps %a weight_decay %a clip %a\n",
-               job->optimizer.beta1, job->optimizer.beta2, job->optimizer.eps,
-               job->optimizer.weight_decay, job->optimizer.clip);
+               one_order ? "any"
+               : early   ? "early"
+                         : "late");
+    describe_optimizer(job, out);
     str_printf(out, "kernels %s\n", identity);
 }
 

@@ -1,9 +1,7 @@
 /*
- * pretrain.c - the cadence of a run
+ * pretrain.c - the cadence of a run: log, evaluate, save, stop
  */
-#include "train/pretrain.h"
 
-#include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -19,29 +17,9 @@
 #include "base/num.h"
 #include "ckpt/store.h"
 #include "launch/progress.h"
-#include "report/metrics.h"
-#include "report/terminal.h"
 #include "tokenizer/tokenizer.h"
+#include "train/pretrain_impl.h"
 #include "train/signals.h"
-#include "train/trainer.h"
-
-#define PATH_BYTES 4096
-
-struct pretrain {
-    const struct pretrain_options *options;
-    const struct job *job;
-    struct trainer *trainer;
-    struct metrics *metrics; /* rank 0 alone, as the terminal is */
-    struct terminal *terminal;
-    int is_first;      /* rank 0 */
-    int lock;          /* fd of the run folder's lock */
-    double peak_flops; /* of all ranks */
-    double best_eval, last_eval;
-    int n_worse; /* evaluations since the best */
-    int n_skipped_in_a_row;
-    int64_t saved_step; /* of the newest checkpoint, -1 none */
-    double begin;
-};
 
 static double seconds_now(void)
 {
@@ -53,7 +31,7 @@ static double seconds_now(void)
 
 /* ---- the run folder ---- */
 
-static int run_path(const struct pretrain *p, char *path, const char *name, struct err *err)
+int pretrain_path(const struct pretrain *p, char *path, const char *name, struct err *err)
 {
     if (snprintf(path, PATH_BYTES, "%s/%s", p->job->output, name) >= PATH_BYTES)
         return err_set(err, ERR_CONFIG, "output: path too long");
@@ -84,7 +62,7 @@ static int lock_folder(struct pretrain *p, struct err *err)
 {
     char path[PATH_BYTES];
 
-    if (file_make_folders(p->job->output, err) < 0 || run_path(p, path, "lock", err) < 0)
+    if (file_make_folders(p->job->output, err) < 0 || pretrain_path(p, path, "lock", err) < 0)
         return err_add(err, "output");
     p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (p->lock < 0)
@@ -102,58 +80,11 @@ static int write_job(const struct pretrain *p, struct err *err)
     char path[PATH_BYTES];
 
     job_print(p->job, &text);
-    int status = run_path(p, path, "job.yaml", err);
+    int status = pretrain_path(p, path, "job.yaml", err);
     if (!status)
         status = file_write(path, str_text(&text), text.length, err);
     str_release(&text);
     return status;
-}
-
-/* ---- resuming ---- */
-
-/* On rank 0. That all are damaged is an error: to begin anew would replace them. */
-static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
-{
-    char path[PATH_BYTES];
-    struct arena arena = { 0 };
-    struct store *store;
-
-    if (run_path(p, path, "checkpoints", err) < 0)
-        return -1;
-    int n = store_count(path, err);
-    if (n <= 0)
-        return n;
-    const char *newest = store_newest(path, &arena, err);
-    int status = newest ? store_open(&store, newest, err) : -1;
-    if (!status) {
-        *step = store_step(store);
-        store_close(store);
-    }
-    arena_release(&arena);
-    return status;
-}
-
-/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
-static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
-{
-    *step = -1;
-    if (p->is_first && newest_step(p, step, err) < 0)
-        return -1;
-    return trainer_agree(p->trainer, step, err);
-}
-
-static void restore_run_state(struct pretrain *p)
-{
-    const char *text = trainer_restored_extra(p->trainer);
-    cJSON *extra = text ? cJSON_Parse(text) : NULL;
-    const cJSON *best = cJSON_GetObjectItemCaseSensitive(extra, "best_eval");
-    const cJSON *worse = cJSON_GetObjectItemCaseSensitive(extra, "n_worse");
-
-    if (cJSON_IsNumber(best))
-        p->best_eval = best->valuedouble;
-    if (cJSON_IsNumber(worse))
-        p->n_worse = (int)worse->valuedouble;
-    cJSON_Delete(extra);
 }
 
 static void log_notes(const struct pretrain *p, const struct str *notes)
@@ -172,58 +103,6 @@ static void log_notes(const struct pretrain *p, const struct str *notes)
     free(copy);
 }
 
-static int restore(struct pretrain *p, const char *folder, struct str *notes, struct err *err)
-{
-    if (trainer_restore(p->trainer, folder, notes, err) < 0)
-        return -1;
-    int64_t step = trainer_step_number(p->trainer);
-    if (step >= p->job->train.steps)
-        return err_set(err, ERR_CONFIG,
-                       "%s: the run is finished, step %" PRId64 " of %" PRId64
-                       " (hint: raise train.steps, or begin anew with another output)",
-                       folder, step, p->job->train.steps);
-    restore_run_state(p);
-    log_info("going on from %s, step %" PRId64, folder, step);
-    return 0;
-}
-
-/* --resume DIR; else what the output folder holds. */
-static int resume(struct pretrain *p, struct str *notes, struct err *err)
-{
-    const char *wanted = p->options->resume;
-    char folder[PATH_BYTES];
-    struct arena arena = { 0 };
-    int64_t step;
-
-    if (find_newest(p, &step, err) < 0)
-        return -1;
-    if (!strcmp(wanted, "auto") && step < 0)
-        return 0;
-    if (!strcmp(wanted, "none")) {
-        if (step < 0)
-            return 0;
-        return err_set(err, ERR_CONFIG,
-                       "--resume none, but %s holds a run at step %" PRId64
-                       " (hint: give another output, or remove that folder)",
-                       p->job->output, step);
-    }
-    if (!strcmp(wanted, "auto")) {
-        snprintf(folder, sizeof folder, "%.4000s/checkpoints/step-%08" PRId64, p->job->output,
-                 step);
-        p->saved_step = step;
-        return restore(p, folder, notes, err);
-    }
-    if (step >= 0)
-        return err_set(err, ERR_CONFIG,
-                       "--resume %s, but %s holds a run of its own at step %" PRId64
-                       " (hint: give another output)",
-                       wanted, p->job->output, step);
-    const char *newest = store_newest(wanted, &arena, err);
-    int status = newest ? restore(p, newest, notes, err) : -1;
-    arena_release(&arena);
-    return status;
-}
-
 /* ---- saving, evaluating ---- */
 
 static int clean(const struct pretrain *p, struct err *err)
@@ -232,34 +111,33 @@ static int clean(const struct pretrain *p, struct err *err)
 
     if (!p->is_first)
         return 0;
-    if (run_path(p, path, "checkpoints", err) < 0)
+    if (pretrain_path(p, path, "checkpoints", err) < 0)
         return -1;
     return store_clean(path, p->job->checkpoint.keep, err);
 }
 
 static int save(struct pretrain *p, struct err *err)
 {
-    char folder[PATH_BYTES], extra[128];
-    int64_t step = trainer_step_number(p->trainer);
+    char folder[PATH_BYTES], parent[PATH_BYTES];
+    int64_t step = trainer_step_number(p->trainer), nothing = 0;
+    struct str extra = { 0 };
 
     if (p->saved_step == step)
         return trainer_save_finish(p->trainer, err);
-    snprintf(folder, sizeof folder, "%.4000s/checkpoints/step-%08" PRId64, p->job->output, step);
-    snprintf(extra, sizeof extra, "{\"best_eval\":%.17g,\"n_worse\":%d}",
-             isfinite(p->best_eval) ? p->best_eval : 1e30, p->n_worse);
-    if (trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
+    if (pretrain_checkpoint_path(p, folder, step, err) < 0 ||
+        pretrain_path(p, parent, "checkpoints", err) < 0 ||
+        trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
         return -1;
-    if (p->is_first) {
-        char parent[PATH_BYTES];
-        if (run_path(p, parent, "checkpoints", err) < 0 || file_make_folders(parent, err) < 0)
-            return -1;
-    }
+    if (p->is_first && file_make_folders(parent, err) < 0)
+        return -1;
     /* Nobody writes into a folder that rank 0 has yet to make. */
-    int64_t nothing = 0;
     if (trainer_agree(p->trainer, &nothing, err) < 0)
         return -1;
     p->saved_step = step;
-    return trainer_save(p->trainer, folder, extra, err);
+    pretrain_describe(p, &extra);
+    int status = trainer_save(p->trainer, folder, str_text(&extra), err);
+    str_release(&extra);
+    return status;
 }
 
 static void show_evaluation(void *context, int64_t done, int64_t total)
@@ -285,7 +163,8 @@ static int evaluate(struct pretrain *p, struct err *err)
         return 0;
     p->n_worse = loss < p->best_eval ? 0 : p->n_worse + 1;
     p->best_eval = fmin(p->best_eval, loss);
-    p->last_eval = loss;
+    p->evaluated_step = trainer_step_number(p->trainer);
+    p->stopped = p->job->eval.patience && p->n_worse >= p->job->eval.patience;
     log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
              " tokens)",
              trainer_step_number(p->trainer), loss, exp(loss), tokens);
@@ -327,11 +206,13 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     p->n_skipped_in_a_row = r->skipped ? p->n_skipped_in_a_row + 1 : 0;
     if (!r->skipped)
         return 0;
-    log_warn("step %" PRId64 ": the gradient is not finite: nothing was updated (%d in a row)",
-             r->step, p->n_skipped_in_a_row);
+    if (p->is_first)
+        log_warn("step %" PRId64 ": the gradient is not finite: nothing was updated (%d in a row)",
+                 r->step, p->n_skipped_in_a_row);
     if (p->metrics && metrics_event(p->metrics, r->step, "skipped", "gradient not finite", err) < 0)
         return -1;
-    if (p->n_skipped_in_a_row > p->job->train.max_skipped)
+    p->agreed = p->n_skipped_in_a_row > p->job->train.max_skipped;
+    if (p->agreed)
         return err_set(err, ERR_FAILED,
                        "%d steps in a row had gradients that are not finite, at most "
                        "train.max_skipped %d are skipped (hint: a lower optimizer.lr, more "
@@ -345,7 +226,6 @@ static int is_due(int64_t every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
-/* Returns 1 when the run is to stop early, 0, or -1. */
 static int after_step(struct pretrain *p, const struct trainer_result *r, struct err *err)
 {
     const struct job *job = p->job;
@@ -357,12 +237,15 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
         return -1;
     if (is_due(job->checkpoint.every_steps, r->step) && !last && save(p, err) < 0)
         return -1;
-    if (job->eval.patience && p->n_worse >= job->eval.patience) {
+    if (p->stopped)
         log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping", r->step,
                  p->n_worse);
-        return 1;
-    }
     return 0;
+}
+
+static int is_over(const struct pretrain *p)
+{
+    return p->stopped || trainer_step_number(p->trainer) >= p->job->train.steps;
 }
 
 /* Save and leave if any rank was asked to. */
@@ -375,8 +258,9 @@ static int heed_signals(struct pretrain *p, struct err *err)
     if (!pending)
         return 0;
     log_info("signal %d: saving step %" PRId64, (int)pending, trainer_step_number(p->trainer));
-    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0)
+    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
         return -1;
+    p->agreed = 1;
     return err_set(err, ERR_REQUEUE,
                    "saved step %" PRId64 " of %" PRId64
                    " on a signal: the same command goes on from here",
@@ -387,19 +271,20 @@ static int run_steps(struct pretrain *p, struct err *err)
 {
     struct trainer_result r;
 
-    while (trainer_step_number(p->trainer) < p->job->train.steps) {
+    while (!is_over(p)) {
         double begin = seconds_now();
 
         if (trainer_step(p->trainer, &r, err) < 0 ||
             report_step(p, &r, seconds_now() - begin, err) < 0)
             return -1;
-        int stop = after_step(p, &r, err);
-        if (stop < 0 || heed_signals(p, err) < 0)
+        if (after_step(p, &r, err) < 0)
             return -1;
-        if (stop)
-            break;
+        /* A run that is over ends as it would have without the signal. */
+        if (!is_over(p) && heed_signals(p, err) < 0)
+            return -1;
     }
-    if (trainer_has_held_out(p->trainer) && evaluate(p, err) < 0)
+    int evaluated = p->evaluated_step == trainer_step_number(p->trainer);
+    if (trainer_has_held_out(p->trainer) && !evaluated && evaluate(p, err) < 0)
         return -1;
     if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0)
         return -1;
@@ -491,14 +376,17 @@ static int begin(struct pretrain *p, struct err *err)
         .worker = engine->worker,
         .progress = engine->rank.world_size > 1 ? progress_join(engine->rank.local_rank) : NULL,
         .available_bytes = engine_available_bytes(engine),
+        .build = p->options->build,
     };
     struct str notes = { 0 };
 
     if (p->is_first && (check_tokenizer(p->job, err) < 0 || lock_folder(p, err) < 0))
         return -1;
     int status = trainer_create(&p->trainer, &options, err);
+    /* A trainer is made by all ranks or by none, unless they have lost each other. */
+    p->agreed = status < 0 && err->code != ERR_PEER;
     if (!status)
-        status = resume(p, &notes, err);
+        status = pretrain_resume(p, &notes, err);
     if (!status)
         status = measure_peak(p, err);
     if (!status)
@@ -511,7 +399,7 @@ static int begin(struct pretrain *p, struct err *err)
     return status;
 }
 
-int pretrain(const struct pretrain_options *options, struct err *err)
+int pretrain(const struct pretrain_options *options, int *agreed, struct err *err)
 {
     struct pretrain p = { .options = options,
                           .job = options->job,
@@ -519,6 +407,7 @@ int pretrain(const struct pretrain_options *options, struct err *err)
                           .lock = -1,
                           .best_eval = INFINITY,
                           .saved_step = -1,
+                          .evaluated_step = -1,
                           .begin = seconds_now() };
 
     if (!p.is_first)
@@ -533,6 +422,10 @@ int pretrain(const struct pretrain_options *options, struct err *err)
         terminal_close(p.terminal);
     if (p.metrics)
         metrics_close(p.metrics);
+    *agreed = status == 0 || p.agreed;
+    /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
+    if (!*agreed && options->engine->rank.world_size > 1)
+        return -1;
     trainer_destroy(p.trainer);
     if (p.lock >= 0)
         close(p.lock);

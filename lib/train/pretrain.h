@@ -11,12 +11,15 @@ struct pretrain_options {
     const struct job *job; /* resolved */
     const char *resume;    /* "auto", "none", or a checkpoint or run */
     struct engine *engine;
+    const char *build; /* version of the binary: all ranks must have the same */
 };
 
 /*
  * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE where a signal
- * made it save and leave.
+ * made it save and leave. *agreed says whether all ranks return this status; if not, this rank
+ * failed alone, the others may be waiting for it, and the caller must end the job (launch_abort)
+ * and nothing else.
  */
-int pretrain(const struct pretrain_options *options, struct err *err);
+int pretrain(const struct pretrain_options *options, int *agreed, struct err *err);
 
 #endif

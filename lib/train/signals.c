@@ -6,16 +6,18 @@
 #include <signal.h>
 #include <string.h>
 
-static volatile sig_atomic_t pending;
+static volatile sig_atomic_t pending, asked_to_end;
 
 static void on_signal(int number)
 {
-    if (pending && number != SIGUSR1) {
+    /* SIGUSR1 and then SIGTERM is how Slurm says once that the time is up. */
+    if (asked_to_end && number != SIGUSR1) {
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
     pending = number;
+    asked_to_end |= number != SIGUSR1;
 }
 
 void signals_catch(void)

@@ -218,7 +218,7 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
             else if (must_not_change(line, key))
                 return err_set(err, ERR_CONFIG,
                                "%.*s is %.*s, the run was begun with %.*s (hint: set it back, or "
-                               "begin anew with another output or --resume none)",
+                               "begin anew with another output)",
                                (int)key, line, (int)n, space + 1, (int)length,
                                before ? before : "");
             else
@@ -231,7 +231,7 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
         return err_set(err, ERR_CONFIG,
                        "data.train: the datasets, their weights or eval.split are not those that "
                        "the run was begun with (hint: set them back, or begin anew with another "
-                       "output or --resume none)");
+                       "output)");
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/file.h"
 #include "base/num.h"
@@ -235,6 +236,20 @@ static int settle(struct trainer *t, int status, struct err *err)
     return status;
 }
 
+/* Ranks of other jobs or other binaries would part ways somewhere in the run. */
+static int check_same_job(struct trainer *t, struct err *err)
+{
+    struct str text = { 0 };
+
+    job_print(t->job, &text);
+    int status = must_be_equal(t, "the job", XXH64(str_text(&text), text.length, 0), err);
+    str_release(&text);
+    const char *build = t->options.build ? t->options.build : "";
+    if (!status)
+        status = must_be_equal(t, "the version of lmtrain", XXH64(build, strlen(build), 0), err);
+    return status;
+}
+
 int trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err)
 {
     struct trainer *t = calloc(1, sizeof *t);
@@ -248,6 +263,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     t->world_rank = comm_world_rank(options->comm);
     int status = trainer_call(t, make_world, &world, err);
     if (!status)
+        status = check_same_job(t, err);
+    if (!status)
         status = settle(t, compile(t, err) < 0 ? -1 : check_memory(t, err), err);
     if (!status) {
         t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
@@ -260,10 +277,10 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(options->kernels),
                           &t->description);
         t->numerics = numerics_hash(&t->description);
-        status = must_be_equal(t, "the job's numerics", t->numerics, err);
+        status = must_be_equal(t, "the run's numerics", t->numerics, err);
     }
     if (!status)
-        status = open_run(t, err);
+        status = settle(t, open_run(t, err), err);
     if (status < 0) {
         trainer_destroy(t);
         return -1;

@@ -1,0 +1,171 @@
+/*
+ * resume.c - where a run begins: anew, or where its output or another run stands
+ */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ckpt/store.h"
+#include "train/pretrain_impl.h"
+
+int pretrain_checkpoint_path(const struct pretrain *p, char *path, int64_t step, struct err *err)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "checkpoints/step-%08" PRId64, step);
+    return pretrain_path(p, path, name, err);
+}
+
+void pretrain_describe(const struct pretrain *p, struct str *out)
+{
+    cJSON *extra = cJSON_CreateObject();
+
+    if (isfinite(p->best_eval))
+        cJSON_AddNumberToObject(extra, "best_eval", p->best_eval);
+    cJSON_AddNumberToObject(extra, "n_worse", p->n_worse);
+    cJSON_AddNumberToObject(extra, "n_skipped_in_a_row", p->n_skipped_in_a_row);
+    cJSON_AddBoolToObject(extra, "stopped", p->stopped);
+    char *text = cJSON_PrintUnformatted(extra);
+    CHECK(text);
+    str_clear(out);
+    str_add(out, text);
+    free(text);
+    cJSON_Delete(extra);
+}
+
+/* On rank 0. That all are damaged is an error: to begin anew would replace them. */
+static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
+{
+    char path[PATH_BYTES];
+    struct arena arena = { 0 };
+    struct store *store;
+
+    if (pretrain_path(p, path, "checkpoints", err) < 0)
+        return -1;
+    int n = store_count(path, err);
+    if (n <= 0)
+        return n;
+    const char *newest = store_newest(path, &arena, err);
+    int status = newest ? store_open(&store, newest, err) : -1;
+    if (!status) {
+        *step = store_step(store);
+        store_close(store);
+    }
+    arena_release(&arena);
+    return status;
+}
+
+/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
+static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
+{
+    struct err own = { 0 };
+
+    *step = -1;
+    if (p->is_first && newest_step(p, step, &own) < 0)
+        *step = INT64_MAX;
+    if (trainer_agree(p->trainer, step, err) < 0)
+        return -1;
+    if (*step == INT64_MAX && p->is_first)
+        *err = own;
+    else if (*step == INT64_MAX)
+        err_set(err, ERR_DATA, "rank 0 could not read the checkpoints");
+    return *step == INT64_MAX ? -1 : 0;
+}
+
+static void restore_run_state(struct pretrain *p)
+{
+    const char *text = trainer_restored_extra(p->trainer);
+    cJSON *extra = text ? cJSON_Parse(text) : NULL;
+    const cJSON *best = cJSON_GetObjectItemCaseSensitive(extra, "best_eval");
+    const cJSON *worse = cJSON_GetObjectItemCaseSensitive(extra, "n_worse");
+    const cJSON *skipped = cJSON_GetObjectItemCaseSensitive(extra, "n_skipped_in_a_row");
+
+    if (cJSON_IsNumber(best))
+        p->best_eval = best->valuedouble;
+    if (cJSON_IsNumber(worse))
+        p->n_worse = worse->valueint;
+    if (cJSON_IsNumber(skipped))
+        p->n_skipped_in_a_row = skipped->valueint;
+    p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
+    cJSON_Delete(extra);
+}
+
+static int restore(struct pretrain *p, const char *folder, struct str *notes, struct err *err)
+{
+    if (trainer_restore(p->trainer, folder, notes, err) < 0)
+        return -1;
+    int64_t step = trainer_step_number(p->trainer);
+    if (step >= p->job->train.steps)
+        return err_set(err, ERR_CONFIG,
+                       "%s: the run is finished, step %" PRId64 " of %" PRId64
+                       " (hint: raise train.steps, or begin anew with another output)",
+                       folder, step, p->job->train.steps);
+    restore_run_state(p);
+    if (p->stopped)
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: the run was stopped at step %" PRId64
+            " as its held-out loss no longer fell (hint: begin anew with another output)",
+            folder, step);
+    log_info("going on from %s, step %" PRId64, folder, step);
+    return 0;
+}
+
+/* --resume DIR; else what the output folder holds. */
+static int resume(struct pretrain *p, struct str *notes, struct err *err)
+{
+    const char *wanted = p->options->resume;
+    char folder[PATH_BYTES];
+    struct arena arena = { 0 };
+    int64_t step;
+
+    if (find_newest(p, &step, err) < 0)
+        return -1;
+    if (!strcmp(wanted, "auto") && step < 0)
+        return 0;
+    if (!strcmp(wanted, "none")) {
+        if (step < 0)
+            return 0;
+        return err_set(err, ERR_CONFIG,
+                       "--resume none, but %s holds a run at step %" PRId64
+                       " (hint: give another output, or remove that folder)",
+                       p->job->output, step);
+    }
+    if (!strcmp(wanted, "auto")) {
+        if (pretrain_checkpoint_path(p, folder, step, err) < 0)
+            return -1;
+        p->saved_step = step;
+        return restore(p, folder, notes, err);
+    }
+    if (step >= 0)
+        return err_set(err, ERR_CONFIG,
+                       "--resume %s, but %s holds a run of its own at step %" PRId64
+                       " (hint: give another output)",
+                       wanted, p->job->output, step);
+    const char *newest = store_newest(wanted, &arena, err);
+    int status = newest ? restore(p, newest, notes, err) : -1;
+    arena_release(&arena);
+    return status;
+}
+
+int pretrain_resume(struct pretrain *p, struct str *notes, struct err *err)
+{
+    struct err own = { 0 };
+    int64_t failed = resume(p, notes, &own) < 0 ? (int64_t)own.code : 0;
+    int64_t worst = failed;
+
+    if (trainer_agree(p->trainer, &worst, err) < 0)
+        return -1;
+    if (!worst)
+        return 0;
+    p->agreed = 1;
+    if (failed)
+        *err = own;
+    else
+        err_set(err, (enum err_code)worst, "another rank could not go on from the checkpoint");
+    return -1;
+}
