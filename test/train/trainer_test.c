@@ -1,0 +1,339 @@
+/*
+ * trainer_test.c - a trainer saves, restores and evaluates; what cannot be restored is named
+ */
+/* cmocka.h needs the first four. */
+/* clang-format off */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "ckpt/store.h"
+#include "support/trained.h"
+
+static struct trained rig;
+
+/* A trainer that took four steps, and its checkpoint. */
+static int setup(void **state)
+{
+    trained_open(&rig, "llama", NULL);
+    trained_steps(&rig, 4);
+    *state = (void *)(uintptr_t)trained_save(&rig, "step-00000004");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    trained_close(&rig);
+    return 0;
+}
+
+/* How a checkpoint is spoiled while it is copied. */
+struct change {
+    const char *without;   /* this tensor is left out */
+    const char *reshaped;  /* this one gets a row more */
+    const char *from, *to; /* in the state's text */
+    const char *state;     /* instead of all of it */
+};
+
+static char *changed_state(const char *text, const struct change *change)
+{
+    const char *at = change->from ? strstr(text, change->from) : NULL;
+    struct str out = { 0 };
+
+    assert_true(!change->from || at);
+    if (change->state)
+        str_add(&out, change->state);
+    else if (at)
+        str_printf(&out, "%.*s%s%s", (int)(at - text), text, change->to, at + strlen(change->from));
+    else
+        str_add(&out, text);
+    char *copy = strdup(str_text(&out));
+    str_release(&out);
+    return copy;
+}
+
+/* Returns the copy's path. */
+static const char *copy(const char *from, const struct change *change)
+{
+    const char *path = trained_path(&rig, "step-00000005");
+    struct store_slice slices[128];
+    struct store *store;
+    struct store_save *save;
+    struct err err;
+    int n = 0;
+
+    if (store_open(&store, from, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(store_n_tensors(store) <= 128);
+    for (int i = 0; i < store_n_tensors(store); i++) {
+        struct store_slice slice = *store_tensor(store, i);
+
+        slice.row_end = slice.rows;
+        slice.col_end = slice.cols;
+        slice.data = calloc((size_t)(slice.rows + 1) * (size_t)slice.cols, 4);
+        if (store_read(store, &slice, &err) < 0)
+            fail_msg("%s", err.text);
+        slices[n] = slice;
+        if (change->reshaped && !strcmp(slice.name, change->reshaped))
+            slices[n].row_end = slices[n].rows = slice.rows + 1;
+        if (change->without && !strcmp(slice.name, change->without))
+            free(slice.data);
+        else
+            n++;
+    }
+    assert_int_equal(n, store_n_tensors(store) - (change->without ? 1 : 0));
+    char *text = changed_state(store_state(store), change);
+    if (store_save_start(&save, path, 0, slices, n, &err) < 0 || store_save_wait(save, &err) < 0 ||
+        store_commit(path, 1, 5, text, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < n; i++)
+        free(slices[i].data);
+    free(text);
+    store_close(store);
+    return path;
+}
+
+static void restore_fails(const char *folder, enum err_code code, const char *words)
+{
+    struct str notes = { 0 };
+    struct err err = { 0 };
+
+    assert_int_equal(trainer_restore(rig.trainer, folder, &notes, &err), -1);
+    if (err.code != code || !strstr(err.text, words))
+        fail_msg("code %d, not %d, or \"%s\" is not in \"%s\"", err.code, code, words, err.text);
+    str_release(&notes);
+}
+
+/* The notes, which live as long as the rig. */
+static const char *restore(const char *folder)
+{
+    struct str notes = { 0 };
+    struct err err;
+
+    if (trainer_restore(rig.trainer, folder, &notes, &err) < 0)
+        fail_msg("%s", err.text);
+    const char *text = arena_strdup(&rig.arena, str_text(&notes));
+    str_release(&notes);
+    return text;
+}
+
+static void restored_it_goes_on_as_if_nothing_had_been(void **state)
+{
+    double sixth = trained_steps(&rig, 2), seventh = trained_steps(&rig, 1);
+    int64_t tokens = trainer_tokens(rig.trainer);
+
+    trained_again(&rig, "llama", NULL);
+    assert_null(trainer_restored_extra(rig.trainer));
+    assert_string_equal(restore(*state), "");
+    assert_int_equal(trainer_step_number(rig.trainer), 4);
+    assert_string_equal(trainer_restored_extra(rig.trainer), "{\"best_eval\":1.5}");
+    assert_true(trained_steps(&rig, 2) == sixth);
+    assert_true(trained_steps(&rig, 1) == seventh);
+    assert_int_equal(trainer_tokens(rig.trainer), tokens);
+    assert_int_equal(tokens, 7 * 8 * 16);
+}
+
+/* The helper's own check: a copy without a change restores. */
+static void a_copy_restores(void **state)
+{
+    double fifth = trained_steps(&rig, 1);
+
+    trained_again(&rig, "llama", NULL);
+    restore(copy(*state, &(struct change){ 0 }));
+    assert_true(trained_steps(&rig, 1) == fifth);
+}
+
+static void tensors_that_lack_are_named(void **state)
+{
+    static const char *const names[] = { "embedding.weight", "layers.1.qkv.weight.m",
+                                         "layers.0.attention_norm.weight.v", "final_norm.weight" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        restore_fails(copy(*state, &(struct change){ .without = names[i] }), ERR_DATA, names[i]);
+        restore_fails(copy(*state, &(struct change){ .reshaped = names[i] }), ERR_DATA, names[i]);
+    }
+}
+
+static void states_that_lack_something(void **state)
+{
+    static const struct change changes[] = {
+        { .state = "{}" },
+        { .from = "\"step\":", .to = "\"steps\":" },
+        { .from = "\"step\":4", .to = "\"step\":-4" },
+        { .from = "\"step\":4", .to = "\"step\":\"4\"" },
+        { .from = "\"step\":4", .to = "\"step\":1e300" },
+        { .from = "\"updates\":", .to = "\"u\":" },
+        { .from = "\"tokens\":", .to = "\"t\":" },
+        { .from = "\"skipped\":", .to = "\"s\":" },
+        { .from = "\"numerics_text\":", .to = "\"n\":" },
+    };
+
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        restore_fails(copy(*state, &changes[i]), ERR_DATA, "training state is incomplete");
+    restore_fails(trained_path(&rig, "nowhere"), ERR_DATA, "nowhere");
+    restore_fails(rig.folder, ERR_DATA, "manifest.json");
+}
+
+static void refused(const char *folder, const char *override, const char *words)
+{
+    const char *const overrides[] = { override, NULL };
+
+    trained_again(&rig, "llama", overrides);
+    restore_fails(folder, ERR_CONFIG, words);
+}
+
+static void what_makes_it_another_run_is_refused(void **state)
+{
+    refused(*state, "train.seed=2", "train.seed is 2, the run was begun with 1");
+    refused(*state, "model.rope_theta=5000.0", "model.rope_theta is ");
+    refused(*state, "model.n_layers=1", "model.n_layers is 1, the run was begun with 2");
+    refused(*state, "data.seq_len=8", "data.seq_len is 8, the run was begun with 16");
+    refused(*state, "train.global_batch=4", "train.global_batch is 4, the run was begun with 8");
+    refused(*state, "eval={split: 0.1}", "data.train: ");
+}
+
+static void what_may_change_is_noted(void **state)
+{
+    static const char *const overrides[] = { "optimizer.lr=0.5", "train.steps=30",
+                                             "train.micro_batch=4", "recompute=full", NULL };
+
+    trained_again(&rig, "llama", overrides);
+    const char *notes = restore(*state);
+    assert_non_null(strstr(notes, "train.steps is now 30, was 20\n"));
+    assert_non_null(strstr(notes, "train.micro_batch is now 4, was 2\n"));
+    assert_non_null(strstr(notes, "optimizer.lr is now 0.5, was 0.01\n"));
+    assert_null(strstr(notes, "recompute")); /* it changes no bit */
+    trained_steps(&rig, 1);
+}
+
+static void evaluation(void **state)
+{
+    double loss, again, part;
+    int64_t tokens, n_part;
+    struct err err;
+
+    (void)state;
+    assert_true(trainer_has_held_out(rig.trainer));
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &loss, &tokens, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &again, &tokens, &err), 0);
+    assert_true(loss == again);
+    assert_true(loss > 3);
+    assert_true(loss < 6);
+    assert_int_equal(trainer_evaluate(rig.trainer, 2, NULL, NULL, &part, &n_part, &err), 0);
+    assert_int_equal(n_part, 2 * 8 * 16);
+    assert_true(tokens > n_part);
+    assert_int_equal(trainer_step_number(rig.trainer), 4);
+    trained_again(&rig, "llama", (const char *const[]){ "eval={}", NULL });
+    assert_false(trainer_has_held_out(rig.trainer));
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &loss, &tokens, &err), 0);
+    assert_int_equal(tokens, 0);
+}
+
+static uint64_t first_weights(void)
+{
+    uint64_t bits;
+    const struct program *program = trainer_program(rig.trainer);
+
+    memcpy(&bits, run_data(trainer_run(rig.trainer), program->parameters[0].weight, 0),
+           sizeof bits);
+    return bits;
+}
+
+/* A weight that is not finite makes every gradient so: nothing is updated, and that is counted. */
+static void steps_that_are_not_finite_are_skipped(void **state)
+{
+    const struct program *program = trainer_program(rig.trainer);
+    float *weight = run_data(trainer_run(rig.trainer),
+                             program->parameters[program->n_parameters - 1].weight, 0);
+    struct trainer_result result;
+    struct err err;
+    float before = *weight;
+
+    (void)state;
+    uint64_t first = first_weights();
+    *weight = NAN;
+    assert_int_equal(trainer_step(rig.trainer, &result, &err), 0);
+    assert_true(result.skipped);
+    assert_int_equal(result.step, 5);
+    assert_int_equal(trainer_n_skipped(rig.trainer), 1);
+    assert_true(first_weights() == first);
+    *weight = before;
+    assert_int_equal(trainer_step(rig.trainer, &result, &err), 0);
+    assert_false(result.skipped);
+    assert_true(isfinite(result.loss));
+    assert_false(first_weights() == first);
+}
+
+static void a_save_that_fails_is_told_and_harms_nothing(void **state)
+{
+    struct err err;
+
+    fclose(fopen(trained_path(&rig, "file"), "we"));
+    int status = trainer_save(rig.trainer, trained_path(&rig, "file/step-00000004"), "{}", &err);
+    if (!status)
+        status = trainer_save_finish(rig.trainer, &err);
+    assert_int_equal(status, -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    assert_non_null(strstr(err.text, "file/step-00000004"));
+    assert_int_equal(trainer_save_finish(rig.trainer, &err), 0);
+    double fifth = trained_steps(&rig, 1);
+    restore(*state);
+    assert_true(trained_steps(&rig, 1) == fifth);
+}
+
+static void create_fails(struct trainer_options options, enum err_code code, const char *words)
+{
+    struct trainer *trainer = NULL;
+    struct err err;
+
+    options.pool = rig.pool;
+    options.kernels = rig.kernels;
+    options.comm = rig.comm;
+    assert_int_equal(trainer_create(&trainer, &options, &err), -1);
+    assert_null(trainer);
+    if (err.code != code || !strstr(err.text, words))
+        fail_msg("code %d, not %d, or \"%s\" is not in \"%s\"", err.code, code, words, err.text);
+}
+
+static void what_cannot_begin(void **state)
+{
+    struct job job = rig.job;
+    size_t planned = program_memory_bytes(trainer_program(rig.trainer));
+
+    (void)state;
+    create_fails((struct trainer_options){ .job = &job, .available_bytes = planned - 1 },
+                 ERR_DEVICE, "are free (hint: a smaller train.micro_batch");
+    job.eval.data = trained_path(&rig, "nowhere");
+    create_fails((struct trainer_options){ .job = &job }, ERR_DATA, "eval.data: there is no");
+    job.data.train = &(struct job_dataset){ trained_path(&rig, "nowhere"), 1 };
+    create_fails((struct trainer_options){ .job = &job }, ERR_DATA, "data.train: there is no");
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(restored_it_goes_on_as_if_nothing_had_been),
+        TEST(a_copy_restores),
+        TEST(tensors_that_lack_are_named),
+        TEST(states_that_lack_something),
+        TEST(what_makes_it_another_run_is_refused),
+        TEST(what_may_change_is_noted),
+        TEST(evaluation),
+        TEST(steps_that_are_not_finite_are_skipped),
+        TEST(a_save_that_fails_is_told_and_harms_nothing),
+        TEST(what_cannot_begin),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
