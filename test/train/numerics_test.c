@@ -1,0 +1,184 @@
+/*
+ * numerics_test.c - what decides a run's bits is in its description, once; the rest is not
+ */
+/* cmocka.h needs the first four. */
+/* clang-format off */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/numerics.h"
+
+static const char text[] =
+    "model: {vocab_size: 64, hidden_size: 48, n_layers: 2, n_heads: 4, n_kv_heads: 2, "
+    "ffn_size: 72}\n"
+    "data: {train: tokens, seq_len: 16}\n"
+    "train: {steps: 20, global_batch: 8, micro_batch: 2}\n"
+    "output: run\n";
+
+/* The description of the job with one override (NULL: none); heap. */
+static char *describe(const char *override, int world_size)
+{
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct job job;
+    struct err err;
+
+    if (job_read_text(&job, text, sizeof text - 1, "job", &override, override ? 1 : 0, &arena,
+                      &err) < 0 ||
+        job_resolve(&job, world_size, &arena, &err) < 0)
+        fail_msg("%s", err.text);
+    numerics_describe(&job, 42, "cpu", &out);
+    assert_true(numerics_hash(&out) == numerics_hash(&out));
+    char *copy = strdup(str_text(&out));
+    str_release(&out);
+    arena_release(&arena);
+    return copy;
+}
+
+static int differs(const char *override)
+{
+    char *plain = describe(NULL, 1), *changed = describe(override, 1);
+    int differ = strcmp(plain, changed) != 0;
+
+    free(plain);
+    free(changed);
+    return differ;
+}
+
+/* A resumed run compares line by line: a key that came twice would be compared with the other's. */
+static void lines_have_keys_of_their_own(void **state)
+{
+    char *description = describe(NULL, 1), *rest = description, *line;
+    const char *keys[100];
+    size_t n = 0;
+
+    (void)state;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char *space = strchr(line, ' ');
+
+        assert_non_null(space);
+        assert_true(space[1] != '\0');
+        *space = '\0';
+        for (size_t i = 0; i < n; i++)
+            if (!strcmp(keys[i], line))
+                fail_msg("%s comes twice", line);
+        assert_true(n < sizeof keys / sizeof *keys);
+        keys[n++] = line;
+    }
+    assert_true(n > 35);
+    free(description);
+}
+
+static void what_decides_bits_is_in_it(void **state)
+{
+    static const char *const overrides[] = {
+        "model.vocab_size=65",
+        "model.n_layers=3",
+        "model.n_kv_heads=1",
+        "model.ffn_size=73",
+        "model.norm_eps=1e-6",
+        "model.norm=layernorm",
+
+        "model.rope_theta=5000.0",
+        "model.activation=gelu",
+        "model.bias=true",
+        "model.tied_embeddings=true",
+        "model.dropout=0.1",
+        "model.attention_dropout=0.1",
+        "model.init_std=0.01",
+        "data.seq_len=15",
+        "train.seed=2",
+        "train.global_batch=4",
+        "train.micro_batch=4",
+        "train.dtype=fp32",
+        "train.steps=21",
+        "optimizer.lr=1e-3",
+        "optimizer.min_lr=1e-5",
+        "optimizer.schedule=linear",
+        "optimizer.warmup_steps=3",
+        "optimizer.beta1=0.8",
+        "optimizer.beta2=0.8",
+        "optimizer.eps=1e-7",
+        "optimizer.weight_decay=0.2",
+        "optimizer.clip=2.0",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)
+        if (!differs(overrides[i]))
+            fail_msg("%s is not in it", overrides[i]);
+    /* The least step of a double is still another number. */
+    assert_true(differs("optimizer.clip=1.0000000000000002"));
+}
+
+static void what_changes_no_bit_is_not(void **state)
+{
+    static const char *const overrides[] = {
+        "output=elsewhere",       "recompute=full",           "threads=3",
+        "debug.poison=true",      "train.log_every=1",        "checkpoint.every_steps=2",
+        "checkpoint.keep=1",      "data.tokenizer=somewhere", "train.max_skipped=1",
+        "train.hang_seconds=3.0", "model.max_seq_len=4096",   "parallel.gradient_sum=early",
+        "parallel.bucket_mb=3",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)
+        if (differs(overrides[i]))
+            fail_msg("%s is in it", overrides[i]);
+}
+
+/* Over two ranks with several micro-batches the order of sums counts, and so does their number. */
+static void ranks_count(void **state)
+{
+    char *one = describe(NULL, 1), *two = describe(NULL, 2);
+    char *early = describe("parallel.gradient_sum=early", 2);
+
+    (void)state;
+    assert_string_not_equal(one, two);
+    assert_string_not_equal(two, early);
+    free(one);
+    free(two);
+    free(early);
+}
+
+static void data_and_kernels_count(void **state)
+{
+    struct str a = { 0 }, b = { 0 }, c = { 0 };
+    struct arena arena = { 0 };
+    struct job job;
+    struct err err;
+
+    (void)state;
+    if (job_read_text(&job, text, sizeof text - 1, "job", NULL, 0, &arena, &err) < 0 ||
+        job_resolve(&job, 1, &arena, &err) < 0)
+        fail_msg("%s", err.text);
+    numerics_describe(&job, 42, "cpu", &a);
+    numerics_describe(&job, 43, "cpu", &b);
+    numerics_describe(&job, 42, "another cpu", &c);
+    assert_true(numerics_hash(&a) != numerics_hash(&b));
+    assert_true(numerics_hash(&a) != numerics_hash(&c));
+    str_release(&a);
+    str_release(&b);
+    str_release(&c);
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_have_keys_of_their_own),
+        cmocka_unit_test(what_decides_bits_is_in_it),
+        cmocka_unit_test(what_changes_no_bit_is_not),
+        cmocka_unit_test(ranks_count),
+        cmocka_unit_test(data_and_kernels_count),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
