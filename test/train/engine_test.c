@@ -49,7 +49,7 @@ static void peak(void **state)
 {
     struct engine engine;
     struct err err;
-    double bf16, fp32;
+    double bf16 = 0, fp32 = 0;
 
     (void)state;
     open_it(&engine, 1);
