@@ -3,14 +3,14 @@
  *
  * One page of shared memory per job holds a slot per local rank. A rank stores what it does before
  * it does it (a few relaxed stores, no system call); the supervisor reads. The words for an op are
- * the upper modules' business: the slot holds small numbers and a name table that the rank writes
- * once.
+ * the upper modules' business.
  */
 #ifndef LAUNCH_PROGRESS_H
 #define LAUNCH_PROGRESS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/err.h"
 
@@ -30,5 +30,23 @@ struct progress_slot {
  * or a private one when there is none. Never NULL; lives until the process ends.
  */
 struct progress_slot *progress_join(int local_rank);
+
+/* "Now I do text [PROGRESS_TEXT_BYTES]", waiting for others if waits is set. slot NULL: nobody
+ * asks. */
+static inline void progress_publish(struct progress_slot *slot, const char *text, int waits)
+{
+    if (!slot)
+        return;
+    memcpy(slot->text, text, sizeof slot->text);
+    atomic_store_explicit(&slot->waits, waits, memory_order_relaxed);
+    atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
+}
+
+/* Still at it: for what takes long and is no hang. */
+static inline void progress_beat(struct progress_slot *slot)
+{
+    if (slot)
+        atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
+}
 
 #endif

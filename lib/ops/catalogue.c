@@ -263,3 +263,15 @@ enum op_kind op_find(const char *name)
             return (enum op_kind)kind;
     return N_OP_KINDS;
 }
+
+int op_is_collective(enum op_kind kind)
+{
+    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
+}
+
+const char *axis_name(enum mesh_axis axis)
+{
+    static const char *const names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
+
+    return names[axis];
+}

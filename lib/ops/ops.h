@@ -158,6 +158,12 @@ struct op_info {
 
 const struct op_info *op_info(enum op_kind kind);
 
+/* Whether it talks to other ranks: run executes it, no kernel does. */
+int op_is_collective(enum op_kind kind);
+
+/* "dp", "tp", ... */
+const char *axis_name(enum mesh_axis axis);
+
 /* N_OP_KINDS if there is none of that name. */
 enum op_kind op_find(const char *name);
 

@@ -12,8 +12,6 @@
 
 #include "program/passes.h"
 
-static const char *const axis_names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
-
 static void print_value(const struct program *p, int id, struct str *out)
 {
     const struct value *v = &p->values[id];
@@ -71,7 +69,8 @@ static void print_shape(const struct program *p, int id, struct str *out)
                dtype_name(v->dtype));
     for (int axis = 0; axis < N_AXES; axis++)
         if (p->mesh.size[axis] > 1)
-            str_printf(out, "  %s %s", spread_name(v->spread[axis]), axis_names[axis]);
+            str_printf(out, "  %s %s", spread_name(v->spread[axis]),
+                       axis_name((enum mesh_axis)axis));
 }
 
 static void print_place(const struct program *p, int id, struct str *out)
@@ -97,9 +96,8 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
         str_add(out, accumulates(op) ? " += " : " = ");
     str_printf(out, "%s ", info->name);
     print_list(p, op->in, info->inputs, n_in, out);
-    if (op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER ||
-        op->kind == OP_ALL_REDUCE_SCALAR)
-        str_printf(out, "  over %s", axis_names[op->attributes.axis]);
+    if (op_is_collective(op->kind))
+        str_printf(out, "  over %s", axis_name(op->attributes.axis));
     pad_to(out, start, 76);
     str_add(out, "  ");
     int shown = n_out ? op->out[0] : op->in[0];

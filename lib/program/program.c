@@ -10,8 +10,8 @@ void program_init(struct program *program, const struct mesh *mesh)
 {
     *program = (struct program){ .mesh = *mesh };
     /* Id 0 is no value. */
-    program->values = arena_grow(&program->arena, NULL, sizeof(struct value),
-                                 &program->values_capacity, 256);
+    program->values =
+        arena_grow(&program->arena, NULL, sizeof(struct value), &program->values_capacity, 256);
     program->n_values = 1;
 }
 
@@ -25,8 +25,8 @@ void program_release(struct program *program)
 
 static int add_value(struct program *p, const struct value *value)
 {
-    p->values = arena_grow(&p->arena, p->values, sizeof *value, &p->values_capacity,
-                           p->n_values + 1);
+    p->values =
+        arena_grow(&p->arena, p->values, sizeof *value, &p->values_capacity, p->n_values + 1);
     p->values[p->n_values] = *value;
     return p->n_values++;
 }
@@ -90,11 +90,10 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
     };
 
     CHECK(n_dims == 2 || rows == 1);
-    parameter.weight = program_cell(program, ROLE_WEIGHT, name, rows, cols,
-                                    n_dims == 1 ? DTYPE_F32 : dtype);
-    program->parameters =
-        arena_grow(&program->arena, program->parameters, sizeof parameter,
-                   &program->parameters_capacity, program->n_parameters + 1);
+    parameter.weight =
+        program_cell(program, ROLE_WEIGHT, name, rows, cols, n_dims == 1 ? DTYPE_F32 : dtype);
+    program->parameters = arena_grow(&program->arena, program->parameters, sizeof parameter,
+                                     &program->parameters_capacity, program->n_parameters + 1);
     program->parameters[program->n_parameters] = parameter;
     return program->n_parameters++;
 }
@@ -138,9 +137,8 @@ static struct tensor value_tensor(const struct program *program, int id)
 
     if (!id)
         return (struct tensor){ 0 };
-    return (struct tensor){
-        .rows = v->rows, .cols = v->cols, .stride = v->stride, .dtype = v->dtype
-    };
+    return (
+        struct tensor){ .rows = v->rows, .cols = v->cols, .stride = v->stride, .dtype = v->dtype };
 }
 
 struct op_shape program_op_shape(const struct program *program, const struct op *op)
@@ -152,11 +150,6 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
         shape.out[i] = value_tensor(program, op->out[i]);
     return shape;
-}
-
-static int is_collective(enum op_kind kind)
-{
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
 }
 
 /* Spreads of the outputs on every axis that has more than one rank. */
@@ -172,7 +165,7 @@ static void set_spreads(struct program *program, const struct op *op)
             continue;
         for (int i = 0; i < OPS_MAX_INPUTS; i++)
             in[i] = program->values[op->in[i]].spread[axis];
-        int on_axis = is_collective(op->kind) && (int)op->attributes.axis == axis;
+        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
         if (op_spread(&shape, on_axis, in, out, &err) < 0) {
             fprintf(stderr, "lmtrain: %s\n", err.text);
             CHECK(!"spreads of an emitted op");
@@ -252,16 +245,16 @@ const char *stream_name(enum stream stream)
 
 const char *segment_name(enum segment segment)
 {
-    static const char *const names[N_SEGMENTS] = { "weights", "gradients",     "states",
-                                                   "stash",   "scratch",       "communication",
-                                                   "library", "kv cache",      "inputs" };
+    static const char *const names[N_SEGMENTS] = { "weights", "gradients", "states",
+                                                   "stash",   "scratch",   "communication",
+                                                   "library", "kv cache",  "inputs" };
 
     return names[segment];
 }
 
 const char *role_name(enum cell_role role)
 {
-    static const char *const names[N_ROLES] = { "value",    "weight", "master",   "moment 1",
+    static const char *const names[N_ROLES] = { "value",    "weight",   "master", "moment 1",
                                                 "moment 2", "gradient", "input",  "scalar",
                                                 "constant", "cache" };
 

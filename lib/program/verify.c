@@ -16,8 +16,6 @@
 
 #define NEVER 0
 
-static const char *const axis_names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
-
 /* Times are counted from 1, so that 0 is never. */
 struct walk {
     const struct program *program;
@@ -51,11 +49,6 @@ static int complain(const struct program *p, const struct function *f, const str
                    verify_value_text(p, value, text, sizeof text), what);
 }
 
-static int is_collective(enum op_kind kind)
-{
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
-}
-
 static int check_spreads(const struct program *p, const struct function *f, const struct op *op,
                          const struct op_shape *shape, struct err *err)
 {
@@ -66,9 +59,9 @@ static int check_spreads(const struct program *p, const struct function *f, cons
             continue;
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             in[k] = p->values[op->in[k]].spread[axis];
-        int on_axis = is_collective(op->kind) && (int)op->attributes.axis == axis;
+        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
         if (op_spread(shape, on_axis, in, out, err) < 0)
-            return err_add(err, "program: %s: over %s", f->name, axis_names[axis]);
+            return err_add(err, "program: %s: over %s", f->name, axis_name((enum mesh_axis)axis));
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && p->values[op->out[k]].spread[axis] != out[k])
                 return complain(p, f, op, op->out[k], "does not have the spread its op gives", err);
@@ -226,9 +219,9 @@ static int repeats(const struct entry *e, int i, int n)
 }
 
 /*
- * Whether the round of n actions at i can be left out: the two before were the same and one more comes
- * after it. What the checks ask (written in this round or before; started; in order) has the same answers
- * in each such round, and the one that is walked last leaves what later actions find.
+ * Whether the round of n actions at i can be left out: the two before were the same and one more
+ * comes after it. What the checks ask (written in this round or before; started; in order) has the
+ * same answers in each such round, and the one that is walked last leaves what later actions find.
  */
 static int is_old_news(const struct entry *e, int i, int n)
 {
@@ -276,7 +269,8 @@ static int check_ports(const struct program *p, struct err *err)
             if (p->mesh.size[axis] > 1 && p->values[ports[i]].spread[axis] != SPREAD_SAME)
                 return err_set(err, ERR_FAILED, "program: %s is %s over %s where the host reads it",
                                p->values[ports[i]].name,
-                               spread_name(p->values[ports[i]].spread[axis]), axis_names[axis]);
+                               spread_name(p->values[ports[i]].spread[axis]),
+                               axis_name((enum mesh_axis)axis));
     return 0;
 }
 

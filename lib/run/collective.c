@@ -5,11 +5,6 @@
 
 #include "comm/reduce.h"
 
-int collective_is(enum op_kind kind)
-{
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
-}
-
 size_t collective_scratch_bytes(const struct op_shape *shape, int size)
 {
     const struct tensor *out = &shape->out[0];

@@ -22,6 +22,4 @@ int collective_run(void *argument, struct err *err);
 /* Bytes of scratch for a collective of this shape over size ranks. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size);
 
-int collective_is(enum op_kind kind);
-
 #endif

@@ -10,7 +10,7 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
 {
     const struct run_scratch *scratch = context;
 
-    if (collective_is(shape->kind))
+    if (op_is_collective(shape->kind))
         return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis]);
     return scratch->kernels ? kernels_scratch_bytes(scratch->kernels, shape) : 0;
 }
@@ -69,6 +69,8 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     return 0;
 }
 
+static int run_drain(struct run *run, struct err *err);
+
 void run_destroy(struct run *run)
 {
     struct err ignored;
@@ -76,32 +78,21 @@ void run_destroy(struct run *run)
     if (!run)
         return;
     /* After an error collectives may be under way, which use the memory. */
-    if (run->last_ticket)
-        worker_wait(run->options.worker, run->last_ticket, &ignored);
+    run_drain(run, &ignored);
     resolve_release(run);
     run_memory_release(&run->memory);
     arena_release(&run->arena);
     free(run);
 }
 
-static void publish(struct run *run, const struct resolved_op *op, int index)
+/* Wait for a collective that was given, NULL for none, under its own name. */
+static int wait_for(struct run *run, const struct resolved_op *collective, struct err *err)
 {
-    struct progress_slot *slot = run->progress;
-
-    memcpy(slot->text, op->text, sizeof slot->text);
-    atomic_store_explicit(&slot->op, index, memory_order_relaxed);
-    atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
-}
-
-static int wait_for(struct run *run, uint64_t ticket, struct err *err)
-{
-    if (!ticket || worker_done(run->options.worker, ticket))
+    if (!collective || worker_done(run->options.worker, collective->ticket))
         return 0;
-    if (run->progress)
-        atomic_store_explicit(&run->progress->waits, 1, memory_order_relaxed);
-    int status = worker_wait(run->options.worker, ticket, err);
-    if (run->progress)
-        atomic_store_explicit(&run->progress->waits, 0, memory_order_relaxed);
+    progress_publish(run->progress, collective->text, 1);
+    int status = worker_wait(run->options.worker, collective->ticket, err);
+    progress_publish(run->progress, collective->text, 0);
     return status;
 }
 
@@ -109,7 +100,7 @@ static int wait_for(struct run *run, uint64_t ticket, struct err *err)
 static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
 {
     for (int k = 0; k < op->n_touches; k++)
-        if (wait_for(run, run->tickets[op->touches[k]], err) < 0)
+        if (wait_for(run, run->users[op->touches[k]], err) < 0)
             return -1;
     return 0;
 }
@@ -117,13 +108,13 @@ static int wait_for_operands(struct run *run, const struct resolved_op *op, stru
 /* What the op was given last time, and how, must have been taken up before it is told anew. */
 static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
-    if (wait_for(run, op->ticket, err) < 0)
+    if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     op->collective.first = first;
     op->ticket = worker_post(run->options.worker, collective_run, &op->collective);
-    run->last_ticket = op->ticket;
+    run->last_given = op;
     for (int k = 0; k < op->n_touches; k++)
-        run->tickets[op->touches[k]] = op->ticket;
+        run->users[op->touches[k]] = op;
     return 0;
 }
 
@@ -131,19 +122,21 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
 {
     if (op->first != FIRST_MICRO_BATCH)
         first = op->first == FIRST_ALWAYS;
-    if (run->progress)
-        publish(run, op, index);
     if (op->is_async)
         return post(run, op, first, err);
     if (op->n_touches && wait_for_operands(run, op, err) < 0)
         return -1;
+    if (run->progress) {
+        atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
+        progress_publish(run->progress, op->text, 0);
+    }
     kernels_run(run->options.kernels, &op->call, first);
     return 0;
 }
 
 static int run_drain(struct run *run, struct err *err)
 {
-    return run->last_ticket ? worker_wait(run->options.worker, run->last_ticket, err) : 0;
+    return wait_for(run, run->last_given, err);
 }
 
 static int run_function(struct run *run, const struct action *action, int first, struct err *err)
@@ -164,7 +157,7 @@ static int run_load(struct run *run, const struct action *action, const struct r
                     struct err *err)
 {
     for (int i = 0; i < run->n_shared_inputs; i++)
-        if (wait_for(run, run->tickets[run->shared_inputs[i]], err) < 0)
+        if (wait_for(run, run->users[run->shared_inputs[i]], err) < 0)
             return -1;
     return hooks->load(hooks->context, action->micro_batch, action->slot, err);
 }

@@ -43,7 +43,7 @@ static char *find_touched(struct run *run)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             const struct op *op = &p->functions[f].ops[i];
 
-            if (!collective_is(op->kind))
+            if (!op_is_collective(op->kind))
                 continue;
             for (int k = 0; k < OPS_MAX_INPUTS; k++)
                 touched[program_base(p, op->in[k])] = 1;
@@ -146,19 +146,20 @@ static void resolve_op(struct run *run, const struct op *op, int slot, struct re
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
     out->layer = op->layer;
-    out->is_async = collective_is(op->kind);
+    out->is_async = op_is_collective(op->kind);
     out->collective = (struct collective){ .kind = op->kind,
                                            .group = run->groups[op->attributes.axis],
                                            .in = shape.in[0],
                                            .out = shape.out[0],
                                            .scratch = run->memory.segment[SEGMENT_COMM] };
-    const char *axis = out->is_async ? " over dp" : "";
     const char *name = run->program->values[op->in[0]].name;
     if (op->layer >= 0)
         snprintf(out->text, sizeof out->text, "%s layers.%d", op_info(op->kind)->name, op->layer);
+    else if (out->is_async)
+        snprintf(out->text, sizeof out->text, "%s over %s %s", op_info(op->kind)->name,
+                 axis_name(op->attributes.axis), name ? name : "");
     else
-        snprintf(out->text, sizeof out->text, "%s%s %s", op_info(op->kind)->name, axis,
-                 name ? name : "");
+        snprintf(out->text, sizeof out->text, "%s %s", op_info(op->kind)->name, name ? name : "");
 }
 
 static int has_pass_operand(const struct program *p, const struct op *op)
@@ -203,7 +204,7 @@ int resolve(struct run *run, struct err *err)
     char *touched = find_touched(run);
 
     list_shared_inputs(run, touched);
-    run->tickets = arena_array(&run->arena, uint64_t, p->n_values);
+    run->users = arena_array(&run->arena, struct resolved_op *, p->n_values);
     run->functions =
         arena_array(&run->arena, struct resolved_function, p->n_functions * p->n_slots);
     for (int f = 0; f < p->n_functions; f++)

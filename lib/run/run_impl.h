@@ -41,10 +41,10 @@ struct run {
     struct arena arena;
     struct resolved_function *functions; /* [function][slot] */
     struct comm_group *groups[N_AXES];
-    uint64_t *tickets;        /* by base value: last collective that touches it */
-    const int *shared_inputs; /* input cells that collectives touch */
+    struct resolved_op **users; /* by base value: last collective given that touches it, or NULL */
+    const int *shared_inputs;   /* input cells that collectives touch */
     int n_shared_inputs;
-    uint64_t last_ticket;
+    struct resolved_op *last_given; /* collective; NULL before the first */
     struct progress_slot *progress;
 };
 
