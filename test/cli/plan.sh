@@ -1,0 +1,58 @@
+#!/bin/sh
+# test/cli/plan.sh - lmtrain plan: counts of known models, the program as text, JSON; for any number of ranks
+. test/cli/support/check.sh
+lmtrain=${LMTRAIN:-build/lmtrain}
+cat >"$dir/job.yaml" <<END
+model: llama-tiny
+data: {train: nowhere}
+train: {steps: 10, global_batch: 8, micro_batch: 2}
+output: nowhere
+END
+
+# plan ARGUMENTS...
+plan() {
+    "$lmtrain" plan "$dir/job.yaml" "$@"
+}
+
+while read -r model count; do
+    expect "$model" 0 "^model $model: $count parameters\$" plan --set "model=$model"
+done <<END
+gpt2 124,439,808
+gpt2-medium 354,823,168
+gpt2-large 774,030,080
+gpt2-xl 1,557,611,200
+llama-7b 6,738,415,616
+llama-13b 13,015,864,320
+llama-30b 32,528,943,616
+llama-65b 65,285,660,672
+llama2-7b 6,738,415,616
+llama2-13b 13,015,864,320
+llama2-70b 68,976,648,192
+llama3-8b 8,030,261,248
+llama3-70b 70,553,706,496
+END
+
+expect "GPT-3's FLOPs as its paper counts" 0 "^Megatron's +4.51[0-9]* EFLOP" plan --set model=gpt3-175b --set recompute=full \
+    --set train.global_batch=1536 --set train.micro_batch=1 --set data.seq_len=2048
+expect 'a table of memory' 0 '^total +[0-9.]+ [KMG]iB +[0-9]+ ' plan
+total=$(printf '%s\n' "$output" | sed -n 's/^total.*iB *\([0-9]*\) .*/\1/p')
+sum=$(printf '%s\n' "$output" | awk '/^memory of a rank/ { inside = 1; next } /^total/ { inside = 0 }
+    inside && match($0, /[KMG]?i?B +[0-9]+ /) { split(substr($0, RSTART), word, / +/); n += word[2] } END { print n }')
+expect "which adds up ($sum)" 0 '' test "$sum" = "$total"
+expect 'as JSON, the same' 0 "\"total_bytes\":[[:space:]]*$total" plan --json
+expect 'no file is read, none is made' 0 '' test ! -e nowhere
+expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --world 4
+expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
+    awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"
+expect 'the program' 0 '^ *F +.*= *attention' plan --print-program
+expect 'has collectives only with ranks' 0 'all_reduce' plan --print-program --world 2
+plan --print-program >"$dir/one.txt"
+expect 'and not alone' 1 '' grep all_reduce "$dir/one.txt"
+plan --print-program >"$dir/two.txt"
+expect 'is the same each time' 0 '' cmp "$dir/one.txt" "$dir/two.txt"
+expect 'a rank that is not there' 2 'rank is 2, the job has ranks 0 to 1' plan --print-program --world 2 --rank 2
+expect 'ranks that do not divide' 2 'not a multiple of' plan --world 3
+expect 'no ranks' 2 'world is 0' plan --world 0
+expect 'an unknown option' 2 'hint: --print-program' plan --print-progam
+expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' plan '$dir/job.yaml' >/dev/full"
+finish
