@@ -31,6 +31,7 @@ struct generation {
     struct engine engine;
     struct tokenizer *tokenizer;
     struct decoder *decoder;
+    int n_sequences, length; /* the decoder's */
     int32_t *order;
     int64_t n_generated;
 };
@@ -144,11 +145,26 @@ static int draw(struct generation *g, struct text *texts, int n, int64_t first, 
     return n_going_on;
 }
 
+/* An empty decoder for n sequences of so many positions: the last one where it is large enough. */
+static int ready_decoder(struct generation *g, int n, int length, struct err *err)
+{
+    if (g->decoder && n <= g->n_sequences && length <= g->length) {
+        decoder_reset(g->decoder);
+        return 0;
+    }
+    decoder_destroy(g->decoder);
+    g->decoder = NULL;
+    g->n_sequences = n;
+    g->length = length;
+    return decoder_create(&g->decoder, &g->served, g->engine.kernels, n, length, err);
+}
+
 static int continue_texts(struct generation *g, struct text *texts, int n, int64_t first,
                           int stream, struct err *err)
 {
-    const int32_t *tokens[BATCH_MAX];
-    int counts[BATCH_MAX], longest = 0;
+    /* Sequences of the decoder beyond n stay empty. */
+    const int32_t *tokens[BATCH_MAX] = { NULL };
+    int counts[BATCH_MAX] = { 0 }, longest = 0;
 
     for (int i = 0; i < n; i++) {
         if (tokenizer_encode(g->tokenizer, texts[i].prompt, strlen(texts[i].prompt),
@@ -163,9 +179,7 @@ static int continue_texts(struct generation *g, struct text *texts, int n, int64
     int length = longest + g->q->max_new_tokens;
     if (check_length(g, length, err) < 0)
         return -1;
-    decoder_destroy(g->decoder);
-    g->decoder = NULL;
-    if (decoder_create(&g->decoder, &g->served, g->engine.kernels, n, length, err) < 0)
+    if (ready_decoder(g, n, length, err) < 0)
         return -1;
     for (int i = 0; i < n; i++) {
         tokens[i] = texts[i].tokens.ids;

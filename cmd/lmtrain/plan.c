@@ -8,6 +8,7 @@
 #include "cmd.h"
 #include "config/job.h"
 #include "kernels/kernels.h"
+#include "launch/cores.h"
 #include "report/table.h"
 #include "run/run.h"
 #include "train/trainer.h"
@@ -32,8 +33,9 @@ static int plan_open(struct plan *plan, const struct job *job, struct err *err)
     struct compile_train options = trainer_compile_options(job);
 
     *plan = (struct plan){ .job = job };
-    /* Only the number of threads matters to scratch. */
-    if (pool_create(&plan->pool, job->threads ? job->threads : 1, NULL, err) < 0 ||
+    /* Scratch grows with the threads: as many as a rank will have here. */
+    int cores[1024], n_cores = launch_cores(0, job->world_size, cores, 1024);
+    if (pool_create(&plan->pool, job->threads ? job->threads : n_cores, NULL, err) < 0 ||
         kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0)
         return -1;
     struct run_scratch scratch = { plan->kernels, options.mesh };

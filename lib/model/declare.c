@@ -81,7 +81,6 @@ void model_declare(struct model_builder *b)
     struct program *p = b->program;
     int64_t rows = (int64_t)b->n_sequences * b->seq_len;
 
-    b->parameters_begin = p->n_parameters;
     matrix(b, "embedding.weight", s->vocab_size, s->hidden_size, s->init_std);
     if (s->position == POSITION_LEARNED)
         matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);

@@ -30,8 +30,7 @@ struct model_builder {
     int dropout;              /* 0: off whatever the spec says */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
-    int parameters_begin; /* by model_declare: index of the first parameter */
-    int parameter_asked;  /* by model_forward: where a name was found last */
+    int parameter_asked; /* by model_forward: where a name was found last */
 };
 
 /* Declare parameters, inputs and constants; sets the program's ports for them. */

@@ -1,18 +1,20 @@
 /*
  * program.h - a training step as data
  *
- * A program holds values (what ops read and write), functions (lists of ops: one chunk's forward, its
- * backward, the update, ...) and entries (lists of actions that bind functions to micro-batches and
- * slots). It is built by model/ and by the passes, checked by verify, placed by place, and then
- * executed by run, priced by plan and printed by print. Pure: it knows no memory, device or rank number;
- * ranks of one layout class share one program.
+ * A program holds values (what ops read and write), functions (lists of ops: one chunk's forward,
+ * its backward, the update, ...) and entries (lists of actions that bind functions to micro-batches
+ * and slots). It is built by model/ and by the passes, checked by verify, placed by place, and then
+ * executed by run, priced by plan and printed by print. Pure: it knows no memory, device or rank
+ * number; ranks of one layout class share one program.
  *
- * A value is a logical rectangle of numbers with a dtype. Most are written once, by one op. A *cell*
- * (parameter, optimizer state, gradient accumulator, KV cache, run-time scalar, input) has a role and
- * lives across steps or micro-batches; ops that accumulate into it or update it say so in the
- * catalogue. A *view* names a part of another value, its base: lifetime, place and overlap are the base's.
+ * A value is a logical rectangle of numbers with a dtype. Most are written once, by one op. A
+ * *cell* (parameter, optimizer state, gradient accumulator, KV cache, run-time scalar, input) has a
+ * role and lives across steps or micro-batches; ops that accumulate into it or update it say so in
+ * the catalogue. A *view* names a part of another value, its base: lifetime, place and overlap are
+ * the base's.
  *
- * Ids are indices into the program's tables; 0 is no value. Everything lives in the program's arena.
+ * Ids are indices into the program's tables; 0 is no value. Everything lives in the program's
+ * arena.
  */
 #ifndef PROGRAM_PROGRAM_H
 #define PROGRAM_PROGRAM_H
@@ -26,23 +28,23 @@
 
 /* Where a value lives. place decides it for plain values from who writes and reads them. */
 enum scope {
-    SCOPE_PASS,     /* within one run of one function */
-    SCOPE_STASH,    /* from a micro-batch's forward to its backward: one copy per slot */
-    SCOPE_STEP,     /* within a step */
-    SCOPE_JOB,      /* always */
+    SCOPE_PASS,  /* within one run of one function */
+    SCOPE_STASH, /* from a micro-batch's forward to its backward: one copy per slot */
+    SCOPE_JOB,   /* always */
     N_SCOPES
 };
 
 enum cell_role {
-    ROLE_NONE,          /* a value, no cell */
-    ROLE_WEIGHT,        /* parameter as the forward reads it */
-    ROLE_MASTER,        /* fp32 copy that the optimizer updates, where the weight is not fp32 itself */
-    ROLE_MOMENT1, ROLE_MOMENT2,
-    ROLE_GRADIENT,      /* accumulator, or a bucket of them */
-    ROLE_INPUT,         /* tokens, targets, ...: written by a LOAD action, one copy per slot */
-    ROLE_SCALAR,        /* written or read by the host */
-    ROLE_CONSTANT,      /* rope table */
-    ROLE_CACHE,         /* keys and values of generation */
+    ROLE_NONE,   /* a value, no cell */
+    ROLE_WEIGHT, /* parameter as the forward reads it */
+    ROLE_MASTER, /* fp32 copy that the optimizer updates, where the weight is not fp32 itself */
+    ROLE_MOMENT1,
+    ROLE_MOMENT2,
+    ROLE_GRADIENT, /* accumulator, or a bucket of them */
+    ROLE_INPUT,    /* tokens, targets, ...: written by a LOAD action, one copy per slot */
+    ROLE_SCALAR,   /* written or read by the host */
+    ROLE_CONSTANT, /* rope table */
+    ROLE_CACHE,    /* keys and values of generation */
     N_ROLES
 };
 
@@ -53,48 +55,55 @@ enum stream { STREAM_COMPUTE, STREAM_TP, STREAM_DP_GATHER, STREAM_DP_REDUCE, N_S
 
 /* When an accumulating op starts from zero. */
 enum first_mode {
-    FIRST_MICRO_BATCH,  /* in the first micro-batch of the step (or as the action says) */
-    FIRST_ALWAYS,       /* every time: the gradient of one micro-batch alone */
-    FIRST_NEVER,        /* adds to what is there */
+    FIRST_MICRO_BATCH, /* in the first micro-batch of the step (or as the action says) */
+    FIRST_ALWAYS,      /* every time: the gradient of one micro-batch alone */
+    FIRST_NEVER,       /* adds to what is there */
 };
 
 /* Memory is allocated by segment: one block each, of exactly the planned size. */
 enum segment {
-    SEGMENT_WEIGHTS, SEGMENT_GRADIENTS, SEGMENT_STATES, SEGMENT_STASH, SEGMENT_SCRATCH, SEGMENT_COMM,
-    SEGMENT_LIBRARY, SEGMENT_CACHE, SEGMENT_INPUTS,
+    SEGMENT_WEIGHTS,
+    SEGMENT_GRADIENTS,
+    SEGMENT_STATES,
+    SEGMENT_STASH,
+    SEGMENT_SCRATCH,
+    SEGMENT_COMM,
+    SEGMENT_LIBRARY,
+    SEGMENT_CACHE,
+    SEGMENT_INPUTS,
     N_SEGMENTS
 };
 
 struct value {
-    const char *name;           /* a cell's global name; NULL for plain values, printed as %id */
+    const char *name; /* a cell's global name; NULL for plain values, printed as %id */
     int64_t rows, cols;
-    int64_t stride;             /* elements from row to row; cols but in views */
+    int64_t stride; /* elements from row to row; cols but in views */
     enum dtype dtype;
     enum spread spread[N_AXES];
     enum cell_role role;
     enum scope scope;
-    int base;                   /* a view's base (never a view itself), else 0 */
-    int64_t offset;             /* a view's first element in its base */
-    int boundary;               /* a layer's input: kept by full recomputation */
-    enum segment segment;       /* by place */
-    size_t place_bytes;         /* by place: offset in the segment (stash: in a slot) */
+    int base;             /* a view's base (never a view itself), else 0 */
+    int64_t offset;       /* a view's first element in its base */
+    int boundary;         /* a layer's input: kept by full recomputation */
+    enum segment segment; /* by place */
+    size_t place_bytes;   /* by place: offset in the segment (stash: in a slot) */
 };
 
 struct op {
     enum op_kind kind;
     struct op_attributes attributes;
-    int in[OPS_MAX_INPUTS];     /* value ids, 0 absent */
+    int in[OPS_MAX_INPUTS]; /* value ids, 0 absent */
     int out[OPS_MAX_OUTPUTS];
     enum phase phase;
     enum stream stream;
     enum first_mode first;
-    int layer;                  /* for people; -1 outside layers */
-    size_t scratch_bytes;       /* by program_size_scratch */
+    int layer;            /* for people; -1 outside layers */
+    size_t scratch_bytes; /* by program_size_scratch */
 };
 
 /* The ops of one chunk and phase. */
 struct function {
-    const char *name;           /* "forward 0" */
+    const char *name; /* "forward 0" */
     int chunk;
     struct op *ops;
     int n_ops, capacity;
@@ -107,33 +116,38 @@ enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 
 /* A parameter with everything that belongs to it. */
 struct parameter {
-    const char *name;           /* global: "layers.0.qkv.weight" */
+    const char *name; /* global: "layers.0.qkv.weight" */
     int64_t rows, cols;
-    int n_dims;                 /* 1: rows is 1 and the logical shape is [cols] */
+    int n_dims; /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
     double init_std;
     int trainable;
-    int weight, master, moment1, moment2;   /* cells; master is weight where that is fp32 */
-    int gradients[TENSOR_MAX_USES];         /* one accumulator a use, in use order */
+    int weight, master, moment1, moment2; /* cells; master is weight where that is fp32 */
+    int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
     int n_gradients;
-    int norm_blocks;            /* view of the gradient norm's block sums, in name order */
+    int norm_blocks; /* view of the gradient norm's block sums, in name order */
 };
 
 enum action_kind { ACTION_LOAD, ACTION_RUN, ACTION_GATE };
 
-/* 16 bytes: what one rank does next. */
+/* What one rank does next, in at most 16 bytes. */
 struct action {
     uint8_t kind;
-    uint8_t first;              /* RUN: accumulators start over where they follow micro-batches */
-    int16_t function;           /* RUN */
-    int16_t slot;               /* of stash and inputs */
-    int16_t entry;              /* unused, 0 */
-    int32_t micro_batch;        /* LOAD, RUN; -1 where there is none */
-    int32_t unused;
+    uint8_t first;       /* RUN: accumulators start over where they follow micro-batches */
+    int16_t function;    /* RUN */
+    int16_t slot;        /* of stash and inputs */
+    int32_t micro_batch; /* LOAD, RUN; -1 where there is none */
 };
-_Static_assert(sizeof(struct action) == 16, "actions are 16 bytes");
+_Static_assert(sizeof(struct action) <= 16, "actions are at most 16 bytes");
 
-enum entry_kind { ENTRY_STEP, ENTRY_EVALUATE, ENTRY_EVALUATE_END, ENTRY_PREFILL, ENTRY_DECODE, N_ENTRIES };
+enum entry_kind {
+    ENTRY_STEP,
+    ENTRY_EVALUATE,
+    ENTRY_EVALUATE_END,
+    ENTRY_PREFILL,
+    ENTRY_DECODE,
+    N_ENTRIES
+};
 
 struct entry {
     struct action *actions;
@@ -142,15 +156,15 @@ struct entry {
 
 /* Cells that the host fills or reads; 0 where a program has none. */
 struct ports {
-    int tokens, targets, positions, samples;    /* inputs */
+    int tokens, targets, positions, samples; /* inputs */
     int loss_scale;         /* [1 x 1] fp32: 1 / learned tokens of the global batch */
     int scalars;            /* [1 x OPS_N_SCALARS] */
     int loss, loss_total;   /* [1 x 1] fp64: of this rank, over all */
     int norm, factor, skip; /* gradient_norm's outputs */
     int eval_loss, eval_total;
     int rope_table;
-    int last_rows;          /* [S x 1] i32: rows whose logits are wanted */
-    int logits;             /* [S x V] fp32 */
+    int last_rows; /* [S x 1] i32: rows whose logits are wanted */
+    int logits;    /* [S x V] fp32 */
 };
 
 struct program {
@@ -164,9 +178,9 @@ struct program {
     int n_functions, functions_capacity;
     struct entry entries[N_ENTRIES];
     struct ports ports;
-    int n_slots;                        /* stash slots */
-    size_t slot_bytes;                  /* by place: one stash slot */
-    size_t segment_bytes[N_SEGMENTS];   /* by place; SEGMENT_STASH = n_slots * slot_bytes */
+    int n_slots;                      /* stash slots */
+    size_t slot_bytes;                /* by place: one stash slot */
+    size_t segment_bytes[N_SEGMENTS]; /* by place; SEGMENT_STASH = n_slots * slot_bytes */
 };
 
 /* An empty program; release frees all that it holds. */
@@ -181,8 +195,8 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
                  int64_t cols, enum dtype dtype);
 
 /*
- * A view of base (or, if base is a view, of its base): rows x cols from element `offset` of base, with
- * `stride` between rows. It has the base's dtype, spreads, role and scope.
+ * A view of base (or, if base is a view, of its base): rows x cols from element `offset` of base,
+ * with `stride` between rows. It has the base's dtype, spreads, role and scope.
  */
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
@@ -204,8 +218,8 @@ int program_add_gradient(struct program *program, int parameter);
 int program_function(struct program *program, const char *name, int chunk);
 
 /*
- * Append op to function. Checks shapes (op_check) and derives the outputs' spreads; either failing is
- * a bug of the caller. Attributes beyond kind default to zero. Returns the op's index.
+ * Append op to function. Checks shapes (op_check) and derives the outputs' spreads; either failing
+ * is a bug of the caller. Attributes beyond kind default to zero. Returns the op's index.
  */
 int program_emit(struct program *program, int function, const struct op *op);
 
@@ -216,8 +230,8 @@ int program_insert(struct program *program, int function, int index, const struc
 struct op_shape program_op_shape(const struct program *program, const struct op *op);
 
 /*
- * Whether an output is added to what is there, where op.first says so: the catalogue's "+=", and the shard
- * of a reduce_scatter, which run adds to.
+ * Whether an output is added to what is there, where op.first says so: the catalogue's "+=", and
+ * the shard of a reduce_scatter, which run adds to.
  */
 int program_accumulates(const struct op *op, int output);
 

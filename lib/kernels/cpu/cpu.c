@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_impl.h"
 
 #include <dnnl.h>
+#include <gnu/libc-version.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,8 +34,11 @@ static void write_identity(struct cpu_kernels *cpu)
         isa = "avx512";
     else if (cpu->has_avx2)
         isa = "avx2";
-    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s dnnl %d.%d.%d", isa, version->major,
-             version->minor, version->patch);
+    /* What of the instruction set oneDNN uses decides its sums; libm's functions differ by version.
+     */
+    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s dnnl %d.%d.%d isa %x glibc %s", isa,
+             version->major, version->minor, version->patch, (unsigned)dnnl_get_effective_cpu_isa(),
+             gnu_get_libc_version());
 }
 
 static void cpu_destroy(struct kernels *kernels)
