@@ -25,6 +25,7 @@
 static ucontext_t tester, spinner;
 static unsigned char *stack, *lowest;
 static pthread_t spinning;
+static volatile sig_atomic_t is_marked;
 
 /* Marks all of the stack below itself, and waits there for the signal without a deeper call. */
 __attribute__((noinline, no_sanitize("address", "undefined"))) static void spin(void)
@@ -34,6 +35,7 @@ __attribute__((noinline, no_sanitize("address", "undefined"))) static void spin(
     lowest = (unsigned char *)((uintptr_t)&here - CALLS_BYTES);
     for (unsigned char *p = stack; p < lowest; p++)
         *(volatile unsigned char *)p = MARK;
+    is_marked = 1;
     while (!signals_pending())
         ;
 }
@@ -41,7 +43,8 @@ __attribute__((noinline, no_sanitize("address", "undefined"))) static void spin(
 static void *send(void *context)
 {
     (void)context;
-    usleep(20000);
+    while (!is_marked)
+        usleep(1000);
     pthread_kill(spinning, SIGUSR1);
     return NULL;
 }
