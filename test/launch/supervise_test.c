@@ -342,8 +342,7 @@ static void test_signals_passed_on(void **state)
     for (int i = 0; i < 2; i++) {
         struct job_result result;
 
-        run_job(&(struct job_plan){ "signal", 2, .signal_after_seconds = 1, .signal = signals[i] },
-                &result);
+        run_job(&(struct job_plan){ "signal", 2, .signal = signals[i] }, &result);
         if (result.status != ERR_REQUEUE)
             fail_msg("status %d; stderr:\n%s", result.status, result.err);
         snprintf(expected, sizeof expected, "ready\nsignal %d\n", signals[i]);
@@ -360,8 +359,7 @@ static void test_supervisor_killed(void **state)
     pid_t supervisor;
 
     (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal_after_seconds = 1, .signal = SIGKILL },
-            &killed);
+    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL }, &killed);
     assert_int_equal(killed.status, 101);
     supervisor = killed.supervisor;
     run_job(&(struct job_plan){ .scenario = "exchange", .n_ranks = 1 }, &next);

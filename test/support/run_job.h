@@ -24,8 +24,7 @@ struct job_plan {
     const char *scenario;
     int n_ranks;
     double hang_seconds, hang_abort_seconds;
-    double signal_after_seconds; /* send signal to the supervisor; 0: don't */
-    int signal;
+    int signal; /* sent to the supervisor when rank 0 has printed something; 0: none */
 };
 
 int run_job_is_rank(void);
