@@ -7,16 +7,16 @@
 #include "program/program.h"
 
 /*
- * The state of one reverse walk. gradient[v] is the value that holds the sum of v's gradients seen so
- * far, 0 if there is none.
+ * The state of one reverse walk. gradient[v] is the value that holds the sum of v's gradients seen
+ * so far, 0 if there is none.
  */
 struct gradient_walk {
     struct program *program;
-    int backward;               /* function that is emitted into */
-    int layer;                  /* of the op at hand */
-    int n_values;               /* values of the forward */
-    int *gradient;              /* by value id */
-    const char *needs;          /* by value id: does a trainable parameter lie behind it? */
+    int backward;      /* function that is emitted into */
+    int layer;         /* of the op at hand */
+    int n_values;      /* values of the forward */
+    int *gradient;     /* by value id */
+    const char *needs; /* by value id: does a trainable parameter lie behind it? */
 };
 
 /* Emit the gradient of `op`. Called only if one of its outputs has a gradient, or it needs none. */

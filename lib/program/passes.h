@@ -1,8 +1,9 @@
 /*
  * passes.h - the passes over a step program, in the order in which model/compile.c runs them
  *
- * Each takes a program to a program and can be read, printed and tested alone. None looks at a device,
- * a clock or a rank. What fails because the job asks for what cannot be is an error; else they CHECK.
+ * Each takes a program to a program and can be read, printed and tested alone. None looks at a
+ * device, a clock or a rank. What fails because the job asks for what cannot be is an error; else
+ * they CHECK.
  */
 #ifndef PROGRAM_PASSES_H
 #define PROGRAM_PASSES_H
@@ -11,10 +12,11 @@
 #include "program/program.h"
 
 /*
- * differentiate.c: build function `backward` from function `forward` by a reverse walk. seeds: pairs of
- * a forward value and the value that is its gradient already (the head gives one). Gradients of trainable
- * parameters go to new accumulators. A value read several times gets the sum of its readers' gradients, in
- * reverse order of reading. Ops that lead to no trainable parameter give nothing.
+ * differentiate.c: build function `backward` from function `forward` by a reverse walk. seeds:
+ * pairs of a forward value and the value that is its gradient already (the head gives one).
+ * Gradients of trainable parameters go to new accumulators. A value read several times gets the sum
+ * of its readers' gradients, in reverse order of reading. Ops that lead to no trainable parameter
+ * give nothing.
  */
 struct gradient_seed {
     int value, gradient;
@@ -23,26 +25,26 @@ void differentiate(struct program *program, int forward, int backward,
                    const struct gradient_seed *seeds, int n_seeds);
 
 /*
- * fuse.c: add + rmsnorm -> add_rmsnorm, add + layernorm -> add_layernorm, where nothing reads the sum in
- * between. Bit-equal by the ops' contracts. Returns how many were fused.
+ * fuse.c: add + rmsnorm -> add_rmsnorm, add + layernorm -> add_layernorm, where nothing reads the
+ * sum in between. Bit-equal by the ops' contracts. Returns how many were fused.
  */
 int fuse(struct program *program, int function);
 
 /*
- * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE drops
- * what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL keeps the
- * layers' inputs only. What is dropped is emitted again in `backward`, phase R, ahead of its first use,
- * and only as far as the backward reads it.
+ * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE
+ * drops what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL
+ * keeps the layers' inputs only. What is dropped is emitted again in `backward`, phase R, ahead of
+ * its first use, and only as far as the backward reads it.
  */
 enum recompute_kind { RECOMPUTE_KIND_NONE, RECOMPUTE_KIND_SELECTIVE, RECOMPUTE_KIND_FULL };
 void recompute(struct program *program, int forward, int backward, enum recompute_kind kind);
 
 /*
- * shard.c: gather the accumulators into buckets of about bucket_bytes, in the order in which the backward
- * completes them, and, where the dp axis has more than one rank, reduce each as soon as it is complete.
- * Late: in `last`, a copy of the backward that the step's last micro-batch runs. Early: in `backward`
- * itself, every micro-batch. Either way the update finds whole gradients in the parameters' gradient cells
- * (zero 0), gathered by ops put at the front of `update`.
+ * shard.c: gather the accumulators into buckets of about bucket_bytes, in the order in which the
+ * backward completes them, and, where the dp axis has more than one rank, reduce each as soon as it
+ * is complete. Late: in `last`, a copy of the backward that the step's last micro-batch runs.
+ * Early: in `backward` itself, every micro-batch. Either way the update finds whole gradients in
+ * the parameters' gradient cells (zero 0), gathered by ops put at the front of `update`.
  */
 struct shard_options {
     int early;
@@ -52,8 +54,8 @@ void shard_gradients(struct program *program, int forward, int backward, int *la
                      const struct shard_options *options);
 
 /*
- * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient norm,
- * optimizer. Creates masters and moments.
+ * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient
+ * norm, optimizer. Creates masters and moments.
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
@@ -61,23 +63,25 @@ struct update_options {
 void build_update(struct program *program, int update, const struct update_options *options);
 
 /*
- * schedule.c: the step's actions: for each micro-batch in order load, forward, backward, then the update.
- * Sets n_slots. `last` may equal backward.
+ * schedule.c: the step's actions: for each micro-batch in order load, forward, backward, then the
+ * update. Sets n_slots. `last` may equal backward.
  */
 void schedule_step(struct program *program, int forward, int backward, int last, int update,
                    int n_micro_batches);
 
 /*
- * place.c: decide scopes of plain values (read by another function than the writer: stash), lifetimes, and
- * an offset in its segment for every value that owns memory; fills segment_bytes. Values that live at
- * the same time never overlap; operands of ops on other streams than compute live to the function's end.
+ * place.c: decide scopes of plain values (read by another function than the writer: stash),
+ * lifetimes, and an offset in its segment for every value that owns memory; fills segment_bytes.
+ * Values that live at the same time never overlap; operands of ops on other streams than compute
+ * live to the function's end.
  */
 void place(struct program *program);
 
 /*
- * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of every op; written
- * before read; written once; accumulators in increasing micro-batch order; no two live values
- * overlapping (after place). Returns 0, or -1 and ERR_FAILED naming function, op and value.
+ * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
+ * every op; written before read; written once; accumulators in increasing micro-batch order; no two
+ * live values overlapping (after place). Returns 0, or -1 and ERR_FAILED naming function, op and
+ * value.
  */
 int verify(const struct program *program, struct err *err);
 

@@ -1,8 +1,8 @@
 /*
  * schedule.c - the order of a step's actions
  *
- * With one pipeline stage there is one order: each micro-batch forward and backward before the next, so
- * one stash slot serves all, and accumulators see the micro-batches in increasing order.
+ * With one pipeline stage there is one order: each micro-batch forward and backward before the
+ * next, so one stash slot serves all, and accumulators see the micro-batches in increasing order.
  */
 #include "program/passes.h"
 
@@ -24,16 +24,14 @@ void schedule_step(struct program *program, int forward, int backward, int last,
         int back = m + 1 == n_micro_batches ? last : backward;
 
         push(entry, (struct action){ .kind = ACTION_LOAD, .micro_batch = m });
-        push(entry,
-             (struct action){ .kind = ACTION_RUN,
-                              .first = m == 0,
-                              .function = (int16_t)forward,
-                              .micro_batch = m });
-        push(entry,
-             (struct action){ .kind = ACTION_RUN,
-                              .first = m == 0,
-                              .function = (int16_t)back,
-                              .micro_batch = m });
+        push(entry, (struct action){ .kind = ACTION_RUN,
+                                     .first = m == 0,
+                                     .function = (int16_t)forward,
+                                     .micro_batch = m });
+        push(entry, (struct action){ .kind = ACTION_RUN,
+                                     .first = m == 0,
+                                     .function = (int16_t)back,
+                                     .micro_batch = m });
     }
     push(entry, (struct action){ .kind = ACTION_GATE, .micro_batch = -1 });
     push(entry,

@@ -1,10 +1,10 @@
 /*
  * shard.c - gradient accumulators become buckets, and buckets are reduced over dp
  *
- * A bucket is one flat cell; the accumulators become views of it, each starting at a block of the gradient
- * norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block edges. While
- * micro-batches add up, a bucket is partial over dp. After the gather the same memory holds the whole
- * sum: a second set of views, `same` over dp, is what the update reads.
+ * A bucket is one flat cell; the accumulators become views of it, each starting at a block of the
+ * gradient norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block
+ * edges. While micro-batches add up, a bucket is partial over dp. After the gather the same memory
+ * holds the whole sum: a second set of views, `same` over dp, is what the update reads.
  */
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 struct accumulator {
     int parameter, use;
-    int done;           /* index of the backward's op that completes it; -1: the forward does */
+    int done; /* index of the backward's op that completes it; -1: the forward does */
 };
 
 struct bucket {
@@ -69,7 +69,8 @@ static int accumulator_cell(const struct program *p, const struct accumulator *a
 }
 
 /* Make list[0..n-1] views of one new cell. */
-static struct bucket make_bucket(struct program *p, const struct accumulator *list, int n, int number)
+static struct bucket make_bucket(struct program *p, const struct accumulator *list, int n,
+                                 int number)
 {
     int dp_size = p->mesh.size[AXIS_DP];
     int64_t length = 0;
@@ -193,8 +194,8 @@ void shard_gradients(struct program *p, int forward, int backward, int *last, in
         struct bucket *b = &buckets[i];
         char *name = arena_printf(&p->arena, "bucket.%d:shard", i);
 
-        b->shard = program_cell(p, ROLE_GRADIENT, name, 1, p->values[b->cell].cols / dp_size,
-                                DTYPE_F32);
+        b->shard =
+            program_cell(p, ROLE_GRADIENT, name, 1, p->values[b->cell].cols / dp_size, DTYPE_F32);
         struct op reduce = reduce_op(b, options->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
         program_insert(p, *last, b->done + 1, &reduce);
         struct op gather = gather_op(p, b, options->early ? PHASE_U : PHASE_W);

@@ -1,8 +1,8 @@
 /*
  * update.c - the gradient norm and the optimizer, as ops
  *
- * The norm's block sums lie in one vector, parameters in name order, so that its total does not depend
- * on how the program was built or laid out.
+ * The norm's block sums lie in one vector, parameters in name order, so that its total does not
+ * depend on how the program was built or laid out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +69,8 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         int64_t blocks = ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
 
         q->norm_blocks = program_view(p, sums, offset, 1, blocks, blocks);
-        emit(u, (struct op){
-                    .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
+        emit(u,
+             (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
         offset += blocks;
     }
     p->ports.norm = program_cell(p, ROLE_SCALAR, "gradient_norm", 1, 1, DTYPE_F64);
@@ -100,15 +100,15 @@ static void optimizer(const struct update *u, int index)
     q.moment1 = state_cell(p, &q, ROLE_MOMENT1, "m");
     q.moment2 = state_cell(p, &q, ROLE_MOMENT2, "v");
     p->parameters[index] = q;
-    emit(u, (struct op){ .kind = OP_ADAMW,
-                         .attributes = { .beta1 = u->options->beta1,
-                                         .beta2 = u->options->beta2,
-                                         .eps = u->options->eps,
-                                         .weight_decay =
-                                             q.n_dims > 1 ? u->options->weight_decay : 0 },
-                         .in = { q.gradients[0], p->ports.scalars, p->ports.factor, p->ports.skip,
-                                 q.master, q.moment1, q.moment2 },
-                         .out = { is_fp32 ? 0 : q.weight } });
+    emit(u,
+         (struct op){ .kind = OP_ADAMW,
+                      .attributes = { .beta1 = u->options->beta1,
+                                      .beta2 = u->options->beta2,
+                                      .eps = u->options->eps,
+                                      .weight_decay = q.n_dims > 1 ? u->options->weight_decay : 0 },
+                      .in = { q.gradients[0], p->ports.scalars, p->ports.factor, p->ports.skip,
+                              q.master, q.moment1, q.moment2 },
+                      .out = { is_fp32 ? 0 : q.weight } });
 }
 
 void build_update(struct program *program, int update, const struct update_options *options)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/num.h"
@@ -127,6 +128,21 @@ static int commit(struct trainer *t, struct err *err)
     return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
 }
 
+/* A disk may take its time: whoever watches is to see that it is at work. */
+static void watch_save(const struct trainer *t)
+{
+    static const char saving[PROGRESS_TEXT_BYTES] = "writing a checkpoint";
+    const struct timespec pause = { 0, 20000000 };
+
+    if (!t->save || !t->options.progress)
+        return;
+    progress_publish(t->options.progress, saving, 0);
+    while (store_save_busy(t->save)) {
+        nanosleep(&pause, NULL);
+        progress_beat(t->options.progress);
+    }
+}
+
 int trainer_save_finish(struct trainer *t, struct err *err)
 {
     int status = 0;
@@ -134,6 +150,7 @@ int trainer_save_finish(struct trainer *t, struct err *err)
     if (!t->save_started)
         return 0;
     t->save_started = 0;
+    watch_save(t);
     if (t->save)
         status = store_save_wait(t->save, err);
     else

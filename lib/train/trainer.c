@@ -47,8 +47,13 @@ struct compile_train trainer_compile_options(const struct job *job)
 
 int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
-    return t->options.worker ? worker_call(t->options.worker, fn, argument, err)
-                             : fn(argument, err);
+    static const char waiting[PROGRESS_TEXT_BYTES] = "agreement of all ranks";
+
+    progress_publish(t->options.progress, waiting, 1);
+    int status =
+        t->options.worker ? worker_call(t->options.worker, fn, argument, err) : fn(argument, err);
+    progress_publish(t->options.progress, waiting, 0);
+    return status;
 }
 
 struct world_request {
