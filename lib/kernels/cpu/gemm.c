@@ -8,10 +8,23 @@
  * A staging tile holds the finished fp32 product where it may not go to c directly: where c is
  * accumulated (oneDNN's own accumulation adds block of k by block of k into c, which is another
  * sum), and where fp32 operands give a bf16 c, which oneDNN has no kernel for.
+ *
+ * What oneDNN 2.6 allocates nevertheless, and gives it no way to take from us:
+ * - Its "gemm:jit" takes everything with a row stride above the width, so most cut products. The
+ *   first such call of an operand dtype generates all its code (fp32: 6 MiB held for good); warm_up
+ *   makes that happen in create. Each later call mallocs and frees one workspace a thread: 16 KiB
+ *   (AVX2) or 73 KiB (AVX-512) where it works without copies, else both packed operands, in blocks
+ *   of k, at most 1.25 MiB for tiles as choose_tiles cuts them.
+ * - Each call makes a few small objects of at most 256 bytes for its list of arguments.
+ * All of it is freed when the call returns; allocations_test.c counts.
+ *
+ * Signals: the kernels without copies point the stack pointer into that workspace. A handler that
+ * interrupts them must have a stack of its own (SA_ONSTACK), or its frame lands on the heap.
  */
 #include "kernels/cpu/gemm_impl.h"
 
 #include <dnnl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,6 +216,94 @@ static int create_memory(struct cpu_gemm *gemm, struct part *part)
     return 0;
 }
 
+static void execute(struct cpu_gemm *gemm, const struct part *part, int thread,
+                    void *const handles[N_ARGS])
+{
+    dnnl_memory_t *memory = &part->memory[thread * N_ARGS];
+    dnnl_exec_arg_t args[N_ARGS];
+    int n = 0;
+
+    for (int i = 0; i < N_ARGS; i++) {
+        if (i == ARG_BIAS && !gemm->shape.bias)
+            continue;
+        CHECK(dnnl_memory_set_data_handle(memory[i], handles[i]) == dnnl_success);
+        args[n++] = (dnnl_exec_arg_t){ dnnl_args[i], memory[i] };
+    }
+    CHECK(dnnl_primitive_execute(part->primitive, gemm->cpu->streams[thread], n, args) ==
+          dnnl_success);
+}
+
+static int uses_jit_gemm(const struct cpu_gemm *gemm)
+{
+    const char *name;
+
+    for (int i = 0; i < 4; i++) {
+        dnnl_primitive_desc_t pd = gemm->parts[i / 2][i % 2].pd;
+
+        if (pd &&
+            dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
+            !strncmp(name, "gemm", 4))
+            return 1;
+    }
+    return 0;
+}
+
+/* One product small enough to cost nothing, with gaps between rows so that gemm:jit makes it. */
+#define WARM_SIZE 32
+#define WARM_STRIDE 48
+
+static int warm_up(struct cpu_kernels *cpu, enum dtype dtype, struct err *err)
+{
+    static _Atomic int
+        is_warm[N_DTYPES]; /* of the process, as is oneDNN's code; twice is harmless */
+    struct cpu_gemm_shape shape = { .m = WARM_SIZE,
+                                    .n = WARM_SIZE,
+                                    .k = WARM_SIZE,
+                                    .in = dtype,
+                                    .out = DTYPE_F32,
+                                    .lda = WARM_STRIDE,
+                                    .ldb = WARM_STRIDE,
+                                    .ldc = WARM_STRIDE };
+    size_t matrix_bytes = (size_t)WARM_SIZE * WARM_STRIDE * sizeof(float);
+    struct cpu_gemm *gemm;
+    char *memory;
+
+    if (atomic_exchange(&is_warm[dtype], 1))
+        return 0;
+    if (cpu_gemm_create(&gemm, cpu, &shape, err))
+        return -1;
+    size_t bytes = 3 * matrix_bytes + gemm->thread_bytes;
+    int rc = 0;
+
+    if (posix_memalign((void **)&memory, 64, bytes)) {
+        rc = err_set(err, ERR_DEVICE, "no memory for a first product");
+    } else {
+        memset(memory, 0, bytes);
+        execute(gemm, &gemm->parts[0][0], 0,
+                (void *[N_ARGS]){ [ARG_A] = memory,
+                                  [ARG_B] = memory + matrix_bytes,
+                                  [ARG_C] = memory + 2 * matrix_bytes,
+                                  [ARG_SCRATCH] = memory + 3 * matrix_bytes });
+        free(memory);
+    }
+    cpu_gemm_destroy(gemm);
+    return rc;
+}
+
+static int create_parts(struct cpu_gemm *gemm)
+{
+    for (int i = 0; i < 4; i++) {
+        struct part *part = &gemm->parts[i / 2][i % 2];
+
+        if (!part->pd)
+            continue;
+        if (dnnl_primitive_create(&part->primitive, part->pd) != dnnl_success ||
+            create_memory(gemm, part))
+            return -1;
+    }
+    return 0;
+}
+
 int cpu_gemm_create(struct cpu_gemm **result, struct cpu_kernels *cpu,
                     const struct cpu_gemm_shape *shape, struct err *err)
 {
@@ -214,16 +315,13 @@ int cpu_gemm_create(struct cpu_gemm **result, struct cpu_kernels *cpu,
         free(gemm);
         goto refused;
     }
-    for (int i = 0; i < 4; i++) {
-        struct part *part = &gemm->parts[i / 2][i % 2];
-
-        if (!part->pd)
-            continue;
-        if (dnnl_primitive_create(&part->primitive, part->pd) != dnnl_success ||
-            create_memory(gemm, part)) {
-            cpu_gemm_destroy(gemm);
-            goto refused;
-        }
+    if (create_parts(gemm)) {
+        cpu_gemm_destroy(gemm);
+        goto refused;
+    }
+    if (uses_jit_gemm(gemm) && warm_up(cpu, shape->in, err)) {
+        cpu_gemm_destroy(gemm);
+        return -1;
     }
     *result = gemm;
     return 0;
@@ -287,23 +385,6 @@ static void unstage(const struct cpu_gemm *gemm, const struct part *part, const 
         else
             add_row[isa]((float *)c + i * s->ldc, from, part->n, first);
     }
-}
-
-static void execute(struct cpu_gemm *gemm, const struct part *part, int thread,
-                    void *const handles[N_ARGS])
-{
-    dnnl_memory_t *memory = &part->memory[thread * N_ARGS];
-    dnnl_exec_arg_t args[N_ARGS];
-    int n = 0;
-
-    for (int i = 0; i < N_ARGS; i++) {
-        if (i == ARG_BIAS && !gemm->shape.bias)
-            continue;
-        CHECK(dnnl_memory_set_data_handle(memory[i], handles[i]) == dnnl_success);
-        args[n++] = (dnnl_exec_arg_t){ dnnl_args[i], memory[i] };
-    }
-    CHECK(dnnl_primitive_execute(part->primitive, gemm->cpu->streams[thread], n, args) ==
-          dnnl_success);
 }
 
 static void run_tile(void *context, int64_t tile, int thread)

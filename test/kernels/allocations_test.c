@@ -1,0 +1,239 @@
+/*
+ * What is allocated while ops run: nothing by us, and by oneDNN what gemm.c says: small objects
+ * for its arguments and a workspace, freed when the call returns. malloc and its kin are ours here,
+ * but where a sanitizer has brought its own: nothing is counted then.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/num.h"
+#include "kernels/kernels.h"
+#include "support/op_case.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_OWN_MALLOC 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAS_OWN_MALLOC 1
+#endif
+#endif
+
+/* Of oneDNN's: see gemm.c. */
+#define SMALL_BYTES 256
+#define WORKSPACE_BYTES (1280 << 10)
+#define WORKSPACES_PER_TILE 1
+#define SMALL_PER_TILE 6
+
+static struct counts {
+    int on;
+    int64_t n_small, n_large, largest, live_bytes;
+} counts;
+
+#ifndef HAS_OWN_MALLOC
+
+static void *next(const char *name)
+{
+    void *symbol = dlsym(RTLD_NEXT, name);
+
+    if (!symbol)
+        abort();
+    return symbol;
+}
+
+static void *note(void *p)
+{
+    if (!counts.on || !p)
+        return p;
+    int64_t bytes = (int64_t)malloc_usable_size(p);
+
+    counts.n_small += bytes <= SMALL_BYTES;
+    counts.n_large += bytes > SMALL_BYTES;
+    counts.largest = max_i64(counts.largest, bytes);
+    counts.live_bytes += bytes;
+    return p;
+}
+
+void *malloc(size_t bytes)
+{
+    static void *(*real)(size_t);
+
+    if (!real)
+        real = (void *(*)(size_t))next("malloc");
+    return note(real(bytes));
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+    static void *(*real)(size_t, size_t);
+
+    if (!real)
+        real = (void *(*)(size_t, size_t))next("calloc");
+    return note(real(n, bytes));
+}
+
+void *realloc(void *p, size_t bytes)
+{
+    static void *(*real)(void *, size_t);
+
+    if (!real)
+        real = (void *(*)(void *, size_t))next("realloc");
+    if (counts.on && p)
+        counts.live_bytes -= (int64_t)malloc_usable_size(p);
+    return note(real(p, bytes));
+}
+
+int posix_memalign(void **p, size_t alignment, size_t bytes)
+{
+    static int (*real)(void **, size_t, size_t);
+
+    if (!real)
+        real = (int (*)(void **, size_t, size_t))next("posix_memalign");
+    int error = real(p, alignment, bytes);
+
+    if (!error)
+        note(*p);
+    return error;
+}
+
+void free(void *p)
+{
+    static void (*real)(void *);
+
+    if (!real)
+        real = (void (*)(void *))next("free");
+    if (counts.on && p)
+        counts.live_bytes -= (int64_t)malloc_usable_size(p);
+    real(p);
+}
+
+#endif
+
+/* One thread: the counters are no atomics, and so the first run is the first of its kind. */
+static void count_run(const struct op_case *c, int first, struct counts *result)
+{
+    struct kernel_call call = { .op = c->op };
+    struct kernels *kernels;
+    struct pool *pool;
+    struct err err;
+
+    assert_int_equal(pool_create(&pool, 1, NULL, &err), 0);
+    assert_int_equal(kernels_cpu_create(&kernels, pool, NULL, &err), 0);
+    size_t bytes = kernels_scratch_bytes(kernels, &call.op);
+
+    assert_int_equal(posix_memalign(&call.scratch, 64, align_up(bytes + 1, 64)), 0);
+    assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
+    counts = (struct counts){ .on = 1 };
+    kernels_run(kernels, &call, first);
+    counts.on = 0;
+    *result = counts;
+    kernels_release(kernels, &call);
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+    free(call.scratch);
+}
+
+static struct op_case *product(enum op_kind kind, int64_t t, int64_t n, int64_t k, enum dtype act)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    int is_dw = kind == OP_LINEAR_DW;
+
+    op_case_input(c, 0, t, kind == OP_LINEAR ? k : n, act, 1);
+    op_case_input(c, 1, is_dw ? t : n, k, act, 1);
+    op_case_output(c, 0, is_dw ? n : t, kind == OP_LINEAR ? n : k, is_dw ? DTYPE_F32 : act);
+    return c;
+}
+
+/* Many enough tiles for any cut: 128 x 256 is the smallest that is still cut in two. */
+static int64_t most_tiles(int64_t m, int64_t n)
+{
+    return 2 * (8 + ceil_div(m, 128) * ceil_div(n, 128));
+}
+
+static void check_product(enum op_kind kind, int64_t t, int64_t n, int64_t k, enum dtype act)
+{
+    struct op_case *c = product(kind, t, n, k, act);
+    const struct tensor *out = &c->op.out[0];
+    int64_t n_tiles = most_tiles(out->rows, out->cols);
+    struct counts found;
+
+    count_run(c, 1, &found);
+    op_case_destroy(c);
+    assert_true(found.largest <= WORKSPACE_BYTES);
+    assert_true(found.n_small <= n_tiles * SMALL_PER_TILE);
+    assert_true(found.n_large <= n_tiles * WORKSPACES_PER_TILE);
+    /* The first run of its kind has made no code: that was done before. */
+    assert_int_equal(found.live_bytes, 0);
+}
+
+static void test_products(void **state)
+{
+    static const enum op_kind kinds[] = { OP_LINEAR, OP_LINEAR_DX, OP_LINEAR_DW };
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+            check_product(kinds[i], 64, 32, 32, act);
+            check_product(kinds[i], 256, 520, 1100, act);
+            check_product(kinds[i], 512, 1024, 768, act);
+        }
+}
+
+static void check_none(struct op_case *c)
+{
+    struct counts found;
+
+    count_run(c, 1, &found);
+    op_case_destroy(c);
+    assert_int_equal(found.n_small + found.n_large, 0);
+}
+
+/* attention multiplies by itself, without oneDNN. */
+static void test_others(void **state)
+{
+    struct op_attributes attention = {
+        .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .seq_len = 64, .scale = 0.2
+    };
+    struct op_case *c;
+
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+        c = op_case_create(OP_RMSNORM, &(struct op_attributes){ .eps = 1e-5 });
+        op_case_input(c, 0, 100, 70, DTYPE_F32, 1);
+        op_case_input(c, 1, 1, 70, DTYPE_F32, 1);
+        op_case_output(c, 0, 100, 70, act);
+        op_case_output(c, 1, 100, 1, DTYPE_F32);
+        check_none(c);
+        c = op_case_create(OP_SWIGLU, &(struct op_attributes){ 0 });
+        op_case_input(c, 0, 100, 140, act, 1);
+        op_case_output(c, 0, 100, 70, act);
+        check_none(c);
+        c = op_case_create(OP_ATTENTION, &attention);
+        op_case_input(c, 0, 128, 256, act, 1);
+        op_case_output(c, 0, 128, 128, act);
+        op_case_output(c, 1, 128, 4, DTYPE_F32);
+        check_none(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_others),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
