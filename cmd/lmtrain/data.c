@@ -3,9 +3,9 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
@@ -26,14 +26,6 @@ struct progress {
     double start, shown;
     int n_inputs;
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Text as a JSON string: nothing in it can harm a terminal or a reader. */
 static void add_quoted(struct str *out, const char *text, size_t n_bytes)
@@ -66,7 +58,7 @@ static void show_progress(void *context, const struct corpus_counts *counts)
 {
     struct progress *p = context;
     char tokens[32];
-    double t = now();
+    double t = clock_seconds();
 
     if (!p->is_terminal || t - p->shown < PROGRESS_S)
         return;
@@ -110,7 +102,7 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
                     struct err *err)
 {
     struct progress progress = { .is_terminal = isatty(STDERR_FILENO),
-                                 .start = now(),
+                                 .start = clock_seconds(),
                                  .n_inputs = inputs->n };
     struct corpus_options options = {
         .inputs = inputs->items,
@@ -142,7 +134,7 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     if (progress.shown > 0)
         fputs("\r\033[K", stderr);
     if (rc == 0)
-        print_counts(q, &counts, now() - progress.start, out);
+        print_counts(q, &counts, clock_seconds() - progress.start, out);
     tokenizer_close(tokenizer);
     return rc;
 }

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "doctor_impl.h"
 
 enum { OUTPUT_BYTES_MAX = 8192 };
@@ -31,14 +31,6 @@ const char *doctor_find_in_path(struct doctor *doctor, const char *name)
     return NULL;
 }
 
-static double now_seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* In the child: both streams into the pipe, nothing to read, a process group that can be ended. */
 static void become(int output, char *const *argv)
 {
@@ -57,7 +49,7 @@ static ssize_t read_until(int input, char *buffer, size_t size, double deadline)
     size_t length = 0;
 
     for (;;) {
-        double left = deadline - now_seconds();
+        double left = deadline - clock_seconds();
         struct pollfd wait = { .fd = input, .events = POLLIN };
         char rest[256];
 
@@ -92,7 +84,7 @@ const char *doctor_command(struct doctor *doctor, char *const *argv, double time
         close(ends[0]);
         return NULL;
     }
-    ssize_t length = read_until(ends[0], buffer, sizeof buffer, now_seconds() + timeout_seconds);
+    ssize_t length = read_until(ends[0], buffer, sizeof buffer, clock_seconds() + timeout_seconds);
     close(ends[0]);
     if (length < 0)
         kill(-pid, SIGKILL);

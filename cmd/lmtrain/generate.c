@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -245,18 +245,10 @@ static int run_file(struct generation *g, struct err *err)
     return status;
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int run(struct request *q)
 {
     struct generation g = { .q = q };
-    double begin = seconds_now();
+    double begin = clock_seconds();
     struct err err;
     int status = 0;
 
@@ -273,7 +265,7 @@ static int run(struct request *q)
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = err_set(&err, ERR_FAILED, "standard output cannot be written");
     if (!status && isatty(2))
-        log_info("%lld tokens in %.1f s from %s", (long long)g.n_generated, seconds_now() - begin,
+        log_info("%lld tokens in %.1f s from %s", (long long)g.n_generated, clock_seconds() - begin,
                  g.served.folder);
     generation_close(&g);
     return status < 0 ? cmd_fail(&err) : 0;

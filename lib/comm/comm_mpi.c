@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/num.h"
 
 enum {
@@ -69,14 +70,6 @@ static int check(struct mpi_comm *comm, int status, const char *call, struct err
     return err_set(err, ERR_PEER, "%s: %s", call, text);
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /*
  * Wait without burning the core: some quick polls for peers that are nearly there, then sleeps that
  * grow. Gives MPI's status; *done tells whether it was in time (deadline 0: wait for ever).
@@ -94,7 +87,7 @@ static int wait_passively(MPI_Request *requests, int n, double deadline, int *do
             sched_yield();
             continue;
         }
-        if (deadline > 0 && seconds_now() > deadline)
+        if (deadline > 0 && clock_seconds() > deadline)
             return MPI_SUCCESS;
         nanosleep(&pause, NULL);
         pause.tv_nsec = pause.tv_nsec * 5 / 4;
@@ -315,7 +308,7 @@ static void mpi_destroy(struct comm *base)
     int together = 0;
 
     if (!comm->failed && MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS)
-        if (wait_passively(&request, 1, seconds_now() + LEAVE_SECONDS, &together) != MPI_SUCCESS)
+        if (wait_passively(&request, 1, clock_seconds() + LEAVE_SECONDS, &together) != MPI_SUCCESS)
             together = 0;
     if (together)
         MPI_Finalize();

@@ -17,9 +17,9 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "launch/environment_impl.h"
@@ -63,14 +63,6 @@ struct job {
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- start ------------------------------------------------------------------------------------
  */
@@ -163,7 +155,7 @@ static int start(struct job *job, struct err *err)
         output_create(&job->output, n_ranks, job->options->log_folder, err) ||
         launch_server_start(&job->server, job->folder, n_ranks, err) || start_ranks(job, err))
         return -1;
-    hang_watch_init(&job->hang, n_ranks, job->page, job->processes, seconds_now());
+    hang_watch_init(&job->hang, n_ranks, job->page, job->processes, clock_seconds());
     return 0;
 }
 
@@ -187,7 +179,7 @@ static void end_ranks(struct job *job)
     if (job->phase != RUNNING)
         return;
     job->phase = ENDING;
-    job->ending_since = seconds_now();
+    job->ending_since = clock_seconds();
     output_quiet(job->output);
     launch_server_rank_died(job->server);
     signal_groups(job, SIGTERM);
@@ -223,7 +215,7 @@ static void set_cause(struct job *job, enum weight weight, int rank, int status,
     if (cause->weight >= weight || job->phase != RUNNING)
         return;
     *cause = (struct cause){ .weight = weight, .rank = rank, .status = status };
-    cause->at = seconds_now();
+    cause->at = clock_seconds();
     if (rank < 0) {
         snprintf(cause->text, sizeof cause->text, "%s", text);
         return;
@@ -305,7 +297,7 @@ static void stop_and_continue(struct job *job)
     signal_groups(job, SIGSTOP);
     raise(SIGSTOP);
     signal_groups(job, SIGCONT);
-    hang_watch_restart(&job->hang, seconds_now());
+    hang_watch_restart(&job->hang, clock_seconds());
 }
 
 static void take_signals(struct job *job)
@@ -387,7 +379,7 @@ static void wait_for_events(struct job *job)
     job->polls[1] = (struct pollfd){ .fd = launch_server_fd(job->server), .events = POLLIN };
     int n = 2 + output_poll(job->output, job->polls + 2);
 
-    poll(job->polls, (nfds_t)n, timeout_ms(job, seconds_now()));
+    poll(job->polls, (nfds_t)n, timeout_ms(job, clock_seconds()));
 }
 
 static void loop(struct job *job)
@@ -400,7 +392,7 @@ static void loop(struct job *job)
         take_aborts(job);
         reap(job);
 
-        double now = seconds_now();
+        double now = clock_seconds();
         if (job->cause.weight == WEIGHT_OWN ||
             (job->cause.weight == WEIGHT_PEER &&
              (now >= job->cause.at + peer_grace_seconds || !job->n_running)))

@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "base/str.h"
@@ -41,14 +41,6 @@ struct terminal {
     char status[256];
     struct str line, output; /* kept for their memory */
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Asked of the environment's locale itself: main need not have called setlocale. */
 static int locale_is_utf8(void)
@@ -210,7 +202,7 @@ static void draw(struct terminal *terminal)
     }
     str_add(output, "\033[K");
     put(terminal, output);
-    terminal->drawn_s = now_s();
+    terminal->drawn_s = clock_seconds();
 }
 
 static void log_line(void *context, enum log_level level, const char *text)
@@ -267,7 +259,7 @@ void terminal_step(struct terminal *terminal, const struct metrics_step *step, i
     else if (isfinite(step->step_s))
         terminal->step_s = step->step_s;
     if (terminal->live) {
-        int due = now_s() - terminal->drawn_s >= REDRAW_S;
+        int due = clock_seconds() - terminal->drawn_s >= REDRAW_S;
 
         if (due || step->step >= terminal->total_steps)
             draw(terminal);

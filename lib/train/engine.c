@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/num.h"
 #include "base/str.h"
 #include "launch/cores.h"
@@ -75,14 +75,6 @@ void engine_close(struct engine *engine)
     memset(engine, 0, sizeof *engine);
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 #define PEAK_SIZE 512
 #define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
 
@@ -105,10 +97,10 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
     call.scratch = memory + 3 * n_bytes;
     int status = kernels_prepare(engine->kernels, &call, err);
     for (int i = 0; i < PEAK_ROUNDS && !status; i++) {
-        double begin = seconds_now();
+        double begin = clock_seconds();
 
         kernels_run(engine->kernels, &call, 1);
-        double took = seconds_now() - begin;
+        double took = clock_seconds() - begin;
         best = took < best ? took : best;
     }
     if (!status) {

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -20,14 +20,6 @@
 #include "tokenizer/tokenizer.h"
 #include "train/pretrain_impl.h"
 #include "train/signals.h"
-
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the run folder ---- */
 
@@ -272,10 +264,10 @@ static int run_steps(struct pretrain *p, struct err *err)
     struct trainer_result r;
 
     while (!is_over(p)) {
-        double begin = seconds_now();
+        double begin = clock_seconds();
 
         if (trainer_step(p->trainer, &r, err) < 0 ||
-            report_step(p, &r, seconds_now() - begin, err) < 0)
+            report_step(p, &r, clock_seconds() - begin, err) < 0)
             return -1;
         if (after_step(p, &r, err) < 0)
             return -1;
@@ -347,7 +339,7 @@ static void say_goodbye(const struct pretrain *p)
 
     log_info("done: step %" PRId64 " in %s; %s planned, %s held by the process",
              trainer_step_number(p->trainer),
-             str_duration(took, sizeof took, seconds_now() - p->begin),
+             str_duration(took, sizeof took, clock_seconds() - p->begin),
              str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),
              str_bytes(held, sizeof held, resident_bytes()));
     log_info("the model is in %s", p->job->output);
@@ -408,7 +400,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
                           .best_eval = INFINITY,
                           .saved_step = -1,
                           .evaluated_step = -1,
-                          .begin = seconds_now() };
+                          .begin = clock_seconds() };
 
     if (!p.is_first)
         log_set_level(LOG_WARN);
