@@ -3,11 +3,10 @@
  */
 #include "eval/perplexity.h"
 
-#include <string.h>
-
 #include "base/num.h"
 #include "data/loader.h"
 #include "model/compile.h"
+#include "train/feed.h"
 #include "train/fill.h"
 
 struct measuring {
@@ -20,18 +19,12 @@ struct measuring {
 static int load(void *context, int micro_batch, int slot, struct err *err)
 {
     struct measuring *m = context;
-    const struct ports *ports = &m->program.ports;
     struct micro_batch batch;
 
     (void)micro_batch;
     if (loader_next(m->loader, &batch, err) < 0)
         return -1;
-    memcpy(run_data(m->run, ports->tokens, slot), batch.tokens,
-           program_value_bytes(&m->program, ports->tokens));
-    memcpy(run_data(m->run, ports->targets, slot), batch.targets,
-           program_value_bytes(&m->program, ports->targets));
-    memcpy(run_data(m->run, ports->positions, slot), batch.positions,
-           program_value_bytes(&m->program, ports->positions));
+    feed_batch(m->run, &m->program, &batch, slot);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "train/feed.h"
 #include "train/fill.h"
 #include "train/lr.h"
 #include "train/numerics.h"
@@ -314,22 +315,6 @@ void trainer_destroy(struct trainer *t)
 
 /* ---- a step ---- */
 
-static void copy_input(struct trainer *t, int id, int slot, const void *data)
-{
-    if (id)
-        memcpy(run_data(t->run, id, slot), data, program_value_bytes(&t->program, id));
-}
-
-static void copy_batch(struct trainer *t, const struct micro_batch *batch, int slot)
-{
-    const struct ports *ports = &t->program.ports;
-
-    copy_input(t, ports->tokens, slot, batch->tokens);
-    copy_input(t, ports->targets, slot, batch->targets);
-    copy_input(t, ports->positions, slot, batch->positions);
-    copy_input(t, ports->samples, slot, batch->samples);
-}
-
 static int load_train(void *context, int micro_batch, int slot, struct err *err)
 {
     struct trainer *t = context;
@@ -338,7 +323,7 @@ static int load_train(void *context, int micro_batch, int slot, struct err *err)
     (void)micro_batch;
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
-    copy_batch(t, &batch, slot);
+    feed_batch(t->run, &t->program, &batch, slot);
     return 0;
 }
 
@@ -350,7 +335,7 @@ static int load_held_out(void *context, int micro_batch, int slot, struct err *e
     (void)micro_batch;
     if (loader_next(t->held_out, &batch, err) < 0)
         return -1;
-    copy_batch(t, &batch, slot);
+    feed_batch(t->run, &t->program, &batch, slot);
     return 0;
 }
 
