@@ -80,8 +80,11 @@ void place(struct program *program);
 /*
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
- * live values overlapping (after place). Returns 0, or -1 and ERR_FAILED naming function, op and
- * value.
+ * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
+ * after. Returns 0, or -1 and ERR_FAILED naming function, op and value.
+ *
+ * Not yet: orders of collectives and channels between ranks and cycles among them. Under data
+ * parallelism all ranks run one program, so that they cannot differ.
  */
 int verify(const struct program *program, struct err *err);
 
