@@ -29,7 +29,7 @@ agrees() {
 memory_of() {
     run=$1 ranks=$2
     shift 2
-    set -- --set model=llama-22m --set data.seq_len=128 --set train.global_batch=4 --set train.steps=100000 \
+    set -- --set 'model={from: llama-22m, vocab_size: 4096}' --set data.seq_len=64 --set train.global_batch=4 --set train.steps=100000 \
         --set eval.every_steps=0 --set checkpoint.every_steps=0 --set "ranks=$ranks" "$@"
     planned=$("$lmtrain" plan "$dir/job.yaml" --json "$@" | sed -n 's/.*"total_bytes":[^0-9]*\([0-9]*\).*/\1/p')
     start "$run" "$@"

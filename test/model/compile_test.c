@@ -44,11 +44,11 @@ static void every_combination(void **state)
                 }
 }
 
-static double seconds_now(void)
+static double cpu_seconds(void)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -72,9 +72,9 @@ static void compiling_is_fast(void **state)
         options.n_micro_batches = cases[i].n_micro_batches;
         options.recompute = RECOMPUTE_KIND_FULL;
         options.gradients.bucket_bytes = (size_t)25 << 20;
-        double begin = seconds_now();
+        double begin = cpu_seconds();
         must_compile(&program, &options);
-        double seconds = seconds_now() - begin;
+        double seconds = cpu_seconds() - begin;
         program_release(&program);
         if (!(seconds < 1))
             fail_msg("%s with %d micro-batches took %.3f s", cases[i].model,
