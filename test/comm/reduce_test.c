@@ -149,6 +149,14 @@ static void test_hierarchical(void **state)
     }
 }
 
+/* Of two NaN the compiler may keep either's payload: they count as equal. */
+static void assert_equal_bf16(const uint16_t *a, const uint16_t *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!(isnan(bf16_to_float(a[i])) && isnan(bf16_to_float(b[i]))))
+            assert_int_equal(a[i], b[i]);
+}
+
 /* Infinities and NaN, at every place of a vector and in its tail; ties round to even. */
 static void test_bf16_specials(void **state)
 {
@@ -167,7 +175,7 @@ static void test_bf16_specials(void **state)
                 }
                 expect(DTYPE_BF16, terms, expected, 2, N, N);
                 reduce_tree(DTYPE_BF16, out, terms, 2, N, N);
-                assert_memory_equal(out, expected, sizeof out);
+                assert_equal_bf16(out, expected, N);
             }
 }
 
