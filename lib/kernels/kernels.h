@@ -3,8 +3,8 @@
  *
  * A backend brings one function per op kind. Shapes are checked here, once, when a call is
  * prepared; the functions themselves trust them. Preparing may allocate and may build library
- * objects; running allocates nothing. Pointers of operands may change between runs of a prepared
- * call (slots), shapes may not.
+ * objects; running allocates nothing of ours (what oneDNN does: cpu/gemm.c). Pointers of operands
+ * may change between runs of a prepared call (slots), shapes may not.
  *
  * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never
  * on the number of threads, on addresses or on load.
