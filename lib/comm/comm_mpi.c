@@ -31,7 +31,8 @@ enum {
     POLLS_BEFORE_SLEEP = 50, /* some ten microseconds */
     SLEEP_MIN_NS = 10 * 1000,
     SLEEP_MAX_NS = 200 * 1000,
-    LEAVE_SECONDS = 3, /* how long comm_destroy waits for the others */
+    LEAVE_SECONDS = 3,          /* how long comm_destroy waits for the others to come */
+    LEAVE_TOGETHER_SECONDS = 6, /* and, when all have come, for all to know it */
     TAG_HELLO = 1,
     TAG_DATA = 2,
 };
@@ -296,21 +297,27 @@ static int mpi_barrier(struct comm_group *group, struct err *err)
     return gather_all(group, err);
 }
 
+/* Whether all ranks came here within this time. */
+static int all_come(double seconds)
+{
+    MPI_Request request;
+    int done = 0;
+
+    return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+           wait_passively(&request, 1, clock_seconds() + seconds, &done) == MPI_SUCCESS && done;
+}
+
 /*
  * MPI_Finalize waits for all ranks, a comm's end must not: so come together first, with a deadline.
  * A rank that is alone in leaving (it failed, or the others did) skips MPI's end; its process ends
- * soon.
+ * soon. One barrier is not enough: whoever comes late, after the others' deadline, still finds that
+ * they entered it. Only who finds all in the second one as well knows that nobody gave up.
  */
 static void mpi_destroy(struct comm *base)
 {
     struct mpi_comm *comm = (struct mpi_comm *)base;
-    MPI_Request request;
-    int together = 0;
 
-    if (!comm->failed && MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS)
-        if (wait_passively(&request, 1, clock_seconds() + LEAVE_SECONDS, &together) != MPI_SUCCESS)
-            together = 0;
-    if (together)
+    if (!comm->failed && all_come(LEAVE_SECONDS) && all_come(LEAVE_TOGETHER_SECONDS))
         MPI_Finalize();
     free(comm);
 }

@@ -64,6 +64,18 @@ static int fail_alone(struct comm *comm)
     return 0;
 }
 
+/* Rank 0 has still to write something when the others have given up waiting for it. */
+static void leave(struct comm *comm, const char *scenario)
+{
+    if (!strcmp(scenario, "late") && comm_world_rank(comm) == 0)
+        sleep(4);
+    comm_destroy(comm);
+    launch_leave();
+    fflush(NULL);
+    _exit(
+        0); /* no leak check: Open MPI has leaks in modules that it unloads, past any suppression */
+}
+
 static int play(const char *scenario)
 {
     struct launch_rank rank;
@@ -82,16 +94,15 @@ static int play(const char *scenario)
     if (!strcmp(scenario, "fail-alone"))
         return fail_alone(comm);
     comm_exercise_calls(comm, 1000);
+    if (!strcmp(scenario, "late"))
+        leave(comm, scenario);
     comm_exercise_calls(comm, 5000);
     comm_exercise_reduce(comm);
     for (uint64_t seed = 0; seed < 3; seed++)
         comm_exercise_random(comm, seed, 60);
     try_idle_wait(comm);
-    comm_destroy(comm);
-    launch_leave();
-    fflush(NULL);
-    _exit(
-        0); /* no leak check: Open MPI has leaks in modules that it unloads, past any suppression */
+    leave(comm, scenario);
+    return 0;
 }
 
 static void test_all_calls(void **state)
@@ -129,6 +140,18 @@ static void test_failures(void **state)
     check_failure("fail-alone", ERR_DATA, "failed with status 3: no such file");
 }
 
+/* It waited for the others in MPI_Finalize, forever. */
+static void test_late(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ .scenario = "late", .n_ranks = 2 }, &result);
+    if (result.status || result.seconds > 40)
+        fail_msg("status %d after %.0f s; stderr:\n%s", result.status, result.seconds, result.err);
+    run_job_check_clean(&result);
+}
+
 static void test_without_mpi(void **state)
 {
     struct comm *comm;
@@ -145,6 +168,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest with[] = {
         cmocka_unit_test(test_all_calls),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_late),
     };
     const struct CMUnitTest without[] = {
         cmocka_unit_test(test_without_mpi),
