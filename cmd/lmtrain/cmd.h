@@ -35,6 +35,9 @@ int cmd_n_ranks(const struct job *job);
 /* Add the plan of a resolved job: sizes, memory, FLOPs. Returns 0, or a status after a message. */
 int cmd_plan_print(const struct job *job, struct str *out);
 
+/* The option --set KEY=VALUE, alike for all commands that take a job. */
+struct option cmd_option_set(struct option_list *sets);
+
 /* Print "lmtrain: TEXT" to stderr; returns the error's code, which is the exit status. */
 int cmd_fail(const struct err *err);
 

@@ -19,6 +19,15 @@ int cmd_fail(const struct err *err)
     return err->code ? (int)err->code : ERR_FAILED;
 }
 
+struct option cmd_option_set(struct option_list *sets)
+{
+    return (struct option){ .name = "set",
+                            .kind = OPTION_LIST,
+                            .value = sets,
+                            .argument = "KEY=VALUE",
+                            .help = "change a field of the job; may be given again" };
+}
+
 int cmd_n_ranks(const struct job *job)
 {
     if (job->ranks)

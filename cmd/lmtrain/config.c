@@ -81,11 +81,7 @@ int cmd_config(int argc, char **argv)
 {
     struct request q = { 0 };
     const struct option table[] = {
-        { .name = "set",
-          .kind = OPTION_LIST,
-          .value = &q.sets,
-          .argument = "KEY=VALUE",
-          .help = "change a field of the job; may be given again" },
+        cmd_option_set(&q.sets),
         { .name = "ranks",
           .kind = OPTION_INT,
           .value = &q.ranks,
