@@ -26,9 +26,9 @@ static int make_group(void *argument, struct err *err)
     struct group_request *request = argument;
     struct run *run = request->run;
     struct comm *comm = run->options.comm;
-    int ranks[4096], size = run->program->mesh.size[request->axis];
+    int size = run->program->mesh.size[request->axis];
+    int *ranks = arena_array(&run->arena, int, size);
 
-    CHECK(size <= 4096);
     mesh_group(&run->program->mesh, comm_world_rank(comm), (enum mesh_axis)request->axis, ranks);
     return comm_group_create(&run->groups[request->axis], comm, ranks, size, request->axis, err);
 }

@@ -29,7 +29,7 @@ static void add_count(struct str *out, const char *key, int64_t value)
     str_printf(out, "%s %" PRId64 "\n", key, value);
 }
 
-void numerics_describe_model(const struct model_spec *s, struct str *out)
+static void describe_model(const struct model_spec *s, struct str *out)
 {
     int learned = s->position == POSITION_LEARNED;
 
@@ -83,7 +83,7 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     int one_order = job->parallel.dp == 1 || job->n_micro_batches == 1;
 
     add_count(out, "version", NUMERICS_VERSION);
-    numerics_describe_model(&job->model, out);
+    describe_model(&job->model, out);
     str_printf(out, "data %016" PRIx64 "\ntrain.seed %" PRIu64 "\n", data, job->train.seed);
     add_count(out, "data.seq_len", job->data.seq_len);
     add_count(out, "train.global_batch", job->train.global_batch);

@@ -16,7 +16,4 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
 /* xxh64 of that text. */
 uint64_t numerics_hash(const struct str *description);
 
-/* The lines of `model` alone: equal text, equal parameters. */
-void numerics_describe_model(const struct model_spec *spec, struct str *out);
-
 #endif

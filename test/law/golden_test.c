@@ -18,6 +18,7 @@
 #include "golden/fill.h"
 #include "model/compile.h"
 #include "run/run.h"
+#include "support/tiny_model.h"
 #include "train/fill.h"
 
 #define VOCAB 96
@@ -35,32 +36,14 @@ struct rig {
     int position; /* of generation */
 };
 
-static struct model_spec tiny(const char *name)
+/* The golden models are the tiny ones without dropout, one of them tied. */
+static struct model_spec golden_spec(const char *name)
 {
-    struct model_spec spec = { .vocab_size = VOCAB,
-                               .hidden_size = 32,
-                               .n_layers = 2,
-                               .n_heads = 4,
-                               .n_kv_heads = 2,
-                               .head_dim = 8,
-                               .ffn_size = 48,
-                               .max_seq_len = 32,
-                               .norm = NORM_RMS,
-                               .norm_eps = 1e-5,
-                               .position = POSITION_ROPE,
-                               .rope_theta = 10000,
-                               .activation = ACTIVATION_SWIGLU,
-                               .init_std = 0.02 };
+    struct model_spec spec = tiny_spec(strcmp(name, "llama-tied") ? name : "llama");
 
+    spec.max_seq_len = 32;
     spec.tied_embeddings = strcmp(name, "llama") != 0;
-    if (!strcmp(name, "gpt2")) {
-        spec.n_kv_heads = 4;
-        spec.ffn_size = 128;
-        spec.norm = NORM_LAYER;
-        spec.position = POSITION_LEARNED;
-        spec.activation = ACTIVATION_GELU;
-        spec.bias = 1;
-    }
+    spec.dropout = spec.attention_dropout = 0;
     return spec;
 }
 
@@ -74,7 +57,7 @@ static void rig_open(struct rig *rig, const char *name)
     struct err err;
 
     memset(rig, 0, sizeof *rig);
-    rig->spec = tiny(name);
+    rig->spec = golden_spec(name);
     if (pool_create(&rig->pool, 2, NULL, &err) < 0 ||
         kernels_cpu_create(&rig->kernels, rig->pool, NULL, &err) < 0)
         fail_with(&err);
