@@ -45,6 +45,10 @@ static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
                                             { "auto", RECOMPUTE_AUTO },
                                             { 0 } };
 
+static const struct choice output_modes[] = {
+    { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
+};
+
 const struct field job_fields[] = {
     { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
       .help = "what the model is called in messages and reports" },
@@ -115,11 +119,15 @@ const struct field job_fields[] = {
       .unit = "steps", .help = "how often a line of metrics is written" },
     { "train.max_skipped", FIELD_INT, AT(train.max_skipped), .initial = "10", .max = N_MAX,
       .unit = "steps", .help = "non-finite steps in a row that are skipped before the job fails" },
-    { "train.hang_seconds", FIELD_FLOAT, AT(train.hang_seconds), .initial = "120.0", .max = 1e9,
+    { "train.hang_seconds", FIELD_FLOAT, AT(train.hang_seconds), .initial = "30.0", .max = 1e9,
       .above_min = 1, .unit = "seconds",
       .help = "a rank without progress for so long is reported" },
-    { "train.hang_abort_seconds", FIELD_FLOAT, AT(train.hang_abort_seconds), .initial = "1800.0",
+    { "train.hang_abort_seconds", FIELD_FLOAT, AT(train.hang_abort_seconds), .initial = "300.0",
       .max = 1e9, .unit = "seconds", .help = "and for so long ends the job; 0: never" },
+    { "train.compare_every", FIELD_INT, AT(train.compare_every), .initial = "100", .max = N_MAX,
+      .unit = "steps",
+      .help = "how often data-parallel replicas compare hashes of their parameters, to find silent "
+              "corruption; 0: never" },
 
     { "eval.every_steps", FIELD_I64, AT(eval.every_steps), .initial = "0", .max = N_STEPS_MAX,
       .unit = "steps", .help = "how often held-out loss is measured; 0: only at the end" },
@@ -164,6 +172,10 @@ const struct field job_fields[] = {
     { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
       .help = "threads of each rank; auto: its share of the cores" },
 
+    { "restarts", FIELD_INT, AT(restarts), .initial = "0", .max = 1000000,
+      .help = "how often the job is started again, from its newest checkpoint, after a rank or a "
+              "node has died" },
+
     { "parallel.tp", FIELD_INT, AT(parallel.tp), .initial = "1", .min = 1, .max = 65536,
       .help = "tensor parallel degree" },
     { "parallel.pp", FIELD_INT, AT(parallel.pp), .initial = "1", .min = 1, .max = 65536,
@@ -201,6 +213,8 @@ const struct field job_fields[] = {
 
     { "output", FIELD_TEXT, AT(output), .initial = "",
       .help = "run folder; by default runs/ and the job file's name" },
+    { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private", .choices = output_modes,
+      .help = "who may read the run folder: its owner alone, the group too, or everybody" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

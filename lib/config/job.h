@@ -29,6 +29,9 @@ struct job_dataset {
     double weight;    /* > 0, not normalised */
 };
 
+/* Who may read a run folder: modes 0700, 0750, 0755 for folders, 0600, 0640, 0644 for files. */
+enum output_mode { OUTPUT_PRIVATE, OUTPUT_GROUP, OUTPUT_ALL };
+
 struct job {
     const char *source; /* the job file's name, for messages */
     struct model_spec model;
@@ -51,6 +54,7 @@ struct job {
         int max_skipped;           /* non-finite steps in a row before giving up */
         double hang_seconds;       /* a rank without progress for so long is reported */
         double hang_abort_seconds; /* and for so long ends the job; 0 never */
+        int compare_every;         /* steps between comparisons of replicas; 0 never */
     } train;
 
     struct {
@@ -70,8 +74,9 @@ struct job {
         double clip; /* of the global gradient norm; 0 off */
     } optimizer;
 
-    int ranks;   /* 0 auto */
-    int threads; /* of each rank; 0 auto: its share of the cores */
+    int ranks;    /* 0 auto */
+    int restarts; /* after a death */
+    int threads;  /* of each rank; 0 auto: its share of the cores */
 
     struct {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
@@ -93,7 +98,8 @@ struct job {
     } checkpoint;
 
     const char *output; /* run folder */
-    int poison;         /* debug.poison: values become NaN at their death */
+    enum output_mode output_mode;
+    int poison; /* debug.poison: values become NaN at their death */
 
     /* Derived by job_resolve. */
     int world_size;
@@ -127,6 +133,12 @@ int job_resolve(struct job *job, int world_size, struct arena *arena, struct err
 
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
+
+/*
+ * The most ranks, at most n_possible, with which the job can go on at the same global batch:
+ * degrees but dp kept, dp smaller (elastic restart). 0 if there is none.
+ */
+int job_fit_ranks(const struct job *job, int n_possible);
 
 /* 0, or -1 and ERR_CONFIG naming every value of the job that this lmtrain reads but cannot run yet.
  */

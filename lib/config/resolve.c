@@ -82,6 +82,16 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     return 0;
 }
 
+int job_fit_ranks(const struct job *job, int n_possible)
+{
+    int others = job->parallel.tp * job->parallel.pp * job->parallel.cp;
+
+    for (int dp = n_possible / others; dp > 0; dp--)
+        if (job->train.global_batch % (job->train.micro_batch * dp) == 0)
+            return dp * others;
+    return 0;
+}
+
 int job_check_built(const struct job *job, struct err *err)
 {
     const struct {

@@ -285,7 +285,7 @@ static const char *const mistakes[][2] = {
     { M D T "eval: {split: 0.1, early_stop: {patience: 3}}\n",
       "eval.early_stop without evaluations" },
     { M D "train: {steps: 1, hang_abort_seconds: 5}\n",
-      "train.hang_abort_seconds is 5, less than hang_seconds 120" },
+      "train.hang_abort_seconds is 5, less than hang_seconds 30" },
     { M D T "parallel: {tp: 3}\n", "parallel.tp is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
     { M D T "parallel: {pp: 3}\n", "parallel.pp is 3, more than the 2 layers" },
     { M D T "parallel: {cp: 3}\n", "parallel.cp is 3, does not divide seq_len 128" },
