@@ -5,15 +5,17 @@
 
 #include <stdlib.h>
 
+#include "base/err.h"
+
 enum { N_WAITING_SHOWN = 8 };
 
 /* Between two looks lies a quarter second; this much more and we were stopped ourselves. */
 static const double gap_seconds = 5;
 
-void hang_watch_init(struct hang_watch *watch, int n_ranks, const union progress_place *page,
-                     const struct rank_process *processes, double now)
+void hang_watch_init(struct hang_watch *watch, int n_ranks, const struct hang_rank *ranks,
+                     double now)
 {
-    *watch = (struct hang_watch){ .n_ranks = n_ranks, .page = page, .processes = processes };
+    *watch = (struct hang_watch){ .n_ranks = n_ranks, .ranks = ranks };
     watch->beats = calloc((size_t)n_ranks, sizeof *watch->beats);
     watch->since = calloc((size_t)n_ranks, sizeof *watch->since);
     CHECK(watch->beats);
@@ -37,14 +39,14 @@ void hang_watch_restart(struct hang_watch *watch, double now)
 
 static int is_waiting(const struct hang_watch *watch, int rank)
 {
-    return atomic_load(&watch->page[rank].slot.waits) != 0;
+    return atomic_load(&watch->ranks[rank].slot->waits) != 0;
 }
 
 /* Whether every running rank is stopped by a signal. */
 static int all_stopped(const struct hang_watch *watch)
 {
     for (int rank = 0; rank < watch->n_ranks; rank++)
-        if (watch->processes[rank].running && rank_process_state(&watch->processes[rank]) != 'T')
+        if (watch->ranks[rank].running && !watch->ranks[rank].stopped)
             return 0;
     return 1;
 }
@@ -68,12 +70,12 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit)
         hang_watch_restart(watch, now);
     watch->last_look = now;
     for (int rank = 0; rank < watch->n_ranks; rank++) {
-        uint64_t beat = atomic_load(&watch->page[rank].slot.beat);
+        uint64_t beat = atomic_load(&watch->ranks[rank].slot->beat);
 
         if (beat != watch->beats[rank])
             watch->since[rank] = now;
         watch->beats[rank] = beat;
-        if (!beat || !watch->processes[rank].running)
+        if (!beat || !watch->ranks[rank].running)
             continue;
         if (now - watch->since[rank] > longest)
             longest = now - watch->since[rank];
@@ -90,12 +92,12 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit)
 static void report_rank(const struct hang_watch *watch, int rank, double now, struct str *text)
 {
     char words[PROGRESS_TEXT_BYTES + 96], since[32];
-    const struct rank_process *process = &watch->processes[rank];
+    const struct hang_rank *r = &watch->ranks[rank];
 
-    str_printf(text, "  rank %d (pid %d): %s", rank, (int)process->pid,
-               progress_describe(&watch->page[rank].slot, words, sizeof words));
+    str_printf(text, "  rank %d (pid %d): %s", r->world_rank, (int)r->pid,
+               progress_describe(r->slot, words, sizeof words));
     str_printf(text, " since %s", str_duration(since, sizeof since, now - watch->since[rank]));
-    str_add(text, rank_process_state(process) == 'T' ? ", stopped by a signal\n" : "\n");
+    str_add(text, r->stopped ? ", stopped by a signal\n" : "\n");
 }
 
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text)
@@ -103,12 +105,12 @@ void hang_watch_report(const struct hang_watch *watch, double now, struct str *t
     int n_waiting = 0, n_ended = 0;
 
     for (int rank = 0; rank < watch->n_ranks; rank++)
-        if (!watch->processes[rank].running)
+        if (!watch->ranks[rank].running)
             n_ended++;
         else if (!is_waiting(watch, rank))
             report_rank(watch, rank, now, text);
     for (int rank = 0; rank < watch->n_ranks; rank++)
-        if (watch->processes[rank].running && is_waiting(watch, rank))
+        if (watch->ranks[rank].running && is_waiting(watch, rank))
             if (n_waiting++ < N_WAITING_SHOWN)
                 report_rank(watch, rank, now, text);
     if (n_waiting > N_WAITING_SHOWN)

@@ -3,28 +3,38 @@
  *
  * Every rank's beat is looked at now and then. A rank that has begun (beat above 0) and whose beat
  * stands still for long is reported together with where all others are. That all processes are
- * stopped (scontrol suspend, Ctrl-Z) is no hang: their clocks start anew.
+ * stopped (scontrol suspend, Ctrl-Z) is no hang: their clocks start anew. Used by the head over all
+ * nodes, and by the watcher of a node under srun and mpirun (watcher.h) over its own.
  */
 #ifndef LAUNCH_HANG_IMPL_H
 #define LAUNCH_HANG_IMPL_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/str.h"
 #include "launch/progress_impl.h"
-#include "launch/rank_process_impl.h"
+
+/* One rank as its watcher sees it; the owner keeps it up to date before each look. */
+struct hang_rank {
+    int world_rank;
+    const char *host;
+    pid_t pid;
+    int running;
+    int stopped;                      /* by a signal: state T */
+    const struct progress_slot *slot; /* the live one, or a copy that came over a link */
+};
 
 struct hang_watch {
     int n_ranks;
-    const union progress_place *page;
-    const struct rank_process *processes;
+    const struct hang_rank *ranks; /* borrowed */
     double last_look;
     uint64_t *beats;
     double *since; /* when each beat was first seen */
 };
 
-void hang_watch_init(struct hang_watch *watch, int n_ranks, const union progress_place *page,
-                     const struct rank_process *processes, double now);
+void hang_watch_init(struct hang_watch *watch, int n_ranks, const struct hang_rank *ranks,
+                     double now);
 void hang_watch_release(struct hang_watch *watch);
 
 /* Start all clocks anew: nobody could move. */
@@ -32,11 +42,16 @@ void hang_watch_restart(struct hang_watch *watch, double now);
 
 /*
  * Look at the beats; returns for how long the slowest running rank has stood still. *culprit
- * becomes that rank, one that waits for nobody if there is one; -1 if no rank has begun.
+ * becomes the index of that rank, one that waits for nobody if there is one, else the one that is
+ * furthest behind; -1 if no rank has begun.
  */
 double hang_watch_look(struct hang_watch *watch, double now, int *culprit);
 
-/* Lines for people: what each rank does and since when, those that don't wait for others first. */
+/*
+ * Lines for people: what each rank does and since when, those that don't wait for others first, and
+ * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31 s;
+ * rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3".
+ */
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text);
 
 #endif

@@ -27,6 +27,7 @@
 #include "launch/job_folder_impl.h"
 #include "launch/output_impl.h"
 #include "launch/pmix_server_impl.h"
+#include "launch/rank_process_impl.h"
 
 static const double kill_after_seconds = 0.3;
 static const double peer_grace_seconds = 0.25;
@@ -52,6 +53,7 @@ struct job {
     struct output *output;
     union progress_place *page;
     struct rank_process *processes;
+    struct hang_rank *watched; /* the processes, as hang sees them */
     struct hang_watch hang;
     struct pollfd *polls;
     int n_running;
@@ -142,20 +144,39 @@ static int start_ranks(struct job *job, struct err *err)
     return status;
 }
 
+/* What hang knows of the processes, as of now. */
+static void update_watched(struct job *job)
+{
+    for (int rank = 0; rank < job->options->n_ranks; rank++) {
+        const struct rank_process *process = &job->processes[rank];
+
+        job->watched[rank] = (struct hang_rank){
+            .world_rank = rank,
+            .pid = process->pid,
+            .running = process->running,
+            .stopped = rank_process_state(process) == 'T',
+            .slot = &job->page[rank].slot,
+        };
+    }
+}
+
 static int start(struct job *job, struct err *err)
 {
     int n_ranks = job->options->n_ranks;
 
     job->processes = calloc((size_t)n_ranks, sizeof *job->processes);
     job->polls = calloc(2 * (size_t)n_ranks + 2, sizeof *job->polls);
+    job->watched = calloc((size_t)n_ranks, sizeof *job->watched);
     CHECK(job->processes);
+    CHECK(job->watched);
     CHECK(job->polls);
     job->signal_fd = -1;
     if (block_signals(job, err) || make_folder(job, err) ||
         output_create(&job->output, n_ranks, job->options->log_folder, err) ||
         launch_server_start(&job->server, job->folder, n_ranks, err) || start_ranks(job, err))
         return -1;
-    hang_watch_init(&job->hang, n_ranks, job->page, job->processes, clock_seconds());
+    update_watched(job);
+    hang_watch_init(&job->hang, n_ranks, job->watched, clock_seconds());
     return 0;
 }
 
@@ -327,8 +348,10 @@ static void watch_hangs(struct job *job, double now)
 {
     const struct supervise_options *options = job->options;
     int culprit;
-    double still = hang_watch_look(&job->hang, now, &culprit);
     struct str text = { 0 };
+
+    update_watched(job);
+    double still = hang_watch_look(&job->hang, now, &culprit);
 
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
         job->hang_reported = 0;
@@ -424,6 +447,7 @@ static void finish(struct job *job)
         file_remove_tree(job->folder, &ignored);
     hang_watch_release(&job->hang);
     free(job->processes);
+    free(job->watched);
     free(job->polls);
     if (job->signal_fd < 0)
         return;

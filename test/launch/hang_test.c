@@ -6,11 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "launch/hang_impl.h"
@@ -19,7 +16,7 @@ enum { N = 3 };
 
 struct fixture {
     union progress_place page[N];
-    struct rank_process processes[N];
+    struct hang_rank ranks[N];
     struct hang_watch watch;
 };
 
@@ -29,25 +26,19 @@ static int setup(void **state)
 {
     (void)state;
     memset(&f, 0, sizeof f);
-    for (int rank = 0; rank < N; rank++) {
-        pid_t child = fork();
-
-        if (!child)
-            for (;;)
-                pause();
-        f.processes[rank] = (struct rank_process){ .pid = child, .running = 1 };
-    }
-    hang_watch_init(&f.watch, N, f.page, f.processes, 100);
+    for (int rank = 0; rank < N; rank++)
+        f.ranks[rank] = (struct hang_rank){ .world_rank = rank,
+                                            .host = "n1",
+                                            .pid = 1000 + rank,
+                                            .running = 1,
+                                            .slot = &f.page[rank].slot };
+    hang_watch_init(&f.watch, N, f.ranks, 100);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    for (int rank = 0; rank < N; rank++) {
-        kill(f.processes[rank].pid, SIGKILL);
-        waitpid(f.processes[rank].pid, NULL, 0);
-    }
     hang_watch_release(&f.watch);
     return 0;
 }
@@ -103,10 +94,10 @@ static void test_all_wait(void **state)
     beat(1, "receive", 1);
     hang_watch_look(&f.watch, 102, &culprit);
     assert_int_equal(culprit, 2);
-    f.processes[2].running = 0; /* has ended */
+    f.ranks[2].running = 0; /* has ended */
     assert_true(hang_watch_look(&f.watch, 103, &culprit) == 1);
     assert_int_equal(culprit, 0);
-    f.processes[2].running = 1;
+    f.ranks[2].running = 1;
 }
 
 /* We were not run ourselves: no rank is to blame for that time. */
@@ -121,14 +112,6 @@ static void test_gap(void **state)
     assert_true(hang_watch_look(&f.watch, 5001, &culprit) == 1);
 }
 
-static void stop(int rank)
-{
-    int status;
-
-    kill(f.processes[rank].pid, SIGSTOP);
-    waitpid(f.processes[rank].pid, &status, WUNTRACED);
-}
-
 /* One stopped rank is reported, all stopped are no hang. */
 static void test_stopped(void **state)
 {
@@ -139,14 +122,14 @@ static void test_stopped(void **state)
     for (int rank = 0; rank < N; rank++)
         beat(rank, "x", rank > 0);
     hang_watch_look(&f.watch, 101, &culprit);
-    stop(0);
+    f.ranks[0].stopped = 1;
     assert_true(hang_watch_look(&f.watch, 104, &culprit) == 3);
     assert_int_equal(culprit, 0);
     hang_watch_report(&f.watch, 104, &text);
     assert_non_null(strstr(text.data, "since 3.0 s, stopped by a signal\n"));
     str_release(&text);
-    stop(1);
-    stop(2);
+    f.ranks[1].stopped = 1;
+    f.ranks[2].stopped = 1;
     assert_true(hang_watch_look(&f.watch, 105, &culprit) == 0);
     assert_true(hang_watch_look(&f.watch, 106, &culprit) == 1);
 }
