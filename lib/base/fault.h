@@ -1,13 +1,27 @@
 /*
  * fault.h - faults on demand, for tests and for those who want to see what happens
  *
- * LMTRAIN_FAULT is a comma-separated list of RULEs: [attemptN:]rankR:PLACE[:ACTION], where PLACE is
- * one of the places below, "stepN" standing for step:N. A rule fires once, in the given attempt of
- * a job that restarts (0 when left out). ACTION: sigkill (when left out), sigterm, segv, abort,
- * exit (status 1, without leaving), stop (SIGSTOP), stall (sleeps for ever), nan, flip.
+ * LMTRAIN_FAULT is a comma-separated list of RULEs: [attemptN:]rankR:PLACE[:N][:ACTION]. A rule
+ * fires once, in the given attempt of a job that restarts (0 when left out).
  *
- * Places: start, joined, step:N (before it), gradients:N (before step N's update), save:begin,
- * save:before_rename, save:renamed, save:before_manifest, save:committed.
+ * PLACE, whose N is a step and may be left out for "the first time"; "stepN" stands for "step:N":
+ *     start                before the rank joins the others
+ *     joined               when it has
+ *     step:N               before step N
+ *     gradients:N          before the last micro-batch of step N, whose gradients come and go
+ *     op:TEXT:N            before the op that the hang report calls TEXT ("attention layers.1")
+ *     save:begin:N         before the rank writes its file of the checkpoint of step N
+ *     save:writing:N       in the midst of it
+ *     save:before_rename:N its file is on disk, its part of the manifest is not
+ *     save:renamed:N       its part of the checkpoint is whole, under the checkpoint's partial name
+ *     save:before_manifest:N   rank 0: the parts of all ranks are there and merged
+ *     save:before_commit:N     rank 0: the manifest is there, the checkpoint has its partial name
+ *     save:committed:N     the checkpoint exists (rank 0), or is known to (others)
+ *
+ * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
+ * (SIGSTOP), stall (sleeps for ever); and two that the place's owner performs: nan (at gradients:
+ * what the rank adds to the gradients from there is NaN), flip (at step: a bit of one of the rank's
+ * parameters is flipped).
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
@@ -21,11 +35,16 @@ enum fault { FAULT_NONE, FAULT_NAN, FAULT_FLIP };
 
 /*
  * Read LMTRAIN_FAULT for this rank and attempt; ERR_CONFIG for a rule that cannot be read, listing
- * what can be. Without the variable nothing ever fires and fault_at costs one load.
+ * what can be, whichever rank it is for. Without the variable nothing ever fires and fault_at costs
+ * one load. May be called again, while no other thread runs.
  */
 int fault_init(int world_rank, int attempt, struct err *err);
 
-/* At place, number index (0 where there is none): do what the rules say. */
+/* At place, number index (-1 where there is none): do what the rules say. Safe from any thread. */
 enum fault fault_at(const char *place, int64_t index);
+
+/* The same at the place "op:TEXT", for those who do it often: ask first whether it is worth it. */
+int fault_watches_ops(void);
+void fault_at_op(const char *text, int64_t step);
 
 #endif
