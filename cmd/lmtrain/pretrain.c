@@ -8,16 +8,14 @@
 #include "cmd.h"
 #include "config/job.h"
 #include "launch/launch.h"
-#include "launch/supervise.h"
+#include "ranks.h"
 #include "train/pretrain.h"
 #include "version.h"
 
 struct request {
     struct option_list sets;
-    const char *resume;
+    const char *resume, *hosts;
     int ranks, dry_run;
-    char **argv;
-    int argc;
 };
 
 static int dry_run(const struct job *job)
@@ -32,26 +30,6 @@ static int dry_run(const struct job *job)
         status = cmd_print(&out);
     str_release(&out);
     return status;
-}
-
-/* Start the ranks; each runs this command again and joins. */
-static int supervise_ranks(const struct request *q, const struct job *job, int n_ranks,
-                           struct arena *arena)
-{
-    char **argv = arena_array(arena, char *, q->argc + 2);
-    char *log_folder = arena_printf(arena, "%s/log", job->output);
-    struct supervise_options options = { .n_ranks = n_ranks,
-                                         .argv = argv,
-                                         .log_folder = log_folder,
-                                         .hang_seconds = job->train.hang_seconds,
-                                         .hang_abort_seconds = job->train.hang_abort_seconds };
-    struct err err;
-
-    argv[0] = arena_strdup(arena, "lmtrain");
-    for (int i = 0; i < q->argc; i++)
-        argv[i + 1] = q->argv[i];
-    int status = supervise(&options, &err);
-    return status < 0 ? cmd_fail(&err) : status;
 }
 
 /* This rank failed and others may be waiting for it: end them all. */
@@ -87,9 +65,22 @@ static int train(const struct request *q, const struct job *job, const struct la
     return status;
 }
 
+static int run_rank(const struct request *q, struct job *job, struct arena *arena)
+{
+    struct launch_rank rank;
+    struct err err;
+    int status = ranks_join(&rank, job, &err);
+
+    if (status)
+        return status;
+    if (job_resolve(job, rank.world_size, arena, &err) < 0)
+        return fail_alone(&rank, &err);
+    return train(q, job, &rank);
+}
+
 static int run(const struct request *q, const char *path, struct arena *arena)
 {
-    struct launch_rank rank = { 0, 1, 0, 1, 0 };
+    struct ranks ranks;
     struct job job;
     struct err err;
 
@@ -97,28 +88,25 @@ static int run(const struct request *q, const char *path, struct arena *arena)
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;
-    int is_rank = launch_is_rank();
-    if (is_rank && launch_join(&rank, &err) < 0)
+    if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
-    int n_ranks = is_rank ? rank.world_size : cmd_n_ranks(&job);
-    if (is_rank && job.ranks && job.ranks != n_ranks) {
-        err_set(&err, ERR_CONFIG,
-                "ranks is %d, this job was started with %d (hint: start it with %d)", job.ranks,
-                n_ranks, job.ranks);
-        return fail_alone(&rank, &err);
-    }
-    if (job_resolve(&job, n_ranks, arena, &err) < 0)
-        return fail_alone(&rank, &err);
+    if (ranks.where == WHERE_RANK && !q->dry_run)
+        return run_rank(q, &job, arena);
+    if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
+        return cmd_fail(&err);
     if (q->dry_run)
         return dry_run(&job);
-    if (!is_rank && n_ranks > 1)
-        return supervise_ranks(q, &job, n_ranks, arena);
-    return train(q, &job, &rank);
+    if (!ranks_are_started(&ranks, &job))
+        return run_rank(q, &job, arena);
+    struct ranks_command command = {
+        .name = "pretrain", .job_path = path, .sets = &q->sets, .resume = q->resume
+    };
+    return ranks_start(&ranks, &job, &command, arena);
 }
 
 int cmd_pretrain(int argc, char **argv)
 {
-    struct request q = { .resume = "auto", .argc = argc, .argv = argv };
+    struct request q = { .resume = "auto" };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         { .name = "ranks",

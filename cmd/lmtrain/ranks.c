@@ -1,0 +1,180 @@
+/*
+ * ranks.c - who starts the ranks of a command, and with which command line
+ */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "ckpt/store.h"
+#include "cmd.h"
+#include "launch/supervise.h"
+
+/* ---- where, and how many ---- */
+
+/* All slots of the list; a host that does not say counts as one. */
+static int count_slots(const struct host_list *hosts)
+{
+    int n = 0;
+
+    for (int i = 0; i < hosts->n_hosts; i++)
+        n += hosts->hosts[i].n_slots ? hosts->hosts[i].n_slots : 1;
+    return n;
+}
+
+static int count_ranks(const struct ranks *ranks, const struct job *job)
+{
+    int n = 0;
+
+    /* What the job leaves open, the place decides. */
+    if (!job->ranks && !job->parallel.dp && ranks->hosts.n_hosts)
+        n = count_slots(&ranks->hosts);
+    return n ? n : cmd_n_ranks(job);
+}
+
+int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, struct arena *arena,
+               struct err *err)
+{
+    struct ranks found = { 0 };
+
+    found.where = launch_is_rank() ? WHERE_RANK : WHERE_PLAIN;
+    if (hosts && found.where != WHERE_PLAIN)
+        return err_set(err, ERR_CONFIG,
+                       "--hosts is for machines without a launcher, and this is %s (hint: leave it "
+                       "out)",
+                       found.where == WHERE_RANK ? "a rank that one has started"
+                                                 : "a Slurm allocation");
+    (void)arena;
+    found.n_ranks = count_ranks(&found, job);
+    *ranks = found;
+    return 0;
+}
+
+int ranks_are_started(const struct ranks *ranks, const struct job *job)
+{
+    return ranks->where != WHERE_RANK &&
+           (ranks->where == WHERE_ALLOCATION || ranks->hosts.n_hosts || ranks->n_ranks > 1 ||
+            job->restarts);
+}
+
+/* ---- being one ---- */
+
+/* Which start of the job this is: our own restarts, or Slurm's requeues. */
+static int attempt_number(void)
+{
+    const char *text = getenv("LMTRAIN_ATTEMPT");
+    int64_t n;
+
+    if (!text)
+        text = getenv("SLURM_RESTART_COUNT");
+    return text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0;
+}
+
+static int fail(int joined, const struct err *err)
+{
+    int status = cmd_fail(err);
+
+    fflush(stderr);
+    if (joined)
+        launch_abort(status, err->text);
+    return status;
+}
+
+int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
+{
+    if (launch_join(rank, err) < 0)
+        return fail(0, err);
+    if (fault_init(rank->world_rank, attempt_number(), err) < 0)
+        return fail(1, err);
+    if (job->ranks && job->ranks != rank->world_size) {
+        err_set(err, ERR_CONFIG,
+                "%s: ranks is %d, this job was started with %d (hint: start it with %d)",
+                job->source, job->ranks, rank->world_size, job->ranks);
+        return fail(1, err);
+    }
+    return 0;
+}
+
+/* ---- starting them ---- */
+
+struct starter {
+    const struct job *job;
+    const struct ranks_command *command;
+    struct arena *arena;
+    int n_ranks;
+};
+
+static char **build_argv(const struct starter *s, int n_ranks, const char *resume)
+{
+    const struct option_list *sets = s->command->sets;
+    char **argv = arena_array(s->arena, char *, 2 * sets->n + 12);
+    int n = 0;
+
+    argv[n++] = arena_strdup(s->arena, "lmtrain");
+    argv[n++] = arena_strdup(s->arena, s->command->name);
+    argv[n++] = arena_strdup(s->arena, s->command->job_path);
+    for (int i = 0; i < sets->n; i++) {
+        argv[n++] = arena_strdup(s->arena, "--set");
+        argv[n++] = arena_strdup(s->arena, sets->items[i]);
+    }
+    if (n_ranks != s->n_ranks) {
+        argv[n++] = arena_strdup(s->arena, "--set");
+        argv[n++] = arena_strdup(s->arena, "parallel.dp=auto");
+    }
+    argv[n++] = arena_strdup(s->arena, "--ranks");
+    argv[n++] = arena_printf(s->arena, "%d", n_ranks);
+    argv[n++] = arena_strdup(s->arena, "--resume");
+    argv[n++] = arena_strdup(s->arena, resume);
+    argv[n] = NULL;
+    return argv;
+}
+
+/* From where a restart goes on: the run's own newest checkpoint, or as the first attempt began. */
+static const char *restart_from(const struct starter *s)
+{
+    struct err none;
+
+    return store_newest(s->job->output, s->arena, &none) ? "auto" : s->command->resume;
+}
+
+static int again(void *context, int n_possible, char *const **argv, struct err *err)
+{
+    struct starter *s = context;
+    int n_ranks = n_possible >= s->n_ranks ? s->n_ranks : job_fit_ranks(s->job, n_possible);
+
+    if (!n_ranks)
+        return err_set(err, ERR_PEER,
+                       "the job cannot go on with %d ranks: parallel tp %d * pp %d * cp %d",
+                       n_possible, s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp),
+               0;
+    if (n_ranks != s->n_ranks)
+        log_warn("%d of %d ranks are left: parallel.dp becomes %d; the global batch stays, the "
+                 "numerics change",
+                 n_ranks, s->n_ranks,
+                 n_ranks / (s->job->parallel.tp * s->job->parallel.pp * s->job->parallel.cp));
+    *argv = build_argv(s, n_ranks, restart_from(s));
+    return n_ranks;
+}
+
+int ranks_start(const struct ranks *ranks, const struct job *job,
+                const struct ranks_command *command, struct arena *arena)
+{
+    struct starter starter = { job, command, arena, ranks->n_ranks };
+    struct supervise_options options = { .n_ranks = ranks->n_ranks,
+                                         .argv =
+                                             build_argv(&starter, ranks->n_ranks, command->resume),
+                                         .log_folder = arena_printf(arena, "%s/log", job->output),
+                                         .hang_seconds = job->train.hang_seconds,
+                                         .hang_abort_seconds = job->train.hang_abort_seconds,
+                                         .hosts = ranks->hosts.n_hosts ? &ranks->hosts : NULL,
+                                         .n_restarts = job->restarts,
+                                         .again = again,
+                                         .context = &starter };
+    struct err err;
+    int status = supervise(&options, &err);
+
+    return status < 0 ? cmd_fail(&err) : status;
+}

@@ -1,0 +1,49 @@
+/*
+ * ranks.h - from a command to its ranks: where it runs, how many, who starts them
+ *
+ * A command that trains asks ranks_find where it is. As a rank it joins (ranks_join) and does its
+ * work. Else, if ranks_are_started says that there is more to do than to be the only rank,
+ * ranks_start runs them to their end: through Slurm, through daemons on hosts, or on this machine.
+ */
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "config/job.h"
+#include "launch/hosts.h"
+#include "launch/launch.h"
+#include "launch/where.h"
+
+struct ranks {
+    enum launch_where where;
+    struct host_list hosts; /* none: this machine, or Slurm's */
+    int n_ranks;            /* asked for; a rank learns from its launcher how many there are */
+};
+
+/*
+ * hosts: --hosts, or NULL. Returns 0, or -1 and ERR_CONFIG: no PMIx, hosts under a launcher, a list
+ * that cannot be read.
+ */
+int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, struct arena *arena,
+               struct err *err);
+
+/* Whether the ranks are other processes than this one. */
+int ranks_are_started(const struct ranks *ranks, const struct job *job);
+
+/*
+ * Join the job as a rank: progress page, PMIx, faults on demand, and as many ranks as the job says.
+ * Collective. Returns 0, or the exit status after a message.
+ */
+int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err);
+
+/* How a command is called again, as the ranks run it. */
+struct ranks_command {
+    const char *name, *job_path;
+    const struct option_list *sets;
+    const char *resume;
+};
+
+/* Start the ranks of a resolved job and wait for their end. Returns the exit status. */
+int ranks_start(const struct ranks *ranks, const struct job *job,
+                const struct ranks_command *command, struct arena *arena);
+
+#endif
