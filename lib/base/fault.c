@@ -253,11 +253,6 @@ enum fault fault_at(const char *place, int64_t index)
     return n_rules ? at("", place, index) : FAULT_NONE;
 }
 
-int fault_watches_ops(void)
-{
-    return watches_ops;
-}
-
 void fault_at_op(const char *text, int64_t step)
 {
     if (watches_ops)

@@ -43,8 +43,7 @@ int fault_init(int world_rank, int attempt, struct err *err);
 /* At place, number index (-1 where there is none): do what the rules say. Safe from any thread. */
 enum fault fault_at(const char *place, int64_t index);
 
-/* The same at the place "op:TEXT", for those who do it often: ask first whether it is worth it. */
-int fault_watches_ops(void);
+/* The same at the place "op:TEXT". */
 void fault_at_op(const char *text, int64_t step);
 
 #endif

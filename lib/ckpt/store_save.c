@@ -18,6 +18,7 @@
 #define XXH_STATIC_LINKING_ONLY /* a state on the stack */
 #include <xxhash.h>
 
+#include "base/fault.h"
 #include "base/file.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/json_reader.h"
@@ -83,6 +84,14 @@ static struct manifest_slice slice_place(const struct store_slice *slice)
                                     .col_end = slice->col_end };
 }
 
+/* For faults: the N of step-N or step-N.partial, -1 under another name. */
+static int64_t step_of(const char *folder)
+{
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+
+    return str_starts_with(name, "step-") ? strtoll(name + 5, NULL, 10) : -1;
+}
+
 /* Write all slices; places[i].hash becomes that of slice i. */
 static int write_data(struct store_save *save, const char *path, struct manifest_slice *places,
                       struct manifest_file *file, struct err *err)
@@ -113,6 +122,8 @@ static int write_data(struct store_save *save, const char *path, struct manifest
         uint64_t left = tensors[i].end - tensors[i].begin;
         XXH3_state_t hash;
 
+        if (i == save->n_slices / 2)
+            fault_at("save:writing", step_of(save->partial));
         XXH3_64bits_reset(&hash);
         while (left) {
             size_t piece = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
@@ -165,8 +176,10 @@ static void *save_main(void *context)
 
     save->failed = write_data(save, path, places, &file, &save->err) < 0;
     atomic_store(&save->busy, 0);
+    fault_at("save:before_rename", step_of(save->partial));
     if (!save->failed)
         save->failed = write_part(save, places, &file, &save->err) < 0;
+    fault_at("save:renamed", step_of(save->partial));
     return NULL;
 }
 
@@ -346,10 +359,12 @@ static int commit(const char *folder, const struct folder *partial, struct manif
         remove_strays(partial, world_size, arena, err) < 0)
         return -1;
     manifest_print(whole, &text);
+    fault_at("save:before_manifest", whole->step);
     int failed = file_write(path, text.data, text.length, err) < 0;
     str_release(&text);
     if (failed || file_sync_folder(partial->path, err) < 0)
         return -1;
+    fault_at("save:before_commit", whole->step);
     return publish(partial->path, folder, arena, err);
 }
 

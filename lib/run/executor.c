@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "run/run_impl.h"
 
 size_t run_scratch_bytes(void *context, const struct op_shape *shape)
@@ -129,6 +130,7 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
     if (run->progress) {
         atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
         progress_publish(run->progress, op->text, 0);
+        fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
     kernels_run(run->options.kernels, &op->call, first);
     return 0;
@@ -156,9 +158,13 @@ static int run_function(struct run *run, const struct action *action, int first,
 static int run_load(struct run *run, const struct action *action, const struct run_hooks *hooks,
                     struct err *err)
 {
+    static const char loading[PROGRESS_TEXT_BYTES] = "reading data";
+
     for (int i = 0; i < run->n_shared_inputs; i++)
         if (wait_for(run, run->users[run->shared_inputs[i]], err) < 0)
             return -1;
+    /* A file system that hangs is to be seen as such. */
+    progress_publish(run->progress, loading, 0);
     return hooks->load(hooks->context, action->micro_batch, action->slot, err);
 }
 

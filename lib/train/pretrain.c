@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -19,6 +20,7 @@
 #include "launch/progress.h"
 #include "tokenizer/tokenizer.h"
 #include "train/pretrain_impl.h"
+#include "train/replicas.h"
 #include "train/signals.h"
 
 /* ---- the run folder ---- */
@@ -95,42 +97,7 @@ static void log_notes(const struct pretrain *p, const struct str *notes)
     free(copy);
 }
 
-/* ---- saving, evaluating ---- */
-
-static int clean(const struct pretrain *p, struct err *err)
-{
-    char path[PATH_BYTES];
-
-    if (!p->is_first)
-        return 0;
-    if (pretrain_path(p, path, "checkpoints", err) < 0)
-        return -1;
-    return store_clean(path, p->job->checkpoint.keep, err);
-}
-
-static int save(struct pretrain *p, struct err *err)
-{
-    char folder[PATH_BYTES], parent[PATH_BYTES];
-    int64_t step = trainer_step_number(p->trainer), nothing = 0;
-    struct str extra = { 0 };
-
-    if (p->saved_step == step)
-        return trainer_save_finish(p->trainer, err);
-    if (pretrain_checkpoint_path(p, folder, step, err) < 0 ||
-        pretrain_path(p, parent, "checkpoints", err) < 0 ||
-        trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
-        return -1;
-    if (p->is_first && file_make_folders(parent, err) < 0)
-        return -1;
-    /* Nobody writes into a folder that rank 0 has yet to make. */
-    if (trainer_agree(p->trainer, &nothing, err) < 0)
-        return -1;
-    p->saved_step = step;
-    pretrain_describe(p, &extra);
-    int status = trainer_save(p->trainer, folder, str_text(&extra), err);
-    str_release(&extra);
-    return status;
-}
+/* ---- evaluating ---- */
 
 static void show_evaluation(void *context, int64_t done, int64_t total)
 {
@@ -223,11 +190,13 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     const struct job *job = p->job;
     int last = r->step == job->train.steps;
 
-    if (note_skipped(p, r, err) < 0)
+    if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
     if (is_due(job->eval.every_steps, r->step) && !last && evaluate(p, err) < 0)
         return -1;
-    if (is_due(job->checkpoint.every_steps, r->step) && !last && save(p, err) < 0)
+    if (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0)
+        return -1;
+    if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
         return -1;
     if (p->stopped)
         log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping", r->step,
@@ -250,7 +219,7 @@ static int heed_signals(struct pretrain *p, struct err *err)
     if (!pending)
         return 0;
     log_info("signal %d: saving step %" PRId64, (int)pending, trainer_step_number(p->trainer));
-    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0 || clean(p, err) < 0)
+    if (pretrain_save_last(p, err) < 0)
         return -1;
     p->agreed = 1;
     return err_set(err, ERR_REQUEUE,
@@ -266,6 +235,8 @@ static int run_steps(struct pretrain *p, struct err *err)
     while (!is_over(p)) {
         double begin = clock_seconds();
 
+        if (fault_at("step", trainer_step_number(p->trainer) + 1) == FAULT_FLIP)
+            replicas_flip(p->trainer);
         if (trainer_step(p->trainer, &r, err) < 0 ||
             report_step(p, &r, clock_seconds() - begin, err) < 0)
             return -1;
@@ -278,9 +249,7 @@ static int run_steps(struct pretrain *p, struct err *err)
     int evaluated = p->evaluated_step == trainer_step_number(p->trainer);
     if (trainer_has_held_out(p->trainer) && !evaluated && evaluate(p, err) < 0)
         return -1;
-    if (save(p, err) < 0 || trainer_save_finish(p->trainer, err) < 0)
-        return -1;
-    return clean(p, err);
+    return pretrain_save_last(p, err);
 }
 
 /* ---- beginning and end ---- */
@@ -379,8 +348,11 @@ static int begin(struct pretrain *p, struct err *err)
     p->agreed = status < 0 && err->code != ERR_PEER;
     if (!status)
         status = pretrain_resume(p, &notes, err);
-    if (!status)
+    if (!status) {
+        p->replicas = replicas_create(p->trainer);
+        p->whole_step = p->saved_step;
         status = measure_peak(p, err);
+    }
     if (!status)
         status = open_reports(p, err);
     if (!status) {
@@ -399,6 +371,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
                           .lock = -1,
                           .best_eval = INFINITY,
                           .saved_step = -1,
+                          .compared_step = -1,
                           .evaluated_step = -1,
                           .begin = clock_seconds() };
 
@@ -418,6 +391,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
     if (!*agreed && options->engine->rank.world_size > 1)
         return -1;
+    replicas_destroy(p.replicas);
     trainer_destroy(p.trainer);
     if (p.lock >= 0)
         close(p.lock);

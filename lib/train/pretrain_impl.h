@@ -1,6 +1,6 @@
 /*
- * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence) and resume.c
- * (where it begins)
+ * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
+ * it begins) and pretrain_save.c (what it leaves behind)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
@@ -8,6 +8,7 @@
 #include "report/metrics.h"
 #include "report/terminal.h"
 #include "train/pretrain.h"
+#include "train/replicas.h"
 #include "train/trainer.h"
 
 #define PATH_BYTES 4096
@@ -16,7 +17,8 @@ struct pretrain {
     const struct pretrain_options *options;
     const struct job *job;
     struct trainer *trainer;
-    struct metrics *metrics; /* rank 0 alone, as the terminal is */
+    struct replicas *replicas; /* NULL: each rank is the only one of its kind */
+    struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
     int is_first;      /* rank 0 */
     int lock;          /* fd of the run folder's lock */
@@ -27,7 +29,9 @@ struct pretrain {
     int agreed;             /* the failure is known to all ranks */
     int stopped;            /* early: the run is over though steps are left */
     int64_t evaluated_step; /* of the last evaluation, -1 none */
-    int64_t saved_step;     /* of the newest checkpoint, -1 none */
+    int64_t saved_step;     /* of the newest checkpoint, which may be under way, -1 none */
+    int64_t whole_step;     /* of the newest that is known to exist, -1 none */
+    int64_t compared_step;  /* at which replicas were equal, -1 none */
     double begin;
 };
 
@@ -44,6 +48,18 @@ int pretrain_checkpoint_path(const struct pretrain *pretrain, char *path, int64_
  * is set.
  */
 int pretrain_resume(struct pretrain *pretrain, struct str *notes, struct err *err);
+
+/*
+ * pretrain_save.c. All are collective. A save that fails is no end of a run that has a checkpoint:
+ * it is said, and the next one is tried at its time; the error comes with the last one. A run
+ * without any ends at once.
+ */
+int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one */
+int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
+int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
+
+/* Replicas that differ are the end of this attempt, known to all ranks. */
+int pretrain_compare(struct pretrain *pretrain, struct err *err);
 
 /* What must be kept with a checkpoint besides the trainer's state, as JSON. */
 void pretrain_describe(const struct pretrain *pretrain, struct str *out);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "train/fill.h"
@@ -113,6 +114,7 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     describe_state(t, extra, &t->save_state);
     list_slices(t, &list, 1);
     t->save_err.code = ERR_NONE;
+    fault_at("save:begin", t->step);
     if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)
         t->save = NULL;
     t->save_started = 1;
@@ -177,12 +179,31 @@ int trainer_save_finish(struct trainer *t, struct err *err)
     }
     if (failed && !status)
         return err_set(err, (enum err_code)failed, "rank 0 could not commit %s", t->save_folder);
+    if (!failed)
+        fault_at("save:committed", t->save_step);
     return status;
 }
 
 int trainer_save_gate(void *context, struct err *err)
 {
-    return trainer_save_finish(context, err);
+    struct trainer *t = context;
+
+    if (trainer_save_finish(t, err) == 0)
+        return 0;
+    if (err->code == ERR_PEER)
+        return -1;
+    t->save_lost = *err;
+    return 0;
+}
+
+int trainer_save_failed(struct trainer *t, struct err *why)
+{
+    int failed = t->save_lost.code != ERR_NONE;
+
+    if (failed)
+        *why = t->save_lost;
+    t->save_lost.code = ERR_NONE;
+    return failed;
 }
 
 /* ---- restoring ---- */

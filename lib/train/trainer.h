@@ -55,12 +55,18 @@ int trainer_has_held_out(const struct trainer *trainer);
 
 /*
  * Start saving into folder (a checkpoint's final path); extra is a JSON object's text that is kept
- * with it under "run". The next step's update waits for its end by itself. Collective.
+ * with it under "run". The next step's update waits for its end by itself, and goes on if it
+ * failed: trainer_save_failed tells. Collective.
  */
 int trainer_save(struct trainer *trainer, const char *folder, const char *extra, struct err *err);
 
-/* Wait until a save under way is committed. Collective. */
+/*
+ * Wait until a save under way is committed. Collective, and so is its failure but for ERR_PEER.
+ */
 int trainer_save_finish(struct trainer *trainer, struct err *err);
+
+/* Whether the save that the last step waited for failed, on all ranks; *why then. Asked once. */
+int trainer_save_failed(struct trainer *trainer, struct err *why);
 
 /*
  * Load a checkpoint: parameters, moments, counters. A changed model, seed or data is ERR_CONFIG and

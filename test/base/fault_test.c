@@ -60,7 +60,6 @@ static void test_nothing_asked(void **state)
     unsetenv("LMTRAIN_FAULT");
     assert_int_equal(fault_init(0, 0, &err), 0);
     assert_int_equal(fault_at("step", 1), FAULT_NONE);
-    assert_int_equal(fault_watches_ops(), 0);
     init("", 0, 0);
     assert_int_equal(fault_at("step", 1), FAULT_NONE);
 }
@@ -193,8 +192,6 @@ static void test_deaths(void **state)
 static void test_ops(void **state)
 {
     (void)state;
-    init("rank2:op:attention layers.1:5", 2, 0);
-    assert_int_equal(fault_watches_ops(), 1);
     assert_int_equal(
         WTERMSIG(status_of("rank2:op:attention layers.1:5", "op:attention layers.1", 0)), SIGKILL);
     assert_int_equal(

@@ -1,0 +1,133 @@
+/*
+ * pretrain_save.c - what a run leaves behind: checkpoints of replicas that agree
+ *
+ * A disk may be full for a while, and an hour of many machines is worth more than a checkpoint: a
+ * run that has one goes on without the next. Where there is none, or none will follow, it is an
+ * error.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "ckpt/store.h"
+#include "train/pretrain_impl.h"
+
+static int clean(const struct pretrain *p, struct err *err)
+{
+    char path[PATH_BYTES];
+
+    if (!p->is_first)
+        return 0;
+    if (pretrain_path(p, path, "checkpoints", err) < 0)
+        return -1;
+    return store_clean(path, p->job->checkpoint.keep, err);
+}
+
+int pretrain_compare(struct pretrain *p, struct err *err)
+{
+    int64_t step = trainer_step_number(p->trainer);
+    struct err ignored;
+
+    if (p->compared_step == step)
+        return 0;
+    if (replicas_compare(p->replicas, &p->agreed, err) < 0) {
+        if (p->agreed && p->metrics)
+            metrics_event(p->metrics, step, "diverged", err->text, &ignored);
+        return -1;
+    }
+    p->compared_step = step;
+    return 0;
+}
+
+/* All ranks know that there is no checkpoint of `step`, each with its own words. */
+static int lose(struct pretrain *p, int64_t step, int is_last, const struct err *why,
+                struct err *err)
+{
+    char last[96] = "there is no checkpoint";
+    struct err ignored;
+
+    p->saved_step = p->whole_step;
+    if (p->whole_step >= 0)
+        snprintf(last, sizeof last, "the last checkpoint is of step %" PRId64, p->whole_step);
+    if (p->metrics)
+        metrics_event(p->metrics, trainer_step_number(p->trainer), "save failed", why->text,
+                      &ignored);
+    /* What was written of it takes room. */
+    clean(p, &ignored);
+    p->agreed = is_last || p->whole_step < 0;
+    if (!p->agreed) {
+        log_error("step %" PRId64 " is not saved: %s; %s, training goes on", step, why->text, last);
+        return 0;
+    }
+    /* Of an error that all ranks return only rank 0's is shown. */
+    if (!p->is_first)
+        log_error("%s", why->text);
+    return err_set(err, why->code, "step %" PRId64 " is not saved: %s; %s", step, why->text, last);
+}
+
+/* Rank 0 makes room and folders, in which nobody writes before they are there. */
+static int prepare(struct pretrain *p, struct err *why)
+{
+    char parent[PATH_BYTES];
+
+    if (!p->is_first)
+        return 0;
+    if (clean(p, why) < 0 || pretrain_path(p, parent, "checkpoints", why) < 0)
+        return -1;
+    return file_make_folders(parent, why);
+}
+
+static int save(struct pretrain *p, int is_last, struct err *err)
+{
+    char folder[PATH_BYTES];
+    int64_t step = trainer_step_number(p->trainer);
+    struct str extra = { 0 };
+    struct err why = { .code = ERR_FAILED, .text = "rank 0 could not make its folder" };
+
+    if (p->saved_step == step)
+        return 0;
+    if (pretrain_compare(p, err) < 0 || pretrain_checkpoint_path(p, folder, step, err) < 0)
+        return -1;
+    int64_t failed = prepare(p, &why) < 0;
+    if (trainer_agree(p->trainer, &failed, err) < 0)
+        return -1;
+    if (failed)
+        return lose(p, step, is_last, &why, err);
+    p->saved_step = step;
+    pretrain_describe(p, &extra);
+    int status = trainer_save(p->trainer, folder, str_text(&extra), err);
+    str_release(&extra);
+    return status;
+}
+
+int pretrain_save(struct pretrain *p, struct err *err)
+{
+    return save(p, 0, err);
+}
+
+int pretrain_saved(struct pretrain *p, struct err *err)
+{
+    struct err why;
+
+    if (trainer_save_failed(p->trainer, &why))
+        return lose(p, p->saved_step, 0, &why, err);
+    p->whole_step = p->saved_step;
+    return 0;
+}
+
+int pretrain_save_last(struct pretrain *p, struct err *err)
+{
+    struct err why;
+
+    if (save(p, 1, err) < 0)
+        return -1;
+    if (trainer_save_finish(p->trainer, &why) < 0) {
+        if (why.code != ERR_PEER)
+            return lose(p, p->saved_step, 1, &why, err);
+        *err = why;
+        return -1;
+    }
+    p->whole_step = p->saved_step;
+    return clean(p, err);
+}

@@ -1,0 +1,341 @@
+/*
+ * replicas.c - hashes of what is replicated, and who is in the minority
+ *
+ * Each cell is hashed in blocks on the pool, its hash is that of its blocks' hashes, and a rank's
+ * that of its cells'. Blocks are of fixed size, so threads do not matter.
+ */
+#include "train/replicas.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/num.h"
+#include "train/trainer_impl.h"
+
+#define BLOCK_BYTES ((size_t)1 << 20)
+#define HOST_BYTES 64
+#define NAMED_MAX 8 /* ranks that an error names */
+
+struct block {
+    const unsigned char *data;
+    size_t n_bytes;
+};
+
+struct replicated {
+    const char *name;
+    int64_t first_block, n_blocks;
+};
+
+struct replicas {
+    struct arena arena;
+    struct trainer *trainer;
+    struct replicated *cells;
+    int n_cells, capacity;
+    struct block *blocks;
+    int64_t n_blocks;
+    int blocks_capacity;
+    uint64_t *block_hashes, *cell_hashes;
+    uint64_t *words; /* [world_size]: everybody's hash */
+    int *first;      /* [world_size]: the rank with dp coordinate 0 among a rank's replicas */
+};
+
+/* ---- what is compared ---- */
+
+static void add_cell(struct replicas *r, int id)
+{
+    const struct program *program = trainer_program(r->trainer);
+    const struct value *v = &program->values[id];
+    const unsigned char *data = run_data(trainer_run(r->trainer), id, 0);
+    size_t left = program_value_bytes(program, id);
+
+    if (v->spread[AXIS_DP] != SPREAD_SAME)
+        return;
+    r->cells = arena_grow(&r->arena, r->cells, sizeof *r->cells, &r->capacity, r->n_cells + 1);
+    struct replicated *cell = &r->cells[r->n_cells++];
+    *cell = (struct replicated){ v->name, r->n_blocks, ceil_div((int64_t)left, BLOCK_BYTES) };
+    r->blocks = arena_grow(&r->arena, r->blocks, sizeof *r->blocks, &r->blocks_capacity,
+                           (int)(r->n_blocks + cell->n_blocks));
+    while (left) {
+        size_t n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
+
+        r->blocks[r->n_blocks++] = (struct block){ data, n };
+        data += n;
+        left -= n;
+    }
+}
+
+static void list_cells(struct replicas *r)
+{
+    const struct program *program = trainer_program(r->trainer);
+
+    for (int i = 0; i < program->n_parameters; i++) {
+        const struct parameter *p = &program->parameters[i];
+
+        add_cell(r, p->weight);
+        if (p->master && p->master != p->weight)
+            add_cell(r, p->master);
+        if (p->moment1)
+            add_cell(r, p->moment1);
+        if (p->moment2)
+            add_cell(r, p->moment2);
+    }
+}
+
+struct replicas *replicas_create(struct trainer *trainer)
+{
+    const struct mesh *mesh = &trainer_program(trainer)->mesh;
+    int world_size = trainer->world_size, dp_size = mesh->size[AXIS_DP];
+
+    if (dp_size < 2)
+        return NULL;
+    struct replicas *r = calloc(1, sizeof *r);
+    CHECK(r);
+    r->trainer = trainer;
+    list_cells(r);
+    r->block_hashes = arena_array(&r->arena, uint64_t, r->n_blocks);
+    r->cell_hashes = arena_array(&r->arena, uint64_t, r->n_cells);
+    r->words = arena_array(&r->arena, uint64_t, world_size);
+    r->first = arena_array(&r->arena, int, world_size);
+    int *ranks = arena_array(&r->arena, int, dp_size);
+    for (int rank = 0; rank < world_size; rank++) {
+        if (mesh_coordinate(mesh, rank, AXIS_DP) != 0)
+            continue;
+        mesh_group(mesh, rank, AXIS_DP, ranks);
+        for (int i = 0; i < dp_size; i++)
+            r->first[ranks[i]] = rank;
+    }
+    return r;
+}
+
+void replicas_destroy(struct replicas *r)
+{
+    if (!r)
+        return;
+    arena_release(&r->arena);
+    free(r);
+}
+
+/* ---- hashing ---- */
+
+static void hash_block(void *context, int64_t tile, int thread)
+{
+    struct replicas *r = context;
+
+    (void)thread;
+    r->block_hashes[tile] = XXH3_64bits(r->blocks[tile].data, r->blocks[tile].n_bytes);
+}
+
+static uint64_t hash_all(struct replicas *r)
+{
+    static const char hashing[PROGRESS_TEXT_BYTES] = "comparing replicas";
+
+    progress_publish(r->trainer->options.progress, hashing, 0);
+    pool_run(r->trainer->options.pool, r->n_blocks, hash_block, r);
+    for (int i = 0; i < r->n_cells; i++)
+        r->cell_hashes[i] = XXH3_64bits(&r->block_hashes[r->cells[i].first_block],
+                                        sizeof(uint64_t) * (size_t)r->cells[i].n_blocks);
+    return XXH3_64bits(r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
+}
+
+/* ---- talking ---- */
+
+struct exchange {
+    struct trainer *trainer;
+    void *send, *receive;
+    size_t n_bytes;
+    int root;
+};
+
+static int gather(void *argument, struct err *err)
+{
+    struct exchange *e = argument;
+
+    return comm_all_gather(e->trainer->world, e->send, e->receive, e->n_bytes, err);
+}
+
+static int broadcast(void *argument, struct err *err)
+{
+    struct exchange *e = argument;
+
+    return comm_broadcast(e->trainer->world, e->send, e->n_bytes, e->root, err);
+}
+
+/* The lowest rank whose replica differs from its group's first, -1 if all are equal. */
+static int find_difference(const struct replicas *r)
+{
+    for (int rank = 0; rank < r->trainer->world_size; rank++)
+        if (r->words[rank] != r->words[r->first[rank]])
+            return rank;
+    return -1;
+}
+
+/* ---- naming the culprit ---- */
+
+/* What everybody tells everybody once a difference is known. */
+struct testimony {
+    char host[HOST_BYTES];
+    uint64_t hashes[]; /* of the cells */
+};
+
+struct trial {
+    const struct replicas *replicas;
+    const unsigned char *testimonies;
+    size_t testimony_bytes;
+    const int *ranks; /* of the group */
+    int n_ranks;
+};
+
+static const struct testimony *testimony(const struct trial *t, int i)
+{
+    return (const void *)(t->testimonies + t->testimony_bytes * (size_t)t->ranks[i]);
+}
+
+static int cell_differs(const struct trial *t, int cell)
+{
+    for (int i = 1; i < t->n_ranks; i++)
+        if (testimony(t, i)->hashes[cell] != testimony(t, 0)->hashes[cell])
+            return 1;
+    return 0;
+}
+
+/* The hash that more than half of the group has for the cell; 0 if there is none. */
+static int majority(const struct trial *t, int cell, uint64_t *hash)
+{
+    for (int i = 0; i < t->n_ranks; i++) {
+        int n = 0;
+
+        *hash = testimony(t, i)->hashes[cell];
+        for (int k = 0; k < t->n_ranks; k++)
+            n += testimony(t, k)->hashes[cell] == *hash;
+        if (2 * n > t->n_ranks)
+            return 1;
+    }
+    return 0;
+}
+
+/* "rank 1 (node3), rank 7 (node4)": those whose hash is another, all if `hash` is NULL. */
+static int list_ranks(const struct trial *t, int cell, const uint64_t *hash, struct str *out)
+{
+    int n = 0;
+
+    for (int i = 0; i < t->n_ranks; i++) {
+        if (hash && testimony(t, i)->hashes[cell] == *hash)
+            continue;
+        if (n < NAMED_MAX)
+            str_printf(out, "%srank %d (%s)", n ? ", " : "", t->ranks[i], testimony(t, i)->host);
+        n++;
+    }
+    if (n > NAMED_MAX)
+        str_printf(out, " and %d more", n - NAMED_MAX);
+    return n;
+}
+
+static void judge(const struct trial *t, struct err *err)
+{
+    const struct replicas *r = t->replicas;
+    struct str ranks = { 0 };
+    int cell = -1, n_differing = 0;
+    uint64_t hash;
+
+    for (int i = 0; i < r->n_cells; i++)
+        if (cell_differs(t, i)) {
+            cell = cell < 0 ? i : cell;
+            n_differing++;
+        }
+    /* A hash of hashes that differs though they are equal: what hashed them erred. */
+    const char *name = cell < 0 ? "everything" : r->cells[cell].name;
+    cell = max_int(cell, 0);
+    int can_tell = majority(t, cell, &hash);
+    int n = list_ranks(t, cell, can_tell ? &hash : NULL, &ranks);
+    if (can_tell)
+        err_set(err, ERR_PEER,
+                "step %" PRId64 ": the copy of %s on %s differs from that of the %d other ranks "
+                "(%d tensor%s): memory or a processor there may be faulty (hint: the last "
+                "checkpoint is good; leave that host out if this comes again)",
+                trainer_step_number(r->trainer), name, str_text(&ranks), t->n_ranks - n,
+                n_differing, n_differing == 1 ? "" : "s");
+    else
+        err_set(err, ERR_PEER,
+                "step %" PRId64 ": the copies of %s on %s differ (%d tensor%s): memory or a "
+                "processor of one of them may be faulty, which cannot be told from %d copies "
+                "(hint: the last checkpoint is good; test these hosts' memory)",
+                trainer_step_number(r->trainer), name, str_text(&ranks), n_differing,
+                n_differing == 1 ? "" : "s", t->n_ranks);
+    str_release(&ranks);
+}
+
+/* The first rank of the group that `rank` is in finds the words, all get them. Always -1. */
+static int explain(struct replicas *r, int rank, int *differs, struct err *err)
+{
+    struct trainer *t = r->trainer;
+    struct exchange e = { .trainer = t, .root = r->first[rank] };
+    int64_t n_cells = r->n_cells;
+
+    if (trainer_agree(t, &n_cells, err) < 0)
+        return -1;
+    e.n_bytes = sizeof(struct testimony) + sizeof(uint64_t) * (size_t)n_cells;
+    struct testimony *own = calloc(1, e.n_bytes);
+    e.send = own;
+    e.receive = calloc((size_t)t->world_size, e.n_bytes);
+    int *ranks = calloc((size_t)t->world_size, sizeof *ranks);
+    CHECK(own && e.receive && ranks);
+    gethostname(own->host, sizeof own->host - 1);
+    memcpy(own->hashes, r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
+    int status = trainer_call(t, gather, &e, err);
+    if (!status && t->world_rank == e.root) {
+        const struct mesh *mesh = &trainer_program(t)->mesh;
+        struct trial trial = { r, e.receive, e.n_bytes, ranks, mesh->size[AXIS_DP] };
+
+        mesh_group(mesh, e.root, AXIS_DP, ranks);
+        judge(&trial, err);
+    }
+    free(own);
+    free(e.receive);
+    free(ranks);
+    if (status)
+        return -1;
+    struct err agreed = { 0 };
+    if (t->world_rank == e.root)
+        agreed = *err;
+    e.send = &agreed;
+    e.n_bytes = sizeof agreed;
+    if (trainer_call(t, broadcast, &e, err) < 0)
+        return -1;
+    *differs = 1;
+    *err = agreed;
+    return -1;
+}
+
+int replicas_compare(struct replicas *r, int *differs, struct err *err)
+{
+    *differs = 0;
+    if (!r)
+        return 0;
+    uint64_t own = hash_all(r);
+    struct exchange e = { r->trainer, &own, r->words, sizeof own, 0 };
+    if (trainer_call(r->trainer, gather, &e, err) < 0)
+        return -1;
+    int rank = find_difference(r);
+    if (rank < 0)
+        return 0;
+    return explain(r, rank, differs, err);
+}
+
+void replicas_flip(struct trainer *trainer)
+{
+    const struct program *program = trainer_program(trainer);
+    const struct parameter *p = program->parameters;
+
+    for (int i = 1; i < program->n_parameters; i++)
+        if (program->parameters[i].rows * program->parameters[i].cols > p->rows * p->cols)
+            p = &program->parameters[i];
+    int cell = p->master ? p->master : p->weight;
+    size_t n = program_value_bytes(program, cell) / sizeof(uint32_t);
+    uint32_t *words = run_data(trainer_run(trainer), cell, 0);
+
+    words[n / 2] ^= UINT32_C(1) << 12; /* of the mantissa: the loss will not tell */
+}

@@ -1,0 +1,30 @@
+/*
+ * replicas.h - do data-parallel ranks still hold the same bits?
+ *
+ * Ranks that differ only in their dp coordinate compute the same updates of what the program says
+ * is the same on all of them (weights, masters, moments; under zero 1 what is not sharded). A
+ * memory or a processor that errs once makes them differ for ever, and nothing else tells: the loss
+ * goes on falling. Here they compare 64-bit hashes. No bit of training changes.
+ */
+#ifndef TRAIN_REPLICAS_H
+#define TRAIN_REPLICAS_H
+
+#include "train/trainer.h"
+
+struct replicas;
+
+/* Of a trainer that outlives it. NULL where no rank has a replica: all else takes that too. */
+struct replicas *replicas_create(struct trainer *trainer);
+void replicas_destroy(struct replicas *replicas);
+
+/*
+ * Compare between steps. Collective over all ranks, 8 bytes each; allocates nothing while they are
+ * equal. Returns 0, or -1 on every rank: ERR_PEER that names the ranks in the minority, their hosts
+ * and the first cell that differs, or a rank that is gone. *differs is set to 1 in the first case.
+ */
+int replicas_compare(struct replicas *replicas, int *differs, struct err *err);
+
+/* For faults: flip a bit of a parameter as the optimizer keeps it, on this rank alone. */
+void replicas_flip(struct trainer *trainer);
+
+#endif
