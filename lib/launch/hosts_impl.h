@@ -1,0 +1,132 @@
+/*
+ * hosts_impl.h - what the head and the daemon say to each other until they trust each other
+ *
+ * The head writes an *invitation* to the daemon's stdin, through ssh: where to connect to, and a
+ * cookie of 256 random bits for this host alone. On the connection then (all sizes fixed):
+ *
+ *     head    magic[8]  nonce_head[32]
+ *     daemon  index[4]  nonce_daemon[32]  HMAC(cookie, "daemon", index, both nonces)
+ *     head    HMAC(cookie, "head", index, both nonces)
+ *
+ * A stranger learns a nonce and nothing else. What is said later is authentic only as far as the
+ * network is: nothing is encrypted.
+ */
+#ifndef LAUNCH_HOSTS_IMPL_H
+#define LAUNCH_HOSTS_IMPL_H
+
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdint.h>
+
+#include "launch/hosts.h"
+
+enum {
+    HOSTS_COOKIE_BYTES = 32,
+    HOSTS_NONCE_BYTES = 32,
+    HOSTS_PROOF_BYTES = 32,
+    HOSTS_MAGIC_BYTES = 8,
+    HOSTS_HELLO_BYTES = HOSTS_MAGIC_BYTES + HOSTS_NONCE_BYTES,
+    HOSTS_ANSWER_BYTES = 4 + HOSTS_NONCE_BYTES + HOSTS_PROOF_BYTES,
+    HOSTS_ADDRESSES_MAX = 32,
+    HOSTS_INVITATION_MAX = 8192,
+};
+
+#define HOSTS_MAGIC "lmtrain1"
+
+struct hosts_address {
+    char ip[INET6_ADDRSTRLEN];
+    int port;
+};
+
+struct hosts_invitation {
+    char build[96];      /* of the head; "" where it does not care */
+    int index;           /* of the host in its list */
+    double seconds;      /* to connect in */
+    double link_seconds; /* hosts_link_seconds of the head */
+    int n_addresses;
+    struct hosts_address addresses[HOSTS_ADDRESSES_MAX];
+    unsigned char cookie[HOSTS_COOKIE_BYTES];
+};
+
+/* What the daemon prints when it is another build; the head puts it into words. */
+#define HOSTS_OTHER_BUILD "lmtrain-build "
+
+/* How long a silent connection may be silent: $LMTRAIN_LINK_SECONDS, or 10. */
+double hosts_link_seconds(void);
+
+/* The text for stdin; holds the cookie: wipe it. Returns its length. */
+size_t hosts_invitation_write(const struct hosts_invitation *invitation,
+                              char text[HOSTS_INVITATION_MAX]);
+
+/* text is cut up and wiped. ERR_FAILED where it is none; ERR_CONFIG for another build or protocol.
+ */
+int hosts_invitation_read(struct hosts_invitation *invitation, char *text, const char *build,
+                          struct err *err);
+
+/* Whether a whole invitation has come. */
+int hosts_invitation_is_whole(const char *text, size_t n_bytes);
+
+enum hosts_role { HOSTS_HEAD, HOSTS_DAEMON };
+
+struct hosts_challenge {
+    uint32_t index;
+    unsigned char nonce_head[HOSTS_NONCE_BYTES], nonce_daemon[HOSTS_NONCE_BYTES];
+};
+
+void hosts_prove(unsigned char proof[HOSTS_PROOF_BYTES], const unsigned char *cookie,
+                 enum hosts_role role, const struct hosts_challenge *challenge);
+
+/* 1 if it is the proof, in a time that tells nothing. */
+int hosts_check_proof(const unsigned char *proof, const unsigned char *cookie, enum hosts_role role,
+                      const struct hosts_challenge *challenge);
+
+/* n_bytes of the kernel's random numbers; ends the process where there are none. */
+void hosts_random(void *bytes, size_t n_bytes);
+
+/* No delay, blocking, and a peer that is gone without a word is noticed after link_seconds. */
+int hosts_link_prepare(int fd, double link_seconds);
+
+/* ---- hosts_ssh.c ------------------------------------------------------------------------------
+ */
+
+/*
+ * Start `lmtrain daemon` on link->host. Fills ssh, stdin_fd and words_fd; the process is the
+ * caller's to reap.
+ */
+int hosts_ssh_start(struct host_link *link, double timeout_seconds, struct err *err);
+
+/* Why it ended, from its wait status and its last words: "host b: ...". build is ours. */
+void hosts_ssh_reason(const struct host_link *link, const siginfo_t *ended, const char *build,
+                      char reason[512]);
+
+/* ---- hosts_lobby.c ----------------------------------------------------------------------------
+ */
+
+/*
+ * The head's side of the connections: listening sockets, and visitors who have not yet proved
+ * anything. They are few, they have little time, and the oldest goes when there are too many.
+ */
+struct hosts_lobby;
+
+/* Listen on this machine's addresses, or $LMTRAIN_INTERFACE (a name or an address). */
+struct hosts_lobby *hosts_lobby_open(struct err *err);
+void hosts_lobby_close(struct hosts_lobby *lobby);
+
+/* Where it listens; returns how many addresses. */
+int hosts_lobby_addresses(const struct hosts_lobby *lobby, struct hosts_address *addresses);
+
+/*
+ * cookies[n_hosts] of HOSTS_COOKIE_BYTES; expected[i] says whether host i may still come. Wait up
+ * to milliseconds for something to happen and see to it. Returns the index of a host that proved
+ * itself, with its descriptor in *fd, or -1. Call it again at once as long as somebody came.
+ */
+struct hosts_guests {
+    int n_hosts;
+    const unsigned char *cookies;
+    const unsigned char *expected;
+};
+
+int hosts_lobby_wait(struct hosts_lobby *lobby, const struct hosts_guests *guests, int milliseconds,
+                     int *fd);
+
+#endif
