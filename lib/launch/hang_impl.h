@@ -1,8 +1,8 @@
 /*
  * hang_impl.h - ranks that make no progress
  *
- * Every rank's beat is looked at now and then. A rank that has begun (beat above 0) and whose beat
- * stands still for long is reported together with where all others are. That all processes are
+ * Every rank's beat is looked at now and then. A rank whose beat stands still for long is reported
+ * together with where all others are, also one that has not begun yet. That all processes are
  * stopped (scontrol suspend, Ctrl-Z) is no hang: their clocks start anew. Used by the head over all
  * nodes, and by the watcher of a node under srun and mpirun (watcher.h) over its own.
  */
@@ -41,15 +41,16 @@ void hang_watch_release(struct hang_watch *watch);
 void hang_watch_restart(struct hang_watch *watch, double now);
 
 /*
- * Look at the beats; returns for how long the slowest running rank has stood still. *culprit
- * becomes the index of that rank, one that waits for nobody if there is one, else the one that is
- * furthest behind; -1 if no rank has begun.
+ * Look at the beats; returns for how long the rank to blame has stood still. *culprit becomes its
+ * index: of those that wait for nobody who is still under way, the one that stands longest; if all
+ * wait, the one that is furthest behind; -1 if nobody stands for long enough to be looked at. Who
+ * waits for a rank that makes progress, however slowly, does not hang.
  */
 double hang_watch_look(struct hang_watch *watch, double now, int *culprit);
 
 /*
  * Lines for people: what each rank does and since when, those that don't wait for others first, and
- * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31 s;
+ * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31.0 s;
  * rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3".
  */
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text);

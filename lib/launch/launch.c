@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "launch/pmix_client_impl.h"
+#include "launch/progress.h"
 
 /* What a lone rank has put. */
 struct entry {
@@ -49,6 +50,7 @@ void launch_leave(void)
     if (joined_pmix)
         launch_client_leave();
     joined_pmix = 0;
+    progress_end(PROGRESS_LEFT);
     while (entries) {
         struct entry *entry = entries;
 
@@ -61,6 +63,7 @@ void launch_leave(void)
 void launch_abort(int status, const char *text)
 {
     fflush(NULL);
+    progress_end(PROGRESS_FAILED);
     if (joined_pmix) {
         alarm(5); /* a server that does not answer must not keep us */
         launch_client_abort(status, text);

@@ -66,35 +66,71 @@ static struct progress_slot *slot_in_page(const char *path, int local_rank)
     return page == MAP_FAILED ? NULL : &page[local_rank].slot;
 }
 
+/* One per process, as the rank is. */
+static struct progress_slot private_slot = { .op = -1 };
+static struct progress_slot *mine;
+
 struct progress_slot *progress_join(int local_rank)
 {
-    static struct progress_slot private_slot = { .op = -1 };
     const char *path = getenv(PROGRESS_VARIABLE);
-    struct progress_slot *slot = path && local_rank >= 0 ? slot_in_page(path, local_rank) : NULL;
 
-    return slot ? slot : &private_slot;
+    if (!mine && path && local_rank >= 0)
+        mine = slot_in_page(path, local_rank);
+    if (!mine)
+        return &private_slot;
+    atomic_store(&mine->pid, (int32_t)getpid());
+    return mine;
 }
 
-const char *progress_describe(const struct progress_slot *slot, char *buffer, size_t size)
+void progress_adopt(struct progress_slot *slot)
 {
-    char text[PROGRESS_TEXT_BYTES + 1];
-    int micro_batch = atomic_load(&slot->micro_batch);
-    int length;
+    mine = slot;
+}
 
-    if (!atomic_load(&slot->beat)) {
-        snprintf(buffer, size, "starting");
-        return buffer;
-    }
-    /* The rank writes on while we read: what is torn must still end and print. */
+void progress_end(enum progress_end end)
+{
+    if (!mine)
+        return;
+    atomic_store(&mine->end, (int32_t)end);
+    progress_beat(mine);
+}
+
+/* A copy of the text that ends and prints: the rank writes on while we read. */
+static const char *clean_text(const struct progress_slot *slot, char text[PROGRESS_TEXT_BYTES + 1])
+{
     memcpy(text, slot->text, PROGRESS_TEXT_BYTES);
     text[PROGRESS_TEXT_BYTES] = '\0';
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ')
             *c = ' ';
-    length =
-        snprintf(buffer, size, "%s %s, step %lld", atomic_load(&slot->waits) ? "waits in" : "in",
-                 text[0] ? text : "?", (long long)atomic_load(&slot->step));
-    if (atomic_load(&slot->op) >= 0 && micro_batch >= 0 && length > 0 && (size_t)length < size)
-        snprintf(buffer + length, size - (size_t)length, ", micro-batch %d", micro_batch);
+    return text[0] ? text : "?";
+}
+
+static void add_number(char *buffer, size_t size, const char *name, long long number)
+{
+    size_t used = strlen(buffer);
+
+    snprintf(buffer + used, size - used, ", %s %lld", name, number);
+}
+
+const char *progress_describe(const struct progress_slot *slot, char *buffer, size_t size)
+{
+    char text[PROGRESS_TEXT_BYTES + 1];
+    long long step = atomic_load(&slot->step), micro_batch = atomic_load(&slot->micro_batch);
+    int in_op = atomic_load(&slot->op) >= 0;
+
+    if (!atomic_load(&slot->beat)) {
+        snprintf(buffer, size, "starting");
+        return buffer;
+    }
+    snprintf(buffer, size, "%s%s",
+             atomic_load(&slot->waits) ? "waits in "
+             : in_op                   ? "in "
+                                       : "",
+             clean_text(slot, text));
+    if (step > 0)
+        add_number(buffer, size, "step", step);
+    if (in_op && micro_batch >= 0)
+        add_number(buffer, size, "micro-batch", micro_batch);
     return buffer;
 }

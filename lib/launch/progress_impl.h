@@ -25,9 +25,13 @@ int progress_page_create(union progress_place **page, const char *path, int n_sl
                          struct err *err);
 void progress_page_close(union progress_place *page, int n_slots);
 
+/* The slot that progress_join returns from now on, whatever the environment says. */
+void progress_adopt(struct progress_slot *slot);
+
 /*
- * What a slot says, as "in attention layers.9, step 7, micro-batch 3" or "waits in all_gather ...";
- * "starting" before its first beat. Returns buffer.
+ * What a slot says, as "in attention layers.9, step 7, micro-batch 3", "waits in all_gather ...",
+ * or outside of a step's ops "writing a checkpoint, step 7"; "starting" before its first beat.
+ * Returns buffer.
  */
 const char *progress_describe(const struct progress_slot *slot, char *buffer, size_t size);
 

@@ -56,32 +56,145 @@ static void test_clocks(void **state)
     int culprit;
 
     (void)state;
-    assert_true(hang_watch_look(&f.watch, 104, &culprit) == 0); /* nobody has begun */
-    assert_int_equal(culprit, -1);
+    /* Nobody has begun: that may be a hang too. */
+    assert_true(hang_watch_look(&f.watch, 104, &culprit) == 4);
+    assert_int_equal(culprit, 0);
     beat(0, "barrier", 1);
     beat(1, "attention layers.1", 0);
     beat(2, "barrier", 1);
     assert_true(hang_watch_look(&f.watch, 105, &culprit) == 0);
+    assert_int_equal(culprit, -1);
     beat(1, "attention layers.2", 0);
     hang_watch_look(&f.watch, 107, &culprit);
     /* Rank 0 and 2 stand longer, but they wait: rank 1 is to blame. */
-    assert_true(hang_watch_look(&f.watch, 111, &culprit) == 6);
+    assert_true(hang_watch_look(&f.watch, 111, &culprit) == 4);
     assert_int_equal(culprit, 1);
     hang_watch_report(&f.watch, 111, &text);
-    assert_non_null(
-        strstr(text.data, "): in attention layers.2, step 0, micro-batch 0 since 4.0 s\n"));
-    assert_non_null(strstr(text.data, "): waits in barrier, step 0, micro-batch 0 since 6.0 s\n"));
-    assert_true(strstr(text.data, "rank 1 (") < strstr(text.data, "rank 0 ("));
+    assert_string_equal(
+        text.data,
+        "  rank 1 on n1 (pid 1001): in attention layers.2, micro-batch 0 since 4.0 s\n"
+        "  rank 0 on n1 (pid 1000): waits in barrier, micro-batch 0 since 6.0 s; rank 1 on n1 has "
+        "not reached it: it is in attention layers.2, micro-batch 0\n"
+        "    1 more rank waits there: 2\n");
     str_release(&text);
 
-    beat(0, "barrier", 1);
-    beat(2, "barrier", 1);
-    assert_true(hang_watch_look(&f.watch, 112, &culprit) == 5);
+    /* Who waits for one that is at work does not hang. */
     beat(1, "x", 0);
-    assert_true(hang_watch_look(&f.watch, 112.5, &culprit) == 0.5);
+    assert_true(hang_watch_look(&f.watch, 112, &culprit) == 0);
+    assert_int_equal(culprit, 1);
 }
 
-/* One that waits for long is blamed if all wait: the longest. */
+/* A rank at a position that all count alike; waiting for those of a group to come to `awaits`. */
+static void stand(int rank, uint64_t position, const char *text, uint64_t awaits, int first,
+                  int stride, int size)
+{
+    struct progress_slot *slot = &f.page[rank].slot;
+    struct progress_meeting meeting = { awaits, first, stride, size };
+
+    atomic_store(&slot->step, 7);
+    atomic_store(&slot->micro_batch, 3);
+    atomic_store(&slot->op, 5);
+    atomic_store(&slot->position, position);
+    if (awaits)
+        progress_wait(slot, text, &meeting);
+    else
+        progress_publish(slot, text, 0);
+}
+
+/* The report that design.md promises: who is behind is found through the group and positions. */
+static void test_who_is_behind(void **state)
+{
+    struct str text = { 0 };
+    int culprit;
+
+    (void)state;
+    for (int rank = 0; rank < N; rank++)
+        f.ranks[rank].world_rank = rank ? 11 + rank : 3;   /* 3, 12, 13 */
+    stand(0, 100, "all_gather tp layers.2", 100, 3, 4, 2); /* 3 and 7 */
+    stand(1, 120, "attention layers.9", 0, 0, 0, 0);
+    stand(2, 140, "reduce_scatter dp bucket.3", 135, 12, 1, 2); /* 12 and 13 */
+    for (int t = 101; t <= 132; t++) {
+        stand(0, 100, "all_gather tp layers.2", 100, 3, 4, 2);
+        hang_watch_look(&f.watch, t, &culprit);
+    }
+    assert_int_equal(culprit, 1);
+    assert_true(hang_watch_look(&f.watch, 132, &culprit) == 31);
+    hang_watch_report(&f.watch, 132, &text);
+    assert_non_null(strstr(text.data, "rank 13 on n1 (pid 1002): waits in reduce_scatter dp "
+                                      "bucket.3, step 7, micro-batch 3 since 31.0 s; rank 12 on n1 "
+                                      "has not reached it: it is in attention layers.9, step 7, "
+                                      "micro-batch 3\n"));
+    str_clear(&text);
+    stand(1, 150, "rmsnorm layers.10", 0, 0, 0, 0);
+    hang_watch_report(&f.watch, 133, &text);
+    assert_non_null(strstr(text.data, "all others have reached it"));
+    str_release(&text);
+}
+
+/* All wait, one for the other: who is furthest behind is to blame, not who waits longest. */
+static void test_chain(void **state)
+{
+    struct str text = { 0 };
+    int culprit;
+
+    (void)state;
+    stand(0, 60, "all_reduce dp", 60, 0, 1, 3);
+    hang_watch_look(&f.watch, 101, &culprit);
+    stand(2, 50, "send dp", 40, 0, 1, 3);
+    stand(1, 55, "receive dp", 52, 0, 1, 3);
+    hang_watch_look(&f.watch, 102, &culprit);
+    assert_true(hang_watch_look(&f.watch, 105, &culprit) == 3);
+    assert_int_equal(culprit, 2);
+    hang_watch_report(&f.watch, 105, &text);
+    assert_non_null(strstr(text.data, "4.0 s; ranks 1-2 have not reached it; rank 2 on n1 waits in "
+                                      "send dp, step 7, micro-batch 3\n"));
+    str_release(&text);
+    /* The last one left in good order: the next is to blame. */
+    atomic_store(&f.page[2].slot.end, PROGRESS_LEFT);
+    assert_true(hang_watch_look(&f.watch, 106, &culprit) == 4);
+    assert_int_equal(culprit, 1);
+    hang_watch_report(&f.watch, 106, &text);
+    assert_non_null(strstr(text.data, "  1 rank has left\n"));
+    str_release(&text);
+}
+
+/* Many that wait alike are one line and their numbers. */
+static void test_many(void **state)
+{
+    enum { N_MANY = 40 };
+    static union progress_place page[N_MANY];
+    static struct hang_rank ranks[N_MANY];
+    struct hang_watch watch;
+    struct str text = { 0 };
+    int culprit;
+
+    (void)state;
+    for (int rank = 0; rank < N_MANY; rank++) {
+        ranks[rank] = (struct hang_rank){ rank, NULL, 100 + rank, 1, 0, &page[rank].slot };
+        struct progress_meeting all = { 9, 0, 0, 0 };
+
+        atomic_store(&page[rank].slot.op, -1);
+        if (rank == 17 || rank == 30)
+            progress_phase(&page[rank].slot, "compiling");
+        else
+            progress_wait(&page[rank].slot, "agreement", &all);
+        atomic_store(&page[rank].slot.position, rank == 17 || rank == 30 ? 8 : 9);
+    }
+    hang_watch_init(&watch, N_MANY, ranks, 100);
+    hang_watch_look(&watch, 100, &culprit);
+    hang_watch_look(&watch, 104, &culprit);
+    assert_int_equal(culprit, 17);
+    hang_watch_report(&watch, 104, &text);
+    assert_string_equal(text.data, "  rank 17 (pid 117): compiling since 4.0 s\n"
+                                   "  rank 30 (pid 130): compiling since 4.0 s\n"
+                                   "  rank 0 (pid 100): waits in agreement since 4.0 s; ranks 17, "
+                                   "30 have not reached it; rank 17 is compiling\n"
+                                   "    37 more ranks wait there: 1-16, 18-29, 31-39\n");
+    str_release(&text);
+    hang_watch_release(&watch);
+}
+
+/* If all wait and nobody says for whom, the longest is blamed. */
 static void test_all_wait(void **state)
 {
     int culprit;
@@ -106,7 +219,8 @@ static void test_gap(void **state)
     int culprit;
 
     (void)state;
-    beat(0, "x", 0);
+    for (int rank = 0; rank < N; rank++)
+        beat(rank, "x", rank > 0);
     hang_watch_look(&f.watch, 101, &culprit);
     assert_true(hang_watch_look(&f.watch, 5000, &culprit) == 0);
     assert_true(hang_watch_look(&f.watch, 5001, &culprit) == 1);
@@ -127,17 +241,31 @@ static void test_stopped(void **state)
     assert_int_equal(culprit, 0);
     hang_watch_report(&f.watch, 104, &text);
     assert_non_null(strstr(text.data, "since 3.0 s, stopped by a signal\n"));
+    str_clear(&text);
+    /* Also if it waits itself, where the others wait. */
+    for (int rank = 0; rank < N; rank++)
+        stand(rank, 9, "barrier", 9, 0, 0, 0);
+    hang_watch_look(&f.watch, 104.5, &culprit);
+    hang_watch_look(&f.watch, 107.5, &culprit);
+    assert_int_equal(culprit, 0);
+    hang_watch_report(&f.watch, 107.5, &text);
+    assert_non_null(strstr(text.data, "; rank 0 on n1 is stopped by a signal\n"));
     str_release(&text);
     f.ranks[1].stopped = 1;
     f.ranks[2].stopped = 1;
-    assert_true(hang_watch_look(&f.watch, 105, &culprit) == 0);
-    assert_true(hang_watch_look(&f.watch, 106, &culprit) == 1);
+    assert_true(hang_watch_look(&f.watch, 109, &culprit) == 0);
+    assert_true(hang_watch_look(&f.watch, 110, &culprit) == 0);
+    f.ranks[1].stopped = 0;
+    assert_true(hang_watch_look(&f.watch, 112, &culprit) == 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_clocks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_who_is_behind, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_chain, setup, teardown),
+        cmocka_unit_test(test_many),
         cmocka_unit_test_setup_teardown(test_all_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(test_gap, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stopped, setup, teardown),

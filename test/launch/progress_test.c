@@ -52,19 +52,24 @@ static void test_two_processes(void **state)
     pid_t child = fork();
     if (!child) {
         struct progress_slot *slot = progress_join(2);
+        struct progress_meeting meeting = { 7, 1, 2, 4 };
 
-        snprintf(slot->text, sizeof slot->text, "all_gather %%10");
         atomic_store(&slot->step, 12);
         atomic_store(&slot->micro_batch, 1);
         atomic_store(&slot->op, 5);
-        atomic_store(&slot->waits, 1);
-        atomic_fetch_add(&slot->beat, 1);
-        _exit(0);
+        progress_wait(slot, "all_gather %10", &meeting);
+        _exit(progress_join(0) == slot ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     assert_string_equal(progress_describe(&page[2].slot, words, sizeof words),
                         "waits in all_gather %10, step 12, micro-batch 1");
+    assert_int_equal(page[2].slot.pid, child);
+    assert_int_equal(page[2].slot.awaits, 7);
+    assert_int_equal(page[2].slot.group_first, 1);
+    assert_int_equal(page[2].slot.group_stride, 2);
+    assert_int_equal(page[2].slot.group_size, 4);
+    assert_int_equal(page[2].slot.end, PROGRESS_RUNS);
     assert_int_equal(atomic_load(&page[1].slot.beat), 0);
     progress_page_close(page, 3);
     progress_page_close(NULL, 3);
@@ -78,7 +83,7 @@ static void test_words(void **state)
 
     (void)state;
     snprintf(place.slot.text, sizeof place.slot.text, "evaluate");
-    assert_string_equal(progress_describe(&place.slot, words, sizeof words), "in evaluate, step 4");
+    assert_string_equal(progress_describe(&place.slot, words, sizeof words), "evaluate, step 4");
     place.slot.op = 3;
     place.slot.micro_batch = -1;
     assert_string_equal(progress_describe(&place.slot, words, sizeof words), "in evaluate, step 4");
@@ -89,6 +94,40 @@ static void test_words(void **state)
     assert_int_equal(strlen(words), strlen("in , step 4") + PROGRESS_TEXT_BYTES);
     progress_describe(&place.slot, tiny, sizeof tiny);
     assert_int_equal(strlen(tiny), sizeof tiny - 1);
+}
+
+/* Each kind of publication, and that nobody need ask. */
+static void test_publishing(void **state)
+{
+    struct progress_slot slot = { .op = 3, .step = 2 };
+    char words[300], longest[200];
+
+    (void)state;
+    memset(longest, 'y', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    progress_publish(&slot, longest, 0);
+    assert_int_equal(strlen(slot.text), PROGRESS_TEXT_BYTES - 1);
+    progress_publish(&slot, "adamw", 0);
+    assert_string_equal(progress_describe(&slot, words, sizeof words),
+                        "in adamw, step 2, micro-batch 0");
+    progress_phase(&slot, "writing a checkpoint");
+    assert_string_equal(progress_describe(&slot, words, sizeof words),
+                        "writing a checkpoint, step 2");
+    assert_int_equal(progress_advance(&slot), 1);
+    progress_meet(&slot, "agreement");
+    assert_int_equal(slot.position, 2);
+    assert_int_equal(slot.awaits, 2);
+    assert_int_equal(slot.group_size, 0);
+    assert_string_equal(progress_describe(&slot, words, sizeof words),
+                        "waits in agreement, step 2");
+    progress_beat(&slot);
+    assert_int_equal(slot.beat, 5);
+
+    progress_publish(NULL, "x", 0);
+    progress_phase(NULL, "x");
+    progress_meet(NULL, "x");
+    progress_beat(NULL);
+    assert_int_equal(progress_advance(NULL), 0);
 }
 
 /* No page, a page that is too short, a path that is nothing: a private slot, the same each time. */
@@ -107,7 +146,15 @@ static void test_private_slot(void **state)
     setenv(PROGRESS_VARIABLE, path, 1);
     assert_ptr_equal(progress_join(2), private_slot);
     assert_ptr_equal(progress_join(-1), private_slot);
-    assert_ptr_not_equal(progress_join(1), private_slot);
+    struct progress_slot *slot = progress_join(1);
+    assert_ptr_not_equal(slot, private_slot);
+    progress_end(PROGRESS_LEFT);
+    assert_int_equal(page[1].slot.end, PROGRESS_LEFT);
+    assert_ptr_equal(progress_join(0), slot); /* a rank has one */
+    progress_adopt(NULL);
+    unsetenv(PROGRESS_VARIABLE);
+    progress_end(PROGRESS_LEFT);
+    assert_ptr_equal(progress_join(1), private_slot);
     progress_page_close(page, 2);
 }
 
@@ -130,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_two_processes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_words, setup, teardown),
+        cmocka_unit_test(test_publishing),
         cmocka_unit_test_setup_teardown(test_private_slot, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cannot_create, setup, teardown),
     };
