@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "cmd.h"
 #include "config/job.h"
@@ -78,6 +79,16 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
     return train(q, job, &rank);
 }
 
+/* Before anybody makes a file in the run's folder: the head its logs, a rank all else. */
+static void share_output(const struct job *job)
+{
+    static const enum file_sharing sharings[] = { [OUTPUT_PRIVATE] = FILE_PRIVATE,
+                                                  [OUTPUT_GROUP] = FILE_GROUP,
+                                                  [OUTPUT_ALL] = FILE_ALL };
+
+    file_share(sharings[job->output_mode]);
+}
+
 static int run(const struct request *q, const char *path, struct arena *arena)
 {
     struct ranks ranks;
@@ -90,6 +101,7 @@ static int run(const struct request *q, const char *path, struct arena *arena)
         job.ranks = q->ranks;
     if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
+    share_output(&job);
     if (ranks.where == WHERE_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
     if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,48 +17,126 @@
 
 #define PATH_BYTES 4096
 
-int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
-              size_t *n_bytes, struct err *err)
+#define PIPE_WAIT_MS 10000
+
+/* ---- who may read ---- */
+
+static _Atomic(enum file_sharing) sharing_now = FILE_PRIVATE;
+
+void file_share(enum file_sharing sharing)
+{
+    atomic_store(&sharing_now, sharing);
+}
+
+static mode_t file_mode(void)
+{
+    static const mode_t modes[] = { [FILE_PRIVATE] = 0600, [FILE_GROUP] = 0640, [FILE_ALL] = 0644 };
+
+    return modes[atomic_load(&sharing_now)];
+}
+
+static mode_t folder_mode(void)
+{
+    static const mode_t modes[] = { [FILE_PRIVATE] = 0700, [FILE_GROUP] = 0750, [FILE_ALL] = 0755 };
+
+    return modes[atomic_load(&sharing_now)];
+}
+
+/* Add what the umask took, or what was not asked for when it was made. Only to what is ours. */
+static void add_mode(int fd, mode_t mode)
 {
     struct stat stat_buffer;
-    char *buffer = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fstat(fd, &stat_buffer) == 0 && stat_buffer.st_uid == geteuid() &&
+        (stat_buffer.st_mode & mode) != mode)
+        (void)fchmod(fd, (stat_buffer.st_mode & 07777) | mode);
+}
+
+void file_share_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0)
-        return err_set_errno(err, code, "%s", path);
-    if (fstat(fd, &stat_buffer) < 0) {
-        err_set_errno(err, code, "%s", path);
-        goto fail;
-    }
-    if (S_ISDIR(stat_buffer.st_mode)) {
-        err_set(err, code, "%s is a folder, not a file", path);
-        goto fail;
-    }
-    if ((uint64_t)stat_buffer.st_size > limit_bytes) {
-        err_set(err, code, "%s has %lld bytes, at most %zu are read", path,
-                (long long)stat_buffer.st_size, limit_bytes);
-        goto fail;
-    }
-    /* Pipes and /proc report no size: grow as we read. */
-    size_t capacity = (size_t)stat_buffer.st_size + 4096, used = 0;
-    buffer = malloc(capacity + 1);
-    while (buffer) {
-        ssize_t n = read(fd, buffer + used, capacity - used);
+        return;
+    add_mode(fd, folder_mode());
+    close(fd);
+}
 
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            err_set_errno(err, code, "%s", path);
-            goto fail;
-        }
-        if (n == 0)
-            break;
-        used += (size_t)n;
-        if (used > limit_bytes) {
-            err_set(err, code, "%s is longer than %zu bytes", path, limit_bytes);
-            goto fail;
-        }
-        if (used == capacity) {
+/* ---- reading ---- */
+
+/* What is being read, and how to complain about it. */
+struct source {
+    const char *path;
+    enum err_code code;
+    struct err *err;
+    int fd;
+    size_t n_bytes; /* as its file says: 0 for pipes and /proc */
+};
+
+/* For something to read, or the end; a pipe that nobody writes to would wait forever. */
+static int wait_for_pipe(const struct source *source)
+{
+    struct pollfd readable = { .fd = source->fd, .events = POLLIN };
+    int n;
+
+    do
+        n = poll(&readable, 1, PIPE_WAIT_MS);
+    while (n < 0 && errno == EINTR);
+    if (n == 0)
+        return err_set(source->err, source->code, "%s is a pipe and nothing came from it for %d s",
+                       source->path, PIPE_WAIT_MS / 1000);
+    return n < 0 ? err_set_errno(source->err, source->code, "%s", source->path) : 0;
+}
+
+/* Open without waiting for a pipe's other end. */
+static int source_open(struct source *source)
+{
+    struct stat stat_buffer;
+
+    source->fd = open(source->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (source->fd < 0)
+        return err_set_errno(source->err, source->code, "%s", source->path);
+    if (fstat(source->fd, &stat_buffer) < 0)
+        err_set_errno(source->err, source->code, "%s", source->path);
+    else if (S_ISDIR(stat_buffer.st_mode))
+        err_set(source->err, source->code, "%s is a folder, not a file", source->path);
+    else if (!S_ISFIFO(stat_buffer.st_mode) || wait_for_pipe(source) == 0) {
+        source->n_bytes = (size_t)stat_buffer.st_size;
+        return 0;
+    }
+    close(source->fd);
+    return -1;
+}
+
+/* read(), waiting where there is nothing yet; -1 with the error set. */
+static ssize_t source_read(const struct source *source, char *out, size_t n_bytes)
+{
+    for (;;) {
+        ssize_t n = read(source->fd, out, n_bytes);
+
+        if (n >= 0)
+            return n;
+        if (errno == EAGAIN && wait_for_pipe(source) < 0)
+            return -1;
+        if (errno != EINTR && errno != EAGAIN)
+            return err_set_errno(source->err, source->code, "%s", source->path);
+    }
+}
+
+/* Pipes and /proc report no size: grow as we read. */
+static int source_read_all(const struct source *source, size_t limit_bytes, char **data,
+                           size_t *n_bytes)
+{
+    size_t capacity = source->n_bytes + 4096, used = 0;
+    char *buffer = malloc(capacity + 1);
+    ssize_t n = 1;
+
+    while (buffer && n > 0) {
+        n = source_read(source, buffer + used, capacity - used);
+        if (n > 0 && (used += (size_t)n) > limit_bytes)
+            n = err_set(source->err, source->code, "%s is longer than %zu bytes", source->path,
+                        limit_bytes);
+        if (n > 0 && used == capacity) {
             capacity *= 2;
             char *grown = realloc(buffer, capacity + 1);
             if (!grown)
@@ -64,19 +144,73 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
             buffer = grown;
         }
     }
-    if (!buffer) {
-        err_set(err, ERR_DEVICE, "%s: out of host memory", path);
-        goto fail;
+    if (!buffer)
+        return err_set(source->err, ERR_DEVICE, "%s: out of host memory", source->path);
+    if (n < 0) {
+        free(buffer);
+        return -1;
     }
-    close(fd);
     buffer[used] = '\0';
     *data = buffer;
     *n_bytes = used;
     return 0;
-fail:
-    free(buffer);
-    close(fd);
-    return -1;
+}
+
+int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
+              size_t *n_bytes, struct err *err)
+{
+    struct source source = { .path = path, .code = code, .err = err };
+    int status;
+
+    if (source_open(&source) < 0)
+        return -1;
+    if (source.n_bytes > limit_bytes)
+        status = err_set(err, code, "%s has %zu bytes, at most %zu are read", path, source.n_bytes,
+                         limit_bytes);
+    else
+        status = source_read_all(&source, limit_bytes, data, n_bytes);
+    close(source.fd);
+    return status;
+}
+
+/* ---- writing ---- */
+
+/* Why path could not be opened for writing: a link and a pipe explain more than their errno. */
+static void explain_open(const char *path, int why, struct err *err)
+{
+    struct stat stat_buffer;
+    int is_there = lstat(path, &stat_buffer) == 0;
+
+    errno = why;
+    if (is_there && S_ISLNK(stat_buffer.st_mode))
+        err_set(err, ERR_FAILED,
+                "%s is a symbolic link, which is not written through (hint: remove it)", path);
+    else if (is_there && !S_ISREG(stat_buffer.st_mode))
+        err_set(err, ERR_FAILED, "%s exists and is no file (hint: remove it)", path);
+    else
+        err_set_errno(err, ERR_FAILED, "%s", path);
+}
+
+int file_open_write(const char *path, int flags, struct err *err)
+{
+    struct stat stat_buffer;
+    int fd =
+        open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, file_mode());
+    int why = errno;
+
+    if (fd >= 0 && (fstat(fd, &stat_buffer) < 0 || !S_ISREG(stat_buffer.st_mode))) {
+        close(fd);
+        fd = -1;
+        why = EINVAL;
+    }
+    if (fd < 0) {
+        explain_open(path, why, err);
+        errno = why;
+        return -1;
+    }
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    add_mode(fd, file_mode());
+    return fd;
 }
 
 static int write_all(int fd, const void *data, size_t n_bytes)
@@ -116,9 +250,9 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     if (snprintf(beside, sizeof beside, "%s.part-%ld", path, (long)getpid()) >= (int)sizeof beside)
         return err_set(err, ERR_FAILED, "%s: path too long", path);
     unlink(beside);
-    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);
     if (fd < 0)
-        return err_set_errno(err, ERR_FAILED, "%s", beside);
+        return -1;
     int failed = write_all(fd, data, n_bytes) < 0 || fsync(fd) < 0;
     if (failed)
         err_set_errno(err, ERR_FAILED, "%s", beside);
@@ -139,19 +273,33 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     return file_sync_folder(folder, err);
 }
 
+/* ---- folders ---- */
+
+/* One that is there already is fine, whatever it is. */
+static int make_one(const char *path, struct err *err)
+{
+    if (mkdir(path, folder_mode()) == 0)
+        file_share_folder(path);
+    else if (errno != EEXIST)
+        return err_set_errno(err, ERR_FAILED, "cannot make folder %s", path);
+    return 0;
+}
+
 int file_make_folders(const char *path, struct err *err)
 {
     char partial[PATH_BYTES];
 
+    if (!*path)
+        return err_set(err, ERR_FAILED, "a folder's name is empty");
     if (snprintf(partial, sizeof partial, "%s", path) >= (int)sizeof partial)
-        return err_set(err, ERR_FAILED, "%s: path too long", path);
+        return err_set(err, ERR_FAILED, "%.64s...: path too long", path);
     for (char *p = partial + 1;; p++) {
         if (*p != '/' && *p != '\0')
             continue;
         int last = *p == '\0';
         *p = '\0';
-        if (mkdir(partial, 0700) < 0 && errno != EEXIST)
-            return err_set_errno(err, ERR_FAILED, "cannot make folder %s", partial);
+        if (make_one(partial, err) < 0)
+            return -1;
         if (last)
             break;
         *p = '/';
@@ -159,6 +307,19 @@ int file_make_folders(const char *path, struct err *err)
     if (!file_is_folder(path))
         return err_set(err, ERR_FAILED, "%s exists and is no folder", path);
     return 0;
+}
+
+int file_make_folder(const char *path, struct err *err)
+{
+    struct stat stat_buffer;
+    int is_there = lstat(path, &stat_buffer) == 0;
+
+    if (is_there && S_ISLNK(stat_buffer.st_mode))
+        return err_set(err, ERR_FAILED,
+                       "%s is a symbolic link, which is not written through (hint: remove it; the "
+                       "whole output folder may be a link)",
+                       path);
+    return file_make_folders(path, err);
 }
 
 static int remove_entry(const char *path, const struct stat *stat_buffer, int type,
@@ -199,7 +360,7 @@ int64_t file_size(const char *path)
 int file_map_open(struct file_map *map, const char *path, struct err *err)
 {
     struct stat stat_buffer;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
     if (fd < 0)
         return err_set_errno(err, ERR_DATA, "%s", path);

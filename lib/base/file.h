@@ -1,8 +1,8 @@
 /*
  * file.h - files and folders, whole or not at all
  *
- * Files are made 0600 and folders 0700 (design.md §9) and are never written through a symbolic
- * link.
+ * Files are made 0600 and folders 0700 (design.md §9), or as file_share says, whatever the umask;
+ * and nothing is written through a symbolic link, into a pipe or a device.
  */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
@@ -14,17 +14,46 @@
 
 /*
  * Read all of path, at most limit_bytes, into *data (heap, yours to free, with a 0 byte behind the
- * end) and *n_bytes. Returns 0, or -1 and `code` with the path in the text.
+ * end) and *n_bytes. Returns 0, or -1 and `code` with the path in the text. A pipe is read to its
+ * end, unless nothing comes from it for ten seconds.
  */
 int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
               size_t *n_bytes, struct err *err);
 
-/* Write path whole: to a file beside it, fsync, rename, fsync of the folder. ERR_FAILED on failure.
+/*
+ * Who may read what this process makes from now on (a job's output_mode): nobody else, the group,
+ * or all. Nobody else ever writes. What exists stays as it is. Of the whole process, as its umask
+ * is: called once, before there are threads.
+ */
+enum file_sharing { FILE_PRIVATE, FILE_GROUP, FILE_ALL };
+
+void file_share(enum file_sharing sharing);
+
+/*
+ * Open a file for writing and make it if it is not there. flags are of open(2): O_WRONLY or O_RDWR,
+ * with O_APPEND, O_EXCL, O_TRUNC. Returns the descriptor (close-on-exec), or -1 and ERR_FAILED with
+ * errno as it was: a link, a folder, a pipe or a device of that name is refused by name and is not
+ * touched.
+ */
+int file_open_write(const char *path, int flags, struct err *err);
+
+/*
+ * Write path whole: to a file beside it, fsync, rename, fsync of the folder. A link of that name is
+ * replaced and not followed. ERR_FAILED on failure.
  */
 int file_write(const char *path, const void *data, size_t n_bytes, struct err *err);
 
-/* Make the folder and its parents; one that exists is fine. */
+/* Make the folder and its parents; one that exists is fine, and so are links on the way to it. */
 int file_make_folders(const char *path, struct err *err);
+
+/* The same, but that folder itself must be no link: for what lies in a run's folder. */
+int file_make_folder(const char *path, struct err *err);
+
+/*
+ * Give a folder that is ours the rights that file_share asks for and it lacks: one that exists
+ * keeps what it has. Whose it is not is left alone.
+ */
+void file_share_folder(const char *path);
 
 /* fsync of a folder, so that renames in it last. */
 int file_sync_folder(const char *path, struct err *err);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "ckpt/json_reader.h"
 #include "ckpt/safetensors.h"
@@ -174,9 +175,7 @@ int safetensors_create(struct safetensors_writer **writer, const char *path,
         safetensors_abandon(made);
         return -1;
     }
-    made->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (made->fd < 0)
-        err_set_errno(err, ERR_FAILED, "%s", path);
+    made->fd = file_open_write(path, O_WRONLY | O_EXCL, err);
     if (made->fd < 0 || put_header(made, tensors, n_tensors, meta, n_meta, err) < 0) {
         safetensors_abandon(made);
         return -1;

@@ -204,7 +204,7 @@ int store_save_start(struct store_save **save, const char *folder, int world_ran
     }
     if (made->n_slices)
         qsort(made->slices, (size_t)made->n_slices, sizeof *made->slices, compare_slices);
-    if (file_make_folders(made->partial, err) < 0)
+    if (file_make_folder(made->partial, err) < 0)
         goto fail;
     atomic_store(&made->busy, 1);
     /* Signals are for the main thread; blocked, SIGXFSZ becomes an error of write. */

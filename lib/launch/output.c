@@ -38,7 +38,7 @@ int output_create(struct output **output, int n_ranks, const char *log_folder, s
 {
     struct output *made;
 
-    if (log_folder && file_make_folders(log_folder, err))
+    if (log_folder && file_make_folder(log_folder, err))
         return -1;
     made = calloc(1, sizeof *made + sizeof made->ranks[0] * (size_t)n_ranks);
     CHECK(made);
@@ -82,11 +82,8 @@ static int open_log(struct output *output, int rank, struct err *err)
 
     if (length < 0 || (size_t)length >= sizeof path)
         return err_set(err, ERR_FAILED, "the path of the log folder is too long");
-    output->ranks[rank].log_fd =
-        open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (output->ranks[rank].log_fd < 0)
-        return err_set_errno(err, ERR_FAILED, "cannot open %s", path);
-    return 0;
+    output->ranks[rank].log_fd = file_open_write(path, O_WRONLY | O_APPEND, err);
+    return output->ranks[rank].log_fd < 0 ? -1 : 0;
 }
 
 int output_prepare(struct output *output, int rank, int fds[2], struct err *err)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/str.h"
 
 struct events {
@@ -183,12 +184,10 @@ int events_open(struct events **events, const char *folder, int64_t first_step, 
     for (int number = 0; number < 1000; number++) {
         made->path = arena_printf(&made->arena, "%s/events.out.tfevents.%lld.%s.%ld.%d", folder,
                                   (long long)time(NULL), host, (long)getpid(), number);
-        made->fd = open(made->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        made->fd = file_open_write(made->path, O_WRONLY | O_EXCL, err);
         if (made->fd >= 0 || errno != EEXIST)
             break;
     }
-    if (made->fd < 0)
-        err_set_errno(err, ERR_FAILED, "%s", made->path);
     if (made->fd < 0 || write_opening(made, first_step, err) < 0) {
         events_close(made);
         return -1;

@@ -146,8 +146,6 @@ static int drop_later(const char *path, int64_t first_step, struct err *err)
     struct str kept = { 0 };
     size_t n_bytes;
 
-    if (!file_exists(path))
-        return 0;
     if (file_map_open(&map, path, err) < 0)
         return -1;
     n_bytes = map.n_bytes;
@@ -174,12 +172,16 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
         return err_set(err, ERR_DEVICE, "%s: out of host memory", folder);
     made->fd = -1;
     made->path = arena_printf(&made->arena, "%s/metrics.jsonl", folder);
-    if (file_make_folders(folder, err) < 0 || drop_later(made->path, first_step, err) < 0)
+    if (file_make_folders(folder, err) < 0)
         goto fail;
-    made->fd = open(made->path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (made->fd < 0) {
-        err_set_errno(err, ERR_FAILED, "%s", made->path);
-        goto fail;
+    /* Opened before it is looked at, so that a link of that name is refused; and again, as the file
+     * may have been exchanged. */
+    for (int i = 0; i < 2; i++) {
+        if (made->fd >= 0)
+            close(made->fd);
+        made->fd = file_open_write(made->path, O_WRONLY | O_APPEND, err);
+        if (made->fd < 0 || (i == 0 && drop_later(made->path, first_step, err) < 0))
+            goto fail;
     }
     if (events_open(&made->events, folder, first_step, err) < 0)
         goto fail;

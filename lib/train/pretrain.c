@@ -2,13 +2,11 @@
  * pretrain.c - the cadence of a run: log, evaluate, save, stop
  */
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,6 +19,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
+#include "train/run_lock.h"
 #include "train/signals.h"
 
 /* ---- the run folder ---- */
@@ -51,20 +50,17 @@ static int check_tokenizer(const struct job *job, struct err *err)
         job->model.vocab_size, job->data.tokenizer, n_tokens);
 }
 
-/* Two jobs in one folder would overwrite each other: a lock that goes with its process. */
-static int lock_folder(struct pretrain *p, struct err *err)
+/* The run's folder is this job's, until it ends. That nothing can be saved there is better known
+ * now. */
+static int take_folder(struct pretrain *p, struct err *err)
 {
     char path[PATH_BYTES];
 
-    if (file_make_folders(p->job->output, err) < 0 || pretrain_path(p, path, "lock", err) < 0)
-        return err_add(err, "output");
-    p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (p->lock < 0)
-        return err_set_errno(err, ERR_FAILED, "%s", path);
-    if (flock(p->lock, LOCK_EX | LOCK_NB) < 0)
-        return err_set(err, ERR_CONFIG,
-                       "%s is in use by another job (hint: give this one another output)",
-                       p->job->output);
+    p->lock = run_lock(p->job->output, err);
+    if (p->lock < 0 || pretrain_path(p, path, "checkpoints", err) < 0 ||
+        file_make_folder(path, err) < 0)
+        return -1;
+    file_share_folder(path);
     return 0;
 }
 
@@ -341,7 +337,7 @@ static int begin(struct pretrain *p, struct err *err)
     };
     struct str notes = { 0 };
 
-    if (p->is_first && (check_tokenizer(p->job, err) < 0 || lock_folder(p, err) < 0))
+    if (p->is_first && (check_tokenizer(p->job, err) < 0 || take_folder(p, err) < 0))
         return -1;
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */

@@ -73,9 +73,9 @@ static int prepare(struct pretrain *p, struct err *why)
 
     if (!p->is_first)
         return 0;
-    if (clean(p, why) < 0 || pretrain_path(p, parent, "checkpoints", why) < 0)
+    if (pretrain_path(p, parent, "checkpoints", why) < 0 || file_make_folder(parent, why) < 0)
         return -1;
-    return file_make_folders(parent, why);
+    return clean(p, why);
 }
 
 static int save(struct pretrain *p, int is_last, struct err *err)

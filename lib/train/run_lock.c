@@ -1,0 +1,74 @@
+/*
+ * run_lock.c - one job in a run folder
+ */
+#include "train/run_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+
+enum { PATH_BYTES = 4096, HOLDER_BYTES = 256 };
+
+/* What the lock's file says, as one line of printable text; "" if nothing of use. */
+static void read_holder(int fd, char holder[HOLDER_BYTES])
+{
+    ssize_t n = pread(fd, holder, HOLDER_BYTES - 1, 0);
+
+    holder[n < 0 ? 0 : n] = '\0';
+    holder[strcspn(holder, "\n")] = '\0';
+    for (char *p = holder; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+}
+
+/* Only for people: that it could not be written is no reason not to train. */
+static void write_holder(int fd)
+{
+    char host[128] = "", when[32] = "", text[HOLDER_BYTES];
+    time_t now = time(NULL);
+    struct tm local;
+
+    gethostname(host, sizeof host - 1);
+    if (localtime_r(&now, &local))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
+    int length =
+        snprintf(text, sizeof text, "process %ld on %s since %s\n", (long)getpid(), host, when);
+    if (ftruncate(fd, 0) < 0 || pwrite(fd, text, (size_t)length, 0) < 0)
+        log_debug("the lock's file could not be written");
+}
+
+int run_lock(const char *folder, struct err *err)
+{
+    char path[PATH_BYTES], holder[HOLDER_BYTES];
+
+    if (file_make_folders(folder, err) < 0)
+        return err_add(err, "output");
+    file_share_folder(folder);
+    if (snprintf(path, sizeof path, "%s/lock", folder) >= (int)sizeof path)
+        return err_set(err, ERR_CONFIG, "output: path too long");
+    int fd = file_open_write(path, O_RDWR, err);
+    if (fd < 0)
+        return err_add(err, "output");
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        write_holder(fd);
+        return fd;
+    }
+    if (errno != EWOULDBLOCK) {
+        log_warn("%s: no lock on this file system (%s): see to it that no other job writes there",
+                 folder, strerror(errno));
+        return fd;
+    }
+    read_holder(fd, holder);
+    close(fd);
+    return err_set(err, ERR_CONFIG,
+                   "%s is in use by another job%s%s (hint: give this one another "
+                   "output, or end that one)",
+                   folder, *holder ? ": " : "", holder);
+}
