@@ -31,6 +31,8 @@ static int make_group(void *argument, struct err *err)
     int *ranks = arena_array(&run->arena, int, size);
 
     mesh_group(&run->program->mesh, comm_world_rank(comm), (enum mesh_axis)request->axis, ranks);
+    run->meetings[request->axis] =
+        (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
     return comm_group_create(&run->groups[request->axis], comm, ranks, size, request->axis, err);
 }
 
@@ -86,12 +88,21 @@ void run_destroy(struct run *run)
     free(run);
 }
 
+/* Say for whom we wait: the ranks along the collective's axis, until they have begun it too. */
+static void publish_wait(struct run *run, const struct resolved_op *collective)
+{
+    struct progress_meeting meeting = run->meetings[collective->call.op.attributes.axis];
+
+    meeting.position = collective->position;
+    progress_wait(run->progress, collective->text, &meeting);
+}
+
 /* Wait for a collective that was given, NULL for none, under its own name. */
 static int wait_for(struct run *run, const struct resolved_op *collective, struct err *err)
 {
     if (!collective || worker_done(run->options.worker, collective->ticket))
         return 0;
-    progress_publish(run->progress, collective->text, 1);
+    publish_wait(run, collective);
     int status = worker_wait(run->options.worker, collective->ticket, err);
     progress_publish(run->progress, collective->text, 0);
     return status;
@@ -112,6 +123,7 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     op->collective.first = first;
+    op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->options.worker, collective_run, &op->collective);
     run->last_given = op;
     for (int k = 0; k < op->n_touches; k++)
@@ -129,6 +141,7 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         return -1;
     if (run->progress) {
         atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
+        progress_advance(run->progress);
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
@@ -158,13 +171,11 @@ static int run_function(struct run *run, const struct action *action, int first,
 static int run_load(struct run *run, const struct action *action, const struct run_hooks *hooks,
                     struct err *err)
 {
-    static const char loading[PROGRESS_TEXT_BYTES] = "reading data";
-
     for (int i = 0; i < run->n_shared_inputs; i++)
         if (wait_for(run, run->users[run->shared_inputs[i]], err) < 0)
             return -1;
     /* A file system that hangs is to be seen as such. */
-    progress_publish(run->progress, loading, 0);
+    progress_publish(run->progress, "reading data", 0);
     return hooks->load(hooks->context, action->micro_batch, action->slot, err);
 }
 

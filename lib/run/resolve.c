@@ -134,6 +134,22 @@ static void list_dead(struct run *run, const struct function *f, int index, int 
     out->n_dead = n;
 }
 
+/* "attention layers.9", "reduce_scatter dp bucket.3": what the hang report calls it. */
+static void describe_op(const struct program *p, const struct op *op,
+                        char text[PROGRESS_TEXT_BYTES])
+{
+    const char *kind = op_info(op->kind)->name;
+    const char *name = p->values[program_base(p, op->in[0])].name;
+    const char *axis = op_is_collective(op->kind) ? axis_name(op->attributes.axis) : "";
+    const char *space = axis[0] ? " " : "";
+
+    /* A collective's cell says more than its layer, and has the layer in its name. */
+    if (op->layer >= 0 && !(axis[0] && name))
+        snprintf(text, PROGRESS_TEXT_BYTES, "%s%s%s layers.%d", kind, space, axis, op->layer);
+    else
+        snprintf(text, PROGRESS_TEXT_BYTES, "%s%s%s %s", kind, space, axis, name ? name : "");
+}
+
 static void resolve_op(struct run *run, const struct op *op, int slot, struct resolved_op *out)
 {
     struct op_shape shape = { .kind = op->kind, .attributes = op->attributes };
@@ -152,14 +168,7 @@ static void resolve_op(struct run *run, const struct op *op, int slot, struct re
                                            .in = shape.in[0],
                                            .out = shape.out[0],
                                            .scratch = run->memory.segment[SEGMENT_COMM] };
-    const char *name = run->program->values[op->in[0]].name;
-    if (op->layer >= 0)
-        snprintf(out->text, sizeof out->text, "%s layers.%d", op_info(op->kind)->name, op->layer);
-    else if (out->is_async)
-        snprintf(out->text, sizeof out->text, "%s over %s %s", op_info(op->kind)->name,
-                 axis_name(op->attributes.axis), name ? name : "");
-    else
-        snprintf(out->text, sizeof out->text, "%s %s", op_info(op->kind)->name, name ? name : "");
+    describe_op(run->program, op, out->text);
 }
 
 static int has_pass_operand(const struct program *p, const struct op *op)

@@ -18,7 +18,8 @@ struct resolved_op {
     struct kernel_call call;      /* compute stream */
     struct collective collective; /* other streams */
     enum first_mode first;
-    uint64_t ticket; /* of a collective: when it was last posted */
+    uint64_t ticket;   /* of a collective: when it was last posted */
+    uint64_t position; /* and this rank's position then (launch/progress.h) */
     int is_async;
     const int *touches; /* base values that collectives touch too */
     int n_touches;
@@ -41,6 +42,7 @@ struct run {
     struct arena arena;
     struct resolved_function *functions; /* [function][slot] */
     struct comm_group *groups[N_AXES];
+    struct progress_meeting meetings[N_AXES]; /* the same groups, for who watches */
     struct resolved_op **users; /* by base value: last collective given that touches it, or NULL */
     const int *shared_inputs;   /* input cells that collectives touch */
     int n_shared_inputs;

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -354,7 +355,8 @@ static void progress_is_published(void **state)
     (void)state;
     rig_open(&rig, 0, &slot);
     must_run(&rig, ENTRY_STEP, 0);
-    assert_int_equal(atomic_load(&slot.beat), 2 * 2 + 2 * 2 + 1);
+    assert_int_equal(atomic_load(&slot.beat), 2 * 2 + 2 * 2 + 1 + 2); /* and 2 loads */
+    assert_int_equal(atomic_load(&slot.position), 2 * 2 + 2 * 2 + 1);
     assert_int_equal(atomic_load(&slot.micro_batch), -1);
     assert_int_equal(atomic_load(&slot.waits), 0);
     assert_string_equal(slot.text, "add layers.3");
@@ -386,8 +388,11 @@ static void too_large_to_allocate(void **state)
 struct rank {
     struct comm_hub *hub;
     int number;
-    int fails; /* at the gate, with a reduce under way */
-    int fixed; /* the bucket is no input: two reduces follow each other with nothing between */
+    int fails;  /* at the gate, with a reduce under way */
+    int fixed;  /* the bucket is no input: two reduces follow each other with nothing between */
+    int stalls; /* the last rank, with its second micro-batch, until the others wait for it */
+    struct progress_slot slot;
+    struct rank *all;
     float doubled[N_RANKS * N_SHARD];
     double total;
 };
@@ -446,14 +451,42 @@ static struct spread_program *loading;
 static __thread struct run *loading_run;
 static __thread int loading_rank;
 
+/* The others wait for this rank, under the name of what they wait for, and it is seen to be behind.
+ */
+static void check_awaited(struct rank *me)
+{
+    const struct timespec pause = { 0, 1000000 };
+
+    for (int r = 0; r < N_RANKS - 1; r++) {
+        struct progress_slot *slot = &me->all[r].slot;
+
+        /* Before, they may wait for the first micro-batch's sum for a moment. */
+        for (int i = 0; i < 60000; i++) {
+            if (atomic_load(&slot->waits) && !strcmp(slot->text, "all_gather dp shard"))
+                break;
+            nanosleep(&pause, NULL);
+        }
+        CHECK(atomic_load(&slot->waits));
+        CHECK(!strcmp(slot->text, "all_gather dp shard"));
+        CHECK(atomic_load(&slot->awaits) > atomic_load(&me->slot.position));
+        CHECK(atomic_load(&slot->group_first) == 0);
+        CHECK(atomic_load(&slot->group_stride) == 1);
+        CHECK(atomic_load(&slot->group_size) == N_RANKS);
+    }
+    CHECK(!atomic_load(&me->slot.waits));
+    CHECK(!strcmp(me->slot.text, "reading data"));
+}
+
 /* Rank r's bucket is 10^r (m + 1) + element. */
 static int load_bucket(void *context, int micro_batch, int slot, struct err *err)
 {
     static const float scale[N_RANKS] = { 1, 10, 100 };
     float *bucket = run_data(loading_run, loading->bucket, slot);
+    struct rank *rank = context;
 
-    (void)context;
     (void)err;
+    if (rank && rank->stalls && rank->number == N_RANKS - 1 && micro_batch == 1)
+        check_awaited(rank);
     for (int i = 0; i < N_RANKS * N_SHARD; i++)
         bucket[i] = scale[loading_rank] * (float)(micro_batch + 1) + (float)i;
     return 0;
@@ -469,7 +502,7 @@ static void *play_rank(void *argument)
 {
     struct rank *rank = argument;
     struct spread_program s;
-    struct run_hooks hooks = { .load = load_bucket };
+    struct run_hooks hooks = { .context = rank, .load = load_bucket };
     struct pool *pool;
     struct kernels *kernels;
     struct comm *comm;
@@ -485,9 +518,12 @@ static void *play_rank(void *argument)
     program_size_scratch(&s.program, run_scratch_bytes, &scratch);
     place(&s.program);
     CHECK(verify(&s.program, &err) == 0);
-    struct run_options options = {
-        .program = &s.program, .kernels = kernels, .comm = comm, .worker = worker, .poison = 1
-    };
+    struct run_options options = { .program = &s.program,
+                                   .kernels = kernels,
+                                   .comm = comm,
+                                   .worker = worker,
+                                   .progress = &rank->slot,
+                                   .poison = 1 };
     CHECK(run_create(&loading_run, &options, &err) == 0);
     loading_rank = rank->number;
     *(double *)run_data(loading_run, s.part, 0) = 0.5 + rank->number;
@@ -511,7 +547,7 @@ static void *play_rank(void *argument)
     return NULL;
 }
 
-static void play(struct rank *ranks, int fails, int fixed)
+static void play_as(struct rank *ranks, struct rank like)
 {
     pthread_t threads[N_RANKS];
     struct spread_program ids;
@@ -522,13 +558,23 @@ static void play(struct rank *ranks, int fails, int fixed)
     loading = &ids;
     assert_int_equal(comm_hub_create(&hub, N_RANKS, &err), 0);
     for (int r = 0; r < N_RANKS; r++) {
-        ranks[r] = (struct rank){ .hub = hub, .number = r, .fails = fails, .fixed = fixed };
+        ranks[r] = like;
+        ranks[r].hub = hub;
+        ranks[r].number = r;
+        ranks[r].all = ranks;
+    }
+    for (int r = 0; r < N_RANKS; r++) {
         assert_int_equal(pthread_create(&threads[r], NULL, play_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < N_RANKS; r++)
         pthread_join(threads[r], NULL);
     comm_hub_destroy(hub);
     program_release(&ids.program);
+}
+
+static void play(struct rank *ranks, int fails, int fixed)
+{
+    play_as(ranks, (struct rank){ .fails = fails, .fixed = fixed });
 }
 
 static void check_doubled(const struct rank *ranks, int micro_batches)
@@ -554,6 +600,18 @@ static void collectives(void **state)
     (void)state;
     play(ranks, 0, 0);
     check_doubled(ranks, 1 + 2);
+}
+
+/* Who waits says in what and for whom, and positions tell who is behind. */
+static void waits_are_published(void **state)
+{
+    struct rank ranks[N_RANKS];
+
+    (void)state;
+    play_as(ranks, (struct rank){ .stalls = 1 });
+    check_doubled(ranks, 1 + 2);
+    for (int r = 1; r < N_RANKS; r++)
+        assert_int_equal(ranks[r].slot.position, ranks[0].slot.position);
 }
 
 /* The second reduce, which adds, must not make the first add that still waits in the queue. */
@@ -593,6 +651,7 @@ int main(void)
         cmocka_unit_test(progress_is_published),
         cmocka_unit_test(too_large_to_allocate),
         cmocka_unit_test(collectives),
+        cmocka_unit_test(waits_are_published),
         cmocka_unit_test(one_collective_posted_twice),
         cmocka_unit_test(failure_with_collectives_under_way),
     };
