@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "ckpt/store.h"
 #include "cmd.h"
+#include "launch/slurm.h"
 #include "launch/supervise.h"
 
 /* ---- where, and how many ---- */
@@ -32,6 +33,8 @@ static int count_ranks(const struct ranks *ranks, const struct job *job)
     /* What the job leaves open, the place decides. */
     if (!job->ranks && !job->parallel.dp && ranks->hosts.n_hosts)
         n = count_slots(&ranks->hosts);
+    else if (!job->ranks && !job->parallel.dp && ranks->where == WHERE_ALLOCATION)
+        n = slurm_ranks();
     return n ? n : cmd_n_ranks(job);
 }
 
@@ -40,13 +43,16 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
 {
     struct ranks found = { 0 };
 
-    found.where = launch_is_rank() ? WHERE_RANK : WHERE_PLAIN;
-    if (hosts && found.where != WHERE_PLAIN)
-        return err_set(err, ERR_CONFIG,
-                       "--hosts is for machines without a launcher, and this is %s (hint: leave it "
-                       "out)",
-                       found.where == WHERE_RANK ? "a rank that one has started"
-                                                 : "a Slurm allocation");
+    if (launch_where(&found.where, err))
+        return -1;
+    if (hosts && found.where == WHERE_RANK)
+        return err_set(
+            err, ERR_CONFIG,
+            "--hosts is for machines without a launcher, and this is a rank that one has "
+            "started (hint: leave it out)");
+    /* In an allocation whose srun cannot start ranks, --hosts says who does. */
+    if (hosts)
+        found.where = WHERE_PLAIN;
     (void)arena;
     found.n_ranks = count_ranks(&found, job);
     *ranks = found;
@@ -73,6 +79,15 @@ static int attempt_number(void)
     return text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0;
 }
 
+/* Which rank PMIx says we are to be; alone, 0. For faults that come before joining. */
+static int expected_rank(void)
+{
+    const char *text = getenv("PMIX_RANK");
+    int64_t n;
+
+    return text && !str_to_i64(text, &n) && n > 0 && n < INT32_MAX ? (int)n : 0;
+}
+
 static int fail(int joined, const struct err *err)
 {
     int status = cmd_fail(err);
@@ -85,10 +100,12 @@ static int fail(int joined, const struct err *err)
 
 int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
 {
+    if (fault_init(expected_rank(), attempt_number(), err) < 0)
+        return fail(0, err);
+    fault_at("start", -1);
     if (launch_join(rank, err) < 0)
         return fail(0, err);
-    if (fault_init(rank->world_rank, attempt_number(), err) < 0)
-        return fail(1, err);
+    fault_at("joined", -1);
     if (job->ranks && job->ranks != rank->world_size) {
         err_set(err, ERR_CONFIG,
                 "%s: ranks is %d, this job was started with %d (hint: start it with %d)",
@@ -174,7 +191,10 @@ int ranks_start(const struct ranks *ranks, const struct job *job,
                                          .again = again,
                                          .context = &starter };
     struct err err;
-    int status = supervise(&options, &err);
+    /* A rule that cannot be read is refused here, once: no rank is -1. */
+    int status = fault_init(-1, 0, &err) < 0        ? -1
+                 : ranks->where == WHERE_ALLOCATION ? slurm_run(&options, &err)
+                                                    : supervise(&options, &err);
 
     return status < 0 ? cmd_fail(&err) : status;
 }

@@ -232,6 +232,7 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
 {
     enum fault fault = FAULT_NONE;
     size_t n = strlen(prefix);
+    char number[24];
 
     for (int i = 0; i < n_rules; i++) {
         struct rule *rule = &rules[i];
@@ -239,8 +240,9 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
         if (strncmp(rule->place, prefix, n) != 0 || strcmp(rule->place + n, place) != 0 ||
             (rule->index >= 0 && rule->index != index) || atomic_exchange(&rule->fired, 1))
             continue;
-        log_warn("LMTRAIN_FAULT: rank %d, %s%s, %lld: %s", own_rank, prefix, place,
-                 (long long)index, action_names[rule->action]);
+        snprintf(number, sizeof number, index < 0 ? "" : ":%lld", (long long)index);
+        log_warn("LMTRAIN_FAULT: rank %d at %s%s%s: %s", own_rank, prefix, place, number,
+                 action_names[rule->action]);
         enum fault wanted = perform(rule->action);
         if (wanted)
             fault = wanted;

@@ -141,29 +141,6 @@ static uint64_t hash_all(struct replicas *r)
     return XXH3_64bits(r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
 }
 
-/* ---- talking ---- */
-
-struct exchange {
-    struct trainer *trainer;
-    void *send, *receive;
-    size_t n_bytes;
-    int root;
-};
-
-static int gather(void *argument, struct err *err)
-{
-    struct exchange *e = argument;
-
-    return comm_all_gather(e->trainer->world, e->send, e->receive, e->n_bytes, err);
-}
-
-static int broadcast(void *argument, struct err *err)
-{
-    struct exchange *e = argument;
-
-    return comm_broadcast(e->trainer->world, e->send, e->n_bytes, e->root, err);
-}
-
 /* The lowest rank whose replica differs from its group's first, -1 if all are equal. */
 static int find_difference(const struct replicas *r)
 {
@@ -272,38 +249,31 @@ static void judge(const struct trial *t, struct err *err)
 static int explain(struct replicas *r, int rank, int *differs, struct err *err)
 {
     struct trainer *t = r->trainer;
-    struct exchange e = { .trainer = t, .root = r->first[rank] };
+    const struct mesh *mesh = &trainer_program(t)->mesh;
+    int root = r->first[rank];
     int64_t n_cells = r->n_cells;
+    struct err agreed = { 0 };
 
     if (trainer_agree(t, &n_cells, err) < 0)
         return -1;
-    e.n_bytes = sizeof(struct testimony) + sizeof(uint64_t) * (size_t)n_cells;
-    struct testimony *own = calloc(1, e.n_bytes);
-    e.send = own;
-    e.receive = calloc((size_t)t->world_size, e.n_bytes);
+    size_t n_bytes = sizeof(struct testimony) + sizeof(uint64_t) * (size_t)n_cells;
+    struct testimony *own = calloc(1, n_bytes);
+    unsigned char *all = calloc((size_t)t->world_size, n_bytes);
     int *ranks = calloc((size_t)t->world_size, sizeof *ranks);
-    CHECK(own && e.receive && ranks);
+    CHECK(own && all && ranks);
     gethostname(own->host, sizeof own->host - 1);
     memcpy(own->hashes, r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
-    int status = trainer_call(t, gather, &e, err);
-    if (!status && t->world_rank == e.root) {
-        const struct mesh *mesh = &trainer_program(t)->mesh;
-        struct trial trial = { r, e.receive, e.n_bytes, ranks, mesh->size[AXIS_DP] };
+    int status = trainer_gather(t, own, all, n_bytes, err);
+    if (!status && t->world_rank == root) {
+        struct trial trial = { r, all, n_bytes, ranks, mesh->size[AXIS_DP] };
 
-        mesh_group(mesh, e.root, AXIS_DP, ranks);
-        judge(&trial, err);
+        mesh_group(mesh, root, AXIS_DP, ranks);
+        judge(&trial, &agreed);
     }
     free(own);
-    free(e.receive);
+    free(all);
     free(ranks);
-    if (status)
-        return -1;
-    struct err agreed = { 0 };
-    if (t->world_rank == e.root)
-        agreed = *err;
-    e.send = &agreed;
-    e.n_bytes = sizeof agreed;
-    if (trainer_call(t, broadcast, &e, err) < 0)
+    if (status < 0 || trainer_broadcast(t, &agreed, sizeof agreed, root, err) < 0)
         return -1;
     *differs = 1;
     *err = agreed;
@@ -316,13 +286,10 @@ int replicas_compare(struct replicas *r, int *differs, struct err *err)
     if (!r)
         return 0;
     uint64_t own = hash_all(r);
-    struct exchange e = { r->trainer, &own, r->words, sizeof own, 0 };
-    if (trainer_call(r->trainer, gather, &e, err) < 0)
+    if (trainer_gather(r->trainer, &own, r->words, sizeof own, err) < 0)
         return -1;
     int rank = find_difference(r);
-    if (rank < 0)
-        return 0;
-    return explain(r, rank, differs, err);
+    return rank < 0 ? 0 : explain(r, rank, differs, err);
 }
 
 void replicas_flip(struct trainer *trainer)

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/fault.h"
 #include "base/file.h"
@@ -14,6 +13,7 @@
 #include "train/fill.h"
 #include "train/lr.h"
 #include "train/numerics.h"
+#include "train/same.h"
 #include "train/trainer_impl.h"
 
 /* The channel of agreements; those of the mesh axes come before it. */
@@ -61,8 +61,10 @@ int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *er
 struct world_request {
     struct trainer *trainer;
     int64_t *value;
-    const char *what;
-    uint64_t equal;
+    const void *send;
+    void *receive;
+    size_t n_bytes;
+    int root;
 };
 
 static int make_world(void *argument, struct err *err)
@@ -86,13 +88,6 @@ static int agree_largest(void *argument, struct err *err)
     return comm_agree(r->trainer->world, COMM_MAX, r->value, err);
 }
 
-static int agree_equal(void *argument, struct err *err)
-{
-    struct world_request *r = argument;
-
-    return comm_agree_equal(r->trainer->world, r->what, r->equal, err);
-}
-
 int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
 {
     struct world_request request = { .trainer = t, .value = value };
@@ -100,11 +95,37 @@ int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
     return trainer_call(t, agree_largest, &request, err);
 }
 
-static int must_be_equal(struct trainer *t, const char *what, uint64_t value, struct err *err)
+static int gather_all(void *argument, struct err *err)
 {
-    struct world_request request = { .trainer = t, .what = what, .equal = value };
+    struct world_request *r = argument;
 
-    return trainer_call(t, agree_equal, &request, err);
+    return comm_all_gather(r->trainer->world, r->send, r->receive, r->n_bytes, err);
+}
+
+int trainer_gather(struct trainer *t, const void *send, void *receive, size_t n_bytes,
+                   struct err *err)
+{
+    struct world_request request = {
+        .trainer = t, .send = send, .receive = receive, .n_bytes = n_bytes
+    };
+
+    return trainer_call(t, gather_all, &request, err);
+}
+
+static int broadcast_one(void *argument, struct err *err)
+{
+    struct world_request *r = argument;
+
+    return comm_broadcast(r->trainer->world, r->receive, r->n_bytes, r->root, err);
+}
+
+int trainer_broadcast(struct trainer *t, void *buffer, size_t n_bytes, int root, struct err *err)
+{
+    struct world_request request = {
+        .trainer = t, .receive = buffer, .n_bytes = n_bytes, .root = root
+    };
+
+    return trainer_call(t, broadcast_one, &request, err);
 }
 
 /* ---- making it ---- */
@@ -243,18 +264,31 @@ static int settle(struct trainer *t, int status, struct err *err)
     return status;
 }
 
-/* Ranks of other jobs or other binaries would part ways somewhere in the run. */
+/* The build first: another one may print the same job otherwise. */
 static int check_same_job(struct trainer *t, struct err *err)
 {
     struct str text = { 0 };
 
+    if (same_text(t, "the version of lmtrain", t->options.build ? t->options.build : "",
+                  "install one build on all hosts", err) < 0)
+        return -1;
     job_print(t->job, &text);
-    int status = must_be_equal(t, "the job", XXH64(str_text(&text), text.length, 0), err);
+    int status = same_text(t, "the job", str_text(&text),
+                           "start all ranks with the same job file, --set and working folder", err);
     str_release(&text);
-    const char *build = t->options.build ? t->options.build : "";
-    if (!status)
-        status = must_be_equal(t, "the version of lmtrain", XXH64(build, strlen(build), 0), err);
     return status;
+}
+
+/* Data and kernels, which are of each rank's host. */
+static int check_same_numerics(struct trainer *t, struct err *err)
+{
+    numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(t->options.kernels),
+                      &t->description);
+    t->numerics = numerics_hash(&t->description);
+    return same_text(t, "the run's numerics", str_text(&t->description),
+                     "the same data and the same kind of processor on all hosts, or "
+                     "ONEDNN_MAX_CPU_ISA for what all have",
+                     err);
 }
 
 int trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err)
@@ -280,12 +314,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
             status = open_held_out(t, err);
         status = settle(t, status, err);
     }
-    if (!status) {
-        numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(options->kernels),
-                          &t->description);
-        t->numerics = numerics_hash(&t->description);
-        status = must_be_equal(t, "the run's numerics", t->numerics, err);
-    }
+    if (!status)
+        status = check_same_numerics(t, err);
     if (!status)
         status = settle(t, open_run(t, err), err);
     if (status < 0) {

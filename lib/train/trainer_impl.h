@@ -40,6 +40,12 @@ int trainer_open_data(struct trainer *trainer, struct err *err);
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);
 
+/* comm's calls over all ranks, from the trainer's thread. */
+int trainer_gather(struct trainer *trainer, const void *send, void *receive, size_t n_bytes,
+                   struct err *err);
+int trainer_broadcast(struct trainer *trainer, void *buffer, size_t n_bytes, int root,
+                      struct err *err);
+
 /* Run fn where comm is used: on the worker, or here if there is none. */
 int trainer_call(struct trainer *trainer, worker_fn fn, void *argument, struct err *err);
 

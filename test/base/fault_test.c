@@ -71,7 +71,7 @@ static void test_place_and_number(void **state)
     assert_int_equal(fault_at("step", 6), FAULT_NONE);
     assert_int_equal(fault_at("gradients", 7), FAULT_NONE);
     assert_int_equal(fault_at("step", 7), FAULT_FLIP);
-    assert_string_equal(last_line, "LMTRAIN_FAULT: rank 1, step, 7: flip");
+    assert_string_equal(last_line, "LMTRAIN_FAULT: rank 1 at step:7: flip");
     assert_int_equal(fault_at("step", 7), FAULT_NONE);
     assert_int_equal(fault_at("gradients", 3), FAULT_NAN);
     assert_int_equal(fault_at("gradients", 3), FAULT_NONE);
