@@ -1,0 +1,398 @@
+/*
+ * slurm.c - srun as a child
+ *
+ * It stays a child, also where nothing is to be restarted: its exit status alone does not tell what
+ * came first (slurm_story.c). SIGTERM would make srun kill the step at once, so the first one is
+ * passed on as SIGUSR1, which srun hands to the ranks and which asks them for the same: save and
+ * leave. Ctrl-C comes from the terminal to srun itself, which hands it on.
+ */
+#include "launch/slurm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/num.h"
+#include "launch/command_impl.h"
+#include "launch/slurm_impl.h"
+
+enum { ABORTED = 134 };
+
+static const double answer_seconds = 10;
+
+static const char *from_environment(const void *context, const char *name)
+{
+    (void)context;
+    return getenv(name);
+}
+
+static const struct where_view real_view = { .get = from_environment };
+
+int slurm_ranks(void)
+{
+    struct slurm_allocation allocation;
+    struct arena arena = { 0 };
+    struct str said = { 0 };
+    struct err err;
+    int n = 0;
+
+    if (slurm_allocation_read(&allocation, &real_view, &arena, &err) == 0) {
+        const char *job = getenv("SLURM_JOB_ID");
+        char *ask[] = {
+            "scontrol", "show", "job", "-o", arena_strdup(&arena, job ? job : ""), NULL
+        };
+
+        if (!allocation.n_tasks && !allocation.n_gpus &&
+            command_capture(ask, answer_seconds, &said) == 0)
+            allocation.n_gpus = slurm_count_gpus(str_text(&said));
+        n = allocation.n_tasks  ? allocation.n_tasks
+            : allocation.n_gpus ? allocation.n_gpus
+                                : allocation.n_nodes;
+    }
+    str_release(&said);
+    arena_release(&arena);
+    return n;
+}
+
+/* ---- what the cluster has ---------------------------------------------------------------------
+ */
+
+static int check_srun(int *major, struct err *err)
+{
+    static char *const version[] = { "srun", "--version", NULL };
+    static char *const plugins[] = { "srun", "--mpi=list", NULL };
+    struct str said = { 0 };
+    int result = 0;
+
+    if (command_capture(version, answer_seconds, &said) != 0)
+        result = err_set(err, ERR_FAILED,
+                         "in a Slurm allocation srun starts the ranks, and `srun --version` does "
+                         "not work here (hint: in a container without Slurm, start it by srun "
+                         "--mpi=pmix outside; unset SLURM_JOB_ID to run on this machine alone)");
+    else
+        *major = slurm_major(str_text(&said));
+    str_clear(&said);
+    if (!result && command_capture(plugins, answer_seconds, &said) == 0 &&
+        !where_lists_pmix(str_text(&said)))
+        result = err_set(err, ERR_CONFIG,
+                         "this cluster's Slurm lacks the PMIx plugin, by which ranks find each "
+                         "other: srun --mpi=list names no pmix (hint: --hosts with the "
+                         "allocation's nodes, Open MPI's mpirun, or ask for the plugin)");
+    str_release(&said);
+    return result;
+}
+
+static int has_smt(void)
+{
+    FILE *file = fopen("/sys/devices/system/cpu/smt/active", "re");
+    int active = file && fgetc(file) == '1';
+
+    if (file)
+        fclose(file);
+    return active;
+}
+
+/* The allocation's nodes by name, n of them, or NULL if Slurm does not tell. */
+static char **list_nodes(int n, struct arena *arena)
+{
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    char *ask[] = { "scontrol", "show", "hostnames", arena_strdup(arena, list ? list : ""), NULL };
+    struct str said = { 0 };
+    char **names = arena_array(arena, char *, n), *rest = NULL;
+    int found = 0;
+
+    if (command_capture(ask, answer_seconds, &said) == 0 && said.length)
+        for (char *name = strtok_r(said.data, "\n", &rest); name && found <= n;
+             name = strtok_r(NULL, "\n", &rest), found++)
+            if (found < n)
+                names[found] = arena_strdup(arena, name);
+    str_release(&said);
+    return found == n ? names : NULL;
+}
+
+/* ---- one srun ---------------------------------------------------------------------------------
+ */
+
+struct run {
+    sigset_t blocked, old_mask;
+    int signal_fd;
+    int n_stop_signals; /* SIGTERM, SIGINT, SIGHUP to us */
+    pid_t srun;
+    int errors; /* srun's stderr */
+    struct slurm_story story;
+};
+
+static int block_signals(struct run *run, struct err *err)
+{
+    static const int signals[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+
+    sigemptyset(&run->blocked);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaddset(&run->blocked, signals[i]);
+    run->signal_fd = signalfd(-1, &run->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (run->signal_fd < 0)
+        return err_set_errno(err, ERR_FAILED, "signalfd");
+    pthread_sigmask(SIG_BLOCK, &run->blocked, &run->old_mask);
+    return 0;
+}
+
+static void release_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+
+    while (read(run->signal_fd, &info, sizeof info) > 0)
+        ;
+    close(run->signal_fd);
+    pthread_sigmask(SIG_SETMASK, &run->old_mask, NULL);
+}
+
+static int start(struct run *run, char *const *argv, char *const *environment, struct err *err)
+{
+    static const char failed[] = "srun: error: cannot execute srun\n";
+    pid_t parent = getpid();
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC))
+        return err_set_errno(err, ERR_FAILED, "pipe");
+    run->srun = fork();
+    if (run->srun == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* which ends the step at once */
+        if (getppid() != parent)
+            _exit(127);
+        dup2(fds[1], STDERR_FILENO);
+        sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
+        execvpe(argv[0], argv, environment);
+        if (write(STDERR_FILENO, failed, sizeof failed - 1) < 0)
+            _exit(126);
+        _exit(127);
+    }
+    close(fds[1]);
+    run->errors = fds[0];
+    if (run->srun < 0) {
+        close(fds[0]);
+        return err_set_errno(err, ERR_FAILED, "cannot start srun");
+    }
+    return 0;
+}
+
+static void take_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+
+    while (read(run->signal_fd, &info, sizeof info) == sizeof info) {
+        int number = (int)info.ssi_signo;
+
+        if (number == SIGCHLD)
+            continue;
+        run->n_stop_signals += number != SIGUSR1;
+        /* From the terminal: srun has it as well. */
+        if (info.ssi_code == SI_KERNEL)
+            continue;
+        kill(run->srun, number == SIGUSR1 || run->n_stop_signals == 1 ? SIGUSR1 : SIGTERM);
+    }
+}
+
+static void pass_errors_on(struct run *run)
+{
+    char bytes[4096];
+    ssize_t n = read(run->errors, bytes, sizeof bytes), done = 0, wrote;
+
+    if (n <= 0) {
+        if (n < 0 && errno == EINTR)
+            return;
+        close(run->errors);
+        run->errors = -1;
+        return;
+    }
+    slurm_story_read(&run->story, bytes, (size_t)n);
+    while (done < n &&
+           ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(n - done))) > 0 || errno == EINTR))
+        done += max_i64(wrote, 0);
+}
+
+/* To its end; returns how it ended, as wait() says it. */
+static int follow(struct run *run)
+{
+    int status = 0, ended = 0;
+
+    while (!ended || run->errors >= 0) {
+        struct pollfd polls[] = { { .fd = run->signal_fd, .events = POLLIN },
+                                  { .fd = run->errors, .events = POLLIN } };
+        /* What it said last is in the pipe; whoever else holds it open is not waited for. */
+        int n = poll(polls, 2, ended ? 0 : -1);
+
+        if (!ended)
+            take_signals(run);
+        if (n > 0 && polls[1].revents)
+            pass_errors_on(run);
+        else if (ended)
+            break;
+        if (!ended)
+            ended = waitpid(run->srun, &status, WNOHANG) == run->srun;
+    }
+    if (run->errors >= 0)
+        close(run->errors);
+    return status;
+}
+
+/* ---- the job ----------------------------------------------------------------------------------
+ */
+
+struct slurm_job {
+    const struct supervise_options *options;
+    struct arena arena;
+    struct slurm_allocation allocation;
+    int major;
+    char binary[4096];
+    struct str excluded;
+    struct run run;
+    int n_ranks;
+    char *const *command;
+};
+
+static int prepare(struct slurm_job *job, struct err *err)
+{
+    ssize_t n = readlink("/proc/self/exe", job->binary, sizeof job->binary - 1);
+
+    if (n < 0)
+        return err_set_errno(err, ERR_FAILED, "/proc/self/exe");
+    job->binary[n] = '\0';
+    return slurm_allocation_read(&job->allocation, &real_view, &job->arena, err) ||
+                   check_srun(&job->major, err)
+               ? -1
+               : 0;
+}
+
+/* Which attempt the ranks are told: Slurm's requeues and our restarts together. */
+static int attempt_number(int n_restarts)
+{
+    const char *text = getenv("SLURM_RESTART_COUNT");
+    int64_t n;
+
+    return n_restarts + (text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0);
+}
+
+static int run_once(struct slurm_job *job, const struct slurm_allocation *allocation,
+                    int n_restarts, struct err *err)
+{
+    struct slurm_step step;
+
+    if (slurm_fit(&step, allocation, job->n_ranks, has_smt(), err))
+        return -1;
+    char **argv = slurm_argv(&step, job->major, str_text(&job->excluded), job->binary, job->command,
+                             &job->arena);
+    char **environment = slurm_environment(environ, attempt_number(n_restarts), &job->arena);
+    struct str line = { 0 };
+
+    for (int i = 0; argv[i]; i++)
+        str_printf(&line, "%s%s", i ? " " : "", argv[i]);
+    log_info("%s", str_text(&line));
+    str_release(&line);
+
+    str_release(&job->run.story.lost);
+    job->run.story = (struct slurm_story){ 0 };
+    if (start(&job->run, argv, environment, err))
+        return -1;
+    int status = follow(&job->run);
+    return slurm_status(status, &job->run.story);
+}
+
+/* Leave out the nodes that are gone. Returns how many are left; the allocation is theirs. */
+static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
+{
+    int n = job->allocation.n_nodes, *is_gone = arena_array(&job->arena, int, n);
+    char **names = list_nodes(n, &job->arena);
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    char *ask[] = { "sinfo", "-N",    "-h", "-n", arena_strdup(&job->arena, list ? list : ""),
+                    "-o",    "%N %T", NULL };
+    struct str states = { 0 };
+
+    *left = job->allocation;
+    str_clear(&job->excluded);
+    if (names && command_capture(ask, answer_seconds, &states) == 0 &&
+        slurm_find_gone(str_text(&states), str_text(&job->run.story.lost), names, n, is_gone)) {
+        for (int node = 0; node < n; node++)
+            if (is_gone[node])
+                str_printf(&job->excluded, "%s%s", job->excluded.length ? "," : "", names[node]);
+        *left = slurm_allocation_without(&job->allocation, is_gone, &job->arena);
+        log_warn("gone: %s", str_text(&job->excluded));
+    }
+    str_release(&states);
+    return left->n_nodes;
+}
+
+/* How the job goes on after a death: fills *left. Returns 0, or -1 with err: it cannot. */
+static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct err *err)
+{
+    const struct supervise_options *options = job->options;
+    int n_nodes = min_int(job->allocation.n_nodes, options->n_ranks);
+    int per_node = (options->n_ranks + n_nodes - 1) / n_nodes;
+    int64_t n_possible = (int64_t)look_for_nodes(job, left) * per_node;
+
+    n_possible = min_i64(n_possible, options->n_ranks);
+    if (!n_possible)
+        return err_set(err, ERR_PEER, "no node of the allocation is left");
+    if (!options->again) {
+        if (n_possible < options->n_ranks)
+            return err_set(err, ERR_PEER, "%lld of %d ranks would have a node",
+                           (long long)n_possible, options->n_ranks);
+        return 0;
+    }
+    job->n_ranks = options->again(options->context, (int)n_possible, &job->command, err);
+    return job->n_ranks ? 0 : -1;
+}
+
+/* A death that is no verdict (supervise.h). */
+static int may_restart(const struct slurm_job *job, int status, int n_restarts)
+{
+    return (status == ERR_PEER || status == ABORTED) && n_restarts < job->options->n_restarts &&
+           !job->run.n_stop_signals;
+}
+
+static int run_to_the_end(struct slurm_job *job, struct err *err)
+{
+    struct slurm_allocation left = job->allocation;
+    int n_restarts = 0;
+    int status = run_once(job, &left, n_restarts, err);
+
+    while (status >= 0 && may_restart(job, status, n_restarts)) {
+        struct err reason;
+
+        n_restarts++;
+        if (go_on(job, &left, &reason)) {
+            log_error("not started again: %s", reason.text);
+            return status;
+        }
+        log_warn("starting again, %d of %d: %d ranks", n_restarts, job->options->n_restarts,
+                 job->n_ranks);
+        status = run_once(job, &left, n_restarts, err);
+    }
+    return status;
+}
+
+int slurm_run(const struct supervise_options *options, struct err *err)
+{
+    struct slurm_job job = { .options = options,
+                             .n_ranks = options->n_ranks,
+                             .command = options->argv };
+    int status = -1;
+
+    CHECK(options->n_ranks > 0);
+    if (prepare(&job, err) == 0 && block_signals(&job.run, err) == 0) {
+        status = run_to_the_end(&job, err);
+        release_signals(&job.run);
+    }
+    str_release(&job.run.story.lost);
+    str_release(&job.excluded);
+    arena_release(&job.arena);
+    return status;
+}

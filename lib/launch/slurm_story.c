@@ -1,0 +1,143 @@
+/*
+ * slurm_story.c - what srun says of its tasks and nodes
+ *
+ * srun's own status is the highest of its tasks', so that the deaths which it brings about itself
+ * (143, 137) hide the one that came first. Its lines say it: "srun: error: n1: task 1: Exited with
+ * exit code 3", and they have read so for many years. A line that reads otherwise is passed over.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/str.h"
+#include "launch/slurm_impl.h"
+
+enum { STATUS_SIGNALLED = 128, STATUS_ABORTED = 134 };
+
+/* "n1: task 1: Killed", behind "srun: error: ". */
+static int task_status(const char *text)
+{
+    static const char exited[] = "Exited with exit code ";
+    const char *task = strstr(text, ": task");
+    const char *how = task ? strstr(task + 2, ": ") : NULL;
+
+    /* The node's name has no blank. */
+    if (!how || strcspn(text, " ") < (size_t)(task - text))
+        return 0;
+    how += 2;
+    if (str_starts_with(how, exited))
+        return (int)strtol(how + strlen(exited), NULL, 10);
+    if (str_starts_with(how, "Aborted"))
+        return STATUS_ABORTED;
+    return ERR_PEER;
+}
+
+static void note_lost(struct slurm_story *story, const char *name)
+{
+    size_t length = strcspn(name, ":, \n");
+
+    if (!length)
+        return;
+    if (story->lost.length)
+        str_add_char(&story->lost, ',');
+    str_add_bytes(&story->lost, name, length);
+}
+
+static void read_line(struct slurm_story *story)
+{
+    static const char error[] = "srun: error: ", failure[] = "Node failure on ",
+                      launch[] = "Task launch for ", on[] = " failed on node ";
+    const char *text = story->line + strlen(error), *node;
+
+    if (!str_starts_with(story->line, error))
+        return;
+    if (str_starts_with(text, failure))
+        note_lost(story, text + strlen(failure));
+    else if (str_starts_with(text, launch) && (node = strstr(text, on)))
+        note_lost(story, node + strlen(on));
+    else if (!story->first_status)
+        story->first_status = task_status(text);
+}
+
+void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (text[i] != '\n') {
+            if (story->length < sizeof story->line - 1)
+                story->line[story->length++] = text[i];
+            continue;
+        }
+        story->line[story->length] = '\0';
+        read_line(story);
+        story->length = 0;
+    }
+}
+
+int slurm_status(int wait_status, const struct slurm_story *story)
+{
+    int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
+                                        : STATUS_SIGNALLED + WTERMSIG(wait_status);
+
+    if (status < STATUS_SIGNALLED)
+        return status; /* theirs, or what one aborted with */
+    if (story->first_status && story->first_status < STATUS_SIGNALLED)
+        return story->first_status;
+    if (status == STATUS_ABORTED || story->first_status == STATUS_ABORTED)
+        return STATUS_ABORTED;
+    return ERR_PEER;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------
+ */
+
+static int stands_in(const char *list, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (; list && *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ','))
+        if (!strncmp(list, name, length) && (!list[length] || list[length] == ','))
+            return 1;
+    return 0;
+}
+
+/* A node that is being drained still runs what it has. */
+static int is_gone_state(const char *state, size_t length)
+{
+    static const char *const gone[] = {
+        "down", "unknown", "power", "reboot", "fail", "no_respond"
+    };
+
+    /* '*': does not answer */
+    for (size_t i = 0; i < length; i++)
+        if (state[i] == '*')
+            return 1;
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        if (str_starts_with(state, gone[i]))
+            return 1;
+    return 0;
+}
+
+static int state_is_gone(const char *states, const char *name)
+{
+    size_t length = strlen(name);
+
+    while (*states) {
+        size_t line = strcspn(states, "\n");
+
+        if (line > length && !strncmp(states, name, length) && states[length] == ' ')
+            return is_gone_state(states + length + 1, line - length - 1);
+        states += line + (states[line] == '\n');
+    }
+    return 0;
+}
+
+int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, int *is_gone)
+{
+    int n_gone = 0;
+
+    for (int i = 0; i < n; i++) {
+        is_gone[i] = state_is_gone(states, names[i]) || stands_in(lost, names[i]);
+        n_gone += is_gone[i];
+    }
+    return n_gone;
+}

@@ -1,0 +1,232 @@
+/*
+ * where.c - reading the environment that launchers leave
+ *
+ * What is a rank has PMIX_NAMESPACE and PMIX_RANK. Slurm's namespaces are slurm.pmix.JOB.STEP, and
+ * one that is not of this job and step has leaked from where sbatch or salloc were called. A Slurm
+ * step has SLURM_STEP_ID, a small number; the steps that are a batch script, an interactive shell
+ * or whatever came in by ssh have numbers from 0xfffffff0 on, or none.
+ */
+#include "launch/where_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/str.h"
+#include "launch/command_impl.h"
+
+enum { N_ANCESTORS_MAX = 64 };
+
+static const char slurm_namespace[] = "slurm.pmix.";
+static const char stepd_title[] = "slurmstepd: [";
+static const int64_t special_steps = 0xfffffff0;
+static const double list_seconds = 10;
+
+/* NULL also for "". */
+static const char *get(const struct where_view *view, const char *name)
+{
+    const char *value = view->get(view->context, name);
+
+    return value && *value ? value : NULL;
+}
+
+static int64_t get_number(const struct where_view *view, const char *name, int64_t otherwise)
+{
+    const char *text = get(view, name);
+    int64_t number;
+
+    return text && !str_to_i64(text, &number) ? number : otherwise;
+}
+
+static const char *get_job(const struct where_view *view)
+{
+    const char *job = get(view, "SLURM_JOB_ID");
+
+    return job ? job : get(view, "SLURM_JOBID");
+}
+
+/* The step that we are in, or -1: none, or one of the special ones. */
+static int64_t get_step(const struct where_view *view)
+{
+    int64_t step = get_number(view, "SLURM_STEP_ID", -1);
+
+    if (view->stepd) {
+        const char *point = strrchr(view->stepd, '.');
+        char digits[24];
+        int64_t number;
+
+        if (!point)
+            return step;
+        snprintf(digits, sizeof digits, "%.*s", (int)strcspn(point + 1, "]"), point + 1);
+        step = str_to_i64(digits, &number) ? -1 : number; /* batch, extern, interactive */
+    }
+    return step < 0 || step >= special_steps ? -1 : step;
+}
+
+static int64_t get_n_tasks(const struct where_view *view)
+{
+    return get_number(view, "SLURM_STEP_NUM_TASKS", get_number(view, "SLURM_NTASKS", 1));
+}
+
+/* Whether PMIx's variables are those of this very step. */
+static int is_of_step(const struct where_view *view, const char *nspace, int64_t step)
+{
+    const char *job = get_job(view);
+    char expected[256];
+
+    if (!job || step < 0)
+        return 0;
+    snprintf(expected, sizeof expected, "%s%s.%lld", slurm_namespace, job, (long long)step);
+    return !strcmp(nspace, expected);
+}
+
+/* Several processes of a launcher that speaks PMI-1 or PMI-2, or of an Open MPI without PMIx. */
+static const char *foreign_size(const struct where_view *view)
+{
+    static const char *const names[] = { "PMI_SIZE", "OMPI_COMM_WORLD_SIZE",
+                                         "MV2_COMM_WORLD_SIZE" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (get_number(view, names[i], -1) >= 0)
+            return names[i];
+    return NULL;
+}
+
+enum where_verdict where_decide(const struct where_view *view)
+{
+    const char *nspace = get(view, "PMIX_NAMESPACE"), *foreign = foreign_size(view);
+    int64_t step = get_step(view);
+
+    if (nspace && get(view, "PMIX_RANK")) {
+        if (!str_starts_with(nspace, slurm_namespace))
+            return VERDICT_RANK;
+        /*
+         * One task that we didn't start: `srun --pty bash` where pmix is the default is a shell,
+         * which may start ranks.
+         */
+        if (is_of_step(view, nspace, step))
+            return get_n_tasks(view) > 1 || get(view, "LMTRAIN_ATTEMPT") ? VERDICT_RANK
+                                                                         : VERDICT_PLAIN;
+        if (!view->stepd)
+            step = -1; /* what has leaked with it */
+    }
+    if (get_job(view) && step >= 0)
+        return get_n_tasks(view) > 1 ? VERDICT_STEP : VERDICT_PLAIN;
+    if (foreign)
+        return get_number(view, foreign, 1) > 1 ? VERDICT_PMI : VERDICT_PLAIN;
+    return get_job(view) ? VERDICT_ALLOCATION : VERDICT_PLAIN;
+}
+
+int where_lists_pmix(const char *mpi_list)
+{
+    return strstr(mpi_list, "pmix") != NULL;
+}
+
+int where_refuse(const struct where_view *view, enum where_verdict verdict, const char *mpi_list,
+                 struct err *err)
+{
+    if (verdict == VERDICT_PMI) {
+        const char *name = foreign_size(view);
+
+        return err_set(err, ERR_CONFIG,
+                       "%s is %s, but this launcher does not speak PMIx, by which ranks find each "
+                       "other (hint: Open MPI's mpirun, srun --mpi=pmix, or lmtrain by itself "
+                       "with --ranks or --hosts)",
+                       name, get(view, name));
+    }
+
+    long long n_tasks = get_n_tasks(view);
+
+    if (mpi_list && !where_lists_pmix(mpi_list))
+        return err_set(
+            err, ERR_CONFIG,
+            "this is one of %lld tasks of a Slurm step without PMIx, by which ranks find "
+            "each other, and this cluster's Slurm lacks the plugin: srun --mpi=list "
+            "names no pmix (hint: start lmtrain once, by srun -n 1, with --hosts, or by "
+            "Open MPI's mpirun; or ask for Slurm's pmix plugin)",
+            n_tasks);
+    return err_set(
+        err, ERR_CONFIG,
+        "this is one of %lld tasks of a Slurm step without PMIx, by which ranks find "
+        "each other (hint: srun --mpi=pmix lmtrain ..., or just lmtrain ... in the batch "
+        "script, which becomes that)",
+        n_tasks);
+}
+
+/* ---- the world --------------------------------------------------------------------------------
+ */
+
+static const char *from_environment(const void *context, const char *name)
+{
+    (void)context;
+    return getenv(name);
+}
+
+/* The first string in a small file of /proc. */
+static int read_proc(pid_t pid, const char *name, char *text, size_t size)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return -1;
+    size_t n = fread(text, 1, size - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    return 0;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char text[1024];
+    int parent = 0;
+
+    if (read_proc(pid, "stat", text, sizeof text))
+        return 0;
+    const char *end = strrchr(text, ')'); /* a name may hold anything */
+    return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
+}
+
+const char *where_stepd(char *title, size_t size)
+{
+    pid_t pid = getppid();
+
+    for (int i = 0; i < N_ANCESTORS_MAX && pid > 1; i++) {
+        if (read_proc(pid, "cmdline", title, size))
+            return NULL;
+        if (str_starts_with(title, stepd_title))
+            return title;
+        pid = parent_of(pid);
+    }
+    return NULL;
+}
+
+int launch_where(enum launch_where *where, struct err *err)
+{
+    static char *const list_plugins[] = { "srun", "--mpi=list", NULL };
+    char title[256];
+    struct where_view view = { .get = from_environment, .stepd = where_stepd(title, sizeof title) };
+    enum where_verdict verdict = where_decide(&view);
+    struct str said = { 0 };
+
+    switch (verdict) {
+    case VERDICT_RANK:
+        *where = WHERE_RANK;
+        return 0;
+    case VERDICT_ALLOCATION:
+        *where = WHERE_ALLOCATION;
+        return 0;
+    case VERDICT_PLAIN:
+        *where = WHERE_PLAIN;
+        return 0;
+    case VERDICT_STEP:
+    case VERDICT_PMI:
+        break;
+    }
+    int status = verdict == VERDICT_STEP ? command_capture(list_plugins, list_seconds, &said) : -1;
+    where_refuse(&view, verdict, status == 0 ? str_text(&said) : NULL, err);
+    str_release(&said);
+    return -1;
+}
