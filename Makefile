@@ -192,11 +192,35 @@ quickstart:
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/quickstart
 
+# Nothing here needs root: PREFIX=$HOME/.local, or DESTDIR=/some/stage for a package. Of what is
+# listed nothing is generated but the completion, which the binary itself prints.
+ROOT_DIR = $(DESTDIR)$(PREFIX)
+SHARE_DIR = $(ROOT_DIR)/share/lmtrain
+COMPLETION_DIR = $(ROOT_DIR)/share/bash-completion/completions
+INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/bash-completion) \
+    $(COMPLETION_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models jobs slurm)
+INSTALL_FILE = install -m 644
+
 install: all
-	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/share/man/man1'
-	install -m 755 $(BUILD)/lmtrain '$(DESTDIR)$(PREFIX)/bin/lmtrain'
-	for page in $(wildcard man/*.1); do \
-	    install -m 644 $$page '$(DESTDIR)$(PREFIX)/share/man/man1/' || exit 1; done
+	for folder in $(INSTALL_DIRS); do \
+	    [ -d "$$folder" ] || install -d -m 755 "$$folder" || exit 1; done
+	install -m 755 $(BUILD)/lmtrain '$(ROOT_DIR)/bin/lmtrain'
+	$(INSTALL_FILE) $(sort $(wildcard man/*.1)) '$(ROOT_DIR)/share/man/man1/'
+	$(INSTALL_FILE) $(sort $(wildcard man/*.5)) '$(ROOT_DIR)/share/man/man5/'
+	$(INSTALL_FILE) $(sort $(wildcard configs/models/*.yaml)) '$(SHARE_DIR)/models/'
+	$(INSTALL_FILE) $(sort $(wildcard configs/jobs/*.yaml)) '$(SHARE_DIR)/jobs/'
+	$(if $(wildcard scripts/slurm/*.sbatch),$(INSTALL_FILE) $(sort $(wildcard scripts/slurm/*.sbatch)) '$(SHARE_DIR)/slurm/')
+	$(BUILD)/lmtrain completion bash >$(BUILD)/lmtrain.bash
+	$(INSTALL_FILE) $(BUILD)/lmtrain.bash '$(COMPLETION_DIR)/lmtrain'
+
+# What is ours goes; of the folders only those that are ours and empty.
+uninstall:
+	rm -f '$(ROOT_DIR)/bin/lmtrain' '$(COMPLETION_DIR)/lmtrain' \
+	    $(patsubst man/%.1,'$(ROOT_DIR)/share/man/man1/%.1',$(wildcard man/*.1)) \
+	    $(patsubst man/%.5,'$(ROOT_DIR)/share/man/man5/%.5',$(wildcard man/*.5)) \
+	    $(patsubst configs/%,'$(SHARE_DIR)/%',$(wildcard configs/*/*.yaml)) \
+	    $(patsubst scripts/slurm/%,'$(SHARE_DIR)/slurm/%',$(wildcard scripts/slurm/*.sbatch))
+	rmdir $(addprefix $(SHARE_DIR)/,models jobs slurm) '$(SHARE_DIR)' 2>/dev/null || true
 
 clean:
 	rm -rf build
@@ -204,7 +228,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak lint quickstart install clean help FORCE \
+.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "config/job.h"
 
+int cmd_completion(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
@@ -28,6 +29,15 @@ int cmd_pretrain(int argc, char **argv);
  */
 int cmd_parse(const struct options *options, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena);
+
+/*
+ * The only argument of a command (and of each of its subcommands) that makes cmd_parse print what a
+ * shell needs to complete it, instead of parsing; `lmtrain completion bash` asks them all.
+ */
+#define CMD_COMPLETION "--print-completion"
+
+/* Run every command that is for people with one argument; the first status that is not 0. */
+int cmd_each(const char *argument);
 
 /* The ranks a job wants: as it says, else the product of its degrees, where dp auto is 1. */
 int cmd_n_ranks(const struct job *job);

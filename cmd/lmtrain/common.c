@@ -2,7 +2,9 @@
  * common.c - what all commands do alike
  */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/completion.h"
 #include "cmd.h"
 
 int cmd_print(const struct str *text)
@@ -40,13 +42,20 @@ int cmd_parse(const struct options *options, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena)
 {
     struct err err;
+    struct str help = { 0 };
+
+    if (argc == 2 && !strcmp(argv[1], CMD_COMPLETION)) {
+        completion_options(options, &help);
+        int printed = cmd_print(&help);
+        str_release(&help);
+        return printed;
+    }
     int status = options_parse(options, argc, argv, arguments, arena, &err);
 
     if (status == 0)
         return -1;
     if (status < 0)
         return cmd_fail(&err);
-    struct str help = { 0 };
     options_help(options, &help);
     status = cmd_print(&help);
     str_release(&help);

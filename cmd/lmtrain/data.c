@@ -402,6 +402,13 @@ int cmd_data(int argc, char **argv)
 
     if (!strcmp(name, "-h") || !strcmp(name, "--help"))
         return help();
+    if (!strcmp(name, CMD_COMPLETION)) {
+        int status = 0;
+
+        for (size_t i = 0; i < N_SUBCOMMANDS && !status; i++)
+            status = run(&subcommands[i], argc, argv);
+        return status;
+    }
     for (size_t i = 0; i < N_SUBCOMMANDS; i++)
         if (!strcmp(name, subcommands[i].name))
             return run(&subcommands[i], argc - 1, argv + 1);

@@ -10,7 +10,7 @@
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *help;
+    const char *help; /* NULL: not for people */
 };
 
 static const struct command commands[] = {
@@ -21,6 +21,7 @@ static const struct command commands[] = {
     { "data", cmd_data, "turn text into tokens, and look at them" },
     { "config", cmd_config, "show a job with every field, or explain a field" },
     { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },
+    { "completion", cmd_completion, NULL },
 };
 
 #define N_COMMANDS (int)(sizeof commands / sizeof *commands)
@@ -32,7 +33,8 @@ static int usage(int status)
     str_add(&text, "usage: lmtrain COMMAND [ARGUMENTS]\n\n"
                    "Trains language models from one job file.\n\ncommands:\n");
     for (int i = 0; i < N_COMMANDS; i++)
-        str_printf(&text, "  %-12s%s\n", commands[i].name, commands[i].help);
+        if (commands[i].help)
+            str_printf(&text, "  %-12s%s\n", commands[i].name, commands[i].help);
     str_add(&text, "\n`lmtrain COMMAND -h` says more; `lmtrain --version` what this is.\n");
     if (status == 0)
         status = cmd_print(&text);
@@ -45,15 +47,30 @@ static int usage(int status)
 static int unknown(const char *name)
 {
     const char *names[N_COMMANDS];
+    int n = 0;
 
     for (int i = 0; i < N_COMMANDS; i++)
-        names[i] = commands[i].name;
-    const char *near = str_nearest(name, names, N_COMMANDS);
+        if (commands[i].help)
+            names[n++] = commands[i].name;
+    const char *near = str_nearest(name, names, n);
     if (near)
         fprintf(stderr, "lmtrain: unknown command %s (hint: %s)\n", name, near);
     else
         fprintf(stderr, "lmtrain: unknown command %s (hint: lmtrain -h lists all)\n", name);
     return ERR_CONFIG;
+}
+
+int cmd_each(const char *argument)
+{
+    int status = 0;
+
+    for (int i = 0; i < N_COMMANDS && !status; i++) {
+        char *argv[] = { (char *)(uintptr_t)commands[i].name, (char *)(uintptr_t)argument, NULL };
+
+        if (commands[i].help)
+            status = commands[i].run(2, argv);
+    }
+    return status;
 }
 
 int main(int argc, char **argv)

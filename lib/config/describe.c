@@ -3,7 +3,9 @@
  */
 #include <string.h>
 
+#include "base/completion.h"
 #include "config/describe.h"
+#include "config/embedded.h"
 #include "config/fields_impl.h"
 
 static int is_below(const char *key, const char *group)
@@ -204,4 +206,38 @@ void job_manual(struct str *out)
         add_roff(out, str_text(&line));
     }
     str_release(&line);
+}
+
+/* The names of configs/models. */
+static void add_models(struct str *words)
+{
+    static const char folder[] = "configs/models/";
+
+    for (int i = 0; i < n_embedded_files; i++) {
+        const char *name = embedded_files[i].path + sizeof folder - 1;
+
+        if (str_starts_with(embedded_files[i].path, folder))
+            str_printf(words, words->length ? " %.*s" : "%.*s", (int)strcspn(name, "."), name);
+    }
+}
+
+void job_completion(struct str *out)
+{
+    struct str words = { 0 };
+
+    add_models(&words);
+    completion_key("model", str_text(&words), out);
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+
+        str_clear(&words);
+        if (f->type == FIELD_BOOL)
+            str_add(&words, "true false");
+        if (f->word)
+            str_add(&words, f->word);
+        for (const struct choice *c = f->choices; c && c->word; c++)
+            str_printf(&words, words.length ? " %s" : "%s", c->word);
+        completion_key(f->key, str_text(&words), out);
+    }
+    str_release(&words);
 }

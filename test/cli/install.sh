@@ -1,0 +1,104 @@
+#!/bin/sh
+# test/cli/install.sh - make install as an ordinary user, what it leaves, and what bash then offers
+# shellcheck disable=SC2317 # functions that expect calls
+. test/cli/support/check.sh
+
+# Whoever may not write outside $dir: nobody, where we are root. What is built is not built again.
+as_user() {
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+    else
+        "$@"
+    fi
+}
+# The build must be up to date for `install: all` to have nothing to do; its rules are checked without it.
+build=$(dirname "${LMTRAIN:-build/lmtrain}")
+sed 's/^install: all$/install:/' Makefile >"$dir/Makefile"
+cp -r man configs mk "$dir/"
+[ ! -d scripts/slurm ] || { mkdir "$dir/scripts" && cp -r scripts/slurm "$dir/scripts/"; }
+mkdir "$dir/build" "$dir/stage"
+cp "$build/lmtrain" "$dir/build/lmtrain"
+[ "$(id -u)" != 0 ] || chown -R 65534:65534 "$dir"
+chmod 755 "$dir"
+make_there() {
+    (cd "$dir" && umask 077 && as_user make --no-print-directory -f Makefile BUILD=build DESTDIR="$dir/stage" PREFIX=/opt/lm "$@" </dev/null)
+}
+expect 'install' 0 '' make_there install
+root=$dir/stage/opt/lm
+for file in bin/lmtrain share/man/man1/lmtrain.1 share/man/man1/lmtrain-pretrain.1 share/man/man5/lmtrain-job.5 \
+    share/lmtrain/models/llama-tiny.yaml share/lmtrain/jobs/quickstart.yaml share/bash-completion/completions/lmtrain; do
+    expect "it brings $file" 0 '' test -s "$root/$file"
+done
+for file in man/*.1 man/*.5 configs/*/*.yaml scripts/slurm/*.sbatch; do
+    [ -e "$file" ] || continue
+    [ -n "$(find "$root" -name "$(basename "$file")")" ] || expect "it brings $file" 0 '' false
+done
+expect 'folders are 0755' 0 '^$' find "$root" -type d ! -perm 755
+expect 'the binary is 0755' 0 '^$' find "$root/bin" -type f ! -perm 755
+expect 'all else is 0644' 0 '^$' find "$root/share" -type f ! -perm 644
+expect 'nothing is outside of PREFIX' 0 '^$' find "$dir/stage" -type f ! -path "$root/*"
+
+# ---- it works where it is, without the repository ----
+
+cat >"$dir/job.yaml" <<END
+model: llama-tiny
+data: {train: x}
+train: {steps: 3}
+END
+installed() {
+    (cd / && as_user "$root/bin/lmtrain" "$@")
+}
+expect 'it runs' 0 '^lmtrain [0-9]' installed --version
+expect 'it knows its models' 0 'model llama-tiny: ' installed plan "$dir/job.yaml"
+expect 'and the jobs it brings read' 0 'model:' installed config "$root/share/lmtrain/jobs/quickstart.yaml"
+
+# ---- completion ----
+
+# offers NAME PATTERN WORD... - what bash offers after these words, the last of which is not finished, one a line; as bash
+# breaks words at =, so must the caller
+offers() {
+    offers_name=$1 offers_pattern=$2
+    shift 2
+    # shellcheck disable=SC2016 # for bash
+    expect "completion of $offers_name" 0 "$offers_pattern" env -C "$dir" bash -c '. "$1"; shift
+        COMP_WORDBREAKS=" =:"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lmtrain; printf "%s\n" "${COMPREPLY[@]}"' \
+        bash "$root/share/bash-completion/completions/lmtrain" lmtrain "$@"
+}
+expect 'the completion is bash' 0 '' bash -n "$root/share/bash-completion/completions/lmtrain"
+offers 'a command' '^pretrain$' pre
+refuse 'and only of that' '^plan$'
+offers 'commands' '^doctor$' ''
+refuse 'none that is not for people' 'completion|daemon'
+offers 'a subcommand' '^tokenize$' data to
+offers 'an option' '^--resume$' pretrain --re
+offers "a subcommand's option" '^--tokenizer$' data tokenize --to
+offers 'a job' '^job.yaml$' pretrain ''
+refuse 'which is no other file' '^Makefile$'
+offers 'a job after options' '^job.yaml$' pretrain --ranks 2 jo
+offers 'a key' '^train.steps=$' plan --set train.st
+offers 'a value' '^bf16$' plan --set train.dtype = b
+offers 'a yes or no' '^true$' plan --set model.tied_embeddings = tr
+offers 'a model' '^llama-tiny$' plan --set model = llama-t
+offers 'one of an option' '^jsonl$' data tokenize --format js
+offers 'a value after =' '^none$' pretrain --resume = no
+offers 'a folder' '^configs$' pretrain --resume con
+offers 'a number' '^$' pretrain --ranks ''
+mkdir "$dir/set"
+: >"$dir/set/a.idx"
+: >"$dir/set/a.bin"
+offers 'a prefix' '^set/a$' data inspect set/
+refuse 'without its suffix' 'set/a[.]'
+offers 'a key to explain' '^optimizer.lr$' config --explain optimizer.l
+
+for command in $("${LMTRAIN:-build/lmtrain}" -h | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+    offers "the options of $command" '' "$command" ''
+done
+expect 'another shell' 2 'usage: lmtrain completion bash' "${LMTRAIN:-build/lmtrain}" completion fish
+
+# ---- and away again ----
+
+: >"$root/share/lmtrain/mine"
+expect 'uninstall' 0 '' make_there uninstall
+expect 'leaves only what is not ours' 0 "^$root/share/lmtrain/mine\$" find "$root" -type f
+expect 'of which there is one' 0 '^1$' sh -c "find '$root' -type f | wc -l"
+finish
