@@ -4,14 +4,19 @@
  * It serves PMIx to the ranks of its node, starts them, reads what they print, sees them end, and
  * tells the head (supervise.h) all of it over one link: a socketpair on the head's own machine, TCP
  * from others. It decides nothing. When the link closes, for whatever reason, it ends its ranks,
- * removes its folder and exits.
+ * removes its folder and exits. Signals that ask to stop it leaves to its ranks and to the head.
  */
 #ifndef LAUNCH_DAEMON_H
 #define LAUNCH_DAEMON_H
 
 #include "base/err.h"
 
-/* Serve the link until it closes or the head says goodbye. Returns the process's exit status. */
+/*
+ * Serve the link, which becomes the daemon's, until it closes or the head says goodbye. Call it
+ * from the main thread, whose death is what ends the ranks; leave the process soon after, for a
+ * PMIx server cannot be had a second time. Returns the process's exit status: 0 after a goodbye,
+ * ERR_PEER when the head was lost.
+ */
 int launch_daemon(int link_fd);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * output.c - pipes to logs, errors to the screen
+ * output.c - lines to logs, errors to the screen
  */
 #include "launch/output_impl.h"
 
@@ -12,10 +12,9 @@
 
 #include "base/file.h"
 
-enum { LINE_BYTES = 4096, TAIL_BYTES = 1024, N_READS_MAX = 64 };
+enum { LINE_BYTES = 4096, TAIL_BYTES = 1024 };
 
 struct stream {
-    int read_fd, write_fd; /* -1: none */
     int length;
     char line[LINE_BYTES]; /* what came of a line that is not whole yet */
 };
@@ -30,9 +29,19 @@ struct rank_output {
 struct output {
     int n_ranks;
     int quiet;
-    char *log_folder; /* or NULL */
     struct rank_output ranks[];
 };
+
+static int open_log(struct output *output, int rank, const char *log_folder, struct err *err)
+{
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s/rank-%d.log", log_folder, rank);
+
+    if (length < 0 || (size_t)length >= sizeof path)
+        return err_set(err, ERR_FAILED, "the path of the log folder is too long");
+    output->ranks[rank].log_fd = file_open_write(path, O_WRONLY | O_APPEND, err);
+    return output->ranks[rank].log_fd < 0 ? -1 : 0;
+}
 
 int output_create(struct output **output, int n_ranks, const char *log_folder, struct err *err)
 {
@@ -43,87 +52,25 @@ int output_create(struct output **output, int n_ranks, const char *log_folder, s
     made = calloc(1, sizeof *made + sizeof made->ranks[0] * (size_t)n_ranks);
     CHECK(made);
     made->n_ranks = n_ranks;
-    made->log_folder = log_folder ? strdup(log_folder) : NULL;
-    for (int rank = 0; rank < n_ranks; rank++) {
+    for (int rank = 0; rank < n_ranks; rank++)
         made->ranks[rank].log_fd = -1;
-        for (int i = 0; i < 2; i++)
-            made->ranks[rank].streams[i].read_fd = made->ranks[rank].streams[i].write_fd = -1;
-    }
+    for (int rank = 1; rank < n_ranks && log_folder; rank++)
+        if (open_log(made, rank, log_folder, err)) {
+            output_destroy(made);
+            return -1;
+        }
     *output = made;
     return 0;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
 }
 
 void output_destroy(struct output *output)
 {
     if (!output)
         return;
-    for (int rank = 0; rank < output->n_ranks; rank++) {
-        close_fd(&output->ranks[rank].log_fd);
-        for (int i = 0; i < 2; i++) {
-            close_fd(&output->ranks[rank].streams[i].read_fd);
-            close_fd(&output->ranks[rank].streams[i].write_fd);
-        }
-    }
-    free(output->log_folder);
+    for (int rank = 0; rank < output->n_ranks; rank++)
+        if (output->ranks[rank].log_fd >= 0)
+            close(output->ranks[rank].log_fd);
     free(output);
-}
-
-static int open_log(struct output *output, int rank, struct err *err)
-{
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s/rank-%d.log", output->log_folder, rank);
-
-    if (length < 0 || (size_t)length >= sizeof path)
-        return err_set(err, ERR_FAILED, "the path of the log folder is too long");
-    output->ranks[rank].log_fd = file_open_write(path, O_WRONLY | O_APPEND, err);
-    return output->ranks[rank].log_fd < 0 ? -1 : 0;
-}
-
-int output_prepare(struct output *output, int rank, int fds[2], struct err *err)
-{
-    struct rank_output *mine = &output->ranks[rank];
-
-    fds[0] = STDOUT_FILENO;
-    fds[1] = STDERR_FILENO;
-    if (!rank)
-        return 0;
-    if (output->log_folder && open_log(output, rank, err))
-        return -1;
-    for (int i = 0; i < 2; i++) {
-        int ends[2];
-
-        if (pipe2(ends, O_CLOEXEC))
-            return err_set_errno(err, ERR_FAILED, "cannot make a pipe for rank %d", rank);
-        fcntl(ends[0], F_SETFL, O_NONBLOCK);
-        mine->streams[i].read_fd = ends[0];
-        mine->streams[i].write_fd = fds[i] = ends[1];
-    }
-    return 0;
-}
-
-void output_started(struct output *output, int rank)
-{
-    for (int i = 0; i < 2; i++)
-        close_fd(&output->ranks[rank].streams[i].write_fd);
-}
-
-int output_poll(const struct output *output, struct pollfd *polls)
-{
-    int n = 0;
-
-    for (int rank = 1; rank < output->n_ranks; rank++)
-        for (int i = 0; i < 2; i++)
-            if (output->ranks[rank].streams[i].read_fd >= 0)
-                polls[n++] = (struct pollfd){ .fd = output->ranks[rank].streams[i].read_fd,
-                                              .events = POLLIN };
-    return n;
 }
 
 /* All of it; a reader that is gone or a full disk loses output, not the job. */
@@ -212,46 +159,30 @@ static void pass_whole_lines(struct output *output, int rank, int i)
     stream->length -= start;
 }
 
-static void pass_rest(struct output *output, int rank, int i)
+void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes)
 {
-    struct stream *stream = &output->ranks[rank].streams[i];
+    struct stream *mine = &output->ranks[rank].streams[stream == 2];
 
-    if (stream->length && stream->length < LINE_BYTES)
-        stream->line[stream->length++] = '\n';
-    if (stream->length)
-        pass_whole_lines(output, rank, i);
-    close_fd(&stream->read_fd);
-}
+    if (!rank) {
+        write_all(stream == 2 ? STDERR_FILENO : STDOUT_FILENO, bytes, n_bytes);
+        return;
+    }
+    while (n_bytes) {
+        size_t room = (size_t)(LINE_BYTES - mine->length), n = n_bytes < room ? n_bytes : room;
 
-/* Bounded, so that a rank that prints without end cannot keep us from the others. */
-static void read_stream(struct output *output, int rank, int i)
-{
-    struct stream *stream = &output->ranks[rank].streams[i];
-
-    for (int n_reads = 0; stream->read_fd >= 0 && n_reads < N_READS_MAX; n_reads++) {
-        ssize_t n = read(stream->read_fd, stream->line + stream->length,
-                         (size_t)(LINE_BYTES - stream->length));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN)
-            return;
-        if (n <= 0) {
-            pass_rest(output, rank, i);
-            return;
-        }
-        stream->length += (int)n;
-        pass_whole_lines(output, rank, i);
+        memcpy(mine->line + mine->length, bytes, n);
+        mine->length += (int)n;
+        bytes += n;
+        n_bytes -= n;
+        pass_whole_lines(output, rank, stream == 2);
     }
 }
 
-void output_read(struct output *output, int rank)
+void output_end(struct output *output, int rank)
 {
-    int first = rank < 0 ? 1 : rank, last = rank < 0 ? output->n_ranks - 1 : rank;
-
-    for (int r = first; r <= last; r++)
-        for (int i = 0; i < 2; i++)
-            read_stream(output, r, i);
+    for (int i = 0; i < 2; i++)
+        if (output->ranks[rank].streams[i].length)
+            output_take(output, rank, i + 1, "\n", 1);
 }
 
 void output_quiet(struct output *output)

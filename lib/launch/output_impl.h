@@ -1,36 +1,28 @@
 /*
  * output_impl.h - what the ranks print
  *
- * Rank 0 writes to our own stdout and stderr, so that a terminal stays one. The other ranks write
- * into pipes: all goes to rank-N.log, and lines of stderr that are warnings or errors (log.h's and
- * CHECK's prefixes) also to our stderr, with "rank N: " in front.
+ * Bytes of a rank's stdout and stderr come in as they are read, and go as whole lines to
+ * rank-N.log; lines of stderr that are warnings or errors (log.h's and CHECK's prefixes) go also to
+ * our stderr, with "rank N: " in front. Rank 0 is the job's face: what it prints goes to our own
+ * stdout and stderr as it is, and to no log.
  */
 #ifndef LAUNCH_OUTPUT_IMPL_H
 #define LAUNCH_OUTPUT_IMPL_H
-
-#include <poll.h>
 
 #include "base/err.h"
 #include "base/str.h"
 
 struct output;
 
-/* log_folder is made if need be; NULL: no logs. */
+/* log_folder is made if need be, and the logs of all ranks but 0 in it; NULL: no logs. */
 int output_create(struct output **output, int n_ranks, const char *log_folder, struct err *err);
 void output_destroy(struct output *output);
 
-/*
- * Make rank's pipes and log. fds get the descriptors for its stdout and stderr: our own 1 and 2 for
- * rank 0. output_started, after the fork, closes what is the child's.
- */
-int output_prepare(struct output *output, int rank, int fds[2], struct err *err);
-void output_started(struct output *output, int rank);
+/* Take what rank has printed on stream 1 (stdout) or 2 (stderr). Waits for screen and disk. */
+void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes);
 
-/* The descriptors to poll: fills at most 2 * n_ranks and returns how many. */
-int output_poll(const struct output *output, struct pollfd *polls);
-
-/* Pass on what is there, without waiting, of one rank or (rank -1) of all. */
-void output_read(struct output *output, int rank);
+/* The rank has ended: pass on what it left without a newline. */
+void output_end(struct output *output, int rank);
 
 /* From now on show no more lines of warning or error: they are consequences. Logs go on. */
 void output_quiet(struct output *output);

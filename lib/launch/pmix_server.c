@@ -1,37 +1,44 @@
 /*
  * pmix_server.c - the calls that make this process a PMIx server, and its upcalls
  *
- * What is registered is what PMIx clients and Open MPI need on one node: node map, rank map, job
- * and universe size; the library derives the rest. The namespace is unique per launch because Open
- * MPI names its shared memory by it.
+ * What is registered is what PMIx clients and Open MPI need: node map, rank map, job and universe
+ * size; the library derives the rest. The namespace is unique per launch because Open MPI names its
+ * shared memory by it.
  *
- * Stopping is bounded: a stranger's half-open connection can make the library's own end wait for
+ * Stopping is not done: a stranger's half-open connection can make the library's own end wait for
  * ever, and by then all ranks are gone and the process is about to leave.
  */
 #include "launch/pmix_server_impl.h"
 
 #include <pmix.h>
 #include <pmix_server.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-struct rank_state {
-    _Atomic int connected, finalized, aborted; /* aborted: its call is queued or was taken */
-    struct launch_abort_call call;             /* written once, before aborted is set */
-    int call_taken;                            /* the main loop's */
+/* A fence or a question that the head has not answered. */
+struct pending {
+    struct pending *next;
+    uint32_t id;
+    int is_fence;
+    pmix_modex_cbfunc_t done;
+    void *context;
 };
 
 struct launch_server {
-    int n_ranks;
+    int n_ranks, first_rank, n_local;
     int wake_fd;
     pmix_nspace_t nspace;
-    _Atomic int somebody_died;
-    struct rank_state ranks[];
+    pthread_mutex_t lock; /* for all below */
+    int somebody_died;
+    uint32_t last_id;
+    struct pending *pending;
+    struct launch_event *first, **last;
+    _Atomic int finalized[]; /* by local rank */
 };
 
 /* The fence's upcall is given no object of ours; PMIx has one server per process anyway. */
@@ -42,27 +49,159 @@ static int pmix_failed(struct err *err, const char *call, pmix_status_t status)
     return err_set(err, ERR_FAILED, "%s: %s", call, PMIx_Error_string(status));
 }
 
-static struct rank_state *state_of(const pmix_proc_t *proc)
+/* ---- the queue --------------------------------------------------------------------------------
+ */
+
+void launch_event_destroy(struct launch_event *event)
+{
+    if (!event)
+        return;
+    free(event->text);
+    free(event->data);
+    free(event);
+}
+
+/* A copy of event with its own text and data, at the queue's end. */
+static void push(struct launch_server *server, const struct launch_event *event)
+{
+    struct launch_event *made = malloc(sizeof *made);
+
+    CHECK(made);
+    *made = *event;
+    made->next = NULL;
+    made->text = strdup(event->text ? event->text : "");
+    made->data = malloc(event->n_bytes + 1);
+    CHECK(made->text);
+    CHECK(made->data);
+    if (event->n_bytes)
+        memcpy(made->data, event->data, event->n_bytes);
+    pthread_mutex_lock(&server->lock);
+    *server->last = made;
+    server->last = &made->next;
+    pthread_mutex_unlock(&server->lock);
+    eventfd_write(server->wake_fd, 1);
+}
+
+int launch_server_fd(const struct launch_server *server)
+{
+    return server->wake_fd;
+}
+
+struct launch_event *launch_server_next(struct launch_server *server)
+{
+    eventfd_t count;
+
+    eventfd_read(server->wake_fd, &count);
+    pthread_mutex_lock(&server->lock);
+    struct launch_event *event = server->first;
+    if (event) {
+        server->first = event->next;
+        if (!server->first)
+            server->last = &server->first;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return event;
+}
+
+/* Note a call that the head will settle; returns its id, 0 if somebody has died. */
+static uint32_t note_pending(struct launch_server *server, int is_fence, pmix_modex_cbfunc_t done,
+                             void *context)
+{
+    struct pending *made = malloc(sizeof *made);
+    uint32_t id = 0;
+
+    CHECK(made);
+    pthread_mutex_lock(&server->lock);
+    if (!server->somebody_died) {
+        id = ++server->last_id ? server->last_id : ++server->last_id;
+        *made = (struct pending){ server->pending, id, is_fence, done, context };
+        server->pending = made;
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (!id)
+        free(made);
+    return id;
+}
+
+static pmix_status_t status_of(enum launch_outcome outcome)
+{
+    switch (outcome) {
+    case OUTCOME_DONE:
+        return PMIX_SUCCESS;
+    case OUTCOME_TIMEOUT:
+        return PMIX_ERR_TIMEOUT;
+    case OUTCOME_NOT_FOUND:
+        return PMIX_ERR_NOT_FOUND;
+    default:
+        return PMIX_ERR_PROC_ABORTED;
+    }
+}
+
+void launch_server_settle(struct launch_server *server, uint32_t id, enum launch_outcome outcome,
+                          const void *data, size_t n_bytes)
+{
+    pthread_mutex_lock(&server->lock);
+    struct pending **at = &server->pending;
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    struct pending *found = *at;
+    if (found)
+        *at = found->next;
+    pthread_mutex_unlock(&server->lock);
+    if (!found)
+        return;
+    /* The library reads it on its own thread and then calls free. */
+    char *copy = n_bytes ? malloc(n_bytes) : NULL;
+    if (n_bytes) {
+        CHECK(copy);
+        memcpy(copy, data, n_bytes);
+    }
+    found->done(status_of(outcome), copy, n_bytes, found->context, free, copy);
+    free(found);
+}
+
+void launch_server_rank_died(struct launch_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->somebody_died = 1;
+    struct pending *pending = server->pending;
+    server->pending = NULL;
+    pthread_mutex_unlock(&server->lock);
+    while (pending) {
+        struct pending *next = pending->next;
+
+        pending->done(PMIX_ERR_PROC_ABORTED, NULL, 0, pending->context, NULL, NULL);
+        free(pending);
+        pending = next;
+    }
+}
+
+/* ---- upcalls, on the library's thread ---------------------------------------------------------
+ */
+
+/* Our server, if proc is a rank of this node; *local its place here. */
+static struct launch_server *server_of(const pmix_proc_t *proc, int *local)
 {
     struct launch_server *server = atomic_load(&the_server);
 
-    if (!server || proc->rank >= (pmix_rank_t)server->n_ranks ||
-        strncmp(proc->nspace, server->nspace, PMIX_MAX_NSLEN))
+    if (!server || strncmp(proc->nspace, server->nspace, PMIX_MAX_NSLEN) ||
+        proc->rank < (pmix_rank_t)server->first_rank ||
+        proc->rank - (pmix_rank_t)server->first_rank >= (pmix_rank_t)server->n_local)
         return NULL;
-    return &server->ranks[proc->rank];
+    *local = (int)proc->rank - server->first_rank;
+    return server;
 }
 
 static pmix_status_t on_connected(const pmix_proc_t *proc, void *object, pmix_info_t info[],
                                   size_t n_info, pmix_op_cbfunc_t done, void *context)
 {
-    struct rank_state *state = state_of(proc);
+    int local;
 
     (void)object;
     (void)info;
     (void)n_info;
-    if (!state)
+    if (!server_of(proc, &local))
         return PMIX_ERR_NOT_FOUND;
-    atomic_store(&state->connected, 1);
     if (done)
         done(PMIX_SUCCESS, context);
     return PMIX_SUCCESS;
@@ -71,11 +210,12 @@ static pmix_status_t on_connected(const pmix_proc_t *proc, void *object, pmix_in
 static pmix_status_t on_finalized(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t done,
                                   void *context)
 {
-    struct rank_state *state = state_of(proc);
+    int local;
+    struct launch_server *server = server_of(proc, &local);
 
     (void)object;
-    if (state)
-        atomic_store(&state->finalized, 1);
+    if (server)
+        atomic_store(&server->finalized[local], 1);
     if (done)
         done(PMIX_SUCCESS, context);
     return PMIX_SUCCESS;
@@ -85,45 +225,108 @@ static pmix_status_t on_abort(const pmix_proc_t *proc, void *object, int status,
                               pmix_proc_t procs[], size_t n_procs, pmix_op_cbfunc_t done,
                               void *context)
 {
-    struct rank_state *state = state_of(proc);
-    struct launch_server *server = atomic_load(&the_server);
+    char words[1024];
+    int local;
+    struct launch_server *server = server_of(proc, &local);
 
     (void)object;
     (void)procs;
     (void)n_procs;
-    if (state && !atomic_load(&state->aborted)) {
-        state->call.rank = (int)proc->rank;
-        state->call.status = status;
-        snprintf(state->call.text, sizeof state->call.text, "%s", text ? text : "");
-        atomic_store(&state->aborted, 1);
-        eventfd_write(server->wake_fd, 1);
-    }
+    snprintf(words, sizeof words, "%s", text ? text : "");
+    if (server)
+        push(server,
+             &(struct launch_event){
+                 .kind = EVENT_ABORT, .rank = (int)proc->rank, .number = status, .text = words });
     if (done)
         done(PMIX_SUCCESS, context);
     return PMIX_SUCCESS;
 }
 
+static int compare_ranks(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* "*" if all ranks of the job take part, else "0,3" in rising order; NULL if others do. Heap. */
+static char *name_members(const struct launch_server *server, const pmix_proc_t procs[],
+                          size_t n_procs)
+{
+    int *ranks = calloc(n_procs + 1, sizeof *ranks);
+    struct str text = { 0 };
+    int is_all = n_procs == (size_t)server->n_ranks, is_ours = 1;
+
+    CHECK(ranks);
+    for (size_t i = 0; i < n_procs && is_ours; i++) {
+        is_ours = !strncmp(procs[i].nspace, server->nspace, PMIX_MAX_NSLEN);
+        if (procs[i].rank == PMIX_RANK_WILDCARD)
+            is_all = 1;
+        else
+            is_ours = is_ours && procs[i].rank < (pmix_rank_t)server->n_ranks;
+        ranks[i] = (int)procs[i].rank;
+    }
+    if (is_ours && is_all) {
+        str_add(&text, "*");
+    } else if (is_ours) {
+        qsort(ranks, n_procs, sizeof *ranks, compare_ranks);
+        for (size_t i = 0; i < n_procs; i++)
+            str_printf(&text, i ? ",%d" : "%d", ranks[i]);
+    }
+    free(ranks);
+    return text.data;
+}
+
+/* The seconds that the callers gave, 0 if none: once all of a node are here it is our business. */
+static int timeout_of(const pmix_info_t info[], size_t n_info)
+{
+    for (size_t i = 0; i < n_info; i++)
+        if (!strncmp(info[i].key, PMIX_TIMEOUT, PMIX_MAX_KEYLEN) && info[i].value.type == PMIX_INT)
+            return info[i].value.data.integer > 0 ? info[i].value.data.integer : 0;
+    return 0;
+}
+
 /*
- * On one node the library settles fences itself while all live. Asked after a death it must be told
- * no, or the survivors believe that all came.
+ * All ranks of this node are at a fence, in which other nodes take part as well. On one node the
+ * library settles fences itself while all live. Asked after a death it must be told no, or the
+ * survivors believe that all came. data is ours to free.
  */
 static pmix_status_t on_fence(const pmix_proc_t procs[], size_t n_procs, const pmix_info_t info[],
                               size_t n_info, char *data, size_t n_bytes, pmix_modex_cbfunc_t done,
                               void *context)
 {
     struct launch_server *server = atomic_load(&the_server);
-    int refuse = !server || atomic_load(&server->somebody_died);
+    char *members = server ? name_members(server, procs, n_procs) : NULL;
+    uint32_t id = members && done ? note_pending(server, 1, done, context) : 0;
 
-    (void)procs;
-    (void)n_procs;
+    if (id)
+        push(server, &(struct launch_event){ .kind = EVENT_FENCE,
+                                             .id = id,
+                                             .number = timeout_of(info, n_info),
+                                             .text = members,
+                                             .data = data,
+                                             .n_bytes = n_bytes });
+    else if (done)
+        done(PMIX_ERR_PROC_ABORTED, NULL, 0, context, NULL, NULL);
+    free(members);
+    free(data);
+    return PMIX_SUCCESS;
+}
+
+static pmix_status_t on_modex(const pmix_proc_t *proc, const pmix_info_t info[], size_t n_info,
+                              pmix_modex_cbfunc_t done, void *context)
+{
+    struct launch_server *server = atomic_load(&the_server);
+
     (void)info;
     (void)n_info;
-    if (!done)
-        return PMIX_SUCCESS;
-    if (refuse)
-        done(PMIX_ERR_PROC_ABORTED, NULL, 0, context, NULL, NULL);
-    else
-        done(PMIX_SUCCESS, data, n_bytes, context, NULL, NULL);
+    if (!server || strncmp(proc->nspace, server->nspace, PMIX_MAX_NSLEN) ||
+        proc->rank >= (pmix_rank_t)server->n_ranks)
+        return PMIX_ERR_NOT_FOUND;
+    uint32_t id = note_pending(server, 0, done, context);
+    if (!id)
+        return PMIX_ERR_PROC_ABORTED;
+    push(server, &(struct launch_event){ .kind = EVENT_ASK, .id = id, .rank = (int)proc->rank });
     return PMIX_SUCCESS;
 }
 
@@ -131,46 +334,92 @@ static pmix_server_module_t module = {
     .client_finalized = on_finalized,
     .abort = on_abort,
     .fence_nb = on_fence,
+    .direct_modex = on_modex,
     .client_connected2 = on_connected,
 };
 
-static pmix_status_t init_library(const char *folder)
+/* ---- questions from other nodes ---------------------------------------------------------------
+ */
+
+struct question {
+    int node;
+    uint32_t id;
+};
+
+static void on_card(pmix_status_t status, char *data, size_t n_bytes, void *context)
 {
-    pmix_info_t info[2];
+    struct question *question = context;
+    struct launch_server *server = atomic_load(&the_server);
+
+    push(server, &(struct launch_event){ .kind = EVENT_ANSWER,
+                                         .node = question->node,
+                                         .id = question->id,
+                                         .number = status == PMIX_SUCCESS ? OUTCOME_DONE
+                                                                          : OUTCOME_NOT_FOUND,
+                                         .data = data,
+                                         .n_bytes = status == PMIX_SUCCESS && data ? n_bytes : 0 });
+    free(question);
+}
+
+void launch_server_ask(struct launch_server *server, int rank, int node, uint32_t id)
+{
+    struct question *question = malloc(sizeof *question);
+    pmix_proc_t proc;
+
+    CHECK(question);
+    *question = (struct question){ node, id };
+    PMIX_LOAD_PROCID(&proc, server->nspace, (pmix_rank_t)rank);
+    pmix_status_t status = PMIx_server_dmodex_request(&proc, on_card, question);
+    if (status != PMIX_SUCCESS)
+        on_card(status, NULL, 0, question);
+}
+
+/* ---- start ------------------------------------------------------------------------------------
+ */
+
+static pmix_status_t init_library(const char *folder, const char *host)
+{
+    pmix_info_t info[3];
 
     PMIX_INFO_LOAD(&info[0], PMIX_SERVER_TMPDIR, folder, PMIX_STRING);
     PMIX_INFO_LOAD(&info[1], PMIX_SYSTEM_TMPDIR, folder, PMIX_STRING);
-    pmix_status_t status = PMIx_server_init(&module, info, 2);
-    PMIX_INFO_DESTRUCT(&info[0]);
-    PMIX_INFO_DESTRUCT(&info[1]);
+    PMIX_INFO_LOAD(&info[2], PMIX_HOSTNAME, host, PMIX_STRING);
+    pmix_status_t status = PMIx_server_init(&module, info, 3);
+    for (int i = 0; i < 3; i++)
+        PMIX_INFO_DESTRUCT(&info[i]);
     return status;
 }
 
-/* "0,1,2": the ranks of our only node. */
-static char *list_ranks(int n_ranks)
+/* The maps as PMIx packs them, from "a,b" and "0,1;2,3". */
+static pmix_status_t make_maps(const struct job_sheet *sheet, char **node_map, char **rank_map)
 {
-    size_t capacity = 12 * (size_t)n_ranks, used = 0;
-    char *text = malloc(capacity);
+    struct str hosts = { 0 }, ranks = { 0 };
 
-    CHECK(text);
-    for (int rank = 0; rank < n_ranks; rank++)
-        used += (size_t)snprintf(text + used, capacity - used, rank ? ",%d" : "%d", rank);
-    return text;
+    for (int i = 0; i < sheet->n_nodes; i++) {
+        const struct job_node *node = &sheet->nodes[i];
+
+        str_printf(&hosts, i ? ",%s" : "%s", node->name);
+        if (i)
+            str_add(&ranks, ";");
+        for (int k = 0; k < node->n_ranks; k++)
+            str_printf(&ranks, k ? ",%d" : "%d", node->first_rank + k);
+    }
+    pmix_status_t status = PMIx_generate_regex(str_text(&hosts), node_map);
+    if (status == PMIX_SUCCESS)
+        status = PMIx_generate_ppn(str_text(&ranks), rank_map);
+    str_release(&hosts);
+    str_release(&ranks);
+    return status;
 }
 
-static int register_job(struct launch_server *server, struct err *err)
+static int register_job(struct launch_server *server, const struct job_sheet *sheet,
+                        struct err *err)
 {
-    char host[256] = "localhost";
     char *node_map = NULL, *rank_map = NULL;
     uint32_t size = (uint32_t)server->n_ranks;
     pmix_info_t info[4];
+    pmix_status_t status = make_maps(sheet, &node_map, &rank_map);
 
-    gethostname(host, sizeof host - 1);
-    char *ranks = list_ranks(server->n_ranks);
-    pmix_status_t status = PMIx_generate_regex(host, &node_map);
-    if (status == PMIX_SUCCESS)
-        status = PMIx_generate_ppn(ranks, &rank_map);
-    free(ranks);
     if (status != PMIX_SUCCESS) {
         free(node_map);
         return pmix_failed(err, "PMIx_generate_regex", status);
@@ -179,7 +428,7 @@ static int register_job(struct launch_server *server, struct err *err)
     PMIX_INFO_LOAD(&info[1], PMIX_PROC_MAP, rank_map, PMIX_REGEX);
     PMIX_INFO_LOAD(&info[2], PMIX_JOB_SIZE, &size, PMIX_UINT32);
     PMIX_INFO_LOAD(&info[3], PMIX_UNIV_SIZE, &size, PMIX_UINT32);
-    status = PMIx_server_register_nspace(server->nspace, server->n_ranks, info, 4, NULL, NULL);
+    status = PMIx_server_register_nspace(server->nspace, server->n_local, info, 4, NULL, NULL);
     for (int i = 0; i < 4; i++)
         PMIX_INFO_DESTRUCT(&info[i]);
     free(node_map);
@@ -195,10 +444,10 @@ static int register_ranks(struct launch_server *server, struct err *err)
 
     if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
         return pmix_failed(err, "PMIx_server_setup_local_support", status);
-    for (int rank = 0; rank < server->n_ranks; rank++) {
+    for (int i = 0; i < server->n_local; i++) {
         pmix_proc_t proc;
 
-        PMIX_LOAD_PROCID(&proc, server->nspace, (pmix_rank_t)rank);
+        PMIX_LOAD_PROCID(&proc, server->nspace, (pmix_rank_t)(server->first_rank + i));
         status = PMIx_server_register_client(&proc, getuid(), getgid(), server, NULL, NULL);
         if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
             return pmix_failed(err, "PMIx_server_register_client", status);
@@ -206,34 +455,35 @@ static int register_ranks(struct launch_server *server, struct err *err)
     return 0;
 }
 
-int launch_server_start(struct launch_server **server, const char *folder, int n_ranks,
-                        struct err *err)
+int launch_server_start(struct launch_server **server, const char *folder,
+                        const struct job_sheet *sheet, struct err *err)
 {
-    struct launch_server *made = calloc(1, sizeof *made + sizeof made->ranks[0] * (size_t)n_ranks);
-    struct timespec now;
+    const struct job_node *node = &sheet->nodes[sheet->node];
+    size_t n_local = (size_t)node->n_ranks;
 
-    CHECK(made);
-    if (atomic_load(&the_server)) {
-        free(made);
+    if (atomic_load(&the_server))
         return err_set(err, ERR_FAILED, "this process has been a PMIx server before");
-    }
-    made->n_ranks = n_ranks;
+    struct launch_server *made = calloc(1, sizeof *made + sizeof made->finalized[0] * n_local);
+    CHECK(made);
+    made->n_ranks = sheet->n_ranks;
+    made->first_rank = node->first_rank;
+    made->n_local = node->n_ranks;
+    made->last = &made->first;
+    pthread_mutex_init(&made->lock, NULL);
+    snprintf(made->nspace, sizeof made->nspace, "%s", sheet->nspace);
     made->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (made->wake_fd < 0) {
         free(made);
         return err_set_errno(err, ERR_FAILED, "eventfd");
     }
-    clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(made->nspace, sizeof made->nspace, "lmtrain-%d-%lld%09ld", (int)getpid(),
-             (long long)now.tv_sec, now.tv_nsec);
-    pmix_status_t status = init_library(folder);
+    pmix_status_t status = init_library(folder, node->name);
     if (status != PMIX_SUCCESS) {
         close(made->wake_fd);
         free(made);
         return pmix_failed(err, "PMIx_server_init", status);
     }
     atomic_store(&the_server, made); /* for good: upcalls may come as long as the process lives */
-    if (register_job(made, err) || register_ranks(made, err))
+    if (register_job(made, sheet, err) || register_ranks(made, err))
         return -1;
     *server = made;
     return 0;
@@ -249,39 +499,7 @@ int launch_server_environment(struct launch_server *server, int rank, char ***en
     return status == PMIX_SUCCESS ? 0 : pmix_failed(err, "PMIx_server_setup_fork", status);
 }
 
-int launch_server_fd(const struct launch_server *server)
-{
-    return server->wake_fd;
-}
-
-int launch_server_next_abort(struct launch_server *server, struct launch_abort_call *call)
-{
-    eventfd_t count;
-
-    eventfd_read(server->wake_fd, &count);
-    for (int rank = 0; rank < server->n_ranks; rank++) {
-        struct rank_state *state = &server->ranks[rank];
-
-        if (atomic_load(&state->aborted) && !state->call_taken) {
-            state->call_taken = 1;
-            *call = state->call;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-int launch_server_connected(const struct launch_server *server, int rank)
-{
-    return atomic_load(&server->ranks[rank].connected);
-}
-
 int launch_server_finalized(const struct launch_server *server, int rank)
 {
-    return atomic_load(&server->ranks[rank].finalized);
-}
-
-void launch_server_rank_died(struct launch_server *server)
-{
-    atomic_store(&server->somebody_died, 1);
+    return atomic_load(&server->finalized[rank - server->first_rank]);
 }

@@ -19,17 +19,26 @@
 struct fixture {
     char folder[64];
     struct output *output;
-    int fds[2];       /* our copies of rank 1's stdout and stderr */
-    int saved_stderr; /* ours goes to a file meanwhile */
+    int saved[2]; /* our own stdout and stderr, which go to files meanwhile */
 };
 
 static struct fixture f;
+
+static int redirect(const char *name, int fd)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", f.folder, name);
+    int copy = dup(fd), file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(file, fd);
+    close(file);
+    return copy;
+}
 
 static int setup(void **state)
 {
     const char *temporary = getenv("TMPDIR");
     char path[128];
-    int fds[2];
     struct err err;
 
     (void)state;
@@ -37,18 +46,11 @@ static int setup(void **state)
     if (!mkdtemp(f.folder))
         return -1;
     snprintf(path, sizeof path, "%s/log/deep", f.folder);
-    if (output_create(&f.output, 2, path, &err) || output_prepare(f.output, 0, fds, &err) ||
-        fds[0] != 1 || fds[1] != 2 || output_prepare(f.output, 1, fds, &err))
+    if (output_create(&f.output, 2, path, &err))
         return -1;
-    f.fds[0] = dup(fds[0]);
-    f.fds[1] = dup(fds[1]);
-    output_started(f.output, 1);
-    snprintf(path, sizeof path, "%s/screen", f.folder);
     fflush(NULL);
-    f.saved_stderr = dup(2);
-    int screen = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    dup2(screen, 2);
-    close(screen);
+    f.saved[0] = redirect("face", 1);
+    f.saved[1] = redirect("screen", 2);
     return 0;
 }
 
@@ -57,10 +59,11 @@ static int teardown(void **state)
     struct err err;
 
     (void)state;
-    close(f.fds[0]);
-    close(f.fds[1]);
-    dup2(f.saved_stderr, 2);
-    close(f.saved_stderr);
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        dup2(f.saved[i], i + 1);
+        close(f.saved[i]);
+    }
     output_destroy(f.output);
     output_destroy(NULL);
     return file_remove_tree(f.folder, &err);
@@ -68,8 +71,7 @@ static int teardown(void **state)
 
 static void say(int stream, const char *text)
 {
-    assert_int_equal(write(f.fds[stream], text, strlen(text)), strlen(text));
-    output_read(f.output, -1);
+    output_take(f.output, 1, stream + 1, text, strlen(text));
 }
 
 static void assert_file(const char *name, const char *expected)
@@ -86,11 +88,9 @@ static void assert_file(const char *name, const char *expected)
 
 static void test_lines(void **state)
 {
-    struct pollfd polls[4];
     struct str tail = { 0 };
 
     (void)state;
-    assert_int_equal(output_poll(f.output, polls), 2);
     say(1, "plain\nlmtrain: err");
     assert_file("screen", "");
     say(0, "on stdout: lmtrain: error: no\nlmtrain: error: stdout is not shown\n");
@@ -99,11 +99,8 @@ static void test_lines(void **state)
                           "rank 1: lmtrain: bug: x\n");
     output_quiet(f.output);
     say(1, "lmtrain: error: quiet\nunfinished");
-    close(f.fds[0]);
-    close(f.fds[1]);
-    f.fds[0] = f.fds[1] = -1;
-    output_read(f.output, 1);
-    assert_int_equal(output_poll(f.output, polls), 0);
+    output_end(f.output, 1);
+    output_end(f.output, 1);
     assert_file("screen", "rank 1: lmtrain: error: bad\nrank 1: lmtrain: warn: hm\n"
                           "rank 1: lmtrain: bug: x\n");
     output_tail(f.output, 1, &tail);
@@ -129,10 +126,8 @@ static void test_long_lines(void **state)
     for (int i = 0; i < N; i++)
         line[i] = (char)(i % 250 == '\n' ? 0 : i % 250);
     line[N] = '\n';
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(write(f.fds[1], line, N + 1), N + 1);
-        output_read(f.output, 1);
-    }
+    for (int i = 0; i < 3; i++)
+        output_take(f.output, 1, 2, line, N + 1);
     snprintf(path, sizeof path, "%s/log/deep/rank-1.log", f.folder);
     FILE *file = fopen(path, "re");
     assert_non_null(file);
@@ -146,11 +141,27 @@ static void test_long_lines(void **state)
     str_release(&tail);
 }
 
+/* Rank 0 is the job's face: every byte as it is, and no log. */
+static void test_rank_0(void **state)
+{
+    struct str tail = { 0 };
+
+    (void)state;
+    output_quiet(f.output);
+    output_take(f.output, 0, 1, "step 1\rst", 9);
+    output_take(f.output, 0, 2, "lmtrain: warn: w", 16);
+    output_end(f.output, 0);
+    assert_file("face", "step 1\rst");
+    assert_file("screen", "lmtrain: warn: w");
+    output_tail(f.output, 0, &tail);
+    assert_int_equal(tail.length, 0);
+    str_release(&tail);
+}
+
 static void test_errors(void **state)
 {
     struct output *output;
     char path[128];
-    int fds[2];
     struct err err;
 
     (void)state;
@@ -158,17 +169,14 @@ static void test_errors(void **state)
     assert_int_equal(file_write(path, "x", 1, &err), 0);
     assert_int_equal(output_create(&output, 2, path, &err), -1);
     assert_int_equal(output_create(&output, 2, NULL, &err), 0);
-    assert_int_equal(output_prepare(output, 1, fds, &err), 0);
-    output_started(output, 1);
+    output_take(output, 1, 1, "x\n", 2);
     output_destroy(output);
 
     /* A log that is a link to elsewhere is not written. */
     snprintf(path, sizeof path, "%s/rank-1.log", f.folder);
     assert_int_equal(symlink("/nowhere/else", path), 0);
-    assert_int_equal(output_create(&output, 2, f.folder, &err), 0);
-    assert_int_equal(output_prepare(output, 1, fds, &err), -1);
+    assert_int_equal(output_create(&output, 2, f.folder, &err), -1);
     assert_non_null(strstr(err.text, "rank-1.log"));
-    output_destroy(output);
 }
 
 int main(void)
@@ -176,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lines, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_lines, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rank_0, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
     };
 

@@ -1,0 +1,207 @@
+/*
+ * node.c - folder, server, ranks and their pipes
+ */
+#include "launch/node_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "launch/environment_impl.h"
+#include "launch/job_folder_impl.h"
+#include "launch/link_impl.h"
+#include "launch/shm_space.h"
+
+/* Where the upper layers learn which attempt of the job they are (base/fault.h). */
+#define ATTEMPT_VARIABLE "LMTRAIN_ATTEMPT"
+
+static int make_folder(struct node *node, struct err *err)
+{
+    const char *parent = job_folder_parent();
+    char path[sizeof node->folder + 16];
+
+    job_folder_sweep(parent);
+    if (shm_space_check(parent, node->n_ranks, err))
+        return -1;
+    if (job_folder_create(parent, node->folder, sizeof node->folder, err)) {
+        node->folder[0] = '\0';
+        return -1;
+    }
+    snprintf(path, sizeof path, "%s/progress", node->folder);
+    return progress_page_create(&node->page, path, node->n_ranks, err);
+}
+
+/* What Open MPI needs to run under us, where the progress page is, and which attempt this is. */
+static void add_variables(const struct node *node, char ***environment)
+{
+    char path[sizeof node->folder + 16], attempt[16];
+
+    snprintf(path, sizeof path, "%s/progress", node->folder);
+    snprintf(attempt, sizeof attempt, "%d", node->sheet->attempt);
+    environment_set(environment, PROGRESS_VARIABLE, path, 1);
+    environment_set(environment, ATTEMPT_VARIABLE, attempt, 1);
+    environment_set(environment, "OMPI_MCA_schizo", "ompi", 1);
+    environment_set(environment, "OMPI_MCA_btl_vader_backing_directory", node->folder, 1);
+    environment_set(environment, "OMPI_MCA_pml", "ob1", 0);
+    environment_set(environment, "OMPI_MCA_btl",
+                    node->sheet->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
+    environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
+
+static char **make_environment(const struct node *node)
+{
+    char **environment = environment_copy(environ);
+
+    for (int i = 0; node->sheet->variables[i]; i++) {
+        const char *variable = node->sheet->variables[i];
+        const char *equals = strchr(variable, '=');
+        char *name = strndup(variable, (size_t)(equals - variable));
+
+        CHECK(name);
+        environment_set(&environment, name, equals + 1, 1);
+        free(name);
+    }
+    add_variables(node, &environment);
+    return environment;
+}
+
+int node_open(struct node *node, const struct job_sheet *sheet, struct err *err)
+{
+    const struct job_node *mine = &sheet->nodes[sheet->node];
+
+    link_allow_files(2 * mine->n_ranks);
+    *node = (struct node){ .sheet = sheet, .n_ranks = mine->n_ranks };
+    node->first_rank = mine->first_rank;
+    node->ranks = calloc((size_t)node->n_ranks, sizeof *node->ranks);
+    CHECK(node->ranks);
+    for (int i = 0; i < node->n_ranks; i++)
+        node->ranks[i].fds[0] = node->ranks[i].fds[1] = -1;
+    if (chdir(sheet->cwd))
+        return err_set_errno(err, ERR_CONFIG,
+                             "cannot enter %s (hint: all hosts need the job's folder, under the "
+                             "same path)",
+                             sheet->cwd);
+    if (make_folder(node, err))
+        return -1;
+    node->environment = make_environment(node);
+    return launch_server_start(&node->server, node->folder, sheet, err);
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* Our own stdout and stderr, or pipes: read ends into the rank, write ends into fds. */
+static int make_pipes(struct node *node, int index, int fds[2], struct err *err)
+{
+    struct node_rank *rank = &node->ranks[index];
+
+    if (node->sheet->has_screen && node->first_rank + index == 0) {
+        fds[0] = STDOUT_FILENO;
+        fds[1] = STDERR_FILENO;
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        int ends[2];
+
+        if (pipe2(ends, O_CLOEXEC))
+            return err_set_errno(err, ERR_FAILED, "cannot make a pipe for rank %d",
+                                 node->first_rank + index);
+        fcntl(ends[0], F_SETFL, O_NONBLOCK);
+        rank->fds[i] = ends[0];
+        fds[i] = ends[1];
+    }
+    return 0;
+}
+
+int node_start_rank(struct node *node, int index, struct err *err)
+{
+    char **environment = environment_copy(node->environment);
+    int fds[2] = { -1, -1 };
+    int status =
+        launch_server_environment(node->server, node->first_rank + index, &environment, err);
+
+    if (!status)
+        status = make_pipes(node, index, fds, err);
+    if (!status)
+        status = rank_process_start(&node->ranks[index].process, node->sheet->argv, environment,
+                                    fds, err);
+    for (int i = 0; i < 2; i++)
+        if (fds[i] != STDOUT_FILENO && fds[i] != STDERR_FILENO)
+            close_fd(&fds[i]);
+    environment_free(environment);
+    if (!status)
+        node->n_running++;
+    return status;
+}
+
+void node_signal(const struct node *node, int signal, int groups)
+{
+    for (int i = 0; i < node->n_ranks; i++)
+        if (groups)
+            rank_process_signal_group(&node->ranks[i].process, signal);
+        else
+            rank_process_signal(&node->ranks[i].process, signal);
+}
+
+void node_release(struct node *node)
+{
+    struct err ignored;
+
+    node_signal(node, SIGKILL, 1);
+    for (int i = 0; i < node->n_ranks; i++) {
+        struct node_rank *rank = &node->ranks[i];
+
+        while (rank->process.running && !rank_process_reap(&rank->process))
+            usleep(1000);
+        close_fd(&rank->fds[0]);
+        close_fd(&rank->fds[1]);
+    }
+    progress_page_close(node->page, node->n_ranks);
+    if (node->folder[0])
+        file_remove_tree(node->folder, &ignored);
+    environment_free(node->environment);
+    free(node->ranks);
+    *node = (struct node){ 0 };
+}
+
+size_t node_read(struct node *node, int index, char *buffer, size_t size, int *stream)
+{
+    struct node_rank *rank = &node->ranks[index];
+
+    for (int i = 0; i < 2; i++) {
+        ssize_t n = 0;
+
+        if (rank->fds[i] < 0)
+            continue;
+        do
+            n = read(rank->fds[i], buffer, size);
+        while (n < 0 && errno == EINTR);
+        if (n > 0) {
+            *stream = i + 1;
+            return (size_t)n;
+        }
+        if (n == 0 || errno != EAGAIN)
+            close_fd(&rank->fds[i]);
+    }
+    return 0;
+}
+
+int node_poll(const struct node *node, struct pollfd *polls)
+{
+    int n = 0;
+
+    for (int i = 0; i < node->n_ranks; i++)
+        for (int k = 0; k < 2; k++)
+            if (node->ranks[i].fds[k] >= 0)
+                polls[n++] = (struct pollfd){ .fd = node->ranks[i].fds[k], .events = POLLIN };
+    return n;
+}
