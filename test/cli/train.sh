@@ -62,10 +62,12 @@ long2=$long
 
 # ---- a rank is killed ----
 
-# rank_of SUPERVISOR NUMBER - its process
+# children_of PROCESS
+children_of() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3; }
+# rank_of DAEMON NUMBER - its process; a daemon is the only child of the head that was started
 rank_of() {
     # shellcheck disable=SC2013 # numbers
-    for process in $(grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3); do
+    for process in $(children_of "$1"); do
         tr '\0' '\n' <"/proc/$process/environ" | grep -qx "PMIX_RANK=$2" && echo "$process"
     done
 }
@@ -78,13 +80,13 @@ nothing_shared() { ! find /dev/shm -name "lmtrain-*-$1-*" | grep .; }
 
 # shellcheck disable=SC2086
 start killed $long2
-supervisor=$pid
 wait_until 60 test -d "$dir/killed/checkpoints/step-00000020"
-kill -KILL "$(rank_of "$supervisor" 1)"
+daemon=$(children_of "$pid")
+kill -KILL "$(rank_of "$daemon" 1)"
 ended 'a killed rank ends the job' 5 killed
 expect 'which names it as the first cause' 0 'rank 1 on .* was killed by signal 9 \(Killed\) \(last seen: ' cat "$dir/killed.out"
 expect 'once' 0 '' test "$(grep -c 'error: rank' "$dir/killed.out")" = 1
-expect 'nothing is left in /dev/shm' 0 '' nothing_shared "$supervisor"
+expect 'nothing is left in /dev/shm' 0 '' nothing_shared "$daemon"
 expect 'nor a process' 0 '' wait_until 10 no_process
 expect 'before its end' 0 '' test "$(n_logged killed)" -lt 150
 # shellcheck disable=SC2086
