@@ -43,7 +43,7 @@ memory_of() {
         agrees "$run" "$pid"
     else
         # shellcheck disable=SC2013 # numbers
-        for process in $(grep -ls "^PPid:[[:space:]]*$pid\$" /proc/[0-9]*/status | cut -d/ -f3); do
+        for process in $(children_of "$(children_of "$pid")"); do # the daemon's
             agrees "$run" "$process"
         done
     fi

@@ -62,8 +62,6 @@ long2=$long
 
 # ---- a rank is killed ----
 
-# children_of PROCESS
-children_of() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3; }
 # rank_of DAEMON NUMBER - its process; a daemon is the only child of the head that was started
 rank_of() {
     # shellcheck disable=SC2013 # numbers

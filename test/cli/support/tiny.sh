@@ -40,6 +40,11 @@ start() {
     pid=$!
 }
 
+# children_of PROCESS - a head's one child is its daemon, whose children are the ranks
+children_of() {
+    grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3
+}
+
 # ended NAME STATUS RUN - what was started ends with that status
 ended() {
     wait "$pid"
