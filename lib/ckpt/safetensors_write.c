@@ -86,6 +86,20 @@ static void header_print(struct str *out, const struct safetensors_tensor *tenso
         str_add_char(out, ' ');
 }
 
+/* How much was not written tells how much room is missing. */
+static int fail_to_write(const struct safetensors_writer *writer, size_t n_bytes, struct err *err)
+{
+    char missing[32], whole[32];
+    int number = errno;
+    uint64_t left = n_bytes + writer->due;
+
+    str_bytes(missing, sizeof missing, left);
+    str_bytes(whole, sizeof whole, writer->file_bytes + writer->due);
+    errno = number;
+    return err_set_errno(err, ERR_FAILED, "%s: cannot write the last %s of %s", writer->path,
+                         missing, whole);
+}
+
 static int flush_bytes(struct safetensors_writer *writer, const unsigned char *data, size_t n_bytes,
                        struct err *err)
 {
@@ -97,7 +111,7 @@ static int flush_bytes(struct safetensors_writer *writer, const unsigned char *d
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_set_errno(err, ERR_FAILED, "%s: cannot write", writer->path);
+            return fail_to_write(writer, n_bytes, err);
         data += n;
         n_bytes -= (size_t)n;
     }

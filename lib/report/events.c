@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "report/append.h"
 
 struct events {
     int fd;
@@ -130,16 +131,7 @@ static int write_record(struct events *events, struct err *err)
     add_little_endian(record, masked_crc(record->data, 8), 4);
     str_add_bytes(record, events->event.data, events->event.length);
     add_little_endian(record, masked_crc(events->event.data, events->event.length), 4);
-    for (size_t done = 0; done < record->length;) {
-        ssize_t n = write(events->fd, record->data + done, record->length - done);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_set_errno(err, ERR_FAILED, "%s", events->path);
-        done += (size_t)n;
-    }
-    return 0;
+    return append_whole(events->fd, events->path, record->data, record->length, err);
 }
 
 /* Event: 1 wall_time, 2 step, 3 file_version, 5 summary, 7 session_log. */

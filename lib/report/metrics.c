@@ -4,7 +4,6 @@
 #include "report/metrics.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,14 +14,19 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "report/append.h"
 #include "report/events.h"
+
+/* Of lines that wait for a disk: some ten thousand steps. */
+#define WAITING_BYTES ((size_t)4 << 20)
 
 struct metrics {
     int fd;
     const char *path;
     struct arena arena;
     struct events *events;
-    struct str line; /* kept for its memory */
+    struct str line;    /* kept for its memory */
+    struct str waiting; /* lines that a full disk did not take */
 };
 
 /* A double by a printf format, with a point whatever the locale says. */
@@ -110,30 +114,39 @@ static struct str *begin_line(struct metrics *metrics, int64_t step)
     return &metrics->line;
 }
 
-/* In one write, so that a kill or another reader meets whole lines. */
+/* What an earlier call could not write goes ahead of the line. */
 static int end_line(struct metrics *metrics, struct err *err)
 {
-    const struct str *line = &metrics->line;
+    struct str *waiting = &metrics->waiting;
 
     str_add(&metrics->line, "}\n");
-    for (size_t done = 0; done < line->length;) {
-        ssize_t n = write(metrics->fd, line->data + done, line->length - done);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_set_errno(err, ERR_FAILED, "%s", metrics->path);
-        done += (size_t)n;
-    }
+    if (waiting->length + metrics->line.length <= WAITING_BYTES)
+        str_add(waiting, str_text(&metrics->line));
+    if (append_whole(metrics->fd, metrics->path, waiting->data, waiting->length, err) < 0)
+        return -1;
+    str_clear(waiting);
     return 0;
 }
 
-/* Whether a line is a whole object of an earlier step. What a kill tore is not. */
-static int is_earlier(const char *line, size_t length, int64_t first_step)
+/* What is said of the machines stays true when the steps are taken again. */
+static int is_of_machines(const cJSON *object)
+{
+    static const char *const events[] = { "diverged", "save failed" };
+    const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
+
+    for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)
+        if (!strcmp(event->valuestring, events[i]))
+            return 1;
+    return 0;
+}
+
+/* Whether a line is a whole object that stays: of an earlier step. What a kill tore is not. */
+static int stays(const char *line, size_t length, int64_t first_step)
 {
     cJSON *object = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
-    int earlier = cJSON_IsNumber(step) && step->valuedouble < (double)first_step;
+    int earlier =
+        cJSON_IsNumber(step) && (step->valuedouble < (double)first_step || is_of_machines(object));
 
     cJSON_Delete(object);
     return earlier;
@@ -154,7 +167,7 @@ static int drop_later(const char *path, int64_t first_step, struct err *err)
         const char *end = memchr(line, '\n', n_bytes - at);
         size_t length = end ? (size_t)(end - line) : n_bytes - at;
 
-        if (end && is_earlier(line, length, first_step))
+        if (end && stays(line, length, first_step))
             str_add_bytes(&kept, line, length + 1);
         at += length + 1;
     }
@@ -255,10 +268,15 @@ void metrics_close(struct metrics *metrics)
 {
     if (!metrics)
         return;
+    struct err ignored;
     events_close(metrics->events);
+    if (metrics->waiting.length)
+        append_whole(metrics->fd, metrics->path, metrics->waiting.data, metrics->waiting.length,
+                     &ignored);
     if (metrics->fd >= 0)
         close(metrics->fd);
     str_release(&metrics->line);
+    str_release(&metrics->waiting);
     arena_release(&metrics->arena);
     free(metrics);
 }

@@ -64,35 +64,6 @@ static int take_folder(struct pretrain *p, struct err *err)
     return 0;
 }
 
-static int write_job(const struct pretrain *p, struct err *err)
-{
-    struct str text = { 0 };
-    char path[PATH_BYTES];
-
-    job_print(p->job, &text);
-    int status = pretrain_path(p, path, "job.yaml", err);
-    if (!status)
-        status = file_write(path, str_text(&text), text.length, err);
-    str_release(&text);
-    return status;
-}
-
-static void log_notes(const struct pretrain *p, const struct str *notes)
-{
-    char *copy = strdup(str_text(notes)), *rest = copy, *line;
-
-    while (copy && (line = strsep(&rest, "\n")))
-        if (*line) {
-            log_info("changed since the checkpoint: %s", line);
-            if (p->metrics) {
-                struct err ignored;
-                metrics_event(p->metrics, trainer_step_number(p->trainer), "changed", line,
-                              &ignored);
-            }
-        }
-    free(copy);
-}
-
 /* ---- evaluating ---- */
 
 static void show_evaluation(void *context, int64_t done, int64_t total)
@@ -123,38 +94,11 @@ static int evaluate(struct pretrain *p, struct err *err)
     log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
              " tokens)",
              trainer_step_number(p->trainer), loss, exp(loss), tokens);
-    return p->metrics ? metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens, err)
-                      : 0;
+    pretrain_report_eval(p, loss, tokens);
+    return 0;
 }
 
 /* ---- a step and what follows it ---- */
-
-static int report_step(struct pretrain *p, const struct trainer_result *r, double took,
-                       struct err *err)
-{
-    const struct job *job = p->job;
-    double tokens_per_s = (double)r->tokens / took;
-    int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
-    struct metrics_step m = {
-        .step = r->step,
-        .loss = r->loss,
-        .grad_norm = r->grad_norm,
-        .lr = r->lr,
-        .tokens = trainer_tokens(p->trainer),
-        .tokens_per_s = tokens_per_s,
-        .step_s = took,
-        .mfu = tokens_per_s * model_spec_flops_per_token(&job->model, job->data.seq_len) /
-               p->peak_flops,
-        .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
-        .skipped = trainer_n_skipped(p->trainer),
-        .numerics = trainer_numerics(p->trainer),
-    };
-
-    if (!p->is_first)
-        return 0;
-    terminal_step(p->terminal, &m, logged);
-    return logged ? metrics_step(p->metrics, &m, err) : 0;
-}
 
 static int note_skipped(struct pretrain *p, const struct trainer_result *r, struct err *err)
 {
@@ -164,8 +108,7 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     if (p->is_first)
         log_warn("step %" PRId64 ": the gradient is not finite: nothing was updated (%d in a row)",
                  r->step, p->n_skipped_in_a_row);
-    if (p->metrics && metrics_event(p->metrics, r->step, "skipped", "gradient not finite", err) < 0)
-        return -1;
+    pretrain_report_event(p, "skipped", "gradient not finite");
     p->agreed = p->n_skipped_in_a_row > p->job->train.max_skipped;
     if (p->agreed)
         return err_set(err, ERR_FAILED,
@@ -233,9 +176,9 @@ static int run_steps(struct pretrain *p, struct err *err)
 
         if (fault_at("step", trainer_step_number(p->trainer) + 1) == FAULT_FLIP)
             replicas_flip(p->trainer);
-        if (trainer_step(p->trainer, &r, err) < 0 ||
-            report_step(p, &r, clock_seconds() - begin, err) < 0)
+        if (trainer_step(p->trainer, &r, err) < 0)
             return -1;
+        pretrain_report_step(p, &r, clock_seconds() - begin);
         if (after_step(p, &r, err) < 0)
             return -1;
         /* A run that is over ends as it would have without the signal. */
@@ -310,18 +253,6 @@ static void say_goodbye(const struct pretrain *p)
     log_info("the model is in %s", p->job->output);
 }
 
-static int open_reports(struct pretrain *p, struct err *err)
-{
-    int64_t step = trainer_step_number(p->trainer);
-
-    if (!p->is_first)
-        return 0;
-    if (write_job(p, err) < 0 || metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
-        return -1;
-    p->terminal = terminal_open(2, step, p->job->train.steps);
-    return 0;
-}
-
 static int begin(struct pretrain *p, struct err *err)
 {
     struct engine *engine = p->options->engine;
@@ -350,10 +281,10 @@ static int begin(struct pretrain *p, struct err *err)
         status = measure_peak(p, err);
     }
     if (!status)
-        status = open_reports(p, err);
+        status = pretrain_report_open(p, err);
     if (!status) {
         greet(p);
-        log_notes(p, &notes);
+        pretrain_report_changes(p, &notes);
     }
     str_release(&notes);
     return status;

@@ -1,6 +1,6 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
- * it begins) and pretrain_save.c (what it leaves behind)
+ * it begins), pretrain_save.c (what it leaves behind) and pretrain_report.c (what it says)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
@@ -21,6 +21,7 @@ struct pretrain {
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
     int is_first;      /* rank 0 */
+    int is_unwritten;  /* the disk did not take the last line of metrics */
     int lock;          /* fd of the run folder's lock */
     double peak_flops; /* of all ranks */
     double best_eval;
@@ -48,6 +49,15 @@ int pretrain_checkpoint_path(const struct pretrain *pretrain, char *path, int64_
  * is set.
  */
 int pretrain_resume(struct pretrain *pretrain, struct str *notes, struct err *err);
+
+/* pretrain_report.c. On ranks but 0 they do nothing. */
+int pretrain_report_open(struct pretrain *pretrain, struct err *err);
+void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,
+                          double seconds);
+void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens);
+void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
+/* What was noted at a resume, one a line: these are logged by every rank's level. */
+void pretrain_report_changes(struct pretrain *pretrain, const struct str *notes);
 
 /*
  * pretrain_save.c. All are collective. A save that fails is no end of a run that has a checkpoint:

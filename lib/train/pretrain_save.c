@@ -27,13 +27,12 @@ static int clean(const struct pretrain *p, struct err *err)
 int pretrain_compare(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
-    struct err ignored;
 
     if (p->compared_step == step)
         return 0;
     if (replicas_compare(p->replicas, &p->agreed, err) < 0) {
-        if (p->agreed && p->metrics)
-            metrics_event(p->metrics, step, "diverged", err->text, &ignored);
+        if (p->agreed)
+            pretrain_report_event(p, "diverged", err->text);
         return -1;
     }
     p->compared_step = step;
@@ -50,11 +49,9 @@ static int lose(struct pretrain *p, int64_t step, int is_last, const struct err 
     p->saved_step = p->whole_step;
     if (p->whole_step >= 0)
         snprintf(last, sizeof last, "the last checkpoint is of step %" PRId64, p->whole_step);
-    if (p->metrics)
-        metrics_event(p->metrics, trainer_step_number(p->trainer), "save failed", why->text,
-                      &ignored);
     /* What was written of it takes room. */
     clean(p, &ignored);
+    pretrain_report_event(p, "save failed", why->text);
     p->agreed = is_last || p->whole_step < 0;
     if (!p->agreed) {
         log_error("step %" PRId64 " is not saved: %s; %s, training goes on", step, why->text, last);

@@ -1,0 +1,104 @@
+/*
+ * pretrain_report.c - what a run says of itself: metrics, events, the live line. Rank 0 alone
+ *
+ * A disk that does not take a line of figures is no reason to end a run; what it did not take is
+ * kept (metrics.h).
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "train/pretrain_impl.h"
+
+/* Said once, and again when it happens after it had passed. */
+static void forgive(struct pretrain *p, int status, const struct err *err)
+{
+    if (status < 0 && !p->is_unwritten)
+        log_warn("%s: what is to be written there is kept, training goes on", err->text);
+    p->is_unwritten = status < 0;
+}
+
+static int write_job(const struct pretrain *p, struct err *err)
+{
+    struct str text = { 0 };
+    char path[PATH_BYTES];
+
+    job_print(p->job, &text);
+    int status = pretrain_path(p, path, "job.yaml", err);
+    if (!status)
+        status = file_write(path, str_text(&text), text.length, err);
+    str_release(&text);
+    return status;
+}
+
+int pretrain_report_open(struct pretrain *p, struct err *err)
+{
+    int64_t step = trainer_step_number(p->trainer);
+
+    if (!p->is_first)
+        return 0;
+    if (write_job(p, err) < 0 || metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
+        return -1;
+    p->terminal = terminal_open(2, step, p->job->train.steps);
+    return 0;
+}
+
+void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
+{
+    const struct job *job = p->job;
+    struct err err;
+    double tokens_per_s = (double)r->tokens / took;
+    int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
+    struct metrics_step m = {
+        .step = r->step,
+        .loss = r->loss,
+        .grad_norm = r->grad_norm,
+        .lr = r->lr,
+        .tokens = trainer_tokens(p->trainer),
+        .tokens_per_s = tokens_per_s,
+        .step_s = took,
+        .mfu = tokens_per_s * model_spec_flops_per_token(&job->model, job->data.seq_len) /
+               p->peak_flops,
+        .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
+        .skipped = trainer_n_skipped(p->trainer),
+        .numerics = trainer_numerics(p->trainer),
+    };
+
+    if (!p->is_first)
+        return;
+    terminal_step(p->terminal, &m, logged);
+    if (logged)
+        forgive(p, metrics_step(p->metrics, &m, &err), &err);
+}
+
+void pretrain_report_eval(struct pretrain *p, double loss, int64_t tokens)
+{
+    struct err err;
+
+    if (p->metrics)
+        forgive(p, metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens, &err),
+                &err);
+}
+
+void pretrain_report_event(struct pretrain *p, const char *event, const char *text)
+{
+    struct err err;
+
+    if (p->metrics)
+        forgive(p, metrics_event(p->metrics, trainer_step_number(p->trainer), event, text, &err),
+                &err);
+}
+
+void pretrain_report_changes(struct pretrain *p, const struct str *notes)
+{
+    char *copy = strdup(str_text(notes)), *rest = copy, *line;
+
+    while (copy && (line = strsep(&rest, "\n")))
+        if (*line) {
+            log_info("changed since the checkpoint: %s", line);
+            pretrain_report_event(p, "changed", line);
+        }
+    free(copy);
+}
