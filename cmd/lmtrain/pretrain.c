@@ -82,9 +82,9 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
 /* Before anybody makes a file in the run's folder: the head its logs, a rank all else. */
 static void share_output(const struct job *job)
 {
-    static const enum file_sharing sharings[] = { [OUTPUT_PRIVATE] = FILE_PRIVATE,
-                                                  [OUTPUT_GROUP] = FILE_GROUP,
-                                                  [OUTPUT_ALL] = FILE_ALL };
+    static const enum file_sharing sharings[] = {
+        [OUTPUT_PRIVATE] = FILE_PRIVATE, [OUTPUT_GROUP] = FILE_GROUP, [OUTPUT_ALL] = FILE_ALL
+    };
 
     file_share(sharings[job->output_mode]);
 }
@@ -128,6 +128,12 @@ int cmd_pretrain(int argc, char **argv)
           .min = 1,
           .max = 1000000,
           .help = "run on N ranks instead of the job's" },
+        { .name = "hosts",
+          .kind = OPTION_TEXT,
+          .value = &q.hosts,
+          .argument = "FILE|HOST,...",
+          .help = "run on these machines, reached by ssh: a list, or a file with one a line; "
+                  "HOST:N gives a host N ranks, else all get equal shares" },
         { .name = "resume",
           .kind = OPTION_TEXT,
           .value = &q.resume,
