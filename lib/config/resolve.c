@@ -102,7 +102,7 @@ int job_check_built(const struct job *job, struct err *err)
         { job->parallel.pp > 1, "parallel.pp above 1" },
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
-        { job->parallel.zero > 0, "parallel.zero above 0" },
+        { job->parallel.zero > 1, "parallel.zero above 1" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
         { job->train.dtype == DTYPE_F16, "train.dtype fp16" },
         { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },

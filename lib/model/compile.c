@@ -63,7 +63,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                .max_positions = options->seq_len,
                                .seed = options->seed };
     struct gradient_seed seed;
-    int last;
+    int last, gather = -1;
 
     program_init(program, &options->mesh);
     model_declare(&b);
@@ -76,8 +76,13 @@ int compile_train(struct program *program, const struct compile_train *options, 
         fuse(program, forward);
     recompute(program, forward, backward, options->recompute);
     shard_gradients(program, forward, backward, &last, update, &options->gradients);
+    if (options->gradients.zero && options->mesh.size[AXIS_DP] > 1) {
+        gather = program_function(program, "gather", 0);
+        gather_parameters(program, forward, gather);
+        one_action(program, ENTRY_GATHER, gather, 0);
+    }
     build_update(program, update, &options->update);
-    schedule_step(program, forward, backward, last, update, options->n_micro_batches);
+    schedule_step(program, gather, forward, backward, last, update, options->n_micro_batches);
     build_evaluate(&b);
     return finish(program, options->scratch, options->scratch_context, err);
 }

@@ -112,12 +112,13 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_SUMSQ] = { "sumsq", 1, 1,
         { { "x", 0 } },
         { { "sums", 0 } } },
-    [OP_GRADIENT_NORM] = { "gradient_norm", 1, 3,
-        { { "sums", 0 } },
+    [OP_GRADIENT_NORM] = { "gradient_norm", 2, 3,
+        { { "sums", 0 }, { "order", OPERAND_OPTIONAL } },
         { { "norm", 0 }, { "factor", 0 }, { "skip", 0 } } },
-    [OP_ADAMW] = { "adamw", 7, 1,
+    [OP_ADAMW] = { "adamw", 8, 1,
         { { "gradient", 0 }, { "scalars", 0 }, { "factor", 0 }, { "skip", 0 },
-          { "master", OPERAND_UPDATED }, { "m", OPERAND_UPDATED }, { "v", OPERAND_UPDATED } },
+          { "master", OPERAND_UPDATED }, { "m", OPERAND_UPDATED }, { "v", OPERAND_UPDATED },
+          { "decay", OPERAND_OPTIONAL } },
         { { "weight", OPERAND_OPTIONAL } } },
 };
 
@@ -233,13 +234,14 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_R, DIM_D, TYPE_F32 } },
         { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
     [OP_GRADIENT_NORM] = {
-        { { DIM_ONE, DIM_N, TYPE_F64 } },
+        { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 } },
         { { DIM_ONE, DIM_ONE, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } } },
     [OP_ADAMW] = {
         { { DIM_R, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_I32 },
-          { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 } },
+          { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_BLOCKS, TYPE_F64 } },
         { { DIM_R, DIM_D, TYPE_ACT } } },
 };
 /* clang-format on */

@@ -22,7 +22,7 @@ static double flops_an_element(enum op_kind kind)
     case OP_EMBED_DW:
     case OP_ADD:
     case OP_ACCUMULATE:
-    case OP_GRADIENT_NORM:
+    case OP_GRADIENT_NORM: /* a bound where the order leaves padding out */
         return 1;
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:

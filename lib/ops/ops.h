@@ -60,12 +60,14 @@
  * full[1 x n size]     over `axis` reduce_scatter      full[1 x n size] -> shard[1 x n] over
  * `axis`, tree sum all_reduce_scalar   x[1 x n] fp64                                   -> y[1 x n]
  * fp64        over `axis`, tree sum sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64 fp64
- * sum of squares of each OPS_NORM_BLOCK elements, in order gradient_norm       sums[1 x N] fp64 ->
- * norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32 norm = sqrt(sum in order); factor = clip >
- * 0 and norm > clip ? clip / norm : 1; skip = norm is not finite adamw               gradient[r x
- * c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip, master~[r x c] fp32, m~, v~ -> weight?[r
- * x c] act (the rounded master) Loshchilov & Hutter 2019, algorithm 2; nothing changes where skip
- * is set
+ * sum of squares of each OPS_NORM_BLOCK elements, in order gradient_norm       sums[1 x N] fp64,
+ * order?[1 x M] i32 -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32 norm = sqrt(sum in
+ * order: sums[order[0]] first); factor = clip > 0 and norm > clip ? clip / norm : 1; skip = norm is
+ * not finite adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor,
+ * skip, master~[r x c] fp32, m~, v~, decay?[1 x blocks] fp64 -> weight?[r x c] act (the rounded
+ * master) Loshchilov & Hutter 2019, algorithm 2; nothing changes where skip is set; decay: the
+ * weight decay of each OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
+ * parameters)
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H

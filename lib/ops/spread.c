@@ -263,7 +263,7 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_GRADIENT_NORM:
         return alike(q, IN(0), 0, 0);
     case OP_ADAMW:
-        return alike(q, IN(0) | IN(4) | IN(5) | IN(6), 0, MAY_ROWS | MAY_COLS);
+        return alike(q, IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS);
     case N_OP_KINDS:
         break;
     }

@@ -43,10 +43,14 @@ void recompute(struct program *program, int forward, int backward, enum recomput
  * shard.c: gather the accumulators into buckets of about bucket_bytes, in the order in which the
  * backward completes them, and, where the dp axis has more than one rank, reduce each as soon as it
  * is complete. Late: in `last`, a copy of the backward that the step's last micro-batch runs.
- * Early: in `backward` itself, every micro-batch. Either way the update finds whole gradients in
- * the parameters' gradient cells (zero 0), gathered by ops put at the front of `update`.
+ * Early: in `backward` itself, every micro-batch. Under zero 0 the update finds whole gradients in
+ * the parameters' gradient cells, gathered by ops put at the front of `update` or, late, behind the
+ * reduces. Under zero 1 it finds shards, and a bucket's parameters are of one weight dtype and
+ * number of uses, so that weights and states can lie like their gradients. With one data-parallel
+ * rank zero 1 is zero 0.
  */
 struct shard_options {
+    int zero; /* 0 or 1 */
     int early;
     size_t bucket_bytes;
 };
@@ -54,8 +58,17 @@ void shard_gradients(struct program *program, int forward, int backward, int *la
                      const struct shard_options *options);
 
 /*
+ * gather.c: under zero 1 each bucket's weights become one flat cell, of which a rank updates its
+ * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
+ * the order in which `forward` first reads of them. Run ahead of the forward, its first op then
+ * waits for its own bucket alone while later ones still travel.
+ */
+void gather_parameters(struct program *program, int forward, int gather);
+
+/*
  * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient
- * norm, optimizer. Creates masters and moments.
+ * norm, optimizer. Creates masters and moments. Where buckets are sharded all of it is done on
+ * shards, whose block sums are gathered: the norm adds the same numbers in the same order.
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
@@ -63,11 +76,12 @@ struct update_options {
 void build_update(struct program *program, int update, const struct update_options *options);
 
 /*
- * schedule.c: the step's actions: for each micro-batch in order load, forward, backward, then the
- * update. Sets n_slots. `last` may equal backward.
+ * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), for
+ * each micro-batch in order load, forward, backward, then the update. Sets n_slots. `last` may
+ * equal backward.
  */
-void schedule_step(struct program *program, int forward, int backward, int last, int update,
-                   int n_micro_batches);
+void schedule_step(struct program *program, int gather, int forward, int backward, int last,
+                   int update, int n_micro_batches);
 
 /*
  * place.c: decide scopes of plain values (read by another function than the writer: stash),
@@ -81,7 +95,8 @@ void place(struct program *program);
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
- * after. Returns 0, or -1 and ERR_FAILED naming function, op and value.
+ * after; nothing read as whole of which each rank has updated its own part alone. Returns 0, or -1
+ * and ERR_FAILED naming function, op and value.
  *
  * Not yet: orders of collectives and channels between ranks and cycles among them. Under data
  * parallelism all ranks run one program, so that they cannot differ.

@@ -5,7 +5,8 @@
  *
  * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first
  * output's shape and dtype; its spread on axes of more than one rank; what else matters: axis and
- * stream of a collective, how an accumulator starts; its place, once it has one.
+ * stream of a collective, how an accumulator starts; its place, once it has one (that of an own
+ * part depends on the rank, and on nothing else).
  */
 #include <stdio.h>
 #include <string.h>
@@ -82,6 +83,9 @@ static void print_place(const struct program *p, int id, struct str *out)
         total += p->segment_bytes[s];
     if (total)
         str_printf(out, "  @%s+0x%zx", segment_name(v->segment), v->place_bytes);
+    if (total && v->own)
+        str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->own - 1)),
+                   program_value_bytes(p, id));
 }
 
 static void print_op(const struct program *p, const struct op *op, struct str *out)
@@ -130,7 +134,9 @@ static void print_cells(const struct program *p, struct str *out)
         const struct value *v = &p->values[id];
         size_t start = out->length;
 
-        if (v->role == ROLE_NONE || !v->name || (v->base && v->role != ROLE_GRADIENT))
+        int shown = !v->base || v->role == ROLE_GRADIENT || v->role == ROLE_WEIGHT || v->own;
+
+        if (v->role == ROLE_NONE || !v->name || !shown)
             continue;
         str_printf(out, "   %s", v->name);
         pad_to(out, start, 48);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
+
 void program_init(struct program *program, const struct mesh *mesh)
 {
     *program = (struct program){ .mesh = *mesh };
@@ -65,15 +67,32 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     struct value view = program->values[base];
     int owner = program_base(program, base);
 
+    CHECK(!view.own);
     view.offset += offset;
     view.base = owner;
     view.rows = rows;
     view.cols = cols;
     view.stride = stride;
+    view.content = NULL; /* the base's, filled once */
     const struct value *whole = &program->values[owner];
     CHECK(view.offset >= 0);
     CHECK(view.offset + (rows - 1) * stride + cols <= whole->rows * whole->stride);
     return add_value(program, &view);
+}
+
+int program_own_part(struct program *program, const char *name, int cell, enum mesh_axis axis)
+{
+    const struct value *whole = &program->values[cell];
+    int64_t n = whole->cols / program->mesh.size[axis];
+
+    CHECK(!whole->base);
+    CHECK(whole->rows == 1);
+    CHECK(n * program->mesh.size[axis] == whole->cols);
+    int own = program_view(program, cell, 0, 1, n, n);
+    program->values[own].name = arena_strdup(&program->arena, name);
+    program->values[own].own = 1 + (int)axis;
+    program->values[own].spread[axis] = SPREAD_COLS;
+    return own;
 }
 
 int program_parameter(struct program *program, const char *name, int n_dims, int64_t rows,
@@ -87,6 +106,7 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
         .init = init,
         .init_std = init_std,
         .trainable = 1,
+        .bucket = -1,
     };
 
     CHECK(n_dims == 2 || rows == 1);
@@ -96,6 +116,32 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
                                      &program->parameters_capacity, program->n_parameters + 1);
     program->parameters[program->n_parameters] = parameter;
     return program->n_parameters++;
+}
+
+struct parameter_part program_parameter_part(const struct program *program, int parameter,
+                                             int dp_rank)
+{
+    const struct parameter *p = &program->parameters[parameter];
+    int64_t n = p->rows * p->cols;
+
+    if (p->bucket < 0)
+        return (struct parameter_part){ .end = n,
+                                        .master = p->master ? p->master : p->weight,
+                                        .moment1 = p->moment1,
+                                        .moment2 = p->moment2,
+                                        .weight = p->weight };
+    const struct bucket *b = &program->buckets[p->bucket];
+    int64_t shard = b->n_elements / program->mesh.size[AXIS_DP];
+    int64_t first = dp_rank * shard - p->bucket_offset;
+    int64_t begin = min_i64(max_i64(first, 0), n), end = max_i64(min_i64(first + shard, n), begin);
+
+    return (struct parameter_part){ .begin = begin,
+                                    .end = end,
+                                    .offset = begin < end ? begin - first : 0,
+                                    .master = b->master,
+                                    .moment1 = b->moment1,
+                                    .moment2 = b->moment2,
+                                    .weight = b->own_weights };
 }
 
 int program_parameter_of(const struct program *program, int weight)
@@ -263,8 +309,8 @@ const char *role_name(enum cell_role role)
 
 const char *entry_name(enum entry_kind entry)
 {
-    static const char *const names[N_ENTRIES] = { "step", "evaluate", "evaluate_end", "prefill",
-                                                  "decode" };
+    static const char *const names[N_ENTRIES] = { "step",         "gather",  "evaluate",
+                                                  "evaluate_end", "prefill", "decode" };
 
     return names[entry];
 }

@@ -11,7 +11,8 @@
  * *cell* (parameter, optimizer state, gradient accumulator, KV cache, run-time scalar, input) has a
  * role and lives across steps or micro-batches; ops that accumulate into it or update it say so in
  * the catalogue. A *view* names a part of another value, its base: lifetime, place and overlap are
- * the base's.
+ * the base's. An *own part* is a view that means another part on each rank of an axis: the
+ * coordinate-th of as many equal ones. So ranks that keep shards of one cell share one program.
  *
  * Ids are indices into the program's tables; 0 is no value. Everything lives in the program's
  * arena.
@@ -82,9 +83,11 @@ struct value {
     enum spread spread[N_AXES];
     enum cell_role role;
     enum scope scope;
-    int base;             /* a view's base (never a view itself), else 0 */
-    int64_t offset;       /* a view's first element in its base */
-    int boundary;         /* a layer's input: kept by full recomputation */
+    int base;            /* a view's base (never a view itself), else 0 */
+    int64_t offset;      /* a view's first element in its base */
+    int own;             /* 1 + axis: a view whose first element is its coordinate * cols further */
+    const void *content; /* a constant's elements, where the program knows them; else the host */
+    int boundary;        /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
     size_t place_bytes;   /* by place: offset in the segment (stash: in a slot) */
 };
@@ -114,6 +117,22 @@ enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 
 #define TENSOR_MAX_USES 4
 
+/*
+ * Parameters whose gradients travel together. Where the optimizer is sharded (zero 1) their weights
+ * and states lie like the gradients, in flat cells or shards of such: a parameter begins at the
+ * same element of each, at an edge of a norm block, and all its elements follow each other. Each
+ * shard is the dp_size-th part. 0 where there is none.
+ */
+struct bucket {
+    int64_t n_elements;             /* a multiple of dp_size * OPS_NORM_BLOCK */
+    int n_uses;                     /* one accumulator of all the parameters a use */
+    int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
+    int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
+    int weights;                    /* whole: as the forward reads them; if sharded, as the next */
+    int own_weights;                /* the rank's own part of weights */
+    int master, moment1, moment2;   /* shards; master is own_weights where those are fp32 */
+};
+
 /* A parameter with everything that belongs to it. */
 struct parameter {
     const char *name; /* global: "layers.0.qkv.weight" */
@@ -122,10 +141,13 @@ struct parameter {
     enum init_kind init;
     double init_std;
     int trainable;
-    int weight, master, moment1, moment2; /* cells; master is weight where that is fp32 */
+    int weight, master, moment1, moment2; /* cells; master is weight where that is fp32; the last
+                                             three are 0 where a bucket has the states */
     int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
     int n_gradients;
-    int norm_blocks; /* view of the gradient norm's block sums, in name order */
+    int bucket;            /* the sharded bucket it lies in, or -1 */
+    int64_t bucket_offset; /* its first element there */
+    int norm_blocks;       /* view of the gradient norm's block sums, in name order */
 };
 
 enum action_kind { ACTION_LOAD, ACTION_RUN, ACTION_GATE };
@@ -142,6 +164,7 @@ _Static_assert(sizeof(struct action) <= 16, "actions are at most 16 bytes");
 
 enum entry_kind {
     ENTRY_STEP,
+    ENTRY_GATHER, /* makes weights whole, before EVALUATE and whoever reads them between steps */
     ENTRY_EVALUATE,
     ENTRY_EVALUATE_END,
     ENTRY_PREFILL,
@@ -174,6 +197,8 @@ struct program {
     int n_values, values_capacity;
     struct parameter *parameters;
     int n_parameters, parameters_capacity;
+    struct bucket *buckets; /* by shard_gradients */
+    int n_buckets;
     struct function *functions;
     int n_functions, functions_capacity;
     struct entry entries[N_ENTRIES];
@@ -201,12 +226,26 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
+/* The rank's own part over the axis of a flat cell, split(cols) there. */
+int program_own_part(struct program *program, const char *name, int cell, enum mesh_axis axis);
+
 /* The value that owns the memory: base, or id itself. */
 int program_base(const struct program *program, int id);
 
 /* A parameter with its weight cell (dtype; 1-D ones are fp32 always). Returns its index. */
 int program_parameter(struct program *program, const char *name, int n_dims, int64_t rows,
                       int64_t cols, enum dtype dtype, enum init_kind init, double init_std);
+
+/*
+ * What a data-parallel rank keeps of a parameter's master and moments: elements [begin, end), maybe
+ * none, which lie from element `offset` of those cells. All of it where nothing is sharded.
+ */
+struct parameter_part {
+    int64_t begin, end, offset;
+    int master, moment1, moment2, weight; /* weight: its part alike, rounded from the master */
+};
+struct parameter_part program_parameter_part(const struct program *program, int parameter,
+                                             int dp_rank);
 
 /* Index of the parameter whose weight is this value, or -1. */
 int program_parameter_of(const struct program *program, int weight);

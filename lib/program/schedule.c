@@ -11,15 +11,18 @@ static void push(struct entry *entry, struct action action)
     entry->actions[entry->n_actions++] = action;
 }
 
-void schedule_step(struct program *program, int forward, int backward, int last, int update,
-                   int n_micro_batches)
+void schedule_step(struct program *program, int gather, int forward, int backward, int last,
+                   int update, int n_micro_batches)
 {
     struct entry *entry = &program->entries[ENTRY_STEP];
 
     CHECK(n_micro_batches > 0);
-    entry->actions = arena_array(&program->arena, struct action, 3 * n_micro_batches + 2);
+    entry->actions = arena_array(&program->arena, struct action, 3 * n_micro_batches + 3);
     entry->n_actions = 0;
     program->n_slots = 1;
+    if (gather >= 0)
+        push(entry,
+             (struct action){ .kind = ACTION_RUN, .function = (int16_t)gather, .micro_batch = -1 });
     for (int m = 0; m < n_micro_batches; m++) {
         int back = m + 1 == n_micro_batches ? last : backward;
 

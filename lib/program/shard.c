@@ -3,42 +3,47 @@
  *
  * A bucket is one flat cell; the accumulators become views of it, each starting at a block of the
  * gradient norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block
- * edges. While micro-batches add up, a bucket is partial over dp. After the gather the same memory
- * holds the whole sum: a second set of views, `same` over dp, is what the update reads.
+ * edges. While micro-batches add up, a bucket is partial over dp.
+ *
+ * Zero 0 gathers the sums: the same memory then holds them whole, and a second set of views, `same`
+ * over dp, is what the update reads. Under zero 1 the shards are all that the update reads. Then a
+ * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
+ * added, and parameters whose weights differ in dtype lie in different buckets.
  */
 #include <stdlib.h>
 
 #include "base/num.h"
 #include "program/passes.h"
 
-struct accumulator {
-    int parameter, use;
-    int done; /* index of the backward's op that completes it; -1: the forward does */
+/* What shares a bucket's fate: one accumulator, or all of a parameter. */
+struct member {
+    int parameter, use, n_uses;
+    int done; /* index of the backward's op that completes the last; -1: the forward does */
+    int bucket;
+    size_t n_bytes; /* of the bucket up to it */
 };
 
-struct bucket {
-    int cell, shard, done;
+/* One flat cell that is to be reduced. */
+struct reduction {
+    int bucket, use, done;
 };
 
-static int writes(const struct op *op, int value)
-{
-    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] == value)
-            return 1;
-    return 0;
-}
-
-static int last_writer(const struct function *f, int value)
+/* Index of the last op that writes the value or a view of it; -1 if none does. */
+static int last_writer(const struct program *p, const struct function *f, int value)
 {
     for (int i = f->n_ops - 1; i >= 0; i--)
-        if (writes(&f->ops[i], value))
-            return i;
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+            int out = f->ops[i].out[k];
+
+            if (out && (out == value || p->values[out].base == value))
+                return i;
+        }
     return -1;
 }
 
 static int earlier(const void *a, const void *b)
 {
-    const struct accumulator *x = a, *y = b;
+    const struct member *x = a, *y = b;
 
     if (x->done != y->done)
         return x->done < y->done ? -1 : 1;
@@ -47,74 +52,139 @@ static int earlier(const void *a, const void *b)
     return x->use - y->use;
 }
 
+static struct member member_of(const struct program *p, int backward, int parameter, int use,
+                               int n_uses)
+{
+    struct member m = { .parameter = parameter, .use = use, .n_uses = n_uses, .done = -1 };
+
+    for (int k = use; k < use + n_uses; k++)
+        m.done = max_int(
+            m.done, last_writer(p, &p->functions[backward], p->parameters[parameter].gradients[k]));
+    return m;
+}
+
 /* All accumulators, in the order in which the backward completes them. */
-static struct accumulator *list_accumulators(struct program *p, int backward, int *n)
+static struct member *list_members(struct program *p, int backward, int together, int *n)
 {
     int capacity = p->n_parameters * TENSOR_MAX_USES;
-    struct accumulator *list = arena_array(&p->arena, struct accumulator, capacity);
+    struct member *list = arena_array(&p->arena, struct member, capacity);
 
     *n = 0;
-    for (int i = 0; i < p->n_parameters; i++)
-        for (int use = 0; use < p->parameters[i].n_gradients; use++)
-            list[(*n)++] = (struct accumulator){
-                i, use, last_writer(&p->functions[backward], p->parameters[i].gradients[use])
-            };
+    for (int i = 0; i < p->n_parameters; i++) {
+        int n_uses = p->parameters[i].n_gradients, at_once = together ? n_uses : 1;
+
+        for (int use = 0; use < n_uses; use += at_once)
+            list[(*n)++] = member_of(p, backward, i, use, at_once);
+    }
     qsort(list, (size_t)*n, sizeof *list, earlier);
     return list;
 }
 
-static int accumulator_cell(const struct program *p, const struct accumulator *a)
+static int accumulator_cell(const struct program *p, const struct member *m, int use)
 {
-    return p->parameters[a->parameter].gradients[a->use];
+    return p->parameters[m->parameter].gradients[m->use + use];
 }
 
-/* Make list[0..n-1] views of one new cell. */
-static struct bucket make_bucket(struct program *p, const struct accumulator *list, int n,
-                                 int number)
+static int may_share(const struct program *p, const struct member *a, const struct member *b,
+                     int together)
 {
-    int dp_size = p->mesh.size[AXIS_DP];
-    int64_t length = 0;
+    enum dtype x = p->values[p->parameters[a->parameter].weight].dtype;
+    enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
+
+    return !together || (x == y && a->n_uses == b->n_uses);
+}
+
+/* Each joins the bucket of the newest that it may share with, until that is full. */
+static int assign(const struct program *p, struct member *list, int n, int together,
+                  size_t bucket_bytes)
+{
+    int n_buckets = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct value *v = &p->values[accumulator_cell(p, &list[i])];
-        length += round_up(v->rows * v->cols, OPS_NORM_BLOCK);
+        struct member *m = &list[i];
+        int j = i - 1;
+
+        m->n_bytes = program_value_bytes(p, accumulator_cell(p, m, 0));
+        while (j >= 0 && !may_share(p, m, &list[j], together))
+            j--;
+        if (j < 0 || list[j].n_bytes >= bucket_bytes) {
+            m->bucket = n_buckets++;
+            continue;
+        }
+        m->bucket = list[j].bucket;
+        m->n_bytes += list[j].n_bytes;
     }
-    length = round_up(length, (int64_t)dp_size * OPS_NORM_BLOCK);
+    return n_buckets;
+}
 
-    char *name = arena_printf(&p->arena, "bucket.%d", number);
-    struct bucket bucket = { .cell = program_cell(p, ROLE_GRADIENT, name, 1, length, DTYPE_F32),
-                             .done = list[n - 1].done };
+/* A flat cell for one use of the bucket's members, whose accumulators become views of it. */
+static int make_cell(struct program *p, const struct member *list, int n, int number, int use)
+{
+    char *name = use ? arena_printf(&p->arena, "bucket.%d.%d", number, use)
+                     : arena_printf(&p->arena, "bucket.%d", number);
+    int cell = program_cell(p, ROLE_GRADIENT, name, 1, p->buckets[number].n_elements, DTYPE_F32);
     int64_t offset = 0;
-    for (int i = 0; i < n; i++) {
-        struct value *v = &p->values[accumulator_cell(p, &list[i])];
 
-        v->base = bucket.cell;
+    for (int i = 0; i < n; i++) {
+        if (list[i].bucket != number)
+            continue;
+        struct value *v = &p->values[accumulator_cell(p, &list[i], use)];
+
+        v->base = cell;
         v->offset = offset;
         offset += round_up(v->rows * v->cols, OPS_NORM_BLOCK);
         for (int axis = 0; axis < N_AXES; axis++)
-            p->values[bucket.cell].spread[axis] = v->spread[axis];
+            p->values[cell].spread[axis] = v->spread[axis];
     }
-    return bucket;
+    return cell;
 }
 
-static struct bucket *make_buckets(struct program *p, const struct accumulator *list, int n,
-                                   size_t bucket_bytes, int *n_buckets)
+static void make_bucket(struct program *p, const struct member *list, int n, int number,
+                        int together)
 {
-    struct bucket *buckets = arena_array(&p->arena, struct bucket, n + 1);
-    int begin = 0;
-    size_t n_bytes = 0;
+    struct bucket *b = &p->buckets[number];
+    int64_t length = 0;
 
-    *n_buckets = 0;
     for (int i = 0; i < n; i++) {
-        n_bytes += program_value_bytes(p, accumulator_cell(p, &list[i]));
-        if (n_bytes < bucket_bytes && i + 1 < n)
+        struct parameter *q = &p->parameters[list[i].parameter];
+
+        if (list[i].bucket != number)
             continue;
-        buckets[*n_buckets] = make_bucket(p, list + begin, i + 1 - begin, *n_buckets);
-        (*n_buckets)++;
-        begin = i + 1;
-        n_bytes = 0;
+        b->n_uses = list[i].n_uses;
+        if (together) {
+            q->bucket = number;
+            q->bucket_offset = length;
+        }
+        length += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
     }
-    return buckets;
+    b->n_elements = round_up(length, (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK);
+    for (int use = 0; use < b->n_uses; use++)
+        b->gradients[use] = make_cell(p, list, n, number, use);
+}
+
+static int completed_earlier(const void *a, const void *b)
+{
+    const struct reduction *x = a, *y = b;
+
+    if (x->done != y->done)
+        return x->done < y->done ? -1 : 1;
+    return x->bucket != y->bucket ? x->bucket - y->bucket : x->use - y->use;
+}
+
+/* All flat cells, in the order in which they are complete. */
+static struct reduction *list_reductions(struct program *p, int backward, int *n)
+{
+    struct reduction *list =
+        arena_array(&p->arena, struct reduction, p->n_buckets * TENSOR_MAX_USES);
+    const struct function *f = &p->functions[backward];
+
+    *n = 0;
+    for (int i = 0; i < p->n_buckets; i++)
+        for (int use = 0; use < p->buckets[i].n_uses; use++)
+            list[(*n)++] =
+                (struct reduction){ i, use, last_writer(p, f, p->buckets[i].gradients[use]) };
+    qsort(list, (size_t)*n, sizeof *list, completed_earlier);
+    return list;
 }
 
 /* A view of the whole bucket for when the sum over dp is in it. */
@@ -127,24 +197,24 @@ static int summed_view(struct program *p, int id)
     return view;
 }
 
-static struct op reduce_op(const struct bucket *bucket, enum first_mode first)
+static struct op reduce_op(int cell, int shard, enum first_mode first)
 {
     return (struct op){ .kind = OP_REDUCE_SCATTER,
                         .attributes.axis = AXIS_DP,
-                        .in = { bucket->cell },
-                        .out = { bucket->shard },
+                        .in = { cell },
+                        .out = { shard },
                         .phase = PHASE_W,
                         .stream = STREAM_DP_REDUCE,
                         .first = first,
                         .layer = -1 };
 }
 
-static struct op gather_op(struct program *p, const struct bucket *bucket, enum phase phase)
+static struct op gather_op(struct program *p, int cell, int shard, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = AXIS_DP,
-                        .in = { bucket->shard },
-                        .out = { summed_view(p, bucket->cell) },
+                        .in = { shard },
+                        .out = { summed_view(p, cell) },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };
@@ -173,16 +243,53 @@ static int copy_function(struct program *p, int function, const char *suffix)
     return copy;
 }
 
+/* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
+static void reduce(struct program *p, const struct reduction *r, int last, int update,
+                   const struct shard_options *options)
+{
+    struct bucket *b = &p->buckets[r->bucket];
+    int cell = b->gradients[r->use];
+    char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
+    int shard =
+        program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP], DTYPE_F32);
+    struct op op = reduce_op(cell, shard, options->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
+
+    b->shards[r->use] = shard;
+    program_insert(p, last, r->done + 1, &op);
+    if (options->zero)
+        return;
+    op = gather_op(p, cell, shard, options->early ? PHASE_U : PHASE_W);
+    if (options->early)
+        program_insert(p, update, 0, &op);
+    else
+        program_insert(p, last, r->done + 2, &op);
+}
+
+/* From now on the accumulators' names stand for the sums over dp. */
+static void read_sums(struct program *p, const struct member *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int view = summed_view(p, accumulator_cell(p, &list[i], 0));
+
+        p->parameters[list[i].parameter].gradients[list[i].use] = view;
+    }
+}
+
 void shard_gradients(struct program *p, int forward, int backward, int *last, int update,
                      const struct shard_options *options)
 {
-    int n, n_buckets, dp_size = p->mesh.size[AXIS_DP];
-    struct accumulator *list = list_accumulators(p, backward, &n);
-    struct bucket *buckets = make_buckets(p, list, n, options->bucket_bytes, &n_buckets);
+    int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
+    int together = options->zero > 0 && !is_alone;
+    struct member *list = list_members(p, backward, together, &n);
 
+    p->n_buckets = assign(p, list, n, together, options->bucket_bytes);
+    p->buckets = arena_array(&p->arena, struct bucket, p->n_buckets + 1);
+    for (int i = 0; i < p->n_buckets; i++)
+        make_bucket(p, list, n, i, together);
     *last = backward;
-    if (dp_size == 1)
+    if (is_alone)
         return;
+    struct reduction *reductions = list_reductions(p, backward, &n_reductions);
     if (options->early) {
         accumulate_alone(p, forward);
         accumulate_alone(p, backward);
@@ -190,25 +297,8 @@ void shard_gradients(struct program *p, int forward, int backward, int *last, in
         *last = copy_function(p, backward, ", last micro-batch");
     }
     /* From the end, so that earlier indices stay right. */
-    for (int i = n_buckets - 1; i >= 0; i--) {
-        struct bucket *b = &buckets[i];
-        char *name = arena_printf(&p->arena, "bucket.%d:shard", i);
-
-        b->shard =
-            program_cell(p, ROLE_GRADIENT, name, 1, p->values[b->cell].cols / dp_size, DTYPE_F32);
-        struct op reduce = reduce_op(b, options->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
-        program_insert(p, *last, b->done + 1, &reduce);
-        struct op gather = gather_op(p, b, options->early ? PHASE_U : PHASE_W);
-        if (options->early)
-            program_insert(p, update, 0, &gather);
-        else
-            program_insert(p, *last, b->done + 2, &gather);
-    }
-    for (int i = 0; i < n; i++) {
-        struct parameter *parameter = &p->parameters[list[i].parameter];
-        int view = summed_view(p, parameter->gradients[list[i].use]);
-
-        parameter = &p->parameters[list[i].parameter];
-        parameter->gradients[list[i].use] = view;
-    }
+    for (int i = n_reductions - 1; i >= 0; i--)
+        reduce(p, &reductions[i], *last, update, options);
+    if (!options->zero)
+        read_sums(p, list, n);
 }

@@ -2,7 +2,8 @@
  * update.c - the gradient norm and the optimizer, as ops
  *
  * The norm's block sums lie in one vector, parameters in name order, so that its total does not
- * depend on how the program was built or laid out.
+ * depend on how the program was built or laid out. Where buckets are sharded, a rank makes the sums
+ * of its shards' blocks, all are gathered, and a table says in which order to add them: the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,33 +54,50 @@ static void sum_uses(const struct update *u, const struct parameter *parameter)
                              .first = FIRST_NEVER });
 }
 
+/* sums: whole block sums, added up in their order or in that of the table. */
+static void emit_norm(const struct update *u, int sums, int order)
+{
+    struct program *p = u->program;
+
+    p->ports.norm = program_cell(p, ROLE_SCALAR, "gradient_norm", 1, 1, DTYPE_F64);
+    p->ports.factor = program_cell(p, ROLE_SCALAR, "clip_factor", 1, 1, DTYPE_F32);
+    p->ports.skip = program_cell(p, ROLE_SCALAR, "skip", 1, 1, DTYPE_I32);
+    emit(u, (struct op){ .kind = OP_GRADIENT_NORM,
+                         .attributes.clip = u->options->clip,
+                         .in = { sums, order },
+                         .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
+}
+
+static int64_t n_blocks_of(const struct parameter *q)
+{
+    return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
+}
+
+static int64_t count_blocks(const struct program *p, const int *order, int n)
+{
+    int64_t n_blocks = 0;
+
+    for (int i = 0; i < n; i++)
+        n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    return n_blocks;
+}
+
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
-    int64_t n_blocks = 0;
+    int sums = program_value(p, 1, count_blocks(p, order, n), DTYPE_F64);
+    int64_t offset = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct parameter *q = &p->parameters[order[i]];
-        n_blocks += ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
-    }
-    int sums = program_value(p, 1, n_blocks, DTYPE_F64);
-    int64_t offset = 0;
-    for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
-        int64_t blocks = ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
+        int64_t blocks = n_blocks_of(q);
 
         q->norm_blocks = program_view(p, sums, offset, 1, blocks, blocks);
         emit(u,
              (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
         offset += blocks;
     }
-    p->ports.norm = program_cell(p, ROLE_SCALAR, "gradient_norm", 1, 1, DTYPE_F64);
-    p->ports.factor = program_cell(p, ROLE_SCALAR, "clip_factor", 1, 1, DTYPE_F32);
-    p->ports.skip = program_cell(p, ROLE_SCALAR, "skip", 1, 1, DTYPE_I32);
-    emit(u, (struct op){ .kind = OP_GRADIENT_NORM,
-                         .attributes.clip = u->options->clip,
-                         .in = { sums },
-                         .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
+    emit_norm(u, sums, 0);
 }
 
 static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
@@ -111,6 +129,162 @@ static void optimizer(const struct update *u, int index)
                       .out = { is_fp32 ? 0 : q.weight } });
 }
 
+/* ---- on shards ---- */
+
+/* Blocks of one rank's shard of the bucket. */
+static int64_t shard_blocks(const struct program *p, const struct bucket *b)
+{
+    return b->n_elements / p->mesh.size[AXIS_DP] / OPS_NORM_BLOCK;
+}
+
+static void sum_shard_uses(const struct update *u, const struct bucket *b)
+{
+    for (int use = 1; use < b->n_uses; use++)
+        emit(u, (struct op){ .kind = OP_ACCUMULATE,
+                             .in = { b->shards[use] },
+                             .out = { b->shards[0] },
+                             .first = FIRST_NEVER });
+}
+
+/*
+ * Where each block's sum stands once all ranks' are one after the other, parameters in name order:
+ * a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
+ */
+static int norm_order(const struct update *u, const int *order, int n, int64_t n_own)
+{
+    struct program *p = u->program;
+    int64_t n_blocks = count_blocks(p, order, n), at = 0;
+    int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
+    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
+
+    CHECK(n_own * p->mesh.size[AXIS_DP] <= INT32_MAX);
+    for (int i = 1; i < p->n_buckets; i++)
+        before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
+    for (int i = 0; i < n; i++) {
+        const struct parameter *q = &p->parameters[order[i]];
+        int64_t in_shard = shard_blocks(p, &p->buckets[q->bucket]);
+
+        for (int64_t k = 0; k < n_blocks_of(q); k++) {
+            int64_t block = q->bucket_offset / OPS_NORM_BLOCK + k;
+
+            table[at++] =
+                (int32_t)(block / in_shard * n_own + before[q->bucket] + block % in_shard);
+        }
+    }
+    int cell = program_cell(p, ROLE_CONSTANT, "norm_order", 1, n_blocks, DTYPE_I32);
+    p->values[cell].content = table;
+    return cell;
+}
+
+static void shard_norm(const struct update *u, const int *order, int n)
+{
+    struct program *p = u->program;
+    int64_t n_own = 0, offset = 0;
+
+    for (int i = 0; i < p->n_buckets; i++)
+        n_own += shard_blocks(p, &p->buckets[i]);
+    int own = program_value(p, 1, n_own, DTYPE_F64);
+    int all = program_value(p, 1, n_own * p->mesh.size[AXIS_DP], DTYPE_F64);
+    p->values[own].spread[AXIS_DP] = SPREAD_COLS;
+    for (int i = 0; i < p->n_buckets; i++) {
+        int64_t blocks = shard_blocks(p, &p->buckets[i]);
+        int sums = program_view(p, own, offset, 1, blocks, blocks);
+
+        emit(u,
+             (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
+        offset += blocks;
+    }
+    emit(u, (struct op){ .kind = OP_ALL_GATHER,
+                         .attributes.axis = AXIS_DP,
+                         .in = { own },
+                         .out = { all },
+                         .stream = STREAM_DP_REDUCE });
+    emit_norm(u, all, norm_order(u, order, n, n_own));
+}
+
+static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
+{
+    char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
+    int cell = program_cell(p, role, full, 1, p->buckets[number].n_elements / p->mesh.size[AXIS_DP],
+                            DTYPE_F32);
+
+    p->values[cell].spread[AXIS_DP] = SPREAD_COLS;
+    return cell;
+}
+
+/*
+ * The weight decay of a bucket's blocks: the rank's own part of a table, or 0 and *uniform where
+ * all its parameters have the same.
+ */
+static int decay_table(const struct update *u, int number, double *uniform)
+{
+    struct program *p = u->program;
+    int64_t n_blocks = p->buckets[number].n_elements / OPS_NORM_BLOCK;
+    double *table = arena_array(&p->arena, double, n_blocks);
+    int n_decaying = 0, n = 0;
+
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct parameter *q = &p->parameters[i];
+
+        if (q->bucket != number)
+            continue;
+        n++;
+        n_decaying += q->n_dims > 1;
+        for (int64_t k = 0; k < n_blocks_of(q) && q->n_dims > 1; k++)
+            table[q->bucket_offset / OPS_NORM_BLOCK + k] = u->options->weight_decay;
+    }
+    *uniform = n_decaying ? u->options->weight_decay : 0;
+    if (n_decaying == 0 || n_decaying == n)
+        return 0;
+    char *name = arena_printf(&p->arena, "decay.%d", number);
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n_blocks, DTYPE_F64);
+    p->values[cell].content = table;
+    return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);
+}
+
+static void shard_optimizer(const struct update *u, int number)
+{
+    struct program *p = u->program;
+    struct bucket *b = &p->buckets[number];
+    int is_fp32 = p->values[b->weights].dtype == DTYPE_F32;
+    double weight_decay;
+    int decay = decay_table(u, number, &weight_decay);
+
+    b->master = is_fp32 ? b->own_weights : shard_state(p, number, ROLE_MASTER, "master");
+    b->moment1 = shard_state(p, number, ROLE_MOMENT1, "m");
+    b->moment2 = shard_state(p, number, ROLE_MOMENT2, "v");
+    emit(u, (struct op){ .kind = OP_ADAMW,
+                         .attributes = { .beta1 = u->options->beta1,
+                                         .beta2 = u->options->beta2,
+                                         .eps = u->options->eps,
+                                         .weight_decay = weight_decay },
+                         .in = { b->shards[0], p->ports.scalars, p->ports.factor, p->ports.skip,
+                                 b->master, b->moment1, b->moment2, decay },
+                         .out = { is_fp32 ? 0 : b->own_weights } });
+}
+
+static void update_shards(const struct update *u, const int *order, int n)
+{
+    struct program *p = u->program;
+
+    for (int i = 0; i < p->n_buckets; i++)
+        sum_shard_uses(u, &p->buckets[i]);
+    shard_norm(u, order, n);
+    for (int i = 0; i < p->n_buckets; i++)
+        shard_optimizer(u, i);
+}
+
+/* ---- on whole parameters ---- */
+
+static void update_parameters(const struct update *u, const int *order, int n)
+{
+    for (int i = 0; i < n; i++)
+        sum_uses(u, &u->program->parameters[order[i]]);
+    gradient_norm(u, order, n);
+    for (int i = 0; i < n; i++)
+        optimizer(u, order[i]);
+}
+
 void build_update(struct program *program, int update, const struct update_options *options)
 {
     struct update u = { program, update, options };
@@ -129,9 +303,9 @@ void build_update(struct program *program, int update, const struct update_optio
                               .out = { program->ports.loss_total },
                               .stream = STREAM_DP_REDUCE });
     }
-    for (int i = 0; i < n; i++)
-        sum_uses(&u, &program->parameters[order[i]]);
-    gradient_norm(&u, order, n);
-    for (int i = 0; i < n; i++)
-        optimizer(&u, order[i]);
+    /* gather_parameters has been there. */
+    if (program->n_buckets && program->buckets[0].weights)
+        update_shards(&u, order, n);
+    else
+        update_parameters(&u, order, n);
 }

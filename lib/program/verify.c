@@ -5,7 +5,8 @@
  * its actions as run will: a value is written once and before it is read, a stash value is of the
  * micro-batch that reads it, an accumulator starts over, sees the micro-batches in increasing order
  * and takes nothing more once its sum over ranks was begun, and memory that holds sums still owed
- * to other ranks is not read as if it were whole.
+ * to other ranks, or of which each rank has updated its own part alone, is not read as if it were
+ * whole.
  */
 #include <stdio.h>
 #include <string.h>
@@ -117,11 +118,18 @@ static int check_read(const struct walk *w, const struct function *f, const stru
     if (must_be_written(v) && v->scope == SCOPE_STASH && when != w->micro_batch + 2)
         return complain(p, f, op, id, "is of another micro-batch: its slot was reused too early",
                         w->err);
-    for (int axis = 0; axis < N_AXES; axis++)
-        if (p->mesh.size[axis] > 1 && spread_of(w, base)[axis] == SPREAD_PARTIAL &&
-            p->values[id].spread[axis] != SPREAD_PARTIAL)
+    for (int axis = 0; axis < N_AXES; axis++) {
+        int is = spread_of(w, base)[axis];
+
+        if (p->mesh.size[axis] == 1)
+            continue;
+        if (is == SPREAD_PARTIAL && p->values[id].spread[axis] != SPREAD_PARTIAL)
             return complain(p, f, op, id, "is read as whole while sums over ranks are owed",
                             w->err);
+        if (is != SPREAD_SAME && p->values[id].spread[axis] == SPREAD_SAME)
+            return complain(p, f, op, id, "is read as whole before its shards were gathered",
+                            w->err);
+    }
     return 0;
 }
 
@@ -228,9 +236,19 @@ static int is_old_news(const struct entry *e, int i, int n)
     return repeats(e, i, n) && repeats(e, i - n, n) && repeats(e, i + n, n);
 }
 
+/* Cells of which ranks update their own parts are found as the update left them: split. */
+static void begin_split(struct walk *w)
+{
+    const struct program *p = w->program;
+
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].own && p->values[id].role != ROLE_CONSTANT)
+            spread_of(w, p->values[id].base)[p->values[id].own - 1] = SPREAD_COLS;
+}
+
 static int walk_entry(const struct program *p, enum entry_kind kind, struct err *err)
 {
-    const struct entry *e = &p->entries[kind];
+    const struct entry *e = &p->entries[kind], *gather = &p->entries[ENTRY_GATHER];
     size_t n_values = (size_t)p->n_values, n_slots = (size_t)max_int(p->n_slots, 1);
     struct walk w = { .program = p, .err = err, .entry = kind };
     struct arena arena = { 0 };
@@ -242,6 +260,10 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct err 
     w.started = arena_array(&arena, int, n_values);
     w.reduced = arena_array(&arena, int, n_values);
     w.spread = arena_array(&arena, unsigned char, n_values *N_AXES);
+    begin_split(&w);
+    /* An evaluation begins with it. */
+    for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
+        status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
         if (e->actions[i].kind == ACTION_LOAD) {
             int n = loaded < 0 ? 0 : i - loaded;
@@ -274,6 +296,26 @@ static int check_ports(const struct program *p, struct err *err)
     return 0;
 }
 
+/* An own part is one of as many equal ones as the axis has ranks, and is called split. */
+static int check_own_parts(const struct program *p, struct err *err)
+{
+    char text[32];
+
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id], *whole = &p->values[v->base];
+        int axis = v->own - 1;
+
+        if (!v->own)
+            continue;
+        if (!v->base || v->offset || v->rows != 1 || whole->rows != 1 ||
+            v->cols * p->mesh.size[axis] != whole->cols || v->spread[axis] != SPREAD_COLS)
+            return err_set(err, ERR_FAILED, "program: %s is not a rank's own part over %s",
+                           verify_value_text(p, id, text, sizeof text),
+                           axis_name((enum mesh_axis)axis));
+    }
+    return 0;
+}
+
 static int is_placed(const struct program *p)
 {
     return program_memory_bytes(p) > 0;
@@ -284,6 +326,8 @@ int verify(const struct program *program, struct err *err)
     for (int f = 0; f < program->n_functions; f++)
         if (check_ops(program, &program->functions[f], err) < 0)
             return -1;
+    if (check_own_parts(program, err) < 0)
+        return -1;
     if (is_placed(program) && verify_memory(program, err) < 0)
         return -1;
     for (int e = 0; e < N_ENTRIES; e++)

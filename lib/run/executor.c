@@ -38,14 +38,30 @@ static int make_group(void *argument, struct err *err)
 
 static int make_groups(struct run *run, struct err *err)
 {
+    int world_rank = run->options.comm ? comm_world_rank(run->options.comm) : 0;
+
     for (int axis = 0; axis < N_AXES; axis++) {
         struct group_request request = { run, axis };
 
-        if (run->program->mesh.size[axis] > 1 &&
-            worker_call(run->options.worker, make_group, &request, err) < 0)
+        if (run->program->mesh.size[axis] == 1)
+            continue;
+        run->coordinate[axis] =
+            mesh_coordinate(&run->program->mesh, world_rank, (enum mesh_axis)axis);
+        if (worker_call(run->options.worker, make_group, &request, err) < 0)
             return -1;
     }
     return 0;
+}
+
+/* What the program knows of its constants; the rest is the host's to fill. */
+static void fill_contents(struct run *run)
+{
+    for (int id = 1; id < run->program->n_values; id++) {
+        const struct value *v = &run->program->values[id];
+
+        if (v->content)
+            memcpy(run_data(run, id, 0), v->content, program_value_bytes(run->program, id));
+    }
 }
 
 int run_create(struct run **out, const struct run_options *options, struct err *err)
@@ -68,6 +84,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
         for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
             if (run->memory.segment[s])
                 memset(run->memory.segment[s], 0xff, run->program->segment_bytes[s]);
+    fill_contents(run);
     *out = run;
     return 0;
 }

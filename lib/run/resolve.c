@@ -13,6 +13,8 @@ static void *value_data(const struct run *run, int id, int slot)
 
     if (v->scope == SCOPE_STASH)
         offset += (size_t)slot * run->program->slot_bytes;
+    if (v->own)
+        offset += (size_t)run->coordinate[v->own - 1] * program_value_bytes(run->program, id);
     return run->memory.segment[v->segment] + offset;
 }
 

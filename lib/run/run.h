@@ -38,7 +38,10 @@ int run_create(struct run **run, const struct run_options *options, struct err *
 /* Waits for collectives that an error left under way; the worker must still be there. */
 void run_destroy(struct run *run);
 
-/* Memory of a value; for inputs and stash values that of the slot. Valid while the run lives. */
+/*
+ * Memory of a value; for inputs and stash values that of the slot; of an own part this rank's.
+ * Valid while the run lives.
+ */
 void *run_data(const struct run *run, int value, int slot);
 
 /* What an entry needs from outside while it runs. Either may be NULL. */

@@ -43,6 +43,7 @@ struct run {
     struct resolved_function *functions; /* [function][slot] */
     struct comm_group *groups[N_AXES];
     struct progress_meeting meetings[N_AXES]; /* the same groups, for who watches */
+    int coordinate[N_AXES];                   /* of this rank in the mesh */
     struct resolved_op **users; /* by base value: last collective given that touches it, or NULL */
     const int *shared_inputs;   /* input cells that collectives touch */
     int n_shared_inputs;

@@ -8,14 +8,13 @@
 #include "base/num.h"
 #include "base/rng.h"
 
-#define FILL_BLOCK \
-    ((int64_t)1 << 14) /* elements a tile: even, so that a pair of normals stays whole */
+#define FILL_BLOCK ((int64_t)1 << 14) /* elements a tile */
 
 struct fill {
     const struct parameter *parameter;
     uint64_t seed, name;
-    float *data;
-    int64_t n;
+    int64_t begin, end; /* elements */
+    float *data;        /* of begin */
 };
 
 /* Element i is the normal of word pair (i / 2, i % 2) of the block at i / 2. */
@@ -34,39 +33,43 @@ static float initial(const struct fill *f, int64_t i)
 static void fill_tile(void *context, int64_t tile, int thread)
 {
     const struct fill *f = context;
-    int64_t end = min_i64(f->n, (tile + 1) * FILL_BLOCK);
+    int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
 
     (void)thread;
-    for (int64_t i = tile * FILL_BLOCK; i < end; i++)
-        f->data[i] = initial(f, i);
+    for (int64_t i = begin; i < end; i++)
+        f->data[i - f->begin] = initial(f, i);
 }
 
-void fill_parameters(struct run *run, const struct program *program, struct pool *pool,
+void fill_parameters(struct run *run, const struct program *program, int dp_rank, struct pool *pool,
                      uint64_t seed)
 {
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
-        int cell = p->master ? p->master : p->weight;
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
-        CHECK(program->values[cell].dtype == DTYPE_F32);
-        struct fill fill = { p, seed, rng_hash_name(p->name), run_data(run, cell, 0),
-                             p->rows * p->cols };
-        pool_run(pool, ceil_div(fill.n, FILL_BLOCK), fill_tile, &fill);
+        CHECK(program->values[part.master].dtype == DTYPE_F32);
+        struct fill fill = { .parameter = p,
+                             .seed = seed,
+                             .name = rng_hash_name(p->name),
+                             .begin = part.begin,
+                             .end = part.end,
+                             .data = (float *)run_data(run, part.master, 0) + part.offset };
+        pool_run(pool, ceil_div(part.end - part.begin, FILL_BLOCK), fill_tile, &fill);
     }
-    fill_weights_from_masters(run, program);
+    fill_weights_from_masters(run, program, dp_rank);
 }
 
-void fill_weights_from_masters(struct run *run, const struct program *program)
+void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank)
 {
     for (int i = 0; i < program->n_parameters; i++) {
-        const struct parameter *p = &program->parameters[i];
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
-        if (!p->master || p->master == p->weight)
+        if (part.master == part.weight)
             continue;
-        const float *master = run_data(run, p->master, 0);
-        uint16_t *weight = run_data(run, p->weight, 0);
-        CHECK(program->values[p->weight].dtype == DTYPE_BF16);
-        for (int64_t k = 0; k < p->rows * p->cols; k++)
+        const float *master = (float *)run_data(run, part.master, 0) + part.offset;
+        uint16_t *weight = (uint16_t *)run_data(run, part.weight, 0) + part.offset;
+        CHECK(program->values[part.weight].dtype == DTYPE_BF16);
+        for (int64_t k = 0; k < part.end - part.begin; k++)
             weight[k] = bf16_from_float(master[k]);
     }
 }

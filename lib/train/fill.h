@@ -10,13 +10,14 @@
 
 /*
  * Initial parameters, by seed, name and element alone (RNG_INIT): equal on every rank and layout.
- * Masters and the rounded weights are filled; moments are zero from the start.
+ * Masters and the rounded weights are filled, of sharded ones what this rank keeps; moments are
+ * zero from the start.
  */
-void fill_parameters(struct run *run, const struct program *program, struct pool *pool,
+void fill_parameters(struct run *run, const struct program *program, int dp_rank, struct pool *pool,
                      uint64_t seed);
 
-/* Round every master to its weight: after masters were loaded. */
-void fill_weights_from_masters(struct run *run, const struct program *program);
+/* Round every master, or what this rank keeps of it, to its weight: after masters were loaded. */
+void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank);
 
 /* The constants: rope's cosines and sines. */
 void fill_constants(struct run *run, const struct program *program, const struct model_spec *spec);

@@ -285,6 +285,9 @@ int replicas_compare(struct replicas *r, int *differs, struct err *err)
     *differs = 0;
     if (!r)
         return 0;
+    /* Under zero 1 a step leaves the others' parts of the weights as they were before it. */
+    if (trainer_gather_weights(r->trainer, err) < 0)
+        return -1;
     uint64_t own = hash_all(r);
     if (trainer_gather(r->trainer, &own, r->words, sizeof own, err) < 0)
         return -1;

@@ -2,9 +2,9 @@
  * state.c - a trainer into a checkpoint and back
  *
  * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
- * NAME.v. Data ranks hold the same bits, so each writes its share of the rows. The save reads the
- * cells in place while the next step's forward and backward run; trainer_save_gate holds that
- * step's update back until it is done.
+ * NAME.v. Where data ranks hold the same bits, each writes its share of the rows; where states are
+ * sharded, what it keeps. The save reads the cells in place while the next step's forward and
+ * backward run; trainer_save_gate holds that step's update back until it is done.
  */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -27,50 +27,82 @@ struct slice_list {
     int n, capacity;
 };
 
-/* Rows [begin, end) of a cell; all of it when loading. */
-static void add_slice(struct trainer *t, struct slice_list *list, const char *name, int cell,
-                      const struct parameter *p, int64_t begin, int64_t end)
+/* A rectangle of a parameter's state; data is that of its first element. */
+static void add_slice(struct slice_list *list, struct store_slice slice)
 {
-    float *data = run_data(t->run, cell, 0);
-
-    if (begin == end)
+    if (slice.row_begin == slice.row_end || slice.col_begin == slice.col_end)
         return;
-    CHECK(t->program.values[cell].dtype == DTYPE_F32);
     list->slices =
         arena_grow(&list->arena, list->slices, sizeof *list->slices, &list->capacity, list->n + 1);
-    /* A vector is n x 1 in a checkpoint and 1 x n in a program. */
-    int64_t cols = p->n_dims == 1 ? 1 : p->cols;
-    list->slices[list->n++] = (struct store_slice){ .name = name,
-                                                    .dtype = DTYPE_F32,
-                                                    .n_dims = p->n_dims,
-                                                    .rows = p->n_dims == 1 ? p->cols : p->rows,
-                                                    .cols = cols,
-                                                    .row_begin = begin,
-                                                    .row_end = end,
-                                                    .col_end = cols,
-                                                    .data = data + begin * cols };
+    list->slices[list->n++] = slice;
 }
 
-/* All that a checkpoint holds; of it this rank's part if own is set. */
-static void list_slices(struct trainer *t, struct slice_list *list, int own)
+/*
+ * Elements [begin, end) of a state, whose first is at data: rectangles, since that is what a
+ * checkpoint knows. At most three: the rest of a row, whole rows, the start of a row.
+ */
+static void add_elements(struct slice_list *list, struct store_slice whole, int64_t begin,
+                         int64_t end, float *data)
+{
+    while (begin < end) {
+        struct store_slice slice = whole;
+        int64_t col = begin % whole.cols, n_rows = (end - begin) / whole.cols;
+
+        slice.row_begin = begin / whole.cols;
+        slice.row_end = slice.row_begin + max_i64(n_rows, 1);
+        slice.col_begin = col;
+        slice.col_end = whole.cols;
+        if (col || !n_rows) {
+            slice.row_end = slice.row_begin + 1;
+            slice.col_end = min_i64(whole.cols, col + end - begin);
+        }
+        slice.data = data;
+        add_slice(list, slice);
+        int64_t n = (slice.row_end - slice.row_begin) * (slice.col_end - slice.col_begin);
+        begin += n;
+        data += n;
+    }
+}
+
+/* Of what all ranks have whole, the rows that this one saves. */
+static void share_rows(const struct trainer *t, const struct store_slice *whole, int64_t *begin,
+                       int64_t *end)
+{
+    int64_t dp_size = t->job->parallel.dp;
+
+    if (whole->rows >= dp_size) {
+        *begin = whole->rows * t->dp_rank / dp_size * whole->cols;
+        *end = whole->rows * (t->dp_rank + 1) / dp_size * whole->cols;
+    } else if (t->dp_rank != 0) {
+        *end = *begin;
+    }
+}
+
+/* What this rank has of all that a checkpoint holds; if saving, what others save is left out. */
+static void list_slices(struct trainer *t, struct slice_list *list, int saving)
 {
     static const char *const suffixes[3] = { "", ".m", ".v" };
 
     for (int i = 0; i < t->program.n_parameters; i++) {
         const struct parameter *p = &t->program.parameters[i];
-        int cells[3] = { p->master, p->moment1, p->moment2 };
-        int64_t rows = p->n_dims == 1 ? p->cols : p->rows, begin = 0, end = rows;
-        int64_t dp_size = t->job->parallel.dp;
+        struct parameter_part part = program_parameter_part(&t->program, i, t->dp_rank);
+        int cells[3] = { part.master, part.moment1, part.moment2 };
+        int64_t begin = part.begin, end = part.end;
+        /* A vector is n x 1 in a checkpoint and 1 x n in a program. */
+        struct store_slice whole = { .dtype = DTYPE_F32,
+                                     .n_dims = p->n_dims,
+                                     .rows = p->n_dims == 1 ? p->cols : p->rows,
+                                     .cols = p->n_dims == 1 ? 1 : p->cols };
 
-        if (own && rows >= dp_size) {
-            begin = rows * t->dp_rank / dp_size;
-            end = rows * (t->dp_rank + 1) / dp_size;
-        } else if (own && t->dp_rank != 0) {
-            end = 0;
+        if (saving && p->bucket < 0)
+            share_rows(t, &whole, &begin, &end);
+        for (int k = 0; k < 3; k++) {
+            float *data = run_data(t->run, cells[k], 0);
+
+            CHECK(t->program.values[cells[k]].dtype == DTYPE_F32);
+            whole.name = arena_printf(&list->arena, "%s%s", p->name, suffixes[k]);
+            add_elements(list, whole, begin, end, data + part.offset + begin - part.begin);
         }
-        for (int k = 0; k < 3; k++)
-            add_slice(t, list, arena_printf(&list->arena, "%s%s", p->name, suffixes[k]), cells[k],
-                      p, begin, end);
     }
 }
 
@@ -315,7 +347,7 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
         status = store_read(store, &list.slices[i], err);
     arena_release(&list.arena);
     if (!status)
-        fill_weights_from_masters(t->run, &t->program);
+        fill_weights_from_masters(t->run, &t->program, t->dp_rank);
     return status;
 }
 

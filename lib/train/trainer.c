@@ -37,7 +37,8 @@ struct compile_train trainer_compile_options(const struct job *job)
         .n_micro_batches = job->n_micro_batches,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
-        .gradients = { .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
+        .gradients = { .zero = job->parallel.zero,
+                       .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20 },
         .update = { .clip = job->optimizer.clip,
                     .beta1 = job->optimizer.beta1,
@@ -244,7 +245,7 @@ static int open_run(struct trainer *t, struct err *err)
     if (run_create(&t->run, &options, err) < 0)
         return -1;
     fill_constants(t->run, &t->program, &t->job->model);
-    fill_parameters(t->run, &t->program, t->options.pool, t->job->train.seed);
+    fill_parameters(t->run, &t->program, t->dp_rank, t->options.pool, t->job->train.seed);
     return 0;
 }
 
@@ -413,6 +414,11 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     return 0;
 }
 
+int trainer_gather_weights(struct trainer *t, struct err *err)
+{
+    return run_entry(t->run, ENTRY_GATHER, 0, NULL, err);
+}
+
 /* Learned targets of the held-out batches 0 .. n - 1, over all ranks. */
 static int64_t held_out_tokens(const struct trainer *t, int64_t n)
 {
@@ -437,6 +443,8 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
         return 0;
     if (max_batches)
         n = min_i64(n, max_batches * per_batch);
+    if (trainer_gather_weights(t, err) < 0)
+        return -1;
     loader_rewind(t->held_out);
     for (int64_t i = 0; i < n; i++) {
         if (run_entry(t->run, ENTRY_EVALUATE, i == 0, &hooks, err) < 0)

@@ -41,6 +41,13 @@ struct trainer_result {
     int skipped;    /* the gradient was not finite; nothing was updated */
 };
 
+/*
+ * Make the weights whole and current on every rank. Under zero 1 a step leaves each rank with its
+ * own part of them alone, and the next step and an evaluation begin with this; who reads them
+ * between steps by himself calls it first. Collective; nothing is done where nothing is sharded.
+ */
+int trainer_gather_weights(struct trainer *trainer, struct err *err);
+
 /* One step. Collective. */
 int trainer_step(struct trainer *trainer, struct trainer_result *result, struct err *err);
 

@@ -120,7 +120,7 @@ static void test_not_built(void **state)
         { "parallel.pp=2", "parallel.pp above 1" },
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
-        { "parallel.zero=1", "parallel.zero above 0" },
+        { "parallel.zero=2", "parallel.zero above 1" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
         { "train.dtype=fp16", "train.dtype fp16" },
         { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },

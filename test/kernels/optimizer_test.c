@@ -71,6 +71,27 @@ static void test_gradient_norm(void **state)
     }
 }
 
+/* In another order than the sums', some left out: the bits of the same sums in that order. */
+static void test_gradient_norm_in_order(void **state)
+{
+    static const int order[] = { 5, 0, 999, 3, 700, 41 };
+    struct op_case *all = norm_case(0.5, 1000), *few = norm_case(0.5, 6);
+
+    (void)state;
+    op_case_input(all, 1, 1, 6, DTYPE_I32, 0);
+    for (int i = 0; i < 6; i++) {
+        tensor_set(&all->op.in[1], 0, i, order[i]);
+        tensor_set(&few->op.in[0], 0, i, tensor_get(&all->op.in[0], 0, order[i]));
+    }
+    op_case_check(all, 1e-7);
+    op_case_run(all, 2, 1);
+    op_case_run(few, 1, 1);
+    assert_memory_equal(all->op.out[0].data, few->op.out[0].data, sizeof(double));
+    assert_memory_equal(all->op.out[1].data, few->op.out[1].data, sizeof(float));
+    op_case_destroy(all);
+    op_case_destroy(few);
+}
+
 static void test_non_finite_skips(void **state)
 {
     static const double bad[] = { INFINITY, NAN };
@@ -125,6 +146,36 @@ static void test_adamw(void **state)
         }
 }
 
+/* A decay a block has the bits of calls by block that each have it as their attribute. */
+static void test_adamw_of_blocks(void **state)
+{
+    static const double decays[] = { 0.1, 0, 0.3 };
+    int64_t n = 3 * OPS_NORM_BLOCK - 77;
+    struct op_case *c = adamw_case(1, n, DTYPE_BF16, 0), *with[3];
+
+    (void)state;
+    op_case_input(c, 7, 1, 3, DTYPE_F64, 0);
+    for (int b = 0; b < 3; b++) {
+        tensor_set(&c->op.in[7], 0, b, decays[b]);
+        with[b] = adamw_case(1, n, DTYPE_BF16, 0);
+        with[b]->op.attributes.weight_decay = decays[b];
+        op_case_run(with[b], 2, 0);
+    }
+    op_case_check(c, 5e-7);
+    op_case_run(c, 3, 0);
+    for (int64_t i = 0; i < n; i++) {
+        const struct op_shape *other = &with[i / OPS_NORM_BLOCK]->op;
+
+        assert_true(tensor_get(&c->op.in[4], 0, i) == tensor_get(&other->in[4], 0, i));
+        assert_true(tensor_get(&c->op.in[5], 0, i) == tensor_get(&other->in[5], 0, i));
+        assert_true(tensor_get(&c->op.in[6], 0, i) == tensor_get(&other->in[6], 0, i));
+        assert_true(tensor_get(&c->op.out[0], 0, i) == tensor_get(&other->out[0], 0, i));
+    }
+    op_case_destroy(c);
+    for (int b = 0; b < 3; b++)
+        op_case_destroy(with[b]);
+}
+
 static void test_adamw_skips(void **state)
 {
     struct op_case *c = adamw_case(3, 5, DTYPE_BF16, 1);
@@ -142,9 +193,14 @@ static void test_adamw_skips(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sumsq),         cmocka_unit_test(test_sumsq_is_of_the_logical_tensor),
-        cmocka_unit_test(test_gradient_norm), cmocka_unit_test(test_non_finite_skips),
-        cmocka_unit_test(test_adamw),         cmocka_unit_test(test_adamw_skips),
+        cmocka_unit_test(test_sumsq),
+        cmocka_unit_test(test_sumsq_is_of_the_logical_tensor),
+        cmocka_unit_test(test_gradient_norm),
+        cmocka_unit_test(test_non_finite_skips),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adamw_skips),
+        cmocka_unit_test(test_adamw_of_blocks),
+        cmocka_unit_test(test_gradient_norm_in_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

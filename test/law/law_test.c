@@ -59,6 +59,10 @@ static void must_equal(const char *what, const struct law_outcome *a, const stru
     }
     if (a->parameters != b->parameters)
         fail_msg("%s: the final parameters differ", what);
+    if (a->states != b->states)
+        fail_msg("%s: the final masters and moments differ", what);
+    if (a->numerics != b->numerics)
+        fail_msg("%s: the numerics differ", what);
 }
 
 static struct law_case base_case(const char *model, const char *dtype)
@@ -162,6 +166,77 @@ static void four_ranks_early(void **state)
     four_ranks("early");
 }
 
+/*
+ * Zero 1 is zero 0 to the bit: dp 2, 3 and 4, both orders of sums, recomputed or not, shards that
+ * cut parameters anywhere (a bucket holds several, and parameters are larger than a shard).
+ */
+static void zero_one(const char *model, const char *dtype, const char *gradient_sum)
+{
+    static const char *const modes[] = { "none", "selective", "full" };
+    struct law_case c = base_case(model, dtype);
+    char what[96];
+
+    c.global_batch = 12;
+    c.gradient_sum = gradient_sum;
+    for (c.n_ranks = 2; c.n_ranks <= 4; c.n_ranks++) {
+        c.zero = c.poison = 0;
+        struct law_outcome wanted = reference(c);
+        c.zero = 1;
+        c.recompute = modes[c.n_ranks - 2];
+        c.n_threads = c.n_ranks - 1;
+        c.poison = c.n_ranks % 2;
+        c.bucket_mb = c.n_ranks == 4 ? 64 : 1;
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "zero 1, %s %s, dp %d, %s", model, dtype, c.n_ranks,
+                 gradient_sum);
+        must_equal(what, &wanted, &got);
+    }
+}
+
+static void zero_one_llama(void **state)
+{
+    (void)state;
+    zero_one("llama", "bf16", "late");
+    zero_one("llama", "bf16", "early");
+    zero_one("llama", "fp32", "late");
+    zero_one("llama-untied", "bf16", "early");
+    zero_one("llama-untied", "fp32", "late");
+}
+
+static void zero_one_gpt2(void **state)
+{
+    (void)state;
+    zero_one("gpt2", "bf16", "late");
+    zero_one("gpt2", "fp32", "early");
+}
+
+/* A checkpoint knows no zero: each stage goes on from the other's, on as many ranks or fewer. */
+static void zero_one_resumes(void **state)
+{
+    static const int ways[][2] = { { 0, 1 }, { 1, 0 }, { 1, 1 } };
+    static const char *const dtypes[] = { "bf16", "fp32" };
+    char what[64];
+
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int after = 4; after >= 2; after -= 2) {
+            struct law_case c = base_case(d ? "gpt2" : "llama", dtypes[d]);
+
+            c.n_ranks = 4;
+            c.stop_after = 3;
+            c.n_ranks_after = after;
+            struct law_outcome wanted = law_run(&c);
+            for (int w = 0; w < 3; w++) {
+                c.zero = ways[w][0];
+                c.zero_after = 1 + ways[w][1];
+                struct law_outcome got = law_run(&c);
+                snprintf(what, sizeof what, "%s, 4 to %d ranks, zero %d to %d", dtypes[d], after,
+                         ways[w][0], ways[w][1]);
+                must_equal(what, &wanted, &got);
+            }
+        }
+}
+
 /* Saved by 4 ranks, gone on with by 2: other numerics, the same model to a tolerance. */
 static void another_layout_goes_on(void **state)
 {
@@ -231,6 +306,9 @@ int main(void)
         cmocka_unit_test(stopped_and_resumed),
         cmocka_unit_test(four_ranks_late),
         cmocka_unit_test(four_ranks_early),
+        cmocka_unit_test(zero_one_llama),
+        cmocka_unit_test(zero_one_gpt2),
+        cmocka_unit_test(zero_one_resumes),
         cmocka_unit_test(another_layout_goes_on),
         cmocka_unit_test(degrees_agree),
         cmocka_unit_test(other_numerics_other_bits),

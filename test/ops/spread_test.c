@@ -56,8 +56,8 @@ static const struct rule rules[] = {
     { OP_ALL_REDUCE_SCALAR, "s", "s" }, { OP_ALL_REDUCE_SCALAR, "r", "r" },
     { OP_ALL_REDUCE_SCALAR, "c", "c" }, { OP_ALL_REDUCE_SCALAR, "p", "p" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
-    { OP_GRADIENT_NORM, "s", "sss" },
-    { OP_ADAMW, "sssssss", "s" }, { OP_ADAMW, "rsssrrr", "r" }, { OP_ADAMW, "csssccc", "c" },
+    { OP_GRADIENT_NORM, "ss", "sss" },
+    { OP_ADAMW, "ssssssss", "s" }, { OP_ADAMW, "rsssrrrr", "r" }, { OP_ADAMW, "cssscccc", "c" },
 };
 /* clang-format on */
 

@@ -73,7 +73,7 @@ static void small_open(struct small *s, int n_micro_batches, int n_slots)
                                .out = { s->grad },
                                .phase = PHASE_W,
                                .layer = -1 });
-    schedule_step(p, s->forward, s->backward, s->backward, program_function(p, "update", 0),
+    schedule_step(p, -1, s->forward, s->backward, s->backward, program_function(p, "update", 0),
                   n_micro_batches);
     p->n_slots = n_slots;
     place(p);

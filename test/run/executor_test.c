@@ -443,8 +443,8 @@ static void build_spread(struct spread_program *s, enum cell_role role)
         p, gather,
         &(struct op){
             .kind = OP_ADD, .in = { s->sum, s->sum }, .out = { s->doubled }, .layer = -1 });
-    schedule_step(p, reduce, program_function(p, "nothing", 0), program_function(p, "nothing", 0),
-                  gather, 2);
+    schedule_step(p, -1, reduce, program_function(p, "nothing", 0),
+                  program_function(p, "nothing", 0), gather, 2);
 }
 
 static struct spread_program *loading;

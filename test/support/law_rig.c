@@ -51,6 +51,10 @@ static const char *model_text(const char *model)
         return "{vocab_size: 64, hidden_size: 32, n_layers: 2, n_heads: 2, ffn_size: 80, "
                "max_seq_len: 32, norm: layernorm, position: learned, activation: gelu, bias: true, "
                "tied_embeddings: true, dropout: 0.1, attention_dropout: 0.1}";
+    if (!strcmp(model, "llama-untied"))
+        return "{vocab_size: 64, hidden_size: 96, n_layers: 3, n_heads: 4, n_kv_heads: 4, "
+               "head_dim: 24, ffn_size: 200, norm: rmsnorm, position: rope, activation: swiglu, "
+               "tied_embeddings: false}";
     /* Its gradients fill several buckets of the 1 MiB below. */
     return "{vocab_size: 64, hidden_size: 96, n_layers: 5, n_heads: 4, n_kv_heads: 2, "
            "head_dim: 24, ffn_size: 144, norm: rmsnorm, position: rope, activation: swiglu, "
@@ -58,22 +62,24 @@ static const char *model_text(const char *model)
 }
 
 /* 16 sequences of 20 tokens a step: 16 micro-batches alone, 4 on each of 4 ranks. */
-static void read_job(struct job *job, const struct law_case *law, int n_ranks, struct arena *arena)
+static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero,
+                     struct arena *arena)
 {
     char text[2048];
     struct err err;
-    int n = snprintf(text, sizeof text,
-                     "model: %s\n"
-                     "data: {train: %s, seq_len: 20}\n"
-                     "train: {steps: %d, global_batch: 16, micro_batch: 1, dtype: %s, seed: %d}\n"
-                     "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
-                     "recompute: %s\n"
-                     "parallel: {gradient_sum: %s, bucket_mb: 1}\n"
-                     "debug: {poison: %s}\n"
-                     "output: %s/run\n",
-                     model_text(law->model), law->dataset, LAW_STEPS, law->dtype,
-                     law->seed ? law->seed : 1, law->recompute, law->gradient_sum,
-                     law->poison ? "true" : "false", law->folder);
+    int n = snprintf(
+        text, sizeof text,
+        "model: %s\n"
+        "data: {train: %s, seq_len: 20}\n"
+        "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
+        "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
+        "recompute: %s\n"
+        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d}\n"
+        "debug: {poison: %s}\n"
+        "output: %s/run\n",
+        model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
+        law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
+        law->bucket_mb ? law->bucket_mb : 1, law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -111,23 +117,44 @@ static int leave_hub(void *argument, struct err *err)
     return 0;
 }
 
-static uint64_t hash_state(const struct trainer *trainer)
+static uint64_t hash_weights(const struct trainer *trainer)
 {
     const struct program *p = trainer_program(trainer);
     XXH64_state_t *state = XXH64_createState();
 
     XXH64_reset(state, 0);
     for (int i = 0; i < p->n_parameters; i++) {
-        const struct parameter *q = &p->parameters[i];
-        int cells[4] = { q->weight, q->master, q->moment1, q->moment2 };
+        int cell = p->parameters[i].weight;
 
-        for (int k = 0; k < 4; k++)
-            XXH64_update(state, run_data(trainer_run(trainer), cells[k], 0),
-                         program_value_bytes(p, cells[k]));
+        XXH64_update(state, run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell));
     }
     uint64_t hash = XXH64_digest(state);
     XXH64_freeState(state);
     return hash;
+}
+
+/* Of the masters and moments that this rank keeps. Shards' edges are blocks' edges. */
+static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
+{
+    const struct program *p = trainer_program(trainer);
+    uint64_t sum = 0;
+
+    for (int i = 0; i < p->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(p, i, dp_rank);
+        int cells[3] = { part.master, part.moment1, part.moment2 };
+
+        CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
+        for (int k = 0; k < 3; k++)
+            for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
+                const float *data = run_data(trainer_run(trainer), cells[k], 0);
+                int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
+                uint64_t name[3] = { (uint64_t)i, (uint64_t)k, (uint64_t)at };
+
+                sum += XXH64(data + part.offset + at - part.begin, (size_t)n * sizeof *data,
+                             XXH64(name, sizeof name, 0));
+            }
+    }
+    return sum;
 }
 
 static int train(struct rank *r, struct trainer *trainer, struct err *err)
@@ -148,8 +175,11 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
         status = trainer_save(trainer, r->checkpoint, NULL, err);
     if (!status)
         status = trainer_save_finish(trainer, err);
+    if (!status)
+        status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_state(trainer);
+    r->outcome.parameters = hash_weights(trainer);
+    r->outcome.states = hash_states(trainer, r->number);
     return status;
 }
 
@@ -200,8 +230,19 @@ static void *live(void *argument)
     return NULL;
 }
 
+/* The run's states: each rank's, which are the same, or the sum of their shards. */
+static void share_states(struct rank *ranks, int n_ranks, int zero)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < n_ranks; i++)
+        sum += ranks[i].outcome.states;
+    for (int i = 0; zero && i < n_ranks; i++)
+        ranks[i].outcome.states = sum;
+}
+
 /* Steps begin .. end - 1 on n_ranks ranks. */
-static void run_part(const struct law_case *law, int n_ranks, int begin, int end,
+static void run_part(const struct law_case *law, int n_ranks, int zero, int begin, int end,
                      struct law_outcome *outcome)
 {
     struct rank ranks[N_RANKS_MAX] = { { 0 } };
@@ -212,7 +253,7 @@ static void run_part(const struct law_case *law, int n_ranks, int begin, int end
     struct err err;
 
     assert_true(n_ranks <= N_RANKS_MAX);
-    read_job(&job, law, n_ranks, &arena);
+    read_job(&job, law, n_ranks, zero, &arena);
     if (n_ranks > 1 && comm_hub_create(&hub, n_ranks, &err) < 0)
         fail_msg("%s", err.text);
     for (int i = 0; i < n_ranks; i++) {
@@ -230,9 +271,11 @@ static void run_part(const struct law_case *law, int n_ranks, int begin, int end
     for (int i = 0; i < n_ranks; i++)
         pthread_join(threads[i], NULL);
     comm_hub_destroy(hub);
-    for (int i = 0; i < n_ranks; i++) {
+    for (int i = 0; i < n_ranks; i++)
         if (ranks[i].failed)
             fail_msg("rank %d: %s", i, ranks[i].err.text);
+    share_states(ranks, n_ranks, zero);
+    for (int i = 0; i < n_ranks; i++) {
         if (memcmp(&ranks[i].outcome, &ranks[0].outcome, sizeof ranks[0].outcome) != 0)
             fail_msg("rank %d has other results than rank 0", i);
     }
@@ -245,12 +288,13 @@ struct law_outcome law_run(const struct law_case *law)
     struct law_outcome outcome = { 0 };
 
     if (!law->stop_after) {
-        run_part(law, law->n_ranks, 0, LAW_STEPS, &outcome);
+        run_part(law, law->n_ranks, law->zero, 0, LAW_STEPS, &outcome);
         return outcome;
     }
-    run_part(law, law->n_ranks, 0, law->stop_after, &outcome);
-    run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks, law->stop_after,
-             LAW_STEPS, &outcome);
+    run_part(law, law->n_ranks, law->zero, 0, law->stop_after, &outcome);
+    run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks,
+             law->zero_after ? law->zero_after - 1 : law->zero, law->stop_after, LAW_STEPS,
+             &outcome);
     return outcome;
 }
 
@@ -261,8 +305,10 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
     struct engine engine;
     struct job job;
 
-    read_job(&job, law, launched->world_size, &arena);
-    struct rank rank = { .law = law, .job = &job, .end = LAW_STEPS };
+    read_job(&job, law, launched->world_size, law->zero, &arena);
+    struct rank rank = {
+        .law = law, .job = &job, .number = launched->world_rank, .end = LAW_STEPS
+    };
     int status = engine_open(&engine, launched, law->n_threads, err);
     if (!status) {
         struct trainer_options options = { .job = &job,

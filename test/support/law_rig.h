@@ -13,18 +13,22 @@
 struct law_case {
     const char *folder;  /* scratch for checkpoints */
     const char *dataset; /* prefix, of law_write_dataset */
-    const char *model;   /* "llama", or "gpt2" with dropout */
+    const char *model;   /* "llama" (tied), "llama-untied", or "gpt2" with dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
     int n_ranks, n_threads; /* ranks are threads of this process */
+    int global_batch;       /* 0: 16 */
+    int zero, bucket_mb;    /* bucket_mb 0: 1 */
     int poison;
     int seed;          /* 0: 1 */
     int stop_after;    /* 0: never; else save, forget all, and go on from the checkpoint */
     int n_ranks_after; /* ranks it goes on with; 0: the same */
+    int zero_after;    /* and the zero stage then, plus 1; 0: the same */
 };
 
 struct law_outcome {
     double loss[LAW_STEPS], norm[LAW_STEPS];
-    uint64_t parameters; /* hash of all masters and moments, equal on all ranks (checked) */
+    uint64_t parameters; /* hash of all weights, equal on all ranks (checked) */
+    uint64_t states;     /* sum of hashes of the blocks of all masters and moments, each once */
     uint64_t numerics;
 };
 
@@ -34,7 +38,10 @@ void law_write_dataset(const char *prefix);
 /* At least 4 micro-batches a step. Fails the test on any error. */
 struct law_outcome law_run(const struct law_case *law);
 
-/* The same run as one rank of processes that were launched: all steps, no stop. Collective. */
+/*
+ * The same run as one rank of processes that were launched: all steps, no stop. Collective. Under
+ * zero 1 outcome's states are of this rank's shards alone: the sum over all ranks is the run's.
+ */
 int law_play_rank(const struct law_case *law, const struct launch_rank *launched,
                   struct law_outcome *outcome, struct err *err);
 

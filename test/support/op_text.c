@@ -62,8 +62,9 @@ const char *const op_texts[] = {
     "reduce_scatter 1x24 fp32 : 1x6 fp32",
     "all_reduce_scalar 1x2 fp64 : 1x2 fp64",
     "sumsq *200x*50 fp32 : 1x3 fp64",
-    "gradient_norm 1x*7 fp64 : 1x1 fp64, 1x1 fp32, 1x1 i32",
-    "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32 : 20x8 bf16",
+    "gradient_norm 1x*7 fp64, 1x*5 i32 : 1x1 fp64, 1x1 fp32, 1x1 i32",
+    "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64"
+    " : 20x8 bf16",
 };
 
 struct tensor *op_text_operand(struct op_shape *op, int i)

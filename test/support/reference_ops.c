@@ -491,8 +491,12 @@ static void gradient_norm(const struct op_shape *op)
 {
     double sum = 0, clip = op->attributes.clip;
 
-    for (int64_t i = 0; i < op->in[0].cols; i++)
-        sum += IN(0, 0, i);
+    if (tensor_given(&op->in[1]))
+        for (int64_t i = 0; i < op->in[1].cols; i++)
+            sum += IN(0, 0, int_at(&op->in[1], i));
+    else
+        for (int64_t i = 0; i < op->in[0].cols; i++)
+            sum += IN(0, 0, i);
     sum = sqrt(sum);
     OUT(0, 0, 0) = sum;
     OUT(1, 0, 0) = clip > 0 && sum > clip ? clip / sum : 1;
@@ -509,10 +513,11 @@ static void adamw(const struct op_shape *op)
     for (int64_t i = 0; i < tensor_elements(&op->in[0]); i++) {
         double g = IN(0, 0, i) * IN(2, 0, 0), *p = at(&op->in[4], 0, i);
         double *m = at(&op->in[5], 0, i), *v = at(&op->in[6], 0, i);
+        double decay = tensor_given(&op->in[7]) ? IN(7, 0, i / OPS_NORM_BLOCK) : a->weight_decay;
 
         *m = a->beta1 * *m + (1 - a->beta1) * g;
         *v = a->beta2 * *v + (1 - a->beta2) * g * g;
-        *p -= lr * (*m / bias1 / (sqrt(*v / bias2) + a->eps) + a->weight_decay * *p);
+        *p -= lr * (*m / bias1 / (sqrt(*v / bias2) + a->eps) + decay * *p);
         if (tensor_given(&op->out[0]))
             OUT(0, 0, i) = *p;
     }

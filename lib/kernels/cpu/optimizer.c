@@ -5,7 +5,7 @@
  * for the bf16 weight. The order of IEEE operations is the contract with other backends:
  *
  *   once a call, in double then rounded to float:
- *     decay = 1 - lr * weight_decay, take1 = 1 - beta1, take2 = 1 - beta2,
+ *     decay = 1 - lr * weight_decay (or of each block's), take1 = 1 - beta1, take2 = 1 - beta2,
  *     step = lr / bias1, root2 = sqrt(bias2)
  *   an element, in float, each operation rounded, none fused:
  *     g = gradient * factor
@@ -79,12 +79,14 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
 {
     const struct op_shape *op = &call->op;
     const double *sums = op->in[0].data;
+    const int32_t *order = op->in[1].data;
+    int64_t n = order ? op->in[1].cols : op->in[0].cols;
     double sum = 0, clip = op->attributes.clip, norm;
 
     (void)kernels;
     (void)first;
-    for (int64_t i = 0; i < op->in[0].cols; i++)
-        sum += sums[i];
+    for (int64_t i = 0; i < n; i++)
+        sum += sums[order ? order[i] : i];
     norm = sqrt(sum);
     *(double *)op->out[0].data = norm;
     *(float *)op->out[1].data = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
@@ -94,20 +96,22 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
 
-enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V };
+enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY };
 
 struct adamw {
     const struct op_shape *op;
     struct tiling tiling;
+    double lr;
     float factor, decay, take1, take2, beta2, step, root2, eps;
 };
 
-CPU_INLINE void adamw_row(const struct adamw *a, int64_t row, const struct rectangle *r)
+CPU_INLINE void adamw_row(const struct adamw *a, int64_t row, const struct rectangle *r,
+                          float decay)
 {
     const float *gradient = float_row(&a->op->in[GRADIENT], row);
     float *master = float_row_mut(&a->op->in[MASTER], row);
     float *m = float_row_mut(&a->op->in[M], row), *v = float_row_mut(&a->op->in[V], row);
-    float factor = a->factor, decay = a->decay, take1 = a->take1, take2 = a->take2;
+    float factor = a->factor, take1 = a->take1, take2 = a->take2;
     float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
 
     INDEPENDENT_TURNS
@@ -119,6 +123,21 @@ CPU_INLINE void adamw_row(const struct adamw *a, int64_t row, const struct recta
         m[i] = mean;
         v[i] = square;
         master[i] = p - step * (mean / (sqrtf(square) / root2 + eps));
+    }
+}
+
+/* Where each block of elements has its own decay, piece by piece. */
+CPU_INLINE void adamw_blocks(const struct adamw *a, int64_t row, const struct rectangle *r)
+{
+    const double *decays = a->op->in[DECAY].data;
+    int64_t start = row * a->op->in[GRADIENT].cols;
+
+    for (int64_t at = start + r->col, end; at < start + r->col_end; at = end) {
+        int64_t block = at / OPS_NORM_BLOCK;
+
+        end = min_i64((block + 1) * OPS_NORM_BLOCK, start + r->col_end);
+        struct rectangle piece = { row, row + 1, at - start, end - start };
+        adamw_row(a, row, &piece, (float)(1.0 - a->lr * decays[block]));
     }
 }
 
@@ -141,7 +160,10 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
     struct rectangle r = tiling_at(&a->tiling, tile);
 
     for (int64_t row = r.row; row < r.row_end; row++) {
-        adamw_row(a, row, &r);
+        if (tensor_given(&a->op->in[DECAY]))
+            adamw_blocks(a, row, &r);
+        else
+            adamw_row(a, row, &r, a->decay);
         if (tensor_given(&a->op->out[0]))
             weight_row(a, row, &r);
     }
@@ -163,6 +185,7 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
     struct adamw a = {
         .op = op,
         .tiling = tiling_of(op->in[GRADIENT].rows, op->in[GRADIENT].cols),
+        .lr = lr,
         .factor = *(const float *)op->in[FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
         .take1 = (float)(1.0 - at->beta1),
