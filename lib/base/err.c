@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static int checked_rank = -1;
 
 int err_set(struct err *err, enum err_code code, const char *format, ...)
@@ -63,13 +65,16 @@ void check_set_rank(int rank)
     checked_rank = rank;
 }
 
-void check_failed(const char *condition, const char *file, int line)
+void check_failed(const char *condition, const char *file, int line_number)
 {
+    char line[1024], rank[32] = "";
+
     if (checked_rank >= 0)
-        fprintf(stderr, "lmtrain: bug: rank %d: %s:%d: %s does not hold\n", checked_rank, file,
-                line, condition);
-    else
-        fprintf(stderr, "lmtrain: bug: %s:%d: %s does not hold\n", file, line, condition);
+        snprintf(rank, sizeof rank, "rank %d: ", checked_rank);
+    snprintf(line, sizeof line, "lmtrain: bug: %s%s:%d: %s does not hold", rank, file, line_number,
+             condition);
+    fprintf(stderr, "%s\n", line);
+    log_to_screen(line);
     fflush(stderr);
     abort();
 }

@@ -8,11 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static log_sink_fn log_sink;
 static void *log_context;
 static int log_threshold = -1;
+static int screen_fd = -1;
+static char screen_prefix[64];
 
 static const char *const level_names[] = { "debug", "info", "warn", "error" };
 
@@ -25,6 +28,29 @@ void log_set_sink(log_sink_fn sink, void *context)
 void log_set_level(enum log_level level)
 {
     log_threshold = (int)level;
+}
+
+void log_set_screen(int fd, const char *prefix)
+{
+    snprintf(screen_prefix, sizeof screen_prefix, "%s", prefix);
+    screen_fd = fd;
+}
+
+void log_to_screen(const char *line)
+{
+    char whole[4096 + sizeof screen_prefix + 32];
+    int length;
+
+    if (screen_fd < 0)
+        return;
+    length = snprintf(whole, sizeof whole, "%s%s\n", screen_prefix, line);
+    if (length >= (int)sizeof whole) {
+        length = (int)sizeof whole - 1;
+        whole[length - 1] = '\n';
+    }
+    /* One write, so that lines of several writers don't mix; a screen that is gone is no matter. */
+    if (write(screen_fd, whole, (size_t)length) < 0)
+        screen_fd = -1;
 }
 
 int log_enabled(enum log_level level)
@@ -42,18 +68,19 @@ int log_enabled(enum log_level level)
 
 static void log_line(enum log_level level, const char *format, va_list args)
 {
-    char line[4096];
+    char line[4096], named[sizeof line + 32];
 
     if (!log_enabled(level))
         return;
     vsnprintf(line, sizeof line, format, args);
+    snprintf(named, sizeof named, "lmtrain: %s: %s", level_names[level], line);
     pthread_mutex_lock(&log_lock);
     if (log_sink)
         log_sink(log_context, level, line);
-    else if (level == LOG_INFO)
-        fprintf(stderr, "%s\n", line);
     else
-        fprintf(stderr, "lmtrain: %s: %s\n", level_names[level], line);
+        fprintf(stderr, "%s\n", level == LOG_INFO ? line : named);
+    if (level >= LOG_WARN)
+        log_to_screen(named);
     pthread_mutex_unlock(&log_lock);
 }
 

@@ -14,6 +14,16 @@ typedef void (*log_sink_fn)(void *context, enum log_level level, const char *lin
 /* sink NULL restores stderr. Call it while no other thread logs. */
 void log_set_sink(log_sink_fn sink, void *context);
 
+/*
+ * For a process whose stderr is a file: warnings, errors and CHECK's last words go to screen_fd as
+ * well, with prefix ("rank 3: ") in front, each line in one write. -1: there is none, as at the
+ * start.
+ */
+void log_set_screen(int screen_fd, const char *prefix);
+
+/* PREFIX, line and a newline to the screen, if there is one. Takes no lock. */
+void log_to_screen(const char *line);
+
 /* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn,
  * error). */
 void log_set_level(enum log_level level);

@@ -30,7 +30,8 @@ struct hang_watch {
     const struct hang_rank *ranks; /* borrowed */
     double last_look;
     uint64_t *beats;
-    double *since; /* when each beat was first seen */
+    double *since;  /* when each beat was first seen */
+    int world_size; /* more than n_ranks: others are watched elsewhere; 0: these are all */
 };
 
 void hang_watch_init(struct hang_watch *watch, int n_ranks, const struct hang_rank *ranks,
@@ -50,8 +51,8 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit);
 
 /*
  * Lines for people: what each rank does and since when, those that don't wait for others first, and
- * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31.0 s;
- * rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3".
+ * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31.0
+ * s; rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3".
  */
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text);
 

@@ -10,8 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "launch/pmix_client_impl.h"
 #include "launch/progress.h"
+#include "launch/watcher_impl.h"
 
 /* What a lone rank has put. */
 struct entry {
@@ -51,6 +53,7 @@ void launch_leave(void)
         launch_client_leave();
     joined_pmix = 0;
     progress_end(PROGRESS_LEFT);
+    watcher_leave();
     while (entries) {
         struct entry *entry = entries;
 
@@ -62,7 +65,11 @@ void launch_leave(void)
 
 void launch_abort(int status, const char *text)
 {
+    char line[1200];
+
     fflush(NULL);
+    snprintf(line, sizeof line, "lmtrain: error: %s", text);
+    log_to_screen(line); /* where the launcher keeps the text to itself */
     progress_end(PROGRESS_FAILED);
     if (joined_pmix) {
         alarm(5); /* a server that does not answer must not keep us */

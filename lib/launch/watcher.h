@@ -1,31 +1,37 @@
 /*
  * watcher.h - who watches the ranks of a node when the launcher is not ours (srun, mpirun)
  *
- * The node's first rank makes the progress page and forks a watcher before PMIx, MPI or any thread
- * exists in it. The watcher reports hangs of its node's ranks, ends them after hang_abort_seconds,
- * names a rank that died, and ends with the last of them, leaving nothing behind.
+ * The first rank to come on a node makes the progress page and forks a watcher before PMIx, MPI or
+ * any thread exists in it. The watcher reports hangs of its node's ranks and ends them after
+ * hang_abort_seconds, names a rank that died and ends the others of its node half a second later
+ * (not every launcher does), and ends with the last of them, leaving nothing behind.
+ *
+ * What it cannot see is other nodes: where all its ranks wait for such, it says so, and ends them
+ * only after twice hang_abort_seconds, as the others' watchers should have done by then.
  */
 #ifndef LAUNCH_WATCHER_H
 #define LAUNCH_WATCHER_H
 
 #include "base/err.h"
+#include "launch/launch.h"
 
 struct watcher_options {
     double hang_seconds, hang_abort_seconds; /* 0 never */
-    const char *log_folder;                  /* ranks but 0 write to rank-N.log in it; NULL: none */
+    const char *log_folder; /* ranks but 0 write to rank-N.log in it; NULL: none. Copied */
 };
 
 /*
- * To be called by every rank before launch_join. Under our own supervisor, and for a process that
- * is no rank, it does nothing. Returns 0, or -1 and ERR_FAILED.
+ * To be called by every rank before launch_join, without other threads. Under our own supervisor,
+ * and for a process that is no rank, it does nothing. Without a watcher (no memory, a folder that
+ * cannot be written) a warning is given and the job goes on. Returns 0, or -1 and ERR_FAILED.
  */
 int watcher_start(const struct watcher_options *options, struct err *err);
 
 /*
- * After launch_join: this rank takes its slot, the page's name vanishes once all have it, and the
- * output of ranks but 0 goes to their log with warnings and errors also on the screen, "rank N: "
- * in front.
+ * After launch_join: the page's name vanishes once all ranks of the node are here, and the output
+ * of ranks but 0 goes to their log, with warnings and errors also on the screen, "rank N: " in
+ * front. Under our own supervisor it does nothing.
  */
-int watcher_join(int world_rank, int local_rank, int local_size, struct err *err);
+int watcher_join(const struct launch_rank *rank, struct err *err);
 
 #endif

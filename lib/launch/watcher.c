@@ -1,0 +1,222 @@
+/*
+ * watcher.c - the ranks' side: the page, the fork, the logs
+ */
+#include "launch/watcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "launch/launch.h"
+#include "launch/watcher_impl.h"
+
+enum { LEAVE_MS = 1000, N_TRIES = 200 };
+
+/* One a process, like the job it is a rank of. */
+static struct {
+    struct watch_page *page; /* NULL: nobody watches, or our own supervisor does */
+    char path[512];
+    char *log_folder;
+    pid_t child; /* the watcher, if it is ours, else 0 */
+    int wake_fd;
+} self;
+
+/* ---- start ------------------------------------------------------------------------------------
+ */
+
+/*
+ * The watcher wants us gone. Nothing but _exit: the main thread may be in a product that has no
+ * stack to spare (train/signals.c), which is no harm if it never goes on.
+ */
+static void end_at_once(int number)
+{
+    (void)number;
+    _exit(ERR_PEER);
+}
+
+static void catch_end(void)
+{
+    struct sigaction action = { .sa_handler = end_at_once, .sa_flags = SA_ONSTACK };
+
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR2, &action, NULL);
+}
+
+static int own_rank(void)
+{
+    const char *text = getenv("PMIX_RANK");
+
+    return text ? (int)strtol(text, NULL, 10) : 0;
+}
+
+static int fork_watcher(int lock_fd, const struct watcher_options *options, struct err *err)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC))
+        return err_set_errno(err, ERR_FAILED, "cannot make a pipe");
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        struct watcher_start start = { .page = self.page,
+                                       .path = self.path,
+                                       .lock_fd = lock_fd,
+                                       .wake_fd = ends[0],
+                                       .options = *options };
+        start.options.log_folder = self.log_folder;
+        watcher_run(&start);
+    }
+    close(ends[0]);
+    if (child < 0) {
+        close(ends[1]);
+        return err_set_errno(err, ERR_FAILED, "cannot start a process");
+    }
+    self.child = child;
+    self.wake_fd = ends[1];
+    return 0;
+}
+
+/* A slot in a page that is watched; its maker gets the lock. */
+static struct progress_slot *find_slot(int *lock_fd, struct err *err)
+{
+    for (int attempt = 0; attempt < N_TRIES; attempt++) {
+        if (watch_page_open(self.path, &self.page, lock_fd, err))
+            return NULL;
+        struct progress_slot *slot = watch_page_claim(self.page, own_rank());
+        if (slot)
+            return slot;
+        /* Its watcher is about to end and takes the name away, or there is no room. */
+        int closed = (atomic_load(&self.page->n_claimed) & WATCH_CLOSED) != 0;
+        watch_page_close(self.page);
+        self.page = NULL;
+        if (!closed)
+            break;
+        usleep(10000);
+    }
+    err_set(err, ERR_FAILED, "%s has no room for this rank", self.path);
+    return NULL;
+}
+
+static int start_watching(const struct watcher_options *options, struct err *err)
+{
+    int lock_fd = -1;
+
+    if (watch_page_path(self.path, sizeof self.path, err))
+        return -1;
+    watch_page_sweep(self.path);
+    struct progress_slot *slot = find_slot(&lock_fd, err);
+    if (!slot)
+        return -1;
+    if (lock_fd >= 0) {
+        int status = fork_watcher(lock_fd, options, err);
+
+        close(lock_fd);
+        if (status) {
+            watch_page_unlink(self.path, self.page);
+            watch_page_close(self.page);
+            self.page = NULL;
+            return -1;
+        }
+    }
+    progress_adopt(slot);
+    progress_phase(slot, "joining the job");
+    return 0;
+}
+
+int watcher_start(const struct watcher_options *options, struct err *err)
+{
+    struct err why;
+
+    if (!launch_is_rank() || getenv(PROGRESS_VARIABLE) || self.page)
+        return 0;
+    catch_end();
+    if (options->log_folder) {
+        self.log_folder = strdup(options->log_folder);
+        if (!self.log_folder)
+            return err_set(err, ERR_FAILED, "out of host memory");
+    }
+    if (start_watching(options, &why))
+        log_warn("nobody watches this rank for hangs: %s", why.text);
+    return 0;
+}
+
+/* ---- join -------------------------------------------------------------------------------------
+ */
+
+/* Tell the watcher where this job's part of our log begins. */
+static void note_log(int log)
+{
+    struct stat stat;
+
+    for (int i = 0; self.page && i < WATCH_RANKS_MAX; i++)
+        if (progress_join(0) == &self.page->places[i].slot)
+            atomic_store(&self.page->log_starts[i], fstat(log, &stat) ? -1 : stat.st_size);
+}
+
+/* From here on what this rank prints goes to its log, and trouble to the screen as well. */
+static int redirect(int world_rank, struct err *err)
+{
+    char path[4096], prefix[32];
+    int length = snprintf(path, sizeof path, "%s/rank-%d.log", self.log_folder, world_rank);
+
+    if (length < 0 || (size_t)length >= sizeof path)
+        return err_set(err, ERR_FAILED, "the path of the log folder is too long");
+    if (file_make_folders(self.log_folder, err))
+        return -1;
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (log < 0)
+        return err_set_errno(err, ERR_FAILED, "cannot open %s", path);
+    note_log(log);
+    int screen = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    fflush(NULL);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    close(log);
+    snprintf(prefix, sizeof prefix, "rank %d: ", world_rank);
+    log_set_screen(screen, prefix);
+    return 0;
+}
+
+int watcher_join(const struct launch_rank *rank, struct err *err)
+{
+    if (!rank->under_pmix || getenv(PROGRESS_VARIABLE))
+        return 0;
+    if (self.page) {
+        atomic_store(&self.page->world_size, (uint32_t)rank->world_size);
+        if ((int)atomic_fetch_add(&self.page->n_joined, 1) + 1 == rank->local_size)
+            watch_page_unlink(self.path, self.page);
+        progress_phase(progress_join(rank->local_rank), "starting");
+    }
+    return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
+}
+
+/* ---- leave ------------------------------------------------------------------------------------
+ */
+
+void watcher_leave(void)
+{
+    struct pollfd ended = { .events = POLLIN };
+    siginfo_t info;
+
+    if (!self.child)
+        return;
+    if (write(self.wake_fd, "l", 1) == 1) {
+        ended.fd = pidfd_open(self.child, 0);
+        if (ended.fd >= 0 && poll(&ended, 1, LEAVE_MS) > 0)
+            waitid(P_PID, (id_t)self.child, &info, WEXITED | WNOHANG);
+        if (ended.fd >= 0)
+            close(ended.fd);
+    }
+    close(self.wake_fd);
+    self.child = 0;
+}

@@ -1,0 +1,24 @@
+/*
+ * watcher_impl.h - the watcher's process, and how its parent parts with it
+ */
+#ifndef LAUNCH_WATCHER_IMPL_H
+#define LAUNCH_WATCHER_IMPL_H
+
+#include "launch/watch_page_impl.h"
+#include "launch/watcher.h"
+
+struct watcher_start {
+    struct watch_page *page;
+    const char *path; /* the page's */
+    int lock_fd;      /* keeps the page ours */
+    int wake_fd;      /* readable, or closed, when a rank leaves */
+    struct watcher_options options;
+};
+
+/* Watch until the last rank has ended or left. In a forked child; exits the process. */
+void watcher_run(const struct watcher_start *start) __attribute__((noreturn));
+
+/* This rank has left: if the watcher is our child, let it end before us. Waits a second at most. */
+void watcher_leave(void);
+
+#endif

@@ -1,0 +1,368 @@
+/*
+ * watcher_process.c - the loop of a node's watcher
+ *
+ * The ranks are no children of ours but for the first: that they end is told by pidfds, how they
+ * end by the mark that launch_leave and launch_abort make in their slots. The signals by which
+ * launchers end or checkpoint a job are not for us; that SIGTERM came is worth knowing, as deaths
+ * after it may be its work.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "launch/hang_impl.h"
+#include "launch/rank_process_impl.h"
+#include "launch/watcher_impl.h"
+
+enum { TAIL_BYTES = 1024 };
+
+static const double look_seconds = 0.25;
+static const double soon_seconds = 0.01;  /* looks while ranks leave */
+static const double leave_seconds = 2;    /* for so long after the last news of it */
+static const double grace_seconds = 0.5;  /* from a death to the end of the others */
+static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
+static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
+
+struct watcher {
+    const struct watcher_start *start;
+    struct watch_page *page;
+    char host[64];
+    int signal_fd;
+    int wake_fd; /* -1 once the first rank is gone */
+    int n;       /* ranks seen */
+    struct hang_rank ranks[WATCH_RANKS_MAX];
+    int pidfds[WATCH_RANKS_MAX];
+    struct pollfd polls[WATCH_RANKS_MAX + 2];
+    struct hang_watch hang;
+    int hang_reported;
+    int terminated;     /* SIGTERM came */
+    int n_told, n_more; /* deaths */
+    double end_at;      /* begin to end the ranks; 0: not wanted */
+    enum { WATCHING, ENDING, KILLED } phase;
+    double ending_since;
+    double left_at; /* the last time that a rank left */
+};
+
+/* ---- the ranks --------------------------------------------------------------------------------
+ */
+
+static void adopt(struct watcher *w, int i, double now)
+{
+    struct progress_slot *slot = &w->page->places[i].slot;
+    pid_t pid = atomic_load(&slot->pid);
+
+    w->ranks[i] = (struct hang_rank){ .world_rank = atomic_load(&slot->world_rank),
+                                      .host = w->host,
+                                      .pid = pid,
+                                      .running = 1,
+                                      .slot = slot };
+    w->pidfds[i] = pidfd_open(pid, 0);
+    if (w->pidfds[i] < 0 && errno != ESRCH)
+        log_warn("cannot watch rank %d: %s", w->ranks[i].world_rank, strerror(errno));
+    w->hang.since[i] = now;
+    w->hang.n_ranks = w->n = i + 1;
+}
+
+static void adopt_new(struct watcher *w, double now)
+{
+    uint32_t claimed = atomic_load(&w->page->n_claimed) & ~WATCH_CLOSED;
+
+    /* A slot whose claimant has not said yet who it is comes next time. */
+    while (w->n < (int)claimed && atomic_load(&w->page->places[w->n].slot.pid))
+        adopt(w, w->n, now);
+}
+
+static int has_ended(const struct watcher *w, int i)
+{
+    struct pollfd poll_fd = { .fd = w->pidfds[i], .events = POLLIN };
+
+    return w->pidfds[i] < 0 || poll(&poll_fd, 1, 0) > 0;
+}
+
+static void signal_ranks(struct watcher *w, int number)
+{
+    for (int i = 0; i < w->n; i++)
+        if (w->ranks[i].running && w->pidfds[i] >= 0)
+            pidfd_send_signal(w->pidfds[i], number, NULL, 0);
+}
+
+static void begin_ending(struct watcher *w, double now)
+{
+    if (w->phase != WATCHING)
+        return;
+    w->phase = ENDING;
+    w->ending_since = now;
+    signal_ranks(w, SIGUSR2);
+    signal_ranks(w, SIGCONT); /* so that a stopped one hears it */
+}
+
+/* ---- deaths -----------------------------------------------------------------------------------
+ */
+
+/* The last lines of a rank's log, as far as they are this job's; "" if it has none. */
+static void read_tail(const struct watcher *w, int i, char text[TAIL_BYTES + 1])
+{
+    off_t begin = atomic_load(&w->page->log_starts[i]), from = begin;
+    char path[4096];
+    struct stat stat;
+
+    text[0] = '\0';
+    if (begin < 0)
+        return;
+    snprintf(path, sizeof path, "%s/rank-%d.log", w->start->options.log_folder,
+             w->ranks[i].world_rank);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (!fstat(fd, &stat) && stat.st_size - begin > TAIL_BYTES)
+        from = stat.st_size - TAIL_BYTES;
+    ssize_t n = pread(fd, text, TAIL_BYTES, from);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    char *newline = from > begin ? strchr(text, '\n') : NULL;
+    if (newline) /* the first line is not whole */
+        memmove(text, newline + 1, strlen(newline + 1) + 1);
+    while (text[0] && text[strlen(text) - 1] == '\n')
+        text[strlen(text) - 1] = '\0';
+}
+
+static void tell_death(struct watcher *w, int i)
+{
+    char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1];
+
+    if (w->phase != WATCHING || w->end_at > 0) {
+        w->n_more++; /* a consequence */
+        return;
+    }
+    read_tail(w, i, tail);
+    log_error("rank %d on %s died%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host,
+              w->terminated ? " after SIGTERM" : "",
+              progress_describe(w->ranks[i].slot, words, sizeof words),
+              tail[0] ? "; its last lines:\n" : "", tail);
+    w->n_told++;
+}
+
+/* See who has ended, and how. Returns how many still run and have not left. */
+static int take_ends(struct watcher *w, double now)
+{
+    int n_here = 0;
+
+    for (int i = 0; i < w->n; i++) {
+        struct hang_rank *rank = &w->ranks[i];
+        int end = atomic_load(&rank->slot->end);
+
+        if (rank->running && has_ended(w, i)) {
+            /* The mark was made before the end was: look again. */
+            end = atomic_load(&rank->slot->end);
+            rank->running = 0;
+            if (w->pidfds[i] >= 0)
+                close(w->pidfds[i]);
+            w->pidfds[i] = -1;
+            if (end == PROGRESS_RUNS)
+                tell_death(w, i);
+            if (end != PROGRESS_LEFT && w->end_at <= 0)
+                w->end_at = now + grace_seconds;
+        }
+        n_here += rank->running && end != PROGRESS_LEFT;
+    }
+    return n_here;
+}
+
+/* ---- hangs ------------------------------------------------------------------------------------
+ */
+
+static void look_for_stops(struct watcher *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        struct rank_process process = { .pid = w->ranks[i].pid, .running = w->ranks[i].running };
+
+        w->ranks[i].stopped = rank_process_state(&process) == 'T';
+    }
+}
+
+static void report_hang(struct watcher *w, double still, double now)
+{
+    struct str text = { 0 };
+
+    hang_watch_report(&w->hang, now, &text);
+    log_warn("no progress on %s for %.0f s:\n%.*s", w->host, still,
+             text.length ? (int)text.length - 1 : 0, str_text(&text));
+    str_release(&text);
+    w->hang_reported = 1;
+}
+
+static void watch_hangs(struct watcher *w, double now)
+{
+    const struct watcher_options *options = &w->start->options;
+    double limit = options->hang_abort_seconds;
+    int culprit;
+
+    look_for_stops(w);
+    w->hang.world_size = (int)atomic_load(&w->page->world_size);
+    double still = hang_watch_look(&w->hang, now, &culprit);
+    if (options->hang_seconds <= 0 || still < options->hang_seconds)
+        w->hang_reported = 0;
+    else if (!w->hang_reported)
+        report_hang(w, still, now);
+    if (limit <= 0 || culprit < 0)
+        return;
+    /* Who waits for other nodes may wait for one at work: its own watcher knows. */
+    if (atomic_load(&w->ranks[culprit].slot->waits) && !w->ranks[culprit].stopped &&
+        w->hang.world_size > w->n)
+        limit *= elsewhere_factor;
+    if (still >= limit) {
+        log_error("rank %d on %s made no progress for %.0f s: ending the ranks of %s",
+                  w->ranks[culprit].world_rank, w->host, still, w->host);
+        begin_ending(w, now);
+    }
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------
+ */
+
+static void take_signals(struct watcher *w)
+{
+    struct signalfd_siginfo info;
+
+    while (read(w->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        w->terminated |= info.ssi_signo == SIGTERM;
+}
+
+static void take_wakes(struct watcher *w, double now)
+{
+    char bytes[64];
+    ssize_t n = w->wake_fd < 0 ? -1 : read(w->wake_fd, bytes, sizeof bytes);
+
+    if (n > 0)
+        w->left_at = now;
+    if (n == 0) {
+        close(w->wake_fd);
+        w->wake_fd = -1;
+    }
+}
+
+static void wait_for_events(struct watcher *w, double now)
+{
+    double due = look_seconds;
+    int n = 0;
+
+    w->polls[n++] = (struct pollfd){ .fd = w->signal_fd, .events = POLLIN };
+    w->polls[n++] = (struct pollfd){ .fd = w->wake_fd, .events = POLLIN };
+    for (int i = 0; i < w->n; i++)
+        w->polls[n++] = (struct pollfd){ .fd = w->pidfds[i], .events = POLLIN };
+    if (w->left_at > 0 && now - w->left_at < leave_seconds)
+        due = soon_seconds;
+    if (w->phase == WATCHING && w->end_at > 0 && w->end_at - now < due)
+        due = w->end_at - now;
+    if (w->phase == ENDING && w->ending_since + kill_seconds - now < due)
+        due = w->ending_since + kill_seconds - now;
+    poll(w->polls, (nfds_t)n, due <= 0 ? 0 : (int)(due * 1000) + 1);
+}
+
+/* All that came have ended or left: let nobody come any more, unless somebody just has. */
+static int close_page(struct watcher *w)
+{
+    uint32_t n = (uint32_t)w->n;
+
+    return atomic_compare_exchange_strong(&w->page->n_claimed, &n, n | WATCH_CLOSED);
+}
+
+static void loop(struct watcher *w)
+{
+    int watches = w->start->options.hang_seconds > 0 || w->start->options.hang_abort_seconds > 0;
+    double next_look = 0;
+
+    for (;;) {
+        double now = clock_seconds();
+
+        take_signals(w);
+        take_wakes(w, now);
+        adopt_new(w, now);
+        if (!take_ends(w, now) && close_page(w))
+            return;
+        if (w->phase == WATCHING && w->end_at > 0 && now >= w->end_at)
+            begin_ending(w, now);
+        if (w->phase == ENDING && now >= w->ending_since + kill_seconds) {
+            w->phase = KILLED;
+            signal_ranks(w, SIGKILL);
+        }
+        if (watches && w->phase == WATCHING && now >= next_look) {
+            watch_hangs(w, now);
+            next_look = now + look_seconds * 0.9;
+        }
+        wait_for_events(w, now);
+    }
+}
+
+/* ---- start ------------------------------------------------------------------------------------
+ */
+
+/* All descriptors but stderr and ours: what the launcher gave the rank is the rank's. */
+static void close_others(const struct watcher_start *start)
+{
+    int low = start->lock_fd < start->wake_fd ? start->lock_fd : start->wake_fd;
+    int high = start->lock_fd < start->wake_fd ? start->wake_fd : start->lock_fd;
+    int null = open("/dev/null", O_RDWR);
+
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+    }
+    if (low > 3)
+        close_range(3, (unsigned)low - 1, 0);
+    if (high > low + 1)
+        close_range((unsigned)low + 1, (unsigned)high - 1, 0);
+    close_range((unsigned)high + 1, ~0u, 0);
+}
+
+static void take_over(struct watcher *w)
+{
+    static const int numbers[] = { SIGTERM, SIGINT,  SIGHUP,  SIGUSR1, SIGUSR2,
+                                   SIGQUIT, SIGALRM, SIGPIPE, SIGTSTP };
+    sigset_t mask;
+
+    prctl(PR_SET_NAME, "lmtrain-watch");
+    prctl(PR_SET_PDEATHSIG, 0);
+    sigemptyset(&mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        signal(numbers[i], SIG_DFL);
+        sigaddset(&mask, numbers[i]);
+    }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    w->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    fcntl(w->wake_fd, F_SETFL, O_NONBLOCK);
+    gethostname(w->host, sizeof w->host - 1);
+}
+
+void watcher_run(const struct watcher_start *start)
+{
+    struct watcher *w = calloc(1, sizeof *w);
+
+    CHECK(w);
+    w->start = start;
+    w->page = start->page;
+    w->wake_fd = start->wake_fd;
+    close_others(start);
+    take_over(w);
+    for (int i = 0; i < WATCH_RANKS_MAX; i++)
+        w->pidfds[i] = -1;
+    hang_watch_init(&w->hang, WATCH_RANKS_MAX, w->ranks, clock_seconds());
+    w->hang.n_ranks = 0;
+    loop(w);
+    if (w->n_more)
+        log_error("%d other rank%s of %s ended in consequence", w->n_more,
+                  w->n_more == 1 ? "" : "s", w->host);
+    watch_page_unlink(start->path, w->page);
+    _exit(0);
+}
