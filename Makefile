@@ -9,7 +9,8 @@ MPI ?= 1
 CUDA ?= auto
 CFLAGS ?= -O2 -g
 SANITIZE ?=
-FUZZ_SECONDS ?= 10
+FUZZ_SECONDS ?= 60
+FUZZ_RUNS ?= 10000000
 TEST_JOBS ?= 2
 ifeq ($(origin CC),default)
 CC = gcc
@@ -171,12 +172,19 @@ FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-
 fuzz:
 	@scripts/bootstrap --lint
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
-	@scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --seconds $(FUZZ_SECONDS) --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 soak:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
+	@$(MAKE) --no-print-directory soak-fuzz
+
+# Hours: bench/results/fuzz.md has what came of it.
+soak-fuzz:
+	@scripts/bootstrap --lint
+	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 lint:
 	@scripts/bootstrap --lint
@@ -228,7 +236,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -31,6 +31,12 @@ static int get_count(const struct where_view *view, const char *name)
     return text && !str_to_i64(text, &n) && n > 0 && n <= INT32_MAX ? (int)n : 0;
 }
 
+/* Variables can say anything: counts stop at the largest int. */
+static int as_int(int64_t n)
+{
+    return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n;
+}
+
 /* "4", "a100:4", "a100:2,v100:2": the sum. */
 static int get_gpus(const struct where_view *view, const char *name)
 {
@@ -44,10 +50,10 @@ static int get_gpus(const struct where_view *view, const char *name)
         for (const char *c = text; c < text + length; c++)
             if (*c == ':')
                 number = c + 1;
-        n += (int)strtol(number, NULL, 10);
+        n = as_int((int64_t)n + as_int(strtol(number, NULL, 10)));
         text += length + (text[length] == ',');
     }
-    return max_int(n, 0);
+    return n;
 }
 
 static int count_entries(const char *list)
@@ -65,8 +71,8 @@ static int count_all_gpus(const struct where_view *view, int n_nodes)
     int n = get_gpus(view, "SLURM_GPUS");
 
     for (size_t i = 0; i < sizeof per_node / sizeof *per_node && !n; i++)
-        n = get_gpus(view, per_node[i]) * n_nodes;
-    return n ? n : count_entries(get(view, "SLURM_JOB_GPUS")) * n_nodes;
+        n = as_int((int64_t)get_gpus(view, per_node[i]) * n_nodes);
+    return n ? n : as_int((int64_t)count_entries(get(view, "SLURM_JOB_GPUS")) * n_nodes);
 }
 
 int slurm_count_gpus(const char *job_text)
@@ -76,7 +82,7 @@ int slurm_count_gpus(const char *job_text)
     const char *end = tres ? tres + strcspn(tres + 1, " \n") + 1 : NULL;
     const char *found = tres ? strstr(tres, key) : NULL;
 
-    return found && found < end ? max_int(0, (int)strtol(found + strlen(key), NULL, 10)) : 0;
+    return found && found < end ? as_int(strtol(found + strlen(key), NULL, 10)) : 0;
 }
 
 /* "72(x2),36" -> 72 72 36. Returns how many there are, or -1. */
@@ -125,7 +131,7 @@ int slurm_allocation_read(struct slurm_allocation *allocation, const struct wher
     found.n_tasks = get_count(view, "SLURM_NTASKS");
     found.n_tasks_per_node = get_count(view, "SLURM_NTASKS_PER_NODE");
     if (!found.n_tasks)
-        found.n_tasks = found.n_tasks_per_node * found.n_nodes;
+        found.n_tasks = as_int((int64_t)found.n_tasks_per_node * found.n_nodes);
     found.n_cpus_per_task = get_count(view, "SLURM_CPUS_PER_TASK");
     found.n_gpus = count_all_gpus(view, found.n_nodes);
     *allocation = found;
