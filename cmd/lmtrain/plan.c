@@ -125,8 +125,11 @@ static void print_summary(const struct plan *plan, struct str *out)
         n_ops += plan->program.functions[f].n_ops;
     str_printf(out, "model %s: %s parameters\n", job->model.name[0] ? job->model.name : "(inline)",
                str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
-    str_printf(out, "%d rank%s (dp %d), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
-               job->world_size, job->world_size == 1 ? "" : "s", job->parallel.dp,
+    str_printf(out, "%d rank%s (dp %d", job->world_size, job->world_size == 1 ? "" : "s",
+               job->parallel.dp);
+    if (job->parallel.zero)
+        str_printf(out, ", zero %d", job->parallel.zero);
+    str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
                job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch,
                job->data.seq_len, dtype_name(job->train.dtype),
                job->recompute == RECOMPUTE_FULL        ? "full"

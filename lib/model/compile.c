@@ -80,6 +80,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
         gather = program_function(program, "gather", 0);
         gather_parameters(program, forward, gather);
         one_action(program, ENTRY_GATHER, gather, 0);
+        program->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
     }
     build_update(program, update, &options->update);
     schedule_step(program, gather, forward, backward, last, update, options->n_micro_batches);

@@ -323,11 +323,11 @@ static int is_placed(const struct program *p)
 
 int verify(const struct program *program, struct err *err)
 {
+    if (check_own_parts(program, err) < 0)
+        return -1;
     for (int f = 0; f < program->n_functions; f++)
         if (check_ops(program, &program->functions[f], err) < 0)
             return -1;
-    if (check_own_parts(program, err) < 0)
-        return -1;
     if (is_placed(program) && verify_memory(program, err) < 0)
         return -1;
     for (int e = 0; e < N_ENTRIES; e++)

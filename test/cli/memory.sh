@@ -56,5 +56,9 @@ memory_of one-rank 1
 memory_of recompute 1 --set recompute=full --set train.micro_batch=4
 memory_of fp32 1 --set train.dtype=fp32
 memory_of two-ranks 2
-expect 'one account a process' 0 '' test "$n_accounts" = 5
+whole=$planned
+memory_of zero-1 2 --set parallel.zero=1
+expect "a share of the states less: $planned of $whole" 0 '' test "$planned" -lt "$whole"
+memory_of zero-1-fp32 2 --set parallel.zero=1 --set train.dtype=fp32
+expect 'one account a process' 0 '' test "$n_accounts" = 9
 finish

@@ -1,8 +1,8 @@
 /*
  * law_process_test.c - 4 ranks as processes under our server have the bits of 4 ranks as threads
  *
- * The test supervises itself: a rank plays the law's run over MPI and rank 0 leaves its outcome in
- * a file, which is compared with what the same run gives with threads for ranks.
+ * The test supervises itself: a rank plays the law's run over MPI and leaves its outcome in a file,
+ * which is compared with what the same run gives with threads for ranks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static char folder[64], dataset[80];
 
 static struct law_case case_of(const char *scenario)
 {
-    int early = !strcmp(scenario, "early");
+    int early = !strcmp(scenario, "early"), zero = !strcmp(scenario, "zero 1");
 
     return (struct law_case){ .folder = folder,
                               .dataset = dataset,
@@ -29,6 +29,7 @@ static struct law_case case_of(const char *scenario)
                               .dtype = "bf16",
                               .recompute = early ? "full" : "none",
                               .gradient_sum = early ? "early" : "late",
+                              .zero = zero,
                               .n_ranks = 4,
                               .n_threads = 1 };
 }
@@ -47,13 +48,30 @@ static int play(const char *scenario)
     int status = launch_join(&rank, &err);
     if (!status)
         status = law_play_rank(&law, &rank, &outcome, &err);
-    snprintf(path, sizeof path, "%s/outcome", shared);
-    if (!status && rank.world_rank == 0)
+    snprintf(path, sizeof path, "%s/outcome.%d", shared, rank.world_rank);
+    if (!status)
         status = file_write(path, &outcome, sizeof outcome, &err);
     if (status < 0)
         launch_abort(ERR_FAILED, err.text);
     launch_leave();
     return 0;
+}
+
+/* What a rank left behind. */
+static struct law_outcome outcome_of(const struct job_result *result, int rank)
+{
+    struct law_outcome outcome;
+    char path[160], *data;
+    size_t n_bytes;
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/outcome.%d", result->folder, rank);
+    if (file_read(path, 1 << 16, ERR_DATA, &data, &n_bytes, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(n_bytes, sizeof outcome);
+    memcpy(&outcome, data, sizeof outcome);
+    free(data);
+    return outcome;
 }
 
 static void compare(const char *scenario)
@@ -62,24 +80,21 @@ static void compare(const char *scenario)
     struct law_case law = case_of(scenario);
     struct law_outcome threads = law_run(&law);
     struct job_result result;
-    struct law_outcome *processes;
-    char path[160], *data;
-    size_t n_bytes;
-    struct err err;
+    uint64_t states = 0;
 
     run_job(&plan, &result);
     if (result.status)
         fail_msg("status %d: %s%s", result.status, result.out, result.err);
-    snprintf(path, sizeof path, "%s/outcome", result.folder);
-    if (file_read(path, 1 << 16, ERR_DATA, &data, &n_bytes, &err) < 0)
-        fail_msg("%s", err.text);
-    processes = (struct law_outcome *)(void *)data;
-    assert_int_equal(n_bytes, sizeof threads);
-    assert_memory_equal(processes->loss, threads.loss, sizeof threads.loss);
-    assert_memory_equal(processes->norm, threads.norm, sizeof threads.norm);
-    assert_true(processes->parameters == threads.parameters);
-    assert_true(processes->numerics == threads.numerics);
-    free(data);
+    for (int rank = 0; rank < plan.n_ranks; rank++) {
+        struct law_outcome own = outcome_of(&result, rank);
+
+        assert_memory_equal(own.loss, threads.loss, sizeof threads.loss);
+        assert_memory_equal(own.norm, threads.norm, sizeof threads.norm);
+        assert_true(own.parameters == threads.parameters);
+        assert_true(own.numerics == threads.numerics);
+        states = law.zero || rank == 0 ? states + own.states : states;
+    }
+    assert_true(states == threads.states);
     run_job_check_clean(&result);
 }
 
@@ -95,9 +110,16 @@ static void early(void **state)
     compare("early");
 }
 
+static void zero_one(void **state)
+{
+    (void)state;
+    compare("zero 1");
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(late), cmocka_unit_test(early) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(late), cmocka_unit_test(early),
+                                        cmocka_unit_test(zero_one) };
     struct err err;
 
     if (run_job_is_rank())

@@ -134,12 +134,38 @@ static void whole_program_text(void **state)
     program_release(&program);
 }
 
+/* Zero 1: a reader can follow a step of both, bf16 with masters and fp32 without. */
+static void zero_one_text(void **state)
+{
+    static const char *const paths[2] = { GOLDEN "llama.zero-1.txt", GOLDEN "gpt2.zero-1.txt" };
+
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        struct model_spec spec = tiny_spec(m ? "gpt2" : "llama");
+        struct compile_train options = tiny_compile(&spec, 2);
+        struct str text = { 0 };
+        struct program program;
+        struct err err;
+
+        options.gradients.zero = 1;
+        options.gradients.bucket_bytes = (size_t)24 << 10;
+        options.gradients.early = m;
+        if (compile_train(&program, &options, &err) < 0)
+            fail_msg("%s", err.text);
+        print_program(&program, &text);
+        golden_text_check(paths[m], str_text(&text));
+        str_release(&text);
+        program_release(&program);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
         cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
         cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

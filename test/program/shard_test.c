@@ -177,6 +177,63 @@ static void one_rank_reduces_nothing(void **state)
     }
 }
 
+/*
+ * Zero 1: a parameter's uses begin at one element of their cells, so their shards can be added; the
+ * weights of a bucket are of one dtype; each flat cell is reduced once its last writer is done, and
+ * no gradient is gathered.
+ */
+static void check_zero_one(const char *model, int dp_size, int early)
+{
+    struct tiny tiny;
+
+    tiny_zero(&tiny, model, dp_size, early);
+    const struct program *p = &tiny.program;
+    const struct function *last = &p->functions[tiny.last];
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct parameter *q = &p->parameters[i];
+        const struct bucket *b = &p->buckets[q->bucket];
+
+        assert_int_equal(b->n_uses, q->n_gradients);
+        assert_int_equal(p->values[q->weight].dtype, p->values[b->weights].dtype);
+        for (int use = 0; use < q->n_gradients; use++) {
+            const struct value *v = &p->values[q->gradients[use]];
+
+            assert_int_equal(v->base, b->gradients[use]);
+            assert_int_equal(v->offset, q->bucket_offset);
+            assert_int_equal(v->spread[AXIS_DP], SPREAD_PARTIAL);
+        }
+        for (int j = 0; j < i; j++)
+            if (p->parameters[j].bucket == q->bucket)
+                assert_true(p->parameters[j].bucket_offset +
+                                    p->parameters[j].rows * p->parameters[j].cols <=
+                                q->bucket_offset ||
+                            q->bucket_offset + q->rows * q->cols <= p->parameters[j].bucket_offset);
+    }
+    for (int b = 0; b < p->n_buckets; b++)
+        for (int use = 0; use < p->buckets[b].n_uses; use++) {
+            int cell = p->buckets[b].gradients[use];
+            int at = find_collective(p, last, OP_REDUCE_SCATTER, cell);
+
+            assert_int_equal(p->buckets[b].n_elements % ((int64_t)dp_size * OPS_NORM_BLOCK), 0);
+            assert_true(at >= 0);
+            for (int i = at + 1; i < last->n_ops; i++)
+                assert_true(last->ops[i].stream != STREAM_COMPUTE ||
+                            !writes_into(p, &last->ops[i], cell));
+            for (int f = 0; f < p->n_functions; f++)
+                assert_int_equal(find_collective(p, &p->functions[f], OP_ALL_GATHER, cell), -1);
+        }
+    tiny_release(&tiny);
+}
+
+static void zero_one(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 2; m++)
+        for (int dp_size = 2; dp_size <= 7; dp_size++)
+            for (int early = 0; early < 2; early++)
+                check_zero_one(models[m], dp_size, early);
+}
+
 /* Smaller buckets are more; one of any size holds at least one accumulator, and none more than it
  * must. */
 static void bucket_sizes(void **state)
@@ -214,7 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size),        cmocka_unit_test(late_leaves_the_backward_alone),
         cmocka_unit_test(early_starts_over), cmocka_unit_test(one_rank_reduces_nothing),
-        cmocka_unit_test(bucket_sizes),
+        cmocka_unit_test(bucket_sizes),      cmocka_unit_test(zero_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,6 +104,105 @@ static void masters_and_decay(void **state)
     tiny_release(&tiny);
 }
 
+static const struct value *constant(const struct program *p, const char *name)
+{
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].content && !strcmp(p->values[id].name, name))
+            return &p->values[id];
+    return NULL;
+}
+
+/* Where a block's sum stands once the ranks' are one after the other, each bucket by bucket. */
+static int64_t place_of_sum(const struct program *p, const struct parameter *q, int64_t block)
+{
+    int dp_size = p->mesh.size[AXIS_DP];
+    int64_t n_own = 0, before = 0;
+
+    for (int b = 0; b < p->n_buckets; b++) {
+        int64_t n = p->buckets[b].n_elements / OPS_NORM_BLOCK / dp_size;
+
+        n_own += n;
+        before += b < q->bucket ? n : 0;
+    }
+    int64_t n = p->buckets[q->bucket].n_elements / OPS_NORM_BLOCK / dp_size;
+    block += q->bucket_offset / OPS_NORM_BLOCK;
+    return block / n * n_own + before + block % n;
+}
+
+/* On shards: the same sums in the same order, each block once, with its parameter's decay. */
+static void shards(const char *model, int dp_size)
+{
+    struct tiny tiny;
+    const char *name = "";
+    int64_t at = 0;
+
+    tiny_zero(&tiny, model, dp_size, 0);
+    build_update(&tiny.program, tiny.update, &options);
+    const struct program *p = &tiny.program;
+    const struct value *order = constant(p, "norm_order");
+    assert_non_null(order);
+    const int32_t *table = order->content;
+    for (int n = 0; n < p->n_parameters; n++) {
+        const struct parameter *next = NULL;
+
+        for (int i = 0; i < p->n_parameters; i++)
+            if (strcmp(p->parameters[i].name, name) > 0 &&
+                (!next || strcmp(p->parameters[i].name, next->name) < 0))
+                next = &p->parameters[i];
+        name = next->name;
+        int64_t n_blocks = (next->rows * next->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
+        for (int64_t k = 0; k < n_blocks; k++)
+            assert_int_equal(table[at++], place_of_sum(p, next, k));
+    }
+    assert_int_equal(at, order->cols);
+    tiny_release(&tiny);
+}
+
+static void norm_order_of_shards(void **state)
+{
+    (void)state;
+    for (int dp_size = 2; dp_size <= 5; dp_size++) {
+        shards("llama", dp_size);
+        shards("gpt2", dp_size);
+    }
+}
+
+static void decay_of_shards(void **state)
+{
+    struct tiny tiny;
+    int n_tables = 0, n_adamw = 0;
+
+    (void)state;
+    tiny_zero(&tiny, "gpt2", 2, 0);
+    build_update(&tiny.program, tiny.update, &options);
+    const struct program *p = &tiny.program;
+    const struct function *u = &p->functions[tiny.update];
+    for (int i = 0; i < u->n_ops; i++) {
+        const struct op *op = &u->ops[i];
+        int number = n_adamw;
+
+        if (op->kind != OP_ADAMW)
+            continue;
+        const struct bucket *b = &p->buckets[n_adamw++];
+        const double *table = op->in[7] ? p->values[p->values[op->in[7]].base].content : NULL;
+        n_tables += table != NULL;
+        assert_int_equal(op->in[0], b->shards[0]);
+        assert_int_equal(op->in[4], b->own_weights);
+        for (int k = 0; k < p->n_parameters; k++) {
+            const struct parameter *q = &p->parameters[k];
+            double wanted = q->n_dims > 1 ? options.weight_decay : 0;
+
+            if (q->bucket != number)
+                continue;
+            int64_t block = q->bucket_offset / OPS_NORM_BLOCK;
+            assert_true((table ? table[block] : op->attributes.weight_decay) == wanted);
+        }
+    }
+    assert_int_equal(n_adamw, p->n_buckets);
+    assert_true(n_tables > 0);
+    tiny_release(&tiny);
+}
+
 /* What is frozen has no part in it. */
 static void frozen_parameters(void **state)
 {
@@ -130,10 +229,9 @@ static void frozen_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_is_in_name_order),
-        cmocka_unit_test(states_and_ties),
-        cmocka_unit_test(masters_and_decay),
-        cmocka_unit_test(frozen_parameters),
+        cmocka_unit_test(norm_is_in_name_order), cmocka_unit_test(states_and_ties),
+        cmocka_unit_test(masters_and_decay),     cmocka_unit_test(norm_order_of_shards),
+        cmocka_unit_test(decay_of_shards),       cmocka_unit_test(frozen_parameters),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

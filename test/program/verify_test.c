@@ -416,6 +416,95 @@ static void missing_gather(void **state)
     }
 }
 
+static void compile_zero_one(struct program *program, const char *model)
+{
+    static struct model_spec spec;
+    struct compile_train options;
+    struct err err;
+
+    spec = tiny_spec(model);
+    options = tiny_compile(&spec, 2);
+    options.gradients.zero = 1;
+    if (compile_train(program, &options, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* Weights of which a rank has updated its own part alone, read as if they were whole. */
+static void missing_gather_of_weights(void **state)
+{
+    static const char *const wanted = "is read as whole before its shards were gathered";
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct program p;
+
+        compile_zero_one(&p, i == 2 ? "gpt2" : "llama");
+        struct entry *step = &p.entries[ENTRY_STEP];
+        int gather = step->actions[0].function;
+        check_accepted(&p);
+        if (i == 0) {
+            /* One bucket's. */
+            remove_op(&p, gather, p.functions[gather].n_ops / 2);
+            REFUSED(&p, "forward 0", "weight", wanted);
+        } else if (i == 1) {
+            p.entries[ENTRY_GATHER].n_actions = 0;
+            REFUSED(&p, "evaluate 0: embed", "embedding.weight", wanted);
+        } else {
+            step->actions[0].function = step->actions[step->n_actions - 1].function;
+            step->actions[step->n_actions - 1].function = (int16_t)gather;
+            assert_int_equal(verify(&p, &(struct err){ 0 }), -1);
+        }
+        program_release(&p);
+    }
+}
+
+/* What a rank changes in its own part after the gather makes the others' copies stale. */
+static void updated_after_its_gather(void **state)
+{
+    struct program p;
+
+    (void)state;
+    compile_zero_one(&p, "gpt2");
+    program_emit(&p, p.entries[ENTRY_STEP].actions[0].function,
+                 &(struct op){ .kind = OP_ACCUMULATE,
+                               .in = { p.buckets[0].moment1 },
+                               .out = { p.buckets[0].own_weights },
+                               .first = FIRST_NEVER,
+                               .layer = -1 });
+    REFUSED(&p, "forward 0", "is read as whole before its shards were gathered");
+    program_release(&p);
+}
+
+static void wrong_own_part(void **state)
+{
+    struct program p;
+
+    (void)state;
+    compile_zero_one(&p, "llama");
+    int own = p.buckets[0].own_weights;
+    p.values[own].spread[AXIS_DP] = SPREAD_SAME;
+    REFUSED(&p, "weights.0:shard", "is not a rank's own part over dp");
+    p.values[own].spread[AXIS_DP] = SPREAD_COLS;
+    p.values[own].cols /= 2;
+    REFUSED(&p, "weights.0:shard", "is not a rank's own part over dp");
+    program_release(&p);
+}
+
+/* Nobody else has a rank's shard of gradients: what adds it to something whole is refused. */
+static void shard_read_as_whole(void **state)
+{
+    struct program p;
+    int function;
+
+    (void)state;
+    compile_zero_one(&p, "llama");
+    int index = find_op(&p, &function, OP_GRADIENT_NORM);
+    struct op *norm = &p.functions[function].ops[index];
+    p.values[norm->in[0]].spread[AXIS_DP] = SPREAD_COLS;
+    REFUSED(&p, "update");
+    program_release(&p);
+}
+
 /* The sum is there for the one bucket, and read from the other before its gather. */
 static void sum_read_before_its_gather(void **state)
 {
@@ -509,6 +598,10 @@ int main(void)
         cmocka_unit_test(reading_after_repeats),
         cmocka_unit_test(missing_reduce),
         cmocka_unit_test(missing_gather),
+        cmocka_unit_test(missing_gather_of_weights),
+        cmocka_unit_test(updated_after_its_gather),
+        cmocka_unit_test(wrong_own_part),
+        cmocka_unit_test(shard_read_as_whole),
         cmocka_unit_test(sum_read_before_its_gather),
         cmocka_unit_test(summed_twice),
         cmocka_unit_test(partial_read_as_same),

@@ -108,6 +108,17 @@ void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early)
                     &options);
 }
 
+void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early)
+{
+    struct shard_options options = { .zero = 1, .early = early, .bucket_bytes = BUCKET_BYTES };
+
+    tiny_recompute(tiny, name, dp_size, RECOMPUTE_KIND_NONE);
+    shard_gradients(&tiny->program, tiny->forward, tiny->backward, &tiny->last, tiny->update,
+                    &options);
+    tiny->gather = program_function(&tiny->program, "gather", 0);
+    gather_parameters(&tiny->program, tiny->forward, tiny->gather);
+}
+
 void tiny_release(struct tiny *tiny)
 {
     program_release(&tiny->program);

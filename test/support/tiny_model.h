@@ -17,6 +17,7 @@ struct tiny {
     struct model_spec spec;
     struct program program;
     int forward, backward, last, update; /* functions; last: after tiny_shard */
+    int gather;                          /* after tiny_zero */
     struct gradient_seed seed;
 };
 
@@ -31,6 +32,9 @@ void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recom
 
 /* ... without recomputation, buckets of 8 KiB reduced early or late. */
 void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early);
+
+/* The same under zero 1, with the weights gathered by function tiny->gather. */
+void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early);
 
 void tiny_release(struct tiny *tiny);
 
