@@ -16,6 +16,7 @@
 
 int cmd_completion(int argc, char **argv);
 int cmd_config(int argc, char **argv);
+int cmd_daemon(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
@@ -47,6 +48,9 @@ int cmd_plan_print(const struct job *job, struct str *out);
 
 /* The option --set KEY=VALUE, alike for all commands that take a job. */
 struct option cmd_option_set(struct option_list *sets);
+
+/* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
+const char *cmd_build(void);
 
 /* Print "lmtrain: TEXT" to stderr; returns the error's code, which is the exit status. */
 int cmd_fail(const struct err *err);

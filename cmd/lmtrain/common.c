@@ -6,6 +6,7 @@
 
 #include "base/completion.h"
 #include "cmd.h"
+#include "version.h"
 
 int cmd_print(const struct str *text)
 {
@@ -13,6 +14,11 @@ int cmd_print(const struct str *text)
         return 0;
     perror("lmtrain: standard output");
     return ERR_FAILED;
+}
+
+const char *cmd_build(void)
+{
+    return LMTRAIN_VERSION " " LMTRAIN_DESCRIBE;
 }
 
 int cmd_fail(const struct err *err)

@@ -22,6 +22,7 @@ static const struct command commands[] = {
     { "config", cmd_config, "show a job with every field, or explain a field" },
     { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },
     { "completion", cmd_completion, NULL },
+    { "daemon", cmd_daemon, NULL },
 };
 
 #define N_COMMANDS (int)(sizeof commands / sizeof *commands)

@@ -53,7 +53,9 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
     /* In an allocation whose srun cannot start ranks, --hosts says who does. */
     if (hosts)
         found.where = WHERE_PLAIN;
-    (void)arena;
+    if (hosts && hosts_read(&found.hosts, hosts, arena, err) < 0)
+        return -1;
+    found.hosts.build = cmd_build();
     found.n_ranks = count_ranks(&found, job);
     *ranks = found;
     return 0;

@@ -1,0 +1,29 @@
+/*
+ * daemon.c - lmtrain daemon: the agent of one host, which the head of a job starts through ssh
+ *
+ * Not for people, so not in the help: who calls it by hand is told what it is for.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "launch/daemon.h"
+#include "launch/hosts.h"
+
+int cmd_daemon(int argc, char **argv)
+{
+    struct err err;
+
+    (void)argv;
+    if (argc > 1 || isatty(STDIN_FILENO)) {
+        fputs("lmtrain: `lmtrain daemon` is what `lmtrain pretrain --hosts` starts on each host\n"
+              "through ssh; it does nothing by itself (hint: lmtrain pretrain -h)\n",
+              stderr);
+        return ERR_CONFIG;
+    }
+    /* Whoever reads what we say may be gone before we have cleaned up. */
+    signal(SIGPIPE, SIG_IGN);
+    int fd = hosts_answer(STDIN_FILENO, cmd_build(), &err);
+    return fd < 0 ? cmd_fail(&err) : launch_daemon(fd);
+}
