@@ -13,6 +13,7 @@
 #include "cmd.h"
 #include "launch/slurm.h"
 #include "launch/supervise.h"
+#include "launch/watcher.h"
 
 /* ---- where, and how many ---- */
 
@@ -102,11 +103,19 @@ static int fail(int joined, const struct err *err)
 
 int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
 {
+    char log_folder[4096];
+    struct watcher_options options = { .hang_seconds = job->train.hang_seconds,
+                                       .hang_abort_seconds = job->train.hang_abort_seconds,
+                                       .log_folder = log_folder };
+
+    snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
     if (fault_init(expected_rank(), attempt_number(), err) < 0)
         return fail(0, err);
     fault_at("start", -1);
-    if (launch_join(rank, err) < 0)
+    if (watcher_start(&options, err) < 0 || launch_join(rank, err) < 0)
         return fail(0, err);
+    if (watcher_join(rank, err) < 0)
+        return fail(1, err);
     fault_at("joined", -1);
     if (job->ranks && job->ranks != rank->world_size) {
         err_set(err, ERR_CONFIG,
