@@ -58,17 +58,30 @@ struct progress_slot *progress_join(int local_rank);
 /* This rank says goodbye, if it has a slot. */
 void progress_end(enum progress_end end);
 
-/* "Now I do text", waiting for others if waits is set. slot NULL: nobody asks, here and below. */
-static inline void progress_publish(struct progress_slot *slot, const char *text, int waits)
+/* Internal: text and state, in this order for who reads them. */
+static inline void progress_store(struct progress_slot *slot, const char *text, int waits)
 {
-    if (!slot)
-        return;
-    size_t n = strnlen(text, sizeof slot->text - 1);
+    size_t n = strlen(text);
 
+    if (n > sizeof slot->text - 1)
+        n = sizeof slot->text - 1;
     memcpy(slot->text, text, n);
     slot->text[n] = '\0';
     atomic_store_explicit(&slot->waits, waits, memory_order_relaxed);
     atomic_fetch_add_explicit(&slot->beat, 1, memory_order_release);
+}
+
+/*
+ * "Now I do text", waiting for others if waits is set, for whom is not known. slot NULL: nobody
+ * asks, here and below.
+ */
+static inline void progress_publish(struct progress_slot *slot, const char *text, int waits)
+{
+    if (!slot)
+        return;
+    atomic_store_explicit(&slot->awaits, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->group_size, 0, memory_order_relaxed);
+    progress_store(slot, text, waits);
 }
 
 /* The same outside the ops of a step: "writing a checkpoint". */
@@ -101,7 +114,7 @@ static inline void progress_wait(struct progress_slot *slot, const char *text,
     atomic_store_explicit(&slot->group_first, meeting->first, memory_order_relaxed);
     atomic_store_explicit(&slot->group_stride, meeting->stride, memory_order_relaxed);
     atomic_store_explicit(&slot->group_size, meeting->size, memory_order_relaxed);
-    progress_publish(slot, text, 1);
+    progress_store(slot, text, 1);
 }
 
 /* All ranks meet here: an agreement, a fence. */

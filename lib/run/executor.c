@@ -105,6 +105,11 @@ void run_destroy(struct run *run)
     free(run);
 }
 
+void run_beat(struct run *run)
+{
+    progress_beat(run->progress);
+}
+
 /* Say for whom we wait: the ranks along the collective's axis, until they have begun it too. */
 static void publish_wait(struct run *run, const struct resolved_op *collective)
 {

@@ -205,6 +205,7 @@ static int resolve_function(struct run *run, int function, int slot, const char 
             op->call.state = resolved(run, function, 0)->ops[i].call.state;
         else if (kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
+        progress_beat(run->progress);
     }
     return 0;
 }

@@ -44,6 +44,9 @@ void run_destroy(struct run *run);
  */
 void *run_data(const struct run *run, int value, int slot);
 
+/* Tell who watches that what is done outside of entries goes on. */
+void run_beat(struct run *run);
+
 /* What an entry needs from outside while it runs. Either may be NULL. */
 struct run_hooks {
     void *context;

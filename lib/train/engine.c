@@ -11,6 +11,7 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "launch/cores.h"
+#include "launch/progress.h"
 
 #define CORES_MAX 1024
 
@@ -28,14 +29,18 @@ static int drop_comm(void *argument, struct err *err)
 
 static int open_comm(struct engine *engine, struct err *err)
 {
+    struct progress_slot *progress = progress_join(engine->rank.local_rank);
+
     if (engine->rank.world_size == 1)
         return comm_self_create(&engine->comm, err);
+    progress_meet(progress, "the start of MPI");
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
         return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d", comm_world_size(engine->comm),
                        engine->rank.world_size);
+    progress_phase(progress, "starting");
     return 0;
 }
 
@@ -65,6 +70,8 @@ void engine_close(struct engine *engine)
 {
     struct err ignored;
 
+    if (engine->worker && engine->comm)
+        progress_meet(progress_join(engine->rank.local_rank), "the end of MPI");
     if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
     else

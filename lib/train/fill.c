@@ -48,6 +48,7 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
         CHECK(program->values[part.master].dtype == DTYPE_F32);
+        run_beat(run); /* the first touch of much memory takes its time */
         struct fill fill = { .parameter = p,
                              .seed = seed,
                              .name = rng_hash_name(p->name),
@@ -64,6 +65,7 @@ void fill_weights_from_masters(struct run *run, const struct program *program, i
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
+        run_beat(run);
         if (part.master == part.weight)
             continue;
         const float *master = (float *)run_data(run, part.master, 0) + part.offset;

@@ -262,7 +262,7 @@ static int begin(struct pretrain *p, struct err *err)
         .kernels = engine->kernels,
         .comm = engine->comm,
         .worker = engine->worker,
-        .progress = engine->rank.world_size > 1 ? progress_join(engine->rank.local_rank) : NULL,
+        .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
         .available_bytes = engine_available_bytes(engine),
         .build = p->options->build,
     };

@@ -140,6 +140,7 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
 
     if (trainer_save_finish(t, err) < 0)
         return -1;
+    progress_phase(t->options.progress, "beginning a checkpoint");
     CHECK(strlen(folder) < sizeof t->save_folder);
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     t->save_step = t->step;
@@ -165,12 +166,11 @@ static int commit(struct trainer *t, struct err *err)
 /* A disk may take its time: whoever watches is to see that it is at work. */
 static void watch_save(const struct trainer *t)
 {
-    static const char saving[PROGRESS_TEXT_BYTES] = "writing a checkpoint";
     const struct timespec pause = { 0, 20000000 };
 
     if (!t->save || !t->options.progress)
         return;
-    progress_publish(t->options.progress, saving, 0);
+    progress_phase(t->options.progress, "writing a checkpoint");
     while (store_save_busy(t->save)) {
         nanosleep(&pause, NULL);
         progress_beat(t->options.progress);
@@ -343,8 +343,10 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     int status = 0;
 
     list_slices(t, &list, 0);
-    for (int i = 0; i < list.n && !status; i++)
+    for (int i = 0; i < list.n && !status; i++) {
+        progress_beat(t->options.progress);
         status = store_read(store, &list.slices[i], err);
+    }
     arena_release(&list.arena);
     if (!status)
         fill_weights_from_masters(t->run, &t->program, t->dp_rank);
@@ -355,6 +357,7 @@ int trainer_restore(struct trainer *t, const char *folder, struct str *notes, st
 {
     struct store *store;
 
+    progress_phase(t->options.progress, "reading a checkpoint");
     if (store_open(&store, folder, err) < 0)
         return -1;
     int status = read_state(t, store_state(store), notes, err);

@@ -50,12 +50,10 @@ struct compile_train trainer_compile_options(const struct job *job)
 
 int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
-    static const char waiting[PROGRESS_TEXT_BYTES] = "agreement of all ranks";
-
-    progress_publish(t->options.progress, waiting, 1);
+    progress_meet(t->options.progress, "an agreement of all ranks");
     int status =
         t->options.worker ? worker_call(t->options.worker, fn, argument, err) : fn(argument, err);
-    progress_publish(t->options.progress, waiting, 0);
+    progress_phase(t->options.progress, t->run ? "between steps" : "starting");
     return status;
 }
 
@@ -173,6 +171,7 @@ int trainer_open_data(struct trainer *t, struct err *err)
 {
     struct loader_options options = loader_options_of(t);
 
+    progress_phase(t->options.progress, "opening the data");
     loader_close(t->train);
     t->train = NULL;
     for (int i = 0; i < t->job->data.n_train; i++)
@@ -216,6 +215,7 @@ static int compile(struct trainer *t, struct err *err)
 
     options.scratch = run_scratch_bytes;
     options.scratch_context = &scratch;
+    progress_phase(t->options.progress, "compiling the step");
     return compile_train(&t->program, &options, err);
 }
 
@@ -242,8 +242,10 @@ static int open_run(struct trainer *t, struct err *err)
                                    .progress = t->options.progress,
                                    .poison = t->job->poison };
 
+    progress_phase(t->options.progress, "allocating and preparing kernels");
     if (run_create(&t->run, &options, err) < 0)
         return -1;
+    progress_phase(t->options.progress, "filling the parameters");
     fill_constants(t->run, &t->program, &t->job->model);
     fill_parameters(t->run, &t->program, t->dp_rank, t->options.pool, t->job->train.seed);
     return 0;
@@ -398,6 +400,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     write_scalars(t, lr, tokens);
     if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
         return -1;
+    progress_phase(t->options.progress, "between steps");
     int skipped = *(const int32_t *)run_data(t->run, ports->skip, 0) != 0;
     t->step++;
     t->updates += !skipped;
@@ -454,6 +457,7 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
     }
     if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
         return -1;
+    progress_phase(t->options.progress, "between steps");
     *tokens = held_out_tokens(t, n);
     if (*tokens)
         *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) / (double)*tokens;
