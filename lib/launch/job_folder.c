@@ -12,8 +12,12 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/str.h"
 
-/* When a process was started, in clock ticks since boot; 0 if there is none. */
+/*
+ * When a process was started, in clock ticks since boot; 0 if there is none, or only its corpse: in
+ * a container whose first process reaps nobody that may lie there for ever.
+ */
 static unsigned long long start_time(int pid)
 {
     char path[64], text[1024];
@@ -30,6 +34,8 @@ static unsigned long long start_time(int pid)
 
     /* Field 22; the name in field 2 may hold blanks and brackets, so count from its end. */
     const char *at = strrchr(text, ')');
+    if (at && (str_starts_with(at, ") Z") || str_starts_with(at, ") X")))
+        return 0;
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     if (at)

@@ -131,8 +131,9 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
     const struct supervise_options *options = supervisor->options;
     struct err err;
 
-    if (result->has_advanced || result->best_step > supervisor->best_step ||
-        result->seconds >= futile_seconds)
+    /* Where the first attempt began is not known if it ended too soon for a second look. */
+    if (result->has_advanced || result->seconds >= futile_seconds ||
+        (supervisor->attempt && result->best_step > supervisor->best_step))
         supervisor->n_futile = 0;
     else
         supervisor->n_futile++;

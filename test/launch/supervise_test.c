@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <pmix.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "launch/launch.h"
 #include "launch/progress.h"
@@ -53,6 +55,7 @@ static int play_exchange(const struct launch_rank *rank)
     struct err err;
     char mine[32];
 
+    CHECK(rank->local_size <= rank->world_size && rank->local_rank <= rank->world_rank);
     snprintf(mine, sizeof mine, "hello from %d", rank->world_rank);
     if (launch_put("greeting", mine, sizeof mine, &err) || launch_fence(30, &err))
         launch_abort((int)err.code, err.text);
@@ -69,7 +72,6 @@ static int play_exchange(const struct launch_rank *rank)
     size_t too_few = 3;
     CHECK(launch_get("greeting", 0, mine, &too_few, 10, &err) == -1);
     CHECK(err.code == ERR_PEER);
-    CHECK(rank->local_size == rank->world_size && rank->local_rank == rank->world_rank);
     printf("rank %d of %d\n", rank->world_rank, rank->world_size);
     fprintf(stderr, "plain stderr of %d\n", rank->world_rank);
     log_warn("a warning of %d", rank->world_rank);
@@ -195,6 +197,119 @@ static int play_fence_timeout(const struct launch_rank *rank)
     return leave(0);
 }
 
+/* A key that no fence has carried is fetched from its owner's node. */
+static int play_late_card(const struct launch_rank *rank)
+{
+    static char text[] = "late";
+    int last = rank->world_size - 1;
+    size_t n_bytes = sizeof text;
+    char found[sizeof text];
+    struct err err;
+
+    if (rank->world_rank == last) {
+        usleep(50000); /* the question may be there first */
+        CHECK(!launch_put("late", text, sizeof text, &err));
+        CHECK(PMIx_Commit() == PMIX_SUCCESS);
+    } else {
+        CHECK(!launch_get("late", last, found, &n_bytes, 30, &err));
+        CHECK(n_bytes == sizeof text && !strcmp(found, text));
+    }
+    CHECK(!launch_fence(30, &err));
+    return leave(0);
+}
+
+static int attempt(void)
+{
+    const char *text = getenv("LMTRAIN_ATTEMPT");
+
+    CHECK(text);
+    return (int)strtol(text, NULL, 10);
+}
+
+/* The last rank dies before attempt `until`, after a step if it is "dies-late". */
+static int play_death(const struct launch_rank *rank, int until, int64_t step)
+{
+    struct progress_slot *slot = progress_join(rank->local_rank);
+    struct err err;
+
+    if (!rank->world_rank)
+        printf("attempt %d of %d ranks\n", attempt(), rank->world_size);
+    fflush(stdout);
+    atomic_store(&slot->step, step);
+    progress_publish(slot, "attention", 0);
+    CHECK(!launch_fence(30, &err));
+    if (attempt() >= until)
+        return leave(0);
+    if (rank->world_rank == rank->world_size - 1)
+        raise(SIGKILL);
+    for (;;)
+        pause();
+}
+
+/* In attempt 0 the test kills a daemon; whoever is left goes on to the end. */
+static int play_node_loss(const struct launch_rank *rank)
+{
+    struct err err;
+
+    CHECK(!launch_fence(30, &err));
+    if (!rank->world_rank)
+        printf("attempt %d of %d ranks\n", attempt(), rank->world_size);
+    fflush(stdout);
+    while (!attempt())
+        pause();
+    return leave(0);
+}
+
+/* Says that it is ready, and dies of the signal that comes. */
+static int play_killed_by_signal(const struct launch_rank *rank)
+{
+    struct err err;
+
+    CHECK(!launch_fence(30, &err));
+    if (!rank->world_rank)
+        printf("ready\n");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
+static int play_two_nodes(const struct launch_rank *rank)
+{
+    CHECK(rank->local_size == 2);
+    CHECK(rank->local_rank == rank->world_rank % 2);
+    return play_exchange(rank);
+}
+
+/* Far more than may be under way to the head. */
+static int play_output(const struct launch_rank *rank)
+{
+    char line[1024];
+    struct err err;
+
+    memset(line, 'x', sizeof line);
+    line[sizeof line - 1] = '\n';
+    for (int i = 0; rank->world_rank == 1 && i < 8192; i++)
+        CHECK(fwrite(line, sizeof line, 1, stdout) == 1);
+    fflush(stdout);
+    CHECK(!launch_fence(30, &err));
+    return leave(0);
+}
+
+/* A host whose ranks don't come in time: the head ends the fence for those that did. */
+static int play_fence_late(const struct launch_rank *rank)
+{
+    struct err err = { 0 };
+
+    CHECK(!launch_fence(30, &err));
+    if (rank->world_rank < rank->world_size / 2) {
+        CHECK(launch_fence(1, &err) == -1);
+        CHECK(err.code == ERR_PEER && strstr(err.text, "within 1 s"));
+    } else {
+        usleep(2000000);
+    }
+    return leave(0);
+}
+
 static int play(const char *scenario)
 {
     struct launch_rank rank;
@@ -211,6 +326,22 @@ static int play(const char *scenario)
         return play_stubborn(&rank);
     if (!strcmp(scenario, "hang"))
         return play_hang(&rank);
+    if (!strcmp(scenario, "two-nodes"))
+        return play_two_nodes(&rank);
+    if (!strcmp(scenario, "late-card"))
+        return play_late_card(&rank);
+    if (!strcmp(scenario, "dies-once"))
+        return play_death(&rank, 1, 0);
+    if (!strcmp(scenario, "dies-always"))
+        return play_death(&rank, 1000, 0);
+    if (!strcmp(scenario, "dies-later"))
+        return play_death(&rank, 4, attempt());
+    if (!strcmp(scenario, "node-loss"))
+        return play_node_loss(&rank);
+    if (!strcmp(scenario, "output"))
+        return play_output(&rank);
+    if (!strcmp(scenario, "stubborn-late"))
+        return play_killed_by_signal(&rank);
     if (!strcmp(scenario, "late"))
         return play_late_cause(&rank);
     if (!strcmp(scenario, "signal"))
@@ -219,6 +350,8 @@ static int play(const char *scenario)
         return play_fence(&rank);
     if (!strcmp(scenario, "fence-timeout"))
         return play_fence_timeout(&rank);
+    if (!strcmp(scenario, "fence-late"))
+        return play_fence_late(&rank);
     return play_failure(&rank, scenario);
 }
 
@@ -351,22 +484,193 @@ static void test_signals_passed_on(void **state)
     }
 }
 
-/* Ranks must not outlive a supervisor that was killed; its folder goes with the next one's start.
- */
-static void test_supervisor_killed(void **state)
+/* Ranks and folder must not outlive a head that was killed. */
+static void test_head_killed(void **state)
 {
-    struct job_result killed, next;
-    pid_t supervisor;
+    struct job_result result;
 
     (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL }, &killed);
+    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL }, &result);
+    assert_int_equal(result.status, 101);
+    run_job_check_clean(&result);
+}
+
+static void test_daemon_killed(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON }, &result);
+    if (result.status != ERR_PEER)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_says(&result, " is lost (its link closed), with ranks 0 to 2");
+    assert_says(&result, "3 other ranks ended in consequence");
+    run_job_check_clean(&result);
+}
+
+/* Nobody is left to remove the folder: that goes with the next start. */
+static void test_both_killed(void **state)
+{
+    struct job_result killed, next;
+
+    (void)state;
+    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL, .victim = VICTIM_BOTH }, &killed);
     assert_int_equal(killed.status, 101);
-    supervisor = killed.supervisor;
     run_job(&(struct job_plan){ .scenario = "exchange", .n_ranks = 1 }, &next);
     assert_int_equal(next.status, 0);
     run_job_check_clean(&next);
-    killed.supervisor = supervisor;
     run_job_check_clean(&killed);
+}
+
+static void check_two_hosts(const char *scenario)
+{
+    struct job_result result;
+
+    run_job(&(struct job_plan){ scenario, 4, .hosts = "alpha,beta" }, &result);
+    if (result.status)
+        fail_msg("%s: status %d; stderr:\n%s", scenario, result.status, result.err);
+    if (!strcmp(scenario, "output")) {
+        char path[128];
+
+        snprintf(path, sizeof path, "%s/log/rank-1.log", result.folder);
+        assert_int_equal(file_size(path), 8 << 20);
+    }
+    run_job_check_clean(&result);
+}
+
+static void test_two_hosts(void **state)
+{
+    (void)state;
+    check_two_hosts("two-nodes");
+    check_two_hosts("late-card");
+    check_two_hosts("fence-late");
+    check_two_hosts("output");
+}
+
+static void test_death_on_another_host(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "exit3", 4, .hosts = "alpha:1,beta:3" }, &result);
+    assert_int_equal(result.status, 3);
+    assert_says(&result, "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
+    assert_says(&result, "last words");
+    assert_says(&result, "3 other ranks ended in consequence");
+    run_job_check_clean(&result);
+}
+
+static void test_signals_on_other_hosts(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "signal", 2, .signal = SIGTERM, .hosts = "alpha,beta" }, &result);
+    if (result.status != ERR_REQUEUE)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "ready\nsignal 15\n");
+    run_job_check_clean(&result);
+}
+
+/* Whoever is killed, on both hosts all is gone. */
+static void test_killed_with_hosts(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "signal", 4, .signal = SIGKILL, .hosts = "alpha,beta" }, &result);
+    assert_int_equal(result.status, 101);
+    run_job_check_clean(&result);
+
+    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON,
+                                .hosts = "alpha,beta" },
+            &result);
+    assert_int_equal(result.status, ERR_PEER);
+    assert_says(&result, "node beta is lost (its link closed), with rank 2");
+    free(result.out);
+    free(result.err);
+}
+
+static void test_restart(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "dies-once", 3, .n_restarts = 2 }, &result);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "attempt 0 of 3 ranks\nattempt 1 of 3 ranks\n");
+    assert_says(&result, "rank 2 on ");
+    assert_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
+    run_job_check_clean(&result);
+}
+
+/* No use: nobody gets anywhere. With steps done it is used up instead. */
+static void test_restarts_end(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "dies-always", 2, .n_restarts = 10 }, &result);
+    assert_int_equal(result.status, ERR_PEER);
+    assert_says(&result, "restarting (2 of 10)");
+    assert_null(strstr(result.err, "restarting (3 of 10)"));
+    assert_says(&result, "no restart: 3 times in a row the job died");
+    run_job_check_clean(&result);
+
+    run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 3 }, &result);
+    assert_int_equal(result.status, ERR_PEER);
+    assert_says(&result, "no restart: 3 of 3 are used up");
+    run_job_check_clean(&result);
+
+    run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 4 }, &result);
+    assert_int_equal(result.status, 0);
+    run_job_check_clean(&result);
+
+    /* A verdict comes again. */
+    run_job(&(struct job_plan){ "exit3", 2, .n_restarts = 3 }, &result);
+    assert_int_equal(result.status, 3);
+    assert_null(strstr(result.err, "restart"));
+    run_job_check_clean(&result);
+
+    /* Who asks for the end shall have it. */
+    run_job(&(struct job_plan){ "stubborn-late", 2, .signal = SIGTERM, .n_restarts = 3 }, &result);
+    assert_int_equal(result.status, ERR_PEER);
+    assert_null(strstr(result.err, "restarting"));
+    run_job_check_clean(&result);
+}
+
+static int even(void *context, int n_possible, char *const **argv, struct err *err)
+{
+    (void)context;
+    (void)argv;
+    return n_possible < 2 ? err_set(err, ERR_CONFIG, "two at least") + 1 : n_possible / 2 * 2;
+}
+
+/* A lost host is left out, and the job goes on with as many ranks as the others can have. */
+static void test_fewer_hosts(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "node-loss", 6, 0, 0, SIGKILL, VICTIM_DAEMON, 3, "alpha:3,beta:3",
+                                even },
+            &result);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "attempt 0 of 6 ranks\nattempt 1 of 2 ranks\n");
+    assert_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
+    assert_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
+    free(result.out);
+    free(result.err);
+
+    run_job(&(struct job_plan){ "node-loss", 4, .signal = SIGKILL, .victim = VICTIM_DAEMON,
+                                .n_restarts = 3, .hosts = "alpha,beta" },
+            &result);
+    assert_int_equal(result.status, ERR_PEER);
+    assert_says(&result, "no restart: 4 ranks need more than the 2 that the hosts left can have");
+    free(result.out);
+    free(result.err);
 }
 
 static void test_fence_times_out(void **state)
@@ -405,13 +709,28 @@ static void test_many_ranks(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),          cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_only_peers),        cmocka_unit_test(test_stubborn),
-        cmocka_unit_test(test_late_cause),        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_signals_passed_on), cmocka_unit_test(test_supervisor_killed),
-        cmocka_unit_test(test_fence_times_out),   cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_only_peers),
+        cmocka_unit_test(test_stubborn),
+        cmocka_unit_test(test_late_cause),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_signals_passed_on),
+        cmocka_unit_test(test_head_killed),
+        cmocka_unit_test(test_daemon_killed),
+        cmocka_unit_test(test_both_killed),
+        cmocka_unit_test(test_two_hosts),
+        cmocka_unit_test(test_death_on_another_host),
+        cmocka_unit_test(test_signals_on_other_hosts),
+        cmocka_unit_test(test_killed_with_hosts),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restarts_end),
+        cmocka_unit_test(test_fewer_hosts),
+        cmocka_unit_test(test_fence_times_out),
+        cmocka_unit_test(test_many_ranks),
     };
 
+    run_job_as_daemon(argc, argv);
     if (argc > 1 && run_job_is_rank())
         return play(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,10 +3,10 @@
  */
 #include "support/run_job.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/str.h"
+#include "launch/daemon.h"
+#include "launch/hosts.h"
 #include "launch/launch.h"
 
 static const double deadline_seconds = 60;
@@ -44,27 +47,69 @@ static void redirect(const char *folder, const char *name, int to)
     close(fd);
 }
 
+void run_job_as_daemon(int argc, char **argv)
+{
+    struct err err;
+
+    if (argc != 2 || strcmp(argv[1], "daemon"))
+        return;
+    int fd = hosts_answer(STDIN_FILENO, "test", &err);
+    if (fd < 0) {
+        fprintf(stderr, "%s\n", err.text);
+        _exit(1);
+    }
+    _exit(launch_daemon(fd));
+}
+
+/* A stand-in for ssh: what it is told to run on a host it runs here. */
+static void prepare_hosts(const struct job_plan *plan, const char *folder, struct host_list *list,
+                          struct arena *arena)
+{
+    static const char script[] =
+        "while [ \"$1\" = -o ]; do shift 2; done\nshift\neval exec \"$@\"\n";
+    char path[128], command[160];
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/ssh", folder);
+    snprintf(command, sizeof command, "sh %s", path);
+    CHECK(!file_write(path, script, sizeof script - 1, &err));
+    setenv("LMTRAIN_SSH", command, 1);
+    setenv("LMTRAIN_INTERFACE", "127.0.0.1", 1);
+    CHECK(!hosts_read(list, plan->hosts, arena, &err));
+}
+
 static void supervise_and_exit(const struct job_plan *plan, const char *folder)
 {
     char *argv[] = { "rank", (char *)(uintptr_t)plan->scenario, NULL };
-    char logs[128];
+    char logs[128], last_rank[16];
     struct supervise_options options = { .n_ranks = plan->n_ranks,
                                          .argv = argv,
                                          .log_folder = logs,
                                          .hang_seconds = plan->hang_seconds,
-                                         .hang_abort_seconds = plan->hang_abort_seconds };
+                                         .hang_abort_seconds = plan->hang_abort_seconds,
+                                         .n_restarts = plan->n_restarts,
+                                         .again = plan->again };
+    struct host_list hosts;
+    struct arena arena = { 0 };
     struct err err;
 
     snprintf(logs, sizeof logs, "%s/log", folder);
     setenv("TEST_FOLDER", folder, 1);
+    snprintf(last_rank, sizeof last_rank, "%d", plan->n_ranks - 1);
+    setenv("TEST_LAST_RANK", last_rank, 1);
     redirect(folder, "stdout", STDOUT_FILENO);
     redirect(folder, "stderr", STDERR_FILENO);
+    if (plan->hosts) {
+        prepare_hosts(plan, folder, &hosts, &arena);
+        options.hosts = &hosts;
+    }
     int status = supervise(&options, &err);
     if (status < 0) {
         fprintf(stderr, "supervise failed: %s\n", err.text);
         status = 100;
     }
-    exit(status); /* not _exit: as main() would, with the PMIx library still at work */
+    arena_release(&arena);
+    exit(status); /* not _exit: as main() would */
 }
 
 static char *read_output(const char *folder, const char *name)
@@ -88,6 +133,28 @@ static int is_ready(const char *folder)
     return file_size(path) > 0;
 }
 
+/* The last number in a file that ranks have written, or 0. */
+static pid_t last_number(const char *folder, const char *name)
+{
+    char *text = read_output(folder, name);
+    pid_t number = 0;
+
+    for (char *at = text, *end; *at; at = end) {
+        number = (pid_t)strtol(at, &end, 10);
+        end += *end == '\n';
+    }
+    free(text);
+    return number;
+}
+
+static void send_signal(const struct job_plan *plan, const struct job_result *result)
+{
+    if (plan->victim != VICTIM_HEAD)
+        kill(last_number(result->folder, "daemon"), plan->signal);
+    if (plan->victim != VICTIM_DAEMON)
+        kill(result->supervisor, plan->signal);
+}
+
 void run_job(const struct job_plan *plan, struct job_result *result)
 {
     const char *temporary = getenv("TMPDIR");
@@ -109,7 +176,7 @@ void run_job(const struct job_plan *plan, struct job_result *result)
         if (waitpid(result->supervisor, &wait_status, WNOHANG) == result->supervisor)
             break;
         if (!signalled && is_ready(result->folder)) {
-            kill(result->supervisor, plan->signal);
+            send_signal(plan, result);
             signalled = 1;
         }
         if (seconds > deadline_seconds) {
@@ -126,18 +193,38 @@ void run_job(const struct job_plan *plan, struct job_result *result)
     result->err = read_output(result->folder, "stderr");
 }
 
-void run_job_note_pid(pid_t pid)
+static void note(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void note(const char *name, const char *format, ...)
 {
     const char *folder = getenv("TEST_FOLDER");
     char path[256];
-    FILE *file;
+    va_list arguments;
 
     CHECK(folder);
-    snprintf(path, sizeof path, "%s/pids", folder);
-    file = fopen(path, "ae");
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "ae");
     CHECK(file);
-    fprintf(file, "%d\n", (int)pid);
+    va_start(arguments, format);
+    vfprintf(file, format, arguments);
+    va_end(arguments);
     fclose(file);
+}
+
+void run_job_note_pid(pid_t pid)
+{
+    const char *page = getenv("LMTRAIN_PROGRESS"), *last = getenv("PMIX_RANK");
+    const char *end = page ? strrchr(page, '/') : NULL;
+
+    note("pids", "%d\n", (int)pid);
+    if (pid != getpid())
+        return;
+    note("pids", "%d\n", (int)getppid());
+    if (end)
+        note("folders", "%.*s\n", (int)(end - page), page);
+    /* In rank order or not, the last line shall be the last rank's. */
+    if (last && !strcmp(last, getenv("TEST_LAST_RANK") ? getenv("TEST_LAST_RANK") : "-"))
+        note("daemon", "%d\n", (int)getppid());
 }
 
 /* Gone, or dead and only not yet taken by init. */
@@ -165,7 +252,7 @@ static void check_processes(const char *folder)
         pid_t pid = (pid_t)strtol(at, &at, 10);
         int tries = 0;
 
-        while (!is_gone(pid) && tries++ < 500)
+        while (!is_gone(pid) && tries++ < 1500)
             usleep(2000);
         if (!is_gone(pid))
             fprintf(stderr, "process %d is left\n", (int)pid);
@@ -176,18 +263,25 @@ static void check_processes(const char *folder)
     free(pids);
 }
 
+static void check_folders(const char *folder)
+{
+    char *folders = read_output(folder, "folders"), *save = NULL;
+
+    for (char *path = strtok_r(folders, "\n", &save); path; path = strtok_r(NULL, "\n", &save)) {
+        for (int tries = 0; file_exists(path) && tries < 1500; tries++)
+            usleep(2000);
+        if (file_exists(path))
+            fprintf(stderr, "%s is left\n", path);
+        CHECK(!file_exists(path));
+    }
+    free(folders);
+}
+
 void run_job_check_clean(struct job_result *result)
 {
-    char prefix[64];
-    DIR *folder = opendir("/dev/shm");
-    struct dirent *entry;
     struct err err;
 
-    snprintf(prefix, sizeof prefix, "lmtrain-%u-%d-", (unsigned)getuid(), (int)result->supervisor);
-    CHECK(folder);
-    while ((entry = readdir(folder)))
-        CHECK(strncmp(entry->d_name, prefix, strlen(prefix)));
-    closedir(folder);
+    check_folders(result->folder);
     check_processes(result->folder);
     file_remove_tree(result->folder, &err);
     free(result->out);

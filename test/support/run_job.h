@@ -1,9 +1,11 @@
 /*
  * run_job.h - a test binary that supervises ranks of itself
  *
- * main() asks run_job_is_rank() first and, if so, plays the rank that argv[1] names. The test calls
- * run_job, which supervises such ranks in a child process of its own, as PMIx has one server a
- * process.
+ * main() first calls run_job_as_daemon, then asks run_job_is_rank() and, if so, plays the rank that
+ * argv[1] names. The test calls run_job, which supervises such ranks in a child process of its own.
+ *
+ * With hosts, each "host" is another daemon on this machine, which a stand-in for ssh starts, so
+ * links are real TCP connections and PMIx sees several nodes.
  */
 #ifndef SUPPORT_RUN_JOB_H
 #define SUPPORT_RUN_JOB_H
@@ -20,12 +22,21 @@ struct job_result {
     pid_t supervisor;
 };
 
+enum job_victim { VICTIM_HEAD, VICTIM_DAEMON, VICTIM_BOTH };
+
 struct job_plan {
     const char *scenario;
     int n_ranks;
     double hang_seconds, hang_abort_seconds;
-    int signal; /* sent to the supervisor when rank 0 has printed something; 0: none */
+    int signal;             /* sent when rank 0 has printed something; 0: none */
+    enum job_victim victim; /* to whom; VICTIM_DAEMON: that of the last rank, both: daemon first */
+    int n_restarts;
+    const char *hosts; /* "a,b"; NULL: this machine */
+    int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
 };
+
+/* If this process was started as a daemon, it is one and does not return. */
+void run_job_as_daemon(int argc, char **argv);
 
 int run_job_is_rank(void);
 
@@ -33,12 +44,15 @@ int run_job_is_rank(void);
 void run_job(const struct job_plan *plan, struct job_result *result);
 
 /*
- * Fails the test if something of the job is left: its folder in /dev/shm, or a process whose number
- * ranks have written to $TEST_FOLDER (run_job_note_pid). Then removes the folder.
+ * Fails the test if something of the job is left a few seconds after its end: its folders in
+ * /dev/shm, or a process that was noted. Then removes the folder.
  */
 void run_job_check_clean(struct job_result *result);
 
-/* For ranks and what they start: note a process that must be gone in the end. */
+/*
+ * For ranks and what they start: note a process that must be gone in the end, as must the job's
+ * folder in /dev/shm and the daemon.
+ */
 void run_job_note_pid(pid_t pid);
 
 #endif
