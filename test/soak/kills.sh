@@ -1,70 +1,106 @@
 #!/bin/bash
 # test/soak/kills.sh - a run that is killed again and again ends with the bits of one that never was
 #
-# Two ranks. Each time after a random while either one rank or the whole job gets SIGKILL, or the job SIGTERM; then it
-# is started again. At least 8 kills (SOAK_KILLS) must have hit in 3000 steps (SOAK_STEPS), and nothing may be left in /dev/shm.
+# Two ranks that restart by themselves. Each time after a random while a random rank gets SIGKILL, SIGSEGV or SIGSTOP
+# (which the watch ends), sometimes the whole job SIGTERM, or its supervisor SIGKILL; then it is started again by hand. At
+# least SOAK_KILLS (20) must have hit, and nothing may be left in /dev/shm or the process table. The seed is printed:
+# SOAK_SEED. SOAK_ZERO lists the zero stages to do it with.
 . test/cli/support/check.sh
 lmtrain=${LMTRAIN:-build/lmtrain}
-n_kills=${SOAK_KILLS:-8}
-RANDOM=${SOAK_SEED:-1}
+n_kills=${SOAK_KILLS:-20}
+seed=${SOAK_SEED:-$(date +%s)}
+RANDOM=$seed
+echo "# SOAK_SEED=$seed"
 
 scripts/data/prepare-kjv >/dev/null || exit 1
 cat >"$dir/job.yaml" <<END
 model: {vocab_size: 4096, hidden_size: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, ffn_size: 128, max_seq_len: 64}
 data: {train: build/data/kjv, tokenizer: data/kjv-tokenizer, seq_len: 64}
-train: {steps: ${SOAK_STEPS:-3000}, global_batch: 16, micro_batch: 2, dtype: fp32, seed: 5, log_every: 1}
+train: {steps: ${SOAK_STEPS:-4000}, global_batch: 16, micro_batch: 2, dtype: fp32, seed: 5, log_every: 1,
+        compare_every: 10, hang_seconds: 3, hang_abort_seconds: 5}
 optimizer: {lr: 1.0e-3, warmup_steps: 10}
 ranks: 2
+restarts: 1000
 checkpoint: {every_steps: 20, keep: 2}
 output: runs/none
 END
 
 pids=()
-# start OUTPUT - in its own process group, in the background; $pid
+# start OUTPUT ARGUMENTS... - in the background; $pid
 start() {
-    setsid "$lmtrain" pretrain "$dir/job.yaml" --set "output=$1" >>"$1.log" 2>&1 &
+    start_output=$1
+    shift
+    "$lmtrain" pretrain "$dir/job.yaml" --set "output=$start_output" "$@" >>"$start_output.log" 2>&1 &
     pid=$!
     pids+=("$pid")
+}
+# ranks OUTPUT - the processes of its ranks
+ranks() {
+    local process
+    # shellcheck disable=SC2013 # numbers
+    for process in $(grep -lsaF "output=$1" /proc/[0-9]*/cmdline | cut -d/ -f3); do
+        grep -qsaE '(^|.)PMIX_RANK=' "/proc/$process/environ" && echo "$process"
+    done
 }
 # The last logged step with everything of it that must be equal.
 last() {
     grep '"loss_hex"' "$1/metrics.jsonl" | tail -n 1 |
         sed 's/.*"step":\([0-9]*\).*"loss_hex":"\([^"]*\)".*"grad_norm_hex":"\([^"]*\)".*/\1 \2 \3/'
 }
-start "$dir/whole"
-wait $pid
-expect 'the run that is left alone' 0 '' test $? = 0
 
-hits=0
-for _ in $(seq 100); do
-    start "$dir/broken"
-    sleep "$((RANDOM % 4)).$((RANDOM % 10))"
-    if [ $hits -lt "$n_kills" ] && kill -0 $pid 2>/dev/null; then
-        rank=$(pgrep -P $pid | shuf -n 1 --random-source=<(yes "$RANDOM"))
-        case $((RANDOM % 3)) in
-        0) [ -n "$rank" ] && kill -KILL "$rank" ;;
-        1) kill -KILL $pid ;;
-        2) kill -TERM $pid ;;
-        esac
-        hits=$((hits + 1))
-        wait $pid 2>/dev/null
-        continue
-    fi
-    wait $pid
-    status=$?
-    [ $status = 0 ] && break
+# strike OUTPUT - one blow; status 1 if there was nobody to hit
+strike() {
+    local all one
+    mapfile -t all < <(ranks "$1")
+    case $((RANDOM % 10)) in
+    0) kill -KILL "$pid" ;;
+    1) kill -TERM "$pid" ;;
+    *)
+        [ ${#all[@]} -gt 0 ] || return 1
+        one=${all[RANDOM % ${#all[@]}]}
+        case $((RANDOM % 8)) in
+        0) kill -STOP "$one" ;;
+        1) kill -SEGV "$one" ;;
+        *) kill -KILL "$one" ;;
+        esac 2>/dev/null
+        ;;
+    esac
+}
+
+# soak ZERO
+soak() {
+    local broken=$dir/broken$1 whole=$dir/whole$1 hits=0 status=none
+    start "$whole" --set "parallel.zero=$1"
+    wait "$pid"
+    expect "the run that is left alone, zero $1" 0 '' test $? = 0
+    start "$broken" --set "parallel.zero=$1"
+    for _ in $(seq 1000); do
+        sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+        if ! kill -0 "$pid" 2>/dev/null; then
+            wait "$pid"
+            status=$?
+            # Ended, or asked for more by a blow at the whole job (137 and 75; 5: SIGSTOP met a restart).
+            [ $status = 137 ] || [ $status = 75 ] || break
+            start "$broken" --set "parallel.zero=$1"
+        elif [ $hits -lt "$n_kills" ] && strike "$broken"; then
+            hits=$((hits + 1))
+        fi
+    done
+    echo "# zero $1: $hits kills, at the end status $status"
+    expect "it was killed often enough, zero $1" 0 '' test $hits -ge "$n_kills"
+    expect "it ended, zero $1" 0 '' test "$status" = 0
+    echo "# whole $(last "$whole"), broken $(last "$broken")"
+    expect "with the same bits, zero $1" 0 '' test -n "$(last "$whole")" -a "$(last "$whole")" = "$(last "$broken")"
+    expect "no process is left, zero $1" 0 '' test -z "$(ranks "$broken")"
+    [ "$n_wrong" = 0 ] || tail -n 60 "$broken.log"
+}
+
+for zero in ${SOAK_ZERO:-0 1}; do
+    soak "$zero"
 done
-echo "$hits kills, at the end status $status"
-expect 'it was killed often enough' 0 '' test $hits -ge "$n_kills"
-expect 'it ended' 0 '' test "$status" = 0
-whole=$(last "$dir/whole") broken=$(last "$dir/broken")
-echo "whole $whole, broken $broken"
-expect 'with the same bits' 0 '' test -n "$whole" -a "$whole" = "$broken"
-# What a killed launcher could not take away, the next one did.
 left=0
 for pid in "${pids[@]}"; do
     left=$((left + $(find /dev/shm -maxdepth 1 -name "lmtrain-$(id -u)-$pid-*" | wc -l)))
 done
 expect 'nothing is left in /dev/shm' 0 '' test $left = 0
-[ "$n_wrong" = 0 ] || tail -n 40 "$dir/broken.log"
 finish
