@@ -197,7 +197,6 @@ static void zero_one_llama(void **state)
 {
     (void)state;
     zero_one("llama", "bf16", "late");
-    zero_one("llama", "bf16", "early");
     zero_one("llama", "fp32", "late");
     zero_one("llama-untied", "bf16", "early");
     zero_one("llama-untied", "fp32", "late");

@@ -1,0 +1,51 @@
+#!/bin/sh
+# test/cli/zero.sh - zero 1 as users meet it: the bits of zero 0 with saves, evaluations and comparisons; one goes on
+# from the other's checkpoint; a step that is skipped
+# shellcheck disable=SC2016,SC2317 # texts of inner shells; functions called by name
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+# ranks RUN ARGUMENTS... - with two ranks
+ranks() {
+    ranks_run=$1
+    shift
+    pretrain "$ranks_run" --ranks 2 "$@"
+}
+
+# same A B - both runs logged the same bits
+same() {
+    bits "$1" >"$dir/a.bits"
+    bits "$2" >"$dir/b.bits"
+    test -s "$dir/a.bits" && cmp "$dir/a.bits" "$dir/b.bits"
+}
+evaluations() { sed -n 's/.*"step":\([0-9]*\),.*"eval_loss":\([^,}]*\).*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
+
+expect 'zero 0' 0 '' ranks whole
+expect 'zero 1' 0 '' ranks sharded --set parallel.zero=1 --set train.compare_every=2
+expect 'has its bits' 0 '' same whole sharded
+evaluations whole >"$dir/whole.evaluations"
+evaluations sharded >"$dir/sharded.evaluations"
+expect 'measured three times or more' 0 '' sh -c 'test "$(wc -l <"$1")" -ge 3' sh "$dir/whole.evaluations"
+expect 'to the same held-out loss' 0 '' cmp "$dir/whole.evaluations" "$dir/sharded.evaluations"
+expect 'a checkpoint of shards' 0 'embedding\.weight\.m\[' cat "$dir/sharded/checkpoints/step-00000012/rank-00001.safetensors"
+
+for way in 'whole sharded 1' 'sharded whole 0'; do
+    # shellcheck disable=SC2086 # words
+    set -- $way
+    mkdir -p "$dir/from-$1/checkpoints"
+    cp -r "$dir/$1/checkpoints/step-00000004" "$dir/from-$1/checkpoints/"
+    expect "zero $3 goes on from a $1 checkpoint" 0 '' ranks "from-$1" --set "parallel.zero=$3"
+    bits "$2" | sed '1,4d' >"$dir/wanted.bits"
+    bits "from-$1" >"$dir/got.bits"
+    expect "as if it had begun it" 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
+done
+
+LMTRAIN_FAULT=rank1:gradients:6:nan
+export LMTRAIN_FAULT
+for zero in 0 1; do
+    expect "zero $zero with a NaN in one rank's gradients" 0 'step 6: the gradient is not finite' ranks "nan-$zero" \
+        --set "parallel.zero=$zero"
+done
+expect 'skips the same step and no other' 0 '' same nan-0 nan-1
+expect 'and only that' 0 '"step":12,.*"skipped":1,' cat "$dir/nan-1/metrics.jsonl"
+finish
