@@ -14,6 +14,7 @@
 #include "device/pool.h"
 #include "doctor_impl.h"
 #include "kernels/kernels.h"
+#include "launch/cores.h"
 
 enum { PROC_BYTES_MAX = 1 << 24, N_CORES_MAX = 4096 };
 
@@ -78,7 +79,7 @@ static void probe_cores(struct doctor *doctor, const char *cpuinfo)
     const char *model = line_of(doctor, cpuinfo, "model name");
     const char *quota = read_text(doctor, "/sys/fs/cgroup/cpu.max");
     int allowed = n_cores_allowed();
-    char *end = NULL;
+    char *end = NULL, layout[128];
     long long limit = strtoll(quota, &end, 10);
     long long period = end == quota ? 0 : strtoll(end, NULL, 10);
 
@@ -89,8 +90,8 @@ static void probe_cores(struct doctor *doctor, const char *cpuinfo)
                    "%d may be used, but a quota grants %.1f", allowed,
                    (double)limit / (double)period);
     else
-        doctor_add(doctor, DOCTOR_OK, "cores", NULL, "%d of %ld may be used", allowed,
-                   sysconf(_SC_NPROCESSORS_ONLN));
+        doctor_add(doctor, DOCTOR_OK, "cores", NULL, "%d of %ld may be used: %s", allowed,
+                   sysconf(_SC_NPROCESSORS_ONLN), launch_cores_describe(layout, sizeof layout));
 }
 
 static void probe_isa(struct doctor *doctor, const char *cpuinfo)

@@ -34,8 +34,9 @@ static int plan_open(struct plan *plan, const struct job *job, struct err *err)
 
     *plan = (struct plan){ .job = job };
     /* Scratch grows with the threads: as many as a rank will have here. */
-    int cores[1024], n_cores = launch_cores(0, job->world_size, cores, 1024);
-    if (pool_create(&plan->pool, job->threads ? job->threads : n_cores, NULL, err) < 0 ||
+    struct rank_cores cores;
+    if (launch_cores_of(0, job->world_size, &cores, err) < 0 ||
+        pool_create(&plan->pool, job->threads ? job->threads : cores.n_cores, NULL, err) < 0 ||
         kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0)
         return -1;
     struct run_scratch scratch = { plan->kernels, options.mesh };

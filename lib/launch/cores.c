@@ -1,57 +1,379 @@
 /*
- * cores.c - the affinity mask, divided
+ * cores.c - masks told to neighbours, and the dealing of what is in them
  */
 #include "launch/cores.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "base/err.h"
+#include "base/log.h"
 #include "base/num.h"
+#include "launch/cores_impl.h"
+#include "launch/progress_impl.h"
 
-enum { N_CORES_MAX = 1 << 16 };
+enum { MASK_BYTES = 2048, GET_SECONDS = 60 };
 
-/* The allowed cores in order, on the heap; at least one. */
-static int *allowed_cores(int *n_allowed)
+#define MASK_KEY "lmtrain.cores"
+
+/* A core, or a hyperthread of one, that may be used. */
+struct unit {
+    hwloc_bitmap_t threads;
+    int node; /* index among the NUMA nodes, -1: in none */
+};
+
+struct units {
+    int n;
+    struct unit *units; /* NUMA node by NUMA node */
+};
+
+int cores_topology(hwloc_topology_t *topology, struct err *err)
 {
-    size_t bytes = CPU_ALLOC_SIZE(N_CORES_MAX);
-    cpu_set_t *mask = CPU_ALLOC(N_CORES_MAX);
-    int *cores = malloc(sizeof *cores * N_CORES_MAX);
-    int n = 0;
-
-    CHECK(mask);
-    CHECK(cores);
-    CPU_ZERO_S(bytes, mask);
-    if (!sched_getaffinity(0, bytes, mask))
-        for (int core = 0; core < N_CORES_MAX; core++)
-            if (CPU_ISSET_S((size_t)core, bytes, mask))
-                cores[n++] = core;
-    if (!n)
-        cores[n++] = 0;
-    CPU_FREE(mask);
-    *n_allowed = n;
-    return cores;
+    if (hwloc_topology_init(topology))
+        return err_set(err, ERR_FAILED, "hwloc does not start");
+    /* Caches and devices take time to find and decide nothing here. */
+    hwloc_topology_set_all_types_filter(*topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(*topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    if (hwloc_topology_load(*topology)) {
+        hwloc_topology_destroy(*topology);
+        return err_set(err, ERR_FAILED, "hwloc cannot read this machine");
+    }
+    return 0;
 }
 
-int launch_cores(int local_rank, int local_size, int *cores, int capacity)
+/* ---- what there is ----------------------------------------------------------------------------
+ */
+
+static int node_of(hwloc_topology_t topology, hwloc_const_cpuset_t threads)
 {
-    CHECK(local_rank >= 0);
-    CHECK(local_rank < local_size);
-    CHECK(capacity > 0);
+    int n_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
 
-    int n_allowed;
-    int *allowed = allowed_cores(&n_allowed);
-    int first = local_rank % n_allowed, end = first + 1;
+    for (int i = 0; i < n_nodes; i++) {
+        hwloc_obj_t node = hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, (unsigned)i);
 
-    if (n_allowed >= local_size) {
-        first = (int)((int64_t)local_rank * n_allowed / local_size);
-        end = (int)((int64_t)(local_rank + 1) * n_allowed / local_size);
+        if (node->cpuset && hwloc_bitmap_intersects(node->cpuset, threads))
+            return i;
     }
+    return -1;
+}
 
-    int n = min_int(end - first, capacity);
+static void add_unit(struct units *list, hwloc_topology_t topology, hwloc_const_cpuset_t threads,
+                     hwloc_const_cpuset_t allowed)
+{
+    hwloc_bitmap_t mine = hwloc_bitmap_alloc();
 
+    CHECK(mine);
+    hwloc_bitmap_and(mine, threads, allowed);
+    if (hwloc_bitmap_iszero(mine)) {
+        hwloc_bitmap_free(mine);
+        return;
+    }
+    struct unit unit = { mine, node_of(topology, mine) };
+    int at = list->n++;
+
+    /* Behind all of its node and of those before it. */
+    for (; at > 0 && (unsigned)list->units[at - 1].node > (unsigned)unit.node; at--)
+        list->units[at] = list->units[at - 1];
+    list->units[at] = unit;
+}
+
+/* All objects of a type with allowed threads; empty if the machine does not tell of such. */
+static struct units list_units(hwloc_topology_t topology, hwloc_obj_type_t type,
+                               hwloc_const_cpuset_t allowed)
+{
+    int n = hwloc_get_nbobjs_by_type(topology, type);
+    struct units list = { .units = calloc((size_t)max_int(n, 1), sizeof(struct unit)) };
+
+    CHECK(list.units);
     for (int i = 0; i < n; i++)
-        cores[i] = allowed[first + i];
-    free(allowed);
+        add_unit(&list, topology, hwloc_get_obj_by_type(topology, type, (unsigned)i)->cpuset,
+                 allowed);
+    return list;
+}
+
+static void free_units(struct units *list)
+{
+    for (int i = 0; i < list->n; i++)
+        hwloc_bitmap_free(list->units[i].threads);
+    free(list->units);
+    *list = (struct units){ 0 };
+}
+
+/* ---- dealing ----------------------------------------------------------------------------------
+ */
+
+struct range {
+    int begin, end;
+};
+
+static struct range even_share(int begin, int end, int index, int n)
+{
+    int64_t size = end - begin;
+
+    return (struct range){ begin + (int)(index * size / n), begin + (int)((index + 1) * size / n) };
+}
+
+/* The units from begin on that lie in one node. */
+static int node_end(const struct units *list, int begin)
+{
+    int end = begin;
+
+    while (end < list->n && list->units[end].node == list->units[begin].node)
+        end++;
+    return end;
+}
+
+/*
+ * Each rank within one node: the next rank goes where a rank then has most. Returns 0 if somebody
+ * would have fewer units than dealt out across nodes; else 1 and the share.
+ */
+static int share_of_node(const struct units *list, int index, int n_ranks, struct range *share)
+{
+    int *n_of = calloc((size_t)list->n, sizeof *n_of); /* ranks, by where the node begins */
+    int fewest = list->n;
+
+    CHECK(n_of);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        int best = 0;
+        double most = 0;
+
+        for (int begin = 0; begin < list->n; begin = node_end(list, begin)) {
+            double each = (double)(node_end(list, begin) - begin) / (n_of[begin] + 1);
+
+            if (each > most) {
+                most = each;
+                best = begin;
+            }
+        }
+        n_of[best]++;
+    }
+    int before = 0;
+    for (int begin = 0; begin < list->n; begin = node_end(list, begin)) {
+        int end = node_end(list, begin), n = n_of[begin];
+
+        if (n)
+            fewest = min_int(fewest, (end - begin) / n);
+        if (index >= before && index < before + n)
+            *share = even_share(begin, end, index - before, n);
+        before += n;
+    }
+    free(n_of);
+    return fewest >= list->n / n_ranks;
+}
+
+static int count_nodes(const struct units *list)
+{
+    int n = 0;
+
+    for (int begin = 0; begin < list->n; begin = node_end(list, begin))
+        n++;
     return n;
+}
+
+static void take_share(hwloc_topology_t topology, const struct units *list, struct range share,
+                       struct rank_cores *cores)
+{
+    int node = list->units[share.begin].node;
+
+    for (int i = share.begin; i < share.end && cores->n_cores < RANK_CORES_MAX; i++) {
+        const struct unit *unit = &list->units[i];
+
+        cores->cores[cores->n_cores++] = hwloc_bitmap_first(unit->threads);
+        for (int at = hwloc_bitmap_first(unit->threads); at >= 0 && cores->n_all < RANK_CORES_MAX;
+             at = hwloc_bitmap_next(unit->threads, at))
+            cores->all[cores->n_all++] = at;
+        if (unit->node != node)
+            node = -1;
+    }
+    if (node >= 0)
+        node = (int)hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, (unsigned)node)->os_index;
+    cores->numa_node = node;
+}
+
+void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int index, int n_ranks,
+                struct rank_cores *cores)
+{
+    struct units list = list_units(topology, HWLOC_OBJ_CORE, allowed);
+    struct range share;
+
+    CHECK(index >= 0);
+    CHECK(index < n_ranks);
+    *cores = (struct rank_cores){ .numa_node = -1 };
+    if (list.n < n_ranks) {
+        free_units(&list);
+        list = list_units(topology, HWLOC_OBJ_PU, allowed);
+    }
+    if (!list.n) { /* nothing that the machine tells of: any core, then */
+        int first = hwloc_bitmap_first(allowed);
+
+        cores->n_cores = cores->n_all = 1;
+        cores->cores[0] = cores->all[0] = max_int(first, 0);
+        free_units(&list);
+        return;
+    }
+    if (list.n < n_ranks) {
+        cores->is_shared = 1;
+        share = (struct range){ index % list.n, index % list.n + 1 };
+    } else if (n_ranks < count_nodes(&list) || !share_of_node(&list, index, n_ranks, &share)) {
+        share = even_share(0, list.n, index, n_ranks);
+    }
+    take_share(topology, &list, share, cores);
+    free_units(&list);
+}
+
+void cores_count_alike(char *const *masks, int n, int own, int *index, int *n_alike)
+{
+    *index = *n_alike = 0;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(masks[i], masks[own])) {
+            *index += i < own;
+            ++*n_alike;
+        }
+}
+
+/* ---- this machine -----------------------------------------------------------------------------
+ */
+
+static hwloc_bitmap_t own_mask(hwloc_topology_t topology)
+{
+    hwloc_bitmap_t mask = hwloc_bitmap_alloc();
+
+    CHECK(mask);
+    if (hwloc_get_cpubind(topology, mask, HWLOC_CPUBIND_THREAD) || hwloc_bitmap_iszero(mask))
+        hwloc_bitmap_copy(mask, hwloc_topology_get_allowed_cpuset(topology));
+    return mask;
+}
+
+/* Tell the ranks of this node our mask and get theirs, by world rank. */
+static int exchange(const struct launch_rank *rank, const char *mask, char **masks, int *own,
+                    struct err *err)
+{
+    int *peers = calloc((size_t)rank->local_size, sizeof *peers);
+    int status;
+
+    CHECK(peers);
+    status = launch_put(MASK_KEY, mask, strlen(mask) + 1, err);
+    if (!status)
+        status = launch_commit(err);
+    if (!status)
+        status = launch_local_peers(peers, rank->local_size, err);
+    for (int i = 0; i < rank->local_size && !status; i++) {
+        size_t n_bytes = MASK_BYTES;
+
+        masks[i] = calloc(1, MASK_BYTES + 1);
+        CHECK(masks[i]);
+        status = launch_get(MASK_KEY, peers[i], masks[i], &n_bytes, GET_SECONDS, err);
+        if (peers[i] == rank->world_rank)
+            *own = i;
+    }
+    free(peers);
+    return status;
+}
+
+/* Which share of how many is ours. Our own supervisor starts all with one mask. */
+static int find_share(const struct launch_rank *rank, hwloc_const_cpuset_t allowed, int *index,
+                      int *n_ranks, struct err *err)
+{
+    char mask[MASK_BYTES];
+    char **masks = calloc((size_t)rank->local_size, sizeof *masks);
+    int own = -1, status = 0;
+
+    CHECK(masks);
+    *index = rank->local_rank;
+    *n_ranks = rank->local_size;
+    if (rank->under_pmix && rank->local_size > 1 && !getenv(PROGRESS_VARIABLE)) {
+        hwloc_bitmap_list_snprintf(mask, sizeof mask, allowed);
+        status = exchange(rank, mask, masks, &own, err);
+        if (!status && own >= 0)
+            cores_count_alike(masks, rank->local_size, own, index, n_ranks);
+    }
+    for (int i = 0; i < rank->local_size; i++)
+        free(masks[i]);
+    free(masks);
+    return status;
+}
+
+/* Without STRICT the node is preferred, and another one taken when it is full. */
+static void bind_memory(hwloc_topology_t topology, int numa_node)
+{
+    hwloc_bitmap_t nodes;
+
+    if (numa_node < 0 || hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) < 2)
+        return;
+    nodes = hwloc_bitmap_alloc();
+    CHECK(nodes);
+    hwloc_bitmap_only(nodes, (unsigned)numa_node);
+    if (hwloc_set_membind(topology, nodes, HWLOC_MEMBIND_BIND,
+                          HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET))
+        log_debug("memory is not bound to NUMA node %d: the system does not permit it", numa_node);
+    hwloc_bitmap_free(nodes);
+}
+
+int launch_cores(const struct launch_rank *rank, struct rank_cores *cores, struct err *err)
+{
+    hwloc_topology_t topology;
+    int index, n_ranks;
+
+    if (cores_topology(&topology, err))
+        return -1;
+    hwloc_bitmap_t allowed = own_mask(topology);
+    int status = find_share(rank, allowed, &index, &n_ranks, err);
+    if (!status) {
+        cores_deal(topology, allowed, index, n_ranks, cores);
+        bind_memory(topology, cores->numa_node);
+    }
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+    return status;
+}
+
+int launch_cores_of(int index, int n_ranks, struct rank_cores *cores, struct err *err)
+{
+    hwloc_topology_t topology;
+
+    if (cores_topology(&topology, err))
+        return -1;
+    hwloc_bitmap_t allowed = own_mask(topology);
+    cores_deal(topology, allowed, index, n_ranks, cores);
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+    return 0;
+}
+
+void launch_cores_spread(const struct rank_cores *cores)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    for (int i = 0; i < cores->n_all; i++)
+        if (cores->all[i] < CPU_SETSIZE)
+            CPU_SET((size_t)cores->all[i], &set);
+    if (CPU_COUNT(&set))
+        sched_setaffinity(0, sizeof set, &set);
+}
+
+static const char *plural(int n)
+{
+    return n == 1 ? "" : "s";
+}
+
+const char *launch_cores_describe(char *buffer, size_t size)
+{
+    hwloc_topology_t topology;
+    struct err ignored;
+
+    snprintf(buffer, size, "unknown");
+    if (cores_topology(&topology, &ignored))
+        return buffer;
+    hwloc_bitmap_t allowed = own_mask(topology);
+    struct units list = list_units(topology, HWLOC_OBJ_CORE, allowed);
+    int n_cores = list.n, n_nodes = count_nodes(&list), n_threads = hwloc_bitmap_weight(allowed);
+
+    snprintf(buffer, size, "%d core%s (%d hyperthread%s) in %d NUMA node%s", n_cores,
+             plural(n_cores), n_threads, plural(n_threads), n_nodes, plural(n_nodes));
+    free_units(&list);
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+    return buffer;
 }

@@ -104,6 +104,20 @@ int launch_fence(double timeout_seconds, struct err *err)
     return joined_pmix ? launch_client_fence(timeout_seconds, err) : 0;
 }
 
+int launch_commit(struct err *err)
+{
+    return joined_pmix ? launch_client_commit(err) : 0;
+}
+
+int launch_local_peers(int *ranks, int local_size, struct err *err)
+{
+    if (joined_pmix)
+        return launch_client_local_peers(ranks, local_size, err);
+    CHECK(local_size == 1);
+    ranks[0] = 0;
+    return 0;
+}
+
 static int get_alone(const char *key, int rank, void *value, size_t *n_bytes, struct err *err)
 {
     const struct entry *entry = entries;

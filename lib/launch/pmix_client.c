@@ -93,6 +93,44 @@ static int whole_seconds(double seconds)
     return seconds >= 1e9 ? 1000000000 : max_int(1, (int)ceil(seconds));
 }
 
+int launch_client_commit(struct err *err)
+{
+    pmix_status_t status = PMIx_Commit();
+
+    return status == PMIX_SUCCESS ? 0 : peer_failed(err, "PMIx_Commit", status);
+}
+
+/* PMIx tells them as "0,1,5". */
+static int parse_ranks(const char *text, int *ranks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        long rank = strtol(text, &end, 10);
+
+        if (end == text || rank < 0 || rank > INT32_MAX || *end != (i + 1 < n ? ',' : '\0'))
+            return -1;
+        ranks[i] = (int)rank;
+        text = end + 1;
+    }
+    return 0;
+}
+
+int launch_client_local_peers(int *ranks, int local_size, struct err *err)
+{
+    pmix_proc_t proc = self;
+    pmix_value_t *value = NULL;
+
+    proc.rank = PMIX_RANK_WILDCARD;
+    pmix_status_t status = PMIx_Get(&proc, PMIX_LOCAL_PEERS, NULL, 0, &value);
+    if (status != PMIX_SUCCESS || !value)
+        return err_set(err, ERR_FAILED, "PMIx does not tell this node's ranks: %s",
+                       PMIx_Error_string(status));
+    int failed = value->type != PMIX_STRING || !value->data.string ||
+                 parse_ranks(value->data.string, ranks, local_size);
+    PMIX_VALUE_RELEASE(value);
+    return failed ? err_set(err, ERR_FAILED, "PMIx tells no %d ranks of this node", local_size) : 0;
+}
+
 int launch_client_fence(double timeout_seconds, struct err *err)
 {
     pmix_info_t info[2];

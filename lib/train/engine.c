@@ -13,8 +13,6 @@
 #include "launch/cores.h"
 #include "launch/progress.h"
 
-#define CORES_MAX 1024
-
 static int make_comm(void *argument, struct err *err)
 {
     return comm_mpi_create((struct comm **)argument, err);
@@ -27,7 +25,15 @@ static int drop_comm(void *argument, struct err *err)
     return 0;
 }
 
-static int open_comm(struct engine *engine, struct err *err)
+/* The comm thread mostly waits: it runs where there is room, and not where main was bound. */
+static int spread_comm(void *argument, struct err *err)
+{
+    (void)err;
+    launch_cores_spread(argument);
+    return 0;
+}
+
+static int open_comm(struct engine *engine, struct rank_cores *cores, struct err *err)
 {
     struct progress_slot *progress = progress_join(engine->rank.local_rank);
 
@@ -35,6 +41,7 @@ static int open_comm(struct engine *engine, struct err *err)
         return comm_self_create(&engine->comm, err);
     progress_meet(progress, "the start of MPI");
     if (worker_create(&engine->worker, -1, err) < 0 ||
+        worker_call(engine->worker, spread_comm, cores, err) < 0 ||
         worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
@@ -47,19 +54,20 @@ static int open_comm(struct engine *engine, struct err *err)
 int engine_open(struct engine *engine, const struct launch_rank *rank, int n_threads,
                 struct err *err)
 {
-    int cores[CORES_MAX];
+    struct rank_cores cores;
 
     memset(engine, 0, sizeof *engine);
     engine->rank = *rank;
     engine->isa_note = "";
-    int n_cores = launch_cores(rank->local_rank, rank->local_size, cores, CORES_MAX);
-    if (n_cores < 1)
-        n_cores = 1;
-    int n = n_threads ? n_threads : n_cores;
+    if (rank->world_size > 1)
+        progress_meet(progress_join(rank->local_rank), "the meeting of this node's ranks");
+    if (launch_cores(rank, &cores, err) < 0)
+        return -1;
+    int n = n_threads ? n_threads : cores.n_cores;
     /* Threads are bound only where each has a core of its own. */
-    if (pool_create(&engine->pool, n, n <= n_cores ? cores : NULL, err) < 0 ||
+    if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
         kernels_cpu_create(&engine->kernels, engine->pool, &engine->isa_note, err) < 0 ||
-        open_comm(engine, err) < 0) {
+        open_comm(engine, &cores, err) < 0) {
         engine_close(engine);
         return -1;
     }
