@@ -163,12 +163,16 @@ static int norm_order(const struct update *u, const int *order, int n, int64_t n
     for (int i = 0; i < n; i++) {
         const struct parameter *q = &p->parameters[order[i]];
         int64_t in_shard = shard_blocks(p, &p->buckets[q->bucket]);
+        int64_t first = q->bucket_offset / OPS_NORM_BLOCK;
+        int64_t rank = first / in_shard, k = first % in_shard;
 
-        for (int64_t k = 0; k < n_blocks_of(q); k++) {
-            int64_t block = q->bucket_offset / OPS_NORM_BLOCK + k;
-
-            table[at++] =
-                (int32_t)(block / in_shard * n_own + before[q->bucket] + block % in_shard);
+        /* Without a division a block: large models have millions. */
+        for (int64_t end = at + n_blocks_of(q); at < end; at++) {
+            table[at] = (int32_t)(rank * n_own + before[q->bucket] + k);
+            if (++k < in_shard)
+                continue;
+            k = 0;
+            rank++;
         }
     }
     int cell = program_cell(p, ROLE_CONSTANT, "norm_order", 1, n_blocks, DTYPE_I32);
