@@ -149,8 +149,9 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
         return refuse(text, "an unknown place or action", err);
     if (rule->action == ACTION_NAN && strcmp(rule->place, "gradients") != 0)
         return refuse(text, "nan, which is for gradients:N,", err);
-    if (rule->action == ACTION_FLIP && strcmp(rule->place, "step") != 0)
-        return refuse(text, "flip, which is for step:N,", err);
+    if (rule->action == ACTION_FLIP && strcmp(rule->place, "gradients") != 0 &&
+        strcmp(rule->place, "step") != 0)
+        return refuse(text, "flip, which is for step:N and gradients:N,", err);
     return 0;
 }
 

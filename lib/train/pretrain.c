@@ -119,11 +119,6 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     return 0;
 }
 
-static int is_due(int64_t every, int64_t step)
-{
-    return every > 0 && step % every == 0;
-}
-
 static int after_step(struct pretrain *p, const struct trainer_result *r, struct err *err)
 {
     const struct job *job = p->job;
@@ -278,6 +273,7 @@ static int begin(struct pretrain *p, struct err *err)
     if (!status) {
         p->replicas = replicas_create(p->trainer);
         p->whole_step = p->saved_step;
+        trainer_set_gate(p->trainer, pretrain_gate, p);
         status = measure_peak(p, err);
     }
     if (!status)

@@ -36,6 +36,11 @@ struct pretrain {
     double begin;
 };
 
+static inline int is_due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
 /* Output folder, slash, name: into path [PATH_BYTES]. ERR_CONFIG if that is too long. */
 int pretrain_path(const struct pretrain *pretrain, char *path, const char *name, struct err *err);
 
@@ -68,8 +73,12 @@ int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 
-/* Replicas that differ are the end of this attempt, known to all ranks. */
+/*
+ * Replicas that differ are the end of this attempt, known to all ranks. Between steps; under zero 1
+ * in the steps, by the trainer's gate.
+ */
 int pretrain_compare(struct pretrain *pretrain, struct err *err);
+int pretrain_gate(void *pretrain, struct err *err);
 
 /* What must be kept with a checkpoint besides the trainer's state, as JSON. */
 void pretrain_describe(const struct pretrain *pretrain, struct str *out);

@@ -24,19 +24,35 @@ static int clean(const struct pretrain *p, struct err *err)
     return store_clean(path, p->job->checkpoint.keep, err);
 }
 
+static int compare(struct pretrain *p, int64_t step, struct err *err)
+{
+    if (replicas_compare(p->replicas, step, &p->agreed, err) == 0)
+        return 0;
+    if (p->agreed)
+        pretrain_report_event(p, "diverged", err->text);
+    return -1;
+}
+
 int pretrain_compare(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
-    if (p->compared_step == step)
+    /* Shards have no replicas, and what is made of them is made anew. */
+    if (p->compared_step == step || p->job->parallel.zero > 0)
         return 0;
-    if (replicas_compare(p->replicas, &p->agreed, err) < 0) {
-        if (p->agreed)
-            pretrain_report_event(p, "diverged", err->text);
-        return -1;
-    }
     p->compared_step = step;
-    return 0;
+    return compare(p, step, err);
+}
+
+int pretrain_gate(void *context, struct err *err)
+{
+    struct pretrain *p = context;
+    const struct job *job = p->job;
+    int64_t step = trainer_step_number(p->trainer) + 1;
+    int due = is_due(job->train.compare_every, step) || is_due(job->checkpoint.every_steps, step) ||
+              step == job->train.steps;
+
+    return job->parallel.zero > 0 && due ? compare(p, step, err) : 0;
 }
 
 /* All ranks know that there is no checkpoint of `step`, each with its own words. */

@@ -33,6 +33,7 @@ struct replicated {
 struct replicas {
     struct arena arena;
     struct trainer *trainer;
+    int64_t step; /* of the comparison */
     struct replicated *cells;
     int n_cells, capacity;
     struct block *blocks;
@@ -233,15 +234,15 @@ static void judge(const struct trial *t, struct err *err)
                 "step %" PRId64 ": the copy of %s on %s differs from that of the %d other ranks "
                 "(%d tensor%s): memory or a processor there may be faulty (hint: the last "
                 "checkpoint is good; leave that host out if this comes again)",
-                trainer_step_number(r->trainer), name, str_text(&ranks), t->n_ranks - n,
-                n_differing, n_differing == 1 ? "" : "s");
+                r->step, name, str_text(&ranks), t->n_ranks - n, n_differing,
+                n_differing == 1 ? "" : "s");
     else
         err_set(err, ERR_PEER,
                 "step %" PRId64 ": the copies of %s on %s differ (%d tensor%s): memory or a "
                 "processor of one of them may be faulty, which cannot be told from %d copies "
                 "(hint: the last checkpoint is good; test these hosts' memory)",
-                trainer_step_number(r->trainer), name, str_text(&ranks), n_differing,
-                n_differing == 1 ? "" : "s", t->n_ranks);
+                r->step, name, str_text(&ranks), n_differing, n_differing == 1 ? "" : "s",
+                t->n_ranks);
     str_release(&ranks);
 }
 
@@ -280,14 +281,12 @@ static int explain(struct replicas *r, int rank, int *differs, struct err *err)
     return -1;
 }
 
-int replicas_compare(struct replicas *r, int *differs, struct err *err)
+int replicas_compare(struct replicas *r, int64_t step, int *differs, struct err *err)
 {
     *differs = 0;
     if (!r)
         return 0;
-    /* Under zero 1 a step leaves the others' parts of the weights as they were before it. */
-    if (trainer_gather_weights(r->trainer, err) < 0)
-        return -1;
+    r->step = step;
     uint64_t own = hash_all(r);
     if (trainer_gather(r->trainer, &own, r->words, sizeof own, err) < 0)
         return -1;

@@ -18,11 +18,15 @@ struct replicas *replicas_create(struct trainer *trainer);
 void replicas_destroy(struct replicas *replicas);
 
 /*
- * Compare between steps. Collective over all ranks, 8 bytes each; allocates nothing while they are
- * equal. Returns 0, or -1 on every rank: ERR_PEER that names the ranks in the minority, their hosts
- * and the first cell that differs, or a rank that is gone. *differs is set to 1 in the first case.
+ * Compare, at `step` for people. Collective over all ranks, 8 bytes each; allocates nothing while
+ * they are equal. Returns 0, or -1 on every rank: ERR_PEER that names the ranks in the minority,
+ * their hosts and the first cell that differs, or a rank that is gone. *differs is set to 1 in the
+ * first case.
+ *
+ * Under zero 1 weights are equal from their gather in the forward to the update, which each rank
+ * does of its own part alone: there it must be called from the trainer's gate.
  */
-int replicas_compare(struct replicas *replicas, int *differs, struct err *err);
+int replicas_compare(struct replicas *replicas, int64_t step, int *differs, struct err *err);
 
 /* For faults: flip a bit of a parameter as the optimizer keeps it, on this rank alone. */
 void replicas_flip(struct trainer *trainer);

@@ -220,12 +220,18 @@ int trainer_save_gate(void *context, struct err *err)
 {
     struct trainer *t = context;
 
-    if (trainer_save_finish(t, err) == 0)
-        return 0;
-    if (err->code == ERR_PEER)
-        return -1;
-    t->save_lost = *err;
-    return 0;
+    if (trainer_save_finish(t, err) < 0) {
+        if (err->code == ERR_PEER)
+            return -1;
+        t->save_lost = *err;
+    }
+    return t->gate ? t->gate(t->gate_context, err) : 0;
+}
+
+void trainer_set_gate(struct trainer *t, trainer_gate_fn gate, void *context)
+{
+    t->gate = gate;
+    t->gate_context = context;
 }
 
 int trainer_save_failed(struct trainer *t, struct err *why)

@@ -13,6 +13,7 @@
 #include "train/fill.h"
 #include "train/lr.h"
 #include "train/numerics.h"
+#include "train/replicas.h"
 #include "train/same.h"
 #include "train/trainer_impl.h"
 
@@ -357,10 +358,14 @@ static int load_train(void *context, int micro_batch, int slot, struct err *err)
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
     feed_batch(t->run, &t->program, &batch, slot);
+    if (micro_batch + 1 < t->job->n_micro_batches)
+        return 0;
+    enum fault fault = fault_at("gradients", t->step + 1);
     /* The factor of each gradient: the loss stays as it is, as when a kernel goes wrong. */
-    if (micro_batch + 1 == t->job->n_micro_batches &&
-        fault_at("gradients", t->step + 1) == FAULT_NAN)
+    if (fault == FAULT_NAN)
         *(float *)run_data(t->run, t->program.ports.loss_scale, 0) = NAN;
+    if (fault == FAULT_FLIP)
+        replicas_flip(t);
     return 0;
 }
 

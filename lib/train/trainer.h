@@ -48,6 +48,13 @@ struct trainer_result {
  */
 int trainer_gather_weights(struct trainer *trainer, struct err *err);
 
+/*
+ * Asked on all ranks in each step, when all gradients are summed and before anything is updated:
+ * what it returns, with err, is the step's failure.
+ */
+typedef int (*trainer_gate_fn)(void *context, struct err *err);
+void trainer_set_gate(struct trainer *trainer, trainer_gate_fn gate, void *context);
+
 /* One step. Collective. */
 int trainer_step(struct trainer *trainer, struct trainer_result *result, struct err *err);
 

@@ -27,8 +27,11 @@ struct trainer {
 
     struct store_save *save; /* under way, or NULL */
     int save_started;        /* on every rank, also one whose start failed */
-    struct err save_err;     /* of this rank's start */
-    struct err save_lost;    /* of the save that a step waited for; no code if it is whole */
+    trainer_gate_fn gate;    /* may be NULL */
+    void *gate_context;
+
+    struct err save_err;  /* of this rank's start */
+    struct err save_lost; /* of the save that a step waited for; no code if it is whole */
     char save_folder[4096];
     int64_t save_step;
     struct str save_state;

@@ -115,7 +115,7 @@ static void test_refused(void **state)
         "rank99999999999999999999:step3",
         "attempt1:step3",
         "rank1:step3:nan",
-        "rank1:gradients:3:flip",
+        "rank1:save:begin:3:flip",
         "rank1:op:",
         "rank0:step1,rank1:lunch", /* of another rank */
     };

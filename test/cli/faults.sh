@@ -64,6 +64,37 @@ said 'the second time from the next checkpoint' 'going on from .*, step 8$' agai
 same_bits 'and with the same bits' whole2 again $steps
 broken 'one restart is not two' rank1:step6,attempt1:rank0:step7:abort 134 once --ranks 2 --set restarts=1
 
+# ---- killed at random (test/soak/kills.sh does it for longer) ----
+
+seed=${FAULTS_SEED:-$(date +%s)}
+echo "# FAULTS_SEED=$seed"
+# shellcheck disable=SC2317 # wait_until calls these
+has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
+# kill_rank RUN RANK - status 1 if there is no such process now
+# shellcheck disable=SC2317
+kill_rank() {
+    # shellcheck disable=SC2013 # numbers
+    for process in $(grep -lsaF "output=$dir/$1" /proc/[0-9]*/cmdline | cut -d/ -f3); do
+        tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "PMIX_RANK=$2" && kill -KILL "$process" && return
+    done
+    return 1
+}
+long="--ranks 2 --set eval.every_steps=0 --set eval.data= --set train.steps=300 --set checkpoint.every_steps=20
+    --set checkpoint.keep=2"
+# shellcheck disable=SC2086
+pretrain long $long >"$dir/long.out" 2>&1
+# shellcheck disable=SC2086
+start random $long --set restarts=10
+# Three ranks and steps, in increasing order.
+awk -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < 3; i++) print int(2 * rand()), int(90 * (i + rand())) + 5 }' >"$dir/kills"
+while read -r rank step; do
+    expect "rank $rank is killed after step $step" 0 '' wait_until 60 has_logged random "$step"
+    expect 'it was alive' 0 '' wait_until 60 kill_rank random "$rank"
+done <"$dir/kills"
+ended 'three kills, and the job ends well' 0 random
+expect 'restarted' 0 '' test "$(grep -c 'restarting (' "$dir/random.out")" -ge 2
+same_bits 'with the bits of a run that nobody killed' long random 300
+
 # ---- how ranks end ----
 
 broken 'a crash' rank1:step3:segv 5 crash --ranks 2
@@ -95,6 +126,11 @@ same_bits 'and ends with the bits that it should have' whole4 flip $steps
 expect 'the event stays' 0 '"step":7,"event":"diverged"' cat "$dir/flip/metrics.jsonl"
 broken 'of two ranks' rank1:step6:flip 5 flip --ranks 2
 said 'both are named' 'step 8: the copies of .* on rank 0 \(.*\), rank 1 \(.*\) differ .*cannot be told from 2 copies' flip
+
+broken 'under zero 1, where weights are gathered' rank1:gradients:7:flip 0 flip --ranks 2 --set parallel.zero=1 \
+    --set restarts=1 --set train.compare_every=1
+said 'it is found before the update' 'step 7: the copies of .*weight on rank 0 .*, rank 1 .* differ' flip
+same_bits 'and mended' whole2 flip $steps
 
 # ---- ranks that do not belong together ----
 
@@ -173,8 +209,6 @@ fi
 
 # ---- the supervisor is killed ----
 
-# shellcheck disable=SC2317 # wait_until calls these
-has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
 printf '%s' "$dir/job.yaml" >"$dir/pattern"
 # shellcheck disable=SC2317
 no_process() { ! grep -lsFf "$dir/pattern" /proc/[0-9]*/cmdline; }

@@ -99,7 +99,8 @@ static void read_job(struct job *job, const char *folder, int n, int zero, struc
 
 void crew_run(struct crew_rank *ranks, int n, int zero, crew_fn work)
 {
-    char folder[] = "/tmp/crew.XXXXXX", prefix[64];
+    const char *base = getenv("TMPDIR");
+    char folder[128], prefix[160];
     struct arena arena = { 0 };
     struct job job;
     struct crew crew = { .job = &job, .work = work };
@@ -108,6 +109,7 @@ void crew_run(struct crew_rank *ranks, int n, int zero, crew_fn work)
     struct err err;
 
     assert_true(n <= CREW_MAX);
+    snprintf(folder, sizeof folder, "%s/crew.XXXXXX", base && *base ? base : "/tmp");
     assert_non_null(mkdtemp(folder));
     snprintf(prefix, sizeof prefix, "%s/tokens", folder);
     law_write_dataset(prefix);

@@ -63,7 +63,7 @@ static int work(struct crew_rank *r, struct err *err)
         replicas_flip(r->trainer);
     plan->before = hash_weights(r->trainer);
     if (!status) {
-        status = replicas_compare(replicas, &plan->differs, err);
+        status = replicas_compare(replicas, 2, &plan->differs, err);
         plan->verdict = *err;
     }
     plan->after = hash_weights(r->trainer);
