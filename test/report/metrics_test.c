@@ -261,6 +261,60 @@ static void failures_are_told(void **state)
     metrics_close(NULL);
 }
 
+/* A file that may not grow over some lines stands for a disk that is full for a while. */
+static void a_full_disk_delays_lines(void **state)
+{
+    struct metrics *metrics = NULL;
+    struct metrics_step step = sample;
+    struct rlimit before, small;
+    cJSON *lines[8];
+    struct err err = { 0 };
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    small = (struct rlimit){ .rlim_cur = 1000, .rlim_max = before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int n_failed = 0;
+    for (step.step = 1; step.step <= 6; step.step++)
+        n_failed += metrics_step(metrics, &step, &err) < 0;
+    int n_whole = read_lines(*state, lines, 8);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_in_range(n_failed, 1, 5);
+    assert_int_equal(n_whole, 6 - n_failed);
+    for (int i = 0; i < n_whole; i++)
+        cJSON_Delete(lines[i]);
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 8), 7);
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(get(lines[i], "step")->valueint, i + 1);
+        cJSON_Delete(lines[i]);
+    }
+}
+
+static void events_of_machines_stay(void **state)
+{
+    struct metrics *metrics = NULL;
+    struct metrics_step step = sample;
+    cJSON *lines[8];
+    struct err err = { 0 };
+
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    for (step.step = 1; step.step <= 3; step.step++)
+        assert_ok(metrics_step(metrics, &step, &err), &err);
+    assert_ok(metrics_event(metrics, 3, "skipped", "x", &err), &err);
+    assert_ok(metrics_event(metrics, 3, "diverged", "rank 1", &err), &err);
+    metrics_close(metrics);
+    assert_ok(metrics_open(&metrics, *state, 2, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 8), 2);
+    assert_int_equal(get(lines[0], "step")->valueint, 1);
+    assert_string_equal(get(lines[1], "event")->valuestring, "diverged");
+    cJSON_Delete(lines[0]);
+    cJSON_Delete(lines[1]);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
@@ -271,6 +325,8 @@ int main(void)
         TEST(a_resumed_run_drops_later_steps),
         TEST(numbers_have_points_in_every_locale),
         TEST(failures_are_told),
+        TEST(a_full_disk_delays_lines),
+        TEST(events_of_machines_stay),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
