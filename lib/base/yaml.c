@@ -307,6 +307,11 @@ static struct yaml_node *parse(const char *text, size_t n_bytes, const char *sou
         err_set(err, ERR_FAILED, "%s: out of memory", source);
         return NULL;
     }
+    /* Editors of another system put a mark before UTF-8; places count from behind it. */
+    if (n_bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) {
+        r.text = text += 3;
+        r.n_bytes = n_bytes -= 3;
+    }
     /* Else libyaml would guess UTF-16 from the first bytes. */
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, n_bytes);

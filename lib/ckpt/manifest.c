@@ -401,8 +401,19 @@ int manifest_parse_body(struct manifest *manifest, const char *path, const char 
 int manifest_parse(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
                    struct arena *arena, struct err *err)
 {
+    static const char any_version[] = "{\"lmtrain_checkpoint\":";
+    size_t length = sizeof any_version - 1;
     char digits[HASH_DIGITS + 1];
 
+    if (n_bytes >= PREFIX_LENGTH && !memcmp(text, any_version, length)) {
+        int n_digits = (int)strspn(text + length, "0123456789");
+
+        if (n_digits > 1 || (n_digits == 1 && text[length] != '1'))
+            return err_set(
+                err, ERR_DATA,
+                "%s is of version %.*s, only 1 is known (hint: another lmtrain wrote it)", path,
+                n_digits, text + length);
+    }
     if (n_bytes < PREFIX_LENGTH + HASH_DIGITS || memcmp(text, prefix, PREFIX_LENGTH))
         return err_set(err, ERR_DATA, "%s is not a checkpoint's manifest", path);
     snprintf(digits, sizeof digits, "%016llx", (unsigned long long)own_hash(text, n_bytes));

@@ -11,6 +11,7 @@
 #include "base/num.h"
 #include "train/feed.h"
 #include "train/fill.h"
+#include "train/fit.h"
 #include "train/lr.h"
 #include "train/numerics.h"
 #include "train/replicas.h"
@@ -224,14 +225,18 @@ static int compile(struct trainer *t, struct err *err)
 static int check_memory(const struct trainer *t, struct err *err)
 {
     size_t planned = program_memory_bytes(&t->program), available = t->options.available_bytes;
+    struct str hint = { 0 };
     char a[32], b[32];
 
     if (!available || planned <= available)
         return 0;
-    return err_set(err, ERR_DEVICE,
-                   "the plan takes %s a rank, %s are free (hint: a smaller train.micro_batch, "
-                   "recompute: full, fewer ranks on this node; `lmtrain plan` shows the table)",
-                   str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available));
+    fit_describe(t->job, t->options.kernels, planned, available, &hint);
+    err_set(err, ERR_DEVICE,
+            "the plan takes %s a rank, %s are free (hint: %s%s; `lmtrain plan` shows the table)",
+            str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
+            t->world_size > 1 ? "; or fewer ranks on this node" : "");
+    str_release(&hint);
+    return -1;
 }
 
 static int open_run(struct trainer *t, struct err *err)

@@ -227,6 +227,24 @@ static void test_values(void **state)
     arena_release(&arena);
 }
 
+/* Some editors begin a file with a mark; places are counted without it. */
+static void test_byte_order_mark(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+    struct yaml_node *root = parse("\xef\xbb\xbf"
+                                   "a: 1\n",
+                                   &arena, &err);
+
+    (void)state;
+    assert_non_null(root);
+    assert_non_null(yaml_get(root, "a"));
+    assert_int_equal(yaml_get(root, "a")->line, 1);
+    assert_null(parse("\xef\xbb", &arena, &err));
+    assert_null(parse("\xef\xbb\xbf\xff", &arena, &err));
+    arena_release(&arena);
+}
+
 static void test_files(void **state)
 {
     char path[] = "/tmp/yaml_test.XXXXXX";
@@ -251,10 +269,11 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),   cmocka_unit_test(test_null),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_many_keys),
-        cmocka_unit_test(test_values),   cmocka_unit_test(test_files),
+        cmocka_unit_test(test_places),          cmocka_unit_test(test_null),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_many_keys),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_files),
+        cmocka_unit_test(test_byte_order_mark),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,7 +65,99 @@ wrong 'two kinds of held-out data' 2 'eval.split is given together with eval.dat
 wrong 'an lr beyond reason' 2 'optimizer.lr is 1e6, not a number above 0' --set optimizer.lr=1e6
 wrong 'what is not built yet' 2 'not built yet: parallel.zero above 1' --set parallel.zero=2
 
+wrong 'heads too wide for attention' 2 'model.head_dim is 512, more than 256' --set model.head_dim=512
+wrong 'and heads that became so' 2 'model.head_dim is 32768, more than 256 \(hint: more heads' --set model.hidden_size=65536
+wrong 'numbers beyond numbers' 2 'train.steps is 99999999999999999999, not a whole number' --set train.steps=99999999999999999999
+wrong 'not a number' 2 'optimizer.lr is .nan, not a number above 0' --set optimizer.lr=.nan
+
+# ---- job files that are none ----
+
+printf '\357\273\277model: llama-tiny\r\ndata: {train: x}\r\ntrain: {steps: 3}\r\n' >"$dir/windows.yaml"
+expect 'a mark and line ends of Windows are read' 0 'model llama-tiny: ' "$lmtrain" plan "$dir/windows.yaml"
+job 'UTF-16' '1:1: invalid .* UTF-8' "$(printf '\377\376m')"
+job 'Latin-1' '1:[0-9]+: (invalid|incomplete) .*UTF-8' "$(printf 'output: caf\351')"
+job 'an anchor' '1:[0-9]+: anchor &a' 'a: &a [x, x]
+b: [*a, *a]
+'
+job 'two documents' '[0-9]:1: a second document' "$(printf -- '---\nmodel: gpt2\n---\nmodel: gpt2')"
+job 'brackets without end' '1:[0-9]+: nested deeper than' "model: $(head -c 100000 /dev/zero | tr '\000' '[')"
+head -c 1000 /dev/zero >"$dir/zeros.yaml"
+truncate -s 2G "$dir/sparse.yaml"
+expect 'zero bytes' 2 'zeros.yaml:1:1: ' "$lmtrain" plan "$dir/zeros.yaml"
+expect '2 GiB' 2 'has 2147483648 bytes, at most' "$lmtrain" plan "$dir/sparse.yaml"
+expect 'no end at all' 2 '/dev/zero is longer than' "$lmtrain" plan /dev/zero
+expect 'nothing at all' 2 '/dev/null:1:1: a job is a map' "$lmtrain" plan /dev/null
+
+# ---- what may not be read ----
+
+# as_nobody COMMAND... - without root's rights, if we have them
+as_nobody() {
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+    else
+        "$@"
+    fi
+}
+chmod 755 "$dir"
+mkdir "$dir/closed"
+mkdir -m 777 "$dir/open"
+cp "$dir/job.yaml" "$dir/closed.yaml"
+cp data/kjv-tokenizer/* "$dir/closed/"
+cp "$dir/train.idx" "$dir/closed.idx"
+cp "$dir/train.bin" "$dir/closed.bin"
+chmod 644 "$dir/job.yaml" "$dir/closed.idx" "$dir"/train.* "$dir"/held.*
+chmod 000 "$dir/closed" "$dir/closed.yaml" "$dir/closed.bin"
+if as_nobody test -r "$lmtrain" -a -r "$dir/job.yaml"; then
+    nobody() {
+        nobody_name=$1 nobody_status=$2 nobody_pattern=$3
+        shift 3
+        expect "$nobody_name" "$nobody_status" "$nobody_pattern" as_nobody "$lmtrain" pretrain "$@"
+    }
+    nobody 'a job that may not be read' 2 'closed.yaml: Permission denied' "$dir/closed.yaml"
+    nobody 'tokens that may not be read' 3 'closed.bin: Permission denied' "$dir/job.yaml" --set "output=$dir/open/x" \
+        --set "data.train=$dir/closed"
+    nobody 'a tokenizer that may not be read' 3 'tokenizer.json: Permission denied' "$dir/job.yaml" \
+        --set "output=$dir/open/x" --set "data.tokenizer=$dir/closed"
+    nobody 'an output that may not be written' 1 'output: cannot make folder .*/closed/x: Permission denied' \
+        "$dir/job.yaml" --set "output=$dir/closed/x"
+else
+    echo 'skip what may not be read: nobody may read the build'
+fi
+chmod 755 "$dir/closed"
+
 # ---- data, tokenizer, output ----
+
+mkdir "$dir/folder.idx" "$dir/folder.bin"
+mkfifo "$dir/pipe.idx" "$dir/pipe.bin"
+: >"$dir/empty.idx"
+: >"$dir/empty.bin"
+ln -s /dev/zero "$dir/zero.idx"
+ln -s /dev/zero "$dir/zero.bin"
+for kind in folder pipe zero; do
+    wrong "data that are a $kind" 3 "$kind.idx is not a regular file" --set "data.train=$dir/$kind"
+done
+wrong 'data that are empty' 3 'empty.idx is no index of tokens' --set "data.train=$dir/empty"
+
+# tokenizer NAME PATTERN - the folder $dir/tokenizer is none
+tokenizer() {
+    expect "$1" 3 "tokenizer.json$2" timeout 60 "$lmtrain" data tokenize "$dir/held.txt" --tokenizer "$dir/tokenizer" --out "$dir/out"
+    refuse 'and nothing is left of it' 'tokens in'
+    rm -rf "$dir/tokenizer"
+    mkdir "$dir/tokenizer"
+}
+mkdir -p "$dir/tokenizer/tokenizer.json"
+tokenizer 'a folder for a tokenizer' ' is a folder'
+: >"$dir/tokenizer/tokenizer.json"
+tokenizer 'an empty tokenizer' ': no JSON object'
+head -c 5000 data/kjv-tokenizer/tokenizer.json >"$dir/tokenizer/tokenizer.json"
+tokenizer 'a tokenizer that was cut off' ': no JSON object; reading stopped at byte 4999'
+head -c 200000 /dev/zero | tr '\000' '[' >"$dir/tokenizer/tokenizer.json"
+tokenizer 'a tokenizer of brackets' ': no JSON object'
+truncate -s 2G "$dir/tokenizer/tokenizer.json"
+tokenizer 'a tokenizer of 2 GiB' ' has 2147483648 bytes'
+ln -s /dev/zero "$dir/tokenizer/tokenizer.json"
+tokenizer 'a tokenizer without end' ' is longer than'
+expect 'no tokens were written' 2 '' ls "$dir/out.bin" "$dir/out.idx"
 
 wrong 'data that is not there' 3 'data.train: there is no .*/nowhere.idx \(hint: .lmtrain data tokenize' \
     --set "data.train=$dir/nowhere"
@@ -89,6 +181,13 @@ wrong 'an output that cannot be' 1 'output: .*nowhere' --set output=/proc/nowher
 wrong 'a model that no memory holds' 4 'the plan takes [0-9.]+ TiB a rank, [0-9.]+ [KMGT]iB are free \(hint: ' \
     --set model=gpt3-175b --set data.tokenizer=
 wrong 'on two ranks too' 4 'the plan takes [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
+wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.micro_batch: 1 takes [0-9.]+ TiB: a smaller model' \
+    --set model=gpt3-175b --set data.tokenizer=
+wrong 'a batch that no memory holds' 4 'hint: (recompute: full takes [0-9.]+ [GM]iB, or )?train.micro_batch: [0-9]+ takes' \
+    --set train.micro_batch=1048576 --set train.global_batch=1048576
+fits=$(printf '%s\n' "$output" | sed -n 's/.*train.micro_batch: \([0-9]*\) takes \([^;,)]*\).*/\1 \2/p')
+expect 'what would fit was really planned' 0 "total +${fits#* } " "$lmtrain" plan "$dir/job.yaml" \
+    --set "train.micro_batch=${fits%% *}" --set train.global_batch=1048576
 expect 'which can be planned' 0 'model gpt3-175b: 17[0-9,]+ parameters' \
     "$lmtrain" plan "$dir/job.yaml" --set model=gpt3-175b
 
@@ -122,6 +221,41 @@ damage 'the manifest was cut off' 'manifest.json'
 fresh_copy
 rm -rf "$dir"/copy/checkpoints/step-0000000* "$newest/rank-00000.safetensors"
 damage 'the weights are gone' 'rank-00000.safetensors'
+# alone - only the newest checkpoint is there, to be spoilt
+alone() {
+    fresh_copy
+    rm -rf "$dir"/copy/checkpoints/step-0000000*
+}
+alone
+sed -i '1s/"lmtrain_checkpoint":1/"lmtrain_checkpoint":2/' "$newest/manifest.json"
+damage 'a checkpoint of a later version' 'manifest.json is of version 2, only 1 is known'
+alone
+sed -i 's/"step":12/"step":13/' "$newest/manifest.json"
+damage 'a manifest that was edited' 'manifest.json is damaged: its hash is'
+alone
+sed -i 's|rank-00000.safetensors|../../../../../etc/passwd|' "$newest/manifest.json"
+damage 'a manifest that names another file' 'manifest.json is damaged'
+for kind in folder pipe; do
+    for name in manifest.json rank-00000.safetensors; do
+        alone
+        rm "$newest/$name"
+        if [ $kind = pipe ]; then mkfifo "$newest/$name"; else mkdir "$newest/$name"; fi
+        damage "$name is a $kind" "$name is not a regular file"
+    done
+done
+alone
+mv "$newest/rank-00000.safetensors" "$dir/copy/elsewhere"
+ln -s "$dir/copy/elsewhere" "$newest/rank-00000.safetensors"
+damage 'the weights are a link' 'rank-00000.safetensors is a symbolic link, which is not followed'
+alone
+truncate -s 5G "$newest/manifest.json"
+damage 'a manifest of 5 GiB' 'manifest.json is larger than'
+alone
+rm -r "$newest"
+echo x >"$newest"
+damage 'a file for a checkpoint' 'step-00000012: Not a directory'
+expect 'and all of them are still there' 0 '^x$' cat "$newest"
+rm -r "$dir/copy"
 fresh_copy
 head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"
 expect 'an older whole one is taken, with a warning' 0 'warn: .*step-00000012' pretrain copy --set train.steps=14

@@ -312,7 +312,7 @@ static void what_cannot_begin(void **state)
 
     (void)state;
     create_fails((struct trainer_options){ .job = &job, .available_bytes = planned - 1 },
-                 ERR_DEVICE, "are free (hint: a smaller train.micro_batch");
+                 ERR_DEVICE, "are free (hint: recompute: full takes ");
     job.eval.data = trained_path(&rig, "nowhere");
     create_fails((struct trainer_options){ .job = &job }, ERR_DATA, "eval.data: there is no");
     job.data.train = &(struct job_dataset){ trained_path(&rig, "nowhere"), 1 };

@@ -1,0 +1,124 @@
+/*
+ * fit.c - planning the alternatives of a job that does not fit
+ *
+ * In the order of what they cost: sharding optimizer states changes neither bits nor speed much,
+ * recomputation costs a third of the FLOPs, a smaller micro-batch changes the numerics.
+ */
+#include "train/fit.h"
+
+#include "base/num.h"
+#include "model/compile.h"
+#include "run/run.h"
+#include "train/trainer.h"
+
+enum { N_SHOWN = 3 };
+
+struct fit {
+    const struct job *job;
+    struct kernels *kernels;
+    size_t available, smallest;
+    int n_found;
+    struct str *out, smallest_text;
+};
+
+/* What job takes a rank, or SIZE_MAX if it cannot be compiled. */
+static size_t plan_bytes(const struct job *job, struct kernels *kernels)
+{
+    struct compile_train options = trainer_compile_options(job);
+    struct run_scratch scratch = { kernels, options.mesh };
+    struct program program;
+    struct err err;
+
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    int failed = compile_train(&program, &options, &err) < 0;
+    size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
+    program_release(&program);
+    return n_bytes;
+}
+
+static void describe_change(const struct job *from, const struct job *to, struct str *text)
+{
+    static const char *const words[] = { "none", "selective", "full", "auto" };
+
+    if (to->parallel.zero != from->parallel.zero)
+        str_printf(text, "parallel.zero: %d", to->parallel.zero);
+    if (to->recompute != from->recompute)
+        str_printf(text, "%srecompute: %s", text->length ? " with " : "", words[to->recompute]);
+    if (to->train.micro_batch != from->train.micro_batch)
+        str_printf(text, "%strain.micro_batch: %d", text->length ? " with " : "",
+                   to->train.micro_batch);
+}
+
+/* Plan it; 1 if it fits, which is then told. */
+static int try_job(struct fit *fit, const struct job *job)
+{
+    struct err err;
+    struct str text = { 0 };
+    char size[32];
+
+    if (job_check_built(job, &err) < 0)
+        return 0;
+    size_t n_bytes = plan_bytes(job, fit->kernels);
+    describe_change(fit->job, job, &text);
+    if (n_bytes < fit->smallest) {
+        fit->smallest = n_bytes;
+        str_clear(&fit->smallest_text);
+        str_add(&fit->smallest_text, str_text(&text));
+    }
+    int fits = n_bytes <= fit->available;
+    if (fits && fit->n_found < N_SHOWN)
+        str_printf(fit->out, "%s%s takes %s", fit->n_found ? ", or " : "", str_text(&text),
+                   str_bytes(size, sizeof size, n_bytes));
+    fit->n_found += fits;
+    str_release(&text);
+    return fits;
+}
+
+/* The largest smaller micro-batch that fits, with whatever else job has changed. */
+static int try_micro_batches(struct fit *fit, struct job job)
+{
+    int per_rank = job.train.micro_batch * job.n_micro_batches;
+
+    for (int micro = job.train.micro_batch / 2; micro >= 1; micro /= 2) {
+        if (per_rank % micro != 0)
+            continue;
+        job.train.micro_batch = micro;
+        job.n_micro_batches = per_rank / micro;
+        if (try_job(fit, &job))
+            return 1;
+    }
+    return 0;
+}
+
+void fit_describe(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
+                  struct str *out)
+{
+    struct fit fit = {
+        .job = job, .kernels = kernels, .available = available, .smallest = planned, .out = out
+    };
+    struct job changed = *job;
+    char size[32];
+
+    if (job->parallel.dp > 1 && job->parallel.zero == 0) {
+        changed.parallel.zero = 1;
+        try_job(&fit, &changed);
+        changed = *job;
+    }
+    if (job->recompute != RECOMPUTE_FULL) {
+        changed.recompute = RECOMPUTE_FULL;
+        try_job(&fit, &changed);
+    }
+    try_micro_batches(&fit, *job);
+    if (fit.n_found == 0) {
+        changed.parallel.zero = job->parallel.dp > 1 ? max_int(1, job->parallel.zero) : 0;
+        if (!try_job(&fit, &changed))
+            try_micro_batches(&fit, changed);
+    }
+    if (fit.n_found == 0 && fit.smallest < planned)
+        str_printf(out, "even %s takes %s: a smaller model, or more memory",
+                   str_text(&fit.smallest_text), str_bytes(size, sizeof size, fit.smallest));
+    else if (fit.n_found == 0)
+        str_add(out, "a smaller model, or more memory");
+    str_release(&fit.smallest_text);
+}
