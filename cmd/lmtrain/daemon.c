@@ -9,12 +9,19 @@
 
 #include "cmd.h"
 #include "launch/daemon.h"
+#include "launch/guard.h"
 #include "launch/hosts.h"
+
+static int serve(void)
+{
+    struct err err;
+    int fd = hosts_answer(STDIN_FILENO, cmd_build(), &err);
+
+    return fd < 0 ? cmd_fail(&err) : launch_daemon(fd);
+}
 
 int cmd_daemon(int argc, char **argv)
 {
-    struct err err;
-
     (void)argv;
     if (argc > 1 || isatty(STDIN_FILENO)) {
         fputs("lmtrain: `lmtrain daemon` is what `lmtrain pretrain --hosts` starts on each host\n"
@@ -24,6 +31,5 @@ int cmd_daemon(int argc, char **argv)
     }
     /* Whoever reads what we say may be gone before we have cleaned up. */
     signal(SIGPIPE, SIG_IGN);
-    int fd = hosts_answer(STDIN_FILENO, cmd_build(), &err);
-    return fd < 0 ? cmd_fail(&err) : launch_daemon(fd);
+    return launch_guard(serve);
 }

@@ -21,6 +21,9 @@
 
 enum { WORDS_MAX = 64, TAIL_BYTES = 4096 };
 
+/* For TCP alone: longer than a few lost packets take. */
+static const int connect_seconds = 10;
+
 /* ---- the command ------------------------------------------------------------------------------
  */
 
@@ -147,9 +150,10 @@ int hosts_ssh_start(struct host_link *link, double timeout_seconds, struct err *
     struct str binary = { 0 };
 
     CHECK(words);
-    /* A little before ours, so that ssh has the time to say it. */
+    /* A little before ours, so that ssh has the time to say it; logging in may take longer. */
+    double patience = timeout_seconds * 0.8;
     snprintf(timeout, sizeof timeout, "ConnectTimeout=%d",
-             timeout_seconds > 3 ? (int)(timeout_seconds * 0.8) : 2);
+             patience > connect_seconds ? connect_seconds : (int)patience + 1);
     int status = quoted_binary(&binary, err) ||
                  make_argv(words, link->host, timeout, str_text(&binary), argv, err) ||
                  spawn(link, argv, err);

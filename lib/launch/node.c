@@ -47,6 +47,8 @@ static void add_variables(const struct node *node, char ***environment)
     environment_set(environment, ATTEMPT_VARIABLE, attempt, 1);
     environment_set(environment, "OMPI_MCA_schizo", "ompi", 1);
     environment_set(environment, "OMPI_MCA_btl_vader_backing_directory", node->folder, 1);
+    /* Its session folder, which it would leave behind in /tmp. */
+    environment_set(environment, "OMPI_MCA_orte_tmpdir_base", node->folder, 1);
     environment_set(environment, "OMPI_MCA_pml", "ob1", 0);
     environment_set(environment, "OMPI_MCA_btl",
                     node->sheet->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
