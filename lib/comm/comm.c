@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/comm_impl.h"
+#include "comm/pause.h"
 
 int comm_world_rank(const struct comm *comm)
 {
@@ -97,63 +98,105 @@ int comm_group_size(const struct comm_group *group)
     return group->size;
 }
 
-/* A copy to oneself, where source may already be the destination. */
-static int copy_own(void *to, const void *from, size_t n_bytes)
+/* ---- calls ---- */
+
+/* What needs no peer: groups of one, and nothing to move. 1 if it was that, and is done. */
+static int is_trivial(const struct comm_group *group, const struct comm_call *call)
 {
-    if (n_bytes && to != from)
-        memcpy(to, from, n_bytes);
-    return 0;
+    int gathers = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
+
+    if (group->size > 1 && (call->n_bytes || call->kind == COMM_BARRIER))
+        return 0;
+    if (group->size == 1 && gathers && call->n_bytes && call->send != call->receive)
+        memcpy(call->receive, call->send, call->n_bytes);
+    return 1;
+}
+
+int comm_start(struct comm_request *request, struct comm_group *group, const struct comm_call *call,
+               struct err *err)
+{
+    int names_peer = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
+
+    if (names_peer || call->kind == COMM_BROADCAST) {
+        CHECK(call->peer >= 0);
+        CHECK(call->peer < group->size);
+        CHECK(!names_peer || call->peer != group->rank);
+    }
+    *request = (struct comm_request){ .call = *call };
+    if (is_trivial(group, call))
+        return 0;
+    request->group = group;
+    return group->comm->ops->start(request, err);
+}
+
+int comm_test(struct comm_request *request, struct err *err)
+{
+    int progress = COMM_DONE;
+
+    if (request->group)
+        progress = request->group->comm->ops->test(request, err);
+    if (progress == COMM_DONE || progress < 0)
+        request->group = NULL;
+    return progress;
+}
+
+/* ---- and waited for ---- */
+
+static int call_and_wait(struct comm_group *group, const struct comm_call *call, struct err *err)
+{
+    struct comm_request request;
+    struct comm_pause pause;
+    int progress;
+
+    if (comm_start(&request, group, call, err))
+        return -1;
+    comm_pause_begin(&pause);
+    while ((progress = comm_test(&request, err)) > COMM_DONE)
+        comm_pause(&pause, progress);
+    return progress;
 }
 
 int comm_all_gather(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
                     struct err *err)
 {
-    if (group->size == 1 || !n_bytes)
-        return copy_own(receive, send, n_bytes);
-    return group->comm->ops->all_gather(group, send, receive, n_bytes, err);
+    struct comm_call call = { COMM_ALL_GATHER, send, receive, n_bytes, 0 };
+
+    return call_and_wait(group, &call, err);
 }
 
 int comm_all_to_all(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
                     struct err *err)
 {
-    if (group->size == 1 || !n_bytes)
-        return copy_own(receive, send, n_bytes);
-    return group->comm->ops->all_to_all(group, send, receive, n_bytes, err);
+    struct comm_call call = { COMM_ALL_TO_ALL, send, receive, n_bytes, 0 };
+
+    return call_and_wait(group, &call, err);
 }
 
 int comm_broadcast(struct comm_group *group, void *buffer, size_t n_bytes, int root,
                    struct err *err)
 {
-    CHECK(root >= 0);
-    CHECK(root < group->size);
-    if (group->size == 1 || !n_bytes)
-        return 0;
-    return group->comm->ops->broadcast(group, buffer, n_bytes, root, err);
+    struct comm_call call = { COMM_BROADCAST, NULL, buffer, n_bytes, root };
+
+    return call_and_wait(group, &call, err);
 }
 
 int comm_send(struct comm_group *group, const void *buffer, size_t n_bytes, int to, struct err *err)
 {
-    CHECK(to >= 0);
-    CHECK(to < group->size);
-    CHECK(to != group->rank);
-    if (!n_bytes)
-        return 0;
-    return group->comm->ops->send(group, buffer, n_bytes, to, err);
+    struct comm_call call = { COMM_SEND, buffer, NULL, n_bytes, to };
+
+    return call_and_wait(group, &call, err);
 }
 
 int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from, struct err *err)
 {
-    CHECK(from >= 0);
-    CHECK(from < group->size);
-    CHECK(from != group->rank);
-    if (!n_bytes)
-        return 0;
-    return group->comm->ops->receive(group, buffer, n_bytes, from, err);
+    struct comm_call call = { COMM_RECEIVE, NULL, buffer, n_bytes, from };
+
+    return call_and_wait(group, &call, err);
 }
 
 int comm_barrier(struct comm_group *group, struct err *err)
 {
-    if (group->size == 1)
-        return 0;
-    return group->comm->ops->barrier(group, err);
+    struct comm_call call = { .kind = COMM_BARRIER };
+
+    return call_and_wait(group, &call, err);
 }

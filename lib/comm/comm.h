@@ -10,7 +10,9 @@
  * left to a library, because their order is part of a run's numerics (design.md §5).
  *
  * One thread at a time may use a comm and its groups; in a training rank that is the comm thread
- * (worker.h), because Open MPI makes progress only inside calls.
+ * (worker.h), because Open MPI makes progress only inside calls. It may have several calls under
+ * way (comm_start, comm_test), one per group and, of sends and receives, one per peer and direction:
+ * none of them waits for another.
  *
  * Implementations: comm_self (world size 1), comm_thread (ranks are threads of one process, for
  * tests), comm_mpi (ranks are processes).
@@ -62,6 +64,50 @@ int comm_send(struct comm_group *group, const void *buffer, size_t n_bytes, int 
               struct err *err);
 int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from, struct err *err);
 int comm_barrier(struct comm_group *group, struct err *err);
+
+/* The same calls, begun and asked after. Fields that a kind doesn't need are ignored. */
+enum comm_kind {
+    COMM_ALL_GATHER,
+    COMM_ALL_TO_ALL,
+    COMM_BROADCAST, /* receive is the buffer, peer the root */
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_BARRIER,
+};
+
+struct comm_call {
+    enum comm_kind kind;
+    const void *send;
+    void *receive;
+    size_t n_bytes;
+    int peer;
+};
+
+/* A call under way: the caller's memory, the implementation's content. */
+struct comm_request {
+    struct comm_group *group; /* NULL: done */
+    struct comm_call call;
+    int phase;
+    size_t offset;
+    uint64_t number;
+    void *handles[2];
+};
+
+/*
+ * Begin. Waits for nobody; calls over one group are begun in one order by all its ranks, and each
+ * is tested until it is done before the next is begun (of sends and receives: the next to or from
+ * that peer). Returns 0, or -1 and ERR_PEER.
+ */
+int comm_start(struct comm_request *request, struct comm_group *group, const struct comm_call *call,
+               struct err *err);
+
+/*
+ * COMM_DONE when it is done. Else how soon it wants to be asked again: COMM_WAITING while peers are
+ * not there (some time may be slept), COMM_MOVING while bytes flow, which on some transports they
+ * do only inside this call. -1 and ERR_PEER on failure.
+ */
+enum comm_progress { COMM_DONE, COMM_WAITING, COMM_MOVING };
+int comm_test(struct comm_request *request, struct err *err);
 
 /*
  * Settle what may differ: *value becomes the largest (COMM_MAX) or smallest of all ranks' values.

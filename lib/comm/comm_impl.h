@@ -19,17 +19,9 @@ struct comm_ops {
         struct comm_group *group);      /* local; also after a failed open; may be NULL */
     void (*destroy)(struct comm *comm); /* after all groups were closed; frees comm */
 
-    int (*all_gather)(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                      struct err *err);
-    int (*all_to_all)(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                      struct err *err);
-    int (*broadcast)(struct comm_group *group, void *buffer, size_t n_bytes, int root,
-                     struct err *err);
-    int (*send)(struct comm_group *group, const void *buffer, size_t n_bytes, int to,
-                struct err *err);
-    int (*receive)(struct comm_group *group, void *buffer, size_t n_bytes, int from,
-                   struct err *err);
-    int (*barrier)(struct comm_group *group, struct err *err);
+    /* request is zeroed but for group and call. */
+    int (*start)(struct comm_request *request, struct err *err);
+    int (*test)(struct comm_request *request, struct err *err); /* an enum comm_progress, or -1 */
 };
 
 struct comm {

@@ -1,11 +1,10 @@
 /*
  * comm_mpi.c - ranks that are processes under MPI
  *
- * One communicator per group and channel; data-moving calls only. Every call first waits until its
- * peers are there too, asking MPI now and then and sleeping in between, and only then makes the
- * blocking call: Open MPI's own waiting spins, and on CPUs the cores that the comm threads would
- * burn are the ones that compute. The same wait gives sends the rendezvous that the contract asks
- * for.
+ * One communicator per group and channel; data-moving calls only. Every call first finds out that
+ * its peers are there too, which may take long and sleep in between, and only then moves bytes,
+ * which wants to be asked all the time: Open MPI moves them inside MPI_Test. The same meeting gives
+ * sends the rendezvous that the contract asks for.
  *
  * Counts are ints in MPI, so long transfers go in pieces; a gather's pieces land at stride n_bytes
  * by a datatype of that extent.
@@ -19,22 +18,19 @@
 #if LMTRAIN_MPI
 
 #include <mpi.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
 
 #include "base/clock.h"
-#include "base/num.h"
+#include "comm/pause.h"
 
 enum {
     PIECE_BYTES = 1 << 28,
-    POLLS_BEFORE_SLEEP = 50, /* some ten microseconds */
-    SLEEP_MIN_NS = 10 * 1000,
-    SLEEP_MAX_NS = 200 * 1000,
     LEAVE_SECONDS = 3,          /* how long comm_destroy waits for the others to come */
     LEAVE_TOGETHER_SECONDS = 6, /* and, when all have come, for all to know it */
-    TAG_HELLO = 1,
-    TAG_DATA = 2,
+    TAG_SENDER = 1,             /* "I would send", to who receives */
+    TAG_RECEIVER = 2,
+    TAG_DATA = 3,
 };
 
 struct mpi_comm {
@@ -69,65 +65,6 @@ static int check(struct mpi_comm *comm, int status, const char *call, struct err
     comm->failed = 1;
     MPI_Error_string(status, text, &length);
     return err_set(err, ERR_PEER, "%s: %s", call, text);
-}
-
-/*
- * Wait without burning the core: some quick polls for peers that are nearly there, then sleeps that
- * grow. Gives MPI's status; *done tells whether it was in time (deadline 0: wait for ever).
- */
-static int wait_passively(MPI_Request *requests, int n, double deadline, int *done)
-{
-    struct timespec pause = { 0, SLEEP_MIN_NS };
-
-    for (int polls = 0;; polls++) {
-        int status = MPI_Testall(n, requests, done, MPI_STATUSES_IGNORE);
-
-        if (status != MPI_SUCCESS || *done)
-            return status;
-        if (polls < POLLS_BEFORE_SLEEP) {
-            sched_yield();
-            continue;
-        }
-        if (deadline > 0 && clock_seconds() > deadline)
-            return MPI_SUCCESS;
-        nanosleep(&pause, NULL);
-        pause.tv_nsec = pause.tv_nsec * 5 / 4;
-        if (pause.tv_nsec > SLEEP_MAX_NS)
-            pause.tv_nsec = SLEEP_MAX_NS;
-    }
-}
-
-/* Until all of the group are here. */
-static int gather_all(struct comm_group *group, struct err *err)
-{
-    MPI_Request request;
-    int done;
-    int status = MPI_Ibarrier(handle(group), &request);
-
-    if (status == MPI_SUCCESS)
-        status = wait_passively(&request, 1, 0, &done);
-    return check(mpi_comm(group), status, "MPI_Ibarrier", err);
-}
-
-/* Until the peer is here with its half of a send and receive. */
-static int meet_peer(struct comm_group *group, int peer, struct err *err)
-{
-    MPI_Request requests[2];
-    int done;
-    int status = MPI_Irecv(NULL, 0, MPI_BYTE, peer, TAG_HELLO, handle(group), &requests[0]);
-
-    if (status == MPI_SUCCESS)
-        status = MPI_Isend(NULL, 0, MPI_BYTE, peer, TAG_HELLO, handle(group), &requests[1]);
-    if (status == MPI_SUCCESS)
-        status = wait_passively(requests, 2, 0, &done);
-    return check(mpi_comm(group), status, "waiting for a peer", err);
-}
-
-static size_t piece_at(const struct comm_group *group, size_t offset, size_t n_bytes)
-{
-    size_t piece = mpi_comm(group)->piece_bytes;
-
-    return n_bytes - offset < piece ? n_bytes - offset : piece;
 }
 
 static int mpi_group_open(struct comm_group *base, struct err *err)
@@ -167,144 +104,142 @@ static int strided_type(size_t n_bytes, size_t stride, MPI_Datatype *type)
     return status == MPI_SUCCESS ? MPI_Type_commit(type) : status;
 }
 
-static int gather_piece(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                        size_t stride)
-{
-    MPI_Datatype type;
-    int status = strided_type(n_bytes, stride, &type);
+/* ---- calls ------------------------------------------------------------------------------------ */
 
-    if (status != MPI_SUCCESS)
-        return status;
-    status = MPI_Allgather(send, (int)n_bytes, MPI_BYTE, receive, 1, type, handle(group));
-    MPI_Type_free(&type);
+enum phase { PHASE_MEET, PHASE_MOVE };
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request's handle has room in comm's");
+
+static void keep_requests(struct comm_request *request, const MPI_Request requests[2])
+{
+    for (int i = 0; i < 2; i++)
+        memcpy(&request->handles[i], &requests[i], sizeof *requests);
+}
+
+/* MPI's status; *done when both are. */
+static int test_requests(struct comm_request *request, int *done)
+{
+    MPI_Request requests[2];
+
+    for (int i = 0; i < 2; i++)
+        memcpy(&requests[i], &request->handles[i], sizeof *requests);
+    int status = MPI_Testall(2, requests, done, MPI_STATUSES_IGNORE);
+    keep_requests(request, requests);
     return status;
 }
 
-static int mpi_all_gather(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                          struct err *err)
+static int is_pairwise(const struct comm_request *request)
 {
-    const unsigned char *from = send;
-    unsigned char *to = receive;
-    int in_place = from == to + n_bytes * (size_t)group->rank;
-    int status = MPI_SUCCESS;
-
-    if (gather_all(group, err))
-        return -1;
-    if (n_bytes <= mpi_comm(group)->piece_bytes) {
-        status = MPI_Allgather(in_place ? MPI_IN_PLACE : send, (int)n_bytes, MPI_BYTE, receive,
-                               (int)n_bytes, MPI_BYTE, handle(group));
-        return check(mpi_comm(group), status, "MPI_Allgather", err);
-    }
-    for (size_t offset = 0; offset < n_bytes && status == MPI_SUCCESS;) {
-        size_t piece = piece_at(group, offset, n_bytes);
-
-        status = gather_piece(group, in_place ? MPI_IN_PLACE : from + offset, to + offset, piece,
-                              n_bytes);
-        offset += piece;
-    }
-    return check(mpi_comm(group), status, "MPI_Allgather", err);
+    return request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
 }
 
-static int exchange_piece(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                          size_t stride)
+/* Ask for all of the group, or for the peer with its half of a send and receive. */
+static int meet(struct comm_request *request, struct err *err)
 {
-    MPI_Datatype type;
-    int status = strided_type(n_bytes, stride, &type);
+    MPI_Request requests[2] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+    MPI_Comm comm = handle(request->group);
+    int peer = request->call.peer, status;
 
+    if (is_pairwise(request)) {
+        /* A hello of its own each way: there may be a send and a receive between the same two. */
+        int is_send = request->call.kind == COMM_SEND;
+
+        status = MPI_Irecv(NULL, 0, MPI_BYTE, peer, is_send ? TAG_RECEIVER : TAG_SENDER, comm,
+                           &requests[0]);
+        if (status == MPI_SUCCESS)
+            status = MPI_Isend(NULL, 0, MPI_BYTE, peer, is_send ? TAG_SENDER : TAG_RECEIVER, comm,
+                               &requests[1]);
+    } else {
+        status = MPI_Ibarrier(comm, &requests[0]);
+    }
+    request->phase = PHASE_MEET;
+    keep_requests(request, requests);
+    return check(mpi_comm(request->group), status, "meeting other ranks", err);
+}
+
+/* One piece of every rank's part. Short ones need no datatype. */
+static int move_parts(struct comm_request *request, size_t piece, MPI_Request *mpi)
+{
+    const struct comm_call *call = &request->call;
+    const unsigned char *send = call->send;
+    unsigned char *receive = call->receive;
+    MPI_Comm comm = handle(request->group);
+    int gathers = call->kind == COMM_ALL_GATHER, is_whole = piece == call->n_bytes;
+    size_t own = call->n_bytes * (size_t)request->group->rank;
+    const void *from = gathers && send == receive + own ? MPI_IN_PLACE : send + request->offset;
+    MPI_Datatype type = MPI_BYTE;
+    int n = (int)piece, status = MPI_SUCCESS;
+
+    if (!is_whole) {
+        status = strided_type(piece, call->n_bytes, &type);
+        n = 1;
+    }
     if (status != MPI_SUCCESS)
         return status;
-    status = MPI_Alltoall(send, 1, type, receive, 1, type, handle(group));
-    MPI_Type_free(&type);
+    receive += request->offset;
+    if (gathers)
+        status = MPI_Iallgather(from, (int)piece, MPI_BYTE, receive, n, type, comm, mpi);
+    else
+        status = MPI_Ialltoall(from, n, type, receive, n, type, comm, mpi);
+    if (!is_whole)
+        MPI_Type_free(&type);
     return status;
 }
 
-static int mpi_all_to_all(struct comm_group *group, const void *send, void *receive, size_t n_bytes,
-                          struct err *err)
+/* The next piece begins to move. */
+static int move(struct comm_request *request, struct err *err)
 {
-    const unsigned char *from = send;
-    unsigned char *to = receive;
+    const struct comm_call *call = &request->call;
+    size_t left = call->n_bytes - request->offset, most = mpi_comm(request->group)->piece_bytes;
+    size_t piece = left < most ? left : most;
+    MPI_Request requests[2] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+    MPI_Comm comm = handle(request->group);
+    unsigned char *to = (unsigned char *)call->receive + request->offset;
+    const unsigned char *from = (const unsigned char *)call->send + request->offset;
     int status = MPI_SUCCESS;
 
-    if (gather_all(group, err))
-        return -1;
-    if (n_bytes <= mpi_comm(group)->piece_bytes) {
-        status = MPI_Alltoall(send, (int)n_bytes, MPI_BYTE, receive, (int)n_bytes, MPI_BYTE,
-                              handle(group));
-        return check(mpi_comm(group), status, "MPI_Alltoall", err);
-    }
-    for (size_t offset = 0; offset < n_bytes && status == MPI_SUCCESS;) {
-        size_t piece = piece_at(group, offset, n_bytes);
-
-        status = exchange_piece(group, from + offset, to + offset, piece, n_bytes);
-        offset += piece;
-    }
-    return check(mpi_comm(group), status, "MPI_Alltoall", err);
+    if (call->kind == COMM_SEND)
+        status = MPI_Isend(from, (int)piece, MPI_BYTE, call->peer, TAG_DATA, comm, requests);
+    else if (call->kind == COMM_RECEIVE)
+        status = MPI_Irecv(to, (int)piece, MPI_BYTE, call->peer, TAG_DATA, comm, requests);
+    else if (call->kind == COMM_BROADCAST)
+        status = MPI_Ibcast(to, (int)piece, MPI_BYTE, call->peer, comm, requests);
+    else
+        status = move_parts(request, piece, requests);
+    request->phase = PHASE_MOVE;
+    request->offset += piece;
+    keep_requests(request, requests);
+    return check(mpi_comm(request->group), status, "moving bytes", err);
 }
 
-static int mpi_broadcast(struct comm_group *group, void *buffer, size_t n_bytes, int root,
-                         struct err *err)
+static int mpi_test(struct comm_request *request, struct err *err)
 {
-    int status = MPI_SUCCESS;
+    int done, status = test_requests(request, &done);
 
-    if (gather_all(group, err))
+    if (check(mpi_comm(request->group), status, "MPI_Testall", err))
         return -1;
-    for (size_t offset = 0; offset < n_bytes && status == MPI_SUCCESS;) {
-        size_t piece = piece_at(group, offset, n_bytes);
-
-        status =
-            MPI_Bcast((unsigned char *)buffer + offset, (int)piece, MPI_BYTE, root, handle(group));
-        offset += piece;
-    }
-    return check(mpi_comm(group), status, "MPI_Bcast", err);
-}
-
-static int mpi_send(struct comm_group *group, const void *buffer, size_t n_bytes, int to,
-                    struct err *err)
-{
-    int status = MPI_SUCCESS;
-
-    if (meet_peer(group, to, err))
-        return -1;
-    for (size_t offset = 0; offset < n_bytes && status == MPI_SUCCESS;) {
-        size_t piece = piece_at(group, offset, n_bytes);
-
-        status = MPI_Send((const unsigned char *)buffer + offset, (int)piece, MPI_BYTE, to,
-                          TAG_DATA, handle(group));
-        offset += piece;
-    }
-    return check(mpi_comm(group), status, "MPI_Send", err);
-}
-
-static int mpi_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from,
-                       struct err *err)
-{
-    int status = MPI_SUCCESS;
-
-    if (meet_peer(group, from, err))
-        return -1;
-    for (size_t offset = 0; offset < n_bytes && status == MPI_SUCCESS;) {
-        size_t piece = piece_at(group, offset, n_bytes);
-
-        status = MPI_Recv((unsigned char *)buffer + offset, (int)piece, MPI_BYTE, from, TAG_DATA,
-                          handle(group), MPI_STATUS_IGNORE);
-        offset += piece;
-    }
-    return check(mpi_comm(group), status, "MPI_Recv", err);
-}
-
-static int mpi_barrier(struct comm_group *group, struct err *err)
-{
-    return gather_all(group, err);
+    if (!done)
+        return request->phase == PHASE_MEET ? COMM_WAITING : COMM_MOVING;
+    if (request->call.kind == COMM_BARRIER || request->offset == request->call.n_bytes)
+        return COMM_DONE;
+    return move(request, err) ? -1 : COMM_MOVING;
 }
 
 /* Whether all ranks came here within this time. */
 static int all_come(double seconds)
 {
+    double deadline = clock_seconds() + seconds;
+    struct comm_pause pause;
     MPI_Request request;
     int done = 0;
 
-    return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
-           wait_passively(&request, 1, clock_seconds() + seconds, &done) == MPI_SUCCESS && done;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+        return 0;
+    comm_pause_begin(&pause);
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done &&
+           clock_seconds() < deadline)
+        comm_pause(&pause, COMM_WAITING);
+    return done;
 }
 
 /*
@@ -327,12 +262,8 @@ static const struct comm_ops mpi_ops = {
     .group_open =
         mpi_group_open, /* no close: MPI_Comm_free is collective, MPI_Finalize frees all */
     .destroy = mpi_destroy,
-    .all_gather = mpi_all_gather,
-    .all_to_all = mpi_all_to_all,
-    .broadcast = mpi_broadcast,
-    .send = mpi_send,
-    .receive = mpi_receive,
-    .barrier = mpi_barrier,
+    .start = meet,
+    .test = mpi_test,
 };
 
 int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *err)

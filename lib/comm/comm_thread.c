@@ -1,9 +1,9 @@
 /*
  * comm_thread.c - ranks that are threads of one process
  *
- * A room is where the ranks of one group meet: they leave their buffer's address, wait until all
- * are there, copy what they need straight out of each other's buffers, and wait until all have
- * copied. A send leaves its buffer in the pair's mailbox and waits until the receiver took it, so
+ * A room is where the ranks of one group meet: they leave their buffer's address, and when all are
+ * there copy what they need straight out of each other's buffers, and are done when all have
+ * copied. A send leaves its buffer in the pair's mailbox and is done when the receiver took it, so
  * that a program that counts on buffering hangs here as it would under NCCL. Unequal calls are bugs
  * and are CHECKed.
  *
@@ -14,16 +14,6 @@
 #include <string.h>
 
 #include "comm/comm_impl.h"
-
-enum call { CALL_BARRIER, CALL_ALL_GATHER, CALL_ALL_TO_ALL, CALL_BROADCAST };
-
-/* What a rank brings to a collective. */
-struct visit {
-    enum call call;
-    const void *send;
-    size_t n_bytes;
-    int root;
-};
 
 enum mailbox_state { MAILBOX_EMPTY, MAILBOX_FULL, MAILBOX_TAKEN };
 
@@ -41,7 +31,7 @@ struct room {
     int n_arrived;       /* at the meeting now going on */
     uint64_t n_meetings; /* that all have come to */
     int broken;
-    struct visit *visits;      /* size */
+    struct comm_call *visits;  /* size: what each rank brings */
     struct mailbox *mailboxes; /* size * size: from * size + to */
     pthread_cond_t changed;
 };
@@ -164,22 +154,13 @@ static int check_room(struct comm_hub *hub, struct room *room, int gone, struct 
 }
 
 /*
- * Sleep until something changes in the room. Called with the lock held and in a loop over the
- * condition waited for, so somebody who came, did his part and left is no failure.
+ * Come to the next meeting: its number, which room->n_meetings exceeds when all have come. visit,
+ * if any, is left for the others to see. Lock held.
  */
-static int room_wait(struct comm_hub *hub, struct room *room, int gone, struct err *err)
-{
-    if (check_room(hub, room, gone, err))
-        return -1;
-    pthread_cond_wait(&room->changed, &hub->lock);
-    return 0;
-}
-
-/* Come together; visit, if any, is left for the others to see. Lock held. */
-static int meet(struct thread_group *group, const struct visit *visit, struct err *err)
+static int arrive(struct thread_group *group, const struct comm_call *visit, uint64_t *number,
+                  struct err *err)
 {
     struct room *room = group->room;
-    uint64_t meeting = room->n_meetings;
 
     /* Before being counted: a count that was left behind by a failed meeting must not complete one.
      */
@@ -187,44 +168,33 @@ static int meet(struct thread_group *group, const struct visit *visit, struct er
         return -1;
     if (visit)
         room->visits[group->base.rank] = *visit;
+    *number = room->n_meetings;
     if (++room->n_arrived == room->size) {
         room->n_arrived = 0;
         room->n_meetings++;
         pthread_cond_broadcast(&room->changed);
-        return 0;
     }
-    while (room->n_meetings == meeting)
-        if (room_wait(group->hub, room, first_left(group->hub, room), err))
-            return -1;
     return 0;
 }
 
-static int meet_locked(struct thread_group *group, const struct visit *visit, struct err *err)
+/* 1 when all have come; who came, did his part and left since is no failure. Lock held. */
+static int have_met(struct thread_group *group, uint64_t number, struct err *err)
 {
-    pthread_mutex_lock(&group->hub->lock);
-    int status = meet(group, visit, err);
-    pthread_mutex_unlock(&group->hub->lock);
-    return status;
+    if (group->room->n_meetings > number)
+        return 1;
+    return check_room(group->hub, group->room, first_left(group->hub, group->room), err);
 }
 
-/* Enter a collective: on return every rank's visit is there, until leave. */
-static int enter(struct thread_group *group, struct visit visit, struct err *err)
+static int arrive_and_wait(struct thread_group *group, struct err *err)
 {
-    if (meet_locked(group, &visit, err))
+    uint64_t number;
+    int met;
+
+    if (arrive(group, NULL, &number, err))
         return -1;
-    for (int i = 0; i < group->base.size; i++) {
-        const struct visit *other = &group->room->visits[i];
-
-        CHECK(other->call == visit.call);
-        CHECK(other->n_bytes == visit.n_bytes);
-        CHECK(other->root == visit.root);
-    }
-    return 0;
-}
-
-static int leave(struct thread_group *group, struct err *err)
-{
-    return meet_locked(group, NULL, err);
+    while (!(met = have_met(group, number, err)))
+        pthread_cond_wait(&group->room->changed, &group->hub->lock);
+    return met < 0 ? -1 : 0;
 }
 
 static int thread_group_open(struct comm_group *base, struct err *err)
@@ -244,7 +214,7 @@ static int thread_group_open(struct comm_group *base, struct err *err)
         hub->rooms = room;
     }
     group->room = room;
-    int status = meet(group, NULL, err);
+    int status = arrive_and_wait(group, err);
     pthread_mutex_unlock(&hub->lock);
     return status;
 }
@@ -262,111 +232,131 @@ static void thread_destroy(struct comm *base)
     free(comm);
 }
 
-static int thread_all_gather(struct comm_group *base, const void *send, void *receive,
-                             size_t n_bytes, struct err *err)
+/* ---- collectives ---- */
+
+enum phase { PHASE_MEET, PHASE_LEAVE };
+
+static void check_visits(const struct thread_group *group, const struct comm_call *own)
 {
-    struct thread_group *group = thread_group(base);
-    unsigned char *to = receive;
+    for (int i = 0; i < group->base.size; i++) {
+        const struct comm_call *other = &group->room->visits[i];
 
-    if (enter(group, (struct visit){ CALL_ALL_GATHER, send, n_bytes, 0 }, err))
-        return -1;
-    for (int i = 0; i < base->size; i++, to += n_bytes)
-        if (group->room->visits[i].send != to)
-            memcpy(to, group->room->visits[i].send, n_bytes);
-    return leave(group, err);
-}
-
-static int thread_all_to_all(struct comm_group *base, const void *send, void *receive,
-                             size_t n_bytes, struct err *err)
-{
-    struct thread_group *group = thread_group(base);
-    unsigned char *to = receive;
-    size_t own_offset = n_bytes * (size_t)base->rank;
-
-    if (enter(group, (struct visit){ CALL_ALL_TO_ALL, send, n_bytes, 0 }, err))
-        return -1;
-    for (int i = 0; i < base->size; i++, to += n_bytes)
-        memcpy(to, (const unsigned char *)group->room->visits[i].send + own_offset, n_bytes);
-    return leave(group, err);
-}
-
-static int thread_broadcast(struct comm_group *base, void *buffer, size_t n_bytes, int root,
-                            struct err *err)
-{
-    struct thread_group *group = thread_group(base);
-
-    if (enter(group, (struct visit){ CALL_BROADCAST, buffer, n_bytes, root }, err))
-        return -1;
-    if (base->rank != root)
-        memcpy(buffer, group->room->visits[root].send, n_bytes);
-    return leave(group, err);
-}
-
-static int thread_barrier(struct comm_group *base, struct err *err)
-{
-    struct thread_group *group = thread_group(base);
-
-    if (enter(group, (struct visit){ CALL_BARRIER, NULL, 0, 0 }, err))
-        return -1;
-    return leave(group, err);
-}
-
-/* Wait for the peer, a rank of the group, to bring the mailbox to state. Lock held. */
-static int wait_for_state(struct thread_group *group, const struct mailbox *mailbox,
-                          enum mailbox_state state, int peer, struct err *err)
-{
-    int world_rank = group->base.ranks[peer];
-
-    while (mailbox->state != state)
-        if (room_wait(group->hub, group->room, group->hub->left[world_rank] ? world_rank : -1, err))
-            return -1;
-    return 0;
-}
-
-static int thread_send(struct comm_group *base, const void *buffer, size_t n_bytes, int to,
-                       struct err *err)
-{
-    struct thread_group *group = thread_group(base);
-    struct mailbox *mailbox = &group->room->mailboxes[base->rank * base->size + to];
-
-    pthread_mutex_lock(&group->hub->lock);
-    *mailbox = (struct mailbox){ MAILBOX_FULL, buffer, n_bytes };
-    pthread_cond_broadcast(&group->room->changed);
-    int status = wait_for_state(group, mailbox, MAILBOX_TAKEN, to, err);
-    mailbox->state = MAILBOX_EMPTY;
-    pthread_mutex_unlock(&group->hub->lock);
-    return status;
-}
-
-static int thread_receive(struct comm_group *base, void *buffer, size_t n_bytes, int from,
-                          struct err *err)
-{
-    struct thread_group *group = thread_group(base);
-    struct mailbox *mailbox = &group->room->mailboxes[from * base->size + base->rank];
-
-    pthread_mutex_lock(&group->hub->lock);
-    int status = wait_for_state(group, mailbox, MAILBOX_FULL, from, err);
-    if (!status) {
-        /* Under the lock: a sender that fails in a broken room takes its buffer back. */
-        CHECK(mailbox->n_bytes == n_bytes);
-        memcpy(buffer, mailbox->buffer, n_bytes);
-        mailbox->state = MAILBOX_TAKEN;
-        pthread_cond_broadcast(&group->room->changed);
+        CHECK(other->kind == own->kind);
+        CHECK(other->n_bytes == own->n_bytes);
+        CHECK(own->kind != COMM_BROADCAST || other->peer == own->peer);
     }
+}
+
+/* Take what is ours out of the others' buffers. */
+static void copy(const struct thread_group *group, const struct comm_call *call)
+{
+    const struct comm_call *visits = group->room->visits;
+    size_t n_bytes = call->n_bytes, own = n_bytes * (size_t)group->base.rank;
+    unsigned char *to = call->receive;
+
+    if (call->kind == COMM_BROADCAST && call->peer != group->base.rank)
+        memcpy(to, visits[call->peer].receive, n_bytes);
+    if (call->kind != COMM_ALL_GATHER && call->kind != COMM_ALL_TO_ALL)
+        return;
+    for (int i = 0; i < group->base.size; i++, to += n_bytes) {
+        const unsigned char *from = visits[i].send;
+
+        if (call->kind == COMM_ALL_TO_ALL)
+            from += own;
+        if (from != to)
+            memcpy(to, from, n_bytes);
+    }
+}
+
+static int test_collective(struct thread_group *group, struct comm_request *request,
+                           struct err *err)
+{
+    pthread_mutex_t *lock = &group->hub->lock;
+
+    pthread_mutex_lock(lock);
+    int met = have_met(group, request->number, err);
+    pthread_mutex_unlock(lock);
+    if (met <= 0)
+        return met < 0 ? -1 : COMM_WAITING;
+    if (request->phase == PHASE_LEAVE)
+        return COMM_DONE;
+    check_visits(group, &request->call);
+    copy(group, &request->call);
+    request->phase = PHASE_LEAVE;
+    pthread_mutex_lock(lock);
+    int status = arrive(group, NULL, &request->number, err);
+    int all_left = !status && group->room->n_meetings > request->number;
+    pthread_mutex_unlock(lock);
+    if (status)
+        return -1;
+    return all_left ? COMM_DONE : COMM_WAITING;
+}
+
+/* ---- sends and receives ---- */
+
+static struct mailbox *mailbox_of(struct thread_group *group, const struct comm_call *call)
+{
+    int from = call->kind == COMM_SEND ? group->base.rank : call->peer;
+    int to = call->kind == COMM_SEND ? call->peer : group->base.rank;
+
+    return &group->room->mailboxes[from * group->base.size + to];
+}
+
+/* Lock held. */
+static int test_pair(struct thread_group *group, const struct comm_call *call, struct err *err)
+{
+    struct mailbox *mailbox = mailbox_of(group, call);
+    int is_send = call->kind == COMM_SEND, peer = group->base.ranks[call->peer];
+
+    if (mailbox->state == (is_send ? MAILBOX_TAKEN : MAILBOX_FULL)) {
+        if (!is_send) {
+            /* Under the lock: a sender that fails in a broken room takes its buffer back. */
+            CHECK(mailbox->n_bytes == call->n_bytes);
+            memcpy(call->receive, mailbox->buffer, call->n_bytes);
+        }
+        mailbox->state = is_send ? MAILBOX_EMPTY : MAILBOX_TAKEN;
+        return COMM_DONE;
+    }
+    if (!check_room(group->hub, group->room, group->hub->left[peer] ? peer : -1, err))
+        return COMM_WAITING;
+    if (is_send)
+        mailbox->state = MAILBOX_EMPTY;
+    return -1;
+}
+
+static int thread_start(struct comm_request *request, struct err *err)
+{
+    struct thread_group *group = thread_group(request->group);
+    const struct comm_call *call = &request->call;
+    int status = 0;
+
+    pthread_mutex_lock(&group->hub->lock);
+    if (call->kind == COMM_SEND)
+        *mailbox_of(group, call) = (struct mailbox){ MAILBOX_FULL, call->send, call->n_bytes };
+    else if (call->kind != COMM_RECEIVE)
+        status = arrive(group, call, &request->number, err);
     pthread_mutex_unlock(&group->hub->lock);
     return status;
+}
+
+static int thread_test(struct comm_request *request, struct err *err)
+{
+    struct thread_group *group = thread_group(request->group);
+
+    if (request->call.kind != COMM_SEND && request->call.kind != COMM_RECEIVE)
+        return test_collective(group, request, err);
+    pthread_mutex_lock(&group->hub->lock);
+    int progress = test_pair(group, &request->call, err);
+    pthread_mutex_unlock(&group->hub->lock);
+    return progress;
 }
 
 static const struct comm_ops thread_ops = {
     .group_bytes = sizeof(struct thread_group),
     .group_open = thread_group_open,
     .destroy = thread_destroy,
-    .all_gather = thread_all_gather,
-    .all_to_all = thread_all_to_all,
-    .broadcast = thread_broadcast,
-    .send = thread_send,
-    .receive = thread_receive,
-    .barrier = thread_barrier,
+    .start = thread_start,
+    .test = thread_test,
 };
 
 int comm_thread_create(struct comm **comm, struct comm_hub *hub, int rank, struct err *err)

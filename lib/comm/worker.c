@@ -1,5 +1,5 @@
 /*
- * worker.c - a ring of work and one thread
+ * worker.c - rings of work and one thread that goes round them
  */
 #include "comm/worker.h"
 
@@ -9,57 +9,135 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { N_RING = 1024 };
+#include "base/num.h"
+#include "comm/comm.h"
+#include "comm/pause.h"
+
+enum { N_RING = 256 };
 
 struct work {
     worker_fn fn;
     void *argument;
 };
 
+struct ring {
+    uint64_t n_given;        /* guarded by the worker's lock */
+    _Atomic uint64_t n_done; /* written under the lock, read anywhere */
+    struct work work[N_RING];
+};
+
 struct worker {
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t given;    /* work was posted, or the end was asked for */
-    pthread_cond_t done;     /* n_done grew */
-    uint64_t n_given;        /* guarded by lock, as are ring, ending and first_error */
-    _Atomic uint64_t n_done; /* written under the lock, read anywhere */
+    pthread_cond_t given; /* work was posted, or the end was asked for */
+    pthread_cond_t done;  /* some n_done grew */
     int ending;
     struct err first_error; /* code ERR_NONE while all is well */
-    struct work ring[N_RING];
+    struct ring streams[WORKER_STREAMS];
 };
 
-/* Lock held on entry and exit, not while the work runs. */
-static void run_next(struct worker *worker)
+static uint64_t ticket_of(int stream, uint64_t number)
 {
-    struct work work = worker->ring[worker->n_done % N_RING];
-    int skip = worker->first_error.code != ERR_NONE;
-    struct err err = { .code = ERR_NONE };
-    int status = 0;
+    return number * WORKER_STREAMS + (uint64_t)stream;
+}
 
-    pthread_mutex_unlock(&worker->lock);
-    if (!skip)
-        status = work.fn(work.argument, &err);
-    pthread_mutex_lock(&worker->lock);
-    if (status) {
+static int is_done(const struct worker *worker, uint64_t ticket)
+{
+    const struct ring *ring = &worker->streams[ticket % WORKER_STREAMS];
+
+    return atomic_load_explicit(&ring->n_done, memory_order_acquire) >= ticket / WORKER_STREAMS;
+}
+
+static int has_work(const struct ring *ring)
+{
+    return ring->n_done < ring->n_given;
+}
+
+/* A turn at the stream's oldest work. Lock held on entry and exit, not while the work runs. */
+static int take_turn(struct worker *worker, struct ring *ring)
+{
+    struct work work = ring->work[ring->n_done % N_RING];
+    struct err err = { .code = ERR_NONE };
+    int progress = COMM_DONE;
+
+    if (worker->first_error.code == ERR_NONE) {
+        pthread_mutex_unlock(&worker->lock);
+        progress = work.fn(work.argument, &err);
+        pthread_mutex_lock(&worker->lock);
+    }
+    if (progress < 0) {
         CHECK(err.code != ERR_NONE);
         worker->first_error = err;
+        progress = COMM_DONE;
     }
-    atomic_store_explicit(&worker->n_done, worker->n_done + 1, memory_order_release);
-    pthread_cond_broadcast(&worker->done);
+    if (progress == COMM_DONE) {
+        atomic_store_explicit(&ring->n_done, ring->n_done + 1, memory_order_release);
+        pthread_cond_broadcast(&worker->done);
+    }
+    return progress;
+}
+
+/* Until work is given or so much time has passed; 0: without end. Lock held. */
+static void wait_for_work(struct worker *worker, long nanoseconds)
+{
+    struct timespec until;
+
+    if (!nanoseconds) {
+        pthread_cond_wait(&worker->given, &worker->lock);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += nanoseconds;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&worker->given, &worker->lock, &until);
+}
+
+/* One round over all streams that have work. The most urgent progress, or -1 if none has any. */
+static int go_round(struct worker *worker, int *any_done)
+{
+    int most = -1;
+
+    *any_done = 0;
+    for (int i = 0; i < WORKER_STREAMS; i++)
+        if (has_work(&worker->streams[i])) {
+            int progress = take_turn(worker, &worker->streams[i]);
+
+            *any_done |= progress == COMM_DONE;
+            most = max_int(most, progress);
+        }
+    return most;
 }
 
 static void *worker_main(void *context)
 {
     struct worker *worker = context;
+    struct comm_pause pause;
+    int any_done;
 
+    comm_pause_begin(&pause);
     pthread_mutex_lock(&worker->lock);
     for (;;) {
-        while (worker->n_done == worker->n_given && !worker->ending)
-            pthread_cond_wait(&worker->given, &worker->lock);
-        if (worker->n_done == worker->n_given)
+        int progress = go_round(worker, &any_done);
+
+        if (progress < 0 && worker->ending)
             break;
-        run_next(worker);
+        if (progress < 0)
+            wait_for_work(worker, 0);
+        if (progress < 0 || any_done) {
+            comm_pause_begin(&pause);
+            continue;
+        }
+        long nanoseconds = comm_pause_next(&pause, progress);
+        if (nanoseconds) {
+            wait_for_work(worker, nanoseconds);
+        } else {
+            pthread_mutex_unlock(&worker->lock);
+            sched_yield();
+            pthread_mutex_lock(&worker->lock);
+        }
     }
     pthread_mutex_unlock(&worker->lock);
     return NULL;
@@ -89,11 +167,15 @@ static int start_thread(struct worker *worker, int core)
 int worker_create(struct worker **worker, int core, struct err *err)
 {
     struct worker *made = calloc(1, sizeof *made);
+    pthread_condattr_t monotonic;
 
     if (!made)
         return err_set(err, ERR_DEVICE, "no memory for a worker");
     pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->given, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&made->given, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&made->done, NULL);
 
     int status = core < CPU_SETSIZE ? start_thread(made, core) : -1;
@@ -125,13 +207,17 @@ void worker_destroy(struct worker *worker)
     free(worker);
 }
 
-uint64_t worker_post(struct worker *worker, worker_fn fn, void *argument)
+uint64_t worker_post(struct worker *worker, int stream, worker_fn fn, void *argument)
 {
+    struct ring *ring = &worker->streams[stream];
+
+    CHECK(stream >= 0);
+    CHECK(stream < WORKER_STREAMS);
     pthread_mutex_lock(&worker->lock);
-    while (worker->n_given - worker->n_done == N_RING)
+    while (ring->n_given - ring->n_done == N_RING)
         pthread_cond_wait(&worker->done, &worker->lock);
-    worker->ring[worker->n_given % N_RING] = (struct work){ fn, argument };
-    uint64_t ticket = ++worker->n_given;
+    ring->work[ring->n_given % N_RING] = (struct work){ fn, argument };
+    uint64_t ticket = ticket_of(stream, ++ring->n_given);
     pthread_cond_signal(&worker->given);
     pthread_mutex_unlock(&worker->lock);
     return ticket;
@@ -139,7 +225,7 @@ uint64_t worker_post(struct worker *worker, worker_fn fn, void *argument)
 
 int worker_done(const struct worker *worker, uint64_t ticket)
 {
-    return atomic_load_explicit(&worker->n_done, memory_order_acquire) >= ticket;
+    return is_done(worker, ticket);
 }
 
 int worker_wait(struct worker *worker, uint64_t ticket, struct err *err)
@@ -150,8 +236,8 @@ int worker_wait(struct worker *worker, uint64_t ticket, struct err *err)
         return 0;
     CHECK(!pthread_equal(pthread_self(), worker->thread));
     pthread_mutex_lock(&worker->lock);
-    CHECK(ticket <= worker->n_given);
-    while (worker->n_done < ticket)
+    CHECK(ticket / WORKER_STREAMS <= worker->streams[ticket % WORKER_STREAMS].n_given);
+    while (!is_done(worker, ticket))
         pthread_cond_wait(&worker->done, &worker->lock);
     if (worker->first_error.code != ERR_NONE) {
         *err = worker->first_error;
@@ -163,5 +249,5 @@ int worker_wait(struct worker *worker, uint64_t ticket, struct err *err)
 
 int worker_call(struct worker *worker, worker_fn fn, void *argument, struct err *err)
 {
-    return worker_wait(worker, worker_post(worker, fn, argument), err);
+    return worker_wait(worker, worker_post(worker, 0, fn, argument), err);
 }

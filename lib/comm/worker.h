@@ -1,10 +1,14 @@
 /*
  * worker.h - the one thread of a rank that talks to others
  *
- * Work is done in the order in which it was given. A ticket numbers each piece, from 1; it is done
- * when all up to it are. Giving work allocates nothing: the queue is a ring of fixed size, and
- * worker_post waits while it is full. The first error stops the worker: later work is dropped and
- * every wait returns it.
+ * Work is given to a stream. Within a stream it is done in the order in which it was given, one
+ * piece at a time; streams don't wait for each other: the thread goes round those that have work
+ * and asks each whether it got further. So what a stream waits for can come through another one.
+ *
+ * A ticket names a piece of work; it is done when all up to it in its stream are. Giving work
+ * allocates nothing: a stream is a ring of fixed size, and worker_post waits while it is full. The
+ * first error stops the worker: what is under way is abandoned (its memory must live as long as the
+ * comm), later work is dropped, and every wait returns the error.
  */
 #ifndef COMM_WORKER_H
 #define COMM_WORKER_H
@@ -13,16 +17,22 @@
 
 #include "base/err.h"
 
+enum { WORKER_STREAMS = 16 };
+
 struct worker;
 
+/*
+ * One turn at a piece of work: an enum comm_progress (0, COMM_DONE, when it is done: what does all
+ * at once just returns 0), or -1 with the error.
+ */
 typedef int (*worker_fn)(void *argument, struct err *err);
 
 /* core: where the thread is bound; -1 nowhere. */
 int worker_create(struct worker **worker, int core, struct err *err);
 void worker_destroy(struct worker *worker); /* after what was given is done */
 
-/* argument must live until the work is done. Returns its ticket. */
-uint64_t worker_post(struct worker *worker, worker_fn fn, void *argument);
+/* argument must live until the work is done. Returns its ticket, which is not 0. */
+uint64_t worker_post(struct worker *worker, int stream, worker_fn fn, void *argument);
 
 /* Has all up to ticket been done? Never blocks. */
 int worker_done(const struct worker *worker, uint64_t ticket);
@@ -30,7 +40,7 @@ int worker_done(const struct worker *worker, uint64_t ticket);
 /* Wait for it; 0, or -1 and the worker's first error. Ticket 0 is always done. */
 int worker_wait(struct worker *worker, uint64_t ticket, struct err *err);
 
-/* Post and wait. */
+/* Post to stream 0 and wait. */
 int worker_call(struct worker *worker, worker_fn fn, void *argument, struct err *err);
 
 #endif

@@ -271,18 +271,23 @@ static void place_views(struct program *p)
     }
 }
 
-/* One op runs at a time on the compute stream, and one on the comm thread: the largest serves all.
- */
+/* One op runs at a time on each stream: the largest serves all of it. */
 static void place_scratch(struct program *p)
 {
+    size_t largest[N_STREAMS] = { 0 };
+
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             const struct op *op = &p->functions[f].ops[i];
-            int segment = op->stream == STREAM_COMPUTE ? SEGMENT_LIBRARY : SEGMENT_COMM;
 
-            if (op->scratch_bytes > p->segment_bytes[segment])
-                p->segment_bytes[segment] = op->scratch_bytes;
+            if (op->scratch_bytes > largest[op->stream])
+                largest[op->stream] = op->scratch_bytes;
         }
+    p->segment_bytes[SEGMENT_LIBRARY] = largest[STREAM_COMPUTE];
+    for (int s = STREAM_COMPUTE + 1; s < N_STREAMS; s++) {
+        p->stream_scratch[s] = p->segment_bytes[SEGMENT_COMM];
+        p->segment_bytes[SEGMENT_COMM] += align_up(largest[s], PLACE_ALIGNMENT);
+    }
 }
 
 void place(struct program *program)

@@ -206,6 +206,7 @@ struct program {
     int n_slots;                      /* stash slots */
     size_t slot_bytes;                /* by place: one stash slot */
     size_t segment_bytes[N_SEGMENTS]; /* by place; SEGMENT_STASH = n_slots * slot_bytes */
+    size_t stream_scratch[N_STREAMS]; /* by place: where a stream's part of SEGMENT_COMM begins */
 };
 
 /* An empty program; release frees all that it holds. */

@@ -16,46 +16,65 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size)
     return ((size_t)size + 1) * n_bytes;
 }
 
+/* The first thing it moves. */
+static struct comm_call call_of(const struct collective *c)
+{
+    size_t in_bytes = (size_t)tensor_elements(&c->in) * dtype_bytes(c->in.dtype);
+    size_t out_bytes = (size_t)tensor_elements(&c->out) * dtype_bytes(c->out.dtype);
+
+    switch (c->kind) {
+    case OP_ALL_GATHER:
+        return (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data, in_bytes, 0 };
+    case OP_REDUCE_SCATTER:
+        return (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch, out_bytes, 0 };
+    case OP_ALL_REDUCE_SCALAR:
+        return (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, in_bytes, 0 };
+    default:
+        CHECK(!"a collective");
+    }
+}
+
 /* shard += the tree sum of all ranks' parts, complete before its one add. */
-static int run_reduce_scatter(struct collective *c, struct err *err)
+static void sum_parts(const struct collective *c)
 {
     int64_t n = tensor_elements(&c->out);
     int size = comm_group_size(c->group);
     float *shard = c->out.data, *sum = (float *)c->scratch + (int64_t)size * n;
 
-    if (c->first)
-        return reduce_scatter(c->group, DTYPE_F32, c->in.data, shard, c->scratch, n, err);
-    if (reduce_scatter(c->group, DTYPE_F32, c->in.data, sum, c->scratch, n, err) < 0)
-        return -1;
-    for (int64_t i = 0; i < n; i++)
+    reduce_tree(DTYPE_F32, c->first ? shard : sum, c->scratch, size, n, n);
+    for (int64_t i = 0; i < n && !c->first; i++)
         shard[i] += sum[i];
-    return 0;
 }
 
-static int run_all_reduce_scalar(struct collective *c, struct err *err)
+/* What is computed once all has been moved. */
+static void finish(const struct collective *c)
 {
     int64_t n = tensor_elements(&c->in);
-    size_t n_bytes = (size_t)n * sizeof(double);
 
-    if (comm_all_gather(c->group, c->in.data, c->scratch, n_bytes, err) < 0)
-        return -1;
-    reduce_tree(DTYPE_F64, c->out.data, c->scratch, comm_group_size(c->group), n, n);
-    return 0;
+    if (c->kind == OP_REDUCE_SCATTER)
+        sum_parts(c);
+    else if (c->kind == OP_ALL_REDUCE_SCALAR)
+        reduce_tree(DTYPE_F64, c->out.data, c->scratch, comm_group_size(c->group), n, n);
 }
 
 int collective_run(void *argument, struct err *err)
 {
     struct collective *c = argument;
 
-    switch (c->kind) {
-    case OP_ALL_GATHER:
-        return comm_all_gather(c->group, c->in.data, c->out.data,
-                               (size_t)tensor_elements(&c->in) * dtype_bytes(c->in.dtype), err);
-    case OP_REDUCE_SCATTER:
-        return run_reduce_scatter(c, err);
-    case OP_ALL_REDUCE_SCALAR:
-        return run_all_reduce_scalar(c, err);
-    default:
-        CHECK(!"a collective");
+    if (!c->begun) {
+        struct comm_call call = call_of(c);
+
+        for (int i = 0; i < c->n_after; i++)
+            if (!worker_done(c->worker, c->after[i]))
+                return COMM_WAITING;
+        if (comm_start(&c->request, c->group, &call, err))
+            return -1;
+        c->begun = 1;
     }
+    int progress = comm_test(&c->request, err);
+    if (progress != COMM_DONE)
+        return progress;
+    c->begun = 0;
+    finish(c);
+    return COMM_DONE;
 }

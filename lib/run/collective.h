@@ -5,7 +5,10 @@
 #define RUN_COLLECTIVE_H
 
 #include "comm/comm.h"
+#include "comm/worker.h"
 #include "ops/ops.h"
+
+enum { COLLECTIVE_MAX_AFTER = 4 };
 
 /* One collective op with its operands in memory; must outlive its execution. */
 struct collective {
@@ -14,9 +17,15 @@ struct collective {
     struct tensor in, out;
     void *scratch;
     int first; /* accumulated outputs start over */
+    /* What other streams must have done before: tickets of the same worker. */
+    const struct worker *worker;
+    uint64_t after[COLLECTIVE_MAX_AFTER];
+    int n_after;
+    int begun;
+    struct comm_request request;
 };
 
-/* A worker_fn: runs struct collective *argument. */
+/* A worker_fn: a turn at struct collective *argument. */
 int collective_run(void *argument, struct err *err);
 
 /* Bytes of scratch for a collective of this shape over size ranks. */

@@ -19,7 +19,7 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
 /* Making a group talks to others, so it is done on the comm thread. */
 struct group_request {
     struct run *run;
-    int axis;
+    int axis, stream;
 };
 
 static int make_group(void *argument, struct err *err)
@@ -33,22 +33,41 @@ static int make_group(void *argument, struct err *err)
     mesh_group(&run->program->mesh, comm_world_rank(comm), (enum mesh_axis)request->axis, ranks);
     run->meetings[request->axis] =
         (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
-    return comm_group_create(&run->groups[request->axis], comm, ranks, size, request->axis, err);
+    return comm_group_create(&run->groups[request->axis][request->stream], comm, ranks, size,
+                             request->axis * N_STREAMS + request->stream, err);
+}
+
+/* uses[axis][stream]: some collective goes over the axis on the stream. The same on all ranks. */
+static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
+{
+    memset(uses, 0, sizeof(char[N_AXES][N_STREAMS]));
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            if (op_is_collective(op->kind))
+                uses[op->attributes.axis][op->stream] = 1;
+        }
 }
 
 static int make_groups(struct run *run, struct err *err)
 {
     int world_rank = run->options.comm ? comm_world_rank(run->options.comm) : 0;
+    char uses[N_AXES][N_STREAMS];
 
+    find_uses(run->program, uses);
     for (int axis = 0; axis < N_AXES; axis++) {
-        struct group_request request = { run, axis };
-
         if (run->program->mesh.size[axis] == 1)
             continue;
         run->coordinate[axis] =
             mesh_coordinate(&run->program->mesh, world_rank, (enum mesh_axis)axis);
-        if (worker_call(run->options.worker, make_group, &request, err) < 0)
-            return -1;
+        for (int stream = 0; stream < N_STREAMS; stream++) {
+            struct group_request request = { run, axis, stream };
+
+            if (uses[axis][stream] &&
+                worker_call(run->options.worker, make_group, &request, err) < 0)
+                return -1;
+        }
     }
     return 0;
 }
@@ -139,15 +158,32 @@ static int wait_for_operands(struct run *run, const struct resolved_op *op, stru
     return 0;
 }
 
+/* Collectives of other streams that touch what this one touches come first. */
+static void list_after(struct run *run, struct resolved_op *op)
+{
+    struct collective *c = &op->collective;
+
+    c->n_after = 0;
+    for (int k = 0; k < op->n_touches; k++) {
+        const struct resolved_op *user = run->users[op->touches[k]];
+
+        if (!user || user->stream == op->stream)
+            continue;
+        CHECK(c->n_after < COLLECTIVE_MAX_AFTER);
+        c->after[c->n_after++] = user->ticket;
+    }
+}
+
 /* What the op was given last time, and how, must have been taken up before it is told anew. */
 static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
+    list_after(run, op);
     op->collective.first = first;
     op->position = progress_advance(run->progress);
-    op->ticket = worker_post(run->options.worker, collective_run, &op->collective);
-    run->last_given = op;
+    op->ticket = worker_post(run->options.worker, op->stream, collective_run, &op->collective);
+    run->last_given[op->stream] = op;
     for (int k = 0; k < op->n_touches; k++)
         run->users[op->touches[k]] = op;
     return 0;
@@ -173,7 +209,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
 
 static int run_drain(struct run *run, struct err *err)
 {
-    return wait_for(run, run->last_given, err);
+    for (int stream = 0; stream < N_STREAMS; stream++)
+        if (wait_for(run, run->last_given[stream], err) < 0)
+            return -1;
+    return 0;
 }
 
 static int run_function(struct run *run, const struct action *action, int first, struct err *err)

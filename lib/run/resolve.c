@@ -165,12 +165,15 @@ static void resolve_op(struct run *run, const struct op *op, int slot, struct re
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
     out->layer = op->layer;
+    out->stream = op->stream;
     out->is_async = op_is_collective(op->kind);
     out->collective = (struct collective){ .kind = op->kind,
-                                           .group = run->groups[op->attributes.axis],
+                                           .group = run->groups[op->attributes.axis][op->stream],
                                            .in = shape.in[0],
                                            .out = shape.out[0],
-                                           .scratch = run->memory.segment[SEGMENT_COMM] };
+                                           .scratch = run->memory.segment[SEGMENT_COMM] +
+                                                      run->program->stream_scratch[op->stream],
+                                           .worker = run->options.worker };
     describe_op(run->program, op, out->text);
 }
 

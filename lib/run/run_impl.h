@@ -18,6 +18,7 @@ struct resolved_op {
     struct kernel_call call;      /* compute stream */
     struct collective collective; /* other streams */
     enum first_mode first;
+    enum stream stream;
     uint64_t ticket;   /* of a collective: when it was last posted */
     uint64_t position; /* and this rank's position then (launch/progress.h) */
     int is_async;
@@ -41,13 +42,13 @@ struct run {
     struct run_memory memory;
     struct arena arena;
     struct resolved_function *functions; /* [function][slot] */
-    struct comm_group *groups[N_AXES];
+    struct comm_group *groups[N_AXES][N_STREAMS]; /* those that collectives use */
     struct progress_meeting meetings[N_AXES]; /* the same groups, for who watches */
     int coordinate[N_AXES];                   /* of this rank in the mesh */
     struct resolved_op **users; /* by base value: last collective given that touches it, or NULL */
     const int *shared_inputs;   /* input cells that collectives touch */
     int n_shared_inputs;
-    struct resolved_op *last_given; /* collective; NULL before the first */
+    struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
     struct progress_slot *progress;
 };
 

@@ -97,6 +97,7 @@ static int play(const char *scenario)
     if (!strcmp(scenario, "late"))
         leave(comm, scenario);
     comm_exercise_calls(comm, 5000);
+    comm_exercise_overlap(comm, 300000);
     comm_exercise_reduce(comm);
     for (uint64_t seed = 0; seed < 3; seed++)
         comm_exercise_random(comm, seed, 60);

@@ -58,6 +58,7 @@ static void all_calls(struct comm *comm, void *context)
 {
     (void)context;
     comm_exercise_calls(comm, 1000);
+    comm_exercise_overlap(comm, 100000);
     comm_exercise_reduce(comm);
 }
 

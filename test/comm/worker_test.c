@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "comm/comm.h"
 #include "comm/worker.h"
 
 struct counter {
@@ -40,6 +41,7 @@ static void test_order(void **state)
     enum { N = 5000 };
     static int order[N];
     static struct item items[N];
+    uint64_t middle = 0, ticket = 0;
     struct counter counter = { 0, order };
     struct worker *worker;
     struct err err;
@@ -48,11 +50,14 @@ static void test_order(void **state)
     assert_int_equal(worker_create(&worker, -1, &err), 0);
     for (int i = 0; i < N; i++) {
         items[i] = (struct item){ &counter, i };
-        assert_int_equal(worker_post(worker, append, &items[i]), i + 1);
+        ticket = worker_post(worker, 1, append, &items[i]);
+        assert_true(ticket > 0);
+        if (i == 2999)
+            middle = ticket;
     }
-    assert_int_equal(worker_wait(worker, 3000, &err), 0);
-    assert_true(worker_done(worker, 3000));
-    assert_int_equal(worker_wait(worker, N, &err), 0);
+    assert_int_equal(worker_wait(worker, middle, &err), 0);
+    assert_true(worker_done(worker, middle));
+    assert_int_equal(worker_wait(worker, ticket, &err), 0);
     assert_int_equal(counter.n, N);
     for (int i = 0; i < N; i++)
         assert_int_equal(order[i], i);
@@ -76,12 +81,49 @@ static void test_done_does_not_block(void **state)
 
     (void)state;
     assert_int_equal(worker_create(&worker, -1, &err), 0);
-    uint64_t ticket = worker_post(worker, wait_for_flag, &flag);
+    uint64_t ticket = worker_post(worker, 0, wait_for_flag, &flag);
     assert_true(worker_done(worker, 0));
     assert_false(worker_done(worker, ticket));
     atomic_store(&flag, 1);
     assert_int_equal(worker_wait(worker, ticket, &err), 0);
     assert_true(worker_done(worker, ticket));
+    worker_destroy(worker);
+}
+
+/* Waits for another piece, as a receive waits for what another stream sends. */
+static int turn_until_flag(void *argument, struct err *err)
+{
+    (void)err;
+    return atomic_load((_Atomic int *)argument) ? COMM_DONE : COMM_WAITING;
+}
+
+static int raise_flag(void *argument, struct err *err)
+{
+    (void)err;
+    atomic_store((_Atomic int *)argument, 1);
+    return COMM_DONE;
+}
+
+/* What one stream waits for comes through another, in whatever order they were given. */
+static void test_streams(void **state)
+{
+    _Atomic int flags[WORKER_STREAMS] = { 0 };
+    uint64_t waits[WORKER_STREAMS] = { 0 };
+    struct worker *worker;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(worker_create(&worker, -1, &err), 0);
+    for (int i = 0; i + 1 < WORKER_STREAMS; i++)
+        waits[i] = worker_post(worker, i, turn_until_flag, &flags[i]);
+    usleep(2000); /* it sleeps by now */
+    for (int i = 0; i + 1 < WORKER_STREAMS; i++)
+        assert_false(worker_done(worker, waits[i]));
+    for (int i = 0; i + 1 < WORKER_STREAMS; i++) {
+        worker_post(worker, WORKER_STREAMS - 1, raise_flag, &flags[i]);
+        assert_int_equal(worker_wait(worker, waits[i], &err), 0);
+        assert_true(i + 2 == WORKER_STREAMS || !worker_done(worker, waits[i + 1]));
+    }
     worker_destroy(worker);
 }
 
@@ -106,9 +148,9 @@ static void test_first_error(void **state)
     (void)state;
     assert_int_equal(worker_create(&worker, -1, &err), 0);
     assert_int_equal(worker_call(worker, count, &counted, &err), 0);
-    uint64_t failed = worker_post(worker, refuse, &first);
-    worker_post(worker, count, &counted);
-    uint64_t last = worker_post(worker, refuse, &second);
+    uint64_t failed = worker_post(worker, 2, refuse, &first);
+    worker_post(worker, 2, count, &counted);
+    uint64_t last = worker_post(worker, 2, refuse, &second);
     assert_int_equal(worker_wait(worker, last, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
     assert_string_equal(err.text, "failed 1");
@@ -129,7 +171,7 @@ static void test_destroy_finishes(void **state)
     (void)state;
     assert_int_equal(worker_create(&worker, -1, &err), 0);
     for (int i = 0; i < 100; i++)
-        worker_post(worker, count, &counted);
+        worker_post(worker, 2, count, &counted);
     worker_destroy(worker);
     assert_int_equal(counted, 100);
     worker_destroy(NULL);
@@ -166,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),       cmocka_unit_test(test_done_does_not_block),
         cmocka_unit_test(test_first_error), cmocka_unit_test(test_destroy_finishes),
-        cmocka_unit_test(test_core),
+        cmocka_unit_test(test_core),        cmocka_unit_test(test_streams),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -214,6 +214,69 @@ void comm_exercise_random(struct comm *comm, uint64_t seed, int n_steps)
 }
 
 /* Element i of rank's part: fractions that round differently in every order of adding. */
+static struct comm_call pair_call(enum comm_kind kind, unsigned char *buffer, size_t n, int peer)
+{
+    return (struct comm_call){ kind, buffer, buffer, n, peer };
+}
+
+static void finish_all(struct comm_request *requests, int n)
+{
+    int n_left = n;
+    struct err err;
+
+    for (char done[8] = { 0 }; n_left;)
+        for (int i = 0; i < n; i++) {
+            if (done[i])
+                continue;
+            int progress = comm_test(&requests[i], &err);
+            must(progress < 0 ? -1 : 0, &err);
+            done[i] = progress == COMM_DONE;
+            n_left -= done[i];
+        }
+}
+
+void comm_exercise_overlap(struct comm *comm, size_t n_bytes)
+{
+    struct comm_group *ring = comm_exercise_world(comm, 11);
+    struct comm_group *gathers[2] = { comm_exercise_world(comm, 12),
+                                      comm_exercise_world(comm, 13) };
+    int me = comm_group_rank(ring), size = comm_group_size(ring);
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    size_t n = n_bytes, all = n * (size_t)size;
+    unsigned char *buffers = malloc(6 * n + 2 * all), *received = buffers + 6 * n;
+    struct comm_request requests[6];
+    struct comm_call calls[6];
+    struct err err;
+
+    CHECK(buffers);
+    if (size < 3) {
+        free(buffers);
+        return;
+    }
+    for (int i = 0; i < 6; i++)
+        fill(buffers + (size_t)i * n, me, (uint64_t)i, 0, n);
+    /* Receives last: who counts on sends being buffered hangs. */
+    calls[0] = pair_call(COMM_SEND, buffers, n, next);
+    calls[1] = pair_call(COMM_SEND, buffers + n, n, before);
+    calls[2] = pair_call(COMM_RECEIVE, buffers + 2 * n, n, before);
+    calls[3] = pair_call(COMM_RECEIVE, buffers + 3 * n, n, next);
+    for (int i = 0; i < 2; i++)
+        calls[4 + i] = (struct comm_call){ COMM_ALL_GATHER, buffers + (size_t)(4 + i) * n,
+                                           received + (size_t)i * all, n, 0 };
+    for (int i = 0; i < 6; i++) {
+        int k = i >= 4 && me % 2 ? 9 - i : i;
+
+        must(comm_start(&requests[k], k < 4 ? ring : gathers[k - 4], &calls[k], &err), &err);
+    }
+    finish_all(requests, 6);
+    verify(buffers + 2 * n, before, 0, 0, n);
+    verify(buffers + 3 * n, next, 1, 0, n);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < size; i++)
+            verify(received + (size_t)k * all + (size_t)i * n, i, (uint64_t)(4 + k), 0, n);
+    free(buffers);
+}
+
 static float term_of(int rank, int64_t i)
 {
     return rng_normal(rng_at(5, RNG_TEST, (uint64_t)rank, (uint64_t)i).word[0],

@@ -15,6 +15,12 @@ void comm_exercise_calls(struct comm *comm, size_t limit_bytes);
 /* n_steps random calls of random sizes over random groups in random rank orders. */
 void comm_exercise_random(struct comm *comm, uint64_t seed, int n_steps);
 
+/*
+ * Several calls under way: every rank sends to its neighbours and receives from them all at once,
+ * and begins gathers over two groups, the odd ranks in the other order.
+ */
+void comm_exercise_overlap(struct comm *comm, size_t n_bytes);
+
 /* reduce_scatter in all dtypes against the tree written down recursively. */
 void comm_exercise_reduce(struct comm *comm);
 

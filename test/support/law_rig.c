@@ -98,14 +98,14 @@ struct rank {
     struct err err;
 };
 
-struct comm_request {
+struct comm_start_request {
     struct rank *rank;
     struct comm *comm;
 };
 
 static int join_hub(void *argument, struct err *err)
 {
-    struct comm_request *request = argument;
+    struct comm_start_request *request = argument;
 
     return comm_thread_create(&request->comm, request->rank->hub, request->rank->number, err);
 }
@@ -201,7 +201,7 @@ static void *live(void *argument)
     struct pool *pool = NULL;
     struct kernels *kernels = NULL;
     struct worker *worker = NULL;
-    struct comm_request request = { r, NULL };
+    struct comm_start_request request = { r, NULL };
     int status = pool_create(&pool, r->law->n_threads, NULL, &r->err);
 
     if (!status)
