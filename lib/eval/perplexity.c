@@ -16,15 +16,14 @@ struct measuring {
     int64_t n_batches;
 };
 
-static int load(void *context, int micro_batch, int slot, struct err *err)
+static int load(void *context, int micro_batch, struct err *err)
 {
     struct measuring *m = context;
     struct micro_batch batch;
 
-    (void)micro_batch;
     if (loader_next(m->loader, &batch, err) < 0)
         return -1;
-    feed_batch(m->run, &m->program, &batch, slot);
+    feed_batch(m->run, &m->program, &batch, micro_batch);
     return 0;
 }
 

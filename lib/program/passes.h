@@ -77,7 +77,7 @@ void build_update(struct program *program, int update, const struct update_optio
 
 /*
  * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), for
- * each micro-batch in order load, forward, backward, then the update. Sets n_slots. `last` may
+ * each micro-batch in order load, forward, backward, then the update. `last` may
  * equal backward.
  */
 void schedule_step(struct program *program, int gather, int forward, int backward, int last,

@@ -2,7 +2,7 @@
  * place.c - where every value lies
  *
  * Cells are laid one after the other in their segment. A plain value that another function reads
- * than the one that writes it goes to the stash, one copy a slot. All others live within one run of
+ * than the one that writes it goes to a stash, one copy a slot (stash.c). All others live within one run of
  * a function, from their first write to their last read; they share the scratch segment: the
  * largest first, each at the lowest offset where it meets nobody who lives at the same time in any
  * function. Functions never run at the same time, so a place may be used by all of them. Operands
@@ -13,6 +13,7 @@
 
 #include "base/num.h"
 #include "program/passes.h"
+#include "program/stash_impl.h"
 
 #define PLACE_ALIGNMENT ((size_t)64)
 
@@ -127,11 +128,13 @@ static void place_in_a_row(struct placing *c)
 
         if (v->base)
             continue;
-        if (v->role == ROLE_INPUT || (v->role == ROLE_NONE && c->stashed[id])) {
+        if (c->stashed[id]) {
+            struct stash *stash = &p->stashes[v->stash];
+
             v->scope = SCOPE_STASH;
             v->segment = SEGMENT_STASH;
-            v->place_bytes = p->slot_bytes;
-            p->slot_bytes += n_bytes;
+            v->place_bytes = stash->slot_bytes;
+            stash->slot_bytes += n_bytes;
         } else if (v->role != ROLE_NONE) {
             v->segment = segment_of_role(v->role);
             v->place_bytes = p->segment_bytes[v->segment];
@@ -256,6 +259,17 @@ static void place_by_lifetime(struct placing *c)
     }
 }
 
+/* One stash after the other, each all of its slots. */
+static void place_stashes(struct program *p)
+{
+    for (int i = 0; i < p->n_stashes; i++) {
+        struct stash *stash = &p->stashes[i];
+
+        stash->begin_bytes = p->segment_bytes[SEGMENT_STASH];
+        p->segment_bytes[SEGMENT_STASH] += (size_t)stash->n_slots * stash->slot_bytes;
+    }
+}
+
 /* Views lie where their bases do. */
 static void place_views(struct program *p)
 {
@@ -267,6 +281,7 @@ static void place_views(struct program *p)
             continue;
         v->scope = base->scope;
         v->segment = base->segment;
+        v->stash = base->stash;
         v->place_bytes = base->place_bytes + (size_t)v->offset * dtype_bytes(v->dtype);
     }
 }
@@ -308,15 +323,15 @@ void place(struct program *program)
         c.calendars[f].lasting = arena_array(&arena, int, n_values);
     }
     memset(program->segment_bytes, 0, sizeof program->segment_bytes);
-    program->slot_bytes = 0;
-    if (program->n_slots < 1)
-        program->n_slots = 1;
     for (int f = 0; f < program->n_functions; f++)
         find_lifetimes_in(&c, f);
+    for (int id = 1; id < program->n_values; id++)
+        c.stashed[id] |= program->values[id].role == ROLE_INPUT && !program->values[id].base;
+    divide_stash(program, c.stashed);
     place_in_a_row(&c);
+    place_stashes(program);
     place_by_lifetime(&c);
     place_views(program);
     place_scratch(program);
-    program->segment_bytes[SEGMENT_STASH] = (size_t)program->n_slots * program->slot_bytes;
     arena_release(&arena);
 }

@@ -6,7 +6,7 @@
  * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first
  * output's shape and dtype; its spread on axes of more than one rank; what else matters: axis and
  * stream of a collective, how an accumulator starts; its place, once it has one (that of an own
- * part depends on the rank, and on nothing else).
+ * part depends on the rank, that of a stash value on the micro-batch m, and on nothing else).
  */
 #include <stdio.h>
 #include <string.h>
@@ -82,7 +82,10 @@ static void print_place(const struct program *p, int id, struct str *out)
     for (int s = 0; s < N_SEGMENTS; s++)
         total += p->segment_bytes[s];
     if (total)
-        str_printf(out, "  @%s+0x%zx", segment_name(v->segment), v->place_bytes);
+        str_printf(out, "  @%s+0x%zx", segment_name(v->segment), program_place(p, id, 0));
+    if (total && v->scope == SCOPE_STASH && p->stashes[v->stash].n_slots > 1)
+        str_printf(out, " + m %% %d * 0x%zx", p->stashes[v->stash].n_slots,
+                   p->stashes[v->stash].slot_bytes);
     if (total && v->own)
         str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->own - 1)),
                    program_value_bytes(p, id));
@@ -160,13 +163,12 @@ static void print_entry(const struct program *p, enum entry_kind kind, struct st
         if (a->kind == ACTION_GATE)
             str_add(out, "   gate    wait for a save that still reads the cells\n");
         else if (a->kind == ACTION_LOAD)
-            str_printf(out, "   load    micro-batch %d into slot %d\n", a->micro_batch, a->slot);
+            str_printf(out, "   load    micro-batch %d\n", a->micro_batch);
         else if (a->micro_batch < 0)
             str_printf(out, "   run     %s\n", p->functions[a->function].name);
         else
-            str_printf(out, "   run     %s  micro-batch %d, slot %d%s\n",
-                       p->functions[a->function].name, a->micro_batch, a->slot,
-                       a->first ? ", first" : "");
+            str_printf(out, "   run     %s  micro-batch %d%s\n", p->functions[a->function].name,
+                       a->micro_batch, a->first ? ", first" : "");
     }
 }
 

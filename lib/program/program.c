@@ -255,6 +255,26 @@ int program_accumulates(const struct op *op, int output)
            (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
 }
 
+int program_slot(const struct program *program, int id, int micro_batch)
+{
+    const struct value *v = &program->values[id];
+
+    if (v->scope != SCOPE_STASH || micro_batch < 0 || !program->n_stashes)
+        return 0;
+    return micro_batch % program->stashes[v->stash].n_slots;
+}
+
+size_t program_place(const struct program *program, int id, int micro_batch)
+{
+    const struct value *v = &program->values[id];
+    const struct stash *stash = &program->stashes[v->stash];
+
+    if (v->scope != SCOPE_STASH)
+        return v->place_bytes;
+    return stash->begin_bytes + (size_t)program_slot(program, id, micro_batch) * stash->slot_bytes +
+           v->place_bytes;
+}
+
 size_t program_value_bytes(const struct program *program, int id)
 {
     const struct value *v = &program->values[id];

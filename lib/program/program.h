@@ -30,7 +30,7 @@
 /* Where a value lives. place decides it for plain values from who writes and reads them. */
 enum scope {
     SCOPE_PASS,  /* within one run of one function */
-    SCOPE_STASH, /* from a micro-batch's forward to its backward: one copy per slot */
+    SCOPE_STASH, /* from one function of a micro-batch to another: a copy per slot */
     SCOPE_JOB,   /* always */
     N_SCOPES
 };
@@ -42,7 +42,7 @@ enum cell_role {
     ROLE_MOMENT1,
     ROLE_MOMENT2,
     ROLE_GRADIENT, /* accumulator, or a bucket of them */
-    ROLE_INPUT,    /* tokens, targets, ...: written by a LOAD action, one copy per slot */
+    ROLE_INPUT,    /* tokens, targets, ...: written by a LOAD action, a copy per slot */
     ROLE_SCALAR,   /* written or read by the host */
     ROLE_CONSTANT, /* rope table */
     ROLE_CACHE,    /* keys and values of generation */
@@ -89,6 +89,7 @@ struct value {
     const void *content; /* a constant's elements, where the program knows them; else the host */
     int boundary;        /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
+    int stash;            /* by place: which, for values of SCOPE_STASH */
     size_t place_bytes;   /* by place: offset in the segment (stash: in a slot) */
 };
 
@@ -157,7 +158,6 @@ struct action {
     uint8_t kind;
     uint8_t first;       /* RUN: accumulators start over where they follow micro-batches */
     int16_t function;    /* RUN */
-    int16_t slot;        /* of stash and inputs */
     int32_t micro_batch; /* LOAD, RUN; -1 where there is none */
 };
 _Static_assert(sizeof(struct action) <= 16, "actions are at most 16 bytes");
@@ -190,6 +190,16 @@ struct ports {
     int logits;    /* [S x V] fp32 */
 };
 
+/*
+ * Values of SCOPE_STASH that the same functions touch. Every schedule runs each function on the
+ * micro-batches in increasing order, so those that live at one time follow one another, and
+ * micro-batch m lies in slot m % n_slots.
+ */
+struct stash {
+    int n_slots;
+    size_t slot_bytes, begin_bytes; /* in SEGMENT_STASH */
+};
+
 struct program {
     struct arena arena;
     struct mesh mesh;
@@ -203,9 +213,9 @@ struct program {
     int n_functions, functions_capacity;
     struct entry entries[N_ENTRIES];
     struct ports ports;
-    int n_slots;                      /* stash slots */
-    size_t slot_bytes;                /* by place: one stash slot */
-    size_t segment_bytes[N_SEGMENTS]; /* by place; SEGMENT_STASH = n_slots * slot_bytes */
+    struct stash *stashes; /* by place */
+    int n_stashes;
+    size_t segment_bytes[N_SEGMENTS]; /* by place */
     size_t stream_scratch[N_STREAMS]; /* by place: where a stream's part of SEGMENT_COMM begins */
 };
 
@@ -274,6 +284,12 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
  * the shard of a reduce_scatter, which run adds to.
  */
 int program_accumulates(const struct op *op, int output);
+
+/* The slot of a stash value, or input, that holds micro-batch m; 0 for others and for m < 0. */
+int program_slot(const struct program *program, int id, int micro_batch);
+
+/* Where it begins in its segment, for that micro-batch and the first rank of an own part's axis. */
+size_t program_place(const struct program *program, int id, int micro_batch);
 
 /* Bytes of a dense value. */
 size_t program_value_bytes(const struct program *program, int id);

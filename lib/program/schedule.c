@@ -2,7 +2,7 @@
  * schedule.c - the order of a step's actions
  *
  * With one pipeline stage there is one order: each micro-batch forward and backward before the
- * next, so one stash slot serves all, and accumulators see the micro-batches in increasing order.
+ * next, so that one slot of each stash serves all, and accumulators see the micro-batches in increasing order.
  */
 #include "program/passes.h"
 
@@ -19,7 +19,6 @@ void schedule_step(struct program *program, int gather, int forward, int backwar
     CHECK(n_micro_batches > 0);
     entry->actions = arena_array(&program->arena, struct action, 3 * n_micro_batches + 3);
     entry->n_actions = 0;
-    program->n_slots = 1;
     if (gather >= 0)
         push(entry,
              (struct action){ .kind = ACTION_RUN, .function = (int16_t)gather, .micro_batch = -1 });

@@ -22,14 +22,15 @@ struct walk {
     const struct program *program;
     struct err *err;
     enum entry_kind entry;
-    int micro_batch, slot, first; /* of the action at hand */
-    int run;                      /* functions run so far */
-    int *written;          /* by base value (stash: + slot): micro-batch + 2; pass values: run */
-    int *once;             /* by value: the run that wrote it last */
-    int *accumulated;      /* by value: last micro-batch added + 2 */
-    int *started;          /* by value: 1 + reductions of its base when it last started over */
-    int *reduced;          /* by base value: reductions over ranks so far */
-    unsigned char *spread; /* by base value and axis: as last written */
+    int micro_batch, first; /* of the action at hand */
+    int run;                /* functions run so far */
+    int *written;           /* by slots_at and slot: micro-batch + 2; pass values: run */
+    int *slots_at;          /* by base value: where its slots begin in written */
+    int *once;              /* by value: the run that wrote it last */
+    int *accumulated;       /* by value: last micro-batch added + 2 */
+    int *started;           /* by value: 1 + reductions of its base when it last started over */
+    int *reduced;           /* by base value: reductions over ranks so far */
+    unsigned char *spread;  /* by base value and axis: as last written */
 };
 
 const char *verify_value_text(const struct program *p, int id, char *buffer, size_t size)
@@ -87,9 +88,7 @@ static int check_ops(const struct program *p, const struct function *f, struct e
 
 static int *written_of(const struct walk *w, int base)
 {
-    int slot = w->program->values[base].scope == SCOPE_STASH ? w->slot : 0;
-
-    return &w->written[(size_t)slot * (size_t)w->program->n_values + (size_t)base];
+    return &w->written[w->slots_at[base] + program_slot(w->program, base, w->micro_batch)];
 }
 
 static int is_pass(const struct value *v)
@@ -199,9 +198,7 @@ static int walk_action(struct walk *w, const struct action *a)
     const struct program *p = w->program;
 
     w->micro_batch = a->micro_batch;
-    w->slot = a->slot;
     w->first = a->first;
-    CHECK(a->slot >= 0 && a->slot < max_int(p->n_slots, 1));
     if (a->kind == ACTION_LOAD)
         for (int id = 1; id < p->n_values; id++)
             if (p->values[id].role == ROLE_INPUT)
@@ -226,9 +223,17 @@ static int repeats(const struct entry *e, int i, int n)
     return 1;
 }
 
+static int has_one_slot_each(const struct program *p)
+{
+    for (int i = 0; i < p->n_stashes; i++)
+        if (p->stashes[i].n_slots > 1)
+            return 0;
+    return 1;
+}
+
 /*
- * Whether the round of n actions at i can be left out: the two before were the same and one more
- * comes after it. What the checks ask (written in this round or before; started; in order) has the
+ * Whether the round of n actions at i can be left out, where every stash has one slot: the two
+ * before were the same and one more comes after it. What the checks ask (written in this round or before; started; in order) has the
  * same answers in each such round, and the one that is walked last leaves what later actions find.
  */
 static int is_old_news(const struct entry *e, int i, int n)
@@ -249,12 +254,20 @@ static void begin_split(struct walk *w)
 static int walk_entry(const struct program *p, enum entry_kind kind, struct err *err)
 {
     const struct entry *e = &p->entries[kind], *gather = &p->entries[ENTRY_GATHER];
-    size_t n_values = (size_t)p->n_values, n_slots = (size_t)max_int(p->n_slots, 1);
+    size_t n_values = (size_t)p->n_values, n_slots = 0;
     struct walk w = { .program = p, .err = err, .entry = kind };
     struct arena arena = { 0 };
     int status = 0, loaded = -1; /* the action that loaded last */
+    int one_slot = has_one_slot_each(p);
 
-    w.written = arena_array(&arena, int, n_values *n_slots);
+    w.slots_at = arena_array(&arena, int, n_values);
+    for (int id = 0; id < p->n_values; id++) {
+        int is_stash = p->values[id].scope == SCOPE_STASH && p->n_stashes;
+
+        w.slots_at[id] = (int)n_slots;
+        n_slots += is_stash ? (size_t)p->stashes[p->values[id].stash].n_slots : 1;
+    }
+    w.written = arena_array(&arena, int, n_slots);
     w.once = arena_array(&arena, int, n_values);
     w.accumulated = arena_array(&arena, int, n_values);
     w.started = arena_array(&arena, int, n_values);
@@ -265,7 +278,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct err 
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
-        if (e->actions[i].kind == ACTION_LOAD) {
+        if (e->actions[i].kind == ACTION_LOAD && one_slot) {
             int n = loaded < 0 ? 0 : i - loaded;
 
             for (; is_old_news(e, i, n); i += n)

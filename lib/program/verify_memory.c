@@ -18,12 +18,16 @@ struct extent {
     int value;
 };
 
-/* The end as an address of its segment: rows lie stride apart in views. */
+/* Rows lie stride apart in views. */
+static size_t length_of(const struct value *v)
+{
+    return (size_t)((v->rows - 1) * v->stride + v->cols) * dtype_bytes(v->dtype);
+}
+
+/* The end as an offset in its segment, or in a slot. */
 static size_t end_of(const struct program *p, int id)
 {
-    const struct value *v = &p->values[id];
-
-    return v->place_bytes + (size_t)((v->rows - 1) * v->stride + v->cols) * dtype_bytes(v->dtype);
+    return p->values[id].place_bytes + length_of(&p->values[id]);
 }
 
 static int overlap(const struct program *p, const char *where, int a, int b, struct err *err)
@@ -38,7 +42,7 @@ static int overlap(const struct program *p, const char *where, int a, int b, str
 
 static size_t limit_of(const struct program *p, const struct value *v)
 {
-    return v->scope == SCOPE_STASH ? p->slot_bytes : p->segment_bytes[v->segment];
+    return v->scope == SCOPE_STASH ? p->stashes[v->stash].slot_bytes : p->segment_bytes[v->segment];
 }
 
 static int check_inside(const struct program *p, struct err *err)
@@ -66,6 +70,21 @@ static int check_inside(const struct program *p, struct err *err)
     return 0;
 }
 
+/* Each stash begins where the one before ends with all of its slots. */
+static int check_stashes(const struct program *p, struct err *err)
+{
+    size_t end = 0;
+
+    for (int i = 0; i < p->n_stashes; i++) {
+        if (p->stashes[i].n_slots < 1 || p->stashes[i].begin_bytes < end)
+            return err_set(err, ERR_FAILED, "program: stash %d overlaps the one before", i);
+        end = p->stashes[i].begin_bytes + (size_t)p->stashes[i].n_slots * p->stashes[i].slot_bytes;
+    }
+    if (end > p->segment_bytes[SEGMENT_STASH])
+        return err_set(err, ERR_FAILED, "program: the last stash ends outside its segment");
+    return 0;
+}
+
 /* ---- cells and stash: by address ---- */
 
 static int by_address(const void *a, const void *b)
@@ -84,7 +103,8 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
         const struct value *v = &p->values[id];
 
         if (!v->base && v->segment == segment && (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
-            extents[n++] = (struct extent){ v->place_bytes, end_of(p, id), 0, 0, id };
+            extents[n++] = (struct extent){ program_place(p, id, 0),
+                                            program_place(p, id, 0) + length_of(v), 0, 0, id };
     }
     qsort(extents, (size_t)n, sizeof *extents, by_address);
     for (int i = 1; i < n; i++)
@@ -186,7 +206,7 @@ int verify_memory(const struct program *program, struct err *err)
     struct extent *extents = arena_array(&arena, struct extent, program->n_values);
     const struct extent **live = arena_array(&arena, const struct extent *, program->n_values);
     int *index = arena_array(&arena, int, program->n_values);
-    int status = check_inside(program, err);
+    int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;
 
     for (int s = 0; !status && s < N_SEGMENTS; s++)
         status = check_lasting(program, (enum segment)s, extents, err);

@@ -217,7 +217,7 @@ static int run_drain(struct run *run, struct err *err)
 
 static int run_function(struct run *run, const struct action *action, int first, struct err *err)
 {
-    struct resolved_function *f = resolved(run, action->function, action->slot);
+    struct resolved_function *f = resolved(run, action->function, action->micro_batch);
 
     for (int i = 0; i < f->n_ops; i++) {
         if (run_op(run, &f->ops[i], i, first, err) < 0)
@@ -228,16 +228,21 @@ static int run_function(struct run *run, const struct action *action, int first,
     return f->drains ? run_drain(run, err) : 0;
 }
 
+static struct resolved_op **user_of(struct run *run, int base, int micro_batch)
+{
+    return &run->users[run->users_at[base] + program_slot(run->program, base, micro_batch)];
+}
+
 /* The hook may write inputs only once no collective reads them any more. */
 static int run_load(struct run *run, const struct action *action, const struct run_hooks *hooks,
                     struct err *err)
 {
     for (int i = 0; i < run->n_shared_inputs; i++)
-        if (wait_for(run, run->users[run->shared_inputs[i]], err) < 0)
+        if (wait_for(run, *user_of(run, run->shared_inputs[i], action->micro_batch), err) < 0)
             return -1;
     /* A file system that hangs is to be seen as such. */
     progress_publish(run->progress, "reading data", 0);
-    return hooks->load(hooks->context, action->micro_batch, action->slot, err);
+    return hooks->load(hooks->context, action->micro_batch, err);
 }
 
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,

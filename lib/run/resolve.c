@@ -1,38 +1,37 @@
 /*
- * resolve.c - from value ids to addresses, once for each function and slot
+ * resolve.c - from value ids to addresses, once for each function and set of slots
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "run/run_impl.h"
 
-static void *value_data(const struct run *run, int id, int slot)
+static void *value_data(const struct run *run, int id, int micro_batch)
 {
     const struct value *v = &run->program->values[id];
-    size_t offset = v->place_bytes;
+    size_t offset = program_place(run->program, id, micro_batch);
 
-    if (v->scope == SCOPE_STASH)
-        offset += (size_t)slot * run->program->slot_bytes;
     if (v->own)
         offset += (size_t)run->coordinate[v->own - 1] * program_value_bytes(run->program, id);
     return run->memory.segment[v->segment] + offset;
 }
 
-void *run_data(const struct run *run, int value, int slot)
+void *run_data(const struct run *run, int value, int micro_batch)
 {
     CHECK(value > 0);
     CHECK(value < run->program->n_values);
-    CHECK(slot < run->program->n_slots);
-    return value_data(run, value, slot);
+    return value_data(run, value, micro_batch);
 }
 
-static struct tensor operand(const struct run *run, int id, int slot)
+static struct tensor operand(const struct run *run, int id, int micro_batch)
 {
     const struct value *v = &run->program->values[id];
 
     if (!id)
         return (struct tensor){ 0 };
-    return (struct tensor){ value_data(run, id, slot), v->rows, v->cols, v->stride, v->dtype };
+    return (struct tensor){ value_data(run, id, micro_batch), v->rows, v->cols, v->stride,
+                            v->dtype };
 }
 
 /* Base values that some collective of the program touches. */
@@ -67,7 +66,7 @@ static void list_shared_inputs(struct run *run, const char *touched)
     run->shared_inputs = list;
 }
 
-static void list_touches(struct run *run, const struct op *op, const char *touched,
+static void list_touches(struct run *run, const struct op *op, int micro_batch, const char *touched,
                          struct resolved_op *out)
 {
     int ids[OPS_MAX_INPUTS + OPS_MAX_OUTPUTS], n = 0;
@@ -77,7 +76,7 @@ static void list_touches(struct run *run, const struct op *op, const char *touch
         int base = program_base(run->program, id);
 
         if (base && touched[base])
-            ids[n++] = base;
+            ids[n++] = run->users_at[base] + program_slot(run->program, base, micro_batch);
     }
     int *list = arena_array(&run->arena, int, n);
     memcpy(list, ids, sizeof *list * (size_t)n);
@@ -110,7 +109,7 @@ static int writes_base(const struct program *p, const struct function *f, int ba
 
 /* Plain values die after their last use: pass values in every function, stash values where read
  * only. */
-static void list_dead(struct run *run, const struct function *f, int index, int slot,
+static void list_dead(struct run *run, const struct function *f, int index, int micro_batch,
                       const char *touched, struct resolved_op *out)
 {
     const struct program *p = run->program;
@@ -130,7 +129,7 @@ static void list_dead(struct run *run, const struct function *f, int index, int 
         if (p->values[base].scope == SCOPE_STASH && writes_base(p, f, base))
             continue;
         dead[n++] =
-            (struct dead_range){ value_data(run, base, slot), program_value_bytes(p, base) };
+            (struct dead_range){ value_data(run, base, micro_batch), program_value_bytes(p, base) };
     }
     out->dead = dead;
     out->n_dead = n;
@@ -153,14 +152,15 @@ static void describe_op(const struct program *p, const struct op *op,
                  name ? name : "");
 }
 
-static void resolve_op(struct run *run, const struct op *op, int slot, struct resolved_op *out)
+static void resolve_op(struct run *run, const struct op *op, int micro_batch,
+                       struct resolved_op *out)
 {
     struct op_shape shape = { .kind = op->kind, .attributes = op->attributes };
 
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        shape.in[k] = operand(run, op->in[k], slot);
+        shape.in[k] = operand(run, op->in[k], micro_batch);
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        shape.out[k] = operand(run, op->out[k], slot);
+        shape.out[k] = operand(run, op->out[k], micro_batch);
     out->call.op = shape;
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
@@ -188,25 +188,26 @@ static int has_pass_operand(const struct program *p, const struct op *op)
     return 0;
 }
 
-static int resolve_function(struct run *run, int function, int slot, const char *touched,
-                            struct err *err)
+/* Bound to the slots of micro-batch m. */
+static int resolve_variant(struct run *run, int function, int m, const char *touched,
+                           struct err *err)
 {
     const struct function *f = &run->program->functions[function];
-    struct resolved_function *r = resolved(run, function, slot);
+    struct resolved_function *r = &run->functions[function].list[m];
 
     r->ops = arena_array(&run->arena, struct resolved_op, f->n_ops);
     for (int i = 0; i < f->n_ops; i++) {
         struct resolved_op *op = &r->ops[i];
 
-        resolve_op(run, &f->ops[i], slot, op);
-        list_touches(run, &f->ops[i], touched, op);
+        resolve_op(run, &f->ops[i], m, op);
+        list_touches(run, &f->ops[i], m, touched, op);
         if (run->options.poison)
-            list_dead(run, f, i, slot, touched, op);
+            list_dead(run, f, i, m, touched, op);
         r->n_ops = i + 1;
         if (op->is_async)
             r->drains |= has_pass_operand(run->program, &f->ops[i]);
-        else if (slot > 0)
-            op->call.state = resolved(run, function, 0)->ops[i].call.state;
+        else if (m > 0)
+            op->call.state = run->functions[function].list[0].ops[i].call.state;
         else if (kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
@@ -214,19 +215,78 @@ static int resolve_function(struct run *run, int function, int slot, const char 
     return 0;
 }
 
+static int64_t least_common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+
+    while (y) {
+        int64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* After how many micro-batches a function meets the same slots again; at most as many as there are.
+ */
+static int count_variants(const struct program *p, int function, int n_micro_batches)
+{
+    const struct function *f = &p->functions[function];
+    int64_t n = 1;
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+            int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
+            const struct value *v = &p->values[id];
+
+            if (id && v->scope == SCOPE_STASH && n < n_micro_batches)
+                n = least_common_multiple(n, p->stashes[v->stash].n_slots);
+        }
+    return (int)min_i64(n, max_int(n_micro_batches, 1));
+}
+
+static int count_micro_batches(const struct program *p)
+{
+    int n = 0;
+
+    for (int e = 0; e < N_ENTRIES; e++)
+        for (int i = 0; i < p->entries[e].n_actions; i++)
+            n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
+    return n;
+}
+
+static void make_users(struct run *run)
+{
+    const struct program *p = run->program;
+    int n = 0;
+
+    run->users_at = arena_array(&run->arena, int, p->n_values);
+    for (int id = 0; id < p->n_values; id++) {
+        run->users_at[id] = n;
+        n += p->values[id].scope == SCOPE_STASH ? p->stashes[p->values[id].stash].n_slots : 1;
+    }
+    run->users = arena_array(&run->arena, struct resolved_op *, n);
+}
+
 int resolve(struct run *run, struct err *err)
 {
     const struct program *p = run->program;
     char *touched = find_touched(run);
+    int n_micro_batches = count_micro_batches(p);
 
     list_shared_inputs(run, touched);
-    run->users = arena_array(&run->arena, struct resolved_op *, p->n_values);
-    run->functions =
-        arena_array(&run->arena, struct resolved_function, p->n_functions * p->n_slots);
-    for (int f = 0; f < p->n_functions; f++)
-        for (int slot = 0; slot < p->n_slots; slot++)
-            if (resolve_function(run, f, slot, touched, err) < 0)
+    make_users(run);
+    run->functions = arena_array(&run->arena, struct variants, p->n_functions);
+    for (int f = 0; f < p->n_functions; f++) {
+        int n = count_variants(p, f, n_micro_batches);
+
+        run->functions[f].list = arena_array(&run->arena, struct resolved_function, n);
+        run->functions[f].n = n;
+        for (int m = 0; m < n; m++)
+            if (resolve_variant(run, f, m, touched, err) < 0)
                 return -1;
+    }
     return 0;
 }
 
@@ -234,8 +294,8 @@ void resolve_release(struct run *run)
 {
     const struct program *p = run->program;
 
-    for (int f = 0; run->functions && f < p->n_functions; f++) {
-        struct resolved_function *r = resolved(run, f, 0);
+    for (int f = 0; run->functions && f < p->n_functions && run->functions[f].n; f++) {
+        const struct resolved_function *r = &run->functions[f].list[0];
 
         for (int i = 0; i < r->n_ops; i++)
             if (!r->ops[i].is_async)

@@ -2,7 +2,7 @@
  * run.h - executes a program on this rank
  *
  * Creating a run allocates every segment at its planned size, resolves every operand to an address,
- * once for each (function, slot), and prepares the kernels. Running an entry then walks arrays: no
+ * once for each function and set of slots, and prepares the kernels. Running an entry then walks arrays: no
  * allocation, no lookup, no decision. Ops of the compute stream run on the kernels' pool;
  * collectives go to the rank's one comm thread and are waited for by the first op that touches what
  * they touch.
@@ -39,10 +39,10 @@ int run_create(struct run **run, const struct run_options *options, struct err *
 void run_destroy(struct run *run);
 
 /*
- * Memory of a value; for inputs and stash values that of the slot; of an own part this rank's.
- * Valid while the run lives.
+ * Memory of a value; of inputs and stash values that of the micro-batch's slot; of an own part this
+ * rank's. Valid while the run lives.
  */
-void *run_data(const struct run *run, int value, int slot);
+void *run_data(const struct run *run, int value, int micro_batch);
 
 /* Tell who watches that what is done outside of entries goes on. */
 void run_beat(struct run *run);
@@ -50,8 +50,8 @@ void run_beat(struct run *run);
 /* What an entry needs from outside while it runs. Either may be NULL. */
 struct run_hooks {
     void *context;
-    /* Fill the input cells of slot with this micro-batch. */
-    int (*load)(void *context, int micro_batch, int slot, struct err *err);
+    /* Fill the input cells with this micro-batch. */
+    int (*load)(void *context, int micro_batch, struct err *err);
     /* Parameters are about to change: wait for who still reads them. */
     int (*gate)(void *context, struct err *err);
 };

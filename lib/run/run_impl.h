@@ -22,7 +22,7 @@ struct resolved_op {
     uint64_t ticket;   /* of a collective: when it was last posted */
     uint64_t position; /* and this rank's position then (launch/progress.h) */
     int is_async;
-    const int *touches; /* base values that collectives touch too */
+    const int *touches; /* base values' slots that collectives touch too: indices in users */
     int n_touches;
     const struct dead_range *dead;
     int n_dead;
@@ -30,10 +30,17 @@ struct resolved_op {
     char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 
+/* A function bound to slots. */
 struct resolved_function {
     struct resolved_op *ops;
     int n_ops;
     int drains; /* collectives touch values that die with the function */
+};
+
+/* One for each set of slots that its micro-batches come by: m's is m % n. */
+struct variants {
+    struct resolved_function *list;
+    int n;
 };
 
 struct run {
@@ -41,20 +48,25 @@ struct run {
     const struct program *program;
     struct run_memory memory;
     struct arena arena;
-    struct resolved_function *functions; /* [function][slot] */
+    struct variants *functions;
     struct comm_group *groups[N_AXES][N_STREAMS]; /* those that collectives use */
-    struct progress_meeting meetings[N_AXES]; /* the same groups, for who watches */
-    int coordinate[N_AXES];                   /* of this rank in the mesh */
-    struct resolved_op **users; /* by base value: last collective given that touches it, or NULL */
-    const int *shared_inputs;   /* input cells that collectives touch */
+    struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
+    int coordinate[N_AXES];                       /* of this rank in the mesh */
+    /* By resolved_op's touches: the last collective given that touches it, or NULL. */
+    struct resolved_op **users;
+    int *users_at;            /* by base value: where those of its slots begin */
+    const int *shared_inputs; /* input cells that collectives touch */
     int n_shared_inputs;
     struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
     struct progress_slot *progress;
 };
 
-static inline struct resolved_function *resolved(const struct run *run, int function, int slot)
+static inline struct resolved_function *resolved(const struct run *run, int function,
+                                                 int micro_batch)
 {
-    return &run->functions[function * run->program->n_slots + slot];
+    const struct variants *variants = &run->functions[function];
+
+    return &variants->list[micro_batch < 0 ? 0 : micro_batch % variants->n];
 }
 
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */

@@ -7,8 +7,8 @@
 #include "data/loader.h"
 #include "run/run.h"
 
-/* Copy the batch to slot's inputs, those of them that the program has. */
+/* Copy the batch to the micro-batch's inputs, those of them that the program has. */
 void feed_batch(struct run *run, const struct program *program, const struct micro_batch *batch,
-                int slot);
+                int number);
 
 #endif

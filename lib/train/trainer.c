@@ -355,14 +355,14 @@ void trainer_destroy(struct trainer *t)
 
 /* ---- a step ---- */
 
-static int load_train(void *context, int micro_batch, int slot, struct err *err)
+static int load_train(void *context, int micro_batch, struct err *err)
 {
     struct trainer *t = context;
     struct micro_batch batch;
 
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
-    feed_batch(t->run, &t->program, &batch, slot);
+    feed_batch(t->run, &t->program, &batch, micro_batch);
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
     enum fault fault = fault_at("gradients", t->step + 1);
@@ -374,15 +374,14 @@ static int load_train(void *context, int micro_batch, int slot, struct err *err)
     return 0;
 }
 
-static int load_held_out(void *context, int micro_batch, int slot, struct err *err)
+static int load_held_out(void *context, int micro_batch, struct err *err)
 {
     struct trainer *t = context;
     struct micro_batch batch;
 
-    (void)micro_batch;
     if (loader_next(t->held_out, &batch, err) < 0)
         return -1;
-    feed_batch(t->run, &t->program, &batch, slot);
+    feed_batch(t->run, &t->program, &batch, micro_batch);
     return 0;
 }
 

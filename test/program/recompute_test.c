@@ -181,7 +181,7 @@ static void remade_ops_keep_their_attributes(void **state)
     tiny_release(&tiny);
 }
 
-static size_t slot_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
+static size_t stash_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
 {
     struct compile_train options = tiny_compile(spec, 1);
     struct program program;
@@ -192,7 +192,7 @@ static size_t slot_bytes(const struct model_spec *spec, enum recompute_kind kind
     options.recompute = kind;
     if (compile_train(&program, &options, &err) < 0)
         fail_msg("%s", err.text);
-    size_t n_bytes = program.slot_bytes;
+    size_t n_bytes = program.segment_bytes[SEGMENT_STASH];
     *flops = program_entry_flops(&program, ENTRY_STEP);
     program_release(&program);
     return n_bytes;
@@ -206,7 +206,7 @@ static void check_memory(const char *name)
     size_t n_bytes[3];
 
     for (int kind = RECOMPUTE_KIND_NONE; kind <= RECOMPUTE_KIND_FULL; kind++)
-        n_bytes[kind] = slot_bytes(&spec, (enum recompute_kind)kind, &flops[kind]);
+        n_bytes[kind] = stash_bytes(&spec, (enum recompute_kind)kind, &flops[kind]);
     assert_true(n_bytes[RECOMPUTE_KIND_SELECTIVE] < n_bytes[RECOMPUTE_KIND_NONE]);
     assert_true(n_bytes[RECOMPUTE_KIND_FULL] < n_bytes[RECOMPUTE_KIND_SELECTIVE]);
     assert_true(flops[RECOMPUTE_KIND_NONE] < flops[RECOMPUTE_KIND_SELECTIVE]);

@@ -29,10 +29,8 @@ static void order_of_actions(void **state)
             assert_int_equal(a[2].kind, ACTION_RUN);
             assert_int_equal(a[1].function, tiny.forward);
             assert_int_equal(a[2].function, m + 1 < n ? tiny.backward : tiny.last);
-            for (int k = 0; k < 3; k++) {
+            for (int k = 0; k < 3; k++)
                 assert_int_equal(a[k].micro_batch, m);
-                assert_int_equal(a[k].slot, 0);
-            }
             assert_int_equal(a[1].first, m == 0);
             assert_int_equal(a[2].first, m == 0);
         }
@@ -40,7 +38,9 @@ static void order_of_actions(void **state)
         assert_int_equal(e->actions[3 * n + 1].kind, ACTION_RUN);
         assert_int_equal(e->actions[3 * n + 1].function, tiny.update);
         assert_int_equal(e->actions[3 * n + 1].micro_batch, -1);
-        assert_int_equal(p->n_slots, 1);
+        place(p);
+        for (int k = 0; k < p->n_stashes; k++)
+            assert_int_equal(p->stashes[k].n_slots, 1);
     }
     tiny_release(&tiny);
 }

@@ -49,7 +49,7 @@ static struct op add(int a, int b, int y)
     return (struct op){ .kind = OP_ADD, .in = { a, b }, .out = { y }, .layer = -1 };
 }
 
-static void small_open(struct small *s, int n_micro_batches, int n_slots)
+static void small_open(struct small *s, int n_micro_batches)
 {
     struct mesh mesh = mesh_data_parallel(1);
 
@@ -75,7 +75,6 @@ static void small_open(struct small *s, int n_micro_batches, int n_slots)
                                .layer = -1 });
     schedule_step(p, -1, s->forward, s->backward, s->backward, program_function(p, "update", 0),
                   n_micro_batches);
-    p->n_slots = n_slots;
     place(p);
 }
 
@@ -90,7 +89,7 @@ static void small_program_passes(void **state)
 
     (void)state;
     for (int n = 1; n <= 9; n++) {
-        small_open(&s, n, 1);
+        small_open(&s, n);
         check_accepted(&s.program);
         program_release(&s.program);
     }
@@ -101,7 +100,7 @@ static void read_before_written(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     struct op *ops = small_function(&s, s.forward)->ops, first = ops[0];
     ops[0] = ops[1];
     ops[1] = first;
@@ -115,7 +114,7 @@ static void read_after_its_function(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     s.program.values[s.z].scope = SCOPE_PASS;
     s.program.values[s.z].segment = SEGMENT_SCRATCH;
     s.program.values[s.z].place_bytes = 0;
@@ -131,7 +130,7 @@ static void written_twice(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     small_function(&s, s.forward)->ops[1].out[0] = s.y;
     small_function(&s, s.forward)->ops[1].in[0] = s.x;
     REFUSED(&s.program, "forward 0: add", "%2", "is written twice");
@@ -143,11 +142,11 @@ static void wrong_shape(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     s.program.values[s.y].cols = s.program.values[s.y].stride = 4;
     REFUSED(&s.program, "forward 0", "add", "[4 x 4]");
     program_release(&s.program);
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     s.program.values[s.z].dtype = DTYPE_BF16;
     REFUSED(&s.program, "forward 0", "add", "bf16");
     program_release(&s.program);
@@ -158,7 +157,7 @@ static void never_loaded(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     s.program.entries[ENTRY_STEP].actions[0].kind = ACTION_GATE;
     REFUSED(&s.program, "step, micro-batch 0", "x is read before it is written");
     program_release(&s.program);
@@ -171,13 +170,23 @@ static void overlapping_places(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
-    /* y is in scratch, x and z in the stash. */
-    s.program.values[s.z].place_bytes = s.program.values[s.x].place_bytes + 64;
-    REFUSED(&s.program, "stash", "x and %3", "overlap in memory");
+    small_open(&s, 2);
+    /* Nobody but LOAD touches them, so they share a stash. */
+    int t = program_cell(&s.program, ROLE_INPUT, "t", 4, 8, DTYPE_F32);
+    int u = program_cell(&s.program, ROLE_INPUT, "u", 4, 8, DTYPE_F32);
+    place(&s.program);
+    s.program.values[u].place_bytes = s.program.values[t].place_bytes + 64;
+    s.program.stashes[s.program.values[u].stash].slot_bytes += 64;
+    s.program.segment_bytes[SEGMENT_STASH] += 64;
+    REFUSED(&s.program, "stash", "t and u", "overlap in memory");
     program_release(&s.program);
 
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
+    s.program.stashes[1].begin_bytes -= 64;
+    REFUSED(&s.program, "stash 1 overlaps the one before");
+    program_release(&s.program);
+
+    small_open(&s, 2);
     int other = program_cell(&s.program, ROLE_GRADIENT, "other", 8, 8, DTYPE_F32);
     place(&s.program);
     s.program.values[other].place_bytes = 252;
@@ -192,7 +201,7 @@ static void overlapping_lifetimes(void **state)
     struct op op;
 
     (void)state;
-    small_open(&s, 1, 1);
+    small_open(&s, 1);
     int a = program_value(&s.program, 4, 8, DTYPE_F32),
         b = program_value(&s.program, 4, 8, DTYPE_F32);
     int c = program_value(&s.program, 4, 8, DTYPE_F32);
@@ -226,11 +235,12 @@ static void outside_its_segment(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 2);
-    s.program.values[s.z].place_bytes = s.program.slot_bytes - 64;
+    small_open(&s, 2);
+    s.program.values[s.z].place_bytes =
+        s.program.stashes[s.program.values[s.z].stash].slot_bytes - 64;
     REFUSED(&s.program, "%3 ends outside segment stash");
     program_release(&s.program);
-    small_open(&s, 2, 2);
+    small_open(&s, 2);
     int view = program_view(&s.program, s.grad, 8, 2, 8, 8);
     place(&s.program);
     check_accepted(&s.program);
@@ -250,18 +260,16 @@ static void set_actions(struct small *s, const struct action *actions, int n)
     entry->n_actions = n;
 }
 
-static struct action load(int micro_batch, int slot)
+static struct action load(int micro_batch)
 {
-    return (
-        struct action){ .kind = ACTION_LOAD, .micro_batch = micro_batch, .slot = (int16_t)slot };
+    return (struct action){ .kind = ACTION_LOAD, .micro_batch = micro_batch };
 }
 
-static struct action run(int function, int micro_batch, int slot, int first)
+static struct action run(int function, int micro_batch, int first)
 {
     return (struct action){ .kind = ACTION_RUN,
                             .function = (int16_t)function,
                             .micro_batch = micro_batch,
-                            .slot = (int16_t)slot,
                             .first = (uint8_t)first };
 }
 
@@ -271,15 +279,16 @@ static void slot_reused_too_early(void **state)
     struct small s;
 
     (void)state;
-    for (int n_slots = 1; n_slots <= 2; n_slots++) {
-        small_open(&s, 2, n_slots);
-        int f = s.forward, b = s.backward, other = n_slots - 1;
+    for (int placed_again = 0; placed_again < 2; placed_again++) {
+        small_open(&s, 2);
+        int f = s.forward, b = s.backward;
         const struct action actions[] = {
-            load(0, 0),          run(f, 0, 0, 1), load(1, other),
-            run(f, 1, other, 0), run(b, 0, 0, 1), run(b, 1, other, 0),
+            load(0), run(f, 0, 1), load(1), run(f, 1, 0), run(b, 0, 1), run(b, 1, 0),
         };
         set_actions(&s, actions, 6);
-        if (n_slots == 1)
+        if (placed_again)
+            place(&s.program);
+        if (!placed_again)
             REFUSED(&s.program, "backward 0: add", "%3", "slot was reused too early");
         else
             check_accepted(&s.program);
@@ -292,12 +301,13 @@ static void micro_batches_out_of_order(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 2);
+    small_open(&s, 2);
     int f = s.forward, b = s.backward;
     const struct action actions[] = {
-        load(0, 0), run(f, 0, 0, 1), load(1, 1), run(f, 1, 1, 0), run(b, 1, 1, 1), run(b, 0, 0, 0),
+        load(0), run(f, 0, 1), load(1), run(f, 1, 0), run(b, 1, 1), run(b, 0, 0),
     };
     set_actions(&s, actions, 6);
+    place(&s.program);
     REFUSED(&s.program, "backward 0: linear_dw", "grad", "micro-batches out of order");
     program_release(&s.program);
 }
@@ -308,7 +318,7 @@ static void accumulator_never_started(void **state)
     struct small s;
 
     (void)state;
-    small_open(&s, 2, 1);
+    small_open(&s, 2);
     s.program.entries[ENTRY_STEP].actions[2].first = 0;
     REFUSED(&s.program, "linear_dw", "grad", "added to what was never started");
     program_release(&s.program);
@@ -321,7 +331,7 @@ static void mistake_among_repeats(void **state)
     for (int m = 0; m < 12; m++) {
         struct small s;
 
-        small_open(&s, 12, 1);
+        small_open(&s, 12);
         struct action *actions = s.program.entries[ENTRY_STEP].actions;
         check_accepted(&s.program);
         /* This micro-batch's forward is left out. */
@@ -341,12 +351,12 @@ static void reading_after_repeats(void **state)
         struct small s;
         struct action actions[3 * 12 + 1];
 
-        small_open(&s, n, 1);
+        small_open(&s, n);
         memcpy(actions, s.program.entries[ENTRY_STEP].actions, sizeof *actions * (size_t)(3 * n));
-        actions[3 * n] = run(s.backward, n - 1, 0, 0);
+        actions[3 * n] = run(s.backward, n - 1, 0);
         set_actions(&s, actions, 3 * n + 1);
         check_accepted(&s.program);
-        actions[3 * n] = run(s.backward, n - 2, 0, 0);
+        actions[3 * n] = run(s.backward, n - 2, 0);
         set_actions(&s, actions, 3 * n + 1);
         REFUSED(&s.program, "backward 0: add", "slot was reused too early");
         program_release(&s.program);

@@ -70,33 +70,31 @@ static void build_program(struct rig *rig, enum first_mode first)
     emit_add(rig, rig->end, rig->grad, rig->grad, rig->total);
 }
 
-static struct action load_action(int micro_batch, int slot)
+static struct action load_action(int micro_batch)
 {
-    return (
-        struct action){ .kind = ACTION_LOAD, .micro_batch = micro_batch, .slot = (int16_t)slot };
+    return (struct action){ .kind = ACTION_LOAD, .micro_batch = micro_batch };
 }
 
-static struct action run_action(int function, int micro_batch, int slot, int first)
+static struct action run_action(int function, int micro_batch, int first)
 {
     return (struct action){ .kind = ACTION_RUN,
                             .function = (int16_t)function,
                             .micro_batch = micro_batch,
-                            .slot = (int16_t)slot,
                             .first = (uint8_t)first };
 }
 
-/* Two forwards ahead of their backwards, in two slots, then the end behind a gate. */
+/* Two forwards ahead of their backwards, which takes two slots, then the end behind a gate. */
 static void set_actions(struct rig *rig)
 {
     const struct action actions[] = {
-        load_action(0, 0),
-        run_action(rig->forward, 0, 0, 1),
-        load_action(1, 1),
-        run_action(rig->forward, 1, 1, 0),
-        run_action(rig->backward, 0, 0, 1),
-        run_action(rig->backward, 1, 1, 0),
+        load_action(0),
+        run_action(rig->forward, 0, 1),
+        load_action(1),
+        run_action(rig->forward, 1, 0),
+        run_action(rig->backward, 0, 1),
+        run_action(rig->backward, 1, 0),
         { .kind = ACTION_GATE, .micro_batch = -1 },
-        run_action(rig->end, -1, 0, 0),
+        run_action(rig->end, -1, 0),
     };
     struct entry *step = &rig->program.entries[ENTRY_STEP];
     struct entry *alone = &rig->program.entries[ENTRY_EVALUATE];
@@ -109,7 +107,6 @@ static void set_actions(struct rig *rig)
     alone->actions[1] = actions[1];
     alone->actions[2] = actions[4];
     alone->n_actions = 3;
-    rig->program.n_slots = 2;
 }
 
 static void rig_open_first(struct rig *rig, int poison, struct progress_slot *progress,
@@ -155,10 +152,10 @@ static void trace(struct rig *rig, char c)
     rig->trace[rig->n_trace++] = c;
 }
 
-static int load(void *context, int micro_batch, int slot, struct err *err)
+static int load(void *context, int micro_batch, struct err *err)
 {
     struct rig *rig = context;
-    float *x = run_data(rig->run, rig->x, slot);
+    float *x = run_data(rig->run, rig->x, micro_batch);
 
     trace(rig, (char)('0' + micro_batch));
     if (micro_batch == rig->fail_at)
@@ -245,6 +242,11 @@ static void starting_over_always(void **state)
     rig_close(&rig);
 }
 
+static size_t slot_bytes_of(const struct rig *rig, int id)
+{
+    return rig->program.stashes[rig->program.values[id].stash].slot_bytes;
+}
+
 static void addresses(void **state)
 {
     struct rig rig;
@@ -252,8 +254,8 @@ static void addresses(void **state)
     (void)state;
     rig_open(&rig, 0, NULL);
     unsigned char *x = run_data(rig.run, rig.x, 0), *z = run_data(rig.run, rig.z, 0);
-    assert_ptr_equal(run_data(rig.run, rig.x, 1), x + rig.program.slot_bytes);
-    assert_ptr_equal(run_data(rig.run, rig.z, 1), z + rig.program.slot_bytes);
+    assert_ptr_equal(run_data(rig.run, rig.x, 1), x + slot_bytes_of(&rig, rig.x));
+    assert_ptr_equal(run_data(rig.run, rig.z, 1), z + slot_bytes_of(&rig, rig.z));
     assert_ptr_equal(run_data(rig.run, rig.grad, 1), run_data(rig.run, rig.grad, 0));
     assert_ptr_equal(run_data(rig.run, rig.view, 0),
                      (float *)run_data(rig.run, rig.grad, 0) + COLS);
@@ -305,9 +307,9 @@ static void hooks_may_be_missing(void **state)
 
     (void)state;
     rig_open(&rig, 0, NULL);
-    for (int slot = 0; slot < 2; slot++)
+    for (int m = 0; m < 2; m++)
         for (int i = 0; i < ROWS * COLS; i++)
-            ((float *)run_data(rig.run, rig.x, slot))[i] = 1;
+            ((float *)run_data(rig.run, rig.x, m))[i] = 1;
     assert_int_equal(run_entry(rig.run, ENTRY_STEP, 0, NULL, &err), 0);
     check_all(&rig, rig.grad, 96);
     rig_close(&rig);
@@ -339,9 +341,9 @@ static void poison(void **state)
         check_all(&rig, rig.total, 480);
         assert_true(is_poison(run_data(rig.run, rig.y, 0), n_bytes));
         assert_true(is_poison(run_data(rig.run, rig.w, 0), n_bytes));
-        for (int slot = 0; slot < 2; slot++) {
-            assert_true(is_poison(run_data(rig.run, rig.z, slot), n_bytes));
-            assert_false(is_poison(run_data(rig.run, rig.x, slot), n_bytes));
+        for (int m = 0; m < 2; m++) {
+            assert_true(is_poison(run_data(rig.run, rig.z, m), n_bytes));
+            assert_false(is_poison(run_data(rig.run, rig.x, m), n_bytes));
         }
     }
     rig_close(&rig);
@@ -480,10 +482,10 @@ static void check_awaited(struct rank *me)
 }
 
 /* Rank r's bucket is 10^r (m + 1) + element. */
-static int load_bucket(void *context, int micro_batch, int slot, struct err *err)
+static int load_bucket(void *context, int micro_batch, struct err *err)
 {
     static const float scale[N_RANKS] = { 1, 10, 100 };
-    float *bucket = run_data(loading_run, loading->bucket, slot);
+    float *bucket = run_data(loading_run, loading->bucket, micro_batch);
     struct rank *rank = context;
 
     (void)err;
@@ -530,7 +532,7 @@ static void *play_rank(void *argument)
     loading_rank = rank->number;
     *(double *)run_data(loading_run, s.part, 0) = 0.5 + rank->number;
     if (rank->fixed) {
-        load_bucket(NULL, 0, 0, &err);
+        load_bucket(NULL, 0, &err);
         hooks.load = NULL;
     }
     hooks.gate = rank->fails ? failing_gate : NULL;

@@ -105,12 +105,11 @@ struct player {
 };
 
 /* The hook stands where a load does: between the gathers, and behind the first use. */
-static int meet(void *context, int micro_batch, int slot, struct err *err)
+static int meet(void *context, int micro_batch, struct err *err)
 {
     const struct timespec pause = { 0, 1000000 };
     struct player *me = context;
 
-    (void)slot;
     (void)err;
     if (me->rank == 0 && micro_batch == 1)
         atomic_store(me->n_used, me->step + 1);

@@ -1,0 +1,142 @@
+/*
+ * stash.c - slots, from the order of the actions
+ */
+#include "program/stash_impl.h"
+
+#include <string.h>
+
+#include "base/num.h"
+
+/* The functions that touch a value, and whether LOAD does. */
+struct touchers {
+    uint64_t *functions; /* bits */
+    int loaded;
+};
+
+struct dividing {
+    struct program *program;
+    const char *marked;
+    int n_words;
+    struct touchers *of_value, *of_stash;
+    int *first, *last; /* by micro-batch: the action that touches it first, last + 1; 0 none */
+    int n_micro_batches;
+};
+
+static void touch(struct dividing *d, int id, int function)
+{
+    int base = program_base(d->program, id);
+
+    if (base && d->marked[base])
+        d->of_value[base].functions[function / 64] |= (uint64_t)1 << function % 64;
+}
+
+static void find_touchers(struct dividing *d)
+{
+    const struct program *p = d->program;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            for (int k = 0; k < OPS_MAX_INPUTS; k++)
+                touch(d, p->functions[f].ops[i].in[k], f);
+            for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+                touch(d, p->functions[f].ops[i].out[k], f);
+        }
+}
+
+static int alike(const struct dividing *d, const struct touchers *a, const struct touchers *b)
+{
+    return a->loaded == b->loaded &&
+           !memcmp(a->functions, b->functions, sizeof(uint64_t) * (size_t)d->n_words);
+}
+
+static void divide(struct dividing *d)
+{
+    struct program *p = d->program;
+
+    p->n_stashes = 0;
+    for (int id = 1; id < p->n_values; id++) {
+        int stash = 0;
+
+        if (!d->marked[id])
+            continue;
+        while (stash < p->n_stashes && !alike(d, &d->of_stash[stash], &d->of_value[id]))
+            stash++;
+        if (stash == p->n_stashes)
+            d->of_stash[p->n_stashes++] = d->of_value[id];
+        p->values[id].stash = stash;
+    }
+}
+
+static int touches(const struct touchers *t, const struct action *a)
+{
+    if (a->kind == ACTION_LOAD)
+        return t->loaded;
+    return a->kind == ACTION_RUN && (t->functions[a->function / 64] >> a->function % 64 & 1);
+}
+
+static int count_slots(struct dividing *d, const struct touchers *t, const struct entry *e)
+{
+    size_t n_bytes = sizeof(int) * (size_t)d->n_micro_batches;
+    int oldest = 0, newest = -1, most = 1;
+
+    memset(d->first, 0, n_bytes);
+    memset(d->last, 0, n_bytes);
+    for (int i = 0; i < e->n_actions; i++) {
+        int m = e->actions[i].micro_batch;
+
+        if (m < 0 || !touches(t, &e->actions[i]))
+            continue;
+        if (!d->first[m])
+            d->first[m] = i + 1;
+        d->last[m] = i + 1;
+    }
+    for (int i = 0; i < e->n_actions; i++) {
+        while (newest + 1 < d->n_micro_batches && d->first[newest + 1] &&
+               d->first[newest + 1] <= i + 1)
+            newest++;
+        most = max_int(most, newest - oldest + 1);
+        while (oldest <= newest && d->last[oldest] <= i + 1)
+            oldest++;
+    }
+    return most;
+}
+
+static int n_micro_batches(const struct program *p)
+{
+    int n = 0;
+
+    for (int e = 0; e < N_ENTRIES; e++)
+        for (int i = 0; i < p->entries[e].n_actions; i++)
+            n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
+    return n;
+}
+
+void divide_stash(struct program *program, const char *marked)
+{
+    struct arena arena = { 0 };
+    size_t n_values = (size_t)program->n_values;
+    struct dividing d = { .program = program,
+                          .marked = marked,
+                          .n_words = program->n_functions / 64 + 1,
+                          .n_micro_batches = n_micro_batches(program) };
+
+    d.of_value = arena_array(&arena, struct touchers, n_values);
+    d.of_stash = arena_array(&arena, struct touchers, n_values);
+    d.first = arena_array(&arena, int, d.n_micro_batches);
+    d.last = arena_array(&arena, int, d.n_micro_batches);
+    for (int id = 1; id < program->n_values; id++)
+        if (marked[id]) {
+            d.of_value[id].functions = arena_array(&arena, uint64_t, d.n_words);
+            d.of_value[id].loaded = program->values[id].role == ROLE_INPUT;
+        }
+    find_touchers(&d);
+    divide(&d);
+    program->stashes = arena_array(&program->arena, struct stash, program->n_stashes + 1);
+    for (int i = 0; i < program->n_stashes; i++) {
+        program->stashes[i].n_slots = 1;
+        for (int e = 0; e < N_ENTRIES; e++)
+            program->stashes[i].n_slots = max_int(
+                program->stashes[i].n_slots, count_slots(&d, &d.of_stash[i], &program->entries[e]));
+    }
+    arena_release(&arena);
+}

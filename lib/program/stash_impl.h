@@ -1,0 +1,16 @@
+/*
+ * stash_impl.h - how many micro-batches of what are held at one time
+ */
+#ifndef PROGRAM_STASH_IMPL_H
+#define PROGRAM_STASH_IMPL_H
+
+#include "program/program.h"
+
+/*
+ * Put the marked values (bases; by id) into stashes, by the functions that touch them, and count
+ * each one's slots from the entries' actions: the longest row of micro-batches between whose first
+ * and last touch the others' lie. Sizes are place's.
+ */
+void divide_stash(struct program *program, const char *marked);
+
+#endif
