@@ -109,16 +109,16 @@ static void rig_close(struct rig *rig)
     pool_destroy(rig->pool);
 }
 
-static int load(void *context, int micro_batch, int slot, struct err *err)
+static int load(void *context, int micro_batch, struct err *err)
 {
     struct rig *rig = context;
     const struct ports *ports = &rig->program.ports;
-    int32_t *positions = run_data(rig->run, ports->positions, slot);
+    int32_t *positions = run_data(rig->run, ports->positions, micro_batch);
     size_t offset = (size_t)micro_batch * GOLDEN_ROWS, n_bytes = GOLDEN_ROWS * sizeof(int32_t);
 
     (void)err;
-    memcpy(run_data(rig->run, ports->tokens, slot), rig->tokens + offset, n_bytes);
-    memcpy(run_data(rig->run, ports->targets, slot), rig->targets + offset, n_bytes);
+    memcpy(run_data(rig->run, ports->tokens, micro_batch), rig->tokens + offset, n_bytes);
+    memcpy(run_data(rig->run, ports->targets, micro_batch), rig->targets + offset, n_bytes);
     for (int i = 0; i < GOLDEN_ROWS; i++)
         positions[i] = i % GOLDEN_SEQ_LEN;
     return 0;
