@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/num.h"
 #include "support/tiny_model.h"
 
 static void must_compile(struct program *program, const struct compile_train *options)
