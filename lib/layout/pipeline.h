@@ -30,10 +30,10 @@
  *                  groups first: the same where p divides m. v = 1 is 1f1b.
  *   breadth-first  all F's of chunk 0, then of chunk 1, ...; B's with the chunks reversed. Lamy-
  *                  Poirier 2023, arXiv:2211.05953. v = 1 is gpipe.
- *   zb-h1, zb-h2   Qi et al. 2023, arXiv:2401.10241, §3: 1f1b with B in two and W's put off: by r
+ *   zb-h1, zb-h2   Qi et al. 2023, arXiv:2401.10241, §2: 1f1b with B in two and W's put off: by r
  *                  further I's (h1, memory as 1f1b's first rank), by 2r with 2(p-r)-1 F's of warm-up
  *                  (h2, twice that). v = 1. zb-h2 with m < 2p-1 warms up with all m and has a bubble.
- *   zb-v           the same authors 2024, arXiv:2405.15362, §4: v = 2, rank r holds the stages r and
+ *   zb-v           the same paper, §6: v = 2, rank r holds the stages r and
  *                  2p-1-r. With m < 2p-1 it is the list for 2p-1 less the micro-batches that are not
  *                  there: leaving out whole micro-batches breaks no promise.
  *   dynamic        interleaved for micro-batches of given sizes. sizes[j] is the number of sequences
@@ -168,7 +168,7 @@ struct pipeline_rank_timing {
 struct pipeline_timing {
     int64_t makespan; /* from the first start to the last end of all */
     int64_t span;   /* the longest from a rank's first start to its last end: its step, if the next
-                       * step follows at once (the "cost" of arXiv:2401.10241, §5) */
+                       * step follows at once (the "cost" of arXiv:2401.10241) */
     int64_t bubble; /* span less the largest busy */
     struct pipeline_rank_timing *ranks; /* [n_ranks], in the arena */
 };
@@ -180,6 +180,21 @@ struct pipeline_timing {
  */
 int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pipeline,
                       const struct pipeline_costs *costs, struct arena *arena, struct err *err);
+
+/* One step of one rank: pipeline.ranks[rank].steps[step]. */
+struct pipeline_place {
+    int rank, step;
+};
+
+/*
+ * All steps of all ranks in one order that keeps every list's and in which a step comes after what it
+ * needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by rank. Who
+ * walks it and, at each step, appends the send to the producer's actions and the receive to the
+ * consumer's, gets one order of sends and receives on each channel. *places is in the arena. Fails
+ * as pipeline_verify.
+ */
+int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err);
 
 /*
  * A picture, one line per rank, time to the right, a dot where it waits:

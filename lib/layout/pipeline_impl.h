@@ -42,6 +42,10 @@ int choose_group(const struct pipeline_spec *spec);
 /* The largest of the groups into which interleaved cuts the micro-batches. */
 int largest_group(const struct pipeline_spec *spec);
 
+/* pipeline_simulate with F = I = W = 1 (times sizes) and no transfer time. */
+int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err);
+
 /* "F3.1" of the header; returns buffer. */
 const char *step_text(char *buffer, size_t size, const struct pipeline_spec *spec,
                       const struct pipeline_step *step);

@@ -81,17 +81,12 @@ void write_interleaved(struct list_writer *writer, const struct pipeline_spec *s
 
 static int64_t time_of(const struct pipeline_spec *spec, struct arena *arena)
 {
-    int n_stages = pipeline_n_stages(spec);
-    int64_t *ones = arena_array(arena, int64_t, n_stages);
-    struct pipeline_costs costs = { .f = ones, .i = ones, .w = ones, .sizes = spec->sizes };
     struct pipeline_timing timing;
     struct pipeline pipeline;
     struct err err;
 
-    for (int stage = 0; stage < n_stages; stage++)
-        ones[stage] = 1;
     build_lists(&pipeline, spec, arena);
-    CHECK(pipeline_simulate(&timing, &pipeline, &costs, arena, &err) == 0);
+    CHECK(simulate_units(&timing, &pipeline, arena, &err) == 0);
     return timing.makespan;
 }
 

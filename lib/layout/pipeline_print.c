@@ -55,16 +55,11 @@ int pipeline_print(const struct pipeline *pipeline, int n_units, struct str *tex
 {
     const struct pipeline_spec *spec = &pipeline->spec;
     struct pipeline_step widest = { STEP_F, spec->n_chunks - 1, spec->n_micro_batches - 1 };
-    int n_stages = pipeline_n_stages(spec), status;
     struct arena scratch = { 0 };
-    int64_t *ones = arena_array(&scratch, int64_t, n_stages);
-    struct pipeline_costs costs = { .f = ones, .i = ones, .w = ones, .sizes = spec->sizes };
     struct pipeline_timing timing;
     char name[64];
+    int status = simulate_units(&timing, pipeline, &scratch, err);
 
-    for (int stage = 0; stage < n_stages; stage++)
-        ones[stage] = 1;
-    status = pipeline_simulate(&timing, pipeline, &costs, &scratch, err);
     if (status == 0) {
         struct canvas canvas = { .pipeline = pipeline, .text = text };
 

@@ -306,3 +306,56 @@ int pipeline_verify(const struct pipeline *pipeline, struct arena *scratch, stru
 
     return pipeline_simulate(&timing, pipeline, &costs, scratch, err);
 }
+
+int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err)
+{
+    int n_stages = pipeline_n_stages(&pipeline->spec);
+    int64_t *ones = arena_array(arena, int64_t, n_stages);
+    struct pipeline_costs costs = {
+        .f = ones, .i = ones, .w = ones, .sizes = pipeline->spec.sizes
+    };
+
+    for (int stage = 0; stage < n_stages; stage++)
+        ones[stage] = 1;
+    return pipeline_simulate(timing, pipeline, &costs, arena, err);
+}
+
+/* Time by time: the ranks' steps that start then, which no two of them need of each other as none takes
+ * no time. */
+static void order_by_start(struct pipeline_place *places, int n, const struct pipeline *pipeline,
+                           const struct pipeline_timing *timing, int *next)
+{
+    int64_t now = 0, later;
+
+    for (int done = 0; done < n; now = later) {
+        later = INT64_MAX;
+        for (int rank = 0; rank < pipeline->spec.n_ranks; rank++) {
+            const int64_t *starts = timing->ranks[rank].starts;
+            int n_steps = pipeline->ranks[rank].n_steps;
+
+            if (next[rank] < n_steps && starts[next[rank]] == now) {
+                places[done++] = (struct pipeline_place){ rank, next[rank] };
+                next[rank]++;
+            }
+            if (next[rank] < n_steps)
+                later = min_i64(later, starts[next[rank]]);
+        }
+    }
+}
+
+int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err)
+{
+    struct pipeline_timing timing;
+    int n = 0;
+
+    if (simulate_units(&timing, pipeline, arena, err))
+        return -1;
+    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++)
+        n += pipeline->ranks[rank].n_steps;
+    *places = arena_array(arena, struct pipeline_place, n);
+    *n_places = n;
+    order_by_start(*places, n, pipeline, &timing, arena_array(arena, int, pipeline->spec.n_ranks));
+    return 0;
+}
