@@ -1,0 +1,208 @@
+/*
+ * pipeline.h - the order in which each rank of a pipeline runs its forwards and backwards
+ *
+ * A pipeline has n_ranks ranks with n_chunks chunks each, so n_ranks * n_chunks stages, and runs
+ * n_micro_batches through them. A schedule is one list of steps per rank: F (forward), B (backward:
+ * gradients of input and weights), or B in two, I (gradient of the input) and later W (gradients of
+ * the weights). A rank runs its list in order and a step waits for what it needs; transfers, slots
+ * and functions are added by those who turn steps into actions. It is pure arithmetic: it knows no
+ * device, no communicator and no clock; what it takes for costs are integers of any unit.
+ *
+ * Promises (test/layout/pipeline_test.c has them for every p <= 8, chunks <= 4, m <= 16):
+ *   - complete: each stage runs F and B (or I and W) of each micro-batch once;
+ *   - ordered: in each chunk the F's, the B's or I's, and the W's each come in increasing order of
+ *     the micro-batch. That is what the law (design.md §5) asks of accumulators, and it makes the
+ *     micro-batches alive in a chunk a window of consecutive numbers: slot m % n serves, see
+ *     pipeline_slots;
+ *   - live: with sends that are buffered or posted together with their receives, it always ends.
+ *
+ * The kinds, for p ranks of which this is r, v chunks and m micro-batches. Where a rank does a
+ * step out of (F, I, W) groups, it is in the order written:
+ *
+ *   gpipe          all F's, then all B's. Huang et al. 2019, arXiv:1811.06965; the backwards come in
+ *                  increasing order here. v = 1.
+ *   1f1b           min(p-1-r, m) F's, then (F, B), then the B's that remain. Narayanan et al. 2019
+ *                  (PipeDream), flushed as in arXiv:2006.09503. v = 1.
+ *   interleaved    Narayanan et al. 2021, arXiv:2104.04473, §2.2: groups of micro-batches, each
+ *                  forward through chunk 0, then 1, ...; backward with the chunks reversed; warm-up
+ *                  2(p-1-r) + (v-1)g F's for groups of at most g. There p must divide m and g = p. Here
+ *                  m is cut evenly into as many groups of at least p as there are (one if m < p), larger
+ *                  groups first: the same where p divides m. v = 1 is 1f1b.
+ *   breadth-first  all F's of chunk 0, then of chunk 1, ...; B's with the chunks reversed. Lamy-
+ *                  Poirier 2023, arXiv:2211.05953. v = 1 is gpipe.
+ *   zb-h1, zb-h2   Qi et al. 2023, arXiv:2401.10241, §2: 1f1b with B in two and W's put off: by r
+ *                  further I's (h1, memory as 1f1b's first rank), by 2r with 2(p-r)-1 F's of warm-up
+ *                  (h2, twice that). v = 1. zb-h2 with m < 2p-1 warms up with all m and has a bubble.
+ *   zb-v           the same paper, §6: v = 2, rank r holds the stages r and
+ *                  2p-1-r. With m < 2p-1 it is the list for 2p-1 less the micro-batches that are not
+ *                  there: leaving out whole micro-batches breaks no promise.
+ *   dynamic        interleaved for micro-batches of given sizes. sizes[j] is the number of sequences
+ *                  of micro-batch j, so [1,2,4,4,2,1] is six micro-batches of 14 sequences in all;
+ *                  small ones first and last make filling and draining short, large ones between
+ *                  them make the products large. The order of micro-batches stays as given (the law).
+ *                  What the sizes decide is the grouping: of interleaved's with groups of at least p,
+ *                  p+1, ... 4p the one that ends first in pipeline_simulate with F = I = W = sizes[j]
+ *                  and no transfer time, the one with the smallest groups (least memory) among equals.
+ */
+#ifndef LAYOUT_PIPELINE_H
+#define LAYOUT_PIPELINE_H
+
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/str.h"
+
+enum pipeline_kind {
+    PIPELINE_GPIPE,
+    PIPELINE_1F1B,
+    PIPELINE_INTERLEAVED,
+    PIPELINE_BREADTH_FIRST,
+    PIPELINE_ZB_H1,
+    PIPELINE_ZB_H2,
+    PIPELINE_ZB_V,
+    PIPELINE_DYNAMIC,
+    N_PIPELINE_KINDS
+};
+
+/* "gpipe", "1f1b", ... as in job files. */
+const char *pipeline_name(enum pipeline_kind kind);
+
+#define PIPELINE_RANKS_MAX 1024
+#define PIPELINE_CHUNKS_MAX 64
+#define PIPELINE_MICRO_BATCHES_MAX 16384
+#define PIPELINE_STEPS_MAX (1 << 24) /* over all ranks */
+
+struct pipeline_spec {
+    enum pipeline_kind kind;
+    int n_ranks;
+    int n_chunks; /* per rank */
+    int n_micro_batches;
+    int group;        /* interleaved, dynamic: least micro-batches of a group; 0: as said above */
+    const int *sizes; /* dynamic: [n_micro_batches]; no other kind reads it */
+};
+
+/*
+ * Can it be? 0, or -1 and ERR_CONFIG with the reason and the nearest that would work. Whether there
+ * are layers enough for the stages is stage.h's to say.
+ */
+int pipeline_check(const struct pipeline_spec *spec, struct err *err);
+
+/* ---- where stages are ---------------------------------------------------------------------------
+ * Looped, stage = chunk * n_ranks + rank; zb-v's V is rank, then 2 * n_ranks - 1 - rank. A rank's chunks
+ * are numbered in the order of their stages. Neighbouring stages may share a rank (the middle of the
+ * V; a single rank): nothing is sent between them. */
+int pipeline_n_stages(const struct pipeline_spec *spec);
+int pipeline_stage_of(const struct pipeline_spec *spec, int rank, int chunk);
+int pipeline_rank_of(const struct pipeline_spec *spec, int stage);
+int pipeline_chunk_of(const struct pipeline_spec *spec, int stage);
+
+/* ---- lists --------------------------------------------------------------------------------------*/
+
+enum pipeline_step_kind {
+    STEP_F, /* needs F of the stage before */
+    STEP_B, /* I and W in one: needs its own F, and B or I of the stage behind */
+    STEP_I, /* needs what B needs; what the stage before waits for */
+    STEP_W, /* needs its own I */
+    N_STEP_KINDS
+};
+
+struct pipeline_step {
+    enum pipeline_step_kind kind;
+    int chunk;
+    int micro_batch;
+};
+
+struct pipeline_list {
+    int n_steps;
+    struct pipeline_step *steps;
+};
+
+struct pipeline {
+    struct pipeline_spec spec;   /* group is the largest group of interleaved and dynamic */
+    struct pipeline_list *ranks; /* [spec.n_ranks] */
+};
+
+/* Build all ranks' lists in the arena (sizes is copied as well). Fails as pipeline_check. */
+int pipeline_build(struct pipeline *pipeline, const struct pipeline_spec *spec, struct arena *arena,
+                   struct err *err);
+
+/*
+ * Are the lists, from wherever they come, complete, ordered and live, as promised above? 0, or -1
+ * and ERR_FAILED with the rank and the step (counted from 0), and who waits for whom.
+ */
+int pipeline_verify(const struct pipeline *pipeline, struct arena *scratch, struct err *err);
+
+/*
+ * How many micro-batches of a chunk are alive at once: what to allocate per chunk, micro-batch m in
+ * slot m % n. From the list alone: a slot is taken when its step begins and free when the step that
+ * last reads it has ended. Asks for lists that pipeline_verify accepts.
+ */
+struct pipeline_slots {
+    int f_to_i; /* from F to B or I: what only the input's gradient reads */
+    int f_to_w; /* from F to B or W: what the weights' gradients read */
+    int i_to_w; /* from I to W: what I makes for W; 0 if all are B's */
+};
+
+struct pipeline_slots pipeline_slots(const struct pipeline *pipeline, int rank, int chunk);
+
+/* The same, over all chunks of the rank together: alive at one time, so at most the chunks' sum. */
+struct pipeline_slots pipeline_peak(const struct pipeline *pipeline, int rank);
+
+/* ---- time ---------------------------------------------------------------------------------------*/
+
+struct pipeline_costs {
+    const int64_t *f, *i, *w; /* [n_stages]; B is i + w */
+    int64_t transfer;         /* of a boundary from one rank to another */
+    const int *sizes;         /* [n_micro_batches] by which all of these are multiplied; NULL: 1 */
+};
+
+struct pipeline_rank_timing {
+    int64_t first_start;
+    int64_t last_end;
+    int64_t busy;               /* the rest of last_end - first_start it waits */
+    struct pipeline_slots peak; /* pipeline_peak */
+    int64_t *starts;            /* [n_steps] of its list */
+};
+
+struct pipeline_timing {
+    int64_t makespan; /* from the first start to the last end of all */
+    int64_t span;   /* the longest from a rank's first start to its last end: its step, if the next
+                       * step follows at once (the "cost" of arXiv:2401.10241) */
+    int64_t bubble; /* span less the largest busy */
+    struct pipeline_rank_timing *ranks; /* [n_ranks], in the arena */
+};
+
+/*
+ * Run the lists: each rank in order, a step begins when its rank is free and what it needs is there,
+ * which across ranks takes the transfer time. Nothing else is modelled: transfers neither queue nor
+ * keep a rank busy. Fails as pipeline_verify for lists that can't be run to their end.
+ */
+int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                      const struct pipeline_costs *costs, struct arena *arena, struct err *err);
+
+/* One step of one rank: pipeline.ranks[rank].steps[step]. */
+struct pipeline_place {
+    int rank, step;
+};
+
+/*
+ * All steps of all ranks in one order that keeps every list's and in which a step comes after what it
+ * needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by rank. Who
+ * walks it and, at each step, appends the send to the producer's actions and the receive to the
+ * consumer's, gets one order of sends and receives on each channel. *places is in the arena. Fails
+ * as pipeline_verify.
+ */
+int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err);
+
+/*
+ * A picture, one line per rank, time to the right, a dot where it waits:
+ *     rank 0  F0 F1 .  .  B0 -  F2
+ * F = I = W = 1 unit (times sizes under dynamic), a step of more units drawn on with dashes. F3.1 is
+ * micro-batch 3 in chunk 1; .1 is left out where there is one chunk. Lines are cut at n_units with
+ * "..."; 0 cuts nowhere. Fails as pipeline_verify; text is then untouched.
+ */
+int pipeline_print(const struct pipeline *pipeline, int n_units, struct str *text, struct err *err);
+
+#endif

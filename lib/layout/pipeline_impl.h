@@ -1,0 +1,53 @@
+/*
+ * pipeline_impl.h - what the families of schedules share
+ */
+#ifndef LAYOUT_PIPELINE_IMPL_H
+#define LAYOUT_PIPELINE_IMPL_H
+
+#include "layout/pipeline.h"
+
+/*
+ * Writes one rank's list. As all orders are increasing within a chunk, a step is named by kind and
+ * chunk: the writer counts. What is counted beyond the last micro-batch is left out.
+ */
+struct list_writer {
+    struct pipeline_list *list;
+    int capacity;
+    int n_micro_batches;
+    int next[N_STEP_KINDS][PIPELINE_CHUNKS_MAX];
+};
+
+/* The next step of this kind and chunk; gives its micro-batch, even if that is left out. */
+int write_step(struct list_writer *writer, enum pipeline_step_kind kind, int chunk);
+void write_steps(struct list_writer *writer, enum pipeline_step_kind kind, int chunk, int n);
+
+/* How many steps of this kind and chunk were written. */
+int n_written(const struct list_writer *writer, enum pipeline_step_kind kind, int chunk);
+
+/* One rank's list of each family. */
+void write_gpipe(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_1f1b(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_breadth_first(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_interleaved(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_zb_h1(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_zb_h2(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+void write_zb_v(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
+
+/* All ranks' lists of spec; spec is checked and, for dynamic, its group chosen. */
+void build_lists(struct pipeline *pipeline, const struct pipeline_spec *spec, struct arena *arena);
+
+/* The group of dynamic, as the header says. */
+int choose_group(const struct pipeline_spec *spec);
+
+/* The largest of the groups into which interleaved cuts the micro-batches. */
+int largest_group(const struct pipeline_spec *spec);
+
+/* pipeline_simulate with F = I = W = 1 (times sizes) and no transfer time. */
+int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err);
+
+/* "F3.1" of the header; returns buffer. */
+const char *step_text(char *buffer, size_t size, const struct pipeline_spec *spec,
+                      const struct pipeline_step *step);
+
+#endif

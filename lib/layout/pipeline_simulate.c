@@ -1,0 +1,361 @@
+/*
+ * pipeline_simulate.c - lists are checked, counted and run
+ *
+ * All of this reads any list, not only ours: what a pass or a person made is held to the same rules.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "layout/pipeline_impl.h"
+
+/* ---- one rank's list -----------------------------------------------------------------------------*/
+
+/* How far a chunk is: F's, I's (or B's) and W's (or B's) done. Orders are increasing, so each is also the
+ * micro-batch that has to come next, and alive is what lies between two of them. */
+struct progress {
+    int f, i, w;
+};
+
+static const char *const kind_names[N_STEP_KINDS] = { "F", "B", "I", "W" };
+
+const char *step_text(char *buffer, size_t size, const struct pipeline_spec *spec,
+                      const struct pipeline_step *step)
+{
+    const char *kind = (unsigned)step->kind < N_STEP_KINDS ? kind_names[step->kind] : "?";
+
+    if (spec->n_chunks > 1)
+        snprintf(buffer, size, "%s%d.%d", kind, step->micro_batch, step->chunk);
+    else
+        snprintf(buffer, size, "%s%d", kind, step->micro_batch);
+    return buffer;
+}
+
+static int refuse(const struct pipeline *pipeline, int rank, int index, struct err *err,
+                  const char *why, int value)
+{
+    char name[64];
+
+    step_text(name, sizeof name, &pipeline->spec, &pipeline->ranks[rank].steps[index]);
+    return err_set(err, ERR_FAILED, "rank %d, step %d (%s): %s %d", rank, index, name, why, value);
+}
+
+/* The step moves its chunk on. A B is an I whose W comes with it, so no W may be owed before it. */
+static void advance(struct progress *at, enum pipeline_step_kind kind)
+{
+    at->f += kind == STEP_F;
+    at->i += kind == STEP_I || kind == STEP_B;
+    at->w += kind == STEP_W || kind == STEP_B;
+}
+
+/* Is the step the next of its kind, and what it needs from its own chunk before it in the list? */
+static int check_step(const struct pipeline *pipeline, struct progress *chunks, int rank, int index,
+                      struct err *err)
+{
+    const struct pipeline_step *step = &pipeline->ranks[rank].steps[index];
+    const struct pipeline_spec *spec = &pipeline->spec;
+    struct progress *at;
+    int next;
+
+    if ((unsigned)step->kind >= N_STEP_KINDS)
+        return refuse(pipeline, rank, index, err, "no such kind of step:", (int)step->kind);
+    if (step->chunk < 0 || step->chunk >= spec->n_chunks)
+        return refuse(pipeline, rank, index, err, "chunk is not below", spec->n_chunks);
+    if (step->micro_batch < 0 || step->micro_batch >= spec->n_micro_batches)
+        return refuse(pipeline, rank, index, err, "micro-batch is not below",
+                      spec->n_micro_batches);
+    at = &chunks[step->chunk];
+    next = step->kind == STEP_F ? at->f : step->kind == STEP_W ? at->w : at->i;
+    if (step->micro_batch != next)
+        return refuse(pipeline, rank, index, err,
+                      "out of order, the next of this kind in its chunk is micro-batch", next);
+    if ((step->kind == STEP_B || step->kind == STEP_I) && next >= at->f)
+        return refuse(pipeline, rank, index, err, "comes before F of micro-batch", next);
+    if (step->kind == STEP_W && next >= at->i)
+        return refuse(pipeline, rank, index, err, "comes before I of micro-batch", next);
+    if (step->kind == STEP_B && at->w < at->i)
+        return refuse(pipeline, rank, index, err,
+                      "adds to the weights' gradients before W of "
+                      "micro-batch",
+                      at->w);
+    advance(at, step->kind);
+    return 0;
+}
+
+static int check_list(const struct pipeline *pipeline, int rank, struct arena *scratch,
+                      struct err *err)
+{
+    const struct pipeline_spec *spec = &pipeline->spec;
+    struct progress *chunks = arena_array(scratch, struct progress, spec->n_chunks);
+    int n = spec->n_micro_batches;
+
+    for (int k = 0; k < pipeline->ranks[rank].n_steps; k++)
+        if (check_step(pipeline, chunks, rank, k, err))
+            return -1;
+    for (int chunk = 0; chunk < spec->n_chunks; chunk++) {
+        const struct progress *at = &chunks[chunk];
+
+        if (at->f < n || at->i < n || at->w < n)
+            return err_set(
+                err, ERR_FAILED,
+                "rank %d, step %d (the end of its list): chunk %d has done F of %d, I of "
+                "%d and W of %d micro-batches, not of all %d",
+                rank, pipeline->ranks[rank].n_steps, chunk, at->f, at->i, at->w, n);
+    }
+    return 0;
+}
+
+static struct pipeline_slots count_slots(const struct pipeline *pipeline, int rank, int only_chunk)
+{
+    const struct pipeline_list *list = &pipeline->ranks[rank];
+    struct pipeline_slots most = { 0, 0, 0 };
+    struct progress at = { 0, 0, 0 };
+
+    /* Alive is a difference of counts, so several chunks may be added up. No step takes a slot of the
+     * class that it frees, hence looking after each step is enough. */
+    for (int k = 0; k < list->n_steps; k++) {
+        if (only_chunk >= 0 && list->steps[k].chunk != only_chunk)
+            continue;
+        advance(&at, list->steps[k].kind);
+        most.f_to_i = max_int(most.f_to_i, at.f - at.i);
+        most.f_to_w = max_int(most.f_to_w, at.f - at.w);
+        most.i_to_w = max_int(most.i_to_w, at.i - at.w);
+    }
+    return most;
+}
+
+struct pipeline_slots pipeline_slots(const struct pipeline *pipeline, int rank, int chunk)
+{
+    CHECK(chunk >= 0 && chunk < pipeline->spec.n_chunks);
+    CHECK(rank >= 0 && rank < pipeline->spec.n_ranks);
+    return count_slots(pipeline, rank, chunk);
+}
+
+struct pipeline_slots pipeline_peak(const struct pipeline *pipeline, int rank)
+{
+    CHECK(rank >= 0 && rank < pipeline->spec.n_ranks);
+    return count_slots(pipeline, rank, -1);
+}
+
+/* ---- all ranks together --------------------------------------------------------------------------*/
+
+struct simulation {
+    const struct pipeline *pipeline;
+    const struct pipeline_costs *costs;
+    int n_stages;
+    int64_t *end[2]; /* [n_stages * n_micro_batches] of F and of I or B; -1: not yet */
+    int *next;       /* [n_ranks] steps done */
+    struct pipeline_rank_timing *ranks;
+};
+
+enum { END_F, END_I };
+
+static int64_t *end_of(const struct simulation *sim, int what, int stage, int micro_batch)
+{
+    return &sim->end[what][(int64_t)stage * sim->pipeline->spec.n_micro_batches + micro_batch];
+}
+
+static int size_of(const struct simulation *sim, int micro_batch)
+{
+    return sim->costs->sizes ? sim->costs->sizes[micro_batch] : 1;
+}
+
+/* The stage from whose F (of a step F) or I a step has to wait, or -1. */
+static int source_of(const struct simulation *sim, const struct pipeline_step *step, int stage)
+{
+    if (step->kind == STEP_F)
+        return stage - 1;
+    if (step->kind == STEP_W || stage + 1 == sim->n_stages)
+        return -1;
+    return stage + 1;
+}
+
+static int64_t cost_of(const struct simulation *sim, const struct pipeline_step *step, int stage)
+{
+    int64_t cost = 0;
+
+    if (step->kind == STEP_F)
+        cost += sim->costs->f[stage];
+    if (step->kind == STEP_I || step->kind == STEP_B)
+        cost += sim->costs->i[stage];
+    if (step->kind == STEP_W || step->kind == STEP_B)
+        cost += sim->costs->w[stage];
+    return cost * size_of(sim, step->micro_batch);
+}
+
+/* Run the rank's next step. 0 if what it needs is not there yet. */
+static int run_step(struct simulation *sim, int rank)
+{
+    const struct pipeline_spec *spec = &sim->pipeline->spec;
+    const struct pipeline_step *step = &sim->pipeline->ranks[rank].steps[sim->next[rank]];
+    struct pipeline_rank_timing *timing = &sim->ranks[rank];
+    int stage = pipeline_stage_of(spec, rank, step->chunk), source = source_of(sim, step, stage);
+    int64_t start = timing->last_end, cost = cost_of(sim, step, stage);
+
+    if (source >= 0) {
+        int64_t ready =
+            *end_of(sim, step->kind == STEP_F ? END_F : END_I, source, step->micro_batch);
+
+        if (ready < 0)
+            return 0;
+        if (pipeline_rank_of(spec, source) != rank)
+            ready += sim->costs->transfer * size_of(sim, step->micro_batch);
+        start = max_i64(start, ready);
+    }
+    if (step->kind != STEP_W)
+        *end_of(sim, step->kind == STEP_F ? END_F : END_I, stage, step->micro_batch) = start + cost;
+    if (sim->next[rank] == 0)
+        timing->first_start = start;
+    timing->starts[sim->next[rank]++] = start;
+    timing->last_end = start + cost;
+    timing->busy += cost;
+    return 1;
+}
+
+/* Who waits for whom, the first few. */
+static int report_stuck(const struct simulation *sim, struct err *err)
+{
+    const struct pipeline_spec *spec = &sim->pipeline->spec;
+    int n_named = 0;
+
+    err_set(err, ERR_FAILED, "the schedule can't go on");
+    for (int rank = 0; rank < spec->n_ranks && n_named < 8; rank++) {
+        const struct pipeline_list *list = &sim->pipeline->ranks[rank];
+        const struct pipeline_step *step = &list->steps[sim->next[rank]];
+        int stage, source;
+        char name[64], before[sizeof err->text];
+
+        if (sim->next[rank] == list->n_steps)
+            continue;
+        stage = pipeline_stage_of(spec, rank, step->chunk);
+        source = source_of(sim, step, stage);
+        snprintf(before, sizeof before, "%s", err->text);
+        err_set(
+            err, ERR_FAILED, "%.1700s%s rank %d, step %d (%s), waits for %s of stage %d on rank %d",
+            before, n_named++ ? ";" : ":", rank, sim->next[rank],
+            step_text(name, sizeof name, spec, step), step->kind == STEP_F ? "F" : "the backward",
+            source, pipeline_rank_of(spec, source));
+    }
+    return -1;
+}
+
+/* Let every rank run as far as it can, until none can. */
+static int run_all(struct simulation *sim, struct err *err)
+{
+    int n_ranks = sim->pipeline->spec.n_ranks, progress = 1, done = 0;
+
+    while (progress) {
+        progress = 0;
+        done = 1;
+        for (int rank = 0; rank < n_ranks; rank++) {
+            while (sim->next[rank] < sim->pipeline->ranks[rank].n_steps && run_step(sim, rank))
+                progress = 1;
+            done &= sim->next[rank] == sim->pipeline->ranks[rank].n_steps;
+        }
+    }
+    return done ? 0 : report_stuck(sim, err);
+}
+
+static void summarise(struct pipeline_timing *timing, const struct simulation *sim)
+{
+    int64_t busiest = 0;
+
+    *timing = (struct pipeline_timing){ .ranks = sim->ranks };
+    for (int rank = 0; rank < sim->pipeline->spec.n_ranks; rank++) {
+        struct pipeline_rank_timing *at = &sim->ranks[rank];
+
+        at->peak = pipeline_peak(sim->pipeline, rank);
+        timing->makespan = max_i64(timing->makespan, at->last_end);
+        timing->span = max_i64(timing->span, at->last_end - at->first_start);
+        busiest = max_i64(busiest, at->busy);
+    }
+    timing->bubble = timing->span - busiest;
+}
+
+int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                      const struct pipeline_costs *costs, struct arena *arena, struct err *err)
+{
+    const struct pipeline_spec *spec = &pipeline->spec;
+    int64_t n_ends = (int64_t)pipeline_n_stages(spec) * spec->n_micro_batches;
+    struct simulation sim = { .pipeline = pipeline,
+                              .costs = costs,
+                              .n_stages = pipeline_n_stages(spec) };
+
+    for (int rank = 0; rank < spec->n_ranks; rank++)
+        if (check_list(pipeline, rank, arena, err))
+            return -1;
+    for (int what = END_F; what <= END_I; what++) {
+        sim.end[what] = arena_array(arena, int64_t, n_ends);
+        memset(sim.end[what], 0xff, (size_t)n_ends * sizeof(int64_t));
+    }
+    sim.next = arena_array(arena, int, spec->n_ranks);
+    sim.ranks = arena_array(arena, struct pipeline_rank_timing, spec->n_ranks);
+    for (int rank = 0; rank < spec->n_ranks; rank++)
+        sim.ranks[rank].starts = arena_array(arena, int64_t, pipeline->ranks[rank].n_steps);
+    if (run_all(&sim, err))
+        return -1;
+    summarise(timing, &sim);
+    return 0;
+}
+
+int pipeline_verify(const struct pipeline *pipeline, struct arena *scratch, struct err *err)
+{
+    int64_t *zeros = arena_array(scratch, int64_t, pipeline_n_stages(&pipeline->spec));
+    struct pipeline_costs costs = { .f = zeros, .i = zeros, .w = zeros };
+    struct pipeline_timing timing;
+
+    return pipeline_simulate(&timing, pipeline, &costs, scratch, err);
+}
+
+int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err)
+{
+    int n_stages = pipeline_n_stages(&pipeline->spec);
+    int64_t *ones = arena_array(arena, int64_t, n_stages);
+    struct pipeline_costs costs = {
+        .f = ones, .i = ones, .w = ones, .sizes = pipeline->spec.sizes
+    };
+
+    for (int stage = 0; stage < n_stages; stage++)
+        ones[stage] = 1;
+    return pipeline_simulate(timing, pipeline, &costs, arena, err);
+}
+
+/* Time by time: the ranks' steps that start then, which no two of them need of each other as none takes
+ * no time. */
+static void order_by_start(struct pipeline_place *places, int n, const struct pipeline *pipeline,
+                           const struct pipeline_timing *timing, int *next)
+{
+    int64_t now = 0, later;
+
+    for (int done = 0; done < n; now = later) {
+        later = INT64_MAX;
+        for (int rank = 0; rank < pipeline->spec.n_ranks; rank++) {
+            const int64_t *starts = timing->ranks[rank].starts;
+            int n_steps = pipeline->ranks[rank].n_steps;
+
+            if (next[rank] < n_steps && starts[next[rank]] == now) {
+                places[done++] = (struct pipeline_place){ rank, next[rank] };
+                next[rank]++;
+            }
+            if (next[rank] < n_steps)
+                later = min_i64(later, starts[next[rank]]);
+        }
+    }
+}
+
+int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
+                   struct arena *arena, struct err *err)
+{
+    struct pipeline_timing timing;
+    int n = 0;
+
+    if (simulate_units(&timing, pipeline, arena, err))
+        return -1;
+    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++)
+        n += pipeline->ranks[rank].n_steps;
+    *places = arena_array(arena, struct pipeline_place, n);
+    *n_places = n;
+    order_by_start(*places, n, pipeline, &timing, arena_array(arena, int, pipeline->spec.n_ranks));
+    return 0;
+}

@@ -1,0 +1,153 @@
+/*
+ * stage.c - layers cut into stages
+ *
+ * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of the
+ * largest stage, and then, no stage above that, of the smallest. The cut is read off from the front.
+ */
+#include "layout/stage.h"
+
+#include "base/num.h"
+
+struct split {
+    int n_layers, n_stages;
+    int64_t *before; /* [n_layers + 1] cost of the layers before */
+    int64_t embedding, head;
+    int64_t *best; /* [n_stages + 1][n_layers + 1]; none: -1 */
+};
+
+static int64_t *best_of(const struct split *split, int n, int from)
+{
+    return &split->best[(int64_t)n * (split->n_layers + 1) + from];
+}
+
+/* Cost of layers from..to-1 as a stage. */
+static int64_t cost_of(const struct split *split, int from, int to)
+{
+    return split->before[to] - split->before[from] + (from == 0 ? split->embedding : 0) +
+           (to == split->n_layers ? split->head : 0);
+}
+
+/* Fill best. most < 0: the least largest stage; else the largest smallest with none above most. */
+static void fill(struct split *split, int64_t most)
+{
+    int n_layers = split->n_layers;
+
+    for (int n = 0; n <= split->n_stages; n++)
+        for (int from = 0; from <= n_layers; from++)
+            *best_of(split, n, from) = -1;
+    *best_of(split, 0, n_layers) = most < 0 ? 0 : INT64_MAX;
+    for (int n = 1; n <= split->n_stages; n++)
+        for (int from = 0; from < n_layers; from++)
+            for (int to = from + 1; to <= n_layers; to++) {
+                int64_t rest = *best_of(split, n - 1, to), cost = cost_of(split, from, to);
+                int64_t *best = best_of(split, n, from);
+
+                if (rest < 0 || (most >= 0 && cost > most))
+                    continue;
+                if (most < 0 && (*best < 0 || max_i64(cost, rest) < *best))
+                    *best = max_i64(cost, rest);
+                if (most >= 0 && min_i64(cost, rest) > *best)
+                    *best = min_i64(cost, rest);
+            }
+}
+
+/* With best filled under most: the shortest first stage that keeps the best, and so on. */
+static void read_off(int *counts, const struct split *split, int64_t most)
+{
+    int64_t least = *best_of(split, split->n_stages, 0);
+    int from = 0;
+
+    for (int stage = 0; stage < split->n_stages; stage++) {
+        int to = from + 1;
+
+        while (cost_of(split, from, to) < least || cost_of(split, from, to) > most ||
+               *best_of(split, split->n_stages - stage - 1, to) < least) {
+            to++;
+            CHECK(to <= split->n_layers);
+        }
+        counts[stage] = to - from;
+        from = to;
+    }
+    CHECK(from == split->n_layers);
+}
+
+static int check_n_stages(int n_stages, int n_layers, struct err *err)
+{
+    if (n_stages >= 1 && n_stages <= n_layers)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "%d pipeline stages for %d layers, but a stage has at least one layer (hint: %d "
+                   "stage%s)",
+                   n_stages, n_layers, n_stages < 1 ? 1 : n_layers,
+                   n_stages < 1 || n_layers == 1 ? "" : "s");
+}
+
+int stage_split(int *counts, int n_stages, const struct stage_costs *costs, struct arena *scratch,
+                struct err *err)
+{
+    int n_layers = costs->n_layers;
+    struct split split = { .n_layers = n_layers,
+                           .n_stages = n_stages,
+                           .embedding = costs->embedding,
+                           .head = costs->head };
+    int64_t most;
+
+    if (check_n_stages(n_stages, n_layers, err))
+        return -1;
+    split.before = arena_array(scratch, int64_t, n_layers + 1);
+    split.best = arena_array(scratch, int64_t, (int64_t)(n_stages + 1) * (n_layers + 1));
+    for (int layer = 0; layer < n_layers; layer++) {
+        CHECK(costs->layers[layer] >= 0);
+        split.before[layer + 1] = split.before[layer] + costs->layers[layer];
+    }
+    fill(&split, -1);
+    most = *best_of(&split, n_stages, 0);
+    fill(&split, most);
+    read_off(counts, &split, most);
+    return 0;
+}
+
+int stage_check(const int *counts, int n_counts, int n_stages, int n_layers, struct err *err)
+{
+    int64_t sum = 0;
+
+    if (check_n_stages(n_stages, n_layers, err))
+        return -1;
+    if (n_counts != n_stages)
+        return err_set(err, ERR_CONFIG,
+                       "layers are given for %d stages, the pipeline has %d (hint: %d numbers)",
+                       n_counts, n_stages, n_stages);
+    for (int stage = 0; stage < n_stages; stage++) {
+        if (counts[stage] < 1)
+            return err_set(
+                err, ERR_CONFIG,
+                "stage %d has %d layers, allowed is 1 or more (hint: 1, or fewer stages)", stage,
+                counts[stage]);
+        sum += counts[stage];
+    }
+    if (sum != n_layers) {
+        int64_t last = counts[n_stages - 1] + n_layers - sum;
+
+        if (last >= 1)
+            return err_set(
+                err, ERR_CONFIG,
+                "the stages have %lld layers, the model %d (hint: %lld in the last stage, or "
+                "auto)",
+                (long long)sum, n_layers, (long long)last);
+        return err_set(err, ERR_CONFIG, "the stages have %lld layers, the model %d (hint: auto)",
+                       (long long)sum, n_layers);
+    }
+    return 0;
+}
+
+int64_t stage_cost(const int *counts, int n_stages, int stage, const struct stage_costs *costs)
+{
+    int64_t cost = stage == 0 ? costs->embedding : 0;
+    int from = 0;
+
+    for (int before = 0; before < stage; before++)
+        from += counts[before];
+    for (int layer = from; layer < from + counts[stage]; layer++)
+        cost += costs->layers[layer];
+    return cost + (stage == n_stages - 1 ? costs->head : 0);
+}
