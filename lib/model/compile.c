@@ -3,6 +3,10 @@
  */
 #include "model/compile.h"
 
+#include <string.h>
+
+#include "base/num.h"
+#include "layout/stage.h"
 #include "model/model.h"
 
 static void one_action(struct program *p, enum entry_kind kind, int function, int load)
@@ -16,31 +20,311 @@ static void one_action(struct program *p, enum entry_kind kind, int function, in
         (struct action){ .kind = ACTION_RUN, .function = (int16_t)function };
 }
 
-/* The evaluation's own forward, on the same inputs, and its sum over ranks. */
-static void build_evaluate(struct model_builder *b)
-{
-    struct program *p = b->program;
-    int evaluate = program_function(p, "evaluate 0", 0);
-    int dropout = b->dropout;
+/* ---- the stages of a rank --------------------------------------------------------------------- */
 
-    b->dropout = 0;
-    model_forward(b, evaluate, MODEL_EVALUATE, NULL, NULL);
-    b->dropout = dropout;
-    fuse(p, evaluate);
-    one_action(p, ENTRY_EVALUATE, evaluate, 1);
+struct compiling {
+    const struct compile_train *options;
+    struct program *program;
+    struct model_builder builder;
+    struct pipeline_spec spec;
+    struct pipeline pipeline;
+    int n_chunks, n_stages;
+    const int *first_layer; /* [n_stages + 1] */
+    struct model_chunk *chunks;
+    struct chunk_functions *functions;
+    int *boundary, *value;       /* by chunk: what its forward reads and gives */
+    int *gradient, *gradient_in; /* by chunk: of what it gives, and of what it reads */
+};
+
+static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
+{
+    int stage = pipeline_stage_of(&c->spec, rank, chunk);
+
+    return (struct model_chunk){ stage, c->n_stages, c->first_layer[stage],
+                                 c->first_layer[stage + 1] };
+}
+
+/* Is the stage of this chunk's `step` next (or before: -1) on this rank too? Its chunk, or -1. */
+static int neighbour(const struct compiling *c, int chunk, int step)
+{
+    int stage = c->chunks[chunk].stage + step;
+
+    if (stage < 0 || stage >= c->n_stages ||
+        pipeline_rank_of(&c->spec, stage) != c->options->pipeline.rank)
+        return -1;
+    return pipeline_chunk_of(&c->spec, stage);
+}
+
+/* Parameters count as FLOPs do: each is multiplied once a token; the head's twice as many times as
+ * others have for their forward alone, as its loss is forward and backward in one. */
+static int cut_stages(struct compiling *c, struct err *err)
+{
+    const struct model_spec *m = c->options->model;
+    struct arena *arena = &c->program->arena;
+    int64_t *layers = arena_array(arena, int64_t, m->n_layers);
+    int *counts = arena_array(arena, int, c->n_stages), *first;
+    int64_t attention = (int64_t)m->n_heads * m->head_dim;
+    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
+    int64_t wide = (m->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)m->ffn_size;
+    struct stage_costs costs = { .n_layers = m->n_layers,
+                                 .layers = layers,
+                                 .head = (int64_t)m->vocab_size * m->hidden_size };
+
+    for (int i = 0; i < m->n_layers; i++)
+        layers[i] =
+            m->hidden_size * (2 * attention + 2 * kv + wide) + attention * c->options->seq_len;
+    if (c->options->pipeline.stage_layers) {
+        counts = (int *)(uintptr_t)c->options->pipeline.stage_layers;
+        if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
+            return -1;
+    } else if (stage_split(counts, c->n_stages, &costs, arena, err)) {
+        return -1;
+    }
+    first = arena_array(arena, int, c->n_stages + 1);
+    for (int i = 0; i < c->n_stages; i++)
+        first[i + 1] = first[i] + counts[i];
+    c->first_layer = first;
+    return 0;
+}
+
+static int plan_stages(struct compiling *c, struct err *err)
+{
+    const struct compile_train *o = c->options;
+    struct arena *arena = &c->program->arena;
+
+    c->n_chunks = o->pipeline.n_chunks ? o->pipeline.n_chunks : 1;
+    c->spec = (struct pipeline_spec){ .kind = o->pipeline.kind,
+                                      .n_ranks = o->mesh.size[AXIS_PP],
+                                      .n_chunks = c->n_chunks,
+                                      .n_micro_batches = o->n_micro_batches };
+    if (pipeline_build(&c->pipeline, &c->spec, arena, err))
+        return -1;
+    c->n_stages = pipeline_n_stages(&c->spec);
+    if (cut_stages(c, err))
+        return -1;
+    c->chunks = arena_array(arena, struct model_chunk, c->n_chunks);
+    c->functions = arena_array(arena, struct chunk_functions, c->n_chunks);
+    c->boundary = arena_array(arena, int, c->n_chunks);
+    c->value = arena_array(arena, int, c->n_chunks);
+    c->gradient = arena_array(arena, int, c->n_chunks);
+    c->gradient_in = arena_array(arena, int, c->n_chunks);
+    for (int i = 0; i < c->n_chunks; i++)
+        c->chunks[i] = chunk_of(c, o->pipeline.rank, i);
+    return 0;
+}
+
+/* ---- boundaries ------------------------------------------------------------------------------- */
+
+/* The stream to or from the rank of another stage, and in which direction that lies. */
+static enum stream stream_of(const struct compiling *c, int from, int to, int forward, int sends,
+                             int *peer)
+{
+    static const enum stream streams[2][2][2] = {
+        { { STREAM_B_FROM_PREVIOUS, STREAM_B_FROM_NEXT },
+          { STREAM_B_TO_PREVIOUS, STREAM_B_TO_NEXT } },
+        { { STREAM_F_FROM_PREVIOUS, STREAM_F_FROM_NEXT },
+          { STREAM_F_TO_PREVIOUS, STREAM_F_TO_NEXT } },
+    };
+    int own = pipeline_rank_of(&c->spec, from), other = pipeline_rank_of(&c->spec, to);
+    /* A loop always goes on to the next rank, a V comes back. */
+    int is_next = c->spec.kind == PIPELINE_ZB_V ? other > own : to > from;
+
+    *peer = is_next ? 1 : -1;
+    return streams[forward][sends][is_next];
+}
+
+/* A function of one transfer between this chunk's stage and the one `step` further. */
+static int transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value)
+{
+    static const char *const words[2][2] = { { "receive backward", "send backward" },
+                                             { "receive forward", "send forward" } };
+    struct program *p = c->program;
+    int stage = c->chunks[chunk].stage;
+    struct op op = { .kind = sends ? OP_SEND : OP_RECEIVE,
+                     .attributes.axis = AXIS_PP,
+                     .phase = forward ? PHASE_F : PHASE_B,
+                     .layer = -1 };
+    char *name = arena_printf(&p->arena, "%s %d", words[forward][sends], chunk);
+    int function = program_function(p, name, chunk);
+
+    op.stream = stream_of(c, stage, stage + step, forward, sends, &op.attributes.peer);
+    *(sends ? &op.in[0] : &op.out[0]) = value;
+    program_emit(p, function, &op);
+    return function;
+}
+
+/* The residual stream, or its gradient, between two stages. */
+static int boundary_value(const struct compiling *c)
+{
+    struct program *p = c->program;
+    int id = program_value(p, (int64_t)c->options->micro_batch * c->options->seq_len,
+                           c->options->model->hidden_size, DTYPE_F32);
+
+    if (p->mesh.size[AXIS_DP] > 1)
+        p->values[id].spread[AXIS_DP] = SPREAD_ROWS;
+    return id;
+}
+
+/* The forwards of all chunks, with what they receive and send. */
+static void emit_forwards(struct compiling *c, enum model_end end, const char *name)
+{
+    struct program *p = c->program;
+
+    for (int i = 0; i < c->n_chunks; i++) {
+        struct chunk_functions *f = &c->functions[i];
+        int before = neighbour(c, i, -1), is_last = c->chunks[i].stage + 1 == c->n_stages;
+
+        *f = (struct chunk_functions){ -1, -1, -1, -1, -1, -1, -1, -1 };
+        c->boundary[i] = 0;
+        if (c->chunks[i].stage && before < 0) {
+            c->boundary[i] = boundary_value(c);
+            f->receive_forward = transfer(c, i, -1, 1, 0, c->boundary[i]);
+        } else if (c->chunks[i].stage) {
+            c->boundary[i] = c->value[before];
+        }
+        f->forward = program_function(p, arena_printf(&p->arena, "%s %d", name, i), i);
+        struct model_part part =
+            model_forward(&c->builder, f->forward, &c->chunks[i], end, c->boundary[i]);
+        c->value[i] = part.value;
+        c->gradient[i] = part.gradient;
+        if (!is_last && neighbour(c, i, 1) < 0)
+            f->send_forward = transfer(c, i, 1, 1, 1, part.value);
+    }
+}
+
+static int splits(enum pipeline_kind kind)
+{
+    return kind == PIPELINE_ZB_H1 || kind == PIPELINE_ZB_H2 || kind == PIPELINE_ZB_V;
+}
+
+/* The backwards, from the last chunk on. */
+static void emit_backwards(struct compiling *c)
+{
+    struct program *p = c->program;
+
+    for (int i = c->n_chunks - 1; i >= 0; i--) {
+        struct chunk_functions *f = &c->functions[i];
+        int behind = neighbour(c, i, 1);
+
+        if (c->chunks[i].stage + 1 < c->n_stages && behind < 0) {
+            c->gradient[i] = boundary_value(c);
+            f->receive_backward = transfer(c, i, 1, 0, 0, c->gradient[i]);
+        } else if (behind >= 0) {
+            c->gradient[i] = c->gradient_in[behind];
+        }
+        struct gradient_seed seed = { c->value[i], c->gradient[i] };
+        f->backward = program_function(p, arena_printf(&p->arena, "backward %d", i), i);
+        c->gradient_in[i] = differentiate(p, f->forward, f->backward, &seed, 1, c->boundary[i]);
+        if (!c->options->no_fuse)
+            fuse(p, f->forward);
+        recompute(p, f->forward, f->backward, c->options->recompute);
+        f->weight = f->backward;
+        if (splits(c->spec.kind)) {
+            f->weight = program_function(p, arena_printf(&p->arena, "weight %d", i), i);
+            split_backward(p, f->backward, f->weight);
+        }
+        if (c->chunks[i].stage && neighbour(c, i, -1) < 0)
+            f->send_backward = transfer(c, i, -1, 0, 1, c->gradient_in[i]);
+    }
+}
+
+/* ---- what all stages have to know of each other ------------------------------------------------ */
+
+static int is_counted(const struct parameter *q)
+{
+    return q->trainable && !q->is_copy;
+}
+
+/* Declares each rank's parameters anew, in a program that is thrown away. */
+static void list_norm_parts(struct compiling *c, struct update_options *update)
+{
+    struct arena *arena = &c->program->arena;
+    struct norm_part *parts = NULL;
+    int capacity = 0, n = 0;
+
+    for (int rank = 0; rank < c->spec.n_ranks; rank++) {
+        struct program other;
+        struct model_builder builder = c->builder;
+        struct model_chunk *chunks = arena_array(arena, struct model_chunk, c->n_chunks);
+
+        program_init(&other, &c->options->mesh);
+        builder.program = &other;
+        for (int i = 0; i < c->n_chunks; i++)
+            chunks[i] = chunk_of(c, rank, i);
+        model_declare(&builder, chunks, c->n_chunks);
+        parts = arena_grow(arena, parts, sizeof *parts, &capacity, n + other.n_parameters);
+        for (int i = 0; i < other.n_parameters; i++) {
+            const struct parameter *q = &other.parameters[i];
+
+            if (is_counted(q))
+                parts[n++] =
+                    (struct norm_part){ arena_strdup(arena, q->name),
+                                        ceil_div(q->rows * q->cols, OPS_NORM_BLOCK), rank };
+        }
+        program_release(&other);
+    }
+    update->norm_parts = parts;
+    update->n_norm_parts = n;
+}
+
+/* A head tied to an embedding on another rank: the first and the last of the pipeline. */
+static void tie_stages(struct compiling *c)
+{
+    struct program *p = c->program;
+    int first = pipeline_rank_of(&c->spec, 0), last = pipeline_rank_of(&c->spec, c->n_stages - 1);
+
+    if (!c->options->model->tied_embeddings || first == last)
+        return;
+    for (int i = 0; i < p->n_parameters; i++) {
+        if (strcmp(p->parameters[i].name, "embedding.weight") != 0)
+            continue;
+        /* The last rank is the one before the first. */
+        p->parameters[i].tied_peer = c->options->pipeline.rank == first ? -1 : 1;
+    }
+}
+
+/* ---- entries ----------------------------------------------------------------------------------- */
+
+/* A scalar summed over the ranks of an axis that has several. */
+static int sum_over(struct program *p, int function, enum mesh_axis axis, enum stream stream,
+                    int value, const char *name)
+{
+    if (p->mesh.size[axis] == 1)
+        return value;
+    int sum = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
+    memcpy(p->values[sum].spread, p->values[value].spread, sizeof p->values[sum].spread);
+    program_emit(p, function,
+                 &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
+                               .attributes.axis = axis,
+                               .in = { value },
+                               .out = { sum },
+                               .phase = PHASE_U,
+                               .stream = stream,
+                               .layer = -1 });
+    return sum;
+}
+
+/* The evaluation's own forward, on the same inputs, and its sum over ranks. */
+static void build_evaluate(struct compiling *c)
+{
+    struct program *p = c->program;
+    int dropout = c->builder.dropout;
+
+    c->builder.dropout = 0;
+    model_declare_evaluation(&c->builder);
+    emit_forwards(c, MODEL_EVALUATE, "evaluate");
+    c->builder.dropout = dropout;
+    for (int i = 0; i < c->n_chunks; i++)
+        fuse(p, c->functions[i].forward);
+    schedule_forward(p, ENTRY_EVALUATE, c->functions, c->n_chunks);
     p->ports.eval_total = p->ports.eval_loss;
-    if (p->mesh.size[AXIS_DP] == 1)
+    if (p->mesh.size[AXIS_DP] == 1 && p->mesh.size[AXIS_PP] == 1)
         return;
     int end = program_function(p, "evaluate end", 0);
-    p->ports.eval_total = program_cell(p, ROLE_SCALAR, "eval_total", 1, 1, DTYPE_F64);
-    program_emit(p, end,
-                 &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
-                               .attributes.axis = AXIS_DP,
-                               .in = { p->ports.eval_loss },
-                               .out = { p->ports.eval_total },
-                               .phase = PHASE_U,
-                               .stream = STREAM_DP_REDUCE,
-                               .layer = -1 });
+    p->ports.eval_total =
+        sum_over(p, end, AXIS_DP, STREAM_DP_REDUCE, p->ports.eval_loss, "eval_total");
+    p->ports.eval_total =
+        sum_over(p, end, AXIS_PP, STREAM_PP, p->ports.eval_total, "eval_total_all_stages");
     one_action(p, ENTRY_EVALUATE_END, end, 0);
 }
 
@@ -54,37 +338,45 @@ static int finish(struct program *p, program_scratch_fn scratch, void *context, 
 
 int compile_train(struct program *program, const struct compile_train *options, struct err *err)
 {
-    struct model_builder b = { .program = program,
-                               .spec = options->model,
-                               .dtype = options->dtype,
-                               .n_sequences = options->micro_batch,
-                               .seq_len = options->seq_len,
-                               .dropout = 1,
-                               .max_positions = options->seq_len,
-                               .seed = options->seed };
-    struct gradient_seed seed;
-    int last, gather = -1;
+    struct compiling c = { .options = options,
+                           .program = program,
+                           .builder = { .program = program,
+                                        .spec = options->model,
+                                        .dtype = options->dtype,
+                                        .n_sequences = options->micro_batch,
+                                        .seq_len = options->seq_len,
+                                        .dropout = 1,
+                                        .max_positions = options->seq_len,
+                                        .seed = options->seed } };
+    struct update_options update_options = options->update;
+    int gather = -1;
 
     program_init(program, &options->mesh);
-    model_declare(&b);
-    int forward = program_function(program, "forward 0", 0);
-    int backward = program_function(program, "backward 0", 0);
+    if (plan_stages(&c, err))
+        return -1;
+    model_declare(&c.builder, c.chunks, c.n_chunks);
+    tie_stages(&c);
+    model_declare_loss(&c.builder);
+    emit_forwards(&c, MODEL_TRAIN, "forward");
+    emit_backwards(&c);
     int update = program_function(program, "update", 0);
-    model_forward(&b, forward, MODEL_TRAIN, &seed.value, &seed.gradient);
-    differentiate(program, forward, backward, &seed, 1);
-    if (!options->no_fuse)
-        fuse(program, forward);
-    recompute(program, forward, backward, options->recompute);
-    shard_gradients(program, forward, backward, &last, update, &options->gradients);
+    shard_gradients(program, c.functions, c.n_chunks, update, &options->gradients);
     if (options->gradients.zero && options->mesh.size[AXIS_DP] > 1) {
         gather = program_function(program, "gather", 0);
-        gather_parameters(program, forward, gather);
+        gather_parameters(program, c.functions, c.n_chunks, gather);
         one_action(program, ENTRY_GATHER, gather, 0);
         program->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
     }
-    build_update(program, update, &options->update);
-    schedule_step(program, gather, forward, backward, last, update, options->n_micro_batches);
-    build_evaluate(&b);
+    if (options->mesh.size[AXIS_PP] > 1)
+        list_norm_parts(&c, &update_options);
+    program->ports.loss_total =
+        sum_over(program, update, AXIS_DP, STREAM_DP_REDUCE, program->ports.loss, "loss_total");
+    program->ports.loss_total = sum_over(program, update, AXIS_PP, STREAM_PP,
+                                         program->ports.loss_total, "loss_total_all_stages");
+    build_update(program, update, &update_options);
+    schedule_step(program, &c.pipeline.ranks[options->pipeline.rank], c.functions, gather, update,
+                  options->n_micro_batches);
+    build_evaluate(&c);
     return finish(program, options->scratch, options->scratch_context, err);
 }
 
@@ -99,9 +391,16 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
                                .seq_len = options->seq_len,
                                .max_positions = options->seq_len };
 
+    struct model_chunk whole = model_whole(options->model);
+
     program_init(program, &mesh);
-    model_declare(&b);
-    build_evaluate(&b);
+    model_declare(&b, &whole, 1);
+    model_declare_evaluation(&b);
+    int evaluate = program_function(program, "evaluate 0", 0);
+    model_forward(&b, evaluate, &whole, MODEL_EVALUATE, 0);
+    fuse(program, evaluate);
+    one_action(program, ENTRY_EVALUATE, evaluate, 1);
+    program->ports.eval_total = program->ports.eval_loss;
     return finish(program, options->scratch, options->scratch_context, err);
 }
 
@@ -117,10 +416,12 @@ int compile_generate(struct program *program, const struct compile_generate *opt
                                .cache_len = options->cache_len,
                                .max_positions = options->cache_len };
 
+    struct model_chunk chunk = model_whole(options->model);
+
     program_init(program, &mesh);
-    model_declare(&b);
+    model_declare(&b, &chunk, 1);
     int prefill = program_function(program, "prefill", 0);
-    model_forward(&b, prefill, MODEL_LOGITS, NULL, NULL);
+    model_forward(&b, prefill, &chunk, MODEL_LOGITS, 0);
     fuse(program, prefill);
     one_action(program, ENTRY_PREFILL, prefill, 1);
 
@@ -131,7 +432,7 @@ int compile_generate(struct program *program, const struct compile_generate *opt
         program_view(program, whole.positions, 0, options->n_sequences, 1, 1);
     b.seq_len = 1;
     int decode = program_function(program, "decode", 0);
-    model_forward(&b, decode, MODEL_LOGITS, NULL, NULL);
+    model_forward(&b, decode, &chunk, MODEL_LOGITS, 0);
     fuse(program, decode);
     one_action(program, ENTRY_DECODE, decode, 1);
     program->ports.tokens = whole.tokens;

@@ -17,6 +17,13 @@ struct compile_train {
     int micro_batch, seq_len, n_micro_batches;
     uint64_t seed;
     enum recompute_kind recompute;
+    /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */
+    struct {
+        enum pipeline_kind kind;
+        int n_chunks;            /* a rank; 0 is 1 */
+        const int *stage_layers; /* [pp * n_chunks]; NULL: cut by cost */
+        int rank;
+    } pipeline;
     struct shard_options gradients;
     struct update_options update;
     int no_fuse;                /* tests: leave every op in its parts */

@@ -75,20 +75,50 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
     return id;
 }
 
-void model_declare(struct model_builder *b)
+/* Written by the last stage; others hold zeros. */
+static int sum_cell(struct program *p, const char *name)
+{
+    int cell = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
+
+    if (p->mesh.size[AXIS_PP] > 1)
+        p->values[cell].spread[AXIS_PP] = SPREAD_PARTIAL;
+    return cell;
+}
+
+static void embeddings(const struct model_builder *b)
+{
+    const struct model_spec *s = b->spec;
+
+    matrix(b, "embedding.weight", s->vocab_size, s->hidden_size, s->init_std);
+    if (s->position == POSITION_LEARNED)
+        matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
+}
+
+static void head(const struct model_builder *b, int has_embedding)
+{
+    const struct model_spec *s = b->spec;
+    const char *name = s->tied_embeddings ? "embedding.weight" : "head.weight";
+
+    norm(b, "final_norm");
+    if (s->tied_embeddings && has_embedding)
+        return;
+    matrix(b, name, s->vocab_size, s->hidden_size, s->init_std);
+    b->program->parameters[b->program->n_parameters - 1].is_copy = s->tied_embeddings;
+}
+
+void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
 {
     const struct model_spec *s = b->spec;
     struct program *p = b->program;
     int64_t rows = (int64_t)b->n_sequences * b->seq_len;
 
-    matrix(b, "embedding.weight", s->vocab_size, s->hidden_size, s->init_std);
-    if (s->position == POSITION_LEARNED)
-        matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
-    for (int n = 0; n < s->n_layers; n++)
-        layer(b, n);
-    norm(b, "final_norm");
-    if (!s->tied_embeddings)
-        matrix(b, "head.weight", s->vocab_size, s->hidden_size, s->init_std);
+    if (chunks[0].stage == 0)
+        embeddings(b);
+    for (int c = 0; c < n_chunks; c++)
+        for (int n = chunks[c].first_layer; n < chunks[c].end_layer; n++)
+            layer(b, n);
+    if (chunks[n_chunks - 1].stage + 1 == chunks[n_chunks - 1].n_stages)
+        head(b, chunks[0].stage == 0);
 
     p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
     p->ports.positions = input(b, "positions", rows, DTYPE_I32);
@@ -99,4 +129,17 @@ void model_declare(struct model_builder *b)
     if (s->position == POSITION_ROPE)
         p->ports.rope_table =
             program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions, s->head_dim, DTYPE_F32);
+}
+
+void model_declare_loss(struct model_builder *b)
+{
+    struct program *p = b->program;
+
+    p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
+    p->ports.loss = sum_cell(p, "loss");
+}
+
+void model_declare_evaluation(struct model_builder *b)
+{
+    b->program->ports.eval_loss = sum_cell(b->program, "eval_loss");
 }

@@ -260,27 +260,24 @@ static int head_chunk(const struct emitter *e)
     return (int)min_i64(e->rows, max_i64(64, min_i64(1024, chunk)));
 }
 
-static void train_end(const struct emitter *e, int x, int *seed_value, int *seed_gradient)
+/* Returns the gradient of x. */
+static int train_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
     int weight = head_weight(e), dx = value(e, cols_of(e, x), e->b->dtype);
     int dw = program_add_gradient(p, program_parameter_of(p, weight));
 
-    p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
-    p->ports.loss = program_cell(p, ROLE_SCALAR, "loss", 1, 1, DTYPE_F64);
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),
                          .in = { x, weight, p->ports.targets, p->ports.loss_scale },
                          .out = { dx, dw, p->ports.loss } });
-    *seed_value = x;
-    *seed_gradient = dx;
+    return dx;
 }
 
 static void evaluate_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
 
-    p->ports.eval_loss = program_cell(p, ROLE_SCALAR, "eval_loss", 1, 1, DTYPE_F64);
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,
                          .attributes.chunk = head_chunk(e),
                          .in = { x, head_weight(e), p->ports.targets },
@@ -304,25 +301,36 @@ static void logits_end(const struct emitter *e, int x)
                 .kind = OP_LINEAR, .in = { rows, head_weight(e) }, .out = { p->ports.logits } });
 }
 
-void model_forward(struct model_builder *builder, int function, enum model_end end, int *seed_value,
-                   int *seed_gradient)
+struct model_part model_forward(struct model_builder *builder, int function,
+                                const struct model_chunk *chunk, enum model_end end, int boundary)
 {
     struct emitter e = { .b = builder,
                          .function = function,
                          .layer = -1,
                          .rows = (int64_t)builder->n_sequences * builder->seq_len };
-    int x = embedding(&e);
+    struct model_part part = { 0 };
+    int x = chunk->stage == 0 ? embedding(&e) : boundary;
 
-    for (e.layer = 0; e.layer < builder->spec->n_layers; e.layer++)
+    for (e.layer = chunk->first_layer; e.layer < chunk->end_layer; e.layer++)
         x = block(&e, x);
     e.layer = -1;
+    part.value = x;
+    if (chunk->stage + 1 < chunk->n_stages)
+        return part;
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"));
+    part.value = x;
     if (end == MODEL_TRAIN)
-        train_end(&e, x, seed_value, seed_gradient);
+        part.gradient = train_end(&e, x);
     else if (end == MODEL_EVALUATE)
         evaluate_end(&e, x);
     else
         logits_end(&e, x);
+    return part;
+}
+
+struct model_chunk model_whole(const struct model_spec *spec)
+{
+    return (struct model_chunk){ .n_stages = 1, .end_layer = spec->n_layers };
 }

@@ -21,6 +21,13 @@
 
 enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS };
 
+/* Layers [first_layer, end_layer) as one piece. The embedding comes with the first stage, the final
+ * norm and the head with the last. */
+struct model_chunk {
+    int stage, n_stages;
+    int first_layer, end_layer;
+};
+
 struct model_builder {
     struct program *program;
     const struct model_spec *spec;
@@ -33,15 +40,33 @@ struct model_builder {
     int parameter_asked; /* by model_forward: where a name was found last */
 };
 
-/* Declare parameters, inputs and constants; sets the program's ports for them. */
-void model_declare(struct model_builder *builder);
+/* All layers as one chunk. */
+struct model_chunk model_whole(const struct model_spec *spec);
 
 /*
- * Append the forward to `function`. Under MODEL_TRAIN the loss is accumulated into ports.loss and
- * *seed_value, *seed_gradient say where differentiate begins; else they may be NULL. With trainable
- * parameters the head's accumulator is made here, as the use that comes first in backward order.
+ * Declare the chunks' parameters, inputs and constants; sets the program's ports for them. A head
+ * that is tied to an embedding on none of these chunks gets a copy of that parameter.
  */
-void model_forward(struct model_builder *builder, int function, enum model_end end, int *seed_value,
-                   int *seed_gradient);
+void model_declare(struct model_builder *builder, const struct model_chunk *chunks, int n_chunks);
+
+/* The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss;
+ * ports.eval_loss. */
+void model_declare_loss(struct model_builder *builder);
+void model_declare_evaluation(struct model_builder *builder);
+
+/* The forward of a chunk, and where it meets others. */
+struct model_part {
+    int value;    /* what the next stage reads; of the last stage, what differentiate begins with */
+    int gradient; /* of value, where the last stage has made it (MODEL_TRAIN) */
+};
+
+/*
+ * Append a chunk's forward to `function`; boundary is the value of the stage before, 0 for the
+ * first. At the last stage, under MODEL_TRAIN, the loss is accumulated into ports.loss. With
+ * trainable parameters the head's accumulator is made here, as the use that comes first in backward
+ * order.
+ */
+struct model_part model_forward(struct model_builder *builder, int function,
+                                const struct model_chunk *chunk, enum model_end end, int boundary);
 
 #endif

@@ -109,6 +109,15 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_ALL_REDUCE_SCALAR] = { "all_reduce_scalar", 1, 1,
         { { "x", 0 } },
         { { "y", 0 } } },
+    [OP_SEND] = { "send", 1, 0,
+        { { "x", 0 } },
+        { { 0 } } },
+    [OP_RECEIVE] = { "receive", 0, 1,
+        { { 0 } },
+        { { "y", 0 } } },
+    [OP_PICK] = { "pick", 2, 1,
+        { { "x", 0 }, { "order", 0 } },
+        { { "y", 0 } } },
     [OP_SUMSQ] = { "sumsq", 1, 1,
         { { "x", 0 } },
         { { "sums", 0 } } },
@@ -230,6 +239,15 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_ALL_REDUCE_SCALAR] = {
         { { DIM_ONE, DIM_N, TYPE_F64 } },
         { { DIM_ONE, DIM_N, TYPE_F64 } } },
+    [OP_SEND] = {
+        { { DIM_T, DIM_D, TYPE_MOVED } },
+        { { DIM_ONE, DIM_ONE, TYPE_F32 } } },
+    [OP_RECEIVE] = {
+        { { DIM_ONE, DIM_ONE, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_MOVED } } },
+    [OP_PICK] = {
+        { { DIM_ONE, DIM_FREE, TYPE_F64 }, { DIM_ONE, DIM_N, TYPE_I32 } },
+        { { DIM_ONE, DIM_N, TYPE_F64 } } },
     [OP_SUMSQ] = {
         { { DIM_R, DIM_D, TYPE_F32 } },
         { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
@@ -268,7 +286,8 @@ enum op_kind op_find(const char *name)
 
 int op_is_collective(enum op_kind kind)
 {
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
+    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR ||
+           kind == OP_SEND || kind == OP_RECEIVE;
 }
 
 const char *axis_name(enum mesh_axis axis)

@@ -76,6 +76,12 @@
  *                         over `axis`, tree sum
  *   all_reduce_scalar   x[1 x n] fp64 -> y[1 x n] fp64
  *                         over `axis`, tree sum
+ *   send                x[T x d] ->
+ *                         to the rank `peer` further along `axis` (wrapping), which receives it
+ *   receive             -> y[T x d]
+ *                         from the rank `peer` further along `axis`
+ *   pick                x[1 x N] fp64, order[1 x M] i32 -> y[1 x M] fp64
+ *                         y[i] = x[order[i]]
  *   sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64
  *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
  *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32
@@ -136,6 +142,9 @@ enum op_kind {
     OP_ALL_GATHER,
     OP_REDUCE_SCATTER,
     OP_ALL_REDUCE_SCALAR,
+    OP_SEND,
+    OP_RECEIVE,
+    OP_PICK,
     OP_SUMSQ,
     OP_GRADIENT_NORM,
     OP_ADAMW,
@@ -157,7 +166,8 @@ struct op_attributes {
     uint64_t place; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it) */
     double beta1, beta2, weight_decay; /* adamw */
     double clip;                       /* gradient_norm */
-    enum mesh_axis axis;               /* collectives */
+    enum mesh_axis axis;               /* collectives, send, receive */
+    int peer;                          /* send, receive: +1 or -1 along the axis */
 };
 
 enum operand_flag {
@@ -180,7 +190,7 @@ struct op_info {
 
 const struct op_info *op_info(enum op_kind kind);
 
-/* Whether it talks to other ranks: run executes it, no kernel does. */
+/* Whether it talks to other ranks (send and receive do, too): run executes it, no kernel does. */
 int op_is_collective(enum op_kind kind);
 
 /* "dp", "tp", ... */

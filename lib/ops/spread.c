@@ -258,6 +258,11 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE_SCALAR:
         return spread_collective(q, on_axis);
+    case OP_SEND:
+    case OP_RECEIVE: /* as it was sent, which is the program's to know */
+        return 0;
+    case OP_PICK:
+        return alike(q, IN(0), 0, 0);
     case OP_SUMSQ:
         return spread_sumsq(q);
     case OP_GRADIENT_NORM:

@@ -7,13 +7,14 @@
 #include "program/passes.h"
 
 /* needs[v]: a trainable parameter lies behind v. One pass, since ops follow what they read. */
-static char *find_needs(struct program *program, int forward)
+static char *find_needs(struct program *program, int forward, int boundary)
 {
     const struct function *f = &program->functions[forward];
     char *needs = arena_array(&program->arena, char, program->n_values);
 
     for (int i = 0; i < program->n_parameters; i++)
         needs[program->parameters[i].weight] = (char)program->parameters[i].trainable;
+    needs[boundary] = 1; /* there may be some on earlier stages */
     for (int i = 0; i < f->n_ops; i++) {
         int any = 0;
 
@@ -35,15 +36,15 @@ static int has_gradient(const struct gradient_walk *walk, const struct op *op)
     return 0;
 }
 
-void differentiate(struct program *program, int forward, int backward,
-                   const struct gradient_seed *seeds, int n_seeds)
+int differentiate(struct program *program, int forward, int backward,
+                  const struct gradient_seed *seeds, int n_seeds, int boundary)
 {
     struct gradient_walk walk = {
         .program = program,
         .backward = backward,
         .n_values = program->n_values,
         .gradient = arena_array(&program->arena, int, program->n_values),
-        .needs = find_needs(program, forward),
+        .needs = find_needs(program, forward, boundary),
     };
 
     for (int i = 0; i < n_seeds; i++)
@@ -59,4 +60,5 @@ void differentiate(struct program *program, int forward, int backward,
         walk.layer = op.layer;
         gradient_rule(&walk, &op);
     }
+    return boundary ? walk.gradient[boundary] : 0;
 }

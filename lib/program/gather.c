@@ -41,7 +41,21 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
                                .layer = -1 });
 }
 
-void gather_parameters(struct program *p, int forward, int gather)
+/* Gather the bucket that this value lies in, if it is not yet. */
+static void gather_first(struct program *p, int gather, int value, char *is_flat)
+{
+    int base = program_base(p, value);
+
+    if (!is_flat[base])
+        return;
+    is_flat[base] = 0;
+    for (int j = 0; j < p->n_buckets; j++)
+        if (p->buckets[j].weights == base)
+            emit_gather(p, gather, &p->buckets[j]);
+}
+
+void gather_parameters(struct program *p, const struct chunk_functions *chunks, int n_chunks,
+                       int gather)
 {
     for (int i = 0; i < p->n_parameters; i++)
         if (p->parameters[i].bucket >= 0)
@@ -51,15 +65,8 @@ void gather_parameters(struct program *p, int forward, int gather)
     for (int i = 0; i < p->n_buckets; i++)
         is_flat[p->buckets[i].weights] = 1;
     is_flat[0] = 0;
-    for (int i = 0; i < p->functions[forward].n_ops; i++)
-        for (int k = 0; k < OPS_MAX_INPUTS; k++) {
-            int base = program_base(p, p->functions[forward].ops[i].in[k]);
-
-            if (!is_flat[base])
-                continue;
-            is_flat[base] = 0;
-            for (int j = 0; j < p->n_buckets; j++)
-                if (p->buckets[j].weights == base)
-                    emit_gather(p, gather, &p->buckets[j]);
-        }
+    for (int c = 0; c < n_chunks; c++)
+        for (int i = 0; i < p->functions[chunks[c].forward].n_ops; i++)
+            for (int k = 0; k < OPS_MAX_INPUTS; k++)
+                gather_first(p, gather, p->functions[chunks[c].forward].ops[i].in[k], is_flat);
 }

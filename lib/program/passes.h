@@ -9,6 +9,7 @@
 #define PROGRAM_PASSES_H
 
 #include "base/str.h"
+#include "layout/pipeline.h"
 #include "program/program.h"
 
 /*
@@ -21,8 +22,12 @@
 struct gradient_seed {
     int value, gradient;
 };
-void differentiate(struct program *program, int forward, int backward,
-                   const struct gradient_seed *seeds, int n_seeds);
+/*
+ * boundary: a value that the forward reads and another stage has made, 0 if there is none. Returns
+ * its gradient, 0 if nothing of it is needed.
+ */
+int differentiate(struct program *program, int forward, int backward,
+                  const struct gradient_seed *seeds, int n_seeds, int boundary);
 
 /*
  * fuse.c: add + rmsnorm -> add_rmsnorm, add + layernorm -> add_layernorm, where nothing reads the
@@ -40,10 +45,27 @@ enum recompute_kind { RECOMPUTE_KIND_NONE, RECOMPUTE_KIND_SELECTIVE, RECOMPUTE_K
 void recompute(struct program *program, int forward, int backward, enum recompute_kind kind);
 
 /*
+ * split.c: move what makes weights' gradients (class W, and what was recomputed for it alone) out
+ * of `backward` into `weight`, which may then run later: zero-bubble schedules.
+ */
+void split_backward(struct program *program, int backward, int weight);
+
+/* The functions of a chunk, as indices. */
+struct chunk_functions {
+    int forward;
+    int backward; /* B and W; only B and what it needs where the schedule splits them */
+    int weight;   /* W; backward where they are not split */
+    int last;     /* by shard_gradients: what the last micro-batch runs in weight's place */
+    /* Each one send or receive of a boundary; -1 where the neighbouring stage is on this rank. */
+    int receive_forward, send_forward, receive_backward, send_backward;
+};
+
+/*
  * shard.c: gather the accumulators into buckets of about bucket_bytes, in the order in which the
- * backward completes them, and, where the dp axis has more than one rank, reduce each as soon as it
- * is complete. Late: in `last`, a copy of the backward that the step's last micro-batch runs.
- * Early: in `backward` itself, every micro-batch. Under zero 0 the update finds whole gradients in
+ * backward completes them (of the last chunk first; no bucket has parameters of two chunks), and,
+ * where the dp axis has more than one rank, reduce each as soon as it is complete. Late: in `last`,
+ * a copy of `weight` that the step's last micro-batch runs. Early: in `weight` itself, every
+ * micro-batch. Under zero 0 the update finds whole gradients in
  * the parameters' gradient cells, gathered by ops put at the front of `update` or, late, behind the
  * reduces. Under zero 1 it finds shards, and a bucket's parameters are of one weight dtype and
  * number of uses, so that weights and states can lie like their gradients. With one data-parallel
@@ -54,16 +76,17 @@ struct shard_options {
     int early;
     size_t bucket_bytes;
 };
-void shard_gradients(struct program *program, int forward, int backward, int *last, int update,
-                     const struct shard_options *options);
+void shard_gradients(struct program *program, struct chunk_functions *chunks, int n_chunks,
+                     int update, const struct shard_options *options);
 
 /*
  * gather.c: under zero 1 each bucket's weights become one flat cell, of which a rank updates its
  * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
- * the order in which `forward` first reads of them. Run ahead of the forward, its first op then
+ * the order in which the chunks' forwards first read of them. Run ahead of the forward, its first op then
  * waits for its own bucket alone while later ones still travel.
  */
-void gather_parameters(struct program *program, int forward, int gather);
+void gather_parameters(struct program *program, const struct chunk_functions *chunks, int n_chunks,
+                       int gather);
 
 /*
  * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient
@@ -72,16 +95,28 @@ void gather_parameters(struct program *program, int forward, int gather);
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
+    /* With several stages: every stage's trainable parameters but copies, in any order. */
+    const struct norm_part {
+        const char *name;
+        int64_t n_blocks;
+        int pp_rank;
+    } * norm_parts;
+    int n_norm_parts;
 };
 void build_update(struct program *program, int update, const struct update_options *options);
 
 /*
- * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), for
- * each micro-batch in order load, forward, backward, then the update. `last` may
- * equal backward.
+ * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), then
+ * the rank's list of the pipeline, each micro-batch loaded ahead of its first forward, boundaries
+ * received one step ahead of their use and sent when they are made, then the update.
  */
-void schedule_step(struct program *program, int gather, int forward, int backward, int last,
-                   int update, int n_micro_batches);
+void schedule_step(struct program *program, const struct pipeline_list *list,
+                   const struct chunk_functions *chunks, int gather, int update,
+                   int n_micro_batches);
+
+/* One micro-batch through this rank's chunks, forward only. */
+void schedule_forward(struct program *program, enum entry_kind entry,
+                      const struct chunk_functions *chunks, int n_chunks);
 
 /*
  * place.c: decide scopes of plain values (read by another function than the writer: stash),

@@ -198,6 +198,15 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
     return shape;
 }
 
+int program_has_spread(const struct program *program, const struct op *op, int axis)
+{
+    int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
+
+    if (program->mesh.size[axis] == 1 || op->kind == OP_SEND || op->kind == OP_RECEIVE)
+        return 0;
+    return axis != AXIS_PP || on_axis;
+}
+
 /* Spreads of the outputs on every axis that has more than one rank. */
 static void set_spreads(struct program *program, const struct op *op)
 {
@@ -207,11 +216,12 @@ static void set_spreads(struct program *program, const struct op *op)
     for (int axis = 0; axis < N_AXES; axis++) {
         enum spread in[OPS_MAX_INPUTS] = { SPREAD_SAME }, out[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
 
-        if (program->mesh.size[axis] == 1)
+        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
+
+        if (!program_has_spread(program, op, axis))
             continue;
         for (int i = 0; i < OPS_MAX_INPUTS; i++)
             in[i] = program->values[op->in[i]].spread[axis];
-        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
         if (op_spread(&shape, on_axis, in, out, &err) < 0) {
             fprintf(stderr, "lmtrain: %s\n", err.text);
             CHECK(!"spreads of an emitted op");
@@ -304,7 +314,19 @@ const char *phase_name(enum phase phase)
 
 const char *stream_name(enum stream stream)
 {
-    static const char *const names[N_STREAMS] = { "compute", "tp", "dp_gather", "dp_reduce" };
+    static const char *const names[N_STREAMS] = { "compute",
+                                                  "tp",
+                                                  "dp_gather",
+                                                  "dp_reduce",
+                                                  "pp",
+                                                  "f_to_next",
+                                                  "f_to_previous",
+                                                  "f_from_next",
+                                                  "f_from_previous",
+                                                  "b_to_next",
+                                                  "b_to_previous",
+                                                  "b_from_next",
+                                                  "b_from_previous" };
 
     return names[stream];
 }

@@ -51,8 +51,27 @@ enum cell_role {
 
 enum phase { PHASE_F, PHASE_R, PHASE_B, PHASE_W, PHASE_U, N_PHASES };
 
-/* Ops of one stream run in the order of the list; those of other streams wait where they must. */
-enum stream { STREAM_COMPUTE, STREAM_TP, STREAM_DP_GATHER, STREAM_DP_REDUCE, N_STREAMS };
+/*
+ * Ops of one stream run in the order of the list; those of other streams wait where they must.
+ * Boundaries of the pipeline have one stream for each neighbour, each way, forward and backward: so
+ * that no transfer waits for one that is not its business.
+ */
+enum stream {
+    STREAM_COMPUTE,
+    STREAM_TP,
+    STREAM_DP_GATHER,
+    STREAM_DP_REDUCE,
+    STREAM_PP, /* scalars of all stages */
+    STREAM_F_TO_NEXT,
+    STREAM_F_TO_PREVIOUS,
+    STREAM_F_FROM_NEXT,
+    STREAM_F_FROM_PREVIOUS,
+    STREAM_B_TO_NEXT,
+    STREAM_B_TO_PREVIOUS,
+    STREAM_B_FROM_NEXT,
+    STREAM_B_FROM_PREVIOUS,
+    N_STREAMS
+};
 
 /* When an accumulating op starts from zero. */
 enum first_mode {
@@ -146,6 +165,8 @@ struct parameter {
                                              three are 0 where a bucket has the states */
     int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
     int n_gradients;
+    int is_copy;           /* of a tied parameter: another stage's is saved and counted */
+    int tied_peer;         /* +1, -1: the rank along pp that has another use of it; 0: none */
     int bucket;            /* the sharded bucket it lies in, or -1 */
     int64_t bucket_offset; /* its first element there */
     int norm_blocks;       /* view of the gradient norm's block sums, in name order */
@@ -275,6 +296,12 @@ int program_emit(struct program *program, int function, const struct op *op);
 
 /* Same, but in front of ops[index]. */
 int program_insert(struct program *program, int function, int index, const struct op *op);
+
+/*
+ * Whether the op says how its outputs lie over the axis, given its inputs. Stages of a pipeline hold
+ * values of their own, so over pp only its collectives do; what is received lies as it was sent.
+ */
+int program_has_spread(const struct program *program, const struct op *op, int axis);
 
 /* The op's operands as shapes, for op_check, op_flops, kernels. */
 struct op_shape program_op_shape(const struct program *program, const struct op *op);

@@ -5,6 +5,9 @@
  * gradient norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block
  * edges. While micro-batches add up, a bucket is partial over dp.
  *
+ * A parameter's accumulators are completed by one chunk's backward, but for those of an embedding that
+ * is tied to a head on another chunk of the same rank: that bucket is the chunk's that comes last.
+ *
  * Zero 0 gathers the sums: the same memory then holds them whole, and a second set of views, `same`
  * over dp, is what the update reads. Under zero 1 the shards are all that the update reads. Then a
  * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
@@ -15,17 +18,31 @@
 #include "base/num.h"
 #include "program/passes.h"
 
+/* When an accumulator is complete: chunks are in the order in which their backwards run. */
+struct moment {
+    int turn; /* n_chunks - 1 - chunk */
+    int done; /* index of the op of the chunk's `weight`; -1: an earlier function has done it */
+};
+
 /* What shares a bucket's fate: one accumulator, or all of a parameter. */
 struct member {
     int parameter, use, n_uses;
-    int done; /* index of the backward's op that completes the last; -1: the forward does */
+    struct moment at; /* of the last */
     int bucket;
     size_t n_bytes; /* of the bucket up to it */
 };
 
 /* One flat cell that is to be reduced. */
 struct reduction {
-    int bucket, use, done;
+    int bucket, use;
+    struct moment at;
+};
+
+struct sharding {
+    struct program *program;
+    struct chunk_functions *chunks;
+    int n_chunks;
+    int together; /* sharded: all uses of a parameter share a fate */
 };
 
 /* Index of the last op that writes the value or a view of it; -1 if none does. */
@@ -41,40 +58,69 @@ static int last_writer(const struct program *p, const struct function *f, int va
     return -1;
 }
 
+static int compare_moments(struct moment a, struct moment b)
+{
+    if (a.turn != b.turn)
+        return a.turn < b.turn ? -1 : 1;
+    return a.done < b.done ? -1 : a.done > b.done;
+}
+
+/* The last chunk to write it, and where. */
+static struct moment completion(const struct sharding *s, int value)
+{
+    for (int c = 0; c < s->n_chunks; c++) {
+        const struct function *functions = s->program->functions;
+        const struct chunk_functions *chunk = &s->chunks[c];
+        int done = last_writer(s->program, &functions[chunk->weight], value);
+
+        if (done >= 0 || last_writer(s->program, &functions[chunk->backward], value) >= 0 ||
+            last_writer(s->program, &functions[chunk->forward], value) >= 0)
+            return (struct moment){ s->n_chunks - 1 - c, done };
+    }
+    CHECK(!"an accumulator that somebody writes");
+}
+
 static int earlier(const void *a, const void *b)
 {
     const struct member *x = a, *y = b;
+    int order = compare_moments(x->at, y->at);
 
-    if (x->done != y->done)
-        return x->done < y->done ? -1 : 1;
+    if (order)
+        return order;
     if (x->parameter != y->parameter)
         return x->parameter < y->parameter ? -1 : 1;
     return x->use - y->use;
 }
 
-static struct member member_of(const struct program *p, int backward, int parameter, int use,
-                               int n_uses)
+static struct member member_of(const struct sharding *s, int parameter, int use, int n_uses)
 {
-    struct member m = { .parameter = parameter, .use = use, .n_uses = n_uses, .done = -1 };
+    const struct parameter *q = &s->program->parameters[parameter];
+    struct member m = {
+        .parameter = parameter, .use = use, .n_uses = n_uses, .at = completion(s, q->gradients[use])
+    };
 
-    for (int k = use; k < use + n_uses; k++)
-        m.done = max_int(
-            m.done, last_writer(p, &p->functions[backward], p->parameters[parameter].gradients[k]));
+    for (int k = use + 1; k < use + n_uses; k++) {
+        struct moment at = completion(s, q->gradients[k]);
+
+        if (compare_moments(m.at, at) < 0)
+            m.at = at;
+    }
     return m;
 }
 
-/* All accumulators, in the order in which the backward completes them. */
-static struct member *list_members(struct program *p, int backward, int together, int *n)
+/* All accumulators, in the order in which the backwards complete them. */
+static struct member *list_members(const struct sharding *s, int *n)
 {
+    struct program *p = s->program;
     int capacity = p->n_parameters * TENSOR_MAX_USES;
     struct member *list = arena_array(&p->arena, struct member, capacity);
 
     *n = 0;
     for (int i = 0; i < p->n_parameters; i++) {
-        int n_uses = p->parameters[i].n_gradients, at_once = together ? n_uses : 1;
+        int n_uses = p->parameters[i].n_gradients, at_once = s->together ? n_uses : 1;
 
         for (int use = 0; use < n_uses; use += at_once)
-            list[(*n)++] = member_of(p, backward, i, use, at_once);
+            list[(*n)++] = member_of(s, i, use, at_once);
     }
     qsort(list, (size_t)*n, sizeof *list, earlier);
     return list;
@@ -91,6 +137,11 @@ static int may_share(const struct program *p, const struct member *a, const stru
     enum dtype x = p->values[p->parameters[a->parameter].weight].dtype;
     enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
 
+    if (a->at.turn != b->at.turn)
+        return 0;
+    /* What two stages exchange must lie alike on both. */
+    if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
+        return 0;
     return !together || (x == y && a->n_uses == b->n_uses);
 }
 
@@ -165,24 +216,25 @@ static void make_bucket(struct program *p, const struct member *list, int n, int
 static int completed_earlier(const void *a, const void *b)
 {
     const struct reduction *x = a, *y = b;
+    int order = compare_moments(x->at, y->at);
 
-    if (x->done != y->done)
-        return x->done < y->done ? -1 : 1;
+    if (order)
+        return order;
     return x->bucket != y->bucket ? x->bucket - y->bucket : x->use - y->use;
 }
 
 /* All flat cells, in the order in which they are complete. */
-static struct reduction *list_reductions(struct program *p, int backward, int *n)
+static struct reduction *list_reductions(const struct sharding *s, int *n)
 {
+    struct program *p = s->program;
     struct reduction *list =
         arena_array(&p->arena, struct reduction, p->n_buckets * TENSOR_MAX_USES);
-    const struct function *f = &p->functions[backward];
 
     *n = 0;
     for (int i = 0; i < p->n_buckets; i++)
         for (int use = 0; use < p->buckets[i].n_uses; use++)
             list[(*n)++] =
-                (struct reduction){ i, use, last_writer(p, f, p->buckets[i].gradients[use]) };
+                (struct reduction){ i, use, completion(s, p->buckets[i].gradients[use]) };
     qsort(list, (size_t)*n, sizeof *list, completed_earlier);
     return list;
 }
@@ -255,14 +307,14 @@ static void reduce(struct program *p, const struct reduction *r, int last, int u
     struct op op = reduce_op(cell, shard, options->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
     b->shards[r->use] = shard;
-    program_insert(p, last, r->done + 1, &op);
+    program_insert(p, last, r->at.done + 1, &op);
     if (options->zero)
         return;
     op = gather_op(p, cell, shard, options->early ? PHASE_U : PHASE_W);
     if (options->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, last, r->done + 2, &op);
+        program_insert(p, last, r->at.done + 2, &op);
 }
 
 /* From now on the accumulators' names stand for the sums over dp. */
@@ -275,30 +327,44 @@ static void read_sums(struct program *p, const struct member *list, int n)
     }
 }
 
-void shard_gradients(struct program *p, int forward, int backward, int *last, int update,
+/* In which functions sums over ranks are begun, and how accumulators start. */
+static void choose_last(struct sharding *s, int early)
+{
+    for (int c = 0; c < s->n_chunks; c++) {
+        struct chunk_functions *chunk = &s->chunks[c];
+
+        if (!early) {
+            chunk->last = copy_function(s->program, chunk->weight, ", last micro-batch");
+            continue;
+        }
+        accumulate_alone(s->program, chunk->forward);
+        accumulate_alone(s->program, chunk->backward);
+        if (chunk->weight != chunk->backward)
+            accumulate_alone(s->program, chunk->weight);
+    }
+}
+
+void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_chunks, int update,
                      const struct shard_options *options)
 {
     int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
-    int together = options->zero > 0 && !is_alone;
-    struct member *list = list_members(p, backward, together, &n);
+    struct sharding s = { p, chunks, n_chunks, options->zero > 0 && !is_alone };
+    struct member *list = list_members(&s, &n);
 
-    p->n_buckets = assign(p, list, n, together, options->bucket_bytes);
+    p->n_buckets = assign(p, list, n, s.together, options->bucket_bytes);
     p->buckets = arena_array(&p->arena, struct bucket, p->n_buckets + 1);
     for (int i = 0; i < p->n_buckets; i++)
-        make_bucket(p, list, n, i, together);
-    *last = backward;
+        make_bucket(p, list, n, i, s.together);
+    for (int c = 0; c < n_chunks; c++)
+        chunks[c].last = chunks[c].weight;
     if (is_alone)
         return;
-    struct reduction *reductions = list_reductions(p, backward, &n_reductions);
-    if (options->early) {
-        accumulate_alone(p, forward);
-        accumulate_alone(p, backward);
-    } else {
-        *last = copy_function(p, backward, ", last micro-batch");
-    }
+    struct reduction *reductions = list_reductions(&s, &n_reductions);
+    choose_last(&s, options->early);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)
-        reduce(p, &reductions[i], *last, update, options);
+        reduce(p, &reductions[i], chunks[n_chunks - 1 - reductions[i].at.turn].last, update,
+               options);
     if (!options->zero)
         read_sums(p, list, n);
 }

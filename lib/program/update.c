@@ -54,6 +54,30 @@ static void sum_uses(const struct update *u, const struct parameter *parameter)
                              .first = FIRST_NEVER });
 }
 
+/*
+ * The use of a tied parameter that another stage has: both send theirs, and both get the sum, in
+ * whichever order they add.
+ */
+static void add_other_use(const struct update *u, int peer, int own)
+{
+    struct program *p = u->program;
+    struct value v = p->values[own];
+    int other = program_value(p, v.rows, v.cols, DTYPE_F32);
+    int is_first = peer < 0; /* of the stages: sends back, gets what came round */
+
+    memcpy(p->values[other].spread, v.spread, sizeof v.spread);
+    emit(u, (struct op){ .kind = OP_SEND,
+                         .attributes = { .axis = AXIS_PP, .peer = peer },
+                         .in = { own },
+                         .stream = is_first ? STREAM_B_TO_PREVIOUS : STREAM_F_TO_NEXT });
+    emit(u, (struct op){ .kind = OP_RECEIVE,
+                         .attributes = { .axis = AXIS_PP, .peer = peer },
+                         .out = { other },
+                         .stream = is_first ? STREAM_F_FROM_PREVIOUS : STREAM_B_FROM_NEXT });
+    emit(u, (struct op){
+                .kind = OP_ACCUMULATE, .in = { other }, .out = { own }, .first = FIRST_NEVER });
+}
+
 /* sums: whole block sums, added up in their order or in that of the table. */
 static void emit_norm(const struct update *u, int sums, int order)
 {
@@ -82,22 +106,89 @@ static int64_t count_blocks(const struct program *p, const int *order, int n)
     return n_blocks;
 }
 
+/* ---- all stages ---- */
+
+static int by_part_name(const void *a, const void *b)
+{
+    return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
+}
+
+/* The most blocks that any stage has: every stage's sums take so many places. */
+static int64_t most_blocks(const struct update *u)
+{
+    int pp_size = u->program->mesh.size[AXIS_PP];
+    int64_t *n = arena_array(&u->program->arena, int64_t, pp_size), most = 0;
+
+    for (int i = 0; i < u->options->n_norm_parts; i++) {
+        const struct norm_part *part = &u->options->norm_parts[i];
+
+        n[part->pp_rank] += part->n_blocks;
+        most = max_i64(most, n[part->pp_rank]);
+    }
+    return most;
+}
+
+static int table_cell(struct program *p, const char *name, const int32_t *table, int64_t n)
+{
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n, DTYPE_I32);
+
+    p->values[cell].content = table;
+    return cell;
+}
+
+/*
+ * own: this stage's sums, its parameters in name order, padded to most_blocks. All stages' are
+ * gathered, and added up in the order of all names.
+ */
+static void norm_of_stages(const struct update *u, int own)
+{
+    struct program *p = u->program;
+    int n = u->options->n_norm_parts, pp_size = p->mesh.size[AXIS_PP];
+    int64_t each = p->values[own].cols, n_blocks = 0, at = 0;
+    struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
+    int64_t *next = arena_array(&p->arena, int64_t, pp_size);
+
+    memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
+    qsort(parts, (size_t)n, sizeof *parts, by_part_name);
+    for (int i = 0; i < n; i++)
+        n_blocks += parts[i].n_blocks;
+    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < parts[i].n_blocks; k++)
+            table[at++] = (int32_t)(parts[i].pp_rank * each + next[parts[i].pp_rank]++);
+    int all = program_value(p, 1, each * pp_size, DTYPE_F64);
+    p->values[own].spread[AXIS_PP] = SPREAD_COLS;
+    emit(u, (struct op){ .kind = OP_ALL_GATHER,
+                         .attributes.axis = AXIS_PP,
+                         .in = { own },
+                         .out = { all },
+                         .stream = STREAM_PP });
+    emit_norm(u, all, table_cell(p, "norm_order_of_stages", table, n_blocks));
+}
+
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
-    int sums = program_value(p, 1, count_blocks(p, order, n), DTYPE_F64);
+    int has_stages = p->mesh.size[AXIS_PP] > 1;
+    int sums =
+        program_value(p, 1, has_stages ? most_blocks(u) : count_blocks(p, order, n), DTYPE_F64);
     int64_t offset = 0;
 
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = n_blocks_of(q);
 
+        if (q->is_copy)
+            continue;
         q->norm_blocks = program_view(p, sums, offset, 1, blocks, blocks);
         emit(u,
              (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
         offset += blocks;
     }
-    emit_norm(u, sums, 0);
+    if (has_stages)
+        norm_of_stages(u, sums);
+    else
+        emit_norm(u, sums, 0);
 }
 
 static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
@@ -153,7 +244,8 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
 static int norm_order(const struct update *u, const int *order, int n, int64_t n_own)
 {
     struct program *p = u->program;
-    int64_t n_blocks = count_blocks(p, order, n), at = 0;
+    int has_stages = p->mesh.size[AXIS_PP] > 1;
+    int64_t n_blocks = has_stages ? most_blocks(u) : count_blocks(p, order, n), at = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
     int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
 
@@ -166,6 +258,8 @@ static int norm_order(const struct update *u, const int *order, int n, int64_t n
         int64_t first = q->bucket_offset / OPS_NORM_BLOCK;
         int64_t rank = first / in_shard, k = first % in_shard;
 
+        if (q->is_copy)
+            continue;
         /* Without a division a block: large models have millions. */
         for (int64_t end = at + n_blocks_of(q); at < end; at++) {
             table[at] = (int32_t)(rank * n_own + before[q->bucket] + k);
@@ -175,9 +269,7 @@ static int norm_order(const struct update *u, const int *order, int n, int64_t n
             rank++;
         }
     }
-    int cell = program_cell(p, ROLE_CONSTANT, "norm_order", 1, n_blocks, DTYPE_I32);
-    p->values[cell].content = table;
-    return cell;
+    return table_cell(p, "norm_order", table, n_blocks);
 }
 
 static void shard_norm(const struct update *u, const int *order, int n)
@@ -203,7 +295,14 @@ static void shard_norm(const struct update *u, const int *order, int n)
                          .in = { own },
                          .out = { all },
                          .stream = STREAM_DP_REDUCE });
-    emit_norm(u, all, norm_order(u, order, n, n_own));
+    int table = norm_order(u, order, n, n_own);
+    if (p->mesh.size[AXIS_PP] == 1) {
+        emit_norm(u, all, table);
+        return;
+    }
+    int named = program_value(p, 1, p->values[table].cols, DTYPE_F64);
+    emit(u, (struct op){ .kind = OP_PICK, .in = { all, table }, .out = { named } });
+    norm_of_stages(u, named);
 }
 
 static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
@@ -273,6 +372,10 @@ static void update_shards(const struct update *u, const int *order, int n)
 
     for (int i = 0; i < p->n_buckets; i++)
         sum_shard_uses(u, &p->buckets[i]);
+    for (int i = 0; i < n; i++)
+        if (p->parameters[order[i]].tied_peer)
+            add_other_use(u, p->parameters[order[i]].tied_peer,
+                          p->buckets[p->parameters[order[i]].bucket].shards[0]);
     shard_norm(u, order, n);
     for (int i = 0; i < p->n_buckets; i++)
         shard_optimizer(u, i);
@@ -282,8 +385,13 @@ static void update_shards(const struct update *u, const int *order, int n)
 
 static void update_parameters(const struct update *u, const int *order, int n)
 {
-    for (int i = 0; i < n; i++)
-        sum_uses(u, &u->program->parameters[order[i]]);
+    for (int i = 0; i < n; i++) {
+        const struct parameter *q = &u->program->parameters[order[i]];
+
+        sum_uses(u, q);
+        if (q->tied_peer)
+            add_other_use(u, q->tied_peer, q->gradients[0]);
+    }
     gradient_norm(u, order, n);
     for (int i = 0; i < n; i++)
         optimizer(u, order[i]);
@@ -297,16 +405,6 @@ void build_update(struct program *program, int update, const struct update_optio
 
     program->ports.scalars =
         program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
-    program->ports.loss_total = program->ports.loss;
-    if (program->mesh.size[AXIS_DP] > 1) {
-        program->ports.loss_total =
-            program_cell(program, ROLE_SCALAR, "loss_total", 1, 1, DTYPE_F64);
-        emit(&u, (struct op){ .kind = OP_ALL_REDUCE_SCALAR,
-                              .attributes.axis = AXIS_DP,
-                              .in = { program->ports.loss },
-                              .out = { program->ports.loss_total },
-                              .stream = STREAM_DP_REDUCE });
-    }
     /* gather_parameters has been there. */
     if (program->n_buckets && program->buckets[0].weights)
         update_shards(&u, order, n);

@@ -57,7 +57,7 @@ static int check_spreads(const struct program *p, const struct function *f, cons
     for (int axis = 0; axis < N_AXES; axis++) {
         enum spread in[OPS_MAX_INPUTS], out[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
 
-        if (p->mesh.size[axis] == 1)
+        if (!program_has_spread(p, op, axis))
             continue;
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             in[k] = p->values[op->in[k]].spread[axis];

@@ -10,7 +10,7 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size)
     const struct tensor *out = &shape->out[0];
     size_t n_bytes = (size_t)tensor_elements(out) * dtype_bytes(out->dtype);
 
-    if (shape->kind == OP_ALL_GATHER)
+    if (shape->kind == OP_ALL_GATHER || shape->kind == OP_SEND || shape->kind == OP_RECEIVE)
         return 0;
     /* Every rank's part, and one more for a sum that is added to what is there. */
     return ((size_t)size + 1) * n_bytes;
@@ -29,6 +29,10 @@ static struct comm_call call_of(const struct collective *c)
         return (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch, out_bytes, 0 };
     case OP_ALL_REDUCE_SCALAR:
         return (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, in_bytes, 0 };
+    case OP_SEND:
+        return (struct comm_call){ COMM_SEND, c->in.data, NULL, in_bytes, c->peer };
+    case OP_RECEIVE:
+        return (struct comm_call){ COMM_RECEIVE, NULL, c->out.data, out_bytes, c->peer };
     default:
         CHECK(!"a collective");
     }

@@ -17,6 +17,7 @@ struct collective {
     struct tensor in, out;
     void *scratch;
     int first; /* accumulated outputs start over */
+    int peer;  /* send, receive: in the group */
     /* What other streams must have done before: tickets of the same worker. */
     const struct worker *worker;
     uint64_t after[COLLECTIVE_MAX_AFTER];

@@ -37,6 +37,19 @@ static int make_group(void *argument, struct err *err)
                              request->axis * N_STREAMS + request->stream, err);
 }
 
+/*
+ * What goes one way through the pipeline shares a group, on whatever streams: a send and its receive
+ * have to. Others have one each.
+ */
+int run_group_of(enum stream stream)
+{
+    if (stream >= STREAM_F_TO_NEXT && stream <= STREAM_F_FROM_PREVIOUS)
+        return STREAM_F_TO_NEXT;
+    if (stream >= STREAM_B_TO_NEXT && stream <= STREAM_B_FROM_PREVIOUS)
+        return STREAM_B_TO_NEXT;
+    return stream;
+}
+
 /* uses[axis][stream]: some collective goes over the axis on the stream. The same on all ranks. */
 static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
 {
@@ -46,7 +59,7 @@ static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
             const struct op *op = &p->functions[f].ops[i];
 
             if (op_is_collective(op->kind))
-                uses[op->attributes.axis][op->stream] = 1;
+                uses[op->attributes.axis][run_group_of(op->stream)] = 1;
         }
 }
 

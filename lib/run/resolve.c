@@ -167,13 +167,20 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->layer = op->layer;
     out->stream = op->stream;
     out->is_async = op_is_collective(op->kind);
-    out->collective = (struct collective){ .kind = op->kind,
-                                           .group = run->groups[op->attributes.axis][op->stream],
-                                           .in = shape.in[0],
-                                           .out = shape.out[0],
-                                           .scratch = run->memory.segment[SEGMENT_COMM] +
-                                                      run->program->stream_scratch[op->stream],
-                                           .worker = run->options.worker };
+    out->collective =
+        (struct collective){ .kind = op->kind,
+                             .group = run->groups[op->attributes.axis][run_group_of(op->stream)],
+                             .in = shape.in[0],
+                             .out = shape.out[0],
+                             .scratch = run->memory.segment[SEGMENT_COMM] +
+                                        run->program->stream_scratch[op->stream],
+                             .worker = run->options.worker };
+    if (op->attributes.peer) {
+        int size = run->program->mesh.size[op->attributes.axis];
+
+        out->collective.peer =
+            (run->coordinate[op->attributes.axis] + op->attributes.peer + size) % size;
+    }
     describe_op(run->program, op, out->text);
 }
 

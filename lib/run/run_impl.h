@@ -69,6 +69,9 @@ static inline struct resolved_function *resolved(const struct run *run, int func
     return &variants->list[micro_batch < 0 ? 0 : micro_batch % variants->n];
 }
 
+/* Which of groups[axis] a stream's collectives go over. */
+int run_group_of(enum stream stream);
+
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */
 int resolve(struct run *run, struct err *err);
 void resolve_release(struct run *run);

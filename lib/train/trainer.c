@@ -19,7 +19,7 @@
 #include "train/trainer_impl.h"
 
 /* The channel of agreements; those of the mesh axes come before it. */
-#define WORLD_CHANNEL N_AXES
+#define WORLD_CHANNEL (N_AXES * N_STREAMS)
 
 struct compile_train trainer_compile_options(const struct job *job)
 {

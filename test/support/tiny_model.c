@@ -79,17 +79,23 @@ void tiny_forward(struct tiny *tiny, const char *name, int dp_size)
                                      .max_positions = SEQ_LEN,
                                      .seed = 1 };
     program_init(&tiny->program, &mesh);
-    model_declare(&builder);
+    struct model_chunk whole = model_whole(&tiny->spec);
+    model_declare(&builder, &whole, 1);
+    model_declare_loss(&builder);
     tiny->forward = program_function(&tiny->program, "forward 0", 0);
     tiny->backward = program_function(&tiny->program, "backward 0", 0);
     tiny->update = program_function(&tiny->program, "update", 0);
-    model_forward(&builder, tiny->forward, MODEL_TRAIN, &tiny->seed.value, &tiny->seed.gradient);
+    tiny->chunk = (struct chunk_functions){
+        tiny->forward, tiny->backward, tiny->backward, tiny->backward, -1, -1, -1, -1
+    };
+    struct model_part part = model_forward(&builder, tiny->forward, &whole, MODEL_TRAIN, 0);
+    tiny->seed = (struct gradient_seed){ part.value, part.gradient };
 }
 
 void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size)
 {
     tiny_forward(tiny, name, dp_size);
-    differentiate(&tiny->program, tiny->forward, tiny->backward, &tiny->seed, 1);
+    differentiate(&tiny->program, tiny->forward, tiny->backward, &tiny->seed, 1, 0);
 }
 
 void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind)
@@ -104,8 +110,8 @@ void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early)
     struct shard_options options = { .early = early, .bucket_bytes = BUCKET_BYTES };
 
     tiny_recompute(tiny, name, dp_size, RECOMPUTE_KIND_NONE);
-    shard_gradients(&tiny->program, tiny->forward, tiny->backward, &tiny->last, tiny->update,
-                    &options);
+    shard_gradients(&tiny->program, &tiny->chunk, 1, tiny->update, &options);
+    tiny->last = tiny->chunk.last;
 }
 
 void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early)
@@ -113,10 +119,10 @@ void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early)
     struct shard_options options = { .zero = 1, .early = early, .bucket_bytes = BUCKET_BYTES };
 
     tiny_recompute(tiny, name, dp_size, RECOMPUTE_KIND_NONE);
-    shard_gradients(&tiny->program, tiny->forward, tiny->backward, &tiny->last, tiny->update,
-                    &options);
+    shard_gradients(&tiny->program, &tiny->chunk, 1, tiny->update, &options);
+    tiny->last = tiny->chunk.last;
     tiny->gather = program_function(&tiny->program, "gather", 0);
-    gather_parameters(&tiny->program, tiny->forward, tiny->gather);
+    gather_parameters(&tiny->program, &tiny->chunk, 1, tiny->gather);
 }
 
 void tiny_release(struct tiny *tiny)

@@ -17,6 +17,7 @@ struct tiny {
     struct model_spec spec;
     struct program program;
     int forward, backward, last, update; /* functions; last: after tiny_shard */
+    struct chunk_functions chunk;        /* the same */
     int gather;                          /* after tiny_zero */
     struct gradient_seed seed;
 };

@@ -75,6 +75,19 @@ static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, i
              sumsq_tile[cpu_of(kernels)->isa], &op);
 }
 
+static void pick_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    const double *x = op->in[0].data;
+    const int32_t *order = op->in[1].data;
+    double *y = op->out[0].data;
+
+    (void)kernels;
+    (void)first;
+    for (int64_t i = 0; i < op->out[0].cols; i++)
+        y[i] = x[order[i]];
+}
+
 static void gradient_norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
@@ -203,6 +216,7 @@ void cpu_register_optimizer(struct kernels_backend *table, const struct cpu_kern
 {
     (void)cpu;
     table->entries[OP_SUMSQ] = (struct kernel_entry){ .run = sumsq_run };
+    table->entries[OP_PICK] = (struct kernel_entry){ .run = pick_run };
     table->entries[OP_GRADIENT_NORM] = (struct kernel_entry){ .run = gradient_norm_run };
     table->entries[OP_ADAMW] = (struct kernel_entry){ .run = adamw_run };
 }
