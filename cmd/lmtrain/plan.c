@@ -30,7 +30,7 @@ struct plan {
 
 static int plan_open(struct plan *plan, const struct job *job, struct err *err)
 {
-    struct compile_train options = trainer_compile_options(job);
+    struct compile_train options = trainer_compile_options(job, 0);
 
     *plan = (struct plan){ .job = job };
     /* Scratch grows with the threads: as many as a rank will have here. */

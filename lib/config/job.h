@@ -16,12 +16,12 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "config/model_spec.h"
+#include "layout/pipeline.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
 enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
-enum pipeline_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
@@ -85,7 +85,8 @@ struct job {
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
-        enum pipeline_schedule schedule;
+        enum pipeline_kind schedule;
+        int chunks, chunks_given; /* of a pipeline rank; else by the schedule: 2 or 1 */
         int sequence_parallel;
         int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;

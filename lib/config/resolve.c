@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "config/read_impl.h"
 
 /* Fill dp from the ranks, or hold it against them. */
@@ -61,6 +62,38 @@ static int derive_micro_batches(struct job *job, struct arena *arena, struct err
     return 0;
 }
 
+static void derive_chunks(struct job *job, struct arena *arena)
+{
+    enum pipeline_kind kind = job->parallel.schedule;
+    int several = kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST;
+
+    if (job->parallel.chunks_given)
+        return;
+    job->parallel.chunks = (several && job->parallel.pp > 1) || kind == PIPELINE_ZB_V ? 2 : 1;
+    if (job->parallel.chunks > 1)
+        job_note(job, arena, "parallel.chunks = %d (auto: %s)", job->parallel.chunks,
+                 pipeline_name(kind));
+}
+
+static int check_pipeline(const struct job *job, struct err *err)
+{
+    struct pipeline_spec spec = { .kind = job->parallel.schedule,
+                                  .n_ranks = job->parallel.pp,
+                                  .n_chunks = job->parallel.chunks,
+                                  .n_micro_batches = job->n_micro_batches };
+    int n_stages = job->parallel.pp * job->parallel.chunks;
+
+    if (pipeline_check(&spec, err))
+        return err_add(err, "%s: parallel", job->source);
+    if (n_stages > job->model.n_layers)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel pp %d * chunks %d is %d stages, the model has %d layers "
+                       "(hint: parallel.pp: %d)",
+                       job->source, job->parallel.pp, job->parallel.chunks, n_stages,
+                       job->model.n_layers, max_int(1, job->model.n_layers / job->parallel.chunks));
+    return 0;
+}
+
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err)
 {
     struct job result = *job;
@@ -71,6 +104,9 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     result.n_notes = job->n_read_notes;
     result.world_size = world_size;
     if (derive_dp(&result, world_size, arena, err) || derive_micro_batches(&result, arena, err))
+        return -1;
+    derive_chunks(&result, arena);
+    if (check_pipeline(&result, err))
         return -1;
     if (!result.parallel.gradient_sum_given) {
         result.parallel.gradient_sum =
@@ -99,7 +135,6 @@ int job_check_built(const struct job *job, struct err *err)
         const char *text;
     } gaps[] = {
         { job->parallel.tp > 1, "parallel.tp above 1" },
-        { job->parallel.pp > 1, "parallel.pp above 1" },
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
         { job->parallel.zero > 1, "parallel.zero above 1" },

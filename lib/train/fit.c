@@ -24,7 +24,7 @@ struct fit {
 /* What job takes a rank, or SIZE_MAX if it cannot be compiled. */
 static size_t plan_bytes(const struct job *job, struct kernels *kernels)
 {
-    struct compile_train options = trainer_compile_options(job);
+    struct compile_train options = trainer_compile_options(job, 0);
     struct run_scratch scratch = { kernels, options.mesh };
     struct program program;
     struct err err;

@@ -94,6 +94,8 @@ static void list_slices(struct trainer *t, struct slice_list *list, int saving)
                                      .rows = p->n_dims == 1 ? p->cols : p->rows,
                                      .cols = p->n_dims == 1 ? 1 : p->cols };
 
+        if (saving && p->is_copy)
+            continue;
         if (saving && p->bucket < 0)
             share_rows(t, &whole, &begin, &end);
         for (int k = 0; k < 3; k++) {

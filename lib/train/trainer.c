@@ -21,7 +21,15 @@
 /* The channel of agreements; those of the mesh axes come before it. */
 #define WORLD_CHANNEL (N_AXES * N_STREAMS)
 
-struct compile_train trainer_compile_options(const struct job *job)
+struct mesh trainer_mesh(const struct job *job)
+{
+    struct mesh mesh = mesh_data_parallel(job->parallel.dp);
+
+    mesh.size[AXIS_PP] = job->parallel.pp;
+    return mesh;
+}
+
+struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
         [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE,
@@ -32,13 +40,16 @@ struct compile_train trainer_compile_options(const struct job *job)
 
     return (struct compile_train){
         .model = &job->model,
-        .mesh = mesh_data_parallel(job->parallel.dp),
+        .mesh = trainer_mesh(job),
         .dtype = job->train.dtype,
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
         .n_micro_batches = job->n_micro_batches,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
+        .pipeline = { .kind = job->parallel.schedule,
+                      .n_chunks = job->parallel.chunks,
+                      .rank = pp_rank },
         .gradients = { .zero = job->parallel.zero,
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20 },
@@ -212,7 +223,9 @@ int trainer_has_held_out(const struct trainer *t)
 
 static int compile(struct trainer *t, struct err *err)
 {
-    struct compile_train options = trainer_compile_options(t->job);
+    struct mesh mesh = trainer_mesh(t->job);
+    struct compile_train options =
+        trainer_compile_options(t->job, mesh_coordinate(&mesh, t->world_rank, AXIS_PP));
     struct run_scratch scratch = { t->options.kernels, options.mesh };
 
     options.scratch = run_scratch_bytes;

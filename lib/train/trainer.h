@@ -103,7 +103,10 @@ struct run *trainer_run(const struct trainer *trainer);
 /* Did any rank raise its hand? *value becomes the largest of all ranks'. Collective. */
 int trainer_agree(struct trainer *trainer, int64_t *value, struct err *err);
 
-/* The compile options of a job, for plan as well; scratch is left unset. */
-struct compile_train trainer_compile_options(const struct job *job);
+/* The ranks of a job. */
+struct mesh trainer_mesh(const struct job *job);
+
+/* What the ranks of one pipeline stage compile, for plan as well; scratch is left unset. */
+struct compile_train trainer_compile_options(const struct job *job, int pp_rank);
 
 #endif

@@ -24,8 +24,10 @@ static void declare(struct program *program, const struct model_spec *spec)
                                      .seq_len = 16,
                                      .max_positions = 16 };
 
+    struct model_chunk whole = model_whole(spec);
+
     program_init(program, &mesh);
-    model_declare(&builder);
+    model_declare(&builder, &whole, 1);
 }
 
 /* The name of configs/models/NAME.yaml, or NULL if path is none. */

@@ -95,7 +95,7 @@ static void frozen_layers_cost_nothing(void **state)
     tiny_forward(&tiny, "llama", 1);
     freeze(&tiny.program, "embedding.");
     freeze(&tiny.program, "layers.0.");
-    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1);
+    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1, 0);
     const struct function *b = &tiny.program.functions[tiny.backward];
     for (int i = 0; i < b->n_ops; i++)
         assert_int_not_equal(b->ops[i].layer, 0);
@@ -115,7 +115,7 @@ static void frozen_linear_passes_gradient_on(void **state)
     (void)state;
     tiny_forward(&tiny, "llama", 1);
     freeze(&tiny.program, "layers.1.down.");
-    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1);
+    differentiate(&tiny.program, tiny.forward, tiny.backward, &tiny.seed, 1, 0);
     const struct function *b = &tiny.program.functions[tiny.backward];
     assert_int_equal(count_kind(b, OP_LINEAR_DX), 8);
     assert_int_equal(count_kind(b, OP_LINEAR_DW), 7);
@@ -151,7 +151,7 @@ static void value_with_several_readers(void **state)
                      .kind = OP_RMSNORM, .in = { x, p.parameters[w].weight }, .out = { y, rstd } });
     program_emit(&p, f, &(struct op){ .kind = OP_ADD, .in = { x, y }, .out = { sum } });
     program_emit(&p, f, &(struct op){ .kind = OP_ADD, .in = { x, sum }, .out = { twice } });
-    differentiate(&p, f, b, &(struct gradient_seed){ twice, seed }, 1);
+    differentiate(&p, f, b, &(struct gradient_seed){ twice, seed }, 1, 0);
 
     const struct function *back = &p.functions[b];
     assert_int_equal(back->n_ops, 3);

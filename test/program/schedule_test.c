@@ -18,7 +18,7 @@ static void order_of_actions(void **state)
     tiny_shard(&tiny, "llama", 2, 0);
     struct program *p = &tiny.program;
     for (int n = 1; n <= 12; n++) {
-        schedule_step(p, -1, tiny.forward, tiny.backward, tiny.last, tiny.update, n);
+        schedule_alone(p, &tiny.chunk, -1, tiny.update, n);
         const struct entry *e = &p->entries[ENTRY_STEP];
         assert_int_equal(e->n_actions, 3 * n + 2);
         for (int m = 0; m < n; m++) {

@@ -246,7 +246,7 @@ static void bucket_sizes(void **state)
 
         tiny_recompute(&tiny, "llama", 2, RECOMPUTE_KIND_NONE);
         struct program *p = &tiny.program;
-        shard_gradients(p, tiny.forward, tiny.backward, &tiny.last, tiny.update, &options);
+        shard_gradients(p, &tiny.chunk, 1, tiny.update, &options);
         for (int i = 0; i < p->n_parameters; i++) {
             int id = p->parameters[i].gradients[0];
             int64_t bucket = -1;

@@ -207,14 +207,13 @@ static void decay_of_shards(void **state)
 static void frozen_parameters(void **state)
 {
     struct tiny tiny;
-    int last;
 
     (void)state;
     tiny_forward(&tiny, "llama", 1);
     struct program *p = &tiny.program;
     p->parameters[0].trainable = 0;
-    differentiate(p, tiny.forward, tiny.backward, &tiny.seed, 1);
-    shard_gradients(p, tiny.forward, tiny.backward, &last, tiny.update,
+    differentiate(p, tiny.forward, tiny.backward, &tiny.seed, 1, 0);
+    shard_gradients(p, &tiny.chunk, 1, tiny.update,
                     &(struct shard_options){ .bucket_bytes = 1 });
     build_update(p, tiny.update, &options);
     assert_int_equal(p->parameters[0].master, 0);

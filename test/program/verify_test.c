@@ -73,8 +73,9 @@ static void small_open(struct small *s, int n_micro_batches)
                                .out = { s->grad },
                                .phase = PHASE_W,
                                .layer = -1 });
-    schedule_step(p, -1, s->forward, s->backward, s->backward, program_function(p, "update", 0),
-                  n_micro_batches);
+    struct chunk_functions chunk = { s->forward, s->backward, s->backward, s->backward,
+                                     -1,         -1,          -1,          -1 };
+    schedule_alone(p, &chunk, -1, program_function(p, "update", 0), n_micro_batches);
     place(p);
 }
 

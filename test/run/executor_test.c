@@ -18,6 +18,7 @@
 #include "base/num.h"
 #include "program/passes.h"
 #include "run/run.h"
+#include "support/tiny_model.h"
 
 #define ROWS 4
 #define COLS 8
@@ -447,8 +448,9 @@ static void build_spread(struct spread_program *s, enum cell_role role)
         p, gather,
         &(struct op){
             .kind = OP_ADD, .in = { s->sum, s->sum }, .out = { s->doubled }, .layer = -1 });
-    schedule_step(p, -1, reduce, program_function(p, "nothing", 0),
-                  program_function(p, "nothing", 0), gather, 2);
+    int nothing = program_function(p, "nothing", 0);
+    struct chunk_functions chunk = { reduce, nothing, nothing, nothing, -1, -1, -1, -1 };
+    schedule_alone(p, &chunk, -1, gather, 2);
 }
 
 static struct spread_program *loading;

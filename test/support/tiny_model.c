@@ -125,6 +125,17 @@ void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early)
     gather_parameters(&tiny->program, &tiny->chunk, 1, tiny->gather);
 }
 
+void schedule_alone(struct program *program, const struct chunk_functions *chunk, int gather,
+                    int update, int n_micro_batches)
+{
+    struct pipeline_spec spec = { PIPELINE_1F1B, 1, 1, n_micro_batches, 0, NULL };
+    struct pipeline pipeline;
+    struct err err;
+
+    CHECK(pipeline_build(&pipeline, &spec, &program->arena, &err) == 0);
+    schedule_step(program, &pipeline.ranks[0], chunk, gather, update, n_micro_batches);
+}
+
 void tiny_release(struct tiny *tiny)
 {
     program_release(&tiny->program);

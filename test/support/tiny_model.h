@@ -39,6 +39,10 @@ void tiny_zero(struct tiny *tiny, const char *name, int dp_size, int early);
 
 void tiny_release(struct tiny *tiny);
 
+/* schedule_step where there is one stage of one chunk. */
+void schedule_alone(struct program *program, const struct chunk_functions *chunk, int gather,
+                    int update, int n_micro_batches);
+
 /* compile_train's options for the same; spec outlives them. */
 struct compile_train tiny_compile(const struct model_spec *spec, int dp_size);
 
