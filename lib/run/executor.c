@@ -258,6 +258,13 @@ static int run_load(struct run *run, const struct action *action, const struct r
     return hooks->load(hooks->context, action->micro_batch, err);
 }
 
+/* The hook may talk to all ranks, and no stream goes on while it does: some would wait for what it
+ * keeps from coming. */
+static int run_gate(struct run *run, const struct run_hooks *hooks, struct err *err)
+{
+    return run_drain(run, err) < 0 ? -1 : hooks->gate(hooks->context, err);
+}
+
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
               struct err *err)
 {
@@ -275,7 +282,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
             status = run_load(run, a, hooks, err);
         else if (a->kind == ACTION_GATE && hooks && hooks->gate)
-            status = hooks->gate(hooks->context, err);
+            status = run_gate(run, hooks, err);
         if (status < 0)
             return -1;
     }
