@@ -1,24 +1,12 @@
 /*
  * signals.c - a flag, and nothing else in the handler
- *
- * The handler has a stack of its own, for the interrupted code may have none to spare: in the fp32
- * products of oneDNN 2.6 that work without copies (jit_avx_gemm_f32.cpp, jit_avx512_common_gemm_f32
- * .cpp) the stack pointer points to a workspace from malloc, and what the kernel pushes for a
- * handler, up to some KiB, would overwrite whatever lies before it on the heap. Threads that take
- * part in products without such a stack must have these signals blocked, as the pool's have.
  */
 #include "train/signals.h"
 
 #include <signal.h>
 #include <string.h>
 
-#include "base/err.h"
-
-/* Room for the frame with all registers of AVX-512 and AMX (11 KiB) and a shallow handler. */
-#define STACK_BYTES (64 << 10)
-
 static volatile sig_atomic_t pending, asked_to_end;
-static _Alignas(64) char handler_stack[STACK_BYTES];
 
 static void on_signal(int number)
 {
@@ -32,24 +20,13 @@ static void on_signal(int number)
     asked_to_end |= number != SIGUSR1;
 }
 
-/* One that the thread already has (sanitizers give it one and take it back) stays. */
-static void give_stack(void)
-{
-    stack_t stack = { .ss_sp = handler_stack, .ss_size = sizeof handler_stack }, has;
-
-    CHECK(sigaltstack(NULL, &has) == 0);
-    if (has.ss_flags & SS_DISABLE)
-        CHECK(sigaltstack(&stack, NULL) == 0);
-}
-
 void signals_catch(void)
 {
     struct sigaction action;
 
-    give_stack();
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

@@ -6,8 +6,7 @@
 
 /*
  * Catch the three. The first only raises a flag; a second SIGTERM or SIGINT ends the process at
- * once, as it would have without us. To be called by the thread that computes: the handler gets a
- * stack of its own there (signals.c says why), one a process.
+ * once, as it would have without us.
  */
 void signals_catch(void);
 

@@ -1,78 +1,15 @@
-/* Signals: flags, and that a handler writes nothing below the stack pointer it interrupts. */
+/* Signals: flags, and an end at the second. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "train/signals.h"
-
-#define STACK_BYTES (256 << 10)
-#define MARK 0xA5
-
-/* Of what is on the stack: less than any signal frame (the registers' old half alone is 512). */
-#define CALLS_BYTES 384
-
-static ucontext_t tester, spinner;
-static unsigned char *stack, *lowest;
-static pthread_t spinning;
-static volatile sig_atomic_t is_marked;
-
-/* Marks all of the stack below itself, and waits there for the signal without a deeper call. */
-__attribute__((noinline, no_sanitize("address", "undefined"))) static void spin(void)
-{
-    unsigned char here = 0;
-
-    lowest = (unsigned char *)((uintptr_t)&here - CALLS_BYTES);
-    for (unsigned char *p = stack; p < lowest; p++)
-        *(volatile unsigned char *)p = MARK;
-    is_marked = 1;
-    while (!signals_pending())
-        ;
-}
-
-static void *send(void *context)
-{
-    (void)context;
-    while (!is_marked)
-        usleep(1000);
-    pthread_kill(spinning, SIGUSR1);
-    return NULL;
-}
-
-static void test_own_stack(void **state)
-{
-    pthread_t sender;
-
-    (void)state;
-    signals_catch();
-    stack = malloc(STACK_BYTES);
-    assert_non_null(stack);
-    assert_int_equal(getcontext(&spinner), 0);
-    spinner.uc_stack = (stack_t){ .ss_sp = stack, .ss_size = STACK_BYTES };
-    spinner.uc_link = &tester;
-    makecontext(&spinner, spin, 0);
-    spinning = pthread_self();
-    assert_int_equal(pthread_create(&sender, NULL, send, NULL), 0);
-    assert_int_equal(swapcontext(&tester, &spinner), 0);
-    assert_int_equal(pthread_join(sender, NULL), 0);
-    assert_int_equal(signals_pending(), SIGUSR1);
-
-    int n_written = 0;
-    for (const unsigned char *p = stack; p < lowest; p++)
-        n_written += *p != MARK;
-    assert_int_equal(n_written, 0);
-    free(stack);
-}
 
 /* What becomes of a process that gets these signals. */
 static int status_after(int first, int second)
@@ -109,7 +46,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_own_stack),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
