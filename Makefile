@@ -30,6 +30,7 @@ CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
+BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 LIB_OBJECTS := $(call objects,$(LIB_SOURCES))
@@ -94,7 +95,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
 
 # For `make lint`: every object, and every source only parsed.
 ALL_SOURCES = $(LIB_SOURCES) $(CMD_SOURCES) $(EMBED_SOURCES) $(TEST_SOURCES) $(TEST_SUPPORT_SOURCES) \
-    $(FUZZ_SOURCES) test/fuzz/driver.c
+    $(BENCH_SOURCES) $(FUZZ_SOURCES) test/fuzz/driver.c
 objects: $(call objects,$(ALL_SOURCES))
 syntax: $(ALL_SOURCES:%.c=$(BUILD)/syntax/%.ok)
 
@@ -125,6 +126,11 @@ $(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(TEST_LIBS)
 $(BUILD)/test/cmd/%_test: $(BUILD)/obj/test/cmd/%_test.o $(BUILD)/libcmd.a $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(LINK_TEST)
+
+# What the scripts in scripts/bench measure with.
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
 # Fuzz targets: with libFuzzer when SANITIZE names it, else with our own driver (random bytes, files).
 FUZZ_DRIVER = $(if $(findstring fuzzer,$(SANITIZE)),,$(BUILD)/obj/test/fuzz/driver.o)

@@ -14,10 +14,11 @@
 
 static int serve(void)
 {
+    double link_seconds;
     struct err err;
-    int fd = hosts_answer(STDIN_FILENO, cmd_build(), &err);
+    int fd = hosts_answer(STDIN_FILENO, cmd_build(), &link_seconds, &err);
 
-    return fd < 0 ? cmd_fail(&err) : launch_daemon(fd);
+    return fd < 0 ? cmd_fail(&err) : launch_daemon(fd, link_seconds);
 }
 
 int cmd_daemon(int argc, char **argv)

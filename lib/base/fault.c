@@ -241,9 +241,9 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
         if (strncmp(rule->place, prefix, n) != 0 || strcmp(rule->place + n, place) != 0 ||
             (rule->index >= 0 && rule->index != index) || atomic_exchange(&rule->fired, 1))
             continue;
-        snprintf(number, sizeof number, index < 0 ? "" : ":%lld", (long long)index);
-        log_warn("LMTRAIN_FAULT: rank %d at %s%s%s: %s", own_rank, prefix, place, number,
-                 action_names[rule->action]);
+        snprintf(number, sizeof number, ":%lld", (long long)index);
+        log_warn("LMTRAIN_FAULT: rank %d at %s%s%s: %s", own_rank, prefix, place,
+                 index < 0 ? "" : number, action_names[rule->action]);
         enum fault wanted = perform(rule->action);
         if (wanted)
             fault = wanted;

@@ -113,8 +113,8 @@ void safetensors_place(struct safetensors_tensor *tensors, int n_tensors);
 struct safetensors_writer;
 
 /*
- * Make path anew (as file_share says; what was there is removed, a link is not followed) with the header of
- * tensors that safetensors_place put in order. Returns 0, or -1 and ERR_FAILED.
+ * Make path anew (as file_share says; what was there is removed, a link is not followed) with the
+ * header of tensors that safetensors_place put in order. Returns 0, or -1 and ERR_FAILED.
  */
 int safetensors_create(struct safetensors_writer **writer, const char *path,
                        const struct safetensors_tensor *tensors, int n_tensors,

@@ -13,7 +13,7 @@
 #include "launch/cores_impl.h"
 #include "launch/progress_impl.h"
 
-enum { MASK_BYTES = 2048, GET_SECONDS = 60 };
+enum { MASK_BYTES = 2048, FENCE_SECONDS = 3600, GET_SECONDS = 60 };
 
 #define MASK_KEY "lmtrain.cores"
 
@@ -245,7 +245,10 @@ static hwloc_bitmap_t own_mask(hwloc_topology_t topology)
     return mask;
 }
 
-/* Tell the ranks of this node our mask and get theirs, by world rank. */
+/*
+ * Tell the ranks of this node our mask and get theirs, by world rank. Who watches for hangs tells
+ * of ranks that don't come to the fence, so it waits for long.
+ */
 static int exchange(const struct launch_rank *rank, const char *mask, char **masks, int *own,
                     struct err *err)
 {
@@ -255,7 +258,7 @@ static int exchange(const struct launch_rank *rank, const char *mask, char **mas
     CHECK(peers);
     status = launch_put(MASK_KEY, mask, strlen(mask) + 1, err);
     if (!status)
-        status = launch_commit(err);
+        status = launch_fence(FENCE_SECONDS, err);
     if (!status)
         status = launch_local_peers(peers, rank->local_size, err);
     for (int i = 0; i < rank->local_size && !status; i++) {
@@ -282,7 +285,8 @@ static int find_share(const struct launch_rank *rank, hwloc_const_cpuset_t allow
     CHECK(masks);
     *index = rank->local_rank;
     *n_ranks = rank->local_size;
-    if (rank->under_pmix && rank->local_size > 1 && !getenv(PROGRESS_VARIABLE)) {
+    /* A rank that is alone on its node comes to the fence as well. */
+    if (rank->under_pmix && rank->world_size > 1 && !getenv(PROGRESS_VARIABLE)) {
         hwloc_bitmap_list_snprintf(mask, sizeof mask, allowed);
         status = exchange(rank, mask, masks, &own, err);
         if (!status && own >= 0)

@@ -27,8 +27,8 @@ struct rank_cores {
 /*
  * This rank's cores, and from now on this thread, and those that it starts, take their memory from
  * the rank's NUMA node if it has one and there is room (where the system permits it). Under another
- * launcher than our own supervisor the ranks of the node tell each other their masks, and must all
- * call this. Returns 0, or -1 and ERR_FAILED or ERR_PEER.
+ * launcher than our own supervisor the ranks tell each other their masks: it is a fence of all
+ * of them. Returns 0, or -1 and ERR_FAILED or ERR_PEER.
  */
 int launch_cores(const struct launch_rank *rank, struct rank_cores *cores, struct err *err);
 

@@ -401,13 +401,13 @@ static void set_up_signals(struct daemon *daemon)
     CHECK(daemon->signal_fd >= 0);
 }
 
-int launch_daemon(int link_fd)
+int launch_daemon(int link_fd, double lost_seconds)
 {
     struct daemon daemon = { 0 };
     char host[256] = "localhost";
 
     set_up_signals(&daemon);
-    link_open(&daemon.link, link_fd, link_lost_seconds());
+    link_open(&daemon.link, link_fd, lost_seconds);
     gethostname(host, sizeof host - 1);
     say(&daemon, &(struct message){ .kind = MESSAGE_HELLO,
                                     .number = MESSAGE_PROTOCOL,

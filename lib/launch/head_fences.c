@@ -36,7 +36,7 @@ static void destroy(struct head_fence *fence)
 static void answer(struct head *head, int node, uint32_t id, enum launch_outcome outcome,
                    const struct str *blobs)
 {
-    struct message message = { .kind = MESSAGE_FENCE, .id = id, .number = outcome };
+    struct message message = { .kind = MESSAGE_FENCE, .id = id, .number = (int)outcome };
 
     if (blobs) {
         message.data = str_text(blobs);

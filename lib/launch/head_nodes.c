@@ -32,7 +32,7 @@ static void run_daemon(int fd)
     if (fd != LINK_FD)
         dup2(fd, LINK_FD);
     close_range(LINK_FD + 1, ~0u, 0);
-    _exit(launch_daemon(LINK_FD));
+    _exit(launch_daemon(LINK_FD, link_lost_seconds()));
 }
 
 static int fork_daemon(struct head *head, struct head_node *node, struct err *err)

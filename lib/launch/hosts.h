@@ -74,10 +74,10 @@ const char *hosts_link_words(const struct host_link *link, char words[256]);
 
 /*
  * The daemon's side, of that build: read stdin, connect, authenticate. Returns the descriptor
- * (blocking, close-on-exec), or -1 with err. From then on the connection is shut down when stdin
- * ends; a thread keeps a copy of the descriptor for that, so that only shutdown or exit tells the
- * head that this side is done.
+ * (blocking, close-on-exec) and what the head has for $LMTRAIN_LINK_SECONDS, or -1 with err. From
+ * then on the connection is shut down when stdin ends; a thread keeps a copy of the descriptor for
+ * that, so that only shutdown or exit tells the head that this side is done.
  */
-int hosts_answer(int stdin_fd, const char *build, struct err *err);
+int hosts_answer(int stdin_fd, const char *build, double *link_seconds, struct err *err);
 
 #endif

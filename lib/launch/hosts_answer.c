@@ -312,7 +312,7 @@ static int start_lifeline(int stdin_fd, int fd, struct err *err)
     return -1;
 }
 
-int hosts_answer(int stdin_fd, const char *build, struct err *err)
+int hosts_answer(int stdin_fd, const char *build, double *link_seconds, struct err *err)
 {
     char text[HOSTS_INVITATION_MAX] = "";
     struct hosts_invitation invitation;
@@ -331,12 +331,12 @@ int hosts_answer(int stdin_fd, const char *build, struct err *err)
         prefer_ssh_client(&invitation);
         fd = call_head(&invitation, stdin_fd, err);
     }
-    double link_seconds = status ? 0 : invitation.link_seconds;
+    *link_seconds = status ? 0 : invitation.link_seconds;
     sodium_memzero(text, sizeof text);
     sodium_memzero(&invitation, sizeof invitation);
     if (fd < 0)
         return -1;
-    if (hosts_link_prepare(fd, link_seconds)) {
+    if (hosts_block(fd)) {
         err_set_errno(err, ERR_FAILED, "the connection to the head broke at once");
     } else if (!start_lifeline(stdin_fd, fd, err)) {
         return fd;

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "launch/hosts_impl.h"
+#include "launch/link_impl.h"
 
 /* So many ssh on their way at once: each costs the head some milliseconds of key exchange. */
 enum { N_ON_THEIR_WAY_MAX = 64, TICK_MS = 20 };
@@ -91,7 +92,7 @@ static void take_guests(struct connecting *c)
 
     while ((i = hosts_lobby_wait(c->lobby, &guests, milliseconds, &fd)) >= 0) {
         milliseconds = 0;
-        if (hosts_link_prepare(fd, c->link_seconds)) {
+        if (hosts_block(fd)) {
             close(fd);
             snprintf(c->reasons[i], sizeof *c->reasons, "host %s: the connection broke at once: %s",
                      c->links[i].host, strerror(errno));
@@ -186,7 +187,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     if (!c.lobby)
         return -1;
     c.deadline = clock_seconds() + timeout_seconds;
-    c.link_seconds = hosts_link_seconds();
+    c.link_seconds = link_lost_seconds();
     c.states = calloc(n, sizeof *c.states);
     c.expected = calloc(n, 1);
     c.cookies = calloc(n, HOSTS_COOKIE_BYTES);

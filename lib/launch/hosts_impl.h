@@ -42,7 +42,7 @@ struct hosts_invitation {
     char build[96];      /* of the head; "" where it does not care */
     int index;           /* of the host in its list */
     double seconds;      /* to connect in */
-    double link_seconds; /* hosts_link_seconds of the head */
+    double link_seconds; /* link_lost_seconds of the head */
     int n_addresses;
     struct hosts_address addresses[HOSTS_ADDRESSES_MAX];
     unsigned char cookie[HOSTS_COOKIE_BYTES];
@@ -50,9 +50,6 @@ struct hosts_invitation {
 
 /* What the daemon prints when it is another build; the head puts it into words. */
 #define HOSTS_OTHER_BUILD "lmtrain-build "
-
-/* How long a silent connection may be silent: $LMTRAIN_LINK_SECONDS, or 10. */
-double hosts_link_seconds(void);
 
 /* The text for stdin; holds the cookie: wipe it. Returns its length. */
 size_t hosts_invitation_write(const struct hosts_invitation *invitation,
@@ -83,8 +80,8 @@ int hosts_check_proof(const unsigned char *proof, const unsigned char *cookie, e
 /* n_bytes of the kernel's random numbers; ends the process where there are none. */
 void hosts_random(void *bytes, size_t n_bytes);
 
-/* No delay, blocking, and a peer that is gone without a word is noticed after link_seconds. */
-int hosts_link_prepare(int fd, double link_seconds);
+/* Returns 0, or -1 with errno. */
+int hosts_block(int fd);
 
 /* ---- hosts_ssh.c ------------------------------------------------------------------------------
  */

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/tcp.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,17 +17,6 @@
 
 static const char first_line[] = "lmtrain-invitation 1";
 static const char last_line[] = "end\n";
-static const double link_seconds_default = 10;
-
-double hosts_link_seconds(void)
-{
-    const char *text = getenv("LMTRAIN_LINK_SECONDS");
-    double seconds;
-
-    if (!text || str_to_f64(text, &seconds) || seconds < 1 || seconds > 3600)
-        return link_seconds_default;
-    return seconds;
-}
 
 /* ---- the invitation ---------------------------------------------------------------------------
  */
@@ -228,22 +216,9 @@ void hosts_random(void *bytes, size_t n_bytes)
     }
 }
 
-/* ---- links ------------------------------------------------------------------------------------
- */
-
-int hosts_link_prepare(int fd, double link_seconds)
+int hosts_block(int fd)
 {
-    /* Three probes within the time; the user timeout is what counts, also for what was sent. */
-    int third = link_seconds < 3 ? 1 : (int)(link_seconds / 3);
-    unsigned milliseconds = (unsigned)(link_seconds * 1000);
-    int on = 1, n_probes = 3;
     int flags = fcntl(fd, F_GETFL);
 
-    return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) ||
-           setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) ||
-           setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) ||
-           setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof third) ||
-           setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third, sizeof third) ||
-           setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof n_probes) ||
-           setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) ? -1 : 0;
 }

@@ -104,11 +104,6 @@ int launch_fence(double timeout_seconds, struct err *err)
     return joined_pmix ? launch_client_fence(timeout_seconds, err) : 0;
 }
 
-int launch_commit(struct err *err)
-{
-    return joined_pmix ? launch_client_commit(err) : 0;
-}
-
 int launch_local_peers(int *ranks, int local_size, struct err *err)
 {
     if (joined_pmix)

@@ -46,12 +46,6 @@ int launch_fence(double timeout_seconds, struct err *err);
 int launch_get(const char *key, int rank, void *value, size_t *n_bytes, double timeout_seconds,
                struct err *err);
 
-/*
- * Without a fence, for a few neighbours: after launch_commit what was put can be got by others,
- * whose launch_get waits for it.
- */
-int launch_commit(struct err *err);
-
 /* The world ranks of this node's ranks, ascending, this one among them: local_size of them. */
 int launch_local_peers(int *ranks, int local_size, struct err *err);
 

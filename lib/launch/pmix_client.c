@@ -93,13 +93,6 @@ static int whole_seconds(double seconds)
     return seconds >= 1e9 ? 1000000000 : max_int(1, (int)ceil(seconds));
 }
 
-int launch_client_commit(struct err *err)
-{
-    pmix_status_t status = PMIx_Commit();
-
-    return status == PMIX_SUCCESS ? 0 : peer_failed(err, "PMIx_Commit", status);
-}
-
 /* PMIx tells them as "0,1,5". */
 static int parse_ranks(const char *text, int *ranks, int n)
 {

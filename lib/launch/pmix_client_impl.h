@@ -11,7 +11,6 @@ void launch_client_leave(void);
 void launch_client_abort(int status, const char *text);
 int launch_client_put(const char *key, const void *value, size_t n_bytes, struct err *err);
 int launch_client_fence(double timeout_seconds, struct err *err);
-int launch_client_commit(struct err *err);
 int launch_client_local_peers(int *ranks, int local_size, struct err *err);
 int launch_client_get(const char *key, int rank, void *value, size_t *n_bytes,
                       double timeout_seconds, struct err *err);

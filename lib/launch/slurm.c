@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "launch/command_impl.h"
@@ -28,6 +29,12 @@
 enum { ABORTED = 134 };
 
 static const double answer_seconds = 10;
+/*
+ * From the first death to the end of all: ranks that see it say so and leave by themselves. srun -K
+ * would end them, but with a SIGTERM, which asks ranks to save, and a SIGKILL that comes only after
+ * KillWait, 30 s by default; nothing can hasten it once it is under way.
+ */
+static const double grace_seconds = 1;
 
 static const char *from_environment(const void *context, const char *name)
 {
@@ -129,6 +136,7 @@ struct run {
     pid_t srun;
     int errors; /* srun's stderr */
     struct slurm_story story;
+    double bad_since; /* when the first task ended badly; 0: none has */
 };
 
 static int block_signals(struct run *run, struct err *err)
@@ -219,6 +227,23 @@ static void pass_errors_on(struct run *run)
         done += max_i64(wrote, 0);
 }
 
+/* Milliseconds until the ranks are to be ended by us; ends them when it is time. -1: not wanted. */
+static int time_left(struct run *run)
+{
+    int status = run->story.first_status;
+
+    if (!status || status == ERR_REQUEUE || run->bad_since < 0)
+        return -1;
+    if (run->bad_since == 0)
+        run->bad_since = clock_seconds();
+    double left = run->bad_since + grace_seconds - clock_seconds();
+    if (left > 0)
+        return (int)(left * 1000) + 1;
+    kill(run->srun, SIGTERM); /* "forcing job termination": SIGKILL on all nodes */
+    run->bad_since = -1;
+    return -1;
+}
+
 /* To its end; returns how it ended, as wait() says it. */
 static int follow(struct run *run)
 {
@@ -228,7 +253,7 @@ static int follow(struct run *run)
         struct pollfd polls[] = { { .fd = run->signal_fd, .events = POLLIN },
                                   { .fd = run->errors, .events = POLLIN } };
         /* What it said last is in the pipe; whoever else holds it open is not waited for. */
-        int n = poll(polls, 2, ended ? 0 : -1);
+        int n = poll(polls, 2, ended ? 0 : time_left(run));
 
         if (!ended)
             take_signals(run);
@@ -300,6 +325,7 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
 
     str_release(&job->run.story.lost);
     job->run.story = (struct slurm_story){ 0 };
+    job->run.bad_since = 0;
     if (start(&job->run, argv, environment, err))
         return -1;
     int status = follow(&job->run);

@@ -227,8 +227,8 @@ char **slurm_argv(const struct slurm_step *step, int major, const char *excluded
 
     argv[n++] = arena_strdup(arena, "srun");
     argv[n++] = arena_strdup(arena, "--mpi=pmix");
-    argv[n++] = arena_strdup(arena, "--kill-on-bad-exit=1");
-    argv[n++] = arena_strdup(arena, "--disable-status"); /* Ctrl-C goes to the ranks */
+    argv[n++] = arena_strdup(arena, "--kill-on-bad-exit=0"); /* by slurm.c, which is faster */
+    argv[n++] = arena_strdup(arena, "--disable-status");     /* Ctrl-C goes to the ranks */
     argv[n++] = arena_strdup(arena, "--export=ALL");
     argv[n++] = arena_strdup(arena, "--input=none");
     argv[n++] = arena_printf(arena, "--nodes=%d", step->n_nodes);

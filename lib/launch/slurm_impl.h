@@ -5,6 +5,7 @@
 #define LAUNCH_SLURM_IMPL_H
 
 #include "base/arena.h"
+#include "base/str.h"
 #include "launch/slurm.h"
 #include "launch/where_impl.h"
 
@@ -58,9 +59,13 @@ char **slurm_environment(char *const *environment, int attempt, struct arena *ar
 /* What srun tells while it runs, read from the lines of its stderr. */
 struct slurm_story {
     char line[512];
-    size_t length;    /* of the line so far */
-    int first_status; /* how the first bad task ended: its status, or ERR_PEER; 0: not told */
-    struct str lost;  /* nodes that failed under it, with commas between */
+    size_t length; /* of the line so far */
+    /*
+     * How the first bad task ended: its status, or ERR_PEER; 0: not told. One that has saved is bad
+     * to srun and counts only as long as there is no other.
+     */
+    int first_status;
+    struct str lost; /* nodes that failed under it, with commas between */
 };
 
 void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes);

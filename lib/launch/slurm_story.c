@@ -48,6 +48,7 @@ static void read_line(struct slurm_story *story)
     static const char error[] = "srun: error: ", failure[] = "Node failure on ",
                       launch[] = "Task launch for ", on[] = " failed on node ";
     const char *text = story->line + strlen(error), *node;
+    int status;
 
     if (!str_starts_with(story->line, error))
         return;
@@ -55,8 +56,9 @@ static void read_line(struct slurm_story *story)
         note_lost(story, text + strlen(failure));
     else if (str_starts_with(text, launch) && (node = strstr(text, on)))
         note_lost(story, node + strlen(on));
-    else if (!story->first_status)
-        story->first_status = task_status(text);
+    else if ((status = task_status(text)) &&
+             (!story->first_status || story->first_status == ERR_REQUEUE))
+        story->first_status = status;
 }
 
 void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes)
@@ -78,6 +80,8 @@ int slurm_status(int wait_status, const struct slurm_story *story)
     int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
                                         : STATUS_SIGNALLED + WTERMSIG(wait_status);
 
+    if (status && status != ERR_REQUEUE && story->lost.length)
+        return ERR_PEER; /* a step that was not even launched on all nodes ends with 1 */
     if (status < STATUS_SIGNALLED)
         return status; /* theirs, or what one aborted with */
     if (story->first_status && story->first_status < STATUS_SIGNALLED)
@@ -100,17 +104,15 @@ static int stands_in(const char *list, const char *name)
     return 0;
 }
 
-/* A node that is being drained still runs what it has. */
-static int is_gone_state(const char *state, size_t length)
+/*
+ * A node that is being drained still runs what it has. The '*' of one that does not answer stands
+ * for a while also behind a node whose step was just killed, so it says nothing; whether such a
+ * node is gone shows when a step is launched on it.
+ */
+static int is_gone_state(const char *state)
 {
-    static const char *const gone[] = {
-        "down", "unknown", "power", "reboot", "fail", "no_respond"
-    };
+    static const char *const gone[] = { "down", "unknown", "power", "reboot", "fail" };
 
-    /* '*': does not answer */
-    for (size_t i = 0; i < length; i++)
-        if (state[i] == '*')
-            return 1;
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
         if (str_starts_with(state, gone[i]))
             return 1;
@@ -125,7 +127,7 @@ static int state_is_gone(const char *states, const char *name)
         size_t line = strcspn(states, "\n");
 
         if (line > length && !strncmp(states, name, length) && states[length] == ' ')
-            return is_gone_state(states + length + 1, line - length - 1);
+            return is_gone_state(states + length + 1);
         states += line + (states[line] == '\n');
     }
     return 0;

@@ -219,7 +219,7 @@ static void watch_hangs(struct watcher *w, double now)
         return;
     /* Who waits for other nodes may wait for one at work: its own watcher knows. */
     if (atomic_load(&w->ranks[culprit].slot->waits) && !w->ranks[culprit].stopped &&
-        w->hang.world_size > w->n)
+        w->hang.world_size > w->n && !w->terminated)
         limit *= elsewhere_factor;
     if (still >= limit) {
         log_error("rank %d on %s made no progress for %.0f s: ending the ranks of %s",
@@ -360,7 +360,7 @@ void watcher_run(const struct watcher_start *start)
     hang_watch_init(&w->hang, WATCH_RANKS_MAX, w->ranks, clock_seconds());
     w->hang.n_ranks = 0;
     loop(w);
-    if (w->n_more)
+    if (w->n_told && w->n_more)
         log_error("%d other rank%s of %s ended in consequence", w->n_more,
                   w->n_more == 1 ? "" : "s", w->host);
     watch_page_unlink(start->path, w->page);

@@ -60,7 +60,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank, int n_thr
     engine->rank = *rank;
     engine->isa_note = "";
     if (rank->world_size > 1)
-        progress_meet(progress_join(rank->local_rank), "the meeting of this node's ranks");
+        progress_meet(progress_join(rank->local_rank), "the first meeting of all ranks");
     if (launch_cores(rank, &cores, err) < 0)
         return -1;
     int n = n_threads ? n_threads : cores.n_cores;

@@ -111,6 +111,7 @@ static int play_daemon(void)
 {
     const char *scenario = getenv("SCENARIO");
     char text[HOSTS_INVITATION_MAX] = "";
+    double link_seconds;
     struct err err;
     int fds[2] = { 0, -1 };
 
@@ -119,7 +120,7 @@ static int play_daemon(void)
         (read_invitation(text) || tamper(text, scenario) || pipe(fds) ||
          write(fds[1], text, strlen(text)) < 0))
         return 99;
-    int fd = hosts_answer(fds[0], "1 x", &err);
+    int fd = hosts_answer(fds[0], "1 x", &link_seconds, &err);
     if (fd >= 0)
         return serve(fd);
     fprintf(stderr, "lmtrain: %s\n", err.text);
@@ -447,13 +448,14 @@ static int false_head(struct hosts_address *address, int says_something)
 
 static int answer_text(const char *text, int keep_open, struct err *err)
 {
+    double link_seconds;
     int fds[2];
 
     assert_int_equal(pipe(fds), 0);
     assert_true(write(fds[1], text, strlen(text)) >= 0);
     if (!keep_open)
         close(fds[1]);
-    int fd = hosts_answer(fds[0], "1 x", err);
+    int fd = hosts_answer(fds[0], "1 x", &link_seconds, err);
     close(fds[0]);
     if (keep_open)
         close(fds[1]);

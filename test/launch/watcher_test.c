@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -36,6 +38,8 @@ struct play {
 
 static char folder[64], page_path[512], screen[1 << 16];
 static int statuses[N_MAX];
+static atomic_int *n_playing; /* ranks that have joined, in memory that all share */
+static int n_orphans;         /* watchers that nobody but init would have reaped */
 static double seconds; /* from the last rank's end until the last holder of the screen is gone */
 
 /* ---- the ranks --------------------------------------------------------------------------------
@@ -93,6 +97,7 @@ static void play_rank(const struct play *play, int rank)
     CHECK(watcher_start(&options, &err) == 0);
     CHECK(watcher_join(&self, &err) == 0);
     wait_for_all();
+    atomic_fetch_add(n_playing, 1);
     play->act(rank);
     launch_leave();
     exit(0);
@@ -132,12 +137,16 @@ static void reap_all(const pid_t *ranks, int n)
     pid_t pid;
     int status;
 
-    while ((pid = waitpid(-1, &status, 0)) > 0)
+    n_orphans = 0;
+    while ((pid = waitpid(-1, &status, 0)) > 0) {
+        n_orphans++;
         for (int i = 0; i < n; i++)
             if (ranks[i] == pid) {
                 statuses[i] = status;
                 last_rank = clock_seconds();
+                n_orphans--;
             }
+    }
     assert_int_equal(errno, ECHILD);
     seconds = clock_seconds() - last_rank;
 }
@@ -149,14 +158,14 @@ static void run(const struct play *play)
     int ends[2];
 
     alarm(2 * DEADLINE_SECONDS);
+    atomic_store(n_playing, 0);
     assert_int_equal(pipe(ends), 0);
     for (int rank = 0; rank < play->n_ranks; rank++)
         ranks[rank] = start_rank(play, rank, ends);
     close(ends[1]);
     if (play->kill_all) {
-        while (access(page_path, F_OK))
+        while (atomic_load(n_playing) < play->n_ranks)
             usleep(100);
-        wait_for_all();
         for (int rank = 0; rank < play->n_ranks; rank++)
             kill(ranks[rank], SIGKILL);
     }
@@ -398,6 +407,7 @@ static void test_leaving(void **state)
     run(&(struct play){
         .n_ranks = 4, .act = act_leave_in_turn, .hang_seconds = 10, .hang_abort_seconds = 10 });
     assert_string_equal(screen, "");
+    assert_int_equal(n_orphans, 0);
     for (int rank = 0; rank < 4; rank++)
         assert_int_equal(statuses[rank], 0);
 }
@@ -508,6 +518,10 @@ static void test_not_ours(void **state)
 
 int main(void)
 {
+    n_playing =
+        mmap(NULL, sizeof *n_playing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(n_playing != MAP_FAILED);
+
     const struct CMUnitTest tests[] = {
         TEST(test_logs),       TEST(test_deaths),       TEST(test_bug),         TEST(test_abort),
         TEST(test_all_killed), TEST(test_hang),         TEST(test_other_nodes), TEST(test_leaving),

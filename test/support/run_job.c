@@ -49,16 +49,17 @@ static void redirect(const char *folder, const char *name, int to)
 
 void run_job_as_daemon(int argc, char **argv)
 {
+    double link_seconds;
     struct err err;
 
     if (argc != 2 || strcmp(argv[1], "daemon"))
         return;
-    int fd = hosts_answer(STDIN_FILENO, "test", &err);
+    int fd = hosts_answer(STDIN_FILENO, "test", &link_seconds, &err);
     if (fd < 0) {
         fprintf(stderr, "%s\n", err.text);
         _exit(1);
     }
-    _exit(launch_daemon(fd));
+    _exit(launch_daemon(fd, link_seconds));
 }
 
 /* A stand-in for ssh: what it is told to run on a host it runs here. */
@@ -149,6 +150,9 @@ static pid_t last_number(const char *folder, const char *name)
 
 static void send_signal(const struct job_plan *plan, const struct job_result *result)
 {
+    /* It must not see the daemon's death and end by itself before it is killed. */
+    if (plan->victim == VICTIM_BOTH)
+        kill(result->supervisor, SIGSTOP);
     if (plan->victim != VICTIM_HEAD)
         kill(last_number(result->folder, "daemon"), plan->signal);
     if (plan->victim != VICTIM_DAEMON)

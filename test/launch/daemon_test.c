@@ -1,0 +1,309 @@
+/*
+ * daemon_test.c - one daemon, with the test for a head: what it says, and that it ends as it must
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "launch/daemon.h"
+#include "launch/job_folder_impl.h"
+#include "launch/job_sheet_impl.h"
+#include "launch/launch.h"
+#include "launch/link_impl.h"
+#include "launch/progress.h"
+
+static const double deadline_seconds = 30;
+
+struct rig {
+    pid_t daemon;
+    struct link link;
+    pid_t pids[2]; /* the ranks' */
+};
+
+static void rig_open(struct rig *rig)
+{
+    int ends[2];
+
+    *rig = (struct rig){ 0 };
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    fflush(NULL);
+    rig->daemon = fork();
+    assert_true(rig->daemon >= 0);
+    if (!rig->daemon) {
+        close(ends[0]);
+        _exit(launch_daemon(ends[1], 10));
+    }
+    close(ends[1]);
+    link_open(&rig->link, ends[0], 10);
+}
+
+/* The next message of a kind; others before it are passed over. Fails the test at the deadline. */
+static struct message await(struct rig *rig, enum message_kind kind)
+{
+    double deadline = clock_seconds() + deadline_seconds;
+    struct message message;
+    struct err err;
+
+    while (clock_seconds() < deadline) {
+        int found = link_next(&rig->link, &message, &err);
+
+        assert_true(found >= 0);
+        if (found && message.kind == kind)
+            return message;
+        if (found)
+            continue;
+        struct pollfd ready = link_poll(&rig->link);
+        poll(&ready, 1, 100);
+        link_flush(&rig->link);
+        if (link_receive(&rig->link, &err))
+            fail_msg("%s", err.text);
+    }
+    fail_msg("no message %d", (int)kind);
+    return message;
+}
+
+/* Two ranks of this test that play a scenario; both started. */
+static void start_ranks(struct rig *rig, const char *scenario, uint32_t credit_bytes)
+{
+    struct job_node node = { "here", 0, 2 };
+    char *argv[] = { "rank", (char *)(uintptr_t)scenario, NULL };
+    char *variables[] = { "DAEMON_TEST=told", NULL };
+    char nspace[64];
+    struct str bytes = { 0 };
+    struct job_sheet sheet = { .nspace = nspace,
+                               .cwd = "/",
+                               .attempt = 3,
+                               .n_ranks = 2,
+                               .n_nodes = 1,
+                               .nodes = &node,
+                               .argv = argv,
+                               .variables = variables,
+                               .progress_ms = 20,
+                               .credit_bytes = credit_bytes };
+
+    snprintf(nspace, sizeof nspace, "daemon-test-%d", (int)rig->daemon);
+    struct message hello = await(rig, MESSAGE_HELLO);
+    assert_int_equal(hello.number, MESSAGE_PROTOCOL);
+    assert_int_equal(hello.id, sizeof(struct progress_slot));
+    assert_true(strlen(hello.text) > 0);
+    job_sheet_encode(&sheet, &bytes);
+    link_send(&rig->link, &(struct message){
+                              .kind = MESSAGE_START, .data = bytes.data, .n_bytes = bytes.length });
+    str_release(&bytes);
+    for (int i = 0; i < 2; i++) {
+        struct message started = await(rig, MESSAGE_STARTED);
+
+        assert_int_equal(started.rank, i);
+        rig->pids[i] = started.number;
+    }
+}
+
+static int is_gone(pid_t pid)
+{
+    char path[64], text[256] = "";
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 1;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *end = strrchr(text, ')');
+    return !end || end[2] == 'Z' || end[2] == 'X';
+}
+
+/* The daemon has ended with this status, its ranks with it. */
+static void rig_check_end(struct rig *rig, int status)
+{
+    double deadline = clock_seconds() + deadline_seconds;
+    int wait_status = -1;
+
+    while (waitpid(rig->daemon, &wait_status, WNOHANG) == 0) {
+        assert_true(clock_seconds() < deadline);
+        usleep(1000);
+    }
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), status);
+    for (int i = 0; i < 2; i++)
+        if (rig->pids[i])
+            assert_true(is_gone(rig->pids[i]));
+    link_close(&rig->link);
+}
+
+static void test_a_job(void **state)
+{
+    struct rig rig;
+    int n_ended = 0;
+
+    (void)state;
+    rig_open(&rig);
+    start_ranks(&rig, "print", 1 << 20);
+    for (int i = 0; i < 2; i++) {
+        struct message output = await(&rig, MESSAGE_OUTPUT);
+
+        assert_int_equal(output.number, 1);
+        assert_memory_equal(output.data, "told 3\n", 7);
+        n_ended++;
+    }
+    for (int i = 0; i < n_ended; i++) {
+        struct message ended = await(&rig, MESSAGE_ENDED);
+        struct progress_slot slot;
+
+        assert_true(WIFEXITED(ended.number));
+        assert_int_equal(WEXITSTATUS(ended.number), 0);
+        assert_int_equal(ended.id, 1);
+        assert_int_equal(ended.n_bytes, sizeof slot);
+        memcpy(&slot, ended.data, sizeof slot);
+        assert_string_equal(slot.text, "printing");
+    }
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
+    rig_check_end(&rig, 0);
+}
+
+/* A rank that prints without end waits in its pipe; with more room more comes. */
+static void test_flow(void **state)
+{
+    enum { CREDIT = 100000, SLACK = 16 << 10 };
+    size_t n_bytes = 0;
+    struct rig rig;
+    struct message message;
+    struct err err;
+
+    (void)state;
+    rig_open(&rig);
+    start_ranks(&rig, "flood", CREDIT);
+    for (int round = 1; round <= 3; round++) {
+        while (n_bytes < (size_t)CREDIT * (size_t)round)
+            n_bytes += await(&rig, MESSAGE_OUTPUT).n_bytes;
+        usleep(50000);
+        assert_int_equal(link_receive(&rig.link, &err), 0);
+        while (link_next(&rig.link, &message, &err) > 0)
+            n_bytes += message.kind == MESSAGE_OUTPUT ? message.n_bytes : 0;
+        assert_true(n_bytes <= (size_t)CREDIT * (size_t)round + SLACK);
+        link_send(&rig.link, &(struct message){ .kind = MESSAGE_CREDIT, .id = CREDIT });
+    }
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
+    rig_check_end(&rig, 0);
+}
+
+/* Ranks that ignore SIGTERM: told to end, or left by the head, they go all the same. */
+static void test_end(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig);
+    start_ranks(&rig, "stubborn", 1 << 20);
+    await(&rig, MESSAGE_OUTPUT);
+    await(&rig, MESSAGE_OUTPUT);
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_END });
+    for (int i = 0; i < 2; i++) {
+        struct message ended = await(&rig, MESSAGE_ENDED);
+
+        assert_true(WIFSIGNALED(ended.number) && WTERMSIG(ended.number) == SIGKILL);
+    }
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
+    rig_check_end(&rig, 0);
+
+    rig_open(&rig);
+    start_ranks(&rig, "stubborn", 1 << 20);
+    await(&rig, MESSAGE_OUTPUT);
+    await(&rig, MESSAGE_OUTPUT);
+    link_close(&rig.link);
+    rig_check_end(&rig, ERR_PEER);
+}
+
+/* What cannot be is passed over; what is no message ends the link, and with it all. */
+static void test_hostile(void **state)
+{
+    static const enum message_kind kinds[] = { MESSAGE_ASK,    MESSAGE_FENCE, MESSAGE_ANSWER,
+                                               MESSAGE_SIGNAL, MESSAGE_HELLO, MESSAGE_ENDED };
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig);
+    start_ranks(&rig, "stubborn", 1 << 20);
+    await(&rig, MESSAGE_OUTPUT);
+    await(&rig, MESSAGE_OUTPUT);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int32_t rank = -2; rank < 5; rank += 4)
+            link_send(&rig.link,
+                      &(struct message){
+                          .kind = kinds[i], .rank = rank, .node = -1, .number = -7, .id = 12345 });
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_SIGNAL, .number = SIGUSR1 });
+    assert_int_equal(await(&rig, MESSAGE_OUTPUT).number, 1); /* it lives */
+    assert_int_equal(write(rig.link.fd, "\xff\xff\xff\xff", 4), 4);
+    rig_check_end(&rig, ERR_PEER);
+
+    /* Before there is a job, too; and a sheet that is none. */
+    rig_open(&rig);
+    await(&rig, MESSAGE_HELLO);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        link_send(&rig.link, &(struct message){ .kind = kinds[i] });
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_END });
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_START, .data = "x", .n_bytes = 1 });
+    assert_int_equal(await(&rig, MESSAGE_FAILED).number, ERR_PEER);
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
+    rig_check_end(&rig, 0);
+}
+
+/* ---- the ranks --------------------------------------------------------------------------------
+ */
+
+static void on_signal(int number)
+{
+    if (number == SIGUSR1 && write(1, "usr1\n", 5) < 0)
+        _exit(9);
+}
+
+static int play(const char *scenario)
+{
+    struct launch_rank rank;
+    struct err err;
+
+    if (launch_join(&rank, &err))
+        return 1;
+    progress_publish(progress_join(rank.local_rank), "printing", 0);
+    if (!strcmp(scenario, "flood")) {
+        for (;;)
+            puts("the quick brown fox");
+    }
+    if (!strcmp(scenario, "stubborn")) {
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGUSR1, on_signal);
+        if (write(1, "here\n", 5) < 0)
+            return 1;
+        for (;;)
+            pause();
+    }
+    printf("%s %s\n", getenv("DAEMON_TEST"), getenv("LMTRAIN_ATTEMPT"));
+    fflush(stdout);
+    launch_leave();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_job),
+        cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_end),
+        cmocka_unit_test(test_hostile),
+    };
+
+    if (argc > 1 && launch_is_rank())
+        return play(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
