@@ -64,9 +64,9 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 
 # What one file gets on top: a kernel's name says which instructions it may use, and it is only
 # entered after the CPU was asked for them.
-isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c) \
-    $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c) \
-    $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma -mf16c)
+isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
+    $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
+    $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
 optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/%,$(1)),-O3))
 
 # ---- the library and the binary ------------------------------------------------------------------

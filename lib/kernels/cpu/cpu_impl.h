@@ -42,7 +42,7 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 }
 
 #define CPU_INLINE static inline __attribute__((always_inline))
-#define CPU_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define CPU_TARGET_AVX2 __attribute__((target("avx2,fma")))
 /* gcc would rather use half of such a register; clang has no such word, nor that wish. */
 #ifdef __clang__
 #define CPU_WIDE ""
@@ -50,7 +50,7 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 #define CPU_WIDE ",prefer-vector-width=512"
 #endif
 #define CPU_TARGET_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq" CPU_WIDE)))
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq" CPU_WIDE)))
 
 /*
  * CPU_VARIANTS(silu_rows, (const float *x, float *y, int64_t n), (x, y, n))

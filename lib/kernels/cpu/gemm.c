@@ -199,7 +199,6 @@ CPU_INLINE void finish_row(const struct finish *f, int64_t row, int n_cols)
 
 CPU_INLINE void finish_block_body(const struct finish *f)
 {
-
     if (f->n_cols == USUAL_COLS)
         for (int64_t row = 0; row < f->n_rows; row++)
             finish_row(f, row, USUAL_COLS);
