@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/stop.h"
 
 static const double kill_after_seconds = 0.3;
 static const double abandon_after_seconds = 2.3; /* daemons that don't do as told */
@@ -78,9 +79,14 @@ void head_judge(struct head *head, int rank)
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
+        int was_passed = number == head->signals->passed;
+
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
-                 number == head->signals->passed ? ", which was passed on to it" : "");
-        head_set_cause(head, WEIGHT_OWN, rank, status_of_signal(number), text);
+                 was_passed ? ", which was passed on to it" : "");
+        /* Asked to stop before it could listen: there was nothing to save yet. */
+        head_set_cause(head, WEIGHT_OWN, rank,
+                       was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
+                       text);
         return;
     }
     int status = WEXITSTATUS(mine->wait_status);
@@ -223,30 +229,53 @@ static void stop_and_continue(struct head *head)
     start_clocks_anew(head, clock_seconds());
 }
 
+/* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
+static void stop_before_start(struct head *head, int number)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "stopped by signal %d (%s) before any rank was started", number,
+             strsignal(number));
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_REQUEUE, text);
+    conclude(head);
+}
+
+/* Somebody wants the job to stop. */
+static void take_stop(struct head *head, int number)
+{
+    struct head_signals *signals = head->signals;
+    double now = clock_seconds();
+
+    signals->asked_to_stop = 1;
+    if (!head->is_started) {
+        stop_before_start(head, number);
+        return;
+    }
+    if (number == SIGUSR1) {
+        pass_on(head, SIGUSR1);
+        return;
+    }
+    if (signals->n_stop && now - signals->stop_at < STOP_ONE_REQUEST_SECONDS)
+        return;
+    signals->stop_at = now;
+    if (++signals->n_stop == 1) {
+        pass_on(head, number == SIGHUP ? SIGTERM : number);
+        return;
+    }
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "a second signal asked for the end at once");
+    conclude(head);
+    kill_ranks(head);
+}
+
 static void take_signals(struct head *head)
 {
     struct signalfd_siginfo info;
 
     while (read(head->signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        int number = (int)info.ssi_signo;
-
-        if (number == SIGCHLD)
-            continue;
-        if (number == SIGTSTP) {
+        if (info.ssi_signo == SIGTSTP)
             stop_and_continue(head);
-            continue;
-        }
-        head->signals->asked_to_stop = 1;
-        if (number == SIGUSR1) {
-            pass_on(head, SIGUSR1);
-        } else if (++head->signals->n_stop == 1) {
-            pass_on(head, number == SIGHUP ? SIGTERM : number);
-        } else {
-            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER,
-                           "a second signal asked for the end at once");
-            conclude(head);
-            kill_ranks(head);
-        }
+        else if (info.ssi_signo != SIGCHLD)
+            take_stop(head, (int)info.ssi_signo);
     }
 }
 
@@ -373,6 +402,8 @@ static void take_time(struct head *head, double now)
 static int is_over(const struct head *head, double now)
 {
     if (!head->n_running || head->start_err.code != ERR_NONE)
+        return 1;
+    if (!head->is_started && head->phase != RUNNING)
         return 1;
     return head->phase != RUNNING && now >= head->ending_since + abandon_after_seconds;
 }
@@ -512,7 +543,7 @@ int head_run(const struct supervise_options *options, struct head_signals *signa
         if (head.start_err.code != ERR_NONE) {
             *err = head.start_err;
             status = -1;
-        } else {
+        } else if (head.is_started) {
             tell_consequences(&head);
         }
     }

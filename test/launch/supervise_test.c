@@ -170,6 +170,21 @@ static int play_wait_for_signal(const struct launch_rank *rank)
     return leave(ERR_REQUEUE);
 }
 
+/* Takes half a second from being asked to stop until it has saved; or ends well by itself. */
+static int play_slow(int waits)
+{
+    struct err err;
+
+    signal(SIGTERM, on_signal);
+    CHECK(!launch_fence(30, &err));
+    printf("ready\n");
+    fflush(stdout);
+    while (waits && !signalled)
+        usleep(1000);
+    usleep(500000);
+    return leave(waits ? ERR_REQUEUE : 0);
+}
+
 /* The time from the supervisor's start until this rank is past a fence. */
 static int play_fence(const struct launch_rank *rank)
 {
@@ -260,11 +275,13 @@ static int play_node_loss(const struct launch_rank *rank)
     return leave(0);
 }
 
-/* Says that it is ready, and dies of the signal that comes. */
-static int play_killed_by_signal(const struct launch_rank *rank)
+/* Says that it is ready, and dies of the signal that comes, in a step or before it began. */
+static int play_killed_by_signal(const struct launch_rank *rank, int has_begun)
 {
     struct err err;
 
+    if (has_begun)
+        set_progress(rank, "attention layers.9", 0);
     CHECK(!launch_fence(30, &err));
     if (!rank->world_rank)
         printf("ready\n");
@@ -340,12 +357,14 @@ static int play(const char *scenario)
         return play_node_loss(&rank);
     if (!strcmp(scenario, "output"))
         return play_output(&rank);
-    if (!strcmp(scenario, "stubborn-late"))
-        return play_killed_by_signal(&rank);
+    if (!strcmp(scenario, "stubborn-late") || !strcmp(scenario, "deaf"))
+        return play_killed_by_signal(&rank, !strcmp(scenario, "stubborn-late"));
     if (!strcmp(scenario, "late"))
         return play_late_cause(&rank);
     if (!strcmp(scenario, "signal"))
         return play_wait_for_signal(&rank);
+    if (!strcmp(scenario, "slow") || !strcmp(scenario, "short"))
+        return play_slow(!strcmp(scenario, "slow"));
     if (!strcmp(scenario, "fence"))
         return play_fence(&rank);
     if (!strcmp(scenario, "fence-timeout"))
@@ -482,6 +501,60 @@ static void test_signals_passed_on(void **state)
         assert_string_equal(result.out, expected);
         run_job_check_clean(&result);
     }
+}
+
+/* timeout(1) says it twice and means it once. */
+static void test_signal_twice(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "slow", 2, .signal = SIGTERM, .is_twice = 1 }, &result);
+    if (result.status != ERR_REQUEUE)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_clean(&result);
+}
+
+static void test_nohup(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    signal(SIGHUP, SIG_IGN);
+    run_job(&(struct job_plan){ "short", 2, .signal = SIGHUP }, &result);
+    signal(SIGHUP, SIG_DFL);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_clean(&result);
+}
+
+static int stop_now(void *context, int n_possible, char *const **argv, struct err *err)
+{
+    (void)context;
+    (void)argv;
+    (void)err;
+    kill(getpid(), SIGTERM);
+    return n_possible;
+}
+
+/* Asked to stop while nobody is there to hear it, or before it can. */
+static void test_stop_while_starting(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "dies-once", 3, .n_restarts = 2, .again = stop_now }, &result);
+    if (result.status != ERR_REQUEUE)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "attempt 0 of 3 ranks\n");
+    assert_says(&result, "stopped by signal 15 (Terminated) before any rank was started");
+    run_job_check_clean(&result);
+
+    run_job(&(struct job_plan){ "deaf", 2, .signal = SIGTERM, .n_restarts = 1 }, &result);
+    if (result.status != ERR_REQUEUE)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_null(strstr(result.err, "restarting"));
+    run_job_check_clean(&result);
 }
 
 /* Ranks and folder must not outlive a head that was killed. */
@@ -653,8 +726,8 @@ static void test_fewer_hosts(void **state)
     struct job_result result;
 
     (void)state;
-    run_job(&(struct job_plan){ "node-loss", 6, 0, 0, SIGKILL, VICTIM_DAEMON, 3, "alpha:3,beta:3",
-                                even },
+    run_job(&(struct job_plan){ "node-loss", 6, .signal = SIGKILL, .victim = VICTIM_DAEMON,
+                                .n_restarts = 3, .hosts = "alpha:3,beta:3", .again = even },
             &result);
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
@@ -716,6 +789,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_late_cause),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_signals_passed_on),
+        cmocka_unit_test(test_signal_twice),
+        cmocka_unit_test(test_nohup),
+        cmocka_unit_test(test_stop_while_starting),
         cmocka_unit_test(test_head_killed),
         cmocka_unit_test(test_daemon_killed),
         cmocka_unit_test(test_both_killed),
