@@ -141,10 +141,11 @@ int link_receive(struct link *link, struct err *err)
             continue;
         if (n < 0 && errno == EAGAIN)
             return 0;
+        /* A process that ends with something unread resets its connection. */
+        if (!n || (n < 0 && errno == ECONNRESET))
+            return err_set(err, ERR_PEER, "its link closed");
         if (n < 0)
             return err_set_errno(err, ERR_PEER, "its link broke");
-        if (!n)
-            return err_set(err, ERR_PEER, "its link closed");
         str_add_bytes(&link->in, bytes, (size_t)n);
         link->heard_at = clock_seconds();
     }
