@@ -217,11 +217,29 @@ nothing_shared() { ! find /dev/shm -name "lmtrain-*-$1-*" | grep .; }
 
 start orphans --ranks 2 --set train.steps=100000 --set checkpoint.every_steps=0 --set eval.every_steps=0
 wait_until 60 has_logged orphans 3
+daemon=$(children_of "$pid")
+expect 'a job has a folder in shared memory' 1 '' nothing_shared "$daemon"
 before=$(date +%s%N)
 kill -KILL "$pid"
 expect 'ranks without supervisor end' 0 '' wait_until 10 no_process
 took=$((($(date +%s%N) - before) / 1000000))
 echo "# gone after $took ms"
 expect 'within a second, five on a busy machine' 0 '' test "$took" -lt 5000
-expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$pid"
+expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$daemon"
+
+# ---- whoever reads what it says is gone ----
+
+# Ctrl-C ends the `tee` as well.
+mkfifo "$dir/pipe"
+cat "$dir/pipe" >"$dir/read" &
+reader=$!
+"$lmtrain" pretrain "$dir/job.yaml" --ranks 2 --set "output=$dir/unread" --set train.steps=100000 \
+    --set checkpoint.every_steps=0 --set eval.every_steps=0 >"$dir/pipe" 2>&1 &
+pid=$!
+expect 'a job whose output is piped' 0 '' wait_until 60 has_logged unread 3
+kill -KILL "$reader"
+kill -INT "$pid"
+wait "$pid"
+expect 'saves although nobody reads any more' 0 '' test $? = 75
+expect 'as it was asked to' 0 step- ls "$dir/unread/checkpoints"
 finish
