@@ -171,6 +171,29 @@ said 'with its op, layer and micro-batch' 'rank 1 .*: in attention layers\.1, st
 said 'and what others wait for' \
     'rank 0 .*: waits in .* dp .*, step 3.*rank 1 has not reached it: it is in attention layers\.1' stall
 
+# All stopped together, by Ctrl-Z, are no stall. (A head stopped by SIGTSTP has stopped its ranks before.)
+# shellcheck disable=SC2086
+start suspended $long --set train.hang_seconds=1 --set train.hang_abort_seconds=4
+expect 'ranks at work' 0 '' wait_until 60 has_logged suspended 5
+# is STATE PROCESS... - all of them are in that state
+# shellcheck disable=SC2317
+is() {
+    is_state=$1
+    shift
+    for process in "$@"; do grep -q "^State:[[:space:]]*$is_state" "/proc/$process/status" || return 1; done
+}
+kill -TSTP "$pid"
+ranks=$(children_of "$(children_of "$pid")")
+# shellcheck disable=SC2086
+expect 'Ctrl-Z stops them all' 0 '' wait_until 25 is T "$pid" $ranks
+stopped_at=$(n_logged suspended)
+sleep 5
+kill -CONT "$pid"
+ended 'continued, the job ends well' 0 suspended
+expect 'it had stood still in its midst' 0 '' test "$stopped_at" -lt 300
+same_bits 'with the bits of a run that nobody stopped' long suspended 300
+expect 'and no stall was seen' 0 '' test "$(grep -c 'made no progress' "$dir/suspended.out")" = 0
+
 # ---- a full disk ----
 
 # full NAME STATUS SIZE ARGUMENTS... - a run into a file system of that size; what it leaves is listed in $dir/full.list
