@@ -60,6 +60,16 @@ void head_set_cause(struct head *head, enum weight weight, int rank, int status,
              progress_describe(&whose->slot, words, sizeof words));
 }
 
+/* Who kills without a word is most often the system. */
+static const char killed_hint[] = " (hint: out of memory? dmesg tells)";
+
+static void add_to_cause(struct cause *cause, const char *words)
+{
+    size_t length = strlen(cause->text);
+
+    snprintf(cause->text + length, sizeof cause->text - length, "%s", words);
+}
+
 static int status_of_signal(int signal)
 {
     return signal == SIGABRT ? 134 : ERR_PEER;
@@ -87,6 +97,8 @@ void head_judge(struct head *head, int rank)
         head_set_cause(head, WEIGHT_OWN, rank,
                        was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
                        text);
+        if (head->cause.rank == rank && number == SIGKILL)
+            add_to_cause(&head->cause, killed_hint);
         return;
     }
     int status = WEXITSTATUS(mine->wait_status);
@@ -114,10 +126,25 @@ static void name_ranks(const struct head_node *node, char *text, size_t size)
                  node->first_rank + node->n_ranks - 1);
 }
 
+/* Our own daemon has just closed its link: the signal that killed it, or 0. */
+static int daemon_death(const struct head_node *node)
+{
+    double deadline = clock_seconds() + 0.1;
+    siginfo_t info = { 0 };
+
+    while (node->daemon && !info.si_pid && clock_seconds() < deadline) {
+        if (waitid(P_PID, (id_t)node->daemon, &info, WEXITED | WNOHANG | WNOWAIT))
+            break;
+        usleep(1000);
+    }
+    return info.si_pid && info.si_code != CLD_EXITED ? info.si_status : 0;
+}
+
 void head_lose_node(struct head *head, int index, const char *why)
 {
     struct head_node *node = &head->nodes[index];
-    char text[1500], ranks[64], last[256];
+    char text[1500], ranks[64], last[256], death[128];
+    int signal = daemon_death(node);
     const char *words = NULL;
 
     if (node->is_lost)
@@ -131,8 +158,14 @@ void head_lose_node(struct head *head, int index, const char *why)
     if (head->host_links && node->host_index >= 0 && !node->daemon)
         words = hosts_link_words(&head->host_links[node->host_index], last);
     name_ranks(node, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s", node->host, why, ranks,
-             words ? "; it said last: " : "", words ? words : "");
+    if (signal) {
+        snprintf(death, sizeof death, "its daemon was killed by signal %d, %s", signal,
+                 strsignal(signal));
+        why = death;
+    }
+    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
+             words ? "; it said last: " : "", words ? words : "",
+             signal == SIGKILL ? killed_hint : "");
     if (!head->is_started)
         err_set(&head->start_err, ERR_FAILED, "%s", text);
     else

@@ -27,15 +27,18 @@ double link_lost_seconds(void)
     return seconds;
 }
 
-void link_allow_files(int n_files)
+int link_allow_files(int n_files)
 {
     rlim_t wanted = (rlim_t)n_files + 256;
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return INT32_MAX;
+    if (limit.rlim_cur < wanted) {
+        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return limit.rlim_cur < INT32_MAX ? (int)limit.rlim_cur : INT32_MAX;
 }
 
 /* Fails on what is no TCP, where it isn't needed. */

@@ -250,6 +250,21 @@ echo "# gone after $took ms"
 expect 'within a second, five on a busy machine' 0 '' test "$took" -lt 5000
 expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$daemon"
 
+# ---- what a job is started with ----
+
+# shellcheck disable=SC2016,SC2086 # sh's; words
+expect 'too few open files' 1 'may have 40 open files here, 4 ranks on a machine need 60 \(hint: ulimit -n 60\)' \
+    sh -c 'ulimit -n 40; exec "$@"' sh "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/files" --ranks 4 $plain
+if command -v script >/dev/null; then
+    # Ranks write to a terminal that is not theirs.
+    oneline=$(printf '%s' "$plain" | tr '\n' ' ')
+    # shellcheck disable=SC2086 # words
+    expect 'a terminal with tostop' 0 'done: step 12' timeout 60 script -qec \
+        "stty tostop; $lmtrain pretrain $dir/job.yaml --set output=$dir/tostop --ranks 2 $oneline" /dev/null
+else
+    echo 'skip a terminal with tostop: there is no script(1)'
+fi
+
 # ---- whoever reads what it says is gone ----
 
 # Ctrl-C ends the `tee` as well.

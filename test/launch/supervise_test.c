@@ -576,7 +576,7 @@ static void test_daemon_killed(void **state)
     run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON }, &result);
     if (result.status != ERR_PEER)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_says(&result, " is lost (its link closed), with ranks 0 to 2");
+    assert_says(&result, " is lost (its daemon was killed by signal 9, Killed), with ranks 0 to 2");
     assert_says(&result, "3 other ranks ended in consequence");
     run_job_check_clean(&result);
 }
