@@ -174,14 +174,19 @@ const char *str_nearest(const char *wrong, const char *const *names, int n)
 {
     const char *best = NULL;
     int best_distance = 1 << 30;
-    int length = (int)strlen(wrong);
+    int length = min_int((int)strnlen(wrong, NAME_MAX_LENGTH), NAME_MAX_LENGTH);
 
     for (int i = 0; i < n; i++) {
-        int distance = str_distance(wrong, names[i]);
-        int limit = max_int(1, max_int(length, (int)strlen(names[i])) / 3);
+        int other = min_int((int)strlen(names[i]), NAME_MAX_LENGTH);
+        int limit = max_int(1, max_int(length, other) / 3);
+        int at_least = abs(length - other);
         int prefix = length >= 3 && (str_starts_with(names[i], wrong) ||
-                                     (strlen(names[i]) >= 3 && str_starts_with(wrong, names[i])));
+                                     (other >= 3 && str_starts_with(wrong, names[i])));
 
+        /* The lengths alone rule most names out. */
+        if (at_least >= best_distance || (at_least > limit && !prefix))
+            continue;
+        int distance = str_distance(wrong, names[i]);
         if ((distance <= limit || prefix) && distance < best_distance) {
             best = names[i];
             best_distance = distance;

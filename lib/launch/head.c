@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/stop.h"
 
 static const double kill_after_seconds = 0.3;
 static const double abandon_after_seconds = 2.3; /* daemons that don't do as told */
@@ -59,6 +60,16 @@ void head_set_cause(struct head *head, enum weight weight, int rank, int status,
              progress_describe(&whose->slot, words, sizeof words));
 }
 
+/* Who kills without a word is most often the system. */
+static const char killed_hint[] = " (hint: out of memory? dmesg tells)";
+
+static void add_to_cause(struct cause *cause, const char *words)
+{
+    size_t length = strlen(cause->text);
+
+    snprintf(cause->text + length, sizeof cause->text - length, "%s", words);
+}
+
 static int status_of_signal(int signal)
 {
     return signal == SIGABRT ? 134 : ERR_PEER;
@@ -78,9 +89,16 @@ void head_judge(struct head *head, int rank)
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
+        int was_passed = number == head->signals->passed;
+
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
-                 number == head->signals->passed ? ", which was passed on to it" : "");
-        head_set_cause(head, WEIGHT_OWN, rank, status_of_signal(number), text);
+                 was_passed ? ", which was passed on to it" : "");
+        /* Asked to stop before it could listen: there was nothing to save yet. */
+        head_set_cause(head, WEIGHT_OWN, rank,
+                       was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
+                       text);
+        if (head->cause.rank == rank && number == SIGKILL)
+            add_to_cause(&head->cause, killed_hint);
         return;
     }
     int status = WEXITSTATUS(mine->wait_status);
@@ -108,10 +126,25 @@ static void name_ranks(const struct head_node *node, char *text, size_t size)
                  node->first_rank + node->n_ranks - 1);
 }
 
+/* Our own daemon has just closed its link: the signal that killed it, or 0. */
+static int daemon_death(const struct head_node *node)
+{
+    double deadline = clock_seconds() + 0.1;
+    siginfo_t info = { 0 };
+
+    while (node->daemon && !info.si_pid && clock_seconds() < deadline) {
+        if (waitid(P_PID, (id_t)node->daemon, &info, WEXITED | WNOHANG | WNOWAIT))
+            break;
+        usleep(1000);
+    }
+    return info.si_pid && info.si_code != CLD_EXITED ? info.si_status : 0;
+}
+
 void head_lose_node(struct head *head, int index, const char *why)
 {
     struct head_node *node = &head->nodes[index];
-    char text[1500], ranks[64], last[256];
+    char text[1500], ranks[64], last[256], death[128];
+    int signal = daemon_death(node);
     const char *words = NULL;
 
     if (node->is_lost)
@@ -125,8 +158,14 @@ void head_lose_node(struct head *head, int index, const char *why)
     if (head->host_links && node->host_index >= 0 && !node->daemon)
         words = hosts_link_words(&head->host_links[node->host_index], last);
     name_ranks(node, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s", node->host, why, ranks,
-             words ? "; it said last: " : "", words ? words : "");
+    if (signal) {
+        snprintf(death, sizeof death, "its daemon was killed by signal %d, %s", signal,
+                 strsignal(signal));
+        why = death;
+    }
+    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
+             words ? "; it said last: " : "", words ? words : "",
+             signal == SIGKILL ? killed_hint : "");
     if (!head->is_started)
         err_set(&head->start_err, ERR_FAILED, "%s", text);
     else
@@ -223,30 +262,53 @@ static void stop_and_continue(struct head *head)
     start_clocks_anew(head, clock_seconds());
 }
 
+/* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
+static void stop_before_start(struct head *head, int number)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "stopped by signal %d (%s) before any rank was started", number,
+             strsignal(number));
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_REQUEUE, text);
+    conclude(head);
+}
+
+/* Somebody wants the job to stop. */
+static void take_stop(struct head *head, int number)
+{
+    struct head_signals *signals = head->signals;
+    double now = clock_seconds();
+
+    signals->asked_to_stop = 1;
+    if (!head->is_started) {
+        stop_before_start(head, number);
+        return;
+    }
+    if (number == SIGUSR1) {
+        pass_on(head, SIGUSR1);
+        return;
+    }
+    if (signals->n_stop && now - signals->stop_at < STOP_ONE_REQUEST_SECONDS)
+        return;
+    signals->stop_at = now;
+    if (++signals->n_stop == 1) {
+        pass_on(head, number == SIGHUP ? SIGTERM : number);
+        return;
+    }
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "a second signal asked for the end at once");
+    conclude(head);
+    kill_ranks(head);
+}
+
 static void take_signals(struct head *head)
 {
     struct signalfd_siginfo info;
 
     while (read(head->signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        int number = (int)info.ssi_signo;
-
-        if (number == SIGCHLD)
-            continue;
-        if (number == SIGTSTP) {
+        if (info.ssi_signo == SIGTSTP)
             stop_and_continue(head);
-            continue;
-        }
-        head->signals->asked_to_stop = 1;
-        if (number == SIGUSR1) {
-            pass_on(head, SIGUSR1);
-        } else if (++head->signals->n_stop == 1) {
-            pass_on(head, number == SIGHUP ? SIGTERM : number);
-        } else {
-            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER,
-                           "a second signal asked for the end at once");
-            conclude(head);
-            kill_ranks(head);
-        }
+        else if (info.ssi_signo != SIGCHLD)
+            take_stop(head, (int)info.ssi_signo);
     }
 }
 
@@ -373,6 +435,8 @@ static void take_time(struct head *head, double now)
 static int is_over(const struct head *head, double now)
 {
     if (!head->n_running || head->start_err.code != ERR_NONE)
+        return 1;
+    if (!head->is_started && head->phase != RUNNING)
         return 1;
     return head->phase != RUNNING && now >= head->ending_since + abandon_after_seconds;
 }
@@ -512,7 +576,7 @@ int head_run(const struct supervise_options *options, struct head_signals *signa
         if (head.start_err.code != ERR_NONE) {
             *err = head.start_err;
             status = -1;
-        } else {
+        } else if (head.is_started) {
             tell_consequences(&head);
         }
     }

@@ -55,7 +55,8 @@ struct head_rank {
 struct head_signals {
     int fd; /* a signalfd */
     int n_stop;
-    int passed; /* the last one passed on, 0 if none */
+    double stop_at; /* when the last that counted came */
+    int passed;     /* the last one passed on, 0 if none */
     int asked_to_stop;
 };
 

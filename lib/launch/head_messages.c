@@ -56,7 +56,7 @@ static int take_hello(struct head *head, int node, const struct message *message
         if (i != node && !strcmp(head->nodes[i].name, mine->name))
             snprintf(mine->name, sizeof mine->name, "%s-%d", name, node);
     mine->said_hello = 1;
-    if (++head->n_hellos == head->n_nodes)
+    if (++head->n_hellos == head->n_nodes && head->phase == RUNNING)
         head_send_sheets(head);
     return 0;
 }

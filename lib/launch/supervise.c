@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/stop.h"
 
 /* So many attempts in a row that end so soon and without a step are no use. */
 enum { N_FUTILE_MAX = 3 };
@@ -43,6 +44,10 @@ static int block_signals(struct supervisor *supervisor, struct err *err)
     sigemptyset(&mask);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaddset(&mask, signals[i]);
+    if (stop_hangup_is_ignored())
+        sigdelset(&mask, SIGHUP);
+    /* Who is started with SIGCHLD ignored cannot wait for children. */
+    signal(SIGCHLD, SIG_DFL);
     supervisor->signals.fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signals.fd < 0)
         return err_set_errno(err, ERR_FAILED, "signalfd");
@@ -115,9 +120,8 @@ static int choose_ranks(struct supervisor *supervisor, struct err *err)
     if (options->again)
         n = options->again(options->context, n_possible, &supervisor->argv, err);
     else if (n_possible < n)
-        n = err_set(err, ERR_PEER, "%d ranks need more than the %d that the hosts left can have",
-                    options->n_ranks, n_possible) +
-            1;
+        return err_set(err, ERR_PEER, "%d ranks need more than the %d that the hosts left can have",
+                       options->n_ranks, n_possible);
     if (n <= 0)
         return -1;
     CHECK(n <= n_possible);

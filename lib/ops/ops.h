@@ -16,58 +16,78 @@
  * §5).
  * "~" marks an operand updated in place. "?" marks an optional one.
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32         -> x[T x d]
- * fp32 x = base + table[index]; an index < 0 adds nothing embed_dw            dx[T x d] fp32,
- * index[T x 1]                                  -> dtable[R x d] += rows added in token order
- *   rmsnorm             x[T x d] fp32, w[1 x d] fp32                    -> y[T x d] act, rstd[T x
- * 1] fp32 Zhang & Sennrich 2019, eq. 4; eps inside the root rmsnorm_grad        dy[T x d] act, x,
- * w, rstd, add?[T x d] fp32     -> dx[T x d] fp32, dw[1 x d] += dx = add + the norm's own layernorm
- * x[T x d] fp32, w, b?[1 x d] fp32                -> y act, mean[T x 1], rstd[T x 1] layernorm_grad
- * dy, x, w, mean, rstd, add?                      -> dx, dw +=, db? += add_rmsnorm         x[T x d]
- * fp32, delta[T x d] act, w              -> y, rstd, sum[T x d] fp32 sum = x + delta; bit-equal to
- * add, then rmsnorm add_layernorm       x, delta, w, b?                                 -> y, mean,
- * rstd, sum linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32      -> y[T x n] act or
- * fp32   (y = x w' + b) linear_dx           dy[T x n] act, w[n x k] act                     -> dx[T
- * x k] act linear_dw           dy[T x n] act, x[T x k] act                     -> dw[n x k] +=,
- * db?[1 x n] += rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> out[T
- * x c] act rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v. table row p: cos
- * of e/2 angles p theta^(-2i/e), then their sines rope_grad           dout[T x c], position, table
- * -> dqkv[T x c] attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1]
- * i64
- *                                                                       -> out[T x he] act, lse[T x
- * h] fp32 causal within each sequence of seq_len rows; head i reads kv head i / (h/g); scores
- * scaled by `scale`; never stored; lse = log sum exp of scaled scores; dropout on probabilities
- * where p > 0 attention_grad      dout[T x he], qkv, out, lse, sample?            -> dqkv[T x c]
- * act attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
- * ge] act
- *                                                                       -> out[T x he] act
- *                       rows s * seq_len + i belong to sequence s, whose cache is rows s L .. of
- * keys, values; writes k, v of each row at its position, then row attends 0..position; a position <
- * 0 is no token: nothing is written, out is 0 swiglu              gu[T x 2f] act (gate | up) -> y[T
- * x f] act     y = silu(gate) up swiglu_grad         dy[T x f], gu -> dgu[T x 2f] gelu x[T x f] act
- * -> y[T x f]   tanh form, Hendrycks & Gimpel 2016 gelu_grad           dy, x -> dx dropout x[T x
- * d], sample[S x 1] i64                     -> y[T x d], y's dtype = x's kept / (1 - p) where
- * uniform >= p; uniform keyed by (seed, sample, `place`, element) dropout_grad        dy, sample ->
- * dx add                 a[T x d] fp32, b[T x d] act or fp32             -> y[T x d] fp32 cast x[T
- * x d]                                        -> y[T x d] of another dtype select_rows         x[T
- * x d] act, index[S x 1] i32                  -> y[S x d] act head_cross_entropy  x[T x d] act, w[V
- * x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                                      -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
- *                       loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and dw
- * are of scale * that sum; `chunk` tokens at a time, so the logits never exist whole head_loss x,
- * w, target                                    -> loss[1 x 1] fp64 += accumulate          x[r x c]
- * fp32                                   -> y[r x c] fp32 += all_gather          shard[1 x n] ->
- * full[1 x n size]     over `axis` reduce_scatter      full[1 x n size] -> shard[1 x n] over
- * `axis`, tree sum all_reduce_scalar   x[1 x n] fp64                                   -> y[1 x n]
- * fp64        over `axis`, tree sum sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64 fp64
- * sum of squares of each OPS_NORM_BLOCK elements, in order gradient_norm       sums[1 x N] fp64,
- * order?[1 x M] i32 -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32 norm = sqrt(sum in
- * order: sums[order[0]] first); factor = clip > 0 and norm > clip ? clip / norm : 1; skip = norm is
- * not finite adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor,
- * skip, master~[r x c] fp32, m~, v~, decay?[1 x blocks] fp64 -> weight?[r x c] act (the rounded
- * master) Loshchilov & Hutter 2019, algorithm 2; nothing changes where skip is set; decay: the
- * weight decay of each OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
- * parameters)
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32 -> x[T x d] fp32
+ *                         x = base + table[index]; an index < 0 adds nothing
+ *   embed_dw            dx[T x d] fp32, index[T x 1] -> dtable[R x d] +=
+ *                         rows added in token order
+ *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act, rstd[T x 1] fp32
+ *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
+ *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
+ *                       -> dx[T x d] fp32, dw[1 x d] +=
+ *                         dx = add + the norm's own
+ *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw +=, db? +=
+ *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
+ *                         sum = x + delta; bit-equal to add, then rmsnorm
+ *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
+ *   linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32 -> y[T x n] act or fp32
+ *                         y = x w' + b
+ *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
+ *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
+ *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> out[T x c] act
+ *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
+ *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
+ *   rope_grad           dout[T x c], position, table -> dqkv[T x c]
+ *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64
+ *                       -> out[T x he] act, lse[T x h] fp32
+ *                         causal within each sequence of seq_len rows; head i reads kv head i /
+ *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
+ *                         scaled scores; dropout on probabilities where p > 0
+ *   attention_grad      dout[T x he], qkv, out, lse, sample? -> dqkv[T x c] act
+ *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
+ *                       ge] act -> out[T x he] act
+ *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
+ *                         of keys, values; writes k, v of each row at its position, then row
+ *                         attends 0..position; a position < 0 is no token: nothing is written,
+ *                         out is 0
+ *   swiglu              gu[T x 2f] act (gate | up) -> y[T x f] act
+ *                         y = silu(gate) up
+ *   swiglu_grad         dy[T x f], gu -> dgu[T x 2f]
+ *   gelu                x[T x f] act -> y[T x f]
+ *                         tanh form, Hendrycks & Gimpel 2016
+ *   gelu_grad           dy, x -> dx
+ *   dropout             x[T x d], sample[S x 1] i64 -> y[T x d], y's dtype = x's
+ *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
+ *                         `place`, element)
+ *   dropout_grad        dy, sample -> dx
+ *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
+ *   cast                x[T x d] -> y[T x d] of another dtype
+ *   select_rows         x[T x d] act, index[S x 1] i32 -> y[S x d] act
+ *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
+ *                       -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
+ *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
+ *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
+ *                         never exist whole
+ *   head_loss           x, w, target -> loss[1 x 1] fp64 +=
+ *   accumulate          x[r x c] fp32 -> y[r x c] fp32 +=
+ *   all_gather          shard[1 x n] -> full[1 x n size]
+ *                         over `axis`
+ *   reduce_scatter      full[1 x n size] -> shard[1 x n]
+ *                         over `axis`, tree sum
+ *   all_reduce_scalar   x[1 x n] fp64 -> y[1 x n] fp64
+ *                         over `axis`, tree sum
+ *   sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64
+ *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
+ *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32
+ *                       -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
+ *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
+ *                         norm > clip ? clip / norm : 1; skip = norm is not finite
+ *   adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
+ *                       master~[r x c] fp32, m~, v~, decay?[1 x blocks] fp64 -> weight?[r x c] act
+ *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
+ *                         nothing changes where skip is set; decay: the weight decay of each
+ *                         OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
+ *                         parameters)
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H

@@ -149,7 +149,8 @@ static void describe_op(const struct program *p, const struct op *op,
     if (op->layer >= 0 && !(axis[0] && name))
         snprintf(text, PROGRESS_TEXT_BYTES, "%s%s%s layers.%d", kind, space, axis, op->layer);
     else
-        snprintf(text, PROGRESS_TEXT_BYTES, "%s%s%s %s", kind, space, axis, name ? name : "");
+        snprintf(text, PROGRESS_TEXT_BYTES, "%s%s%s%s%s", kind, space, axis, name ? " " : "",
+                 name ? name : "");
 }
 
 static void resolve_op(struct run *run, const struct op *op, int slot, struct resolved_op *out)

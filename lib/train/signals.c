@@ -6,31 +6,44 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "launch/stop.h"
+
 static volatile sig_atomic_t pending, asked_to_end;
+static volatile double asked_at; /* written by the handler alone, which nothing interrupts */
 
 static void on_signal(int number)
 {
     /* SIGUSR1 and then SIGTERM is how Slurm says once that the time is up. */
     if (asked_to_end && number != SIGUSR1) {
+        if (clock_seconds() - asked_at < STOP_ONE_REQUEST_SECONDS)
+            return;
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
     pending = number;
-    asked_to_end |= number != SIGUSR1;
+    if (number != SIGUSR1) {
+        asked_to_end = 1;
+        asked_at = clock_seconds();
+    }
 }
 
 void signals_catch(void)
 {
+    static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     struct sigaction action;
 
+    signal(SIGPIPE, SIG_IGN);
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(&action.sa_mask, numbers[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] != SIGHUP || !stop_hangup_is_ignored())
+            sigaction(numbers[i], &action, NULL);
 }
 
 int signals_pending(void)

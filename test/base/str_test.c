@@ -82,6 +82,12 @@ static void test_nearest(void **state)
     assert_string_equal(str_nearest("lr", names, 5), "lr");
     assert_null(str_nearest("zzzzzz", names, 5));
     assert_null(str_nearest("steps", names, 0));
+    char long_one[1001];
+    memset(long_one, 'z', sizeof long_one - 1);
+    long_one[sizeof long_one - 1] = '\0';
+    assert_null(str_nearest(long_one, names, 5));
+    memcpy(long_one, "seed", 4);
+    assert_string_equal(str_nearest(long_one, names, 5), "seed");
 }
 
 static void test_integers(void **state)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/files.sh - who may read a run's folder, what is never written through, one job in a folder
+# test/cli/files.sh - who may read a run's folder, what is never written through, one job in a folder, room in /dev/shm
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
@@ -83,10 +83,26 @@ holder=$pid
 wait_until 60 test -s "$dir/shared/metrics.jsonl"
 kill -KILL "$holder"
 wait "$holder" 2>/dev/null
+# Its ranks save what they have and end, by themselves: so the next job may find the run further than it wants to go.
 # shellcheck disable=SC2317 # called by wait_until
 free() {
-    "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/shared" --set train.steps=2
+    pretrain shared --set train.steps=2 >"$dir/free.out" 2>&1 || grep -q 'the run is finished' "$dir/free.out"
 }
 wait_until 30 free
-expect 'so does that of a supervisor of ranks' 2 'the run is finished, step 2' pretrain shared --set train.steps=2
+expect 'so does that of a supervisor of ranks' 2 'the run is finished, step [0-9]' pretrain shared --set train.steps=2
+
+# ---- memory that ranks share ----
+
+# shellcheck disable=SC2016 # for the inner sh
+small() { unshare -m sh -c 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"' sh "$@"; }
+if small true 2>/dev/null; then
+    expect 'ranks that shared memory does not hold' 4 \
+        '/dev/shm has 64.0 MiB, 32 ranks take 137 MiB there \(hint: in a container: --shm-size=1g' \
+        small "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/small" --ranks 32 --set train.global_batch=64
+    refuse 'start nothing' 'step 1/'
+    expect 'two ranks fit' 0 '^done' small "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/small" --ranks 2 \
+        --set train.steps=2
+else
+    echo 'skip a /dev/shm that is too small: no mount namespaces here'
+fi
 finish

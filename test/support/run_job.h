@@ -33,6 +33,7 @@ struct job_plan {
     int n_restarts;
     const char *hosts; /* "a,b"; NULL: this machine */
     int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
+    int is_twice; /* the signal is sent again 20 ms later */
 };
 
 /* If this process was started as a daemon, it is one and does not return. */

@@ -77,11 +77,10 @@ same_bits() {
 
 # wait_until SECONDS COMMAND... - until it succeeds; status 1 if it never does
 wait_until() {
-    wait_tries=$(($1 * 50))
+    wait_end=$(($(date +%s) + $1 + 1))
     shift
     while ! "$@" >/dev/null 2>&1; do
-        wait_tries=$((wait_tries - 1))
-        [ "$wait_tries" -gt 0 ] || return 1
+        [ "$(date +%s)" -lt "$wait_end" ] || return 1
         sleep 0.02
     done
 }
