@@ -257,3 +257,20 @@ int str_utf8_length(const unsigned char *s, size_t n)
     }
     return 0;
 }
+
+void str_make_printable(char *text)
+{
+    size_t n = strlen(text);
+
+    for (size_t at = 0; at < n;) {
+        unsigned char *c = (unsigned char *)text + at;
+        int length = str_utf8_length(c, n - at);
+        int is_control = (*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ||
+                         (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
+
+        /* A sequence that was cut off at the end of a buffer is no UTF-8 either. */
+        if (!length || is_control)
+            memset(c, '?', (size_t)max_int(1, length));
+        at += (size_t)max_int(1, length);
+    }
+}

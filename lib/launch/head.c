@@ -89,7 +89,7 @@ void head_judge(struct head *head, int rank)
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
-        int was_passed = number == head->signals->passed;
+        int was_passed = number == head->console->passed;
 
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
                  was_passed ? ", which was passed on to it" : "");
@@ -237,7 +237,7 @@ static void conclude(struct head *head)
 
 static void pass_on(struct head *head, int signal)
 {
-    head->signals->passed = signal;
+    head->console->passed = signal;
     head_say_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
 }
 
@@ -276,10 +276,10 @@ static void stop_before_start(struct head *head, int number)
 /* Somebody wants the job to stop. */
 static void take_stop(struct head *head, int number)
 {
-    struct head_signals *signals = head->signals;
+    struct head_console *console = head->console;
     double now = clock_seconds();
 
-    signals->asked_to_stop = 1;
+    console->asked_to_stop = 1;
     if (!head->is_started) {
         stop_before_start(head, number);
         return;
@@ -288,10 +288,10 @@ static void take_stop(struct head *head, int number)
         pass_on(head, SIGUSR1);
         return;
     }
-    if (signals->n_stop && now - signals->stop_at < STOP_ONE_REQUEST_SECONDS)
+    if (console->n_stop && now - console->stop_at < STOP_ONE_REQUEST_SECONDS)
         return;
-    signals->stop_at = now;
-    if (++signals->n_stop == 1) {
+    console->stop_at = now;
+    if (++console->n_stop == 1) {
         pass_on(head, number == SIGHUP ? SIGTERM : number);
         return;
     }
@@ -304,7 +304,7 @@ static void take_signals(struct head *head)
 {
     struct signalfd_siginfo info;
 
-    while (read(head->signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    while (read(head->console->fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGTSTP)
             stop_and_continue(head);
         else if (info.ssi_signo != SIGCHLD)
@@ -407,10 +407,12 @@ static void wait_for_events(struct head *head)
     double now = clock_seconds(), due = next_due(head, now) - now;
     int timeout_ms = due > 1e6 ? -1 : due <= 0 ? 0 : (int)(due * 1000) + 1;
 
-    head->polls[0] = (struct pollfd){ .fd = head->signals->fd, .events = POLLIN };
+    head->polls[0] = (struct pollfd){ .fd = head->console->fd, .events = POLLIN };
+    head->polls[1] = (struct pollfd){ .fd = screen_fd(head->console->screen), .events = POLLIN };
     for (int i = 0; i < head->n_nodes; i++)
-        head->polls[1 + i] = link_poll(&head->nodes[i].link);
-    poll(head->polls, (nfds_t)head->n_nodes + 1, timeout_ms);
+        head->polls[2 + i] = link_poll(&head->nodes[i].link);
+    poll(head->polls, (nfds_t)head->n_nodes + 2, timeout_ms);
+    screen_rest(head->console->screen);
 }
 
 /* Time has passed: what is due now. */
@@ -454,6 +456,7 @@ static void loop(struct head *head)
                 head_take_messages(head, i);
             }
         }
+        head_ask_anew(head);
         now = clock_seconds();
         take_time(head, now);
     }
@@ -470,7 +473,7 @@ static int start(struct head *head, int *is_gone, struct err *err)
 
     head->ranks = calloc((size_t)head->n_ranks, sizeof *head->ranks);
     head->watched = calloc((size_t)head->n_ranks, sizeof *head->watched);
-    head->polls = calloc((size_t)n_nodes_max + 1, sizeof *head->polls);
+    head->polls = calloc((size_t)n_nodes_max + 2, sizeof *head->polls);
     CHECK(head->ranks);
     CHECK(head->watched);
     CHECK(head->polls);
@@ -481,7 +484,8 @@ static int start(struct head *head, int *is_gone, struct err *err)
     }
     head->n_running = head->n_ranks;
     hang_watch_init(&head->hang, head->n_ranks, head->watched, now);
-    if (output_create(&head->output, head->n_ranks, head->options->log_folder, err) ||
+    if (output_create(&head->output, head->n_ranks, head->options->log_folder,
+                      head->console->screen, err) ||
         head_open_nodes(head, is_gone, err))
         return -1;
     for (int rank = 0; rank < head->n_ranks; rank++) {
@@ -557,12 +561,12 @@ static void fill_result(const struct head *head, int *is_gone, struct head_resul
         }
 }
 
-int head_run(const struct supervise_options *options, struct head_signals *signals, int attempt,
+int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
              int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
              struct err *err)
 {
     struct head head = { .options = options,
-                         .signals = signals,
+                         .console = console,
                          .attempt = attempt,
                          .n_ranks = n_ranks,
                          .argv = argv,

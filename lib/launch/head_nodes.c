@@ -28,6 +28,7 @@ static void run_daemon(int fd)
 {
     enum { LINK_FD = STDERR_FILENO + 1 };
 
+    screen_forget();
     setpgid(0, 0); /* the terminal's signals are for the head */
     if (fd != LINK_FD)
         dup2(fd, LINK_FD);

@@ -227,18 +227,24 @@ int watcher_join(const struct launch_rank *rank, struct err *err)
     return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
 }
 
+void watcher_settle(void)
+{
+    struct err ignored;
+
+    if (self.folder[0])
+        file_remove_tree(self.folder, &ignored);
+    self.folder[0] = '\0';
+}
+
 /* ---- leave ------------------------------------------------------------------------------------
  */
 
 void watcher_leave(void)
 {
     struct pollfd ended = { .events = POLLIN };
-    struct err ignored;
     siginfo_t info;
 
-    if (self.folder[0])
-        file_remove_tree(self.folder, &ignored);
-    self.folder[0] = '\0';
+    watcher_settle(); /* if it never came to that */
     if (!self.child)
         return;
     if (write(self.wake_fd, "l", 1) == 1) {

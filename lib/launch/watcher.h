@@ -37,4 +37,10 @@ int watcher_start(const struct watcher_options *options, struct err *err);
  */
 int watcher_join(const struct launch_rank *rank, struct err *err);
 
+/*
+ * After MPI's start, when ranks have each other's files mapped: their names go, so that nothing is
+ * left even if the launcher kills ranks and watcher at once, as Slurm does.
+ */
+void watcher_settle(void);
+
 #endif

@@ -202,6 +202,7 @@ static void tell_death(struct watcher *w, int i)
         w->n_more++; /* a consequence */
         return;
     }
+    setpgid(0, 0); /* launchers now kill the first rank's group; we want to see it out */
     read_tail(w, i, tail);
     open_log(w);
     log_error("rank %d on %s %s%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host, end,

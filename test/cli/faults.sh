@@ -173,7 +173,7 @@ said 'and what others wait for' \
 
 # All stopped together, by Ctrl-Z, are no stall. (A head stopped by SIGTSTP has stopped its ranks before.)
 # shellcheck disable=SC2086
-start suspended $long --set train.hang_seconds=1 --set train.hang_abort_seconds=4
+start suspended $long --set train.hang_seconds=2 --set train.hang_abort_seconds=8
 expect 'ranks at work' 0 '' wait_until 60 has_logged suspended 5
 # is STATE PROCESS... - all of them are in that state
 # shellcheck disable=SC2317
@@ -187,7 +187,7 @@ ranks=$(children_of "$(children_of "$pid")")
 # shellcheck disable=SC2086
 expect 'Ctrl-Z stops them all' 0 '' wait_until 25 is T "$pid" $ranks
 stopped_at=$(n_logged suspended)
-sleep 5
+sleep 9
 kill -CONT "$pid"
 ended 'continued, the job ends well' 0 suspended
 expect 'it had stood still in its midst' 0 '' test "$stopped_at" -lt 300
@@ -265,7 +265,26 @@ else
     echo 'skip a terminal with tostop: there is no script(1)'
 fi
 
-# ---- whoever reads what it says is gone ----
+# ---- nobody reads what it says, or nobody does any more ----
+
+# A paused terminal: a pipe that is full.
+mkfifo "$dir/full.pipe"
+exec 9<>"$dir/full.pipe"
+dd if=/dev/zero of="$dir/full.pipe" oflag=nonblock bs=4096 count=1024 2>/dev/null
+"$lmtrain" pretrain "$dir/job.yaml" --ranks 2 --set "output=$dir/paused" >&9 2>&9 9>&- &
+pid=$!
+printf '%s' "output=$dir/paused" >"$dir/pattern" # grep must not find itself
+# shellcheck disable=SC2317
+head_is_alone() { ! grep -lsaFf "$dir/pattern" /proc/[0-9]*/cmdline | grep -vx "/proc/$pid/cmdline"; }
+expect 'a rank dies while nobody reads' 0 '' wait_until 60 kill_rank paused 1
+expect 'and all end' 0 '' wait_until 10 head_is_alone
+tr -d '\0' <"$dir/full.pipe" 9>&- >"$dir/paused.out" &
+reader=$!
+exec 9>&-
+wait "$reader"
+ended 'with its status' 5 paused
+said 'which is told as soon as somebody reads' 'rank 1 on .* was killed by signal 9' paused
+
 
 # Ctrl-C ends the `tee` as well.
 mkfifo "$dir/pipe"
