@@ -246,6 +246,7 @@ static void test_both_killed(void **state)
     (void)state;
     run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL, .victim = VICTIM_BOTH }, &killed);
     assert_int_equal(killed.status, 101);
+    run_job_await_processes(&killed); /* a daemon that is still dying has its folder */
     run_job(&(struct job_plan){ .scenario = "short", .n_ranks = 1 }, &next);
     assert_int_equal(next.status, 0);
     run_job_check_clean(&next);
