@@ -26,7 +26,7 @@
 #include "launch/supervise.h"
 
 enum { RANKS_MAX = 4096 };
-static const double patience_seconds = 20;
+static const double patience_seconds = 20, death_seconds = 60;
 static const char times_variable[] = "LAUNCH_BENCH_TIMES";
 
 static int fail(const char *what)
@@ -218,7 +218,7 @@ static int dead(const char *pid)
 {
     if (!is_alive(pid))
         return fail("no such process");
-    for (double until = clock_seconds() + patience_seconds; clock_seconds() < until; usleep(500))
+    for (double until = clock_seconds() + death_seconds; clock_seconds() < until; usleep(500))
         if (!is_alive(pid))
             return 0;
     return fail("it lives");
