@@ -18,8 +18,7 @@
 #include "launch/progress.h"
 #include "support/run_job.h"
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static volatile sig_atomic_t signalled;
 
@@ -127,8 +126,7 @@ static int play(const char *scenario)
     return play_killed_by_signal(&rank, !strcmp(scenario, "stubborn"));
 }
 
-/* ---- the tests --------------------------------------------------------------------------------
- */
+/* ---- the tests ---- */
 
 static void assert_says(const struct job_result *result, const char *words)
 {
