@@ -6,7 +6,7 @@
  *
  * `launch watch EXE OUT COMMAND... -- FOLDER...` runs COMMAND, which breaks something, and prints
  * the seconds from its end until "error:" (or "killed") is in the file OUT ("-" if it never is),
- * and until no process of the binary EXE and nothing in any FOLDER is left.
+ * until no process of the binary EXE is left, and until nothing in any FOLDER is either.
  *
  * `launch dead PID` is such a command for what breaks by itself: it ends when the process does.
  */
@@ -26,7 +26,7 @@
 #include "launch/supervise.h"
 
 enum { RANKS_MAX = 4096 };
-static const double patience_seconds = 20;
+static const double patience_seconds = 45, death_seconds = 60;
 static const char times_variable[] = "LAUNCH_BENCH_TIMES";
 
 static int fail(const char *what)
@@ -35,8 +35,7 @@ static int fail(const char *what)
     return 1;
 }
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 static int be_a_rank(void)
 {
@@ -101,8 +100,7 @@ static int start(const char *n_text)
     return 0;
 }
 
-/* ---- watch ------------------------------------------------------------------------------------
- */
+/* ---- watch ---- */
 
 static int has_words(const char *path)
 {
@@ -148,21 +146,27 @@ static int n_entries(const char *path)
     return n;
 }
 
-static int is_clean(const char *exe, char *const *folders)
+static int are_empty(char *const *folders)
 {
-    if (n_processes(exe))
-        return 0;
     for (; *folders; folders++)
         if (n_entries(*folders))
             return 0;
     return 1;
 }
 
+static void print_seconds(double seconds, const char *end)
+{
+    if (seconds < 0)
+        printf("-%s", end);
+    else
+        printf("%.3f%s", seconds, end);
+}
+
 static int watch(char **argv)
 {
     const char *exe = argv[0], *out = argv[1];
     char **command = argv + 2, **folders = command;
-    double told = -1, clean = -1;
+    double told = -1, gone = -1, clean = -1;
     int status;
 
     while (*folders && strcmp(*folders, "--") != 0)
@@ -181,21 +185,18 @@ static int watch(char **argv)
     for (double now = since; clean < 0 && now < since + patience_seconds; now = clock_seconds()) {
         if (told < 0 && has_words(out))
             told = now - since;
-        if (is_clean(exe, folders))
+        if (gone < 0 && !n_processes(exe))
+            gone = now - since;
+        if (gone >= 0 && are_empty(folders))
             clean = now - since;
         else
             usleep(2000);
     }
     if (told < 0 && has_words(out))
         told = clean;
-    if (told < 0)
-        printf("- ");
-    else
-        printf("%.3f ", told);
-    if (clean < 0)
-        printf("-\n");
-    else
-        printf("%.3f\n", clean);
+    print_seconds(told, " ");
+    print_seconds(gone, " ");
+    print_seconds(clean, "\n");
     return 0;
 }
 
@@ -218,7 +219,7 @@ static int dead(const char *pid)
 {
     if (!is_alive(pid))
         return fail("no such process");
-    for (double until = clock_seconds() + patience_seconds; clock_seconds() < until; usleep(500))
+    for (double until = clock_seconds() + death_seconds; clock_seconds() < until; usleep(500))
         if (!is_alive(pid))
             return 0;
     return fail("it lives");

@@ -151,9 +151,10 @@ int cmd_pretrain(int argc, char **argv)
         .command = "lmtrain pretrain",
         .arguments = "JOB.yaml",
         .summary = "Train a model from scratch, or go on with a run",
-        .details = "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n"
-                   "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
-                   "memory; 5 a rank died; 75 saved, start me again.\n",
+        .details =
+            "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n"
+            "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
+            "memory; 5 a rank died; 75 saved, start me again.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,

@@ -55,8 +55,7 @@ static void skip(struct hang_watch *watch, double seconds)
         watch->since[rank] += seconds;
 }
 
-/* ---- who is to blame --------------------------------------------------------------------------
- */
+/* ---- who is to blame ---- */
 
 static const struct progress_slot *slot_of(const struct hang_watch *watch, int rank)
 {
@@ -180,8 +179,7 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit)
     return *culprit < 0 ? 0 : now - watch->since[*culprit];
 }
 
-/* ---- the report -------------------------------------------------------------------------------
- */
+/* ---- the report ---- */
 
 static void add_name(const struct hang_watch *watch, int rank, struct str *text)
 {

@@ -31,8 +31,7 @@ static const double look_seconds = 0.25;
 static const double hello_seconds = 60;
 static const double silence_worth_telling = 2;
 
-/* ---- causes -----------------------------------------------------------------------------------
- */
+/* ---- causes ---- */
 
 /* Statuses that would come again: a job or data or a device that is wrong stays wrong. */
 static int is_verdict(int status)
@@ -172,8 +171,7 @@ void head_lose_node(struct head *head, int index, const char *why)
         head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 static void kill_ranks(struct head *head)
 {
@@ -232,8 +230,7 @@ static void conclude(struct head *head)
     end_ranks(head);
 }
 
-/* ---- signals and hangs ------------------------------------------------------------------------
- */
+/* ---- signals and hangs ---- */
 
 static void pass_on(struct head *head, int signal)
 {
@@ -368,8 +365,7 @@ static void watch_links(struct head *head, double now)
     }
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop ---- */
 
 static int watches_hangs(const struct head *head)
 {
@@ -463,8 +459,7 @@ static void loop(struct head *head)
     conclude(head);
 }
 
-/* ---- an attempt -------------------------------------------------------------------------------
- */
+/* ---- an attempt ---- */
 
 static int start(struct head *head, int *is_gone, struct err *err)
 {

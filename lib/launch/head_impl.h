@@ -111,8 +111,7 @@ int head_run(const struct supervise_options *options, struct head_console *conso
              int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
              struct err *err);
 
-/* ---- head.c -----------------------------------------------------------------------------------
- */
+/* ---- head.c ---- */
 
 /* Take note of a failure, unless a better one is known or we are ending the ranks already. */
 void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text);
@@ -123,8 +122,7 @@ void head_judge(struct head *head, int rank);
 /* A node's link is gone before its time: a lost node, and its ranks with it. */
 void head_lose_node(struct head *head, int node, const char *why);
 
-/* ---- head_nodes.c -----------------------------------------------------------------------------
- */
+/* ---- head_nodes.c ---- */
 
 /* Deal the ranks out and get a link to each node. */
 int head_open_nodes(struct head *head, int *is_gone, struct err *err);
@@ -137,8 +135,7 @@ void head_say_all(struct head *head, const struct message *message);
 /* Goodbye to all; when this returns no daemon, rank or folder of this machine is left. */
 void head_close_nodes(struct head *head);
 
-/* ---- head_messages.c --------------------------------------------------------------------------
- */
+/* ---- head_messages.c ---- */
 
 /* Read what a node's daemon has said. */
 void head_take_messages(struct head *head, int node);
@@ -146,8 +143,7 @@ void head_take_messages(struct head *head, int node);
 /* Let the nodes send more output, unless the screen is full. */
 void head_ask_anew(struct head *head);
 
-/* ---- head_fences.c ----------------------------------------------------------------------------
- */
+/* ---- head_fences.c ---- */
 
 /* A node is at a fence. Returns -1 if what it says cannot be. */
 int head_take_fence(struct head *head, int node, const struct message *message);

@@ -209,8 +209,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     return status;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 static void close_fd(int *fd)
 {

@@ -35,8 +35,7 @@ struct screen {
     int is_over;
 };
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ---- */
 
 /* All of it; what a reader who is gone does not get is lost. */
 static void write_all(int fd, const char *bytes, size_t n_bytes)
@@ -92,8 +91,7 @@ static void *show(void *argument)
     return NULL;
 }
 
-/* ---- its user ---------------------------------------------------------------------------------
- */
+/* ---- its user ---- */
 
 void screen_put(struct screen *screen, int fd, const char *bytes, size_t n_bytes)
 {

@@ -71,8 +71,7 @@ int slurm_ranks(void)
     return n;
 }
 
-/* ---- what the cluster has ---------------------------------------------------------------------
- */
+/* ---- what the cluster has ---- */
 
 static int check_srun(int *major, struct err *err)
 {
@@ -127,8 +126,7 @@ static char **list_nodes(int n, struct arena *arena)
     return found == n ? names : NULL;
 }
 
-/* ---- one srun ---------------------------------------------------------------------------------
- */
+/* ---- one srun ---- */
 
 struct run {
     sigset_t blocked, old_mask;
@@ -281,8 +279,7 @@ static int follow(struct run *run)
     return status;
 }
 
-/* ---- the job ----------------------------------------------------------------------------------
- */
+/* ---- the job ---- */
 
 struct slurm_job {
     const struct supervise_options *options;

@@ -33,8 +33,7 @@ struct supervisor {
     char *const *argv;
 };
 
-/* ---- the process ------------------------------------------------------------------------------
- */
+/* ---- the process ---- */
 
 static int block_signals(struct supervisor *supervisor, struct err *err)
 {
@@ -82,8 +81,7 @@ static void restore_process(const struct supervisor *supervisor)
     prctl(PR_SET_CHILD_SUBREAPER, supervisor->was_subreaper);
 }
 
-/* ---- whether and how to go on -----------------------------------------------------------------
- */
+/* ---- whether and how to go on ---- */
 
 /* How many ranks the machines that are left can have. */
 static int count_possible(const struct supervisor *supervisor)
@@ -161,8 +159,7 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
     return 1;
 }
 
-/* ---- attempts ---------------------------------------------------------------------------------
- */
+/* ---- attempts ---- */
 
 static int run_attempt(struct supervisor *supervisor, struct head_result *result, struct err *err)
 {

@@ -34,8 +34,7 @@ static struct {
     int wake_fd;
 } self;
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 /*
  * The watcher wants us gone. Nothing but _exit: the main thread may be in a product that has no
@@ -175,8 +174,7 @@ int watcher_start(const struct watcher_options *options, struct err *err)
     return 0;
 }
 
-/* ---- join -------------------------------------------------------------------------------------
- */
+/* ---- join ---- */
 
 /* Tell the watcher where this job's part of our log begins. */
 static void note_log(int log)
@@ -236,8 +234,7 @@ void watcher_settle(void)
     self.folder[0] = '\0';
 }
 
-/* ---- leave ------------------------------------------------------------------------------------
- */
+/* ---- leave ---- */
 
 void watcher_leave(void)
 {

@@ -61,8 +61,7 @@ struct watcher {
     double left_at; /* the last time that a rank left */
 };
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static void adopt(struct watcher *w, int i, double now)
 {
@@ -114,8 +113,7 @@ static void begin_ending(struct watcher *w, double now)
     signal_ranks(w, SIGCONT); /* so that a stopped one hears it */
 }
 
-/* ---- deaths -----------------------------------------------------------------------------------
- */
+/* ---- deaths ---- */
 
 /* The last lines of a rank's log, as far as they are this job's; "" if it has none. */
 static void read_tail(const struct watcher *w, int i, char text[TAIL_BYTES + 1])
@@ -238,8 +236,7 @@ static int take_ends(struct watcher *w, double now)
     return n_here;
 }
 
-/* ---- hangs ------------------------------------------------------------------------------------
- */
+/* ---- hangs ---- */
 
 static void look_for_stops(struct watcher *w)
 {
@@ -289,8 +286,7 @@ static void watch_hangs(struct watcher *w, double now)
     }
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop ---- */
 
 static void take_signals(struct watcher *w)
 {
@@ -394,8 +390,7 @@ static void loop(struct watcher *w)
     }
 }
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 /* All descriptors but stderr and ours: what the launcher gave the rank is the rank's. */
 static void close_others(const struct watcher_start *start)

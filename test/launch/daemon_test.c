@@ -272,8 +272,7 @@ static void test_hostile(void **state)
     rig_check_end(&rig, 0);
 }
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static void on_signal(int number)
 {

@@ -18,8 +18,7 @@
 #include "launch/progress.h"
 #include "support/run_job.h"
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static volatile sig_atomic_t signalled;
 
@@ -127,8 +126,7 @@ static int play(const char *scenario)
     return play_killed_by_signal(&rank, !strcmp(scenario, "stubborn"));
 }
 
-/* ---- the tests --------------------------------------------------------------------------------
- */
+/* ---- the tests ---- */
 
 static void assert_says(const struct job_result *result, const char *words)
 {
@@ -246,6 +244,7 @@ static void test_both_killed(void **state)
     (void)state;
     run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL, .victim = VICTIM_BOTH }, &killed);
     assert_int_equal(killed.status, 101);
+    run_job_await_processes(&killed); /* a daemon that is still dying has its folder */
     run_job(&(struct job_plan){ .scenario = "short", .n_ranks = 1 }, &next);
     assert_int_equal(next.status, 0);
     run_job_check_clean(&next);

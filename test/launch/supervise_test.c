@@ -21,8 +21,7 @@
 #include "launch/progress.h"
 #include "support/run_job.h"
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static void set_progress(const struct launch_rank *rank, const char *text, int waits)
 {
@@ -314,8 +313,7 @@ static int play(const char *scenario)
     return play_failure(&rank, scenario);
 }
 
-/* ---- the tests --------------------------------------------------------------------------------
- */
+/* ---- the tests ---- */
 
 static void assert_says(const struct job_result *result, const char *words)
 {

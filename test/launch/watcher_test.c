@@ -42,8 +42,7 @@ static atomic_int *n_playing; /* ranks that have joined, in memory that all shar
 static int n_orphans;         /* watchers that nobody but init would have reaped */
 static double seconds; /* from the last rank's end until the last holder of the screen is gone */
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static void say_where(int rank, const char *text, int waits, uint64_t position)
 {
@@ -103,8 +102,7 @@ static void play_rank(const struct play *play, int rank)
     exit(0);
 }
 
-/* ---- their parent -----------------------------------------------------------------------------
- */
+/* ---- their parent ---- */
 
 static void read_screen(int fd)
 {
@@ -223,8 +221,7 @@ static const char *read_log(int rank)
     return text;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ---- */
 
 static void act_talk(int rank)
 {
@@ -413,8 +410,7 @@ static void test_leaving(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* ---- the page ---------------------------------------------------------------------------------
- */
+/* ---- the page ---- */
 
 static void test_leftovers(void **state)
 {

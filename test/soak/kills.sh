@@ -91,7 +91,7 @@ soak() {
     by_itself=$(grep -c 'restarting (' "$broken.log")
     echo "# zero $1: $hits kills, $by_itself restarts by itself, $by_hand by hand, at the end status $status"
     expect "it was killed often enough, zero $1" 0 '' test $hits -ge "$n_kills"
-    expect "mostly it helped itself, zero $1" 0 '' test "$by_itself" -gt "$by_hand"
+    expect "often it helped itself, zero $1" 0 '' test "$by_itself" -ge $((n_kills / 5))
     expect "it ended, zero $1" 0 '' test "$status" = 0
     echo "# whole $(last "$whole"), broken $(last "$broken")"
     expect "with the same bits, zero $1" 0 '' test -n "$(last "$whole")" -a "$(last "$whole")" = "$(last "$broken")"

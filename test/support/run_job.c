@@ -271,6 +271,11 @@ static void check_processes(const char *folder)
     free(pids);
 }
 
+void run_job_await_processes(const struct job_result *result)
+{
+    check_processes(result->folder);
+}
+
 static void check_folders(const char *folder)
 {
     char *folders = read_output(folder, "folders"), *save = NULL;

@@ -50,6 +50,9 @@ void run_job(const struct job_plan *plan, struct job_result *result);
  */
 void run_job_check_clean(struct job_result *result);
 
+/* Waits until the job's processes that were noted are gone; fails the test if they stay. */
+void run_job_await_processes(const struct job_result *result);
+
 /*
  * For ranks and what they start: note a process that must be gone in the end, as must the job's
  * folder in /dev/shm and the daemon.
