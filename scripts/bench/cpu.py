@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class Torch:
 
     def __init__(self, options, model, kind, dtype, folder):
         environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads), TOKENIZERS_PARALLELISM="false",
-                           TORCHINDUCTOR_CACHE_DIR=os.path.join(folder, "inductor"), HF_HUB_OFFLINE="1")
+                           TORCHINDUCTOR_CACHE_DIR=os.path.join(os.path.dirname(options.lmtrain), "inductor"), HF_HUB_OFFLINE="1")
         self.process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "cpu_torch.py"), os.path.join(folder, f"{model}.json"), kind, dtype,
              str(options.threads), str(BATCHES[model]), str(SEQ_LEN)],
@@ -207,6 +208,7 @@ def main():
     out = options.out or (None if options.only or options.models else os.path.join(ROOT, "bench", "results", "cpu.md"))
     with open("/proc/loadavg", encoding="ascii") as file:
         before = " ".join(file.read().split()[:3])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     lines = head_of(options, before)
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
