@@ -186,11 +186,11 @@ soak:
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
 	@$(MAKE) --no-print-directory soak-fuzz
 
-# Hours: bench/results/fuzz.md has what came of it.
+# Hours: bench/results/fuzz.md has what came of it, rows as build/fuzz/table.md has them.
 soak-fuzz:
 	@scripts/bootstrap --lint
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
-	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) --table build/fuzz/table.md $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 lint:
 	@scripts/bootstrap --lint

@@ -11,6 +11,7 @@
 #include "launch/launch.h"
 #include "ranks.h"
 #include "train/pretrain.h"
+#include "train/signals.h"
 #include "version.h"
 
 struct request {
@@ -70,8 +71,10 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
 {
     struct launch_rank rank;
     struct err err;
-    int status = ranks_join(&rank, job, &err);
 
+    /* Who asks a job to stop while it starts shall be heard at its first step's end. */
+    signals_catch();
+    int status = ranks_join(&rank, job, &err);
     if (status)
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0)
@@ -148,9 +151,10 @@ int cmd_pretrain(int argc, char **argv)
         .command = "lmtrain pretrain",
         .arguments = "JOB.yaml",
         .summary = "Train a model from scratch, or go on with a run",
-        .details = "SIGTERM, SIGINT and SIGUSR1 save at the next step and leave with status 75.\n"
-                   "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
-                   "memory; 5 a rank died; 75 saved, start me again.\n",
+        .details =
+            "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n"
+            "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
+            "memory; 5 a rank died; 75 saved, start me again.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,

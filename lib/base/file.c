@@ -73,14 +73,18 @@ struct source {
     size_t n_bytes; /* as its file says: 0 for pipes and /proc */
 };
 
-/* For something to read, or the end; a pipe that nobody writes to would wait forever. */
+/*
+ * For something to read, or the end; a pipe that nobody writes to would wait forever. Who pipes
+ * into us by hand sees what we wait for.
+ */
 static int wait_for_pipe(const struct source *source)
 {
     struct pollfd readable = { .fd = source->fd, .events = POLLIN };
+    int wait_ms = strcmp(source->path, "/dev/stdin") ? PIPE_WAIT_MS : -1;
     int n;
 
     do
-        n = poll(&readable, 1, PIPE_WAIT_MS);
+        n = poll(&readable, 1, wait_ms);
     while (n < 0 && errno == EINTR);
     if (n == 0)
         return err_set(source->err, source->code, "%s is a pipe and nothing came from it for %d s",

@@ -15,7 +15,7 @@
 /*
  * Read all of path, at most limit_bytes, into *data (heap, yours to free, with a 0 byte behind the
  * end) and *n_bytes. Returns 0, or -1 and `code` with the path in the text. A pipe is read to its
- * end, unless nothing comes from it for ten seconds.
+ * end, unless nothing comes from it for ten seconds; /dev/stdin is waited for as long as it takes.
  */
 int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
               size_t *n_bytes, struct err *err);

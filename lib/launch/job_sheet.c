@@ -122,8 +122,7 @@ int job_sheet_decode(struct job_sheet *sheet, const void *bytes, size_t n_bytes,
     return 0;
 }
 
-/* ---- which variables travel -------------------------------------------------------------------
- */
+/* ---- which variables travel ---- */
 
 /* Whether list ("A,B") names the variable. */
 static int is_listed(const char *list, const char *name, size_t length)

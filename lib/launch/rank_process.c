@@ -36,6 +36,8 @@ static void run_child(pid_t supervisor, char *const *argv, char *const *environm
     if (null > STDERR_FILENO)
         close(null);
     signal(SIGPIPE, SIG_DFL);
+    /* Its group is not the terminal's: where `stty tostop` is set, writing there would stop it. */
+    signal(SIGTTOU, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execve("/proc/self/exe", argv, environment);

@@ -17,7 +17,9 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "launch/job_folder_impl.h"
 #include "launch/launch.h"
+#include "launch/shm_space.h"
 #include "launch/watcher_impl.h"
 
 enum { LEAVE_MS = 1000, N_TRIES = 200 };
@@ -27,12 +29,12 @@ static struct {
     struct watch_page *page; /* NULL: nobody watches, or our own supervisor does */
     char path[512];
     char *log_folder;
-    pid_t child; /* the watcher, if it is ours, else 0 */
+    char folder[512]; /* of this rank's own in shared memory; "": none */
+    pid_t child;      /* the watcher, if it is ours, else 0 */
     int wake_fd;
 } self;
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 /*
  * The watcher wants us gone. Nothing but _exit: the main thread may be in a product that has no
@@ -62,6 +64,7 @@ static int own_rank(void)
 static int fork_watcher(int lock_fd, const struct watcher_options *options, struct err *err)
 {
     int ends[2];
+    pid_t launcher = getppid();
 
     if (pipe2(ends, O_CLOEXEC))
         return err_set_errno(err, ERR_FAILED, "cannot make a pipe");
@@ -74,6 +77,7 @@ static int fork_watcher(int lock_fd, const struct watcher_options *options, stru
                                        .wake_fd = ends[0],
                                        .options = *options };
         start.options.log_folder = self.log_folder;
+        start.launcher = launcher;
         watcher_run(&start);
     }
     close(ends[0]);
@@ -133,6 +137,25 @@ static int start_watching(const struct watcher_options *options, struct err *err
     return 0;
 }
 
+/*
+ * A folder for what Open MPI keeps in files, which it would leave in /dev/shm and /tmp where ranks
+ * are killed. Ranks tell each other where their files are, so each may have one of its own.
+ */
+static void make_folder(void)
+{
+    const char *parent = job_folder_parent();
+    struct err why;
+
+    job_folder_sweep(parent);
+    if (job_folder_create(parent, self.folder, sizeof self.folder, &why)) {
+        log_warn("a killed rank may leave files in shared memory: %s", why.text);
+        self.folder[0] = '\0';
+        return;
+    }
+    setenv("OMPI_MCA_btl_vader_backing_directory", self.folder, 0);
+    setenv("OMPI_MCA_orte_tmpdir_base", self.folder, 0); /* mpirun has set it */
+}
+
 int watcher_start(const struct watcher_options *options, struct err *err)
 {
     struct err why;
@@ -147,11 +170,11 @@ int watcher_start(const struct watcher_options *options, struct err *err)
     }
     if (start_watching(options, &why))
         log_warn("nobody watches this rank for hangs: %s", why.text);
+    make_folder(); /* after the fork: its lock is the rank's */
     return 0;
 }
 
-/* ---- join -------------------------------------------------------------------------------------
- */
+/* ---- join ---- */
 
 /* Tell the watcher where this job's part of our log begins. */
 static void note_log(int log)
@@ -191,6 +214,8 @@ int watcher_join(const struct launch_rank *rank, struct err *err)
 {
     if (!rank->under_pmix || getenv(PROGRESS_VARIABLE))
         return 0;
+    if (rank->local_rank == 0 && shm_space_check(job_folder_parent(), rank->local_size, err))
+        return -1;
     if (self.page) {
         atomic_store(&self.page->world_size, (uint32_t)rank->world_size);
         if ((int)atomic_fetch_add(&self.page->n_joined, 1) + 1 == rank->local_size)
@@ -200,14 +225,23 @@ int watcher_join(const struct launch_rank *rank, struct err *err)
     return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
 }
 
-/* ---- leave ------------------------------------------------------------------------------------
- */
+void watcher_settle(void)
+{
+    struct err ignored;
+
+    if (self.folder[0])
+        file_remove_tree(self.folder, &ignored);
+    self.folder[0] = '\0';
+}
+
+/* ---- leave ---- */
 
 void watcher_leave(void)
 {
     struct pollfd ended = { .events = POLLIN };
     siginfo_t info;
 
+    watcher_settle(); /* if it never came to that */
     if (!self.child)
         return;
     if (write(self.wake_fd, "l", 1) == 1) {

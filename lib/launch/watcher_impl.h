@@ -12,13 +12,17 @@ struct watcher_start {
     const char *path; /* the page's */
     int lock_fd;      /* keeps the page ours */
     int wake_fd;      /* readable, or closed, when a rank leaves */
+    pid_t launcher;   /* who started the first rank: mpirun, orted, slurmstepd */
     struct watcher_options options;
 };
 
 /* Watch until the last rank has ended or left. In a forked child; exits the process. */
 void watcher_run(const struct watcher_start *start) __attribute__((noreturn));
 
-/* This rank has left: if the watcher is our child, let it end before us. Waits a second at most. */
+/*
+ * This rank has left: its folder in shared memory is removed, and if the watcher is our child, it
+ * may end before us. Waits a second at most.
+ */
 void watcher_leave(void);
 
 #endif

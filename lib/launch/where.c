@@ -154,8 +154,7 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
         n_tasks);
 }
 
-/* ---- the world --------------------------------------------------------------------------------
- */
+/* ---- the world ---- */
 
 static const char *from_environment(const void *context, const char *name)
 {

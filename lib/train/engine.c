@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
+#include "launch/watcher.h"
 
 static int make_comm(void *argument, struct err *err)
 {
@@ -71,6 +72,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank, int n_thr
         engine_close(engine);
         return -1;
     }
+    watcher_settle();
     return 0;
 }
 

@@ -3,6 +3,7 @@
 # shellcheck disable=SC2317 # functions that expect and wait_until call
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
+. test/cli/support/left.sh
 . test/cli/support/slurm.sh
 
 if ! slurm_start; then
@@ -131,12 +132,27 @@ done
 start_bare killed -n 4 -N 2 -- $long
 wait_until 60 has_logged killed 21
 victim=$(rank_of killed 3)
+note_shared killed
+expect 'with files in shared memory' 0 'lmtrain-.*vader_segment' cat "$dir/shm"
 since=$(date +%s)
 kill -KILL "$victim"
 ended 'a killed rank ends the job on both nodes' 5 killed
 expect 'within seconds' 0 '' test $(($(date +%s) - since)) -le 10
 expect 'and is named' 0 'n2: task 3: Killed' cat "$dir/killed.out"
 expect 'before its end' 0 '' test "$(n_logged killed)" -lt 120
+expect 'no process is left on either' 0 '' wait_until 25 is_gone killed
+left=$(shared_left)
+expect "and nothing in /dev/shm: $left" 0 '' test -z "$left"
+
+# Stalls are seen by the watcher of the node.
+# shellcheck disable=SC2086
+LMTRAIN_FAULT='rank3:op:attention layers.1:5:stall' expect 'a rank that stalls ends the job' 5 '' \
+    bare stall -n 4 -N 2 -- $long --set train.hang_seconds=2 --set train.hang_abort_seconds=5
+printf '%s\n' "$output" >"$dir/stall.out"
+expect 'it is named, with op, layer and micro-batch' 0 '' \
+    said stall.out 'rank 3 on n2 .*: in attention layers\.1, step 5, micro-batch 0 since'
+expect 'on the other node, that it waits for this' 0 '' said stall.out "on n1 .*waits for another node's"
+expect 'and why it ended' 0 '' said stall.out 'rank 3 on n2 made no progress for [0-9]+ s: ending the ranks of n2'
 
 # shellcheck disable=SC2086
 start_bare again -n 2 -N 2 -- $long --set restarts=2

@@ -1,5 +1,5 @@
 /*
- * supervise_test.c - ranks that end well, die, hang and are stopped, under the real PMIx server
+ * supervise_test.c - ranks that end well, die and hang, under the real PMIx server
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -21,15 +21,7 @@
 #include "launch/progress.h"
 #include "support/run_job.h"
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
-
-static volatile sig_atomic_t signalled;
-
-static void on_signal(int number)
-{
-    signalled = number;
-}
+/* ---- the ranks ---- */
 
 static void set_progress(const struct launch_rank *rank, const char *text, int waits)
 {
@@ -153,23 +145,6 @@ static int play_late_cause(const struct launch_rank *rank)
         pause();
 }
 
-static int play_wait_for_signal(const struct launch_rank *rank)
-{
-    struct err err;
-
-    signal(SIGTERM, on_signal);
-    signal(SIGUSR1, on_signal);
-    CHECK(!launch_fence(30, &err));
-    if (!rank->world_rank) {
-        printf("ready\n");
-        fflush(stdout);
-    }
-    while (!signalled)
-        usleep(1000);
-    printf("signal %d\n", (int)signalled);
-    return leave(ERR_REQUEUE);
-}
-
 /* The time from the supervisor's start until this rank is past a fence. */
 static int play_fence(const struct launch_rank *rank)
 {
@@ -260,19 +235,6 @@ static int play_node_loss(const struct launch_rank *rank)
     return leave(0);
 }
 
-/* Says that it is ready, and dies of the signal that comes. */
-static int play_killed_by_signal(const struct launch_rank *rank)
-{
-    struct err err;
-
-    CHECK(!launch_fence(30, &err));
-    if (!rank->world_rank)
-        printf("ready\n");
-    fflush(stdout);
-    for (;;)
-        pause();
-}
-
 static int play_two_nodes(const struct launch_rank *rank)
 {
     CHECK(rank->local_size == 2);
@@ -340,12 +302,8 @@ static int play(const char *scenario)
         return play_node_loss(&rank);
     if (!strcmp(scenario, "output"))
         return play_output(&rank);
-    if (!strcmp(scenario, "stubborn-late"))
-        return play_killed_by_signal(&rank);
     if (!strcmp(scenario, "late"))
         return play_late_cause(&rank);
-    if (!strcmp(scenario, "signal"))
-        return play_wait_for_signal(&rank);
     if (!strcmp(scenario, "fence"))
         return play_fence(&rank);
     if (!strcmp(scenario, "fence-timeout"))
@@ -355,8 +313,7 @@ static int play(const char *scenario)
     return play_failure(&rank, scenario);
 }
 
-/* ---- the tests --------------------------------------------------------------------------------
- */
+/* ---- the tests ---- */
 
 static void assert_says(const struct job_result *result, const char *words)
 {
@@ -466,62 +423,6 @@ static void test_hang(void **state)
     run_job_check_clean(&result);
 }
 
-static void test_signals_passed_on(void **state)
-{
-    static const int signals[] = { SIGTERM, SIGUSR1 };
-    char expected[64];
-
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct job_result result;
-
-        run_job(&(struct job_plan){ "signal", 2, .signal = signals[i] }, &result);
-        if (result.status != ERR_REQUEUE)
-            fail_msg("status %d; stderr:\n%s", result.status, result.err);
-        snprintf(expected, sizeof expected, "ready\nsignal %d\n", signals[i]);
-        assert_string_equal(result.out, expected);
-        run_job_check_clean(&result);
-    }
-}
-
-/* Ranks and folder must not outlive a head that was killed. */
-static void test_head_killed(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL }, &result);
-    assert_int_equal(result.status, 101);
-    run_job_check_clean(&result);
-}
-
-static void test_daemon_killed(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON }, &result);
-    if (result.status != ERR_PEER)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_says(&result, " is lost (its link closed), with ranks 0 to 2");
-    assert_says(&result, "3 other ranks ended in consequence");
-    run_job_check_clean(&result);
-}
-
-/* Nobody is left to remove the folder: that goes with the next start. */
-static void test_both_killed(void **state)
-{
-    struct job_result killed, next;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL, .victim = VICTIM_BOTH }, &killed);
-    assert_int_equal(killed.status, 101);
-    run_job(&(struct job_plan){ .scenario = "exchange", .n_ranks = 1 }, &next);
-    assert_int_equal(next.status, 0);
-    run_job_check_clean(&next);
-    run_job_check_clean(&killed);
-}
-
 static void check_two_hosts(const char *scenario)
 {
     struct job_result result;
@@ -558,37 +459,6 @@ static void test_death_on_another_host(void **state)
     assert_says(&result, "last words");
     assert_says(&result, "3 other ranks ended in consequence");
     run_job_check_clean(&result);
-}
-
-static void test_signals_on_other_hosts(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGTERM, .hosts = "alpha,beta" }, &result);
-    if (result.status != ERR_REQUEUE)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_string_equal(result.out, "ready\nsignal 15\n");
-    run_job_check_clean(&result);
-}
-
-/* Whoever is killed, on both hosts all is gone. */
-static void test_killed_with_hosts(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 4, .signal = SIGKILL, .hosts = "alpha,beta" }, &result);
-    assert_int_equal(result.status, 101);
-    run_job_check_clean(&result);
-
-    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON,
-                                .hosts = "alpha,beta" },
-            &result);
-    assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "node beta is lost (its link closed), with rank 2");
-    free(result.out);
-    free(result.err);
 }
 
 static void test_restart(void **state)
@@ -632,12 +502,6 @@ static void test_restarts_end(void **state)
     assert_int_equal(result.status, 3);
     assert_null(strstr(result.err, "restart"));
     run_job_check_clean(&result);
-
-    /* Who asks for the end shall have it. */
-    run_job(&(struct job_plan){ "stubborn-late", 2, .signal = SIGTERM, .n_restarts = 3 }, &result);
-    assert_int_equal(result.status, ERR_PEER);
-    assert_null(strstr(result.err, "restarting"));
-    run_job_check_clean(&result);
 }
 
 static int even(void *context, int n_possible, char *const **argv, struct err *err)
@@ -653,8 +517,8 @@ static void test_fewer_hosts(void **state)
     struct job_result result;
 
     (void)state;
-    run_job(&(struct job_plan){ "node-loss", 6, 0, 0, SIGKILL, VICTIM_DAEMON, 3, "alpha:3,beta:3",
-                                even },
+    run_job(&(struct job_plan){ "node-loss", 6, .signal = SIGKILL, .victim = VICTIM_DAEMON,
+                                .n_restarts = 3, .hosts = "alpha:3,beta:3", .again = even },
             &result);
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
@@ -709,24 +573,12 @@ static void test_many_ranks(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_only_peers),
-        cmocka_unit_test(test_stubborn),
-        cmocka_unit_test(test_late_cause),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_signals_passed_on),
-        cmocka_unit_test(test_head_killed),
-        cmocka_unit_test(test_daemon_killed),
-        cmocka_unit_test(test_both_killed),
-        cmocka_unit_test(test_two_hosts),
-        cmocka_unit_test(test_death_on_another_host),
-        cmocka_unit_test(test_signals_on_other_hosts),
-        cmocka_unit_test(test_killed_with_hosts),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_restarts_end),
-        cmocka_unit_test(test_fewer_hosts),
-        cmocka_unit_test(test_fence_times_out),
+        cmocka_unit_test(test_exchange),    cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_only_peers),  cmocka_unit_test(test_stubborn),
+        cmocka_unit_test(test_late_cause),  cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_two_hosts),   cmocka_unit_test(test_death_on_another_host),
+        cmocka_unit_test(test_restart),     cmocka_unit_test(test_restarts_end),
+        cmocka_unit_test(test_fewer_hosts), cmocka_unit_test(test_fence_times_out),
         cmocka_unit_test(test_many_ranks),
     };
 

@@ -142,7 +142,7 @@ int case_equal(const struct tensor *a, const struct tensor *b)
     return 1;
 }
 
-/* ---- canaries ------------------------------------------------------------------------------ */
+/* ---- canaries ---- */
 
 static void assert_canaries(const void *from, size_t bytes, const char *what)
 {

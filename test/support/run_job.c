@@ -181,6 +181,10 @@ void run_job(const struct job_plan *plan, struct job_result *result)
             break;
         if (!signalled && is_ready(result->folder)) {
             send_signal(plan, result);
+            if (plan->is_twice) {
+                usleep(20000);
+                send_signal(plan, result);
+            }
             signalled = 1;
         }
         if (seconds > deadline_seconds) {
@@ -265,6 +269,11 @@ static void check_processes(const char *folder)
             at++;
     }
     free(pids);
+}
+
+void run_job_await_processes(const struct job_result *result)
+{
+    check_processes(result->folder);
 }
 
 static void check_folders(const char *folder)

@@ -33,6 +33,7 @@ struct job_plan {
     int n_restarts;
     const char *hosts; /* "a,b"; NULL: this machine */
     int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
+    int is_twice; /* the signal is sent again 20 ms later */
 };
 
 /* If this process was started as a daemon, it is one and does not return. */
@@ -48,6 +49,9 @@ void run_job(const struct job_plan *plan, struct job_result *result);
  * /dev/shm, or a process that was noted. Then removes the folder.
  */
 void run_job_check_clean(struct job_result *result);
+
+/* Waits until the job's processes that were noted are gone; fails the test if they stay. */
+void run_job_await_processes(const struct job_result *result);
 
 /*
  * For ranks and what they start: note a process that must be gone in the end, as must the job's

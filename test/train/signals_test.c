@@ -74,8 +74,8 @@ static void test_own_stack(void **state)
     free(stack);
 }
 
-/* What becomes of a process that gets these signals. */
-static int status_after(int first, int second)
+/* What becomes of a process that gets these signals, with a pause between. */
+static int status_after_pause(int first, int second, unsigned milliseconds)
 {
     int status;
     pid_t child = fork();
@@ -84,6 +84,7 @@ static int status_after(int first, int second)
     if (child == 0) {
         signals_catch();
         raise(first);
+        usleep(1000 * milliseconds);
         if (second)
             raise(second);
         _exit(signals_pending());
@@ -92,23 +93,42 @@ static int status_after(int first, int second)
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+static int status_after(int first, int second)
+{
+    return status_after_pause(first, second, 0);
+}
+
 static void test_flags(void **state)
 {
     (void)state;
+    assert_int_equal(status_after(SIGHUP, 0), SIGHUP);
     assert_int_equal(status_after(SIGTERM, 0), SIGTERM);
     assert_int_equal(status_after(SIGINT, 0), SIGINT);
     assert_int_equal(status_after(SIGUSR1, SIGUSR1), SIGUSR1);
     assert_int_equal(status_after(SIGUSR1, SIGTERM), SIGTERM);
     assert_int_equal(status_after(SIGTERM, SIGUSR1), SIGUSR1);
-    assert_int_equal(status_after(SIGTERM, SIGTERM), -SIGTERM);
-    assert_int_equal(status_after(SIGINT, SIGTERM), -SIGTERM);
-    assert_int_equal(status_after(SIGTERM, SIGINT), -SIGINT);
+    /* timeout(1) and systemd say it twice and mean it once. */
+    assert_int_equal(status_after(SIGTERM, SIGTERM), SIGTERM);
+    assert_int_equal(status_after(SIGINT, SIGTERM), SIGINT);
+    assert_int_equal(status_after_pause(SIGTERM, SIGTERM, 1010), -SIGTERM);
+    assert_int_equal(status_after_pause(SIGTERM, SIGINT, 1010), -SIGINT);
+}
+
+/* Neither nohup's SIGHUP nor the end of who reads our output ends us. */
+static void test_ignored(void **state)
+{
+    (void)state;
+    signal(SIGHUP, SIG_IGN);
+    assert_int_equal(status_after(SIGHUP, 0), 0);
+    signal(SIGHUP, SIG_DFL);
+    assert_int_equal(status_after(SIGPIPE, 0), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_ignored),
         cmocka_unit_test(test_own_stack),
     };
 
