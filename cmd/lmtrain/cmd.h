@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "config/job.h"
 
+int cmd_bench(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_daemon(int argc, char **argv);

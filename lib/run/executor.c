@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "run/run_impl.h"
 
@@ -125,7 +126,10 @@ static int wait_for(struct run *run, const struct resolved_op *collective, struc
     if (!collective || worker_done(run->options.worker, collective->ticket))
         return 0;
     publish_wait(run, collective);
+    double begin = run->options.timed ? clock_seconds() : 0;
     int status = worker_wait(run->options.worker, collective->ticket, err);
+    if (run->options.timed)
+        run->wait_seconds += clock_seconds() - begin;
     progress_publish(run->progress, collective->text, 0);
     return status;
 }
@@ -146,7 +150,9 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
         return -1;
     op->collective.first = first;
     op->position = progress_advance(run->progress);
-    op->ticket = worker_post(run->options.worker, collective_run, &op->collective);
+    op->ticket =
+        worker_post(run->options.worker, run->options.timed ? collective_run_timed : collective_run,
+                    &op->collective);
     run->last_given = op;
     for (int k = 0; k < op->n_touches; k++)
         run->users[op->touches[k]] = op;
@@ -167,7 +173,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
+    double begin = run->options.timed ? clock_seconds() : 0;
     kernels_run(run->options.kernels, &op->call, first);
+    if (run->options.timed)
+        op->seconds += clock_seconds() - begin;
     return 0;
 }
 
@@ -223,4 +232,36 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
             return -1;
     }
     return run_drain(run, err);
+}
+
+/* ---- what it took ---- */
+
+double run_op_seconds(const struct run *run, int function, int op)
+{
+    double seconds = 0;
+
+    CHECK(run->options.timed);
+    for (int slot = 0; slot < run->program->n_slots; slot++) {
+        const struct resolved_op *r = &resolved(run, function, slot)->ops[op];
+
+        seconds += r->is_async ? r->collective.seconds : r->seconds;
+    }
+    return seconds;
+}
+
+double run_wait_seconds(const struct run *run)
+{
+    return run->wait_seconds;
+}
+
+void run_clear_times(struct run *run)
+{
+    run->wait_seconds = 0;
+    for (int f = 0; f < run->program->n_functions; f++)
+        for (int slot = 0; slot < run->program->n_slots; slot++) {
+            struct resolved_function *r = resolved(run, f, slot);
+
+            for (int i = 0; i < r->n_ops; i++)
+                r->ops[i].seconds = r->ops[i].collective.seconds = 0;
+        }
 }
