@@ -3,6 +3,7 @@
  */
 #include "launch/watcher.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,6 +18,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "launch/job_folder_impl.h"
 #include "launch/launch.h"
 #include "launch/shm_space.h"
@@ -29,17 +31,16 @@ static struct {
     struct watch_page *page; /* NULL: nobody watches, or our own supervisor does */
     char path[512];
     char *log_folder;
-    char folder[512]; /* of this rank's own in shared memory; "": none */
-    pid_t child;      /* the watcher, if it is ours, else 0 */
+    char folder[512];      /* of this rank's own in shared memory; "": none */
+    char (*segments)[256]; /* Open MPI's files that were in it before watcher_settle */
+    int n_segments;
+    pid_t child; /* the watcher, if it is ours, else 0 */
     int wake_fd;
 } self;
 
 /* ---- start ---- */
 
-/*
- * The watcher wants us gone. Nothing but _exit: the main thread may be in a product that has no
- * stack to spare (train/signals.c), which is no harm if it never goes on.
- */
+/* The watcher wants us gone. */
 static void end_at_once(int number)
 {
     (void)number;
@@ -48,7 +49,7 @@ static void end_at_once(int number)
 
 static void catch_end(void)
 {
-    struct sigaction action = { .sa_handler = end_at_once, .sa_flags = SA_ONSTACK };
+    struct sigaction action = { .sa_handler = end_at_once };
 
     sigemptyset(&action.sa_mask);
     sigaction(SIGUSR2, &action, NULL);
@@ -225,13 +226,47 @@ int watcher_join(const struct launch_rank *rank, struct err *err)
     return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
 }
 
+static void note_segments(void)
+{
+    DIR *folder = opendir(self.folder);
+
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (!str_starts_with(entry->d_name, "vader_segment"))
+            continue;
+        self.segments =
+            realloc(self.segments, sizeof *self.segments * (size_t)(self.n_segments + 1));
+        CHECK(self.segments);
+        snprintf(self.segments[self.n_segments++], sizeof *self.segments, "%s", entry->d_name);
+    }
+    if (folder)
+        closedir(folder);
+}
+
 void watcher_settle(void)
 {
     struct err ignored;
 
-    if (self.folder[0])
-        file_remove_tree(self.folder, &ignored);
-    self.folder[0] = '\0';
+    if (!self.folder[0])
+        return;
+    note_segments();
+    file_remove_tree(self.folder, &ignored);
+}
+
+void watcher_unsettle(void)
+{
+    char path[sizeof self.folder + sizeof *self.segments];
+
+    if (self.n_segments && mkdir(self.folder, 0700))
+        return;
+    for (int i = 0; i < self.n_segments; i++) {
+        snprintf(path, sizeof path, "%s/%s", self.folder, self.segments[i]);
+        int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            close(fd);
+    }
+    free(self.segments);
+    self.segments = NULL;
+    self.n_segments = 0;
 }
 
 /* ---- leave ---- */

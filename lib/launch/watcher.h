@@ -43,4 +43,10 @@ int watcher_join(const struct launch_rank *rank, struct err *err);
  */
 void watcher_settle(void);
 
+/*
+ * Before MPI's end, which removes those names itself and complains at length where there are none:
+ * empty files by these names. watcher_settle again, after it, removes what is left.
+ */
+void watcher_unsettle(void);
+
 #endif

@@ -82,10 +82,12 @@ void engine_close(struct engine *engine)
 
     if (engine->worker && engine->comm)
         progress_meet(progress_join(engine->rank.local_rank), "the end of MPI");
+    watcher_unsettle();
     if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
     else
         comm_destroy(engine->comm);
+    watcher_settle();
     worker_destroy(engine->worker);
     kernels_destroy(engine->kernels);
     pool_destroy(engine->pool);

@@ -154,18 +154,6 @@ said 'and says so' 'saved step [0-9]+ of 300 on a signal' saved
 expect 'the same command goes on' 0 'going on from .*, step [0-9]+$' under 2 saved $long
 same_bits 'with the same bits' whole saved 300
 
-# mpirun fails at SIGTERM whatever its ranks say, and kills them after a second unless told otherwise.
-# shellcheck disable=SC2086
-OMPI_MCA_odls_base_sigkill_timeout=4 start_under 2 ended $long --set train.steps=1000000
-expect 'ranks at work' 0 '' wait_until 60 has_logged ended 5
-kill -TERM "$pid"
-wait "$pid"
-status=$?
-expect 'SIGTERM, where mpirun gives the ranks time, ends them' 0 '' wait_until 25 is_gone ended
-# Of what they say then mpirun does not show all.
-expect 'after saving' 0 '^step-[0-9]+$' ls "$dir/ended/checkpoints"
-expect 'though mpirun makes 1 of their 75' 0 '' test "$status" = 1
-
 # ---- numbers ----
 
 # shellcheck disable=SC2086

@@ -130,7 +130,7 @@ done
 
 # shellcheck disable=SC2086
 start_bare killed -n 4 -N 2 -- $long
-wait_until 60 has_logged killed 21
+wait_until 120 has_logged killed 21 || { bounded squeue; sinfo; sed 's/^/    /' "$dir/killed.out"; }
 victim=$(rank_of killed 3)
 note_shared killed
 expect 'with files in shared memory' 0 'lmtrain-.*vader_segment' cat "$dir/shm"
