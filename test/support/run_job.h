@@ -41,7 +41,7 @@ void run_job_as_daemon(int argc, char **argv);
 
 int run_job_is_rank(void);
 
-/* Run the job to its end, at most 60 s. */
+/* Run the job to its end, at most 200 s. */
 void run_job(const struct job_plan *plan, struct job_result *result);
 
 /*
