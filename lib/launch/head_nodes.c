@@ -42,7 +42,10 @@ static int fork_daemon(struct head *head, struct head_node *node, struct err *er
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
         return err_set_errno(err, ERR_FAILED, "cannot make a socket pair");
     fflush(NULL);
+    screen_before_fork(head->console->screen);
     pid_t pid = fork();
+    if (pid)
+        screen_after_fork(head->console->screen);
     if (!pid) {
         close(ends[0]);
         run_daemon(ends[1]);

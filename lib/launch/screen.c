@@ -32,7 +32,7 @@ struct screen {
     pthread_cond_t more;
     struct chunk *first, **last;
     size_t n_waiting; /* bytes, those that are being written among them */
-    int is_over;
+    int has_begun, is_over;
 };
 
 /* ---- the thread ---- */
@@ -77,6 +77,8 @@ static void *show(void *argument)
     struct chunk *chunk;
 
     pthread_mutex_lock(&screen->lock);
+    screen->has_begun = 1;
+    pthread_cond_broadcast(&screen->more);
     while ((chunk = next_chunk(screen))) {
         pthread_mutex_unlock(&screen->lock);
         write_all(chunk->fd, chunk->bytes, chunk->n_bytes);
@@ -127,6 +129,21 @@ int screen_is_full(struct screen *screen)
 int screen_fd(const struct screen *screen)
 {
     return screen->wake_fd;
+}
+
+void screen_before_fork(struct screen *screen)
+{
+    if (!screen)
+        return;
+    pthread_mutex_lock(&screen->lock);
+    while (!screen->has_begun)
+        pthread_cond_wait(&screen->more, &screen->lock);
+}
+
+void screen_after_fork(struct screen *screen)
+{
+    if (screen)
+        pthread_mutex_unlock(&screen->lock);
 }
 
 void screen_rest(struct screen *screen)

@@ -37,6 +37,13 @@ void screen_rest(struct screen *screen);
  */
 void screen_close(struct screen *screen, int signal_fd);
 
+/*
+ * Around a fork whose child goes on without exec: between them the thread stands still where it
+ * holds nothing, neither the heap nor anything else that the child would wait for. NULL: none.
+ */
+void screen_before_fork(struct screen *screen);
+void screen_after_fork(struct screen *screen);
+
 /* In a forked child, where the thread is not: log lines go to stderr again. */
 void screen_forget(void);
 
