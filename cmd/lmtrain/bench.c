@@ -76,17 +76,6 @@ static int run_comm(const struct request *q, const struct job *job, struct engin
 
 /* ---- as a rank ---- */
 
-/* This rank failed and others may be waiting for it: end them all. */
-static int fail_alone(const struct launch_rank *rank, const struct err *err)
-{
-    int status = cmd_fail(err);
-
-    fflush(stderr);
-    if (rank->world_size > 1)
-        launch_abort(status, err->text);
-    return status;
-}
-
 static int run_rank(const struct subcommand *sub, const struct request *q, struct job *job,
                     struct arena *arena)
 {
@@ -100,9 +89,9 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
         engine_open(&engine, &rank, job->threads, &err) < 0)
-        return fail_alone(&rank, &err);
+        return ranks_fail(&rank, &err);
     if (sub->run(q, job, &engine, &out, &err) < 0)
-        status = fail_alone(&rank, &err);
+        status = ranks_fail(&rank, &err);
     else if (rank.world_rank == 0)
         status = cmd_print(&out);
     str_release(&out);
@@ -276,10 +265,11 @@ static const struct subcommand subcommands[] = {
     { "comm", comm_options, run_comm },
 };
 
-#define N_SUBCOMMANDS (sizeof subcommands / sizeof *subcommands)
+#define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
 
-static int run_subcommand(const struct subcommand *sub, int argc, char **argv)
+static int run_subcommand(int member, int argc, char **argv)
 {
+    const struct subcommand *sub = &subcommands[member];
     struct request q = { .steps = 10, .rounds = 10, .max_mb = 64 };
     struct option table[OPTIONS_MAX];
     struct options options = sub->options(&q, table);
@@ -293,40 +283,25 @@ static int run_subcommand(const struct subcommand *sub, int argc, char **argv)
     return status;
 }
 
-static int help(void)
+static const char *member_name(int member)
+{
+    return subcommands[member].name;
+}
+
+static void add_help(int member, struct str *out)
 {
     struct request q = { 0 };
     struct option table[OPTIONS_MAX];
-    struct str out = { 0 };
+    struct options options = subcommands[member].options(&q, table);
 
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++) {
-        struct options options = subcommands[i].options(&q, table);
-
-        if (i > 0)
-            str_add_char(&out, '\n');
-        options_help(&options, &out);
-    }
-    int status = cmd_print(&out);
-    str_release(&out);
-    return status;
+    options_help(&options, out);
 }
 
 int cmd_bench(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
+    static const struct cmd_family family = { "bench",       "ops, step or comm",
+                                              N_SUBCOMMANDS, member_name,
+                                              add_help,      run_subcommand };
 
-    if (!strcmp(name, "-h") || !strcmp(name, "--help"))
-        return help();
-    if (!strcmp(name, CMD_COMPLETION)) {
-        int status = 0;
-
-        for (size_t i = 0; i < N_SUBCOMMANDS && !status; i++)
-            status = run_subcommand(&subcommands[i], argc, argv);
-        return status;
-    }
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++)
-        if (!strcmp(name, subcommands[i].name))
-            return run_subcommand(&subcommands[i], argc - 1, argv + 1);
-    fprintf(stderr, "lmtrain: bench %s: give ops, step or comm (hint: lmtrain bench -h)\n", name);
-    return ERR_CONFIG;
+    return cmd_run_family(&family, argc, argv);
 }

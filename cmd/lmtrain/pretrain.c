@@ -34,31 +34,19 @@ static int dry_run(const struct job *job)
     return status;
 }
 
-/* This rank failed and others may be waiting for it: end them all. */
-static int fail_alone(const struct launch_rank *rank, const struct err *err)
-{
-    int status = cmd_fail(err);
-
-    fflush(stderr);
-    if (rank->world_size > 1)
-        launch_abort(status, err->text);
-    return status;
-}
-
 static int train(const struct request *q, const struct job *job, const struct launch_rank *rank)
 {
     struct engine engine;
     struct err err;
 
-    check_set_rank(rank->world_rank);
     if (engine_open(&engine, rank, job->threads, &err) < 0)
-        return fail_alone(rank, &err);
+        return ranks_fail(rank, &err);
     struct pretrain_options options = {
         .job = job, .resume = q->resume, .engine = &engine, .build = LMTRAIN_VERSION
     };
     int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)
-        return fail_alone(rank, &err);
+        return ranks_fail(rank, &err);
     /* What all ranks return is said once. */
     if (status && rank->world_rank == 0)
         cmd_fail(&err);
@@ -78,7 +66,7 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
     if (status)
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0)
-        return fail_alone(&rank, &err);
+        return ranks_fail(&rank, &err);
     return train(q, job, &rank);
 }
 

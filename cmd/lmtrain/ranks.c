@@ -126,6 +126,16 @@ int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
     return 0;
 }
 
+int ranks_fail(const struct launch_rank *rank, const struct err *err)
+{
+    int status = cmd_fail(err);
+
+    fflush(stderr);
+    if (rank->world_size > 1)
+        launch_abort(status, err->text);
+    return status;
+}
+
 /* ---- starting them ---- */
 
 struct starter {

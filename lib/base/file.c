@@ -217,7 +217,7 @@ int file_open_write(const char *path, int flags, struct err *err)
     return fd;
 }
 
-static int write_all(int fd, const void *data, size_t n_bytes)
+size_t file_write_all(int fd, const void *data, size_t n_bytes)
 {
     const char *next = data;
 
@@ -227,11 +227,11 @@ static int write_all(int fd, const void *data, size_t n_bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return -1;
+            break;
         next += n;
         n_bytes -= (size_t)n;
     }
-    return 0;
+    return n_bytes;
 }
 
 int file_sync_folder(const char *path, struct err *err)
@@ -257,7 +257,7 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);
     if (fd < 0)
         return -1;
-    int failed = write_all(fd, data, n_bytes) < 0 || fsync(fd) < 0;
+    int failed = file_write_all(fd, data, n_bytes) || fsync(fd) < 0;
     if (failed)
         err_set_errno(err, ERR_FAILED, "%s", beside);
     if (close(fd) < 0 && !failed)

@@ -43,6 +43,12 @@ int file_open_write(const char *path, int flags, struct err *err);
  */
 int file_write(const char *path, const void *data, size_t n_bytes, struct err *err);
 
+/*
+ * write(2) until all is written, whatever interrupts it. Returns how many bytes are left: 0, or
+ * some with errno.
+ */
+size_t file_write_all(int fd, const void *data, size_t n_bytes);
+
 /* Make the folder and its parents; one that exists is fine, and so are links on the way to it. */
 int file_make_folders(const char *path, struct err *err);
 

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "launch/proc_impl.h"
 
 /* Of another namespace's folder whose lock is free: its owner may be about to take it. */
 enum { YOUNG_SECONDS = 60 };
@@ -26,27 +27,9 @@ enum { YOUNG_SECONDS = 60 };
  */
 static unsigned long long start_time(int pid)
 {
-    char path[64], text[1024];
-    unsigned long long ticks = 0;
-    FILE *file;
+    struct proc_stat stat;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    file = fopen(path, "re");
-    if (!file)
-        return 0;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
-
-    /* Field 22; the name in field 2 may hold blanks and brackets, so count from its end. */
-    const char *at = strrchr(text, ')');
-    if (at && (str_starts_with(at, ") Z") || str_starts_with(at, ") X")))
-        return 0;
-    for (int field = 2; at && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    if (at)
-        ticks = strtoull(at, NULL, 10);
-    return ticks;
+    return proc_stat(pid, &stat) || proc_is_dead(&stat) ? 0 : stat.start_ticks;
 }
 
 /* In which namespace our process numbers are. */

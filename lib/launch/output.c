@@ -76,21 +76,6 @@ void output_destroy(struct output *output)
     free(output);
 }
 
-/* All of it; a full disk loses output, not the job. */
-static void write_all(int fd, const char *bytes, size_t n_bytes)
-{
-    while (n_bytes) {
-        ssize_t n = write(fd, bytes, n_bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return;
-        bytes += n;
-        n_bytes -= (size_t)n;
-    }
-}
-
 static void keep_tail(struct rank_output *mine, const char *line, int length)
 {
     if (length > TAIL_BYTES) {
@@ -127,7 +112,8 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
     struct rank_output *mine = &output->ranks[rank];
 
     if (mine->log_fd >= 0)
-        write_all(mine->log_fd, line, (size_t)length);
+        /* A full disk loses output, not the job. */
+        file_write_all(mine->log_fd, line, (size_t)length);
     if (!is_stderr)
         return;
     keep_tail(mine, line, length);

@@ -14,6 +14,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 
 enum { FULL_BYTES = 256 << 10, LINE_BYTES = 4096 + 64 };
@@ -40,20 +41,13 @@ struct screen {
 /* All of it; what a reader who is gone does not get is lost. */
 static void write_all(int fd, const char *bytes, size_t n_bytes)
 {
-    while (n_bytes) {
-        ssize_t n = write(fd, bytes, n_bytes);
+    const char *end = bytes + n_bytes;
+    size_t n_left;
 
-        if (n < 0 && errno == EAGAIN) {
-            /* Somebody who shares it has made it non-blocking. */
-            poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
-            continue;
-        }
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return;
-        bytes += n;
-        n_bytes -= (size_t)n;
+    /* Somebody who shares it may have made it non-blocking. */
+    while ((n_left = file_write_all(fd, end - n_bytes, n_bytes)) && errno == EAGAIN) {
+        poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
+        n_bytes = n_left;
     }
 }
 

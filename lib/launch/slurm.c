@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "launch/command_impl.h"
@@ -222,7 +223,7 @@ static void take_signals(struct run *run)
 static void pass_errors_on(struct run *run)
 {
     char bytes[4096];
-    ssize_t n = read(run->errors, bytes, sizeof bytes), done = 0, wrote;
+    ssize_t n = read(run->errors, bytes, sizeof bytes);
 
     if (n <= 0) {
         if (n < 0 && errno == EINTR)
@@ -232,9 +233,7 @@ static void pass_errors_on(struct run *run)
         return;
     }
     slurm_story_read(&run->story, bytes, (size_t)n);
-    while (done < n &&
-           ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(n - done))) > 0 || errno == EINTR))
-        done += max_i64(wrote, 0);
+    file_write_all(STDERR_FILENO, bytes, (size_t)n);
 }
 
 /* Milliseconds until the ranks are to be ended by us; ends them when it is time. -1: not wanted. */

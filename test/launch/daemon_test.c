@@ -21,6 +21,7 @@
 #include "launch/job_sheet_impl.h"
 #include "launch/launch.h"
 #include "launch/link_impl.h"
+#include "launch/proc_impl.h"
 #include "launch/progress.h"
 
 static const double deadline_seconds = 30;
@@ -116,17 +117,9 @@ static void start_ranks(struct rig *rig, const char *scenario, uint32_t credit_b
 
 static int is_gone(pid_t pid)
 {
-    char path[64], text[256] = "";
+    struct proc_stat stat;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 1;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    return !end || end[2] == 'Z' || end[2] == 'X';
+    return proc_stat(pid, &stat) || proc_is_dead(&stat);
 }
 
 /* The daemon has ended with this status, its ranks with it. */

@@ -15,7 +15,6 @@
 
 #include "base/log.h"
 #include "launch/launch.h"
-#include "launch/progress.h"
 #include "support/run_job.h"
 
 /* ---- the ranks ---- */
@@ -25,24 +24,6 @@ static volatile sig_atomic_t signalled;
 static void on_signal(int number)
 {
     signalled = number;
-}
-
-static void set_progress(const struct launch_rank *rank, const char *text, int waits)
-{
-    struct progress_slot *slot = progress_join(rank->local_rank);
-
-    snprintf(slot->text, sizeof slot->text, "%s", text);
-    atomic_store(&slot->step, 7);
-    atomic_store(&slot->micro_batch, 3);
-    atomic_store(&slot->op, 12);
-    atomic_store(&slot->waits, waits);
-    atomic_fetch_add(&slot->beat, 1);
-}
-
-static int leave(int status)
-{
-    launch_leave();
-    return status;
 }
 
 static int play_wait_for_signal(const struct launch_rank *rank)
@@ -59,7 +40,7 @@ static int play_wait_for_signal(const struct launch_rank *rank)
     while (!signalled)
         usleep(1000);
     printf("signal %d\n", (int)signalled);
-    return leave(ERR_REQUEUE);
+    return run_job_leave(ERR_REQUEUE);
 }
 
 /* Takes half a second from being asked to stop until it has saved; or ends well by itself. */
@@ -74,7 +55,7 @@ static int play_slow(int waits)
     while (waits && !signalled)
         usleep(1000);
     usleep(500000);
-    return leave(waits ? ERR_REQUEUE : 0);
+    return run_job_leave(waits ? ERR_REQUEUE : 0);
 }
 
 /* Says that it is ready, and dies of the signal that comes, in a step or before it began. */
@@ -83,7 +64,7 @@ static int play_killed_by_signal(const struct launch_rank *rank, int has_begun)
     struct err err;
 
     if (has_begun)
-        set_progress(rank, "attention layers.9", 0);
+        run_job_publish(rank, "attention layers.9", 0);
     CHECK(!launch_fence(30, &err));
     if (!rank->world_rank)
         printf("ready\n");
@@ -127,12 +108,6 @@ static int play(const char *scenario)
 }
 
 /* ---- the tests ---- */
-
-static void assert_says(const struct job_result *result, const char *words)
-{
-    if (!strstr(result->err, words))
-        fail_msg("'%s' is not in:\n%s", words, result->err);
-}
 
 static void test_signals_passed_on(void **state)
 {
@@ -196,7 +171,7 @@ static void test_stop_while_starting(void **state)
     if (result.status != ERR_REQUEUE)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "dying\n");
-    assert_says(&result, "stopped by signal 15 (Terminated) before any rank was started");
+    run_job_check_says(&result, "stopped by signal 15 (Terminated) before any rank was started");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "deaf", 2, .signal = SIGTERM, .n_restarts = 1 }, &result);
@@ -231,8 +206,9 @@ static void test_daemon_killed(void **state)
     run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON }, &result);
     if (result.status != ERR_PEER)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_says(&result, " is lost (its daemon was killed by signal 9, Killed), with ranks 0 to 2");
-    assert_says(&result, "3 other ranks ended in consequence");
+    run_job_check_says(&result,
+                       " is lost (its daemon was killed by signal 9, Killed), with ranks 0 to 2");
+    run_job_check_says(&result, "3 other ranks ended in consequence");
     run_job_check_clean(&result);
 }
 
@@ -277,7 +253,7 @@ static void test_killed_with_hosts(void **state)
                                 .hosts = "alpha,beta" },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "node beta is lost (its link closed), with rank 2");
+    run_job_check_says(&result, "node beta is lost (its link closed), with rank 2");
     free(result.out);
     free(result.err);
 }

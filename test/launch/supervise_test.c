@@ -23,24 +23,6 @@
 
 /* ---- the ranks ---- */
 
-static void set_progress(const struct launch_rank *rank, const char *text, int waits)
-{
-    struct progress_slot *slot = progress_join(rank->local_rank);
-
-    snprintf(slot->text, sizeof slot->text, "%s", text);
-    atomic_store(&slot->step, 7);
-    atomic_store(&slot->micro_batch, 3);
-    atomic_store(&slot->op, 12);
-    atomic_store(&slot->waits, waits);
-    atomic_fetch_add(&slot->beat, 1);
-}
-
-static int leave(int status)
-{
-    launch_leave();
-    return status;
-}
-
 /* All put, all get; the world's shape is what it should be. */
 static int play_exchange(const struct launch_rank *rank)
 {
@@ -67,7 +49,7 @@ static int play_exchange(const struct launch_rank *rank)
     printf("rank %d of %d\n", rank->world_rank, rank->world_size);
     fprintf(stderr, "plain stderr of %d\n", rank->world_rank);
     log_warn("a warning of %d", rank->world_rank);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* Rank 1 fails in the way that scenario says; the others wait in a fence for it. */
@@ -76,7 +58,7 @@ static int play_failure(const struct launch_rank *rank, const char *scenario)
     struct err err;
 
     CHECK(!launch_fence(30, &err));
-    set_progress(rank, "attention layers.9", 0);
+    run_job_publish(rank, "attention layers.9", 0);
     if (rank->world_rank != 1) {
         launch_fence(30, &err);
         launch_abort(ERR_PEER, err.text);
@@ -123,9 +105,9 @@ static int play_hang(const struct launch_rank *rank)
 
     CHECK(!launch_fence(30, &err));
     if (rank->world_rank == 1)
-        set_progress(rank, "attention layers.9", 0);
+        run_job_publish(rank, "attention layers.9", 0);
     else
-        set_progress(rank, "reduce_scatter dp layers.7", 1);
+        run_job_publish(rank, "reduce_scatter dp layers.7", 1);
     for (;;)
         pause();
 }
@@ -156,7 +138,7 @@ static int play_fence(const struct launch_rank *rank)
     if (!rank->world_rank)
         printf("%.6f\n", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     fflush(stdout);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A fence to which a rank that left early never comes must end by itself. */
@@ -166,10 +148,10 @@ static int play_fence_timeout(const struct launch_rank *rank)
 
     CHECK(!launch_fence(30, &err));
     if (rank->world_rank == 1)
-        return leave(0);
+        return run_job_leave(0);
     CHECK(launch_fence(1, &err) == -1);
     CHECK(err.code == ERR_PEER);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A key that no fence has carried is fetched from its owner's node. */
@@ -190,7 +172,7 @@ static int play_late_card(const struct launch_rank *rank)
         CHECK(n_bytes == sizeof text && !strcmp(found, text));
     }
     CHECK(!launch_fence(30, &err));
-    return leave(0);
+    return run_job_leave(0);
 }
 
 static int attempt(void)
@@ -214,7 +196,7 @@ static int play_death(const struct launch_rank *rank, int until, int64_t step)
     progress_publish(slot, "attention", 0);
     CHECK(!launch_fence(30, &err));
     if (attempt() >= until)
-        return leave(0);
+        return run_job_leave(0);
     if (rank->world_rank == rank->world_size - 1)
         raise(SIGKILL);
     for (;;)
@@ -232,7 +214,7 @@ static int play_node_loss(const struct launch_rank *rank)
     fflush(stdout);
     while (!attempt())
         pause();
-    return leave(0);
+    return run_job_leave(0);
 }
 
 static int play_two_nodes(const struct launch_rank *rank)
@@ -254,7 +236,7 @@ static int play_output(const struct launch_rank *rank)
         CHECK(fwrite(line, sizeof line, 1, stdout) == 1);
     fflush(stdout);
     CHECK(!launch_fence(30, &err));
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A host whose ranks don't come in time: the head ends the fence for those that did. */
@@ -269,7 +251,7 @@ static int play_fence_late(const struct launch_rank *rank)
     } else {
         usleep(2000000);
     }
-    return leave(0);
+    return run_job_leave(0);
 }
 
 static int play(const char *scenario)
@@ -315,12 +297,6 @@ static int play(const char *scenario)
 
 /* ---- the tests ---- */
 
-static void assert_says(const struct job_result *result, const char *words)
-{
-    if (!strstr(result->err, words))
-        fail_msg("'%s' is not in:\n%s", words, result->err);
-}
-
 static void test_exchange(void **state)
 {
     struct job_result result;
@@ -331,8 +307,8 @@ static void test_exchange(void **state)
     if (result.status)
         fail_msg("status %d, stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "rank 0 of 4\n");
-    assert_says(&result, "plain stderr of 0\n");
-    assert_says(&result, "rank 3: lmtrain: warn: a warning of 3\n");
+    run_job_check_says(&result, "plain stderr of 0\n");
+    run_job_check_says(&result, "rank 3: lmtrain: warn: a warning of 3\n");
     assert_null(strstr(result.err, "plain stderr of 2"));
     snprintf(path, sizeof path, "%s/log/rank-2.log", result.folder);
     FILE *log = fopen(path, "re");
@@ -353,10 +329,10 @@ static void check_failure(const char *scenario, int status, const char *words)
     run_job(&(struct job_plan){ .scenario = scenario, .n_ranks = 3 }, &result);
     if (result.status != status)
         fail_msg("%s: status %d, not %d; stderr:\n%s", scenario, result.status, status, result.err);
-    assert_says(&result, "rank 1 on ");
-    assert_says(&result, words);
-    assert_says(&result, "attention layers.9, step 7, micro-batch 3");
-    assert_says(&result, "2 other ranks ended in consequence");
+    run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, words);
+    run_job_check_says(&result, "attention layers.9, step 7, micro-batch 3");
+    run_job_check_says(&result, "2 other ranks ended in consequence");
     assert_true(result.seconds < 15);
     run_job_check_clean(&result);
 }
@@ -380,7 +356,7 @@ static void test_only_peers(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "peer", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "status 5");
+    run_job_check_says(&result, "status 5");
     run_job_check_clean(&result);
 }
 
@@ -391,7 +367,7 @@ static void test_stubborn(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "stubborn", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "rank 1 on ");
     run_job_check_clean(&result);
 }
 
@@ -402,7 +378,7 @@ static void test_late_cause(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "late", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, 4);
-    assert_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "rank 1 on ");
     assert_null(strstr(result.err, "rank 2 on "));
     run_job_check_clean(&result);
 }
@@ -415,11 +391,12 @@ static void test_hang(void **state)
     run_job(&(struct job_plan){ "hang", 3, .hang_seconds = 0.5, .hang_abort_seconds = 1.5 },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no progress for");
-    assert_says(&result, "): in attention layers.9, step 7, micro-batch 3 since ");
-    assert_says(&result, "): waits in reduce_scatter dp layers.7, step 7, micro-batch 3 since ");
-    assert_says(&result, "rank 1 on ");
-    assert_says(&result, "made no progress for");
+    run_job_check_says(&result, "no progress for");
+    run_job_check_says(&result, "): in attention layers.9, step 7, micro-batch 3 since ");
+    run_job_check_says(&result,
+                       "): waits in reduce_scatter dp layers.7, step 7, micro-batch 3 since ");
+    run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "made no progress for");
     run_job_check_clean(&result);
 }
 
@@ -455,9 +432,10 @@ static void test_death_on_another_host(void **state)
     (void)state;
     run_job(&(struct job_plan){ "exit3", 4, .hosts = "alpha:1,beta:3" }, &result);
     assert_int_equal(result.status, 3);
-    assert_says(&result, "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
-    assert_says(&result, "last words");
-    assert_says(&result, "3 other ranks ended in consequence");
+    run_job_check_says(&result,
+                       "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
+    run_job_check_says(&result, "last words");
+    run_job_check_says(&result, "3 other ranks ended in consequence");
     run_job_check_clean(&result);
 }
 
@@ -470,8 +448,8 @@ static void test_restart(void **state)
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "attempt 0 of 3 ranks\nattempt 1 of 3 ranks\n");
-    assert_says(&result, "rank 2 on ");
-    assert_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
+    run_job_check_says(&result, "rank 2 on ");
+    run_job_check_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
     run_job_check_clean(&result);
 }
 
@@ -483,14 +461,14 @@ static void test_restarts_end(void **state)
     (void)state;
     run_job(&(struct job_plan){ "dies-always", 2, .n_restarts = 10 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "restarting (2 of 10)");
+    run_job_check_says(&result, "restarting (2 of 10)");
     assert_null(strstr(result.err, "restarting (3 of 10)"));
-    assert_says(&result, "no restart: 3 times in a row the job died");
+    run_job_check_says(&result, "no restart: 3 times in a row the job died");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no restart: 3 of 3 are used up");
+    run_job_check_says(&result, "no restart: 3 of 3 are used up");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 4 }, &result);
@@ -523,8 +501,8 @@ static void test_fewer_hosts(void **state)
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "attempt 0 of 6 ranks\nattempt 1 of 2 ranks\n");
-    assert_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
-    assert_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
+    run_job_check_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
+    run_job_check_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
     free(result.out);
     free(result.err);
 
@@ -532,7 +510,8 @@ static void test_fewer_hosts(void **state)
                                 .n_restarts = 3, .hosts = "alpha,beta" },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no restart: 4 ranks need more than the 2 that the hosts left can have");
+    run_job_check_says(&result,
+                       "no restart: 4 ranks need more than the 2 that the hosts left can have");
     free(result.out);
     free(result.err);
 }

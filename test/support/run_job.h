@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include "launch/launch.h"
 #include "launch/supervise.h"
 
 struct job_result {
@@ -52,6 +53,13 @@ void run_job_check_clean(struct job_result *result);
 
 /* Waits until the job's processes that were noted are gone; fails the test if they stay. */
 void run_job_await_processes(const struct job_result *result);
+
+/* Fails the test unless words are in what came on stderr. */
+void run_job_check_says(const struct job_result *result, const char *words);
+
+/* For ranks: this is what they are doing (in step 7, micro-batch 3), and this how they end. */
+void run_job_publish(const struct launch_rank *rank, const char *text, int waits);
+int run_job_leave(int status);
 
 /*
  * For ranks and what they start: note a process that must be gone in the end, as must the job's
