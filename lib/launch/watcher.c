@@ -19,12 +19,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "launch/hosts_impl.h"
 #include "launch/job_folder_impl.h"
 #include "launch/launch.h"
 #include "launch/shm_space.h"
 #include "launch/watcher_impl.h"
 
-enum { LEAVE_MS = 1000, N_TRIES = 200 };
+enum { LEAVE_MS = 1000, N_TRIES = 200, FENCE_SECONDS = 600, GET_SECONDS = 60 };
 
 /* One a process, like the job it is a rank of. */
 static struct {
@@ -195,11 +196,11 @@ static int redirect(int world_rank, struct err *err)
 
     if (length < 0 || (size_t)length >= sizeof path)
         return err_set(err, ERR_FAILED, "the path of the log folder is too long");
-    if (file_make_folders(self.log_folder, err))
+    if (file_make_folder(self.log_folder, err))
         return -1;
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int log = file_open_write(path, O_WRONLY | O_APPEND, err);
     if (log < 0)
-        return err_set_errno(err, ERR_FAILED, "cannot open %s", path);
+        return -1;
     note_log(log);
     int screen = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     fflush(NULL);
@@ -208,6 +209,26 @@ static int redirect(int world_rank, struct err *err)
     close(log);
     snprintf(prefix, sizeof prefix, "rank %d: ", world_rank);
     log_set_screen(screen, prefix);
+    return 0;
+}
+
+/* A number for this launch, of all its nodes, that their watchers know it by. */
+static int share_launch_id(const struct launch_rank *rank, struct err *err)
+{
+    uint64_t id = 0;
+    size_t n_bytes = sizeof id;
+
+    if (rank->world_rank == 0) {
+        hosts_random(&id, sizeof id);
+        if (launch_put(WATCHER_ID_KEY, &id, sizeof id, err))
+            return -1;
+    }
+    if (launch_fence(FENCE_SECONDS, err))
+        return -1;
+    if (rank->local_rank == 0 && launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, GET_SECONDS, err))
+        return -1;
+    if (rank->local_rank == 0 && self.page)
+        atomic_store(&self.page->launch_id, id);
     return 0;
 }
 
@@ -223,6 +244,8 @@ int watcher_join(const struct launch_rank *rank, struct err *err)
             watch_page_unlink(self.path, self.page);
         progress_phase(progress_join(rank->local_rank), "starting");
     }
+    if (self.log_folder && rank->world_size > rank->local_size && share_launch_id(rank, err))
+        return -1;
     return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
 }
 

@@ -4,12 +4,14 @@
  * The first rank to come on a node makes the progress page and forks a watcher before PMIx, MPI or
  * any thread exists in it. The watcher reports hangs of its node's ranks and ends them after
  * hang_abort_seconds, names a rank that died and ends the others of its node half a second later
- * (not every launcher does), as it does when the launcher itself is gone, and ends with the last of them, leaving nothing behind: each rank has
- * a folder in shared memory for Open MPI's files, and if the launcher was killed its folder in /tmp
- * goes too. What it says is on the first rank's stderr and in the log folder's watcher-HOST.log.
+ * (not every launcher does), as it does when the launcher itself is gone, and ends with the last of
+ * them, leaving nothing behind: each rank has a folder in shared memory for Open MPI's files, and if
+ * the launcher was killed its folder in /tmp goes too. What it says is on the first rank's stderr
+ * and in the log folder's watcher-HOST.log.
  *
- * What it cannot see is other nodes: where all its ranks wait for such, it says so, and ends them
- * only after twice hang_abort_seconds, as the others' watchers should have done by then.
+ * Of other nodes it knows only what their watchers tell of their end in the log folder (a look a
+ * second). Where all its ranks wait for such, it says so, and ends them only after twice
+ * hang_abort_seconds, as the others' watchers should have done by then.
  */
 #ifndef LAUNCH_WATCHER_H
 #define LAUNCH_WATCHER_H

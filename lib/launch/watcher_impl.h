@@ -7,6 +7,9 @@
 #include "launch/watch_page_impl.h"
 #include "launch/watcher.h"
 
+/* What rank 0 publishes for the watchers of several nodes: 64 random bits. */
+#define WATCHER_ID_KEY "lmtrain.launch-id"
+
 struct watcher_start {
     struct watch_page *page;
     const char *path; /* the page's */

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "launch/break_news_impl.h"
 #include "launch/hang_impl.h"
 #include "launch/job_folder_impl.h"
+#include "launch/proc_impl.h"
 #include "launch/rank_process_impl.h"
 #include "launch/watcher_impl.h"
 
@@ -38,6 +41,7 @@ static const double leave_seconds = 2;    /* for so long after the last news of 
 static const double grace_seconds = 0.5;  /* from a death to the end of the others */
 static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
 static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
+static const double news_seconds = 0.2;   /* for the log folder to take or give news */
 
 struct watcher {
     const struct watcher_start *start;
@@ -58,11 +62,14 @@ struct watcher {
     double end_at;      /* begin to end the ranks; 0: not wanted */
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
-    double left_at; /* the last time that a rank left */
+    double left_at;          /* the last time that a rank left */
+    struct break_news *news; /* with other nodes; NULL: there are none, or not yet */
+    int has_news;            /* or could not have */
 };
 
 /* ---- the ranks ---- */
 
+/* Without a pidfd (an old kernel, no descriptors left) a rank is watched by its number. */
 static void adopt(struct watcher *w, int i, double now)
 {
     struct progress_slot *slot = &w->page->places[i].slot;
@@ -74,8 +81,6 @@ static void adopt(struct watcher *w, int i, double now)
                                       .running = 1,
                                       .slot = slot };
     w->pidfds[i] = pidfd_open(pid, 0);
-    if (w->pidfds[i] < 0 && errno != ESRCH)
-        log_warn("cannot watch rank %d: %s", w->ranks[i].world_rank, strerror(errno));
     w->hang.since[i] = now;
     w->hang.n_ranks = w->n = i + 1;
 }
@@ -92,8 +97,11 @@ static void adopt_new(struct watcher *w, double now)
 static int has_ended(const struct watcher *w, int i)
 {
     struct pollfd poll_fd = { .fd = w->pidfds[i], .events = POLLIN };
+    struct proc_stat stat;
 
-    return w->pidfds[i] < 0 || poll(&poll_fd, 1, 0) > 0;
+    if (poll_fd.fd >= 0)
+        return poll(&poll_fd, 1, 0) > 0;
+    return proc_stat(w->ranks[i].pid, &stat) || proc_is_dead(&stat);
 }
 
 static void signal_ranks(struct watcher *w, int number)
@@ -101,6 +109,8 @@ static void signal_ranks(struct watcher *w, int number)
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && w->pidfds[i] >= 0)
             pidfd_send_signal(w->pidfds[i], number, NULL, 0);
+        else if (w->ranks[i].running)
+            kill(w->ranks[i].pid, number);
 }
 
 static void begin_ending(struct watcher *w, double now)
@@ -111,6 +121,33 @@ static void begin_ending(struct watcher *w, double now)
     w->ending_since = now;
     signal_ranks(w, SIGUSR2);
     signal_ranks(w, SIGCONT); /* so that a stopped one hears it */
+}
+
+/* Once the ranks know that there are other nodes. */
+static void open_news(struct watcher *w)
+{
+    uint64_t id = atomic_load(&w->page->launch_id);
+
+    if (w->has_news || !id || !w->start->options.log_folder)
+        return;
+    w->has_news = 1;
+    w->news = break_news_open(w->start->options.log_folder, id);
+}
+
+/* Ours are about to end: those who wait for them on other nodes shall, too. */
+static void tell_others(const struct watcher *w, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void tell_others(const struct watcher *w, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+
+    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+        return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    break_news_tell(w->news, text);
 }
 
 /* ---- deaths ---- */
@@ -153,9 +190,9 @@ static void open_log(struct watcher *w)
     if (w->has_log || !w->start->options.log_folder || length >= (int)sizeof path)
         return;
     w->has_log = 1;
-    if (file_make_folders(w->start->options.log_folder, &ignored))
+    if (file_make_folder(w->start->options.log_folder, &ignored))
         return;
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int log = file_open_write(path, O_WRONLY | O_APPEND, &ignored);
     int screen = log < 0 ? -1 : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     if (screen >= 0) {
         dup2(log, STDERR_FILENO);
@@ -168,19 +205,9 @@ static void open_log(struct watcher *w)
 /* How a rank that has just ended did, as "was killed by signal 9 (Killed)", if it can be seen. */
 static const char *name_end(pid_t pid, char *buffer, size_t size)
 {
-    char path[64], text[1024];
-    int status = 0;
+    struct proc_stat stat;
+    int status = !proc_stat(pid, &stat) && stat.state == 'Z' ? stat.wait_status : 0;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file)
-        fclose(file);
-    text[n] = '\0';
-    /* Its state, and its status at the end of the line. */
-    const char *state = strrchr(text, ')'), *last = strrchr(text, ' ');
-    if (state && last && str_starts_with(state, ") Z"))
-        status = (int)strtol(last, NULL, 10);
     if (WIFSIGNALED(status))
         snprintf(buffer, size, "was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
@@ -191,16 +218,34 @@ static const char *name_end(pid_t pid, char *buffer, size_t size)
     return buffer;
 }
 
+static void hear_others(struct watcher *w, double now, double wait_seconds)
+{
+    const char *text;
+
+    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+        return;
+    text = break_news_heard(w->news, wait_seconds);
+    if (!text)
+        return;
+    setpgid(0, 0);
+    open_log(w);
+    log_error("%s: ending the ranks of %s", text, w->host);
+    w->n_told++;
+    begin_ending(w, now);
+}
+
 static void tell_death(struct watcher *w, int i)
 {
     char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1], end[96];
 
-    name_end(w->ranks[i].pid, end, sizeof end); /* first, for it vanishes */
+    name_end(w->ranks[i].pid, end, sizeof end);    /* first, for it vanishes */
+    hear_others(w, clock_seconds(), news_seconds); /* it may be a consequence */
     if (w->phase != WATCHING || w->end_at > 0) {
         w->n_more++; /* a consequence */
         return;
     }
     setpgid(0, 0); /* launchers now kill the first rank's group; we want to see it out */
+    tell_others(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
     read_tail(w, i, tail);
     open_log(w);
     log_error("rank %d on %s %s%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host, end,
@@ -228,6 +273,8 @@ static int take_ends(struct watcher *w, double now)
             w->pidfds[i] = -1;
             if (end == PROGRESS_RUNS)
                 tell_death(w, i);
+            else if (end != PROGRESS_LEFT)
+                tell_others(w, "rank %d on %s gave up", rank->world_rank, w->host);
             if (end != PROGRESS_LEFT && w->end_at <= 0)
                 w->end_at = now + grace_seconds;
         }
@@ -282,6 +329,8 @@ static void watch_hangs(struct watcher *w, double now)
         open_log(w);
         log_error("rank %d on %s made no progress for %.0f s: ending the ranks of %s",
                   w->ranks[culprit].world_rank, w->host, still, w->host);
+        tell_others(w, "rank %d on %s made no progress for %.0f s", w->ranks[culprit].world_rank,
+                    w->host, still);
         begin_ending(w, now);
     }
 }
@@ -310,16 +359,17 @@ static void look_for_launcher(struct watcher *w, double now)
     w->launcher_fd = -1;
     if (w->phase != WATCHING || w->end_at > 0)
         return;
-    w->end_at = now + grace_seconds;
     /* In good order it ends after its ranks; if they have all left, there is nothing to say. */
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
+            tell_others(w, "the launcher on %s is gone", w->host);
             open_log(w);
             log_error("the launcher of the ranks on %s (pid %d) is gone%s: ending them", w->host,
                       (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
             w->n_told++;
             break;
         }
+    w->end_at = now + grace_seconds;
 }
 
 static void take_wakes(struct watcher *w, double now)
@@ -373,6 +423,8 @@ static void loop(struct watcher *w)
         take_signals(w);
         take_wakes(w, now);
         adopt_new(w, now);
+        open_news(w);
+        hear_others(w, now, 0);
         look_for_launcher(w, now); /* before its ranks, who may end of it */
         if (!take_ends(w, now) && close_page(w))
             return;
@@ -470,6 +522,8 @@ void watcher_run(const struct watcher_start *start)
     if (w->n_told && w->n_more)
         log_error("%d other rank%s of %s ended in consequence", w->n_more,
                   w->n_more == 1 ? "" : "s", w->host);
+    if (w->news)
+        break_news_flush(w->news, news_seconds);
     watch_page_unlink(start->path, w->page);
     job_folder_sweep(job_folder_parent());
     remove_session(w);

@@ -23,9 +23,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "launch/break_news_impl.h"
 #include "launch/launch.h"
 #include "launch/watch_page_impl.h"
 #include "launch/watcher.h"
+#include "launch/watcher_impl.h"
 
 enum { N_MAX = 8, DEADLINE_SECONDS = 60 };
 
@@ -378,6 +380,12 @@ static void act_wait_for_others(int rank)
     wait_for_ever();
 }
 
+static void act_linger(int rank)
+{
+    (void)rank;
+    usleep(1500000); /* longer than from one look at the news to the next */
+}
+
 /* Where more ranks are elsewhere, these may wait for one of them: they are given twice the time. */
 static void test_other_nodes(void **state)
 {
@@ -391,6 +399,72 @@ static void test_other_nodes(void **state)
     const char *at = strstr(screen, "made no progress for ");
     assert_non_null(at);
     assert_true(strtod(at + strlen("made no progress for "), NULL) >= 3);
+}
+
+/* ---- other nodes' watchers ---- */
+
+/* What watchers have told, all of them, or "". */
+static const char *told_others(void)
+{
+    static char text[1024];
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/watchers", folder);
+    FILE *file = fopen(path, "re");
+    text[file ? fread(text, 1, sizeof text - 1, file) : 0] = '\0';
+    if (file)
+        fclose(file);
+    return text;
+}
+
+static void act_killed_elsewhere(int rank)
+{
+    uint64_t id;
+    size_t n_bytes = sizeof id;
+    struct err err;
+
+    if (rank == 0) {
+        CHECK(launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, 0, &err) == 0);
+        struct break_news *news = break_news_open(folder, id);
+        CHECK(news);
+        break_news_tell(news, "rank 3 on elsewhere died");
+        break_news_flush(news, DEADLINE_SECONDS);
+    }
+    act_wait_for_others(rank);
+}
+
+/* What breaks on another node ends this node's ranks, and is named as the cause. */
+static void test_hear_others(void **state)
+{
+    (void)state;
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_killed_elsewhere });
+    assert_says("rank 3 on elsewhere died: ending the ranks of ");
+    assert_says("2 other ranks of ");
+    for (int rank = 0; rank < 2; rank++)
+        assert_int_equal(WEXITSTATUS(statuses[rank]), ERR_PEER);
+}
+
+static void act_one_killed(int rank)
+{
+    if (rank == 1)
+        raise(SIGKILL);
+    wait_for_ever();
+}
+
+/* And the other way; but nobody is told where all ranks are here. */
+static void test_tell_others(void **state)
+{
+    (void)state;
+    run(&(struct play){ .n_ranks = 2, .act = act_one_killed });
+    assert_string_equal(told_others(), "");
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_one_killed });
+    assert_non_null(strstr(told_others(), "rank 1 on "));
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_fail });
+    assert_non_null(strstr(told_others(), "rank 1 on "));
+    assert_non_null(strstr(told_others(), " gave up"));
+    /* Another launch's news are none. */
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_linger });
+    assert_string_equal(screen, "");
 }
 
 static void act_leave_in_turn(int rank)
@@ -520,9 +594,10 @@ int main(void)
     CHECK(n_playing != MAP_FAILED);
 
     const struct CMUnitTest tests[] = {
-        TEST(test_logs),       TEST(test_deaths),       TEST(test_bug),         TEST(test_abort),
-        TEST(test_all_killed), TEST(test_hang),         TEST(test_other_nodes), TEST(test_leaving),
-        TEST(test_leftovers),  TEST(test_hostile_page), TEST(test_not_ours),
+        TEST(test_logs),        TEST(test_deaths),  TEST(test_bug),         TEST(test_abort),
+        TEST(test_all_killed),  TEST(test_hang),    TEST(test_other_nodes), TEST(test_hear_others),
+        TEST(test_tell_others), TEST(test_leaving), TEST(test_leftovers),   TEST(test_hostile_page),
+        TEST(test_not_ours),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
