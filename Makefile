@@ -64,9 +64,9 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 
 # What one file gets on top: a kernel's name says which instructions it may use, and it is only
 # entered after the CPU was asked for them.
-isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c) \
-    $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c) \
-    $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma -mf16c)
+isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
+    $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
+    $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
 optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/%,$(1)),-O3))
 
 # ---- the library and the binary ------------------------------------------------------------------
@@ -186,11 +186,11 @@ soak:
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
 	@$(MAKE) --no-print-directory soak-fuzz
 
-# Hours: bench/results/fuzz.md has what came of it.
+# Hours: bench/results/fuzz.md has what came of it, rows as build/fuzz/table.md has them.
 soak-fuzz:
 	@scripts/bootstrap --lint
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
-	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) --table build/fuzz/table.md $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 lint:
 	@scripts/bootstrap --lint

@@ -5,8 +5,10 @@
  * until the last is past the fence, and until all is over.
  *
  * `launch watch EXE OUT COMMAND... -- FOLDER...` runs COMMAND, which breaks something, and prints
- * the seconds from then until "error:" (or "killed") is in the file OUT ("-" if it never is), and
- * until no process of the binary EXE and nothing in any FOLDER is left.
+ * the seconds from its end until "error:" (or "killed") is in the file OUT ("-" if it never is),
+ * until no process of the binary EXE is left, and until nothing in any FOLDER is either.
+ *
+ * `launch dead PID` is such a command for what breaks by itself: it ends when the process does.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -24,7 +26,7 @@
 #include "launch/supervise.h"
 
 enum { RANKS_MAX = 4096 };
-static const double patience_seconds = 60;
+static const double patience_seconds = 45, death_seconds = 60;
 static const char times_variable[] = "LAUNCH_BENCH_TIMES";
 
 static int fail(const char *what)
@@ -33,8 +35,7 @@ static int fail(const char *what)
     return 1;
 }
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 static int be_a_rank(void)
 {
@@ -99,8 +100,7 @@ static int start(const char *n_text)
     return 0;
 }
 
-/* ---- watch ------------------------------------------------------------------------------------
- */
+/* ---- watch ---- */
 
 static int has_words(const char *path)
 {
@@ -133,66 +133,96 @@ static int n_processes(const char *exe)
     return n;
 }
 
-/* Entries of ours; a folder whose host is gone has none. */
+/* Entries but those of the script that measures; a folder whose host is gone has none. */
 static int n_entries(const char *path)
 {
     DIR *folder = opendir(path);
     int n = 0;
 
     for (struct dirent *entry; folder && (entry = readdir(folder));)
-        n += str_starts_with(entry->d_name, "lmtrain-") && !strstr(entry->d_name, "lmtrain-cli.");
+        n += entry->d_name[0] != '.' && !str_starts_with(entry->d_name, "lmtrain-cli.");
     if (folder)
         closedir(folder);
     return n;
 }
 
-static int is_clean(const char *exe, char *const *folders)
+static int are_empty(char *const *folders)
 {
-    if (n_processes(exe))
-        return 0;
     for (; *folders; folders++)
         if (n_entries(*folders))
             return 0;
     return 1;
 }
 
+static void print_seconds(double seconds, const char *end)
+{
+    if (seconds < 0)
+        printf("-%s", end);
+    else
+        printf("%.3f%s", seconds, end);
+}
+
 static int watch(char **argv)
 {
     const char *exe = argv[0], *out = argv[1];
     char **command = argv + 2, **folders = command;
-    double told = -1, clean = -1;
+    double told = -1, gone = -1, clean = -1;
+    int status;
 
     while (*folders && strcmp(*folders, "--") != 0)
         folders++;
     if (!*folders)
         return fail("watch ... -- FOLDER...");
     *folders++ = NULL;
-    double since = clock_seconds();
     pid_t child = fork();
     if (!child) {
         execvp(command[0], command);
         _exit(127);
     }
+    if (waitpid(child, &status, 0) < 0 || status)
+        return fail("what should break something");
+    double since = clock_seconds();
     for (double now = since; clean < 0 && now < since + patience_seconds; now = clock_seconds()) {
         if (told < 0 && has_words(out))
             told = now - since;
-        if (is_clean(exe, folders))
+        if (gone < 0 && !n_processes(exe))
+            gone = now - since;
+        if (gone >= 0 && are_empty(folders))
             clean = now - since;
         else
             usleep(2000);
     }
-    waitpid(child, NULL, 0);
     if (told < 0 && has_words(out))
         told = clean;
-    if (told < 0)
-        printf("- ");
-    else
-        printf("%.3f ", told);
-    if (clean < 0)
-        printf("-\n");
-    else
-        printf("%.3f\n", clean);
+    print_seconds(told, " ");
+    print_seconds(gone, " ");
+    print_seconds(clean, "\n");
     return 0;
+}
+
+/* Alive, and not a zombie that nobody has waited for yet. */
+static int is_alive(const char *pid)
+{
+    char path[64], text[512];
+
+    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *state = strrchr(text, ')');
+    return state && state[1] && state[2] != 'Z' && state[2] != 'X';
+}
+
+static int dead(const char *pid)
+{
+    if (!is_alive(pid))
+        return fail("no such process");
+    for (double until = clock_seconds() + death_seconds; clock_seconds() < until; usleep(500))
+        if (!is_alive(pid))
+            return 0;
+    return fail("it lives");
 }
 
 int main(int argc, char **argv)
@@ -207,6 +237,9 @@ int main(int argc, char **argv)
         return start(argv[2]);
     if (argc > 5 && !strcmp(argv[1], "watch"))
         return watch(argv + 2);
-    fprintf(stderr, "usage: launch start N | launch watch EXE OUT COMMAND... -- FOLDER...\n");
+    if (argc == 3 && !strcmp(argv[1], "dead"))
+        return dead(argv[2]);
+    fprintf(stderr, "usage: launch start N | launch watch EXE OUT COMMAND... -- FOLDER... |"
+                    " launch dead PID\n");
     return 2;
 }

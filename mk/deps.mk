@@ -1,5 +1,5 @@
-# mk/deps.mk - where the libraries are: pkg-config, or PMIX_HOME, MPI_HOME, DNNL_HOME where they are
-# named. Sets DEPS_CFLAGS, DEPS_LIBS and the target check-deps, which says how to get what is missing.
+# mk/deps.mk - where the libraries are: pkg-config, or PMIX_HOME and MPI_HOME where they
+# are named. Sets DEPS_CFLAGS, DEPS_LIBS and the target check-deps, which says how to get what is missing.
 #
 # Their headers come in by -isystem: our warnings are for our own code.
 
@@ -30,21 +30,13 @@ else ifneq ($(MPI),0)
 $(error MPI is '$(MPI)', not 0 or 1)
 endif
 
-# oneDNN has no .pc file in Debian 12.
-ifdef DNNL_HOME
-DNNL_CFLAGS := $(call home_cflags,$(DNNL_HOME))
-DNNL_LIBS := $(call home_libs,$(DNNL_HOME)) -ldnnl
-else
-DNNL_LIBS := -ldnnl
-endif
-
 # One call for all of them; a missing library gives the empty text, and check-deps speaks.
 PKG_TEXT := $(shell $(PKG_CONFIG) --cflags --libs $(DEPS_MODULES) 2>/dev/null)
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(filter -I% -D%,$(PKG_TEXT)))
 PKG_LIBS := $(filter-out -I% -D%,$(PKG_TEXT))
 
-DEPS_CFLAGS = $(MPI_DEFINES) $(PMIX_CFLAGS) $(MPI_CFLAGS) $(DNNL_CFLAGS) $(PKG_CFLAGS)
-DEPS_LIBS = $(PMIX_LIBS) $(MPI_LIBS) $(PKG_LIBS) $(DNNL_LIBS) -lgomp
+DEPS_CFLAGS = $(MPI_DEFINES) $(PMIX_CFLAGS) $(MPI_CFLAGS) $(PKG_CFLAGS)
+DEPS_LIBS = $(PMIX_LIBS) $(MPI_LIBS) $(PKG_LIBS)
 
 check-deps:
 ifeq ($(strip $(PKG_TEXT)),)

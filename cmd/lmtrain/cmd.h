@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "config/job.h"
 
+int cmd_bench(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_daemon(int argc, char **argv);
@@ -36,6 +37,19 @@ int cmd_parse(const struct options *options, int argc, char **argv,
  * shell needs to complete it, instead of parsing; `lmtrain completion bash` asks them all.
  */
 #define CMD_COMPLETION "--print-completion"
+
+/* A command that is made of others, as `lmtrain data tokenize`. */
+struct cmd_family {
+    const char *name;   /* "data" */
+    const char *choice; /* what may follow: "tokenize or inspect" */
+    int n_members;
+    const char *(*member_name)(int member);
+    void (*add_help)(int member, struct str *out);
+    int (*run)(int member, int argc, char **argv); /* with its own name as argv[0] */
+};
+
+/* Find the member that argv[1] names and run it; -h alone is the help of all. */
+int cmd_run_family(const struct cmd_family *family, int argc, char **argv);
 
 /* Run every command that is for people with one argument; the first status that is not 0. */
 int cmd_each(const char *argument);

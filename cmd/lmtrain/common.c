@@ -36,6 +36,41 @@ struct option cmd_option_set(struct option_list *sets)
                             .help = "change a field of the job; may be given again" };
 }
 
+static int help_of_family(const struct cmd_family *family)
+{
+    struct str out = { 0 };
+
+    for (int i = 0; i < family->n_members; i++) {
+        if (i > 0)
+            str_add_char(&out, '\n');
+        family->add_help(i, &out);
+    }
+    int status = cmd_print(&out);
+    str_release(&out);
+    return status;
+}
+
+int cmd_run_family(const struct cmd_family *family, int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+
+    if (!strcmp(name, "-h") || !strcmp(name, "--help"))
+        return help_of_family(family);
+    if (!strcmp(name, CMD_COMPLETION)) {
+        int status = 0;
+
+        for (int i = 0; i < family->n_members && !status; i++)
+            status = family->run(i, argc, argv);
+        return status;
+    }
+    for (int i = 0; i < family->n_members; i++)
+        if (!strcmp(name, family->member_name(i)))
+            return family->run(i, argc - 1, argv + 1);
+    fprintf(stderr, "lmtrain: %s %s: give %s (hint: lmtrain %s -h)\n", family->name, name,
+            family->choice, family->name);
+    return ERR_CONFIG;
+}
+
 int cmd_n_ranks(const struct job *job)
 {
     if (job->ranks)

@@ -357,10 +357,11 @@ static const struct subcommand {
     { "inspect", inspect_options, inspect },
 };
 
-#define N_SUBCOMMANDS (sizeof subcommands / sizeof *subcommands)
+#define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
 
-static int run(const struct subcommand *command, int argc, char **argv)
+static int run(int member, int argc, char **argv)
 {
+    const struct subcommand *command = &subcommands[member];
     struct request q = { .column = "text", .format = "auto", .n_shown = 3 };
     struct option table[OPTIONS_MAX];
     struct options options = command->options(&q, table);
@@ -377,41 +378,25 @@ static int run(const struct subcommand *command, int argc, char **argv)
     return status;
 }
 
-/* -h without a subcommand is the help of both. */
-static int help(void)
+static const char *member_name(int member)
+{
+    return subcommands[member].name;
+}
+
+static void add_help(int member, struct str *out)
 {
     struct request q = { 0 };
     struct option table[OPTIONS_MAX];
-    struct str out = { 0 };
+    struct options options = subcommands[member].options(&q, table);
 
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++) {
-        struct options options = subcommands[i].options(&q, table);
-
-        if (i > 0)
-            str_add_char(&out, '\n');
-        options_help(&options, &out);
-    }
-    int status = cmd_print(&out);
-    str_release(&out);
-    return status;
+    options_help(&options, out);
 }
 
 int cmd_data(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
+    static const struct cmd_family family = { "data",        "tokenize or inspect",
+                                              N_SUBCOMMANDS, member_name,
+                                              add_help,      run };
 
-    if (!strcmp(name, "-h") || !strcmp(name, "--help"))
-        return help();
-    if (!strcmp(name, CMD_COMPLETION)) {
-        int status = 0;
-
-        for (size_t i = 0; i < N_SUBCOMMANDS && !status; i++)
-            status = run(&subcommands[i], argc, argv);
-        return status;
-    }
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++)
-        if (!strcmp(name, subcommands[i].name))
-            return run(&subcommands[i], argc - 1, argv + 1);
-    fprintf(stderr, "lmtrain: data %s: give tokenize or inspect (hint: lmtrain data -h)\n", name);
-    return ERR_CONFIG;
+    return cmd_run_family(&family, argc, argv);
 }

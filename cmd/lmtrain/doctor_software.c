@@ -2,7 +2,6 @@
  * doctor_software.c - libraries and their versions, and who could start our ranks for us
  */
 #include <cjson/cJSON.h>
-#include <dnnl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -13,23 +12,6 @@
 
 #include "base/str.h"
 #include "doctor_impl.h"
-
-static void probe_onednn(struct doctor *doctor)
-{
-    const dnnl_version_t *version = dnnl_version();
-    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
-
-    if (version->major != DNNL_VERSION_MAJOR)
-        doctor_add(doctor, DOCTOR_PROBLEM, "oneDNN", "build lmtrain again on this machine",
-                   "%d.%d.%d is loaded, built for %d.%d.%d", version->major, version->minor,
-                   version->patch, DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
-    else
-        doctor_add(doctor, DOCTOR_OK, "oneDNN", NULL, "%d.%d.%d", version->major, version->minor,
-                   version->patch);
-    if (isa != NULL)
-        doctor_add(doctor, DOCTOR_NOTE, "oneDNN limit", "unset ONEDNN_MAX_CPU_ISA for full speed",
-                   "ONEDNN_MAX_CPU_ISA is %s", isa);
-}
 
 /* The first line of text, cut before any of these characters too: "Open MPI v4.1.4". */
 static const char *head_of(struct doctor *doctor, const char *text, const char *cut)
@@ -68,7 +50,6 @@ static void probe_libraries(struct doctor *doctor)
 {
     unsigned hash = XXH_versionNumber();
 
-    probe_onednn(doctor);
     doctor_add(doctor, DOCTOR_OK, "PMIx", NULL, "%s", head_of(doctor, PMIx_Get_version(), "("));
     probe_mpi(doctor);
     doctor_add(doctor, DOCTOR_OK, "libyaml", NULL, "%s", yaml_get_version_string());

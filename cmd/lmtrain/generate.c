@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "cmd.h"
 #include "serve/decode.h"
 #include "serve/sample.h"
@@ -181,6 +182,8 @@ static int continue_texts(struct generation *g, struct text *texts, int n, int64
         return -1;
     if (ready_decoder(g, n, length, err) < 0)
         return -1;
+    if (stream)
+        printf("%s", texts[0].prompt);
     for (int i = 0; i < n; i++) {
         tokens[i] = texts[i].tokens.ids;
         counts[i] = (int)texts[i].tokens.n;
@@ -202,14 +205,35 @@ static int run_one(struct generation *g, struct err *err)
 {
     struct text text = { .prompt = g->q->prompt };
 
-    printf("%s", g->q->prompt);
-    fflush(stdout);
     int status = continue_texts(g, &text, 1, 0, 1, err);
-    if (!status)
+    if (!status) {
         show(g, &text, 1);
-    printf("\n");
+        printf("\n");
+    }
     token_list_release(&text.tokens);
     return status;
+}
+
+/* Before the first is continued. */
+static int check_prompts(const char *path, const char *data, size_t n_bytes, struct err *err)
+{
+    const unsigned char *bytes = (const unsigned char *)data;
+    long long line = 1;
+    size_t begin = 0;
+
+    for (size_t at = 0; at < n_bytes;) {
+        int length = bytes[at] ? str_utf8_length(bytes + at, n_bytes - at) : 0;
+
+        if (!length)
+            return err_set(err, ERR_DATA, "%s:%lld: byte %zu (0x%02x) is no UTF-8 text", path, line,
+                           at - begin, bytes[at]);
+        if (bytes[at] == '\n') {
+            line++;
+            begin = at + 1;
+        }
+        at += (size_t)length;
+    }
+    return 0;
 }
 
 /* A line of FILE is a prompt. */
@@ -223,8 +247,8 @@ static int run_file(struct generation *g, struct err *err)
 
     if (file_read(g->q->prompts, (size_t)64 << 20, ERR_DATA, &data, &n_bytes, err) < 0)
         return -1;
-    rest = data;
-    do {
+    status = check_prompts(g->q->prompts, data, n_bytes, err);
+    for (rest = data, n = 1; n && !status;) {
         memset(texts, 0, sizeof texts);
         for (n = 0; n < BATCH_MAX && (line = strsep(&rest, "\n"));)
             if (*line)
@@ -240,7 +264,7 @@ static int run_file(struct generation *g, struct err *err)
             token_list_release(&texts[i].tokens);
         }
         first += n;
-    } while (n && !status);
+    }
     free(data);
     return status;
 }

@@ -18,6 +18,7 @@ static const struct command commands[] = {
     { "generate", cmd_generate, "continue a text with a trained model" },
     { "eval", cmd_eval, "measure a trained model" },
     { "plan", cmd_plan, "what a job takes in memory and FLOPs, before it runs" },
+    { "bench", cmd_bench, "how fast a job runs here, op by op, and how near the machine's limits" },
     { "data", cmd_data, "turn text into tokens, and look at them" },
     { "config", cmd_config, "show a job with every field, or explain a field" },
     { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },

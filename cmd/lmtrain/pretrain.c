@@ -11,6 +11,7 @@
 #include "launch/launch.h"
 #include "ranks.h"
 #include "train/pretrain.h"
+#include "train/signals.h"
 #include "version.h"
 
 struct request {
@@ -33,31 +34,19 @@ static int dry_run(const struct job *job)
     return status;
 }
 
-/* This rank failed and others may be waiting for it: end them all. */
-static int fail_alone(const struct launch_rank *rank, const struct err *err)
-{
-    int status = cmd_fail(err);
-
-    fflush(stderr);
-    if (rank->world_size > 1)
-        launch_abort(status, err->text);
-    return status;
-}
-
 static int train(const struct request *q, const struct job *job, const struct launch_rank *rank)
 {
     struct engine engine;
     struct err err;
 
-    check_set_rank(rank->world_rank);
     if (engine_open(&engine, rank, job->threads, &err) < 0)
-        return fail_alone(rank, &err);
+        return ranks_fail(rank, &err);
     struct pretrain_options options = {
         .job = job, .resume = q->resume, .engine = &engine, .build = LMTRAIN_VERSION
     };
     int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)
-        return fail_alone(rank, &err);
+        return ranks_fail(rank, &err);
     /* What all ranks return is said once. */
     if (status && rank->world_rank == 0)
         cmd_fail(&err);
@@ -70,12 +59,14 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
 {
     struct launch_rank rank;
     struct err err;
-    int status = ranks_join(&rank, job, &err);
 
+    /* Who asks a job to stop while it starts shall be heard at its first step's end. */
+    signals_catch();
+    int status = ranks_join(&rank, job, &err);
     if (status)
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0)
-        return fail_alone(&rank, &err);
+        return ranks_fail(&rank, &err);
     return train(q, job, &rank);
 }
 
@@ -148,9 +139,10 @@ int cmd_pretrain(int argc, char **argv)
         .command = "lmtrain pretrain",
         .arguments = "JOB.yaml",
         .summary = "Train a model from scratch, or go on with a run",
-        .details = "SIGTERM, SIGINT and SIGUSR1 save at the next step and leave with status 75.\n"
-                   "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
-                   "memory; 5 a rank died; 75 saved, start me again.\n",
+        .details =
+            "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n"
+            "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
+            "memory; 5 a rank died; 75 saved, start me again.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,

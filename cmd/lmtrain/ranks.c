@@ -126,6 +126,16 @@ int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
     return 0;
 }
 
+int ranks_fail(const struct launch_rank *rank, const struct err *err)
+{
+    int status = cmd_fail(err);
+
+    fflush(stderr);
+    if (rank->world_size > 1)
+        launch_abort(status, err->text);
+    return status;
+}
+
 /* ---- starting them ---- */
 
 struct starter {
@@ -138,11 +148,16 @@ struct starter {
 static char **build_argv(const struct starter *s, int n_ranks, const char *resume)
 {
     const struct option_list *sets = s->command->sets;
-    char **argv = arena_array(s->arena, char *, 2 * sets->n + 12);
-    int n = 0;
+    int n = 0, n_more = 0;
+
+    while (s->command->more && s->command->more[n_more])
+        n_more++;
+    char **argv = arena_array(s->arena, char *, 2 * sets->n + n_more + 13);
 
     argv[n++] = arena_strdup(s->arena, "lmtrain");
     argv[n++] = arena_strdup(s->arena, s->command->name);
+    if (s->command->subcommand)
+        argv[n++] = arena_strdup(s->arena, s->command->subcommand);
     argv[n++] = arena_strdup(s->arena, s->command->job_path);
     for (int i = 0; i < sets->n; i++) {
         argv[n++] = arena_strdup(s->arena, "--set");
@@ -154,8 +169,12 @@ static char **build_argv(const struct starter *s, int n_ranks, const char *resum
     }
     argv[n++] = arena_strdup(s->arena, "--ranks");
     argv[n++] = arena_printf(s->arena, "%d", n_ranks);
-    argv[n++] = arena_strdup(s->arena, "--resume");
-    argv[n++] = arena_strdup(s->arena, resume);
+    if (resume) {
+        argv[n++] = arena_strdup(s->arena, "--resume");
+        argv[n++] = arena_strdup(s->arena, resume);
+    }
+    for (int i = 0; i < n_more; i++)
+        argv[n++] = arena_strdup(s->arena, s->command->more[i]);
     argv[n] = NULL;
     return argv;
 }
@@ -191,16 +210,17 @@ int ranks_start(const struct ranks *ranks, const struct job *job,
                 const struct ranks_command *command, struct arena *arena)
 {
     struct starter starter = { job, command, arena, ranks->n_ranks };
-    struct supervise_options options = { .n_ranks = ranks->n_ranks,
-                                         .argv =
-                                             build_argv(&starter, ranks->n_ranks, command->resume),
-                                         .log_folder = arena_printf(arena, "%s/log", job->output),
-                                         .hang_seconds = job->train.hang_seconds,
-                                         .hang_abort_seconds = job->train.hang_abort_seconds,
-                                         .hosts = ranks->hosts.n_hosts ? &ranks->hosts : NULL,
-                                         .n_restarts = job->restarts,
-                                         .again = again,
-                                         .context = &starter };
+    struct supervise_options options = {
+        .n_ranks = ranks->n_ranks,
+        .argv = build_argv(&starter, ranks->n_ranks, command->resume),
+        .log_folder = command->keeps_nothing ? NULL : arena_printf(arena, "%s/log", job->output),
+        .hang_seconds = job->train.hang_seconds,
+        .hang_abort_seconds = job->train.hang_abort_seconds,
+        .hosts = ranks->hosts.n_hosts ? &ranks->hosts : NULL,
+        .n_restarts = command->keeps_nothing ? 0 : job->restarts,
+        .again = again,
+        .context = &starter
+    };
     struct err err;
     /* A rule that cannot be read is refused here, once: no rank is -1. */
     int status = fault_init(-1, 0, &err) < 0        ? -1

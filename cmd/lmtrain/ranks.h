@@ -35,11 +35,19 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job);
  */
 int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err);
 
+/*
+ * This rank failed and others may be waiting for it: say why, and end them all. Returns the exit
+ * status where there are no others.
+ */
+int ranks_fail(const struct launch_rank *rank, const struct err *err);
+
 /* How a command is called again, as the ranks run it. */
 struct ranks_command {
-    const char *name, *job_path;
+    const char *name, *subcommand, *job_path; /* subcommand: NULL where there is none */
     const struct option_list *sets;
-    const char *resume;
+    const char *resume;      /* NULL: it has no such option */
+    const char *const *more; /* further words, ended by NULL; or NULL */
+    int keeps_nothing;       /* no logs in the job's output folder, and no restarts */
 };
 
 /* Start the ranks of a resolved job and wait for their end. Returns the exit status. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/str.h"
 
 static int checked_rank = -1;
 
@@ -21,6 +22,7 @@ int err_set(struct err *err, enum err_code code, const char *format, ...)
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    str_make_printable(err->text);
     return -1;
 }
 
@@ -36,6 +38,7 @@ int err_set_errno(struct err *err, enum err_code code, const char *format, ...)
 
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(saved));
+    str_make_printable(err->text);
     return -1;
 }
 
@@ -57,6 +60,7 @@ int err_add(struct err *err, const char *format, ...)
         memcpy(err->text + used + 2, tail, n);
         err->text[used + 2 + n] = '\0';
     }
+    str_make_printable(err->text);
     return -1;
 }
 

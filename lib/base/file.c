@@ -73,14 +73,18 @@ struct source {
     size_t n_bytes; /* as its file says: 0 for pipes and /proc */
 };
 
-/* For something to read, or the end; a pipe that nobody writes to would wait forever. */
+/*
+ * For something to read, or the end; a pipe that nobody writes to would wait forever. Who pipes
+ * into us by hand sees what we wait for.
+ */
 static int wait_for_pipe(const struct source *source)
 {
     struct pollfd readable = { .fd = source->fd, .events = POLLIN };
+    int wait_ms = strcmp(source->path, "/dev/stdin") ? PIPE_WAIT_MS : -1;
     int n;
 
     do
-        n = poll(&readable, 1, PIPE_WAIT_MS);
+        n = poll(&readable, 1, wait_ms);
     while (n < 0 && errno == EINTR);
     if (n == 0)
         return err_set(source->err, source->code, "%s is a pipe and nothing came from it for %d s",
@@ -213,7 +217,7 @@ int file_open_write(const char *path, int flags, struct err *err)
     return fd;
 }
 
-static int write_all(int fd, const void *data, size_t n_bytes)
+size_t file_write_all(int fd, const void *data, size_t n_bytes)
 {
     const char *next = data;
 
@@ -223,11 +227,11 @@ static int write_all(int fd, const void *data, size_t n_bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return -1;
+            break;
         next += n;
         n_bytes -= (size_t)n;
     }
-    return 0;
+    return n_bytes;
 }
 
 int file_sync_folder(const char *path, struct err *err)
@@ -253,7 +257,7 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);
     if (fd < 0)
         return -1;
-    int failed = write_all(fd, data, n_bytes) < 0 || fsync(fd) < 0;
+    int failed = file_write_all(fd, data, n_bytes) || fsync(fd) < 0;
     if (failed)
         err_set_errno(err, ERR_FAILED, "%s", beside);
     if (close(fd) < 0 && !failed)

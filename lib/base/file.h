@@ -15,7 +15,7 @@
 /*
  * Read all of path, at most limit_bytes, into *data (heap, yours to free, with a 0 byte behind the
  * end) and *n_bytes. Returns 0, or -1 and `code` with the path in the text. A pipe is read to its
- * end, unless nothing comes from it for ten seconds.
+ * end, unless nothing comes from it for ten seconds; /dev/stdin is waited for as long as it takes.
  */
 int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
               size_t *n_bytes, struct err *err);
@@ -42,6 +42,12 @@ int file_open_write(const char *path, int flags, struct err *err);
  * replaced and not followed. ERR_FAILED on failure.
  */
 int file_write(const char *path, const void *data, size_t n_bytes, struct err *err);
+
+/*
+ * write(2) until all is written, whatever interrupts it. Returns how many bytes are left: 0, or
+ * some with errno.
+ */
+size_t file_write_all(int fd, const void *data, size_t n_bytes);
 
 /* Make the folder and its parents; one that exists is fine, and so are links on the way to it. */
 int file_make_folders(const char *path, struct err *err);

@@ -30,6 +30,11 @@ void log_set_level(enum log_level level)
     log_threshold = (int)level;
 }
 
+const char *log_level_name(enum log_level level)
+{
+    return level_names[level];
+}
+
 void log_set_screen(int fd, const char *prefix)
 {
     snprintf(screen_prefix, sizeof screen_prefix, "%s", prefix);

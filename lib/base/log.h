@@ -28,6 +28,9 @@ void log_to_screen(const char *line);
  * error). */
 void log_set_level(enum log_level level);
 
+/* "warn" */
+const char *log_level_name(enum log_level level);
+
 /* Whether a line of this level would be shown: to skip the work of making it. */
 int log_enabled(enum log_level level);
 

@@ -174,14 +174,19 @@ const char *str_nearest(const char *wrong, const char *const *names, int n)
 {
     const char *best = NULL;
     int best_distance = 1 << 30;
-    int length = (int)strlen(wrong);
+    int length = min_int((int)strnlen(wrong, NAME_MAX_LENGTH), NAME_MAX_LENGTH);
 
     for (int i = 0; i < n; i++) {
-        int distance = str_distance(wrong, names[i]);
-        int limit = max_int(1, max_int(length, (int)strlen(names[i])) / 3);
+        int other = min_int((int)strlen(names[i]), NAME_MAX_LENGTH);
+        int limit = max_int(1, max_int(length, other) / 3);
+        int at_least = abs(length - other);
         int prefix = length >= 3 && (str_starts_with(names[i], wrong) ||
-                                     (strlen(names[i]) >= 3 && str_starts_with(wrong, names[i])));
+                                     (other >= 3 && str_starts_with(wrong, names[i])));
 
+        /* The lengths alone rule most names out. */
+        if (at_least >= best_distance || (at_least > limit && !prefix))
+            continue;
+        int distance = str_distance(wrong, names[i]);
         if ((distance <= limit || prefix) && distance < best_distance) {
             best = names[i];
             best_distance = distance;
@@ -251,4 +256,21 @@ int str_utf8_length(const unsigned char *s, size_t n)
         return wrong ? 0 : 4;
     }
     return 0;
+}
+
+void str_make_printable(char *text)
+{
+    size_t n = strlen(text);
+
+    for (size_t at = 0; at < n;) {
+        unsigned char *c = (unsigned char *)text + at;
+        int length = str_utf8_length(c, n - at);
+        int is_control = (*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ||
+                         (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
+
+        /* A sequence that was cut off at the end of a buffer is no UTF-8 either. */
+        if (!length || is_control)
+            memset(c, '?', (size_t)max_int(1, length));
+        at += (size_t)max_int(1, length);
+    }
 }

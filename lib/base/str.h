@@ -58,4 +58,10 @@ int str_to_f64(const char *text, double *out);
 /* Length of a valid UTF-8 sequence at text (n bytes left), or 0 if there is none. */
 int str_utf8_length(const unsigned char *text, size_t n);
 
+/*
+ * Each byte of text that is no UTF-8, or that a terminal would act on (but for newline and tab),
+ * becomes a '?'.
+ */
+void str_make_printable(char *text);
+
 #endif

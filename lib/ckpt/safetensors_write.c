@@ -105,17 +105,8 @@ static int flush_bytes(struct safetensors_writer *writer, const unsigned char *d
 {
     XXH3_64bits_update(writer->hash, data, n_bytes);
     writer->file_bytes += n_bytes;
-    while (n_bytes) {
-        ssize_t n = write(writer->fd, data, n_bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail_to_write(writer, n_bytes, err);
-        data += n;
-        n_bytes -= (size_t)n;
-    }
-    return 0;
+    size_t n_left = file_write_all(writer->fd, data, n_bytes);
+    return n_left ? fail_to_write(writer, n_left, err) : 0;
 }
 
 static int put_bytes(struct safetensors_writer *writer, const void *data, size_t n_bytes,

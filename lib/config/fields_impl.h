@@ -75,6 +75,9 @@ void field_print(const struct field *field, const struct job *job, struct str *o
 /* Text as a YAML scalar: plain if it can be, else in double quotes; "${" is written "$${". */
 void field_print_text(struct str *out, const char *text);
 
+/* The next character of UTF-8 text, between double quotes of YAML or JSON. Returns its bytes. */
+int field_print_escaped(struct str *out, const char *text);
+
 /* Text as a JSON string. */
 void field_print_json_text(struct str *out, const char *text);
 

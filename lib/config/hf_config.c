@@ -247,13 +247,17 @@ static void take_family(struct hf_reader *h)
 
 int hf_config_take(struct job_reader *r, const char *path, const char *text, size_t n_bytes)
 {
-    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    const char *end = text;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, n_bytes, &end, 0);
+    size_t at = (size_t)(end - text), n_behind = 0;
     struct hf_reader h = { .job = r, .path = path, .json = json };
 
-    if (json)
+    while (at + n_behind < n_bytes && memchr(" \t\r\n", end[n_behind], 4))
+        n_behind++;
+    if (json && at + n_behind == n_bytes)
         take_family(&h);
     else
-        refuse(&h, "not valid JSON");
+        refuse(&h, "not valid JSON, from byte %zu on", at);
     cJSON_Delete(json);
     return h.failed ? -1 : 0;
 }

@@ -48,16 +48,8 @@ void job_print(const struct job *job, struct str *out)
 void field_print_json_text(struct str *out, const char *text)
 {
     str_add_char(out, '"');
-    for (const char *p = text; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-
-        if (c == '"' || c == '\\')
-            str_printf(out, "\\%c", c);
-        else if (c < 0x20)
-            str_printf(out, "\\u%04x", c);
-        else
-            str_add_char(out, *p);
-    }
+    for (const char *p = text; *p;)
+        p += field_print_escaped(out, p);
     str_add_char(out, '"');
 }
 

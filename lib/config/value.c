@@ -329,6 +329,42 @@ static int is_plain_text(const char *text)
            !(text[0] >= '0' && text[0] <= '9');
 }
 
+/* Where YAML sees a line's end or allows nothing of the kind: its code, else 0; its bytes in *n. */
+static unsigned odd_character(const char *text, int *n)
+{
+    unsigned c = (unsigned char)text[0], next = c < 0xc2 ? 0 : (unsigned char)text[1];
+
+    *n = 1;
+    if (c < 0x20 || c == 0x7f)
+        return c;
+    *n = 2;
+    if (c == 0xc2)
+        return next < 0xa0 ? next : 0; /* controls of Latin 1: next line, and others */
+    *n = 3;
+    if (c == 0xe2 && next == 0x80 && (text[2] & 0xfe) == 0xa8)
+        return 0x2028 | (text[2] & 1); /* line and paragraph separator */
+    if (c == 0xef && next == 0xbb && (unsigned char)text[2] == 0xbf)
+        return 0xfeff; /* byte order mark */
+    if (c == 0xef && next == 0xbf && ((unsigned char)text[2] & 0xfe) == 0xbe)
+        return 0xfffe | (text[2] & 1); /* no characters */
+    return 0;
+}
+
+int field_print_escaped(struct str *out, const char *text)
+{
+    int n;
+    unsigned code = odd_character(text, &n);
+
+    if (code) {
+        str_printf(out, "\\u%04x", code);
+        return n;
+    }
+    if (*text == '"' || *text == '\\')
+        str_add_char(out, '\\');
+    str_add_char(out, *text);
+    return 1;
+}
+
 void field_print_text(struct str *out, const char *text)
 {
     if (is_plain_text(text)) {
@@ -336,17 +372,10 @@ void field_print_text(struct str *out, const char *text)
         return;
     }
     str_add_char(out, '"');
-    for (const char *p = text; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-
-        if (c == '"' || c == '\\')
-            str_printf(out, "\\%c", c);
-        else if (c == '$' && p[1] == '{')
-            str_add(out, "$$");
-        else if (c < 0x20 || c == 0x7f)
-            str_printf(out, "\\x%02x", c);
-        else
-            str_add_char(out, *p);
+    for (const char *p = text; *p;) {
+        if (p[0] == '$' && p[1] == '{')
+            str_add_char(out, '$');
+        p += field_print_escaped(out, p);
     }
     str_add_char(out, '"');
 }

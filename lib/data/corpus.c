@@ -13,7 +13,7 @@
 #include "data/jsonl.h"
 
 #define TEXT_BYTES_MAX ((size_t)8 << 30)
-#define LINE_BYTES_MAX ((size_t)1 << 30)
+#define LINE_BYTES_MAX ((size_t)256 << 20)
 
 struct corpus {
     const struct tokenizer *tokenizer;
@@ -65,13 +65,45 @@ static int read_line(struct corpus *c, const char *line, size_t n_bytes, struct 
 {
     if (strspn(line, " \t\r\n") == n_bytes)
         return 0;
-    if (n_bytes > LINE_BYTES_MAX)
-        return err_set(c->err, ERR_DATA, "a line of %zu bytes, at most %zu are read", n_bytes,
-                       LINE_BYTES_MAX);
     str_clear(text);
     if (jsonl_text(line, n_bytes, c->options->column, text, c->err) < 0)
         return -1;
     return add_document(c, str_text(text), text->length);
+}
+
+struct line {
+    char *text; /* ends with 0 */
+    size_t n_bytes, capacity;
+};
+
+/*
+ * The next line, its end included: 1, or 0 at the end of the file, or -1. getline() would take a
+ * line of any length, and its running out of memory looks like the end of the file.
+ */
+static int next_line(FILE *file, struct line *line, struct err *err)
+{
+    int c = 0;
+
+    line->n_bytes = 0;
+    while (c != '\n' && (c = getc_unlocked(file)) != EOF) {
+        if (line->n_bytes == LINE_BYTES_MAX)
+            return err_set(err, ERR_DATA, "the line is longer than %zu bytes", LINE_BYTES_MAX);
+        if (line->n_bytes + 1 >= line->capacity) {
+            size_t capacity = line->capacity ? 2 * line->capacity : 4096;
+            char *grown = realloc(line->text, capacity);
+
+            if (!grown)
+                return err_set(err, ERR_DEVICE, "out of host memory");
+            line->text = grown;
+            line->capacity = capacity;
+        }
+        line->text[line->n_bytes++] = (char)c;
+    }
+    if (c == EOF && ferror(file))
+        return err_set_errno(err, ERR_DATA, "cannot be read");
+    if (line->n_bytes)
+        line->text[line->n_bytes] = '\0';
+    return line->n_bytes > 0;
 }
 
 static int read_jsonl(struct corpus *c, const char *path)
@@ -79,26 +111,21 @@ static int read_jsonl(struct corpus *c, const char *path)
     int is_stdin = strcmp(path, "-") == 0;
     FILE *file = is_stdin ? stdin : fopen(path, "re");
     struct str text = { 0 };
-    char *line = NULL;
-    size_t capacity = 0;
+    struct line line = { 0 };
     int64_t number = 0;
-    int rc = 0;
+    int rc;
 
     if (!file)
         return err_set_errno(c->err, ERR_DATA, "%s", path);
-    while (rc == 0) {
-        ssize_t length = getline(&line, &capacity, file);
-
-        if (length < 0)
-            break;
+    do {
         number++;
-        rc = read_line(c, line, (size_t)length, &text);
-        if (rc < 0)
-            err_add(c->err, "%s:%lld", path, (long long)number);
-    }
-    if (rc == 0 && ferror(file))
-        rc = err_set_errno(c->err, ERR_DATA, "%s", path);
-    free(line);
+        rc = next_line(file, &line, c->err);
+        if (rc == 1 && read_line(c, line.text, line.n_bytes, &text) < 0)
+            rc = -1;
+    } while (rc == 1);
+    if (rc < 0)
+        err_add(c->err, "%s:%lld", path, (long long)number);
+    free(line.text);
     str_release(&text);
     if (!is_stdin)
         fclose(file);

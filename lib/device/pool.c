@@ -25,10 +25,6 @@
 #define SPINS 1000
 #define N_TILES_MAX UINT32_MAX
 
-/* libgomp's, on which oneDNN stands; <omp.h> is the compiler's and clang brings none for libgomp.
- */
-void omp_set_num_threads(int n_threads);
-
 struct worker {
     struct pool *pool;
     pthread_t handle;
@@ -131,7 +127,6 @@ static void *worker_main(void *argument)
     struct worker *worker = argument;
     struct pool *pool = worker->pool;
 
-    omp_set_num_threads(1);
     for (;;) {
         uint32_t seen = atomic_load(&pool->epoch);
 
@@ -235,7 +230,6 @@ int pool_create(struct pool **result, int n_threads, const int *cores, struct er
         err_set(err, ERR_DEVICE, "no memory for a pool of %d threads", n_threads);
         goto out;
     }
-    omp_set_num_threads(1);
     if (cores && bind_caller(pool, cores[0], err))
         goto out;
     for (int i = 1; i < n_threads; i++) {

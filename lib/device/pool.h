@@ -20,8 +20,7 @@ typedef void (*pool_tile_fn)(void *context, int64_t tile, int thread);
 
 /*
  * n_threads >= 1 in all, so n_threads - 1 are made. cores: where each is bound, or NULL for
- * unbound. Each thread calls omp_set_num_threads(1) once, so that a library called on a tile stays
- * on it.
+ * unbound.
  */
 int pool_create(struct pool **pool, int n_threads, const int *cores, struct err *err);
 void pool_destroy(struct pool *pool);

@@ -3,8 +3,8 @@
  *
  * A backend brings one function per op kind. Shapes are checked here, once, when a call is
  * prepared; the functions themselves trust them. Preparing may allocate and may build library
- * objects; running allocates nothing of ours (what oneDNN does: cpu/gemm.c). Pointers of operands
- * may change between runs of a prepared call (slots), shapes may not.
+ * objects; running allocates nothing. Pointers of operands may change between runs of a prepared
+ * call (slots), shapes may not.
  *
  * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never
  * on the number of threads, on addresses or on load.
@@ -56,7 +56,7 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
                        struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
-/* What of the machine and libraries decides the bits: "cpu avx512_bf16 dnnl 2.6.3"; the kernels'
+/* What of the machine and libraries decides the bits: "cpu avx512_bf16 gemm 1 ..."; the kernels'
  * memory. */
 const char *kernels_identity(struct kernels *kernels);
 

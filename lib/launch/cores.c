@@ -42,8 +42,7 @@ int cores_topology(hwloc_topology_t *topology, struct err *err)
     return 0;
 }
 
-/* ---- what there is ----------------------------------------------------------------------------
- */
+/* ---- what there is ---- */
 
 static int node_of(hwloc_topology_t topology, hwloc_const_cpuset_t threads)
 {
@@ -100,8 +99,7 @@ static void free_units(struct units *list)
     *list = (struct units){ 0 };
 }
 
-/* ---- dealing ----------------------------------------------------------------------------------
- */
+/* ---- dealing ---- */
 
 struct range {
     int begin, end;
@@ -232,8 +230,7 @@ void cores_count_alike(char *const *masks, int n, int own, int *index, int *n_al
         }
 }
 
-/* ---- this machine -----------------------------------------------------------------------------
- */
+/* ---- this machine ---- */
 
 static hwloc_bitmap_t own_mask(hwloc_topology_t topology)
 {

@@ -46,8 +46,7 @@ static void say(struct daemon *daemon, const struct message *message)
     link_send(&daemon->link, message);
 }
 
-/* ---- the ranks' ends --------------------------------------------------------------------------
- */
+/* ---- the ranks' ends ---- */
 
 static void end_ranks(struct daemon *daemon)
 {
@@ -77,8 +76,7 @@ static void leave(struct daemon *daemon, int status)
     end_ranks(daemon);
 }
 
-/* ---- what the ranks say and do ----------------------------------------------------------------
- */
+/* ---- what the ranks say and do ---- */
 
 /* Pass on what a rank has printed: all that is there, or as much as the head has asked for. */
 static void pass_output(struct daemon *daemon, int index, int is_last)
@@ -204,8 +202,7 @@ static void tell_progress(struct daemon *daemon, double now)
     }
 }
 
-/* ---- what the head says -----------------------------------------------------------------------
- */
+/* ---- what the head says ---- */
 
 static int start_job(struct daemon *daemon, const struct message *message, struct err *err)
 {
@@ -309,8 +306,7 @@ static void take_messages(struct daemon *daemon)
         link_close(&daemon->link);
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop ---- */
 
 static int has_server(const struct daemon *daemon)
 {

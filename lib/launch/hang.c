@@ -15,8 +15,11 @@
 
 enum { N_LINES_MAX = 8, N_RANGES_MAX = 8 };
 
-/* Between two looks lies a quarter second; this much more and we were stopped ourselves. */
-static const double gap_seconds = 5;
+/*
+ * Between two looks lies a quarter second. Where it is more we were stopped ourselves, perhaps with
+ * the ranks, or the machine is very busy: what nobody saw does not count.
+ */
+static const double gap_seconds = 1;
 
 /* Who stands for less is not looked at more closely. */
 static const double worth_seconds = 0.5;
@@ -46,8 +49,13 @@ void hang_watch_restart(struct hang_watch *watch, double now)
         watch->since[rank] = now;
 }
 
-/* ---- who is to blame --------------------------------------------------------------------------
- */
+static void skip(struct hang_watch *watch, double seconds)
+{
+    for (int rank = 0; rank < watch->n_ranks; rank++)
+        watch->since[rank] += seconds;
+}
+
+/* ---- who is to blame ---- */
 
 static const struct progress_slot *slot_of(const struct hang_watch *watch, int rank)
 {
@@ -154,7 +162,7 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit)
 {
     *culprit = -1;
     if (now - watch->last_look > gap_seconds)
-        hang_watch_restart(watch, now);
+        skip(watch, now - watch->last_look);
     watch->last_look = now;
 
     double longest = take_beats(watch, now);
@@ -171,8 +179,7 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit)
     return *culprit < 0 ? 0 : now - watch->since[*culprit];
 }
 
-/* ---- the report -------------------------------------------------------------------------------
- */
+/* ---- the report ---- */
 
 static void add_name(const struct hang_watch *watch, int rank, struct str *text)
 {

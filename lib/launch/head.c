@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/stop.h"
 
 static const double kill_after_seconds = 0.3;
 static const double abandon_after_seconds = 2.3; /* daemons that don't do as told */
@@ -30,8 +31,7 @@ static const double look_seconds = 0.25;
 static const double hello_seconds = 60;
 static const double silence_worth_telling = 2;
 
-/* ---- causes -----------------------------------------------------------------------------------
- */
+/* ---- causes ---- */
 
 /* Statuses that would come again: a job or data or a device that is wrong stays wrong. */
 static int is_verdict(int status)
@@ -59,6 +59,16 @@ void head_set_cause(struct head *head, enum weight weight, int rank, int status,
              progress_describe(&whose->slot, words, sizeof words));
 }
 
+/* Who kills without a word is most often the system. */
+static const char killed_hint[] = " (hint: out of memory? dmesg tells)";
+
+static void add_to_cause(struct cause *cause, const char *words)
+{
+    size_t length = strlen(cause->text);
+
+    snprintf(cause->text + length, sizeof cause->text - length, "%s", words);
+}
+
 static int status_of_signal(int signal)
 {
     return signal == SIGABRT ? 134 : ERR_PEER;
@@ -78,9 +88,16 @@ void head_judge(struct head *head, int rank)
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
+        int was_passed = number == head->console->passed;
+
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
-                 number == head->signals->passed ? ", which was passed on to it" : "");
-        head_set_cause(head, WEIGHT_OWN, rank, status_of_signal(number), text);
+                 was_passed ? ", which was passed on to it" : "");
+        /* Asked to stop before it could listen: there was nothing to save yet. */
+        head_set_cause(head, WEIGHT_OWN, rank,
+                       was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
+                       text);
+        if (head->cause.rank == rank && number == SIGKILL)
+            add_to_cause(&head->cause, killed_hint);
         return;
     }
     int status = WEXITSTATUS(mine->wait_status);
@@ -108,10 +125,25 @@ static void name_ranks(const struct head_node *node, char *text, size_t size)
                  node->first_rank + node->n_ranks - 1);
 }
 
+/* Our own daemon has just closed its link: the signal that killed it, or 0. */
+static int daemon_death(const struct head_node *node)
+{
+    double deadline = clock_seconds() + 0.1;
+    siginfo_t info = { 0 };
+
+    while (node->daemon && !info.si_pid && clock_seconds() < deadline) {
+        if (waitid(P_PID, (id_t)node->daemon, &info, WEXITED | WNOHANG | WNOWAIT))
+            break;
+        usleep(1000);
+    }
+    return info.si_pid && info.si_code != CLD_EXITED ? info.si_status : 0;
+}
+
 void head_lose_node(struct head *head, int index, const char *why)
 {
     struct head_node *node = &head->nodes[index];
-    char text[1500], ranks[64], last[256];
+    char text[1500], ranks[64], last[256], death[128];
+    int signal = daemon_death(node);
     const char *words = NULL;
 
     if (node->is_lost)
@@ -125,16 +157,21 @@ void head_lose_node(struct head *head, int index, const char *why)
     if (head->host_links && node->host_index >= 0 && !node->daemon)
         words = hosts_link_words(&head->host_links[node->host_index], last);
     name_ranks(node, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s", node->host, why, ranks,
-             words ? "; it said last: " : "", words ? words : "");
+    if (signal) {
+        snprintf(death, sizeof death, "its daemon was killed by signal %d, %s", signal,
+                 strsignal(signal));
+        why = death;
+    }
+    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
+             words ? "; it said last: " : "", words ? words : "",
+             signal == SIGKILL ? killed_hint : "");
     if (!head->is_started)
         err_set(&head->start_err, ERR_FAILED, "%s", text);
     else
         head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 static void kill_ranks(struct head *head)
 {
@@ -193,12 +230,11 @@ static void conclude(struct head *head)
     end_ranks(head);
 }
 
-/* ---- signals and hangs ------------------------------------------------------------------------
- */
+/* ---- signals and hangs ---- */
 
 static void pass_on(struct head *head, int signal)
 {
-    head->signals->passed = signal;
+    head->console->passed = signal;
     head_say_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
 }
 
@@ -223,30 +259,53 @@ static void stop_and_continue(struct head *head)
     start_clocks_anew(head, clock_seconds());
 }
 
+/* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
+static void stop_before_start(struct head *head, int number)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "stopped by signal %d (%s) before any rank was started", number,
+             strsignal(number));
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_REQUEUE, text);
+    conclude(head);
+}
+
+/* Somebody wants the job to stop. */
+static void take_stop(struct head *head, int number)
+{
+    struct head_console *console = head->console;
+    double now = clock_seconds();
+
+    console->asked_to_stop = 1;
+    if (!head->is_started) {
+        stop_before_start(head, number);
+        return;
+    }
+    if (number == SIGUSR1) {
+        pass_on(head, SIGUSR1);
+        return;
+    }
+    if (console->n_stop && now - console->stop_at < STOP_ONE_REQUEST_SECONDS)
+        return;
+    console->stop_at = now;
+    if (++console->n_stop == 1) {
+        pass_on(head, number == SIGHUP ? SIGTERM : number);
+        return;
+    }
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "a second signal asked for the end at once");
+    conclude(head);
+    kill_ranks(head);
+}
+
 static void take_signals(struct head *head)
 {
     struct signalfd_siginfo info;
 
-    while (read(head->signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        int number = (int)info.ssi_signo;
-
-        if (number == SIGCHLD)
-            continue;
-        if (number == SIGTSTP) {
+    while (read(head->console->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGTSTP)
             stop_and_continue(head);
-            continue;
-        }
-        head->signals->asked_to_stop = 1;
-        if (number == SIGUSR1) {
-            pass_on(head, SIGUSR1);
-        } else if (++head->signals->n_stop == 1) {
-            pass_on(head, number == SIGHUP ? SIGTERM : number);
-        } else {
-            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER,
-                           "a second signal asked for the end at once");
-            conclude(head);
-            kill_ranks(head);
-        }
+        else if (info.ssi_signo != SIGCHLD)
+            take_stop(head, (int)info.ssi_signo);
     }
 }
 
@@ -306,8 +365,7 @@ static void watch_links(struct head *head, double now)
     }
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop ---- */
 
 static int watches_hangs(const struct head *head)
 {
@@ -345,10 +403,12 @@ static void wait_for_events(struct head *head)
     double now = clock_seconds(), due = next_due(head, now) - now;
     int timeout_ms = due > 1e6 ? -1 : due <= 0 ? 0 : (int)(due * 1000) + 1;
 
-    head->polls[0] = (struct pollfd){ .fd = head->signals->fd, .events = POLLIN };
+    head->polls[0] = (struct pollfd){ .fd = head->console->fd, .events = POLLIN };
+    head->polls[1] = (struct pollfd){ .fd = screen_fd(head->console->screen), .events = POLLIN };
     for (int i = 0; i < head->n_nodes; i++)
-        head->polls[1 + i] = link_poll(&head->nodes[i].link);
-    poll(head->polls, (nfds_t)head->n_nodes + 1, timeout_ms);
+        head->polls[2 + i] = link_poll(&head->nodes[i].link);
+    poll(head->polls, (nfds_t)head->n_nodes + 2, timeout_ms);
+    screen_rest(head->console->screen);
 }
 
 /* Time has passed: what is due now. */
@@ -374,6 +434,8 @@ static int is_over(const struct head *head, double now)
 {
     if (!head->n_running || head->start_err.code != ERR_NONE)
         return 1;
+    if (!head->is_started && head->phase != RUNNING)
+        return 1;
     return head->phase != RUNNING && now >= head->ending_since + abandon_after_seconds;
 }
 
@@ -390,14 +452,14 @@ static void loop(struct head *head)
                 head_take_messages(head, i);
             }
         }
+        head_ask_anew(head);
         now = clock_seconds();
         take_time(head, now);
     }
     conclude(head);
 }
 
-/* ---- an attempt -------------------------------------------------------------------------------
- */
+/* ---- an attempt ---- */
 
 static int start(struct head *head, int *is_gone, struct err *err)
 {
@@ -406,7 +468,7 @@ static int start(struct head *head, int *is_gone, struct err *err)
 
     head->ranks = calloc((size_t)head->n_ranks, sizeof *head->ranks);
     head->watched = calloc((size_t)head->n_ranks, sizeof *head->watched);
-    head->polls = calloc((size_t)n_nodes_max + 1, sizeof *head->polls);
+    head->polls = calloc((size_t)n_nodes_max + 2, sizeof *head->polls);
     CHECK(head->ranks);
     CHECK(head->watched);
     CHECK(head->polls);
@@ -417,7 +479,8 @@ static int start(struct head *head, int *is_gone, struct err *err)
     }
     head->n_running = head->n_ranks;
     hang_watch_init(&head->hang, head->n_ranks, head->watched, now);
-    if (output_create(&head->output, head->n_ranks, head->options->log_folder, err) ||
+    if (output_create(&head->output, head->n_ranks, head->options->log_folder,
+                      head->console->screen, err) ||
         head_open_nodes(head, is_gone, err))
         return -1;
     for (int rank = 0; rank < head->n_ranks; rank++) {
@@ -493,12 +556,12 @@ static void fill_result(const struct head *head, int *is_gone, struct head_resul
         }
 }
 
-int head_run(const struct supervise_options *options, struct head_signals *signals, int attempt,
+int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
              int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
              struct err *err)
 {
     struct head head = { .options = options,
-                         .signals = signals,
+                         .console = console,
                          .attempt = attempt,
                          .n_ranks = n_ranks,
                          .argv = argv,
@@ -512,7 +575,7 @@ int head_run(const struct supervise_options *options, struct head_signals *signa
         if (head.start_err.code != ERR_NONE) {
             *err = head.start_err;
             status = -1;
-        } else {
+        } else if (head.is_started) {
             tell_consequences(&head);
         }
     }

@@ -15,6 +15,7 @@
 #include "launch/link_impl.h"
 #include "launch/output_impl.h"
 #include "launch/pmix_server_impl.h"
+#include "launch/screen_impl.h"
 #include "launch/supervise.h"
 
 /* How much a failure tells: less is replaced by more as long as nobody has been ended by us. */
@@ -38,7 +39,7 @@ struct head_node {
     pid_t daemon; /* our child; 0 on other hosts, or once it is reaped */
     int said_hello;
     int is_lost;         /* its link closed before we said goodbye */
-    uint32_t owed_bytes; /* output taken and not yet asked for anew */
+    uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
 };
 
 struct head_rank {
@@ -51,11 +52,13 @@ struct head_rank {
     struct progress_slot slot; /* the newest copy */
 };
 
-/* The signals that come to the head; they last over all attempts. */
-struct head_signals {
+/* What ties the head to who started it; it lasts over all attempts. */
+struct head_console {
+    struct screen *screen;
     int fd; /* a signalfd */
     int n_stop;
-    int passed; /* the last one passed on, 0 if none */
+    double stop_at; /* when the last that counted came */
+    int passed;     /* the last one passed on, 0 if none */
     int asked_to_stop;
 };
 
@@ -63,7 +66,7 @@ struct head_fence;
 
 struct head {
     const struct supervise_options *options;
-    struct head_signals *signals;
+    struct head_console *console;
     struct arena arena;
     int attempt, n_ranks;
     char *const *argv;
@@ -104,12 +107,11 @@ struct head_result {
  * hosts that turn out to be lost get theirs. Returns 0 with *result, or -1 with err if it could not
  * be started.
  */
-int head_run(const struct supervise_options *options, struct head_signals *signals, int attempt,
+int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
              int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
              struct err *err);
 
-/* ---- head.c -----------------------------------------------------------------------------------
- */
+/* ---- head.c ---- */
 
 /* Take note of a failure, unless a better one is known or we are ending the ranks already. */
 void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text);
@@ -120,8 +122,7 @@ void head_judge(struct head *head, int rank);
 /* A node's link is gone before its time: a lost node, and its ranks with it. */
 void head_lose_node(struct head *head, int node, const char *why);
 
-/* ---- head_nodes.c -----------------------------------------------------------------------------
- */
+/* ---- head_nodes.c ---- */
 
 /* Deal the ranks out and get a link to each node. */
 int head_open_nodes(struct head *head, int *is_gone, struct err *err);
@@ -134,14 +135,15 @@ void head_say_all(struct head *head, const struct message *message);
 /* Goodbye to all; when this returns no daemon, rank or folder of this machine is left. */
 void head_close_nodes(struct head *head);
 
-/* ---- head_messages.c --------------------------------------------------------------------------
- */
+/* ---- head_messages.c ---- */
 
 /* Read what a node's daemon has said. */
 void head_take_messages(struct head *head, int node);
 
-/* ---- head_fences.c ----------------------------------------------------------------------------
- */
+/* Let the nodes send more output, unless the screen is full. */
+void head_ask_anew(struct head *head);
+
+/* ---- head_fences.c ---- */
 
 /* A node is at a fence. Returns -1 if what it says cannot be. */
 int head_take_fence(struct head *head, int node, const struct message *message);

@@ -56,7 +56,7 @@ static int take_hello(struct head *head, int node, const struct message *message
         if (i != node && !strcmp(head->nodes[i].name, mine->name))
             snprintf(mine->name, sizeof mine->name, "%s-%d", name, node);
     mine->said_hello = 1;
-    if (++head->n_hellos == head->n_nodes)
+    if (++head->n_hellos == head->n_nodes && head->phase == RUNNING)
         head_send_sheets(head);
     return 0;
 }
@@ -103,17 +103,25 @@ static int take_abort(struct head *head, int node, const struct message *message
 
 static int take_output(struct head *head, int node, const struct message *message)
 {
-    struct head_node *mine = &head->nodes[node];
-
     if (!rank_of(head, node, message) || (message->number != 1 && message->number != 2))
         return -1;
     output_take(head->output, message->rank, message->number, message->data, message->n_bytes);
-    mine->owed_bytes += (uint32_t)message->n_bytes;
-    if (mine->owed_bytes >= ASK_ANEW_BYTES) {
-        link_send(&mine->link, &(struct message){ .kind = MESSAGE_CREDIT, .id = mine->owed_bytes });
-        mine->owed_bytes = 0;
-    }
+    head->nodes[node].owed_bytes += (uint32_t)message->n_bytes;
     return 0;
+}
+
+void head_ask_anew(struct head *head)
+{
+    if (screen_is_full(head->console->screen))
+        return;
+    for (int i = 0; i < head->n_nodes; i++) {
+        struct head_node *node = &head->nodes[i];
+
+        if (node->owed_bytes < ASK_ANEW_BYTES)
+            continue;
+        link_send(&node->link, &(struct message){ .kind = MESSAGE_CREDIT, .id = node->owed_bytes });
+        node->owed_bytes = 0;
+    }
 }
 
 static int take_progress(struct head *head, int node, const struct message *message)

@@ -21,13 +21,13 @@ static const double goodbye_seconds = 2;
 
 enum { CREDIT_BYTES = 256 << 10, PROGRESS_MS = 250 };
 
-/* ---- a daemon on this machine -----------------------------------------------------------------
- */
+/* ---- a daemon on this machine ---- */
 
 static void run_daemon(int fd)
 {
     enum { LINK_FD = STDERR_FILENO + 1 };
 
+    screen_forget();
     setpgid(0, 0); /* the terminal's signals are for the head */
     if (fd != LINK_FD)
         dup2(fd, LINK_FD);
@@ -42,7 +42,10 @@ static int fork_daemon(struct head *head, struct head_node *node, struct err *er
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
         return err_set_errno(err, ERR_FAILED, "cannot make a socket pair");
     fflush(NULL);
+    screen_before_fork(head->console->screen);
     pid_t pid = fork();
+    if (pid)
+        screen_after_fork(head->console->screen);
     if (!pid) {
         close(ends[0]);
         run_daemon(ends[1]);
@@ -87,8 +90,7 @@ static void clean_up_after(struct head *head, int index)
     job_folder_sweep(job_folder_parent());
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening ---- */
 
 /* Whether a host of the list is this machine, so that it needs no ssh. */
 static int is_here(const char *name)
@@ -257,8 +259,7 @@ void head_say_all(struct head *head, const struct message *message)
         link_send(&head->nodes[i].link, message);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------
- */
+/* ---- closing ---- */
 
 /* Wait until the daemon has closed its side, which it does last. */
 static void wait_for_close(struct head_node *node, double deadline)

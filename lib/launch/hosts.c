@@ -31,8 +31,7 @@ static const char *place(const struct reading *r, int line)
     return r->path ? arena_printf(r->arena, "%s:%d", r->path, line) : "--hosts";
 }
 
-/* ---- an entry ---------------------------------------------------------------------------------
- */
+/* ---- an entry ---- */
 
 static int read_slots(const char *text, const char *name, const char *where, int *n_slots,
                       struct err *err)
@@ -99,8 +98,7 @@ static int split_entry(char *entry, char **slots, const char *where, struct err 
     return 0;
 }
 
-/* ---- the list ---------------------------------------------------------------------------------
- */
+/* ---- the list ---- */
 
 static int find(const struct reading *r, const char *name)
 {
@@ -254,8 +252,7 @@ int hosts_read(struct host_list *list, const char *text, struct arena *arena, st
     return 0;
 }
 
-/* ---- dealing ----------------------------------------------------------------------------------
- */
+/* ---- dealing ---- */
 
 int hosts_deal(const struct host_list *list, int n_ranks, int *n_ranks_of, struct err *err)
 {

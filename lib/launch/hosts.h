@@ -57,8 +57,8 @@ struct host_link {
  * also after a failure. A host that fails leaves fd -1 and its reason in reasons[i] (512 bytes
  * each), a sentence: "host b: ssh: connect to host b port 22: Connection refused". Returns how many
  * are connected, or -1 for what is wrong here, or when a blocked SIGTERM, SIGINT or SIGHUP is
- * pending. Call it from the main thread, whose death ends the ssh processes; processes forked
- * without exec hold the lifelines open.
+ * pending. The caller has SIGPIPE blocked or ignored. Call it from the main thread, whose death
+ * ends the ssh processes; processes forked without exec hold the lifelines open.
  */
 int hosts_connect(const struct host_list *list, const int *n_ranks_of, double timeout_seconds,
                   struct host_link *links, char (*reasons)[512], struct err *err);

@@ -44,8 +44,7 @@ static int milliseconds_until(double deadline)
     return left <= 0 ? 0 : (int)(left * 1000) + 1;
 }
 
-/* ---- the invitation ---------------------------------------------------------------------------
- */
+/* ---- the invitation ---- */
 
 static int read_text(int fd, char text[HOSTS_INVITATION_MAX], struct err *err)
 {
@@ -91,8 +90,7 @@ static void prefer_ssh_client(struct hosts_invitation *invitation)
     }
 }
 
-/* ---- one address ------------------------------------------------------------------------------
- */
+/* ---- one address ---- */
 
 static int begin(const struct hosts_address *address)
 {
@@ -166,8 +164,7 @@ static int shake_hands(int fd, const struct hosts_invitation *invitation)
     return hosts_check_proof(proof, invitation->cookie, HOSTS_HEAD, &challenge) ? 0 : -1;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------
- */
+/* ---- all of them ---- */
 
 static void note_failure(struct calling *c, int i, int error)
 {
@@ -267,8 +264,7 @@ static int call_head(const struct hosts_invitation *invitation, int stdin_fd, st
     return fd < 0 ? -1 : fd;
 }
 
-/* ---- the lifeline -----------------------------------------------------------------------------
- */
+/* ---- the lifeline ---- */
 
 struct lifeline {
     int stdin_fd, fd;

@@ -151,7 +151,7 @@ static int is_interrupted(struct err *err)
     sigpending(&pending);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigismember(&pending, signals[i])) {
-            err_set(err, ERR_FAILED, "stopped by signal %d (%s) while connecting to the hosts",
+            err_set(err, ERR_REQUEUE, "stopped by signal %d (%s) while connecting to the hosts",
                     signals[i], strsignal(signals[i]));
             return 1;
         }
@@ -209,8 +209,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     return status;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 static void close_fd(int *fd)
 {

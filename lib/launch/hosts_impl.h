@@ -83,8 +83,7 @@ void hosts_random(void *bytes, size_t n_bytes);
 /* Returns 0, or -1 with errno. */
 int hosts_block(int fd);
 
-/* ---- hosts_ssh.c ------------------------------------------------------------------------------
- */
+/* ---- hosts_ssh.c ---- */
 
 /*
  * Start `lmtrain daemon` on link->host. Fills ssh, stdin_fd and words_fd; the process is the
@@ -96,8 +95,7 @@ int hosts_ssh_start(struct host_link *link, double timeout_seconds, struct err *
 void hosts_ssh_reason(const struct host_link *link, const siginfo_t *ended, const char *build,
                       char reason[512]);
 
-/* ---- hosts_lobby.c ----------------------------------------------------------------------------
- */
+/* ---- hosts_lobby.c ---- */
 
 /*
  * The head's side of the connections: listening sockets, and visitors who have not yet proved

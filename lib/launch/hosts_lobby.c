@@ -36,8 +36,7 @@ struct hosts_lobby {
     struct visitor visitors[VISITORS_MAX]; /* in the order in which they came */
 };
 
-/* ---- listening --------------------------------------------------------------------------------
- */
+/* ---- listening ---- */
 
 static int address_text(const struct sockaddr *address, char ip[INET6_ADDRSTRLEN])
 {
@@ -136,8 +135,7 @@ int hosts_lobby_addresses(const struct hosts_lobby *lobby, struct hosts_address 
     return lobby->n_sockets;
 }
 
-/* ---- visitors ---------------------------------------------------------------------------------
- */
+/* ---- visitors ---- */
 
 /* Forget visitor i; its descriptor is somebody else's now, or closed. */
 static void forget(struct hosts_lobby *lobby, int i)

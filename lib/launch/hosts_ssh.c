@@ -24,8 +24,7 @@ enum { WORDS_MAX = 64, TAIL_BYTES = 4096 };
 /* For TCP alone: longer than a few lost packets take. */
 static const int connect_seconds = 10;
 
-/* ---- the command ------------------------------------------------------------------------------
- */
+/* ---- the command ---- */
 
 /* This binary's path as a word of the far shell. */
 static int quoted_binary(struct str *out, struct err *err)
@@ -84,8 +83,7 @@ static int make_argv(char *words, const char *host, const char *timeout, const c
     return 0;
 }
 
-/* ---- the process ------------------------------------------------------------------------------
- */
+/* ---- the process ---- */
 
 /* Only calls that are safe after the fork of a process with threads. */
 static void run_child(pid_t head, const char *const *argv, int stdin_fd, int words_fd)
@@ -162,8 +160,7 @@ int hosts_ssh_start(struct host_link *link, double timeout_seconds, struct err *
     return status ? -1 : 0;
 }
 
-/* ---- reasons ----------------------------------------------------------------------------------
- */
+/* ---- reasons ---- */
 
 static int read_tail(const struct host_link *link, char text[TAIL_BYTES])
 {

@@ -18,8 +18,7 @@
 static const char first_line[] = "lmtrain-invitation 1";
 static const char last_line[] = "end\n";
 
-/* ---- the invitation ---------------------------------------------------------------------------
- */
+/* ---- the invitation ---- */
 
 size_t hosts_invitation_write(const struct hosts_invitation *invitation,
                               char text[HOSTS_INVITATION_MAX])
@@ -172,8 +171,7 @@ int hosts_invitation_read(struct hosts_invitation *invitation, char *text, const
     return status;
 }
 
-/* ---- proofs -----------------------------------------------------------------------------------
- */
+/* ---- proofs ---- */
 
 void hosts_prove(unsigned char proof[HOSTS_PROOF_BYTES], const unsigned char *cookie,
                  enum hosts_role role, const struct hosts_challenge *challenge)

@@ -5,14 +5,21 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/str.h"
+#include "launch/proc_impl.h"
+
+/* Of another namespace's folder whose lock is free: its owner may be about to take it. */
+enum { YOUNG_SECONDS = 60 };
 
 /*
  * When a process was started, in clock ticks since boot; 0 if there is none, or only its corpse: in
@@ -20,27 +27,17 @@
  */
 static unsigned long long start_time(int pid)
 {
-    char path[64], text[1024];
-    unsigned long long ticks = 0;
-    FILE *file;
+    struct proc_stat stat;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    file = fopen(path, "re");
-    if (!file)
-        return 0;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
+    return proc_stat(pid, &stat) || proc_is_dead(&stat) ? 0 : stat.start_ticks;
+}
 
-    /* Field 22; the name in field 2 may hold blanks and brackets, so count from its end. */
-    const char *at = strrchr(text, ')');
-    if (at && (str_starts_with(at, ") Z") || str_starts_with(at, ") X")))
-        return 0;
-    for (int field = 2; at && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    if (at)
-        ticks = strtoull(at, NULL, 10);
-    return ticks;
+/* In which namespace our process numbers are. */
+static unsigned long long own_namespace(void)
+{
+    struct stat pids;
+
+    return stat("/proc/self/ns/pid", &pids) ? 0 : (unsigned long long)pids.st_ino;
 }
 
 const char *job_folder_parent(void)
@@ -54,26 +51,45 @@ const char *job_folder_parent(void)
 
 int job_folder_create(const char *parent, char *path, size_t size, struct err *err)
 {
-    int length = snprintf(path, size, "%s/lmtrain-%u-%d-%llu", parent, (unsigned)getuid(),
-                          (int)getpid(), start_time(getpid()));
+    int length = snprintf(path, size, "%s/lmtrain-%u-%d-%llu-%llu", parent, (unsigned)getuid(),
+                          (int)getpid(), start_time(getpid()), own_namespace());
 
     if (length < 0 || (size_t)length >= size)
         return err_set(err, ERR_FAILED, "the path of the job's folder in %s is too long", parent);
     if (mkdir(path, 0700))
         return err_set_errno(err, ERR_FAILED, "cannot make %s", path);
+    /* Held until we end. Without it, only those who don't see us are in the dark. */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0)
+        flock(fd, LOCK_EX | LOCK_NB);
     return 0;
 }
 
-/* Whether name is that of a folder of ours whose owner is gone. */
-static int is_stale(const char *name)
+/* Whether nobody holds the lock of a folder, nor is about to take it. */
+static int is_abandoned(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat stat;
+
+    if (fd < 0)
+        return 0;
+    int abandoned = !fstat(fd, &stat) && time(NULL) - stat.st_mtime > YOUNG_SECONDS &&
+                    !flock(fd, LOCK_EX | LOCK_NB);
+    close(fd);
+    return abandoned;
+}
+
+/* Whether it is a folder of ours whose owner is gone. */
+static int is_stale(const char *name, const char *path)
 {
     unsigned uid;
     int pid, end = 0;
-    unsigned long long ticks;
+    unsigned long long ticks, names;
 
-    if (sscanf(name, "lmtrain-%u-%d-%llu%n", &uid, &pid, &ticks, &end) != 3 || name[end])
+    if (sscanf(name, "lmtrain-%u-%d-%llu-%llu%n", &uid, &pid, &ticks, &names, &end) != 4 ||
+        name[end] || uid != getuid())
         return 0;
-    return uid == getuid() && start_time(pid) != ticks;
+    return names == own_namespace() ? start_time(pid) != ticks : is_abandoned(path);
 }
 
 void job_folder_sweep(const char *parent)
@@ -89,7 +105,7 @@ void job_folder_sweep(const char *parent)
         struct err err;
         int length = snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
 
-        if (!is_stale(entry->d_name) || length < 0 || (size_t)length >= sizeof path)
+        if (length < 0 || (size_t)length >= sizeof path || !is_stale(entry->d_name, path))
             continue;
         if (!lstat(path, &stat) && S_ISDIR(stat.st_mode) && stat.st_uid == getuid())
             file_remove_tree(path, &err);

@@ -122,8 +122,7 @@ int job_sheet_decode(struct job_sheet *sheet, const void *bytes, size_t n_bytes,
     return 0;
 }
 
-/* ---- which variables travel -------------------------------------------------------------------
- */
+/* ---- which variables travel ---- */
 
 /* Whether list ("A,B") names the variable. */
 static int is_listed(const char *list, const char *name, size_t length)
@@ -147,9 +146,8 @@ static int has_word(const char *name, size_t length, const char *word)
 
 static int travels(const char *variable, const char *export)
 {
-    static const char *const prefixes[] = { "LMTRAIN_",  "OMP_",  "GOMP_", "KMP_",    "OMPI_MCA_",
-                                            "UCX_",      "FI_",   "MKL_",  "ONEDNN_", "DNNL_",
-                                            "OPENBLAS_", "CUDA_", "NCCL_", "MALLOC_", "LC_" };
+    static const char *const prefixes[] = { "LMTRAIN_", "OMPI_MCA_", "UCX_",    "FI_",
+                                            "CUDA_",    "NCCL_",     "MALLOC_", "LC_" };
     static const char *const names[] = { "LANG",
                                          "TZ",
                                          "LD_LIBRARY_PATH",

@@ -27,15 +27,18 @@ double link_lost_seconds(void)
     return seconds;
 }
 
-void link_allow_files(int n_files)
+int link_allow_files(int n_files)
 {
     rlim_t wanted = (rlim_t)n_files + 256;
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return INT32_MAX;
+    if (limit.rlim_cur < wanted) {
+        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return limit.rlim_cur < INT32_MAX ? (int)limit.rlim_cur : INT32_MAX;
 }
 
 /* Fails on what is no TCP, where it isn't needed. */
@@ -141,10 +144,11 @@ int link_receive(struct link *link, struct err *err)
             continue;
         if (n < 0 && errno == EAGAIN)
             return 0;
+        /* A process that ends with something unread resets its connection. */
+        if (!n || (n < 0 && errno == ECONNRESET))
+            return err_set(err, ERR_PEER, "its link closed");
         if (n < 0)
             return err_set_errno(err, ERR_PEER, "its link broke");
-        if (!n)
-            return err_set(err, ERR_PEER, "its link closed");
         str_add_bytes(&link->in, bytes, (size_t)n);
         link->heard_at = clock_seconds();
     }

@@ -72,11 +72,23 @@ static char **make_environment(const struct node *node)
     return environment;
 }
 
+/* Each rank has two pipes and a connection to PMIx; it itself opens some tens of files. */
+static int check_files(int n_ranks, struct err *err)
+{
+    int n_allowed = link_allow_files(3 * n_ranks), n_needed = 3 * n_ranks + 48;
+
+    if (n_allowed >= n_needed)
+        return 0;
+    return err_set(err, ERR_FAILED,
+                   "a process may have %d open files here, %d ranks on a machine need %d (hint: "
+                   "ulimit -n %d)",
+                   n_allowed, n_ranks, n_needed, n_needed);
+}
+
 int node_open(struct node *node, const struct job_sheet *sheet, struct err *err)
 {
     const struct job_node *mine = &sheet->nodes[sheet->node];
 
-    link_allow_files(2 * mine->n_ranks);
     *node = (struct node){ .sheet = sheet, .n_ranks = mine->n_ranks };
     node->first_rank = mine->first_rank;
     node->ranks = calloc((size_t)node->n_ranks, sizeof *node->ranks);
@@ -88,7 +100,7 @@ int node_open(struct node *node, const struct job_sheet *sheet, struct err *err)
                              "cannot enter %s (hint: all hosts need the job's folder, under the "
                              "same path)",
                              sheet->cwd);
-    if (make_folder(node, err))
+    if (check_files(node->n_ranks, err) || make_folder(node, err))
         return -1;
     node->environment = make_environment(node);
     return launch_server_start(&node->server, node->folder, sheet, err);

@@ -27,6 +27,7 @@ struct rank_output {
 };
 
 struct output {
+    struct screen *screen;
     int n_ranks;
     int quiet;
     struct rank_output ranks[];
@@ -43,7 +44,8 @@ static int open_log(struct output *output, int rank, const char *log_folder, str
     return output->ranks[rank].log_fd < 0 ? -1 : 0;
 }
 
-int output_create(struct output **output, int n_ranks, const char *log_folder, struct err *err)
+int output_create(struct output **output, int n_ranks, const char *log_folder,
+                  struct screen *screen, struct err *err)
 {
     struct output *made;
 
@@ -51,6 +53,7 @@ int output_create(struct output **output, int n_ranks, const char *log_folder, s
         return -1;
     made = calloc(1, sizeof *made + sizeof made->ranks[0] * (size_t)n_ranks);
     CHECK(made);
+    made->screen = screen;
     made->n_ranks = n_ranks;
     for (int rank = 0; rank < n_ranks; rank++)
         made->ranks[rank].log_fd = -1;
@@ -71,21 +74,6 @@ void output_destroy(struct output *output)
         if (output->ranks[rank].log_fd >= 0)
             close(output->ranks[rank].log_fd);
     free(output);
-}
-
-/* All of it; a reader that is gone or a full disk loses output, not the job. */
-static void write_all(int fd, const char *bytes, size_t n_bytes)
-{
-    while (n_bytes) {
-        ssize_t n = write(fd, bytes, n_bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return;
-        bytes += n;
-        n_bytes -= (size_t)n;
-    }
 }
 
 static void keep_tail(struct rank_output *mine, const char *line, int length)
@@ -124,7 +112,8 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
     struct rank_output *mine = &output->ranks[rank];
 
     if (mine->log_fd >= 0)
-        write_all(mine->log_fd, line, (size_t)length);
+        /* A full disk loses output, not the job. */
+        file_write_all(mine->log_fd, line, (size_t)length);
     if (!is_stderr)
         return;
     keep_tail(mine, line, length);
@@ -133,7 +122,7 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
         int n = snprintf(shown, sizeof shown, "rank %d: %.*s", rank, length, line);
 
         /* One write, so that lines of several writers don't mix. */
-        write_all(STDERR_FILENO, shown, (size_t)n);
+        screen_put(output->screen, STDERR_FILENO, shown, (size_t)n);
     }
 }
 
@@ -164,7 +153,7 @@ void output_take(struct output *output, int rank, int stream, const char *bytes,
     struct stream *mine = &output->ranks[rank].streams[stream == 2];
 
     if (!rank) {
-        write_all(stream == 2 ? STDERR_FILENO : STDOUT_FILENO, bytes, n_bytes);
+        screen_put(output->screen, stream == 2 ? STDERR_FILENO : STDOUT_FILENO, bytes, n_bytes);
         return;
     }
     while (n_bytes) {

@@ -11,14 +11,19 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "launch/screen_impl.h"
 
 struct output;
 
-/* log_folder is made if need be, and the logs of all ranks but 0 in it; NULL: no logs. */
-int output_create(struct output **output, int n_ranks, const char *log_folder, struct err *err);
+/*
+ * log_folder is made if need be, and the logs of all ranks but 0 in it; NULL: no logs. screen shows
+ * what is to be seen.
+ */
+int output_create(struct output **output, int n_ranks, const char *log_folder,
+                  struct screen *screen, struct err *err);
 void output_destroy(struct output *output);
 
-/* Take what rank has printed on stream 1 (stdout) or 2 (stderr). Waits for screen and disk. */
+/* Take what rank has printed on stream 1 (stdout) or 2 (stderr). Waits for the disk. */
 void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes);
 
 /* The rank has ended: pass on what it left without a newline. */

@@ -49,8 +49,7 @@ static int pmix_failed(struct err *err, const char *call, pmix_status_t status)
     return err_set(err, ERR_FAILED, "%s: %s", call, PMIx_Error_string(status));
 }
 
-/* ---- the queue --------------------------------------------------------------------------------
- */
+/* ---- the queue ---- */
 
 void launch_event_destroy(struct launch_event *event)
 {
@@ -176,8 +175,7 @@ void launch_server_rank_died(struct launch_server *server)
     }
 }
 
-/* ---- upcalls, on the library's thread ---------------------------------------------------------
- */
+/* ---- upcalls, on the library's thread ---- */
 
 /* Our server, if proc is a rank of this node; *local its place here. */
 static struct launch_server *server_of(const pmix_proc_t *proc, int *local)
@@ -338,8 +336,7 @@ static pmix_server_module_t module = {
     .client_connected2 = on_connected,
 };
 
-/* ---- questions from other nodes ---------------------------------------------------------------
- */
+/* ---- questions from other nodes ---- */
 
 struct question {
     int node;
@@ -374,8 +371,7 @@ void launch_server_ask(struct launch_server *server, int rank, int node, uint32_
         on_card(status, NULL, 0, question);
 }
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 static pmix_status_t init_library(const char *folder, const char *host)
 {

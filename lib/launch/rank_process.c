@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launch/proc_impl.h"
+
 /* Only calls that are safe after the fork of a process with threads. */
 static void run_child(pid_t supervisor, char *const *argv, char *const *environment,
                       const int fds[2])
@@ -36,6 +38,8 @@ static void run_child(pid_t supervisor, char *const *argv, char *const *environm
     if (null > STDERR_FILENO)
         close(null);
     signal(SIGPIPE, SIG_DFL);
+    /* Its group is not the terminal's: where `stty tostop` is set, writing there would stop it. */
+    signal(SIGTTOU, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execve("/proc/self/exe", argv, environment);
@@ -88,16 +92,7 @@ int rank_process_reap(struct rank_process *process)
 
 char rank_process_state(const struct rank_process *process)
 {
-    char path[64], text[512];
-    FILE *file;
+    struct proc_stat stat;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)process->pid);
-    file = process->running ? fopen(path, "re") : NULL;
-    if (!file)
-        return 0;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    return end && end[1] ? end[2] : 0;
+    return process->running && !proc_stat(process->pid, &stat) ? stat.state : 0;
 }

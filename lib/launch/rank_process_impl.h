@@ -19,7 +19,7 @@ struct rank_process {
 
 /*
  * Run this very binary with argv and environment, stdin from /dev/null, stdout and stderr on fds,
- * without core files and with no signal blocked or ignored.
+ * without core files, with no signal blocked and, but for SIGTTOU, none newly ignored.
  */
 int rank_process_start(struct rank_process *process, char *const *argv, char *const *environment,
                        const int fds[2], struct err *err);

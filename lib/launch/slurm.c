@@ -21,10 +21,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "launch/command_impl.h"
 #include "launch/slurm_impl.h"
+#include "launch/stop.h"
 
 enum { ABORTED = 134 };
 
@@ -70,8 +72,7 @@ int slurm_ranks(void)
     return n;
 }
 
-/* ---- what the cluster has ---------------------------------------------------------------------
- */
+/* ---- what the cluster has ---- */
 
 static int check_srun(int *major, struct err *err)
 {
@@ -126,13 +127,13 @@ static char **list_nodes(int n, struct arena *arena)
     return found == n ? names : NULL;
 }
 
-/* ---- one srun ---------------------------------------------------------------------------------
- */
+/* ---- one srun ---- */
 
 struct run {
     sigset_t blocked, old_mask;
     int signal_fd;
     int n_stop_signals; /* SIGTERM, SIGINT, SIGHUP to us */
+    double stop_at;     /* when the last that counted came */
     pid_t srun;
     int errors; /* srun's stderr */
     struct slurm_story story;
@@ -146,6 +147,9 @@ static int block_signals(struct run *run, struct err *err)
     sigemptyset(&run->blocked);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaddset(&run->blocked, signals[i]);
+    if (stop_hangup_is_ignored())
+        sigdelset(&run->blocked, SIGHUP);
+    signal(SIGCHLD, SIG_DFL); /* ignored, waitpid would never find srun */
     run->signal_fd = signalfd(-1, &run->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (run->signal_fd < 0)
         return err_set_errno(err, ERR_FAILED, "signalfd");
@@ -201,7 +205,14 @@ static void take_signals(struct run *run)
 
         if (number == SIGCHLD)
             continue;
-        run->n_stop_signals += number != SIGUSR1;
+        if (number != SIGUSR1) {
+            double now = clock_seconds();
+
+            if (run->n_stop_signals && now - run->stop_at < STOP_ONE_REQUEST_SECONDS)
+                continue;
+            run->stop_at = now;
+            run->n_stop_signals++;
+        }
         /* From the terminal: srun has it as well. */
         if (info.ssi_code == SI_KERNEL)
             continue;
@@ -212,7 +223,7 @@ static void take_signals(struct run *run)
 static void pass_errors_on(struct run *run)
 {
     char bytes[4096];
-    ssize_t n = read(run->errors, bytes, sizeof bytes), done = 0, wrote;
+    ssize_t n = read(run->errors, bytes, sizeof bytes);
 
     if (n <= 0) {
         if (n < 0 && errno == EINTR)
@@ -222,9 +233,7 @@ static void pass_errors_on(struct run *run)
         return;
     }
     slurm_story_read(&run->story, bytes, (size_t)n);
-    while (done < n &&
-           ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(n - done))) > 0 || errno == EINTR))
-        done += max_i64(wrote, 0);
+    file_write_all(STDERR_FILENO, bytes, (size_t)n);
 }
 
 /* Milliseconds until the ranks are to be ended by us; ends them when it is time. -1: not wanted. */
@@ -269,8 +278,7 @@ static int follow(struct run *run)
     return status;
 }
 
-/* ---- the job ----------------------------------------------------------------------------------
- */
+/* ---- the job ---- */
 
 struct slurm_job {
     const struct supervise_options *options;

@@ -153,8 +153,7 @@ struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *
     return left;
 }
 
-/* ---- fitting ----------------------------------------------------------------------------------
- */
+/* ---- fitting ---- */
 
 /* Tasks that the CPUs have room for. */
 static int count_room(const struct slurm_allocation *a)
@@ -213,8 +212,7 @@ int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation
     return 0;
 }
 
-/* ---- srun -------------------------------------------------------------------------------------
- */
+/* ---- srun ---- */
 
 char **slurm_argv(const struct slurm_step *step, int major, const char *excluded,
                   const char *binary, char *const *command, struct arena *arena)

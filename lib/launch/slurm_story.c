@@ -91,8 +91,7 @@ int slurm_status(int wait_status, const struct slurm_story *story)
     return ERR_PEER;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------
- */
+/* ---- nodes ---- */
 
 static int stands_in(const char *list, const char *name)
 {

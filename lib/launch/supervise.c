@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/stop.h"
 
 /* So many attempts in a row that end so soon and without a step are no use. */
 enum { N_FUTILE_MAX = 3 };
@@ -23,7 +24,7 @@ static const double futile_seconds = 10;
 
 struct supervisor {
     const struct supervise_options *options;
-    struct head_signals signals;
+    struct head_console console;
     sigset_t old_mask;
     int was_subreaper;
     int *is_gone; /* by host */
@@ -32,8 +33,7 @@ struct supervisor {
     char *const *argv;
 };
 
-/* ---- the process ------------------------------------------------------------------------------
- */
+/* ---- the process ---- */
 
 static int block_signals(struct supervisor *supervisor, struct err *err)
 {
@@ -43,8 +43,12 @@ static int block_signals(struct supervisor *supervisor, struct err *err)
     sigemptyset(&mask);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaddset(&mask, signals[i]);
-    supervisor->signals.fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (supervisor->signals.fd < 0)
+    if (stop_hangup_is_ignored())
+        sigdelset(&mask, SIGHUP);
+    /* Who is started with SIGCHLD ignored cannot wait for children. */
+    signal(SIGCHLD, SIG_DFL);
+    supervisor->console.fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (supervisor->console.fd < 0)
         return err_set_errno(err, ERR_FAILED, "signalfd");
     /* Blocked as well: a reader of our output that is gone must not kill us before the ranks. */
     sigaddset(&mask, SIGPIPE);
@@ -56,9 +60,9 @@ static void unblock_signals(struct supervisor *supervisor)
 {
     struct signalfd_siginfo info;
 
-    while (read(supervisor->signals.fd, &info, sizeof info) > 0)
+    while (read(supervisor->console.fd, &info, sizeof info) > 0)
         ;
-    close(supervisor->signals.fd);
+    close(supervisor->console.fd);
     pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
 }
 
@@ -77,8 +81,7 @@ static void restore_process(const struct supervisor *supervisor)
     prctl(PR_SET_CHILD_SUBREAPER, supervisor->was_subreaper);
 }
 
-/* ---- whether and how to go on -----------------------------------------------------------------
- */
+/* ---- whether and how to go on ---- */
 
 /* How many ranks the machines that are left can have. */
 static int count_possible(const struct supervisor *supervisor)
@@ -115,9 +118,8 @@ static int choose_ranks(struct supervisor *supervisor, struct err *err)
     if (options->again)
         n = options->again(options->context, n_possible, &supervisor->argv, err);
     else if (n_possible < n)
-        n = err_set(err, ERR_PEER, "%d ranks need more than the %d that the hosts left can have",
-                    options->n_ranks, n_possible) +
-            1;
+        return err_set(err, ERR_PEER, "%d ranks need more than the %d that the hosts left can have",
+                       options->n_ranks, n_possible);
     if (n <= 0)
         return -1;
     CHECK(n <= n_possible);
@@ -139,7 +141,7 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
         supervisor->n_futile++;
     if (result->best_step > supervisor->best_step)
         supervisor->best_step = result->best_step;
-    if (!result->may_restart || options->n_restarts <= 0 || supervisor->signals.asked_to_stop)
+    if (!result->may_restart || options->n_restarts <= 0 || supervisor->console.asked_to_stop)
         return 0;
     if (supervisor->n_restarted >= options->n_restarts) {
         log_error("no restart: %d of %d are used up", supervisor->n_restarted, options->n_restarts);
@@ -157,12 +159,11 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
     return 1;
 }
 
-/* ---- attempts ---------------------------------------------------------------------------------
- */
+/* ---- attempts ---- */
 
 static int run_attempt(struct supervisor *supervisor, struct head_result *result, struct err *err)
 {
-    return head_run(supervisor->options, &supervisor->signals, supervisor->attempt,
+    return head_run(supervisor->options, &supervisor->console, supervisor->attempt,
                     supervisor->n_ranks, supervisor->argv, supervisor->is_gone, result, err);
 }
 
@@ -185,7 +186,7 @@ static int run_on_what_is_left(struct supervisor *supervisor, struct head_result
         if (!run_attempt(supervisor, result, err))
             return 0;
         if (!supervisor->attempt || count_gone(supervisor) == n_gone ||
-            supervisor->signals.asked_to_stop)
+            supervisor->console.asked_to_stop)
             return -1;
         log_warn("%s: going on without", err->text);
         if (choose_ranks(supervisor, err))
@@ -227,7 +228,10 @@ int supervise(const struct supervise_options *options, struct err *err)
         supervisor.is_gone = calloc((size_t)options->hosts->n_hosts, sizeof(int));
     CHECK(!options->hosts || supervisor.is_gone);
     prepare_process(&supervisor);
-    int status = run_attempts(&supervisor, err);
+    int status = screen_open(&supervisor.console.screen, err);
+    if (!status)
+        status = run_attempts(&supervisor, err);
+    screen_close(supervisor.console.screen, supervisor.console.fd);
     restore_process(&supervisor);
     unblock_signals(&supervisor);
     free(supervisor.is_gone);

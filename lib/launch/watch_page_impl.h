@@ -17,6 +17,7 @@ struct watch_page {
     _Atomic uint32_t n_claimed;  /* with WATCH_CLOSED once the watcher takes no more */
     _Atomic uint32_t n_joined;   /* of local_size: ranks that are past launch_join */
     _Atomic uint32_t world_size; /* 0 until a rank knows it */
+    _Atomic uint64_t launch_id;  /* of a launch with other nodes; 0: none, or not known yet */
     uint64_t inode;              /* which file it is */
     _Alignas(64) union progress_place places[WATCH_RANKS_MAX];
     _Atomic int64_t log_starts[WATCH_RANKS_MAX]; /* where this job's part of a log begins, or -1 */

@@ -3,6 +3,7 @@
  */
 #include "launch/watcher.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,27 +18,30 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/str.h"
+#include "launch/hosts_impl.h"
+#include "launch/job_folder_impl.h"
 #include "launch/launch.h"
+#include "launch/shm_space.h"
 #include "launch/watcher_impl.h"
 
-enum { LEAVE_MS = 1000, N_TRIES = 200 };
+enum { LEAVE_MS = 1000, N_TRIES = 200, FENCE_SECONDS = 600, GET_SECONDS = 60 };
 
 /* One a process, like the job it is a rank of. */
 static struct {
     struct watch_page *page; /* NULL: nobody watches, or our own supervisor does */
     char path[512];
     char *log_folder;
+    char folder[512];      /* of this rank's own in shared memory; "": none */
+    char (*segments)[256]; /* Open MPI's files that were in it before watcher_settle */
+    int n_segments;
     pid_t child; /* the watcher, if it is ours, else 0 */
     int wake_fd;
 } self;
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
-/*
- * The watcher wants us gone. Nothing but _exit: the main thread may be in a product that has no
- * stack to spare (train/signals.c), which is no harm if it never goes on.
- */
+/* The watcher wants us gone. */
 static void end_at_once(int number)
 {
     (void)number;
@@ -46,7 +50,7 @@ static void end_at_once(int number)
 
 static void catch_end(void)
 {
-    struct sigaction action = { .sa_handler = end_at_once, .sa_flags = SA_ONSTACK };
+    struct sigaction action = { .sa_handler = end_at_once };
 
     sigemptyset(&action.sa_mask);
     sigaction(SIGUSR2, &action, NULL);
@@ -62,6 +66,7 @@ static int own_rank(void)
 static int fork_watcher(int lock_fd, const struct watcher_options *options, struct err *err)
 {
     int ends[2];
+    pid_t launcher = getppid();
 
     if (pipe2(ends, O_CLOEXEC))
         return err_set_errno(err, ERR_FAILED, "cannot make a pipe");
@@ -74,6 +79,7 @@ static int fork_watcher(int lock_fd, const struct watcher_options *options, stru
                                        .wake_fd = ends[0],
                                        .options = *options };
         start.options.log_folder = self.log_folder;
+        start.launcher = launcher;
         watcher_run(&start);
     }
     close(ends[0]);
@@ -133,6 +139,25 @@ static int start_watching(const struct watcher_options *options, struct err *err
     return 0;
 }
 
+/*
+ * A folder for what Open MPI keeps in files, which it would leave in /dev/shm and /tmp where ranks
+ * are killed. Ranks tell each other where their files are, so each may have one of its own.
+ */
+static void make_folder(void)
+{
+    const char *parent = job_folder_parent();
+    struct err why;
+
+    job_folder_sweep(parent);
+    if (job_folder_create(parent, self.folder, sizeof self.folder, &why)) {
+        log_warn("a killed rank may leave files in shared memory: %s", why.text);
+        self.folder[0] = '\0';
+        return;
+    }
+    setenv("OMPI_MCA_btl_vader_backing_directory", self.folder, 0);
+    setenv("OMPI_MCA_orte_tmpdir_base", self.folder, 0); /* mpirun has set it */
+}
+
 int watcher_start(const struct watcher_options *options, struct err *err)
 {
     struct err why;
@@ -147,11 +172,11 @@ int watcher_start(const struct watcher_options *options, struct err *err)
     }
     if (start_watching(options, &why))
         log_warn("nobody watches this rank for hangs: %s", why.text);
+    make_folder(); /* after the fork: its lock is the rank's */
     return 0;
 }
 
-/* ---- join -------------------------------------------------------------------------------------
- */
+/* ---- join ---- */
 
 /* Tell the watcher where this job's part of our log begins. */
 static void note_log(int log)
@@ -171,11 +196,11 @@ static int redirect(int world_rank, struct err *err)
 
     if (length < 0 || (size_t)length >= sizeof path)
         return err_set(err, ERR_FAILED, "the path of the log folder is too long");
-    if (file_make_folders(self.log_folder, err))
+    if (file_make_folder(self.log_folder, err))
         return -1;
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int log = file_open_write(path, O_WRONLY | O_APPEND, err);
     if (log < 0)
-        return err_set_errno(err, ERR_FAILED, "cannot open %s", path);
+        return -1;
     note_log(log);
     int screen = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     fflush(NULL);
@@ -187,27 +212,94 @@ static int redirect(int world_rank, struct err *err)
     return 0;
 }
 
+/* A number for this launch, of all its nodes, that their watchers know it by. */
+static int share_launch_id(const struct launch_rank *rank, struct err *err)
+{
+    uint64_t id = 0;
+    size_t n_bytes = sizeof id;
+
+    if (rank->world_rank == 0) {
+        hosts_random(&id, sizeof id);
+        if (launch_put(WATCHER_ID_KEY, &id, sizeof id, err))
+            return -1;
+    }
+    if (launch_fence(FENCE_SECONDS, err))
+        return -1;
+    if (rank->local_rank == 0 && launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, GET_SECONDS, err))
+        return -1;
+    if (rank->local_rank == 0 && self.page)
+        atomic_store(&self.page->launch_id, id);
+    return 0;
+}
+
 int watcher_join(const struct launch_rank *rank, struct err *err)
 {
     if (!rank->under_pmix || getenv(PROGRESS_VARIABLE))
         return 0;
+    if (rank->local_rank == 0 && shm_space_check(job_folder_parent(), rank->local_size, err))
+        return -1;
     if (self.page) {
         atomic_store(&self.page->world_size, (uint32_t)rank->world_size);
         if ((int)atomic_fetch_add(&self.page->n_joined, 1) + 1 == rank->local_size)
             watch_page_unlink(self.path, self.page);
         progress_phase(progress_join(rank->local_rank), "starting");
     }
+    if (self.log_folder && rank->world_size > rank->local_size && share_launch_id(rank, err))
+        return -1;
     return rank->world_rank > 0 && self.log_folder ? redirect(rank->world_rank, err) : 0;
 }
 
-/* ---- leave ------------------------------------------------------------------------------------
- */
+static void note_segments(void)
+{
+    DIR *folder = opendir(self.folder);
+
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (!str_starts_with(entry->d_name, "vader_segment"))
+            continue;
+        self.segments =
+            realloc(self.segments, sizeof *self.segments * (size_t)(self.n_segments + 1));
+        CHECK(self.segments);
+        snprintf(self.segments[self.n_segments++], sizeof *self.segments, "%s", entry->d_name);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+void watcher_settle(void)
+{
+    struct err ignored;
+
+    if (!self.folder[0])
+        return;
+    note_segments();
+    file_remove_tree(self.folder, &ignored);
+}
+
+void watcher_unsettle(void)
+{
+    char path[sizeof self.folder + sizeof *self.segments];
+
+    if (self.n_segments && mkdir(self.folder, 0700))
+        return;
+    for (int i = 0; i < self.n_segments; i++) {
+        snprintf(path, sizeof path, "%s/%s", self.folder, self.segments[i]);
+        int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            close(fd);
+    }
+    free(self.segments);
+    self.segments = NULL;
+    self.n_segments = 0;
+}
+
+/* ---- leave ---- */
 
 void watcher_leave(void)
 {
     struct pollfd ended = { .events = POLLIN };
     siginfo_t info;
 
+    watcher_settle(); /* if it never came to that */
     if (!self.child)
         return;
     if (write(self.wake_fd, "l", 1) == 1) {

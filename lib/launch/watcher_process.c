@@ -1,8 +1,9 @@
 /*
  * watcher_process.c - the loop of a node's watcher
  *
- * The ranks are no children of ours but for the first: that they end is told by pidfds, how they
- * end by the mark that launch_leave and launch_abort make in their slots. The signals by which
+ * The ranks are no children of ours: that they end is told by pidfds, how they end by the mark that
+ * launch_leave and launch_abort make in their slots; by which signal, by their corpse, if we see it
+ * before the launcher buries it (mpirun and srun tell, too). The signals by which
  * launchers end or checkpoint a job are not for us; that SIGTERM came is worth knowing, as deaths
  * after it may be its work.
  */
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,17 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/str.h"
+#include "launch/break_news_impl.h"
 #include "launch/hang_impl.h"
+#include "launch/job_folder_impl.h"
+#include "launch/proc_impl.h"
 #include "launch/rank_process_impl.h"
 #include "launch/watcher_impl.h"
 
@@ -33,30 +41,35 @@ static const double leave_seconds = 2;    /* for so long after the last news of 
 static const double grace_seconds = 0.5;  /* from a death to the end of the others */
 static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
 static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
+static const double news_seconds = 0.2;   /* for the log folder to take or give news */
 
 struct watcher {
     const struct watcher_start *start;
     struct watch_page *page;
     char host[64];
     int signal_fd;
-    int wake_fd; /* -1 once the first rank is gone */
-    int n;       /* ranks seen */
+    int wake_fd;     /* -1 once the first rank is gone */
+    int launcher_fd; /* readable once the launcher has ended; -1: that is known, or cannot be */
+    int n;           /* ranks seen */
     struct hang_rank ranks[WATCH_RANKS_MAX];
     int pidfds[WATCH_RANKS_MAX];
-    struct pollfd polls[WATCH_RANKS_MAX + 2];
+    struct pollfd polls[WATCH_RANKS_MAX + 3];
     struct hang_watch hang;
     int hang_reported;
+    int has_log;        /* or could not have one */
     int terminated;     /* SIGTERM came */
     int n_told, n_more; /* deaths */
     double end_at;      /* begin to end the ranks; 0: not wanted */
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
-    double left_at; /* the last time that a rank left */
+    double left_at;          /* the last time that a rank left */
+    struct break_news *news; /* with other nodes; NULL: there are none, or not yet */
+    int has_news;            /* or could not have */
 };
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
+/* Without a pidfd (an old kernel, no descriptors left) a rank is watched by its number. */
 static void adopt(struct watcher *w, int i, double now)
 {
     struct progress_slot *slot = &w->page->places[i].slot;
@@ -68,8 +81,6 @@ static void adopt(struct watcher *w, int i, double now)
                                       .running = 1,
                                       .slot = slot };
     w->pidfds[i] = pidfd_open(pid, 0);
-    if (w->pidfds[i] < 0 && errno != ESRCH)
-        log_warn("cannot watch rank %d: %s", w->ranks[i].world_rank, strerror(errno));
     w->hang.since[i] = now;
     w->hang.n_ranks = w->n = i + 1;
 }
@@ -86,8 +97,11 @@ static void adopt_new(struct watcher *w, double now)
 static int has_ended(const struct watcher *w, int i)
 {
     struct pollfd poll_fd = { .fd = w->pidfds[i], .events = POLLIN };
+    struct proc_stat stat;
 
-    return w->pidfds[i] < 0 || poll(&poll_fd, 1, 0) > 0;
+    if (poll_fd.fd >= 0)
+        return poll(&poll_fd, 1, 0) > 0;
+    return proc_stat(w->ranks[i].pid, &stat) || proc_is_dead(&stat);
 }
 
 static void signal_ranks(struct watcher *w, int number)
@@ -95,6 +109,8 @@ static void signal_ranks(struct watcher *w, int number)
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && w->pidfds[i] >= 0)
             pidfd_send_signal(w->pidfds[i], number, NULL, 0);
+        else if (w->ranks[i].running)
+            kill(w->ranks[i].pid, number);
 }
 
 static void begin_ending(struct watcher *w, double now)
@@ -107,8 +123,34 @@ static void begin_ending(struct watcher *w, double now)
     signal_ranks(w, SIGCONT); /* so that a stopped one hears it */
 }
 
-/* ---- deaths -----------------------------------------------------------------------------------
- */
+/* Once the ranks know that there are other nodes. */
+static void open_news(struct watcher *w)
+{
+    uint64_t id = atomic_load(&w->page->launch_id);
+
+    if (w->has_news || !id || !w->start->options.log_folder)
+        return;
+    w->has_news = 1;
+    w->news = break_news_open(w->start->options.log_folder, id);
+}
+
+/* Ours are about to end: those who wait for them on other nodes shall, too. */
+static void tell_others(const struct watcher *w, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void tell_others(const struct watcher *w, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+
+    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+        return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    break_news_tell(w->news, text);
+}
+
+/* ---- deaths ---- */
 
 /* The last lines of a rank's log, as far as they are this job's; "" if it has none. */
 static void read_tail(const struct watcher *w, int i, char text[TAIL_BYTES + 1])
@@ -137,16 +179,76 @@ static void read_tail(const struct watcher *w, int i, char text[TAIL_BYTES + 1])
         text[strlen(text) - 1] = '\0';
 }
 
+/* From now on what we say is also in a file: the screen is the launcher's, which may be gone. */
+static void open_log(struct watcher *w)
+{
+    char path[4096];
+    struct err ignored;
+    int length =
+        snprintf(path, sizeof path, "%s/watcher-%s.log", w->start->options.log_folder, w->host);
+
+    if (w->has_log || !w->start->options.log_folder || length >= (int)sizeof path)
+        return;
+    w->has_log = 1;
+    if (file_make_folder(w->start->options.log_folder, &ignored))
+        return;
+    int log = file_open_write(path, O_WRONLY | O_APPEND, &ignored);
+    int screen = log < 0 ? -1 : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (screen >= 0) {
+        dup2(log, STDERR_FILENO);
+        log_set_screen(screen, "");
+    }
+    if (log >= 0)
+        close(log);
+}
+
+/* How a rank that has just ended did, as "was killed by signal 9 (Killed)", if it can be seen. */
+static const char *name_end(pid_t pid, char *buffer, size_t size)
+{
+    struct proc_stat stat;
+    int status = !proc_stat(pid, &stat) && stat.state == 'Z' ? stat.wait_status : 0;
+
+    if (WIFSIGNALED(status))
+        snprintf(buffer, size, "was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else if (WEXITSTATUS(status))
+        snprintf(buffer, size, "exited with status %d", WEXITSTATUS(status));
+    else
+        snprintf(buffer, size, "died");
+    return buffer;
+}
+
+static void hear_others(struct watcher *w, double now, double wait_seconds)
+{
+    const char *text;
+
+    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+        return;
+    text = break_news_heard(w->news, wait_seconds);
+    if (!text)
+        return;
+    setpgid(0, 0);
+    open_log(w);
+    log_error("%s: ending the ranks of %s", text, w->host);
+    w->n_told++;
+    begin_ending(w, now);
+}
+
 static void tell_death(struct watcher *w, int i)
 {
-    char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1];
+    char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1], end[96];
 
+    name_end(w->ranks[i].pid, end, sizeof end);    /* first, for it vanishes */
+    hear_others(w, clock_seconds(), news_seconds); /* it may be a consequence */
     if (w->phase != WATCHING || w->end_at > 0) {
         w->n_more++; /* a consequence */
         return;
     }
+    setpgid(0, 0); /* launchers now kill the first rank's group; we want to see it out */
+    tell_others(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
     read_tail(w, i, tail);
-    log_error("rank %d on %s died%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host,
+    open_log(w);
+    log_error("rank %d on %s %s%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host, end,
               w->terminated ? " after SIGTERM" : "",
               progress_describe(w->ranks[i].slot, words, sizeof words),
               tail[0] ? "; its last lines:\n" : "", tail);
@@ -171,6 +273,8 @@ static int take_ends(struct watcher *w, double now)
             w->pidfds[i] = -1;
             if (end == PROGRESS_RUNS)
                 tell_death(w, i);
+            else if (end != PROGRESS_LEFT)
+                tell_others(w, "rank %d on %s gave up", rank->world_rank, w->host);
             if (end != PROGRESS_LEFT && w->end_at <= 0)
                 w->end_at = now + grace_seconds;
         }
@@ -179,8 +283,7 @@ static int take_ends(struct watcher *w, double now)
     return n_here;
 }
 
-/* ---- hangs ------------------------------------------------------------------------------------
- */
+/* ---- hangs ---- */
 
 static void look_for_stops(struct watcher *w)
 {
@@ -196,6 +299,7 @@ static void report_hang(struct watcher *w, double still, double now)
     struct str text = { 0 };
 
     hang_watch_report(&w->hang, now, &text);
+    open_log(w);
     log_warn("no progress on %s for %.0f s:\n%.*s", w->host, still,
              text.length ? (int)text.length - 1 : 0, str_text(&text));
     str_release(&text);
@@ -222,14 +326,16 @@ static void watch_hangs(struct watcher *w, double now)
         w->hang.world_size > w->n && !w->terminated)
         limit *= elsewhere_factor;
     if (still >= limit) {
+        open_log(w);
         log_error("rank %d on %s made no progress for %.0f s: ending the ranks of %s",
                   w->ranks[culprit].world_rank, w->host, still, w->host);
+        tell_others(w, "rank %d on %s made no progress for %.0f s", w->ranks[culprit].world_rank,
+                    w->host, still);
         begin_ending(w, now);
     }
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop ---- */
 
 static void take_signals(struct watcher *w)
 {
@@ -237,6 +343,33 @@ static void take_signals(struct watcher *w)
 
     while (read(w->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         w->terminated |= info.ssi_signo == SIGTERM;
+    /* What a launcher has told to end it kills soon, by the group; we want to see it out. */
+    if (w->terminated)
+        setpgid(0, 0);
+}
+
+/* Nobody else tells ranks that print nothing: they end when they miss it, perhaps never. */
+static void look_for_launcher(struct watcher *w, double now)
+{
+    struct pollfd poll_fd = { .fd = w->launcher_fd, .events = POLLIN };
+
+    if (w->launcher_fd < 0 || poll(&poll_fd, 1, 0) <= 0)
+        return;
+    close(w->launcher_fd);
+    w->launcher_fd = -1;
+    if (w->phase != WATCHING || w->end_at > 0)
+        return;
+    /* In good order it ends after its ranks; if they have all left, there is nothing to say. */
+    for (int i = 0; i < w->n; i++)
+        if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
+            tell_others(w, "the launcher on %s is gone", w->host);
+            open_log(w);
+            log_error("the launcher of the ranks on %s (pid %d) is gone%s: ending them", w->host,
+                      (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
+            w->n_told++;
+            break;
+        }
+    w->end_at = now + grace_seconds;
 }
 
 static void take_wakes(struct watcher *w, double now)
@@ -259,6 +392,7 @@ static void wait_for_events(struct watcher *w, double now)
 
     w->polls[n++] = (struct pollfd){ .fd = w->signal_fd, .events = POLLIN };
     w->polls[n++] = (struct pollfd){ .fd = w->wake_fd, .events = POLLIN };
+    w->polls[n++] = (struct pollfd){ .fd = w->launcher_fd, .events = POLLIN };
     for (int i = 0; i < w->n; i++)
         w->polls[n++] = (struct pollfd){ .fd = w->pidfds[i], .events = POLLIN };
     if (w->left_at > 0 && now - w->left_at < leave_seconds)
@@ -289,6 +423,9 @@ static void loop(struct watcher *w)
         take_signals(w);
         take_wakes(w, now);
         adopt_new(w, now);
+        open_news(w);
+        hear_others(w, now, 0);
+        look_for_launcher(w, now); /* before its ranks, who may end of it */
         if (!take_ends(w, now) && close_page(w))
             return;
         if (w->phase == WATCHING && w->end_at > 0 && now >= w->end_at)
@@ -305,8 +442,7 @@ static void loop(struct watcher *w)
     }
 }
 
-/* ---- start ------------------------------------------------------------------------------------
- */
+/* ---- start ---- */
 
 /* All descriptors but stderr and ours: what the launcher gave the rank is the rank's. */
 static void close_others(const struct watcher_start *start)
@@ -345,6 +481,28 @@ static void take_over(struct watcher *w)
     gethostname(w->host, sizeof w->host - 1);
 }
 
+/*
+ * What mpirun, or its daemon on this node, leaves if it was killed: its session folder, whose last
+ * part is pid.PROCESS. In good order it removes that itself.
+ */
+static void remove_session(const struct watcher *w)
+{
+    const char *path = getenv("OMPI_MCA_orte_jobfam_session_dir");
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char name[32], top[4096];
+    struct stat stat;
+    struct err ignored;
+
+    snprintf(name, sizeof name, "/pid.%d", (int)w->start->launcher);
+    if (!slash || strcmp(slash, name) != 0 || !kill(w->start->launcher, 0) || errno != ESRCH)
+        return;
+    if (lstat(path, &stat) || !S_ISDIR(stat.st_mode) || stat.st_uid != geteuid())
+        return;
+    file_remove_tree(path, &ignored);
+    snprintf(top, sizeof top, "%.*s", (int)(slash - path), path);
+    rmdir(top); /* if it was the last */
+}
+
 void watcher_run(const struct watcher_start *start)
 {
     struct watcher *w = calloc(1, sizeof *w);
@@ -355,6 +513,7 @@ void watcher_run(const struct watcher_start *start)
     w->wake_fd = start->wake_fd;
     close_others(start);
     take_over(w);
+    w->launcher_fd = start->launcher > 1 ? pidfd_open(start->launcher, 0) : -1;
     for (int i = 0; i < WATCH_RANKS_MAX; i++)
         w->pidfds[i] = -1;
     hang_watch_init(&w->hang, WATCH_RANKS_MAX, w->ranks, clock_seconds());
@@ -363,6 +522,10 @@ void watcher_run(const struct watcher_start *start)
     if (w->n_told && w->n_more)
         log_error("%d other rank%s of %s ended in consequence", w->n_more,
                   w->n_more == 1 ? "" : "s", w->host);
+    if (w->news)
+        break_news_flush(w->news, news_seconds);
     watch_page_unlink(start->path, w->page);
+    job_folder_sweep(job_folder_parent());
+    remove_session(w);
     _exit(0);
 }

@@ -15,6 +15,7 @@
 
 #include "base/str.h"
 #include "launch/command_impl.h"
+#include "launch/proc_impl.h"
 
 enum { N_ANCESTORS_MAX = 64 };
 
@@ -154,8 +155,7 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
         n_tasks);
 }
 
-/* ---- the world --------------------------------------------------------------------------------
- */
+/* ---- the world ---- */
 
 static const char *from_environment(const void *context, const char *name)
 {
@@ -163,42 +163,17 @@ static const char *from_environment(const void *context, const char *name)
     return getenv(name);
 }
 
-/* The first string in a small file of /proc. */
-static int read_proc(pid_t pid, const char *name, char *text, size_t size)
-{
-    char path[64];
-
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return -1;
-    size_t n = fread(text, 1, size - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    return 0;
-}
-
-static pid_t parent_of(pid_t pid)
-{
-    char text[1024];
-    int parent = 0;
-
-    if (read_proc(pid, "stat", text, sizeof text))
-        return 0;
-    const char *end = strrchr(text, ')'); /* a name may hold anything */
-    return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
-}
-
 const char *where_stepd(char *title, size_t size)
 {
     pid_t pid = getppid();
+    struct proc_stat stat;
 
     for (int i = 0; i < N_ANCESTORS_MAX && pid > 1; i++) {
-        if (read_proc(pid, "cmdline", title, size))
+        if (proc_read(pid, "cmdline", title, size))
             return NULL;
         if (str_starts_with(title, stepd_title))
             return title;
-        pid = parent_of(pid);
+        pid = proc_stat(pid, &stat) ? 0 : stat.parent;
     }
     return NULL;
 }

@@ -374,8 +374,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
     program->ports.loss_total = sum_over(program, update, AXIS_PP, STREAM_PP,
                                          program->ports.loss_total, "loss_total_all_stages");
     build_update(program, update, &update_options);
-    schedule_step(program, &c.pipeline.ranks[options->pipeline.rank], c.functions, gather, update,
-                  options->n_micro_batches);
+    schedule_step(program, &c.pipeline, options->pipeline.rank, c.functions, gather, update);
     build_evaluate(&c);
     return finish(program, options->scratch, options->scratch_context, err);
 }

@@ -75,13 +75,15 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
     return id;
 }
 
-/* Written by the last stage; others hold zeros. */
+/* Of a rank's own micro-batches; written by the last stage, others hold zeros. */
 static int sum_cell(struct program *p, const char *name)
 {
+    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_PP };
     int cell = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
 
-    if (p->mesh.size[AXIS_PP] > 1)
-        p->values[cell].spread[AXIS_PP] = SPREAD_PARTIAL;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (p->mesh.size[axes[i]] > 1)
+            p->values[cell].spread[axes[i]] = SPREAD_PARTIAL;
     return cell;
 }
 

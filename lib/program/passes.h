@@ -108,11 +108,11 @@ void build_update(struct program *program, int update, const struct update_optio
 /*
  * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), then
  * the rank's list of the pipeline, each micro-batch loaded ahead of its first forward, boundaries
- * received one step ahead of their use and sent when they are made, then the update.
+ * sent when they are made and received from that moment on, then the update. The pipeline's lists
+ * are such as pipeline_verify accepts.
  */
-void schedule_step(struct program *program, const struct pipeline_list *list,
-                   const struct chunk_functions *chunks, int gather, int update,
-                   int n_micro_batches);
+void schedule_step(struct program *program, const struct pipeline *pipeline, int rank,
+                   const struct chunk_functions *chunks, int gather, int update);
 
 /* One micro-batch through this rank's chunks, forward only. */
 void schedule_forward(struct program *program, enum entry_kind entry,

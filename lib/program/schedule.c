@@ -1,9 +1,10 @@
 /*
  * schedule.c - from a rank's steps in the pipeline to its actions
  *
- * A receive stands one step ahead of the step that needs it, so that its bytes can come while that
- * one computes; sends follow what they send. Both sides of a channel order their transfers by the
- * steps of the same list of micro-batches, so their orders agree.
+ * All ranks' steps are walked in one order that suits all of them. A send follows the step that
+ * makes what it sends, and the receive stands at the same place of that order in the other rank's
+ * actions: bytes come while other steps compute, both sides of a channel have the same order, and no
+ * send waits for a receive that stands behind what waits for the send.
  */
 #include "program/passes.h"
 
@@ -28,14 +29,18 @@ static void push_run(struct scheduling *s, int function, int micro_batch)
                                  .micro_batch = micro_batch });
 }
 
-static void receive(struct scheduling *s, const struct pipeline_step *step)
+/* Another rank runs this step: what it sends us, if it does, is received from here on. */
+static void receive(struct scheduling *s, const struct pipeline_spec *spec, int rank,
+                    const struct pipeline_place *place, const struct pipeline_step *step)
 {
-    const struct chunk_functions *c = &s->chunks[step->chunk];
+    int forward = step->kind == STEP_F;
+    int to = pipeline_stage_of(spec, place->rank, step->chunk) + (forward ? 1 : -1);
 
-    if (step->kind == STEP_F)
-        push_run(s, c->receive_forward, step->micro_batch);
-    else if (step->kind != STEP_W)
-        push_run(s, c->receive_backward, step->micro_batch);
+    if (step->kind == STEP_W || to < 0 || to >= pipeline_n_stages(spec) ||
+        pipeline_rank_of(spec, to) != rank)
+        return;
+    const struct chunk_functions *c = &s->chunks[pipeline_chunk_of(spec, to)];
+    push_run(s, forward ? c->receive_forward : c->receive_backward, step->micro_batch);
 }
 
 static void compute(struct scheduling *s, const struct pipeline_step *step)
@@ -60,25 +65,38 @@ static void compute(struct scheduling *s, const struct pipeline_step *step)
         push_run(s, last ? c->last : c->weight, m);
 }
 
-void schedule_step(struct program *program, const struct pipeline_list *list,
-                   const struct chunk_functions *chunks, int gather, int update,
-                   int n_micro_batches)
+static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)
+{
+    struct arena scratch = { 0 };
+    struct pipeline_place *places;
+    struct err err;
+    int n;
+
+    CHECK(!pipeline_order(&places, &n, pipeline, &scratch, &err));
+    for (int i = 0; i < n; i++) {
+        const struct pipeline_step *step = &pipeline->ranks[places[i].rank].steps[places[i].step];
+
+        if (places[i].rank == rank)
+            compute(s, step);
+        else
+            receive(s, &pipeline->spec, rank, &places[i], step);
+    }
+    arena_release(&scratch);
+}
+
+void schedule_step(struct program *program, const struct pipeline *pipeline, int rank,
+                   const struct chunk_functions *chunks, int gather, int update)
 {
     struct entry *entry = &program->entries[ENTRY_STEP];
+    int n_micro_batches = pipeline->spec.n_micro_batches;
     struct scheduling s = { chunks, entry, 0, n_micro_batches };
 
     CHECK(n_micro_batches > 0);
-    entry->actions =
-        arena_array(&program->arena, struct action, 4 * list->n_steps + n_micro_batches + 3);
+    entry->actions = arena_array(&program->arena, struct action,
+                                 4 * pipeline->ranks[rank].n_steps + n_micro_batches + 3);
     entry->n_actions = 0;
     push_run(&s, gather, -1);
-    for (int i = 0; i < list->n_steps; i++) {
-        if (i == 0)
-            receive(&s, &list->steps[0]);
-        if (i + 1 < list->n_steps)
-            receive(&s, &list->steps[i + 1]);
-        compute(&s, &list->steps[i]);
-    }
+    walk(&s, pipeline, rank);
     push(&s, (struct action){ .kind = ACTION_GATE, .micro_batch = -1 });
     push_run(&s, update, -1);
 }

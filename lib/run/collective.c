@@ -3,6 +3,7 @@
  */
 #include "run/collective.h"
 
+#include "base/clock.h"
 #include "comm/reduce.h"
 
 size_t collective_scratch_bytes(const struct op_shape *shape, int size)
@@ -74,11 +75,13 @@ int collective_run(void *argument, struct err *err)
         if (comm_start(&c->request, c->group, &call, err))
             return -1;
         c->begun = 1;
+        c->began_at = clock_seconds();
     }
     int progress = comm_test(&c->request, err);
     if (progress != COMM_DONE)
         return progress;
     c->begun = 0;
     finish(c);
+    c->seconds += clock_seconds() - c->began_at;
     return COMM_DONE;
 }

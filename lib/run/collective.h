@@ -16,13 +16,15 @@ struct collective {
     struct comm_group *group;
     struct tensor in, out;
     void *scratch;
-    int first; /* accumulated outputs start over */
-    int peer;  /* send, receive: in the group */
+    int first;      /* accumulated outputs start over */
+    int peer;       /* send, receive: in the group */
+    double seconds; /* from begin to end, all runs */
     /* What other streams must have done before: tickets of the same worker. */
     const struct worker *worker;
     uint64_t after[COLLECTIVE_MAX_AFTER];
     int n_after;
     int begun;
+    double began_at;
     struct comm_request request;
 };
 

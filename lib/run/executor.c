@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "run/run_impl.h"
 
@@ -157,7 +158,10 @@ static int wait_for(struct run *run, const struct resolved_op *collective, struc
     if (!collective || worker_done(run->options.worker, collective->ticket))
         return 0;
     publish_wait(run, collective);
+    double begin = run->options.timed ? clock_seconds() : 0;
     int status = worker_wait(run->options.worker, collective->ticket, err);
+    if (run->options.timed)
+        run->wait_seconds += clock_seconds() - begin;
     progress_publish(run->progress, collective->text, 0);
     return status;
 }
@@ -216,7 +220,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
+    double begin = run->options.timed ? clock_seconds() : 0;
     kernels_run(run->options.kernels, &op->call, first);
+    if (run->options.timed)
+        op->seconds += clock_seconds() - begin;
     return 0;
 }
 
@@ -287,4 +294,36 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
             return -1;
     }
     return run_drain(run, err);
+}
+
+/* ---- what it took ---- */
+
+double run_op_seconds(const struct run *run, int function, int op)
+{
+    double seconds = 0;
+
+    CHECK(run->options.timed);
+    for (int i = 0; i < run->functions[function].n; i++) {
+        const struct resolved_op *r = &run->functions[function].list[i].ops[op];
+
+        seconds += r->is_async ? r->collective.seconds : r->seconds;
+    }
+    return seconds;
+}
+
+double run_wait_seconds(const struct run *run)
+{
+    return run->wait_seconds;
+}
+
+void run_clear_times(struct run *run)
+{
+    run->wait_seconds = 0;
+    for (int f = 0; f < run->program->n_functions; f++)
+        for (int k = 0; k < run->functions[f].n; k++) {
+            struct resolved_function *r = &run->functions[f].list[k];
+
+            for (int i = 0; i < r->n_ops; i++)
+                r->ops[i].seconds = r->ops[i].collective.seconds = 0;
+        }
 }

@@ -27,6 +27,7 @@ struct run_options {
     struct worker *worker;          /* the comm thread; likewise */
     struct progress_slot *progress; /* NULL: nobody watches */
     int poison;                     /* fill values with NaN at their death */
+    int timed;                      /* measure how long each op takes: run_op_seconds */
 };
 
 /*
@@ -63,6 +64,16 @@ struct run_hooks {
  */
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
               struct err *err);
+
+/*
+ * Where options.timed was set: the seconds that an op's runs have taken in all since the start or
+ * the last run_clear_times, whatever the slot; a compute op's in its kernel, a collective's on the
+ * comm thread. run_wait_seconds: how long compute ops and entries have waited for collectives.
+ * Between entries.
+ */
+double run_op_seconds(const struct run *run, int function, int op);
+double run_wait_seconds(const struct run *run);
+void run_clear_times(struct run *run);
 
 /* Scratch of an op, for program_size_scratch: the kernels' own, and run's for collectives. */
 struct run_scratch {

@@ -27,6 +27,7 @@ struct resolved_op {
     const struct dead_range *dead;
     int n_dead;
     int layer;
+    double seconds;                 /* a compute op's runs, where they are timed */
     char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 
@@ -59,6 +60,7 @@ struct run {
     int n_shared_inputs;
     struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
     struct progress_slot *progress;
+    double wait_seconds;
 };
 
 static inline struct resolved_function *resolved(const struct run *run, int function,

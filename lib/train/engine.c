@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
+#include "launch/watcher.h"
 
 static int make_comm(void *argument, struct err *err)
 {
@@ -71,6 +72,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank, int n_thr
         engine_close(engine);
         return -1;
     }
+    watcher_settle();
     return 0;
 }
 
@@ -80,38 +82,43 @@ void engine_close(struct engine *engine)
 
     if (engine->worker && engine->comm)
         progress_meet(progress_join(engine->rank.local_rank), "the end of MPI");
+    watcher_unsettle();
     if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
     else
         comm_destroy(engine->comm);
+    watcher_settle();
     worker_destroy(engine->worker);
     kernels_destroy(engine->kernels);
     pool_destroy(engine->pool);
     memset(engine, 0, sizeof *engine);
 }
 
-#define PEAK_SIZE 512
-#define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
-
-int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
+                         int n_rounds, double *flops, struct err *err)
 {
-    size_t n_bytes = (size_t)PEAK_SIZE * PEAK_SIZE * dtype_bytes(dtype);
+    int64_t rows = shape[0], n = shape[1], k = shape[2];
+    size_t size = dtype_bytes(dtype), x_bytes = align_up((size_t)(rows * k) * size, 64);
+    size_t w_bytes = align_up((size_t)(n * k) * size, 64);
+    size_t y_bytes = align_up((size_t)(rows * n) * size, 64);
     struct kernel_call call = { .op.kind = OP_LINEAR };
-    struct tensor square = { NULL, PEAK_SIZE, PEAK_SIZE, PEAK_SIZE, dtype };
     double best = 1e30;
 
-    call.op.in[0] = call.op.in[1] = call.op.out[0] = square;
-    size_t scratch_bytes = align_up(kernels_scratch_bytes(engine->kernels, &call.op), 64);
-    unsigned char *memory = aligned_alloc(64, 3 * n_bytes + scratch_bytes);
+    call.op.in[0] = (struct tensor){ NULL, rows, k, k, dtype };
+    call.op.in[1] = (struct tensor){ NULL, n, k, k, dtype };
+    call.op.out[0] = (struct tensor){ NULL, rows, n, n, dtype };
+    size_t total_bytes = x_bytes + w_bytes + y_bytes +
+                         align_up(kernels_scratch_bytes(engine->kernels, &call.op), 64);
+    unsigned char *memory = aligned_alloc(64, total_bytes);
     if (!memory)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    memset(memory, 0, 3 * n_bytes + scratch_bytes);
+    memset(memory, 0, total_bytes);
     call.op.in[0].data = memory;
-    call.op.in[1].data = memory + n_bytes;
-    call.op.out[0].data = memory + 2 * n_bytes;
-    call.scratch = memory + 3 * n_bytes;
+    call.op.in[1].data = memory + x_bytes;
+    call.op.out[0].data = memory + x_bytes + w_bytes;
+    call.scratch = memory + x_bytes + w_bytes + y_bytes;
     int status = kernels_prepare(engine->kernels, &call, err);
-    for (int i = 0; i < PEAK_ROUNDS && !status; i++) {
+    for (int i = 0; i < n_rounds && !status; i++) {
         double begin = clock_seconds();
 
         kernels_run(engine->kernels, &call, 1);
@@ -124,6 +131,16 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
     }
     free(memory);
     return status;
+}
+
+#define PEAK_SIZE 512
+#define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
+
+int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+{
+    static const int64_t square[3] = { PEAK_SIZE, PEAK_SIZE, PEAK_SIZE };
+
+    return engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err);
 }
 
 /* A number in the file, or -1: absent, or "max". */

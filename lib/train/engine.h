@@ -33,6 +33,13 @@ void engine_close(struct engine *engine);
  */
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
+/*
+ * The same for y[rows x n] = x[rows x k] w[n x k]', the best of n_rounds; shapes that do not fit
+ * the caches tell more of what large products reach.
+ */
+int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
+                         int n_rounds, double *flops, struct err *err);
+
 /* Memory that one of local_size ranks may take now, or 0 if the system does not say. */
 size_t engine_available_bytes(const struct engine *engine);
 

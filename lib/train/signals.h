@@ -1,13 +1,16 @@
 /*
- * signals.h - SIGTERM, SIGINT and SIGUSR1 as a request to save and leave
+ * signals.h - SIGTERM, SIGINT, SIGHUP and SIGUSR1 as a request to save and leave
  */
 #ifndef TRAIN_SIGNALS_H
 #define TRAIN_SIGNALS_H
 
 /*
- * Catch the three. The first only raises a flag; a second SIGTERM or SIGINT ends the process at
- * once, as it would have without us. To be called by the thread that computes: the handler gets a
- * stack of its own there (signals.c says why), one a process.
+ * Catch the four, but leave SIGHUP ignored where it is (nohup). The first only raises a flag; a
+ * second SIGTERM, SIGINT or SIGHUP ends the process at once, as it would have without us, unless it
+ * comes so soon that it is the same request (stop.h). And ignore SIGPIPE: Ctrl-C ends the `tee`
+ * behind us too, and that must not cost what is about to be saved.
+ *
+ * A second call changes nothing.
  */
 void signals_catch(void);
 

@@ -309,7 +309,7 @@ static int check_same_numerics(struct trainer *t, struct err *err)
     t->numerics = numerics_hash(&t->description);
     return same_text(t, "the description of the numerics", str_text(&t->description),
                      "the same data and the same kind of processor on all hosts, or "
-                     "ONEDNN_MAX_CPU_ISA for what all have",
+                     "LMTRAIN_CPU_ISA for what all have",
                      err);
 }
 

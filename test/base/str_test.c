@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 // clang-format on
+#include <stdio.h>
 #include <string.h>
 
 #include "base/str.h"
@@ -82,6 +83,12 @@ static void test_nearest(void **state)
     assert_string_equal(str_nearest("lr", names, 5), "lr");
     assert_null(str_nearest("zzzzzz", names, 5));
     assert_null(str_nearest("steps", names, 0));
+    char long_one[1001];
+    memset(long_one, 'z', sizeof long_one - 1);
+    long_one[sizeof long_one - 1] = '\0';
+    assert_null(str_nearest(long_one, names, 5));
+    memcpy(long_one, "seed", 4);
+    assert_string_equal(str_nearest(long_one, names, 5), "seed");
 }
 
 static void test_integers(void **state)
@@ -172,13 +179,37 @@ static void test_ends(void **state)
     assert_true(str_ends_with("x", ""));
 }
 
+static void test_printable(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "" },
+        { "plain \xc3\xa9 \xf0\x9f\x98\x80\n\tline", "plain \xc3\xa9 \xf0\x9f\x98\x80\n\tline" },
+        { "\x1b[2J\r\x07\x7f", "?[2J???" },
+        { "\xc2\x9b"
+          "2J",
+          "??2J" },
+        { "a\xffz\xc3", "a?z?" },
+        { "\xe2\x82", "??" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "%s", rows[i][0]);
+        str_make_printable(text);
+        assert_string_equal(text, rows[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_growing),  cmocka_unit_test(test_units),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_integers), cmocka_unit_test(test_floats),
-        cmocka_unit_test(test_utf8),     cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_printable), cmocka_unit_test(test_growing),
+        cmocka_unit_test(test_units),     cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_nearest),   cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_floats),    cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

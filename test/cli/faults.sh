@@ -150,7 +150,7 @@ if lmtrain_mpirun=$(command -v mpirun); then
     differs 'another job' "the job differs between ranks: 'optimizer.lr: 0.01' on rank 0 \(.*\), 'optimizer.lr: 0.5' on rank 1"
     differs_set=
     differs 'other kernels' "the numerics differs between ranks: 'kernels cpu .*' on rank 0 \(.*\), 'kernels cpu avx2 .*' on rank 1" \
-        -x ONEDNN_MAX_CPU_ISA=AVX2
+        -x LMTRAIN_CPU_ISA=avx2
 else
     echo 'skip ranks of different jobs: there is no mpirun'
 fi
@@ -170,6 +170,29 @@ ended 'a rank that stalls too' 5 stall
 said 'with its op, layer and micro-batch' 'rank 1 .*: in attention layers\.1, step 3, micro-batch 0 since' stall
 said 'and what others wait for' \
     'rank 0 .*: waits in .* dp .*, step 3.*rank 1 has not reached it: it is in attention layers\.1' stall
+
+# All stopped together, by Ctrl-Z, are no stall. (A head stopped by SIGTSTP has stopped its ranks before.)
+# shellcheck disable=SC2086
+start suspended $long --set train.hang_seconds=2 --set train.hang_abort_seconds=8
+expect 'ranks at work' 0 '' wait_until 60 has_logged suspended 5
+# is STATE PROCESS... - all of them are in that state
+# shellcheck disable=SC2317
+is() {
+    is_state=$1
+    shift
+    for process in "$@"; do grep -q "^State:[[:space:]]*$is_state" "/proc/$process/status" || return 1; done
+}
+kill -TSTP "$pid"
+ranks=$(children_of "$(children_of "$pid")")
+# shellcheck disable=SC2086
+expect 'Ctrl-Z stops them all' 0 '' wait_until 25 is T "$pid" $ranks
+stopped_at=$(n_logged suspended)
+sleep 9
+kill -CONT "$pid"
+ended 'continued, the job ends well' 0 suspended
+expect 'it had stood still in its midst' 0 '' test "$stopped_at" -lt 300
+same_bits 'with the bits of a run that nobody stopped' long suspended 300
+expect 'and no stall was seen' 0 '' test "$(grep -c 'made no progress' "$dir/suspended.out")" = 0
 
 # ---- a full disk ----
 
@@ -217,11 +240,63 @@ nothing_shared() { ! find /dev/shm -name "lmtrain-*-$1-*" | grep .; }
 
 start orphans --ranks 2 --set train.steps=100000 --set checkpoint.every_steps=0 --set eval.every_steps=0
 wait_until 60 has_logged orphans 3
+daemon=$(children_of "$pid")
+expect 'a job has a folder in shared memory' 1 '' nothing_shared "$daemon"
 before=$(date +%s%N)
 kill -KILL "$pid"
 expect 'ranks without supervisor end' 0 '' wait_until 10 no_process
 took=$((($(date +%s%N) - before) / 1000000))
 echo "# gone after $took ms"
 expect 'within a second, five on a busy machine' 0 '' test "$took" -lt 5000
-expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$pid"
+expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$daemon"
+
+# ---- what a job is started with ----
+
+# shellcheck disable=SC2016,SC2086 # sh's; words
+expect 'too few open files' 1 'may have 40 open files here, 4 ranks on a machine need 60 \(hint: ulimit -n 60\)' \
+    sh -c 'ulimit -n 40; exec "$@"' sh "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/files" --ranks 4 $plain
+if command -v script >/dev/null; then
+    # Ranks write to a terminal that is not theirs.
+    oneline=$(printf '%s' "$plain" | tr '\n' ' ')
+    # shellcheck disable=SC2086 # words
+    expect 'a terminal with tostop' 0 'done: step 12' timeout 60 script -qec \
+        "stty tostop; $lmtrain pretrain $dir/job.yaml --set output=$dir/tostop --ranks 2 $oneline" /dev/null
+else
+    echo 'skip a terminal with tostop: there is no script(1)'
+fi
+
+# ---- nobody reads what it says, or nobody does any more ----
+
+# A paused terminal: a pipe that is full.
+mkfifo "$dir/full.pipe"
+exec 9<>"$dir/full.pipe"
+dd if=/dev/zero of="$dir/full.pipe" oflag=nonblock bs=4096 count=1024 2>/dev/null
+"$lmtrain" pretrain "$dir/job.yaml" --ranks 2 --set "output=$dir/paused" >&9 2>&9 9>&- &
+pid=$!
+printf '%s' "output=$dir/paused" >"$dir/pattern" # grep must not find itself
+# shellcheck disable=SC2317
+head_is_alone() { ! grep -lsaFf "$dir/pattern" /proc/[0-9]*/cmdline | grep -vx "/proc/$pid/cmdline"; }
+expect 'a rank dies while nobody reads' 0 '' wait_until 60 kill_rank paused 1
+expect 'and all end' 0 '' wait_until 10 head_is_alone
+tr -d '\0' <"$dir/full.pipe" 9>&- >"$dir/paused.out" &
+reader=$!
+exec 9>&-
+wait "$reader"
+ended 'with its status' 5 paused
+said 'which is told as soon as somebody reads' 'rank 1 on .* was killed by signal 9' paused
+
+
+# Ctrl-C ends the `tee` as well.
+mkfifo "$dir/pipe"
+cat "$dir/pipe" >"$dir/read" &
+reader=$!
+"$lmtrain" pretrain "$dir/job.yaml" --ranks 2 --set "output=$dir/unread" --set train.steps=100000 \
+    --set checkpoint.every_steps=0 --set eval.every_steps=0 >"$dir/pipe" 2>&1 &
+pid=$!
+expect 'a job whose output is piped' 0 '' wait_until 60 has_logged unread 3
+kill -KILL "$reader"
+kill -INT "$pid"
+wait "$pid"
+expect 'saves although nobody reads any more' 0 '' test $? = 75
+expect 'as it was asked to' 0 step- ls "$dir/unread/checkpoints"
 finish

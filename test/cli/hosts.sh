@@ -14,7 +14,7 @@ if ! hosts_start a b c; then
     exit 1
 fi
 # Long enough to tell a break from a hiccup, short enough for a test.
-LMTRAIN_LINK_SECONDS=2
+LMTRAIN_LINK_SECONDS=4
 export LMTRAIN_LINK_SECONDS
 long='--set train.steps=100000 --set eval.every_steps=0 --set checkpoint.every_steps=20 --set checkpoint.keep=2'
 
@@ -72,7 +72,7 @@ now() { date +%s.%N; }
 gone() {
     gone_name=$1 gone_wanted=$2
     shift 2
-    gone_limit=$(($(date +%s) + 15))
+    gone_limit=$(($(date +%s) + 40))
     until nothing_left "$@" || [ "$(date +%s)" -gt "$gone_limit" ]; do
         sleep 0.05
     done

@@ -260,4 +260,33 @@ fresh_copy
 head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"
 expect 'an older whole one is taken, with a warning' 0 'warn: .*step-00000012' pretrain copy --set train.steps=14
 expect 'from where it goes on' 0 'going on from .*step-00000008, step 8' printf '%s\n' "$output"
+
+# ---- a Slurm without PMIx ----
+
+mkdir "$dir/slurm"
+cat >"$dir/slurm/srun" <<'END'
+#!/bin/sh
+case $1 in
+--version) echo 'slurm-wlm 22.05.8' ;;
+--mpi=list) printf 'MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n' >&2 ;;
+*) echo 'srun: error: started ranks' && exit 99 ;;
+esac
+END
+chmod +x "$dir/slurm/srun"
+# in_slurm NAME PATTERN VARIABLES... - the job where Slurm has set these is refused
+in_slurm() {
+    in_slurm_name=$1 in_slurm_pattern=$2
+    shift 2
+    expect "$in_slurm_name" 2 "$in_slurm_pattern" env "PATH=$dir/slurm:$PATH" SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
+        SLURM_JOB_NODELIST="$(hostname)" SLURM_JOB_CPUS_PER_NODE=2 SLURM_NTASKS=2 "$@" "$lmtrain" pretrain "$dir/job.yaml" \
+        --set "output=$dir/wrong" --set ranks=2
+    refuse 'and nothing else happens' 'started ranks|^step 1/'
+}
+in_slurm 'bare in an allocation' "^lmtrain: this cluster's Slurm lacks the PMIx plugin.*hint: --hosts.*ask for the plugin" \
+    SLURM_TASKS_PER_NODE=2
+in_slurm 'a task of a step' "^lmtrain: .*one of 2 tasks of a Slurm step without PMIx.* Slurm lacks the plugin: srun --mpi=list names no pmix" \
+    SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0
+sed -i 's/pmi2/pmix/' "$dir/slurm/srun"
+in_slurm 'a task of a step where there is the plugin' 'hint: srun --mpi=pmix lmtrain' \
+    SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0
 finish

@@ -3,6 +3,7 @@
 # shellcheck disable=SC2317 # functions that expect and wait_until call
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
+. test/cli/support/left.sh
 . test/cli/support/slurm.sh
 
 if ! slurm_start; then
@@ -55,6 +56,12 @@ rank_of() {
     # shellcheck disable=SC2013 # numbers
     for process in $(grep -lsFf "$dir/pattern" /proc/[0-9]*/cmdline | cut -d/ -f3); do
         tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -qx "PMIX_RANK=$2" && echo "$process" && return
+    done
+}
+# command_of RUN - what was typed: the one lmtrain of it that is no rank nor, with a rank's environment, a watcher
+command_of() {
+    for process in $(processes "$1"); do
+        tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -q '^PMIX_RANK=' || echo "$process" && return
     done
 }
 # shellcheck disable=SC2317 # wait_until calls it
@@ -129,14 +136,43 @@ done
 
 # shellcheck disable=SC2086
 start_bare killed -n 4 -N 2 -- $long
-wait_until 60 has_logged killed 21
+wait_until 120 has_logged killed 21 || { bounded squeue; sinfo; sed 's/^/    /' "$dir/killed.out"; }
 victim=$(rank_of killed 3)
+note_shared killed
+expect 'with files in shared memory' 0 'lmtrain-.*vader_segment' cat "$dir/shm"
 since=$(date +%s)
 kill -KILL "$victim"
 ended 'a killed rank ends the job on both nodes' 5 killed
 expect 'within seconds' 0 '' test $(($(date +%s) - since)) -le 10
 expect 'and is named' 0 'n2: task 3: Killed' cat "$dir/killed.out"
 expect 'before its end' 0 '' test "$(n_logged killed)" -lt 120
+expect 'no process is left on either' 0 '' wait_until 25 is_gone killed
+left=$(shared_left)
+expect "and nothing in /dev/shm: $left" 0 '' test -z "$left"
+
+# In a step that is not ours Slurm gives the other node 30 s to hear of it; its watcher hears at once.
+# shellcheck disable=SC2086
+step plain --mpi=pmix -K -n 4 -N 2 -- $long >"$dir/plain.out" 2>&1 &
+pid=$!
+wait_until 120 has_logged plain 21
+victim=$(rank_of plain 3)
+since=$(date +%s)
+kill -KILL "$victim"
+ended 'a rank killed in a plain step ends it on both nodes' 137 plain
+expect 'within seconds' 0 '' test $(($(date +%s) - since)) -le 10
+expect 'it is named on the one' 0 '' said plain.out 'rank 3 on n2 (was killed|died).* \(last seen: '
+expect 'and on the other' 0 '' said plain.out 'rank 3 on n2 (was killed|died).*: ending the ranks of n1'
+expect 'no process is left on either' 0 '' wait_until 25 is_gone plain
+
+# Stalls are seen by the watcher of the node.
+# shellcheck disable=SC2086
+LMTRAIN_FAULT='rank3:op:attention layers.1:5:stall' expect 'a rank that stalls ends the job' 5 '' \
+    bare stall -n 4 -N 2 -- $long --set train.hang_seconds=2 --set train.hang_abort_seconds=5
+printf '%s\n' "$output" >"$dir/stall.out"
+expect 'it is named, with op, layer and micro-batch' 0 '' \
+    said stall.out 'rank 3 on n2 .*: in attention layers\.1, step 5, micro-batch 0 since'
+expect 'on the other node, that it waits for this' 0 '' said stall.out "on n1 .*waits for another node's"
+expect 'and why it ended' 0 '' said stall.out 'rank 3 on n2 made no progress for [0-9]+ s: ending the ranks of n2'
 
 # shellcheck disable=SC2086
 start_bare again -n 2 -N 2 -- $long --set restarts=2
@@ -149,16 +185,16 @@ same_bits 'with the bits of the unbroken run, too' whole2 again 120
 # shellcheck disable=SC2086
 start_bare stopped -n 2 -N 2 -- $long
 wait_until 60 has_logged stopped 5
-kill -TERM "$(pgrep -f "output=$dir/stopped" | head -n 1)"
+kill -TERM "$(command_of stopped)"
 ended 'SIGTERM to the bare command saves' 75 stopped
 
-# All ranks stopped together are no hang.
+# All ranks stopped together are no hang, however long; five seconds without a step are none on a busy machine either.
 # shellcheck disable=SC2086
-start_bare suspended -n 2 -N 2 -- $long --set train.hang_seconds=1 --set train.hang_abort_seconds=2
+start_bare suspended -n 2 -N 2 -- $long --set train.hang_seconds=5 --set train.hang_abort_seconds=10
 wait_until 60 has_logged suspended 5
 job=$(job_of)
 bounded scontrol suspend "$job"
-sleep 3
+sleep 12
 bounded scontrol resume "$job"
 ended 'a job that was suspended goes on' 0 suspended
 refuse 'and was not taken for one that hangs' 'no progress|stall'

@@ -27,7 +27,7 @@ same_bits 'two threads leave the bits' one threads 12
 expect 'recompute' 0 '^done' pretrain full --set recompute=full
 same_bits 'recompute leaves the bits' one full 12
 expect 'without AVX-512 bf16 is computed in fp32, and said so' 0 'bf16 is stored, fp32 computed' \
-    env ONEDNN_MAX_CPU_ISA=AVX2 "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/avx2" --set train.steps=3
+    env LMTRAIN_CPU_ISA=avx2 "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/avx2" --set train.steps=3
 expect 'a dry run' 0 '^memory of a rank' pretrain dry --dry-run
 expect 'leaves nothing' 0 '' test ! -e "$dir/dry"
 

@@ -122,6 +122,7 @@ static void test_refusals(void **state)
     static const char *const rows[][2] = {
         { "", "config.json: not valid JSON" },
         { "{\"model_type\": ", "not valid JSON" },
+        { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
         { "[]", "not a JSON object" },
         { "{}", "model_type is missing (hint: llama or gpt2)" },
         { "{\"model_type\": 3}", "model_type is missing" },

@@ -140,6 +140,8 @@ static void test_errors(void **state)
     expect_error(bad_text, CORPUS_JSONL, "bad.txt:1: no object");
     expect_error(bad_json_text, CORPUS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is no UTF-8");
     expect_error("/nonexistent.jsonl", CORPUS_AUTO, "/nonexistent.jsonl");
+    expect_error("/dev/zero", CORPUS_JSONL, "/dev/zero:1: the line is longer than 268435456 bytes");
+    expect_error("/", CORPUS_JSONL, "/:1: cannot be read: Is a directory");
     expect_error("/nonexistent.txt", CORPUS_AUTO, "/nonexistent.txt");
     free(bad_line);
     free(bad_text);

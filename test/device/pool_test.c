@@ -17,8 +17,6 @@
 
 #define N_TILES_MAX 1000
 
-int omp_get_max_threads(void); /* libgomp's */
-
 static struct pool *make_pool(int n_threads)
 {
     struct pool *pool;
@@ -171,26 +169,6 @@ static void test_idle_threads_take_no_time(void **state)
     pool_destroy(pool);
 }
 
-static void ask_omp(void *context, int64_t tile, int thread)
-{
-    int *n_threads = context;
-
-    (void)thread;
-    n_threads[tile] = omp_get_max_threads();
-}
-
-static void test_libraries_stay_on_one_thread(void **state)
-{
-    struct pool *pool = make_pool(3);
-    int n_threads[64];
-
-    (void)state;
-    pool_run(pool, 64, ask_omp, n_threads);
-    for (int i = 0; i < 64; i++)
-        assert_int_equal(n_threads[i], 1);
-    pool_destroy(pool);
-}
-
 static void test_binds_and_unbinds_the_caller(void **state)
 {
     cpu_set_t before, during, after;
@@ -241,7 +219,6 @@ int main(void)
         cmocka_unit_test(test_sleepers_wake),
         cmocka_unit_test(test_tiles_run_at_once),
         cmocka_unit_test(test_idle_threads_take_no_time),
-        cmocka_unit_test(test_libraries_stay_on_one_thread),
         cmocka_unit_test(test_binds_and_unbinds_the_caller),
         cmocka_unit_test(test_refuses_cores_that_are_not_there),
     };

@@ -6,24 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/fault.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
-    struct arena arena = { 0 };
+    static const char name[] = "LMTRAIN_FAULT";
+    char *line = malloc(sizeof name + n_bytes + 1);
     struct err err = { 0 };
 
-    setenv("LMTRAIN_FAULT", arena_strndup(&arena, (const char *)data, n_bytes), 1);
+    CHECK(line);
+    memcpy(line, name, sizeof name);
+    line[sizeof name - 1] = '=';
+    memcpy(line + sizeof name, data, n_bytes);
+    line[sizeof name + n_bytes] = '\0';
+    /* Not setenv: the C library keeps each value that it was ever given. */
+    CHECK(putenv(line) == 0);
     if (fault_init(0, 0, &err) < 0) {
         CHECK(err.code == ERR_CONFIG);
-        CHECK(strstr(err.text, "LMTRAIN_FAULT"));
+        CHECK(strstr(err.text, name));
     } else {
         /* Of no place that exists, so nothing may fire. */
         CHECK(fault_at("nowhere", 1) == FAULT_NONE);
     }
-    arena_release(&arena);
+    unsetenv(name);
+    free(line);
     return 0;
 }

@@ -134,22 +134,39 @@ static void test_has_every_kind_but_collectives(void **state)
     }
 }
 
-/* The identity names the instruction set that ONEDNN_MAX_CPU_ISA leaves, and the note speaks
+/* The identity names the instruction set that LMTRAIN_CPU_ISA leaves, and the note speaks
  * without bf16. */
 static void test_identity(void **state)
 {
     struct fixture *f = *state;
-    const char *identity = kernels_identity(f->kernels), *limit = getenv("ONEDNN_MAX_CPU_ISA");
+    const char *identity = kernels_identity(f->kernels), *limit = getenv("LMTRAIN_CPU_ISA");
 
     assert_int_equal(strncmp(identity, "cpu ", 4), 0);
-    assert_non_null(strstr(identity, " dnnl 2.") ? identity : strstr(identity, " dnnl 3."));
+    assert_non_null(strstr(identity, " gemm 1 "));
     assert_int_equal(strstr(identity, "avx512_bf16") != NULL, *f->isa_note == '\0');
-    if (limit && strcmp(limit, "ALL") != 0)
+    if (limit && strcmp(limit, "avx512_bf16") != 0)
         assert_null(strstr(identity, "avx512_bf16"));
-    if (limit && strcmp(limit, "AVX2") == 0)
+    if (limit && strcmp(limit, "avx2") == 0)
         assert_null(strstr(identity, "avx512"));
-    if (limit && strcmp(limit, "SSE41") == 0)
+    if (limit && strcmp(limit, "plain") == 0)
         assert_non_null(strstr(identity, "plain"));
+}
+
+static void test_refuses_unknown_isas(void **state)
+{
+    struct fixture *f = *state;
+    char *before = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+    struct kernels *kernels = NULL;
+
+    setenv("LMTRAIN_CPU_ISA", "avx1024", 1);
+    assert_int_equal(kernels_cpu_create(&kernels, f->pool, NULL, &f->err), -1);
+    assert_null(kernels);
+    assert_non_null(strstr(f->err.text, "avx1024"));
+    if (before)
+        setenv("LMTRAIN_CPU_ISA", before, 1);
+    else
+        unsetenv("LMTRAIN_CPU_ISA");
+    free(before);
 }
 
 static int run_all(void)
@@ -160,6 +177,7 @@ static int run_all(void)
         cmocka_unit_test_setup_teardown(test_operands_may_move, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_has_every_kind_but_collectives, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_identity, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_refuses_unknown_isas, set_up, tear_down),
     };
 
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

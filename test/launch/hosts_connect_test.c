@@ -30,8 +30,7 @@
 
 static char folder[] = "/tmp/lmtrain-hosts-XXXXXX";
 
-/* ---- the daemon, in this binary ---------------------------------------------------------------
- */
+/* ---- the daemon, in this binary ---- */
 
 static int read_invitation(char text[HOSTS_INVITATION_MAX])
 {
@@ -127,8 +126,7 @@ static int play_daemon(void)
     return (int)err.code;
 }
 
-/* ---- the stand-in -----------------------------------------------------------------------------
- */
+/* ---- the stand-in ---- */
 
 static const char script[] =
     "#!/bin/sh\n"
@@ -175,8 +173,7 @@ static int remove_stand_in(void **state)
     return file_remove_tree(folder, &err);
 }
 
-/* ---- connecting -------------------------------------------------------------------------------
- */
+/* ---- connecting ---- */
 
 enum { N_MAX = 80 };
 
@@ -419,8 +416,7 @@ static void test_interrupted(void **state)
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-/* ---- the daemon's side ------------------------------------------------------------------------
- */
+/* ---- the daemon's side ---- */
 
 /* A head that listens, and what it says to who comes: nothing, or a hello and a wrong proof. */
 static int false_head(struct hosts_address *address, int says_something)
@@ -604,5 +600,6 @@ int main(int argc, char **argv)
 
     if (argc == 2 && !strcmp(argv[1], "daemon"))
         return play_daemon();
+    signal(SIGPIPE, SIG_IGN); /* ssh may have ended before it is invited */
     return cmocka_run_group_tests(tests, make_stand_in, remove_stand_in);
 }

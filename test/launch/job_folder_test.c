@@ -6,9 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,6 +37,18 @@ static int teardown(void **state)
 
     (void)state;
     return file_remove_tree(parent, &err);
+}
+
+/* lmtrain-UID-PID-STARTTIME-NAMESPACE, the namespace ours or not */
+static const char *name_of(unsigned uid, int pid, int start, int is_ours)
+{
+    static char name[128];
+    struct stat pids;
+
+    assert_int_equal(stat("/proc/self/ns/pid", &pids), 0);
+    snprintf(name, sizeof name, "lmtrain-%u-%d-%d-%llu", uid, pid, start,
+             (unsigned long long)pids.st_ino + !is_ours);
+    return name;
 }
 
 static void make(const char *name, char *path, size_t size)
@@ -83,18 +98,15 @@ static void test_sweep(void **state)
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    snprintf(name, sizeof name, "lmtrain-%u-%d-1", (unsigned)getuid(), (int)child);
-    make(name, dead, sizeof dead);
-    snprintf(name, sizeof name, "lmtrain-%u-%d-1", (unsigned)getuid(), (int)getpid());
-    make(name, reused, sizeof reused); /* our number, but started at another time */
-    snprintf(name, sizeof name, "lmtrain-%u-%d-1", (unsigned)getuid() + 1, (int)child);
-    make(name, other_user, sizeof other_user);
+    make(name_of(getuid(), child, 1, 1), dead, sizeof dead);
+    /* our number, but started at another time */
+    make(name_of(getuid(), getpid(), 1, 1), reused, sizeof reused);
+    make(name_of(getuid() + 1, child, 1, 1), other_user, sizeof other_user);
     make("something-else", other, sizeof other);
-    snprintf(name, sizeof name, "lmtrain-%u-%d-1-mine", (unsigned)getuid(), (int)child);
+    snprintf(name, sizeof name, "%s-mine", name_of(getuid(), child, 1, 1));
     make(name, longer, sizeof longer);
     make("elsewhere", elsewhere, sizeof elsewhere);
-    snprintf(link_path, sizeof link_path, "%s/lmtrain-%u-%d-2", parent, (unsigned)getuid(),
-             (int)child);
+    snprintf(link_path, sizeof link_path, "%s/%s", parent, name_of(getuid(), child, 2, 1));
     assert_int_equal(symlink(elsewhere, link_path), 0);
 
     job_folder_sweep(parent);
@@ -107,11 +119,73 @@ static void test_sweep(void **state)
     assert_true(file_exists(name)); /* no link was followed */
 }
 
+static void make_old(const char *path)
+{
+    const struct timespec long_ago[2] = { { .tv_sec = 1000 }, { .tv_sec = 1000 } };
+
+    assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+}
+
+/* Of owners that we cannot see, the lock tells. */
+static void test_other_namespaces(void **state)
+{
+    char young[256], held[256], gone[256];
+
+    (void)state;
+    make(name_of(getuid(), getpid(), 1, 0), young, sizeof young);
+    make(name_of(getuid(), getpid(), 2, 0), held, sizeof held);
+    make(name_of(getuid(), getpid(), 3, 0), gone, sizeof gone);
+    make_old(held);
+    make_old(gone);
+    int fd = open(held, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    job_folder_sweep(parent);
+    assert_true(file_exists(young));
+    assert_true(file_exists(held));
+    assert_false(file_exists(gone));
+    close(fd);
+    job_folder_sweep(parent);
+    assert_false(file_exists(held));
+}
+
+/* A folder's lock is its owner's for as long as that lives. */
+static void test_lock(void **state)
+{
+    char path[256];
+    struct err err;
+    int ready[2], status;
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (!child) {
+        int made = job_folder_create(parent, path, sizeof path, &err);
+
+        if (write(ready[1], path, sizeof path) != sizeof path || made)
+            _exit(1);
+        pause();
+    }
+    assert_int_equal(read(ready[0], path, sizeof path), sizeof path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), -1);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    close(fd);
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 0);
+    close(ready[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_own_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_namespaces, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lock, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

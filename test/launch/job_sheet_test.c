@@ -14,7 +14,7 @@
 
 static struct job_node nodes[] = { { "a", 0, 3 }, { "b.example", 3, 2 } };
 static char *argv[] = { "lmtrain", "pretrain", "job with blanks.yaml", "", NULL };
-static char *variables[] = { "OMP_NUM_THREADS=2", "LMTRAIN_X=", NULL };
+static char *variables[] = { "UCX_TLS=tcp", "LMTRAIN_X=", NULL };
 
 static struct job_sheet example(void)
 {
@@ -142,7 +142,7 @@ static void test_variables(void **state)
 {
     static char *environment[] = { "HOME=/root",
                                    "LMTRAIN_FAULT=rank1:start",
-                                   "OMP_NUM_THREADS=2",
+                                   "UCX_TLS=tcp",
                                    "OMPI_MCA_btl_tcp_if_include=eth0",
                                    "LMTRAIN_API_KEY=1",
                                    "NCCL_TOKEN=1",
@@ -157,7 +157,7 @@ static void test_variables(void **state)
                                    "odd",
                                    NULL };
     static const char *const travel[] = { "LMTRAIN_FAULT=rank1:start",
-                                          "OMP_NUM_THREADS=2",
+                                          "UCX_TLS=tcp",
                                           "OMPI_MCA_btl_tcp_if_include=eth0",
                                           "MINE=1",
                                           "MY_SECRET=1",

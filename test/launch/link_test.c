@@ -178,6 +178,14 @@ static void test_gone(void **state)
     assert_int_equal(link_poll(&pair.a).fd, -1);
     assert_int_equal(link_receive(&pair.a, &err), -1);
     close_pair(&pair);
+
+    /* Who is killed before it has read all closed its link, too. */
+    open_pair(&pair);
+    link_send(&pair.a, &(struct message){ .kind = MESSAGE_BEAT });
+    link_close(&pair.b);
+    assert_int_equal(link_receive(&pair.a, &err), -1);
+    assert_non_null(strstr(err.text, "its link closed"));
+    close_pair(&pair);
 }
 
 static void test_lost_seconds(void **state)

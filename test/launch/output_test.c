@@ -46,7 +46,7 @@ static int setup(void **state)
     if (!mkdtemp(f.folder))
         return -1;
     snprintf(path, sizeof path, "%s/log/deep", f.folder);
-    if (output_create(&f.output, 2, path, &err))
+    if (output_create(&f.output, 2, path, NULL, &err))
         return -1;
     fflush(NULL);
     f.saved[0] = redirect("face", 1);
@@ -167,15 +167,15 @@ static void test_errors(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/file", f.folder);
     assert_int_equal(file_write(path, "x", 1, &err), 0);
-    assert_int_equal(output_create(&output, 2, path, &err), -1);
-    assert_int_equal(output_create(&output, 2, NULL, &err), 0);
+    assert_int_equal(output_create(&output, 2, path, NULL, &err), -1);
+    assert_int_equal(output_create(&output, 2, NULL, NULL, &err), 0);
     output_take(output, 1, 1, "x\n", 2);
     output_destroy(output);
 
     /* A log that is a link to elsewhere is not written. */
     snprintf(path, sizeof path, "%s/rank-1.log", f.folder);
     assert_int_equal(symlink("/nowhere/else", path), 0);
-    assert_int_equal(output_create(&output, 2, f.folder, &err), -1);
+    assert_int_equal(output_create(&output, 2, f.folder, NULL, &err), -1);
     assert_non_null(strstr(err.text, "rank-1.log"));
 }
 

@@ -42,8 +42,7 @@ static char *join(char **strings)
     return line;
 }
 
-/* ---- allocations and command lines ------------------------------------------------------------
- */
+/* ---- allocations and command lines ---- */
 
 #define START "srun --mpi=pmix --kill-on-bad-exit=0 --disable-status --export=ALL --input=none "
 #define END " --overlap -- /bin/lmtrain pretrain job.yaml"
@@ -232,8 +231,7 @@ static void contradictions_are_kept_from_srun(void **state)
     arena_release(&arena);
 }
 
-/* ---- what srun says ---------------------------------------------------------------------------
- */
+/* ---- what srun says ---- */
 
 static const struct {
     const char *text;

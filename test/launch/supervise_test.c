@@ -1,5 +1,5 @@
 /*
- * supervise_test.c - ranks that end well, die, hang and are stopped, under the real PMIx server
+ * supervise_test.c - ranks that end well, die and hang, under the real PMIx server
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -21,33 +21,7 @@
 #include "launch/progress.h"
 #include "support/run_job.h"
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
-
-static volatile sig_atomic_t signalled;
-
-static void on_signal(int number)
-{
-    signalled = number;
-}
-
-static void set_progress(const struct launch_rank *rank, const char *text, int waits)
-{
-    struct progress_slot *slot = progress_join(rank->local_rank);
-
-    snprintf(slot->text, sizeof slot->text, "%s", text);
-    atomic_store(&slot->step, 7);
-    atomic_store(&slot->micro_batch, 3);
-    atomic_store(&slot->op, 12);
-    atomic_store(&slot->waits, waits);
-    atomic_fetch_add(&slot->beat, 1);
-}
-
-static int leave(int status)
-{
-    launch_leave();
-    return status;
-}
+/* ---- the ranks ---- */
 
 /* All put, all get; the world's shape is what it should be. */
 static int play_exchange(const struct launch_rank *rank)
@@ -75,7 +49,7 @@ static int play_exchange(const struct launch_rank *rank)
     printf("rank %d of %d\n", rank->world_rank, rank->world_size);
     fprintf(stderr, "plain stderr of %d\n", rank->world_rank);
     log_warn("a warning of %d", rank->world_rank);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* Rank 1 fails in the way that scenario says; the others wait in a fence for it. */
@@ -84,7 +58,7 @@ static int play_failure(const struct launch_rank *rank, const char *scenario)
     struct err err;
 
     CHECK(!launch_fence(30, &err));
-    set_progress(rank, "attention layers.9", 0);
+    run_job_publish(rank, "attention layers.9", 0);
     if (rank->world_rank != 1) {
         launch_fence(30, &err);
         launch_abort(ERR_PEER, err.text);
@@ -131,9 +105,9 @@ static int play_hang(const struct launch_rank *rank)
 
     CHECK(!launch_fence(30, &err));
     if (rank->world_rank == 1)
-        set_progress(rank, "attention layers.9", 0);
+        run_job_publish(rank, "attention layers.9", 0);
     else
-        set_progress(rank, "reduce_scatter dp layers.7", 1);
+        run_job_publish(rank, "reduce_scatter dp layers.7", 1);
     for (;;)
         pause();
 }
@@ -153,23 +127,6 @@ static int play_late_cause(const struct launch_rank *rank)
         pause();
 }
 
-static int play_wait_for_signal(const struct launch_rank *rank)
-{
-    struct err err;
-
-    signal(SIGTERM, on_signal);
-    signal(SIGUSR1, on_signal);
-    CHECK(!launch_fence(30, &err));
-    if (!rank->world_rank) {
-        printf("ready\n");
-        fflush(stdout);
-    }
-    while (!signalled)
-        usleep(1000);
-    printf("signal %d\n", (int)signalled);
-    return leave(ERR_REQUEUE);
-}
-
 /* The time from the supervisor's start until this rank is past a fence. */
 static int play_fence(const struct launch_rank *rank)
 {
@@ -181,7 +138,7 @@ static int play_fence(const struct launch_rank *rank)
     if (!rank->world_rank)
         printf("%.6f\n", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     fflush(stdout);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A fence to which a rank that left early never comes must end by itself. */
@@ -191,10 +148,10 @@ static int play_fence_timeout(const struct launch_rank *rank)
 
     CHECK(!launch_fence(30, &err));
     if (rank->world_rank == 1)
-        return leave(0);
+        return run_job_leave(0);
     CHECK(launch_fence(1, &err) == -1);
     CHECK(err.code == ERR_PEER);
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A key that no fence has carried is fetched from its owner's node. */
@@ -215,7 +172,7 @@ static int play_late_card(const struct launch_rank *rank)
         CHECK(n_bytes == sizeof text && !strcmp(found, text));
     }
     CHECK(!launch_fence(30, &err));
-    return leave(0);
+    return run_job_leave(0);
 }
 
 static int attempt(void)
@@ -239,7 +196,7 @@ static int play_death(const struct launch_rank *rank, int until, int64_t step)
     progress_publish(slot, "attention", 0);
     CHECK(!launch_fence(30, &err));
     if (attempt() >= until)
-        return leave(0);
+        return run_job_leave(0);
     if (rank->world_rank == rank->world_size - 1)
         raise(SIGKILL);
     for (;;)
@@ -257,20 +214,7 @@ static int play_node_loss(const struct launch_rank *rank)
     fflush(stdout);
     while (!attempt())
         pause();
-    return leave(0);
-}
-
-/* Says that it is ready, and dies of the signal that comes. */
-static int play_killed_by_signal(const struct launch_rank *rank)
-{
-    struct err err;
-
-    CHECK(!launch_fence(30, &err));
-    if (!rank->world_rank)
-        printf("ready\n");
-    fflush(stdout);
-    for (;;)
-        pause();
+    return run_job_leave(0);
 }
 
 static int play_two_nodes(const struct launch_rank *rank)
@@ -292,7 +236,7 @@ static int play_output(const struct launch_rank *rank)
         CHECK(fwrite(line, sizeof line, 1, stdout) == 1);
     fflush(stdout);
     CHECK(!launch_fence(30, &err));
-    return leave(0);
+    return run_job_leave(0);
 }
 
 /* A host whose ranks don't come in time: the head ends the fence for those that did. */
@@ -307,7 +251,7 @@ static int play_fence_late(const struct launch_rank *rank)
     } else {
         usleep(2000000);
     }
-    return leave(0);
+    return run_job_leave(0);
 }
 
 static int play(const char *scenario)
@@ -340,12 +284,8 @@ static int play(const char *scenario)
         return play_node_loss(&rank);
     if (!strcmp(scenario, "output"))
         return play_output(&rank);
-    if (!strcmp(scenario, "stubborn-late"))
-        return play_killed_by_signal(&rank);
     if (!strcmp(scenario, "late"))
         return play_late_cause(&rank);
-    if (!strcmp(scenario, "signal"))
-        return play_wait_for_signal(&rank);
     if (!strcmp(scenario, "fence"))
         return play_fence(&rank);
     if (!strcmp(scenario, "fence-timeout"))
@@ -355,14 +295,7 @@ static int play(const char *scenario)
     return play_failure(&rank, scenario);
 }
 
-/* ---- the tests --------------------------------------------------------------------------------
- */
-
-static void assert_says(const struct job_result *result, const char *words)
-{
-    if (!strstr(result->err, words))
-        fail_msg("'%s' is not in:\n%s", words, result->err);
-}
+/* ---- the tests ---- */
 
 static void test_exchange(void **state)
 {
@@ -374,8 +307,8 @@ static void test_exchange(void **state)
     if (result.status)
         fail_msg("status %d, stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "rank 0 of 4\n");
-    assert_says(&result, "plain stderr of 0\n");
-    assert_says(&result, "rank 3: lmtrain: warn: a warning of 3\n");
+    run_job_check_says(&result, "plain stderr of 0\n");
+    run_job_check_says(&result, "rank 3: lmtrain: warn: a warning of 3\n");
     assert_null(strstr(result.err, "plain stderr of 2"));
     snprintf(path, sizeof path, "%s/log/rank-2.log", result.folder);
     FILE *log = fopen(path, "re");
@@ -396,10 +329,10 @@ static void check_failure(const char *scenario, int status, const char *words)
     run_job(&(struct job_plan){ .scenario = scenario, .n_ranks = 3 }, &result);
     if (result.status != status)
         fail_msg("%s: status %d, not %d; stderr:\n%s", scenario, result.status, status, result.err);
-    assert_says(&result, "rank 1 on ");
-    assert_says(&result, words);
-    assert_says(&result, "attention layers.9, step 7, micro-batch 3");
-    assert_says(&result, "2 other ranks ended in consequence");
+    run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, words);
+    run_job_check_says(&result, "attention layers.9, step 7, micro-batch 3");
+    run_job_check_says(&result, "2 other ranks ended in consequence");
     assert_true(result.seconds < 15);
     run_job_check_clean(&result);
 }
@@ -423,7 +356,7 @@ static void test_only_peers(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "peer", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "status 5");
+    run_job_check_says(&result, "status 5");
     run_job_check_clean(&result);
 }
 
@@ -434,7 +367,7 @@ static void test_stubborn(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "stubborn", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "rank 1 on ");
     run_job_check_clean(&result);
 }
 
@@ -445,7 +378,7 @@ static void test_late_cause(void **state)
     (void)state;
     run_job(&(struct job_plan){ .scenario = "late", .n_ranks = 3 }, &result);
     assert_int_equal(result.status, 4);
-    assert_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "rank 1 on ");
     assert_null(strstr(result.err, "rank 2 on "));
     run_job_check_clean(&result);
 }
@@ -458,68 +391,13 @@ static void test_hang(void **state)
     run_job(&(struct job_plan){ "hang", 3, .hang_seconds = 0.5, .hang_abort_seconds = 1.5 },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no progress for");
-    assert_says(&result, "): in attention layers.9, step 7, micro-batch 3 since ");
-    assert_says(&result, "): waits in reduce_scatter dp layers.7, step 7, micro-batch 3 since ");
-    assert_says(&result, "rank 1 on ");
-    assert_says(&result, "made no progress for");
+    run_job_check_says(&result, "no progress for");
+    run_job_check_says(&result, "): in attention layers.9, step 7, micro-batch 3 since ");
+    run_job_check_says(&result,
+                       "): waits in reduce_scatter dp layers.7, step 7, micro-batch 3 since ");
+    run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "made no progress for");
     run_job_check_clean(&result);
-}
-
-static void test_signals_passed_on(void **state)
-{
-    static const int signals[] = { SIGTERM, SIGUSR1 };
-    char expected[64];
-
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct job_result result;
-
-        run_job(&(struct job_plan){ "signal", 2, .signal = signals[i] }, &result);
-        if (result.status != ERR_REQUEUE)
-            fail_msg("status %d; stderr:\n%s", result.status, result.err);
-        snprintf(expected, sizeof expected, "ready\nsignal %d\n", signals[i]);
-        assert_string_equal(result.out, expected);
-        run_job_check_clean(&result);
-    }
-}
-
-/* Ranks and folder must not outlive a head that was killed. */
-static void test_head_killed(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL }, &result);
-    assert_int_equal(result.status, 101);
-    run_job_check_clean(&result);
-}
-
-static void test_daemon_killed(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON }, &result);
-    if (result.status != ERR_PEER)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_says(&result, " is lost (its link closed), with ranks 0 to 2");
-    assert_says(&result, "3 other ranks ended in consequence");
-    run_job_check_clean(&result);
-}
-
-/* Nobody is left to remove the folder: that goes with the next start. */
-static void test_both_killed(void **state)
-{
-    struct job_result killed, next;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGKILL, .victim = VICTIM_BOTH }, &killed);
-    assert_int_equal(killed.status, 101);
-    run_job(&(struct job_plan){ .scenario = "exchange", .n_ranks = 1 }, &next);
-    assert_int_equal(next.status, 0);
-    run_job_check_clean(&next);
-    run_job_check_clean(&killed);
 }
 
 static void check_two_hosts(const char *scenario)
@@ -554,41 +432,11 @@ static void test_death_on_another_host(void **state)
     (void)state;
     run_job(&(struct job_plan){ "exit3", 4, .hosts = "alpha:1,beta:3" }, &result);
     assert_int_equal(result.status, 3);
-    assert_says(&result, "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
-    assert_says(&result, "last words");
-    assert_says(&result, "3 other ranks ended in consequence");
+    run_job_check_says(&result,
+                       "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
+    run_job_check_says(&result, "last words");
+    run_job_check_says(&result, "3 other ranks ended in consequence");
     run_job_check_clean(&result);
-}
-
-static void test_signals_on_other_hosts(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 2, .signal = SIGTERM, .hosts = "alpha,beta" }, &result);
-    if (result.status != ERR_REQUEUE)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_string_equal(result.out, "ready\nsignal 15\n");
-    run_job_check_clean(&result);
-}
-
-/* Whoever is killed, on both hosts all is gone. */
-static void test_killed_with_hosts(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "signal", 4, .signal = SIGKILL, .hosts = "alpha,beta" }, &result);
-    assert_int_equal(result.status, 101);
-    run_job_check_clean(&result);
-
-    run_job(&(struct job_plan){ "signal", 3, .signal = SIGKILL, .victim = VICTIM_DAEMON,
-                                .hosts = "alpha,beta" },
-            &result);
-    assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "node beta is lost (its link closed), with rank 2");
-    free(result.out);
-    free(result.err);
 }
 
 static void test_restart(void **state)
@@ -600,8 +448,8 @@ static void test_restart(void **state)
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "attempt 0 of 3 ranks\nattempt 1 of 3 ranks\n");
-    assert_says(&result, "rank 2 on ");
-    assert_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
+    run_job_check_says(&result, "rank 2 on ");
+    run_job_check_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
     run_job_check_clean(&result);
 }
 
@@ -613,14 +461,14 @@ static void test_restarts_end(void **state)
     (void)state;
     run_job(&(struct job_plan){ "dies-always", 2, .n_restarts = 10 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "restarting (2 of 10)");
+    run_job_check_says(&result, "restarting (2 of 10)");
     assert_null(strstr(result.err, "restarting (3 of 10)"));
-    assert_says(&result, "no restart: 3 times in a row the job died");
+    run_job_check_says(&result, "no restart: 3 times in a row the job died");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no restart: 3 of 3 are used up");
+    run_job_check_says(&result, "no restart: 3 of 3 are used up");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 4 }, &result);
@@ -631,12 +479,6 @@ static void test_restarts_end(void **state)
     run_job(&(struct job_plan){ "exit3", 2, .n_restarts = 3 }, &result);
     assert_int_equal(result.status, 3);
     assert_null(strstr(result.err, "restart"));
-    run_job_check_clean(&result);
-
-    /* Who asks for the end shall have it. */
-    run_job(&(struct job_plan){ "stubborn-late", 2, .signal = SIGTERM, .n_restarts = 3 }, &result);
-    assert_int_equal(result.status, ERR_PEER);
-    assert_null(strstr(result.err, "restarting"));
     run_job_check_clean(&result);
 }
 
@@ -653,14 +495,14 @@ static void test_fewer_hosts(void **state)
     struct job_result result;
 
     (void)state;
-    run_job(&(struct job_plan){ "node-loss", 6, 0, 0, SIGKILL, VICTIM_DAEMON, 3, "alpha:3,beta:3",
-                                even },
+    run_job(&(struct job_plan){ "node-loss", 6, .signal = SIGKILL, .victim = VICTIM_DAEMON,
+                                .n_restarts = 3, .hosts = "alpha:3,beta:3", .again = even },
             &result);
     if (result.status)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     assert_string_equal(result.out, "attempt 0 of 6 ranks\nattempt 1 of 2 ranks\n");
-    assert_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
-    assert_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
+    run_job_check_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
+    run_job_check_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
     free(result.out);
     free(result.err);
 
@@ -668,7 +510,8 @@ static void test_fewer_hosts(void **state)
                                 .n_restarts = 3, .hosts = "alpha,beta" },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    assert_says(&result, "no restart: 4 ranks need more than the 2 that the hosts left can have");
+    run_job_check_says(&result,
+                       "no restart: 4 ranks need more than the 2 that the hosts left can have");
     free(result.out);
     free(result.err);
 }
@@ -709,24 +552,12 @@ static void test_many_ranks(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_only_peers),
-        cmocka_unit_test(test_stubborn),
-        cmocka_unit_test(test_late_cause),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_signals_passed_on),
-        cmocka_unit_test(test_head_killed),
-        cmocka_unit_test(test_daemon_killed),
-        cmocka_unit_test(test_both_killed),
-        cmocka_unit_test(test_two_hosts),
-        cmocka_unit_test(test_death_on_another_host),
-        cmocka_unit_test(test_signals_on_other_hosts),
-        cmocka_unit_test(test_killed_with_hosts),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_restarts_end),
-        cmocka_unit_test(test_fewer_hosts),
-        cmocka_unit_test(test_fence_times_out),
+        cmocka_unit_test(test_exchange),    cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_only_peers),  cmocka_unit_test(test_stubborn),
+        cmocka_unit_test(test_late_cause),  cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_two_hosts),   cmocka_unit_test(test_death_on_another_host),
+        cmocka_unit_test(test_restart),     cmocka_unit_test(test_restarts_end),
+        cmocka_unit_test(test_fewer_hosts), cmocka_unit_test(test_fence_times_out),
         cmocka_unit_test(test_many_ranks),
     };
 

@@ -23,9 +23,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "launch/break_news_impl.h"
 #include "launch/launch.h"
 #include "launch/watch_page_impl.h"
 #include "launch/watcher.h"
+#include "launch/watcher_impl.h"
 
 enum { N_MAX = 8, DEADLINE_SECONDS = 60 };
 
@@ -42,8 +44,7 @@ static atomic_int *n_playing; /* ranks that have joined, in memory that all shar
 static int n_orphans;         /* watchers that nobody but init would have reaped */
 static double seconds; /* from the last rank's end until the last holder of the screen is gone */
 
-/* ---- the ranks --------------------------------------------------------------------------------
- */
+/* ---- the ranks ---- */
 
 static void say_where(int rank, const char *text, int waits, uint64_t position)
 {
@@ -103,8 +104,7 @@ static void play_rank(const struct play *play, int rank)
     exit(0);
 }
 
-/* ---- their parent -----------------------------------------------------------------------------
- */
+/* ---- their parent ---- */
 
 static void read_screen(int fd)
 {
@@ -223,8 +223,7 @@ static const char *read_log(int rank)
     return text;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ---- */
 
 static void act_talk(int rank)
 {
@@ -284,7 +283,8 @@ static void check_death(int rank)
     run(&(struct play){ .n_ranks = 3, .act = act_die });
     snprintf(words, sizeof words, "lmtrain: error: rank %d on ", rank);
     assert_says(words);
-    assert_says(" died (last seen: in attention layers.3, step 7, micro-batch 0)");
+    assert_says("was killed by signal 9 (Killed) (last seen: in attention layers.3, step 7, "
+                "micro-batch 0)");
     assert_says("2 other ranks of ");
     for (int i = 0; i < 3; i++)
         if (i == rank)
@@ -316,7 +316,7 @@ static void test_bug(void **state)
     assert_says("rank 1: lmtrain: bug: ");
     assert_says("rank != 1 does not hold\n");
     assert_says("rank 1 on ");
-    assert_says(" died (last seen: starting)");
+    assert_says("was killed by signal 6 (Aborted) (last seen: starting)");
 }
 
 static void act_fail(int rank)
@@ -341,7 +341,7 @@ static void test_all_killed(void **state)
 {
     (void)state;
     run(&(struct play){ .n_ranks = 4, .act = act_die, .kill_all = 1 });
-    assert_says(" died (last seen: ");
+    assert_says(" was killed by signal 9 (Killed) (last seen: ");
     assert_says("3 other ranks of ");
 }
 
@@ -363,7 +363,7 @@ static void test_hang(void **state)
 {
     (void)state;
     run(&(struct play){
-        .n_ranks = 3, .act = act_hang, .hang_seconds = 0.5, .hang_abort_seconds = 1 });
+        .n_ranks = 3, .act = act_hang, .hang_seconds = 1, .hang_abort_seconds = 2 });
     assert_says("lmtrain: warn: no progress on ");
     assert_says("): waits in reduce_scatter dp bucket.3, step 7, micro-batch 0 since ");
     assert_says("has not reached it: it is in attention layers.9, step 7, micro-batch 0\n");
@@ -380,6 +380,12 @@ static void act_wait_for_others(int rank)
     wait_for_ever();
 }
 
+static void act_linger(int rank)
+{
+    (void)rank;
+    usleep(1500000); /* longer than from one look at the news to the next */
+}
+
 /* Where more ranks are elsewhere, these may wait for one of them: they are given twice the time. */
 static void test_other_nodes(void **state)
 {
@@ -387,12 +393,78 @@ static void test_other_nodes(void **state)
     run(&(struct play){ .n_ranks = 2,
                         .world_size = 4,
                         .act = act_wait_for_others,
-                        .hang_seconds = 0.5,
-                        .hang_abort_seconds = 0.75 });
+                        .hang_seconds = 1,
+                        .hang_abort_seconds = 1.5 });
     assert_says("no rank of this node is behind: it waits for another node's\n");
     const char *at = strstr(screen, "made no progress for ");
     assert_non_null(at);
-    assert_true(strtod(at + strlen("made no progress for "), NULL) >= 1);
+    assert_true(strtod(at + strlen("made no progress for "), NULL) >= 3);
+}
+
+/* ---- other nodes' watchers ---- */
+
+/* What watchers have told, all of them, or "". */
+static const char *told_others(void)
+{
+    static char text[1024];
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/watchers", folder);
+    FILE *file = fopen(path, "re");
+    text[file ? fread(text, 1, sizeof text - 1, file) : 0] = '\0';
+    if (file)
+        fclose(file);
+    return text;
+}
+
+static void act_killed_elsewhere(int rank)
+{
+    uint64_t id;
+    size_t n_bytes = sizeof id;
+    struct err err;
+
+    if (rank == 0) {
+        CHECK(launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, 0, &err) == 0);
+        struct break_news *news = break_news_open(folder, id);
+        CHECK(news);
+        break_news_tell(news, "rank 3 on elsewhere died");
+        break_news_flush(news, DEADLINE_SECONDS);
+    }
+    act_wait_for_others(rank);
+}
+
+/* What breaks on another node ends this node's ranks, and is named as the cause. */
+static void test_hear_others(void **state)
+{
+    (void)state;
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_killed_elsewhere });
+    assert_says("rank 3 on elsewhere died: ending the ranks of ");
+    assert_says("2 other ranks of ");
+    for (int rank = 0; rank < 2; rank++)
+        assert_int_equal(WEXITSTATUS(statuses[rank]), ERR_PEER);
+}
+
+static void act_one_killed(int rank)
+{
+    if (rank == 1)
+        raise(SIGKILL);
+    wait_for_ever();
+}
+
+/* And the other way; but nobody is told where all ranks are here. */
+static void test_tell_others(void **state)
+{
+    (void)state;
+    run(&(struct play){ .n_ranks = 2, .act = act_one_killed });
+    assert_string_equal(told_others(), "");
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_one_killed });
+    assert_non_null(strstr(told_others(), "rank 1 on "));
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_fail });
+    assert_non_null(strstr(told_others(), "rank 1 on "));
+    assert_non_null(strstr(told_others(), " gave up"));
+    /* Another launch's news are none. */
+    run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_linger });
+    assert_string_equal(screen, "");
 }
 
 static void act_leave_in_turn(int rank)
@@ -412,8 +484,7 @@ static void test_leaving(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* ---- the page ---------------------------------------------------------------------------------
- */
+/* ---- the page ---- */
 
 static void test_leftovers(void **state)
 {
@@ -523,9 +594,10 @@ int main(void)
     CHECK(n_playing != MAP_FAILED);
 
     const struct CMUnitTest tests[] = {
-        TEST(test_logs),       TEST(test_deaths),       TEST(test_bug),         TEST(test_abort),
-        TEST(test_all_killed), TEST(test_hang),         TEST(test_other_nodes), TEST(test_leaving),
-        TEST(test_leftovers),  TEST(test_hostile_page), TEST(test_not_ours),
+        TEST(test_logs),        TEST(test_deaths),  TEST(test_bug),         TEST(test_abort),
+        TEST(test_all_killed),  TEST(test_hang),    TEST(test_other_nodes), TEST(test_hear_others),
+        TEST(test_tell_others), TEST(test_leaving), TEST(test_leftovers),   TEST(test_hostile_page),
+        TEST(test_not_ours),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

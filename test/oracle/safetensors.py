@@ -103,11 +103,9 @@ def build(folder):
     program = os.path.join(folder, "program")
     with open(source, "w") as out:
         out.write(PROGRAM)
-    ckpt = sorted("lib/ckpt/" + name for name in os.listdir("lib/ckpt") if name.endswith(".c"))
-    base = ["lib/base/%s.c" % name for name in ("arena", "err", "file", "log", "str")]
     subprocess.check_call([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g",
-                           "-Ilib", "-pthread", "-o", program, source] + ckpt + base +
-                          ["-lxxhash", "-lm"])
+                           "-Ilib", "-pthread", "-o", program, source, "build/liblmtrain.a",
+                           "-lxxhash", "-lm"])
     return program
 
 

@@ -53,10 +53,8 @@ def build(folder):
     source, program = os.path.join(folder, "program.c"), os.path.join(folder, "program")
     with open(source, "w") as out:
         out.write(PROGRAM)
-    files = ["lib/report/events.c", "lib/report/metrics.c"]
-    files += ["lib/base/%s.c" % name for name in ("arena", "err", "file", "log", "str")]
     subprocess.check_call([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Ilib",
-                           "-pthread", "-o", program, source] + files + ["-lcjson", "-lm"])
+                           "-pthread", "-o", program, source, "build/liblmtrain.a", "-lcjson", "-lm"])
     return program
 
 

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/num.h"
 #include "program/passes.h"
 #include "run/run.h"
@@ -127,9 +128,11 @@ static void rig_open_first(struct rig *rig, int poison, struct progress_slot *pr
     place(&rig->program);
     if (verify(&rig->program, &err) < 0)
         fail_msg("%s", err.text);
-    struct run_options options = {
-        .program = &rig->program, .kernels = rig->kernels, .progress = progress, .poison = poison
-    };
+    struct run_options options = { .program = &rig->program,
+                                   .kernels = rig->kernels,
+                                   .progress = progress,
+                                   .poison = poison,
+                                   .timed = 1 };
     if (run_create(&rig->run, &options, &err) < 0)
         fail_msg("%s", err.text);
 }
@@ -212,6 +215,32 @@ static void a_step(void **state)
         check_all(&rig, rig.total, 480);
     }
     assert_string_equal(rig.trace, "01g01g01g");
+    rig_close(&rig);
+}
+
+/* Each op that ran has a time, in all of them no more than the step took; the others have none. */
+static void times(void **state)
+{
+    struct rig rig;
+    double sum = 0;
+
+    (void)state;
+    rig_open(&rig, 0, NULL);
+    double begin = clock_seconds();
+    must_run(&rig, ENTRY_STEP, 0);
+    double took = clock_seconds() - begin;
+    for (int f = 0; f < rig.program.n_functions; f++)
+        for (int i = 0; i < rig.program.functions[f].n_ops; i++) {
+            assert_true(run_op_seconds(rig.run, f, i) > 0);
+            sum += run_op_seconds(rig.run, f, i);
+        }
+    assert_true(sum > 0);
+    assert_true(sum <= took);
+    run_clear_times(rig.run);
+    for (int f = 0; f < rig.program.n_functions; f++)
+        for (int i = 0; i < rig.program.functions[f].n_ops; i++)
+            assert_true(run_op_seconds(rig.run, f, i) == 0);
+    assert_true(run_wait_seconds(rig.run) == 0);
     rig_close(&rig);
 }
 
@@ -647,6 +676,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step),
+        cmocka_unit_test(times),
         cmocka_unit_test(first_comes_from_the_caller),
         cmocka_unit_test(starting_over_always),
         cmocka_unit_test(addresses),

@@ -17,7 +17,7 @@ cat >"$dir/job.yaml" <<END
 model: {vocab_size: 4096, hidden_size: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, ffn_size: 128, max_seq_len: 64}
 data: {train: build/data/kjv, tokenizer: data/kjv-tokenizer, seq_len: 64}
 train: {steps: ${SOAK_STEPS:-4000}, global_batch: 16, micro_batch: 2, dtype: fp32, seed: 5, log_every: 1,
-        compare_every: 10, hang_seconds: 3, hang_abort_seconds: 5}
+        compare_every: 10, hang_seconds: 10, hang_abort_seconds: 20}
 optimizer: {lr: 1.0e-3, warmup_steps: 10}
 ranks: 2
 restarts: 1000
@@ -69,8 +69,8 @@ strike() {
 
 # soak ZERO
 soak() {
-    local broken=$dir/broken$1 whole=$dir/whole$1 hits=0 status=none
-    start "$whole" --set "parallel.zero=$1"
+    local broken=$dir/broken$1 whole=$dir/whole$1 hits=0 by_hand=0 by_itself status=none
+    start "$whole" --set "parallel.zero=$1" --set train.hang_abort_seconds=300
     wait "$pid"
     expect "the run that is left alone, zero $1" 0 '' test $? = 0
     start "$broken" --set "parallel.zero=$1"
@@ -79,15 +79,19 @@ soak() {
         if ! kill -0 "$pid" 2>/dev/null; then
             wait "$pid"
             status=$?
-            # Ended, or asked for more by a blow at the whole job (137 and 75; 5: SIGSTOP met a restart).
-            [ $status = 137 ] || [ $status = 75 ] || break
+            # Ended, or asked for more by a blow at the whole job: 137, 75, and 5 if a rank was hit while it saved
+            # because of SIGTERM, or several died before any step was saved.
+            case $status in 137 | 75 | 5) ;; *) break ;; esac
+            by_hand=$((by_hand + 1))
             start "$broken" --set "parallel.zero=$1"
         elif [ $hits -lt "$n_kills" ] && strike "$broken"; then
             hits=$((hits + 1))
         fi
     done
-    echo "# zero $1: $hits kills, at the end status $status"
+    by_itself=$(grep -c 'restarting (' "$broken.log")
+    echo "# zero $1: $hits kills, $by_itself restarts by itself, $by_hand by hand, at the end status $status"
     expect "it was killed often enough, zero $1" 0 '' test $hits -ge "$n_kills"
+    expect "often it helped itself, zero $1" 0 '' test "$by_itself" -ge $((n_kills / 5))
     expect "it ended, zero $1" 0 '' test "$status" = 0
     echo "# whole $(last "$whole"), broken $(last "$broken")"
     expect "with the same bits, zero $1" 0 '' test -n "$(last "$whole")" -a "$(last "$whole")" = "$(last "$broken")"

@@ -142,7 +142,7 @@ int case_equal(const struct tensor *a, const struct tensor *b)
     return 1;
 }
 
-/* ---- canaries ------------------------------------------------------------------------------ */
+/* ---- canaries ---- */
 
 static void assert_canaries(const void *from, size_t bytes, const char *what)
 {
@@ -210,7 +210,7 @@ int case_has_bf16(void)
 
 int case_each_isa(int (*tests)(void))
 {
-    static const char *const isas[] = { "ALL", "AVX512_CORE", "AVX2", "SSE41" };
+    static const char *const isas[] = { "avx512_bf16", "avx512", "avx2", "plain" };
     int n_failed = 0;
 
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
@@ -220,12 +220,12 @@ int case_each_isa(int (*tests)(void))
         fflush(NULL);
         pid = fork();
         if (pid == 0) {
-            setenv("ONEDNN_MAX_CPU_ISA", isas[i], 1);
-            printf("ONEDNN_MAX_CPU_ISA=%s\n", isas[i]);
+            setenv("LMTRAIN_CPU_ISA", isas[i], 1);
+            printf("LMTRAIN_CPU_ISA=%s\n", isas[i]);
             exit(tests() ? 1 : 0);
         }
         if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
-            fprintf(stderr, "failed with ONEDNN_MAX_CPU_ISA=%s\n", isas[i]);
+            fprintf(stderr, "failed with LMTRAIN_CPU_ISA=%s\n", isas[i]);
             n_failed++;
         }
     }

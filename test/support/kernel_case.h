@@ -45,8 +45,8 @@ void case_run(const struct op_shape *op, int n_threads, int first);
 int case_has_bf16(void);
 
 /*
- * Call tests() with each of ONEDNN_MAX_CPU_ISA's useful values, each in a process of its own
- * (oneDNN reads it once): all, no bf16, AVX2, none of these. Returns the sum of failures.
+ * Call tests() with each of LMTRAIN_CPU_ISA's values, each in a process of its own; those that the
+ * machine lacks stand for its best. Returns the sum of failures.
  */
 int case_each_isa(int (*tests)(void));
 

@@ -145,8 +145,7 @@ void op_case_destroy(struct op_case *c)
     free(c);
 }
 
-/* ---- running -----------------------------------------------------------------------------------
- */
+/* ---- running ---- */
 
 void op_case_run(struct op_case *c, int n_threads, int first)
 {
@@ -213,8 +212,7 @@ void reference_release(struct op_shape *reference)
         free(reference->out[i].data);
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------
- */
+/* ---- comparing ---- */
 
 static void check_guards(const char *name, const struct tensor *t, size_t n_bytes)
 {

@@ -29,8 +29,7 @@ static void start(const struct tensor *t, int first)
             ((double *)t->data)[i] = 0;
 }
 
-/* ---- embedding ---------------------------------------------------------------------------------
- */
+/* ---- embedding ---- */
 
 static void embed(const struct op_shape *op)
 {
@@ -53,8 +52,7 @@ static void embed_dw(const struct op_shape *op, int first)
                 OUT(0, int_at(&op->in[1], t), i) += IN(0, t, i);
 }
 
-/* ---- norms -------------------------------------------------------------------------------------
- */
+/* ---- norms ---- */
 
 struct norm_operands {
     const struct tensor *x, *delta, *w, *b, *y, *mean, *rstd, *sum;
@@ -150,8 +148,7 @@ static void norm_grad(const struct op_shape *op, int first)
     }
 }
 
-/* ---- products ----------------------------------------------------------------------------------
- */
+/* ---- products ---- */
 
 static void linear(const struct op_shape *op)
 {
@@ -234,8 +231,7 @@ static void head(const struct op_shape *op, int first)
     free(logits);
 }
 
-/* ---- attention ---------------------------------------------------------------------------------
- */
+/* ---- attention ---- */
 
 static void rope(const struct op_shape *op, double sign)
 {
@@ -411,8 +407,7 @@ static void attention_cached(const struct op_shape *op)
             cached_query(op, row, head);
 }
 
-/* ---- element by element ------------------------------------------------------------------------
- */
+/* ---- element by element ---- */
 
 static double sigmoid(double x)
 {
@@ -477,8 +472,7 @@ static void element(const struct op_shape *op, int64_t t, int64_t i)
     }
 }
 
-/* ---- the update --------------------------------------------------------------------------------
- */
+/* ---- the update ---- */
 
 static void sumsq(const struct op_shape *op)
 {

@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include "launch/launch.h"
 #include "launch/supervise.h"
 
 struct job_result {
@@ -33,6 +34,7 @@ struct job_plan {
     int n_restarts;
     const char *hosts; /* "a,b"; NULL: this machine */
     int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
+    int is_twice; /* the signal is sent again 20 ms later */
 };
 
 /* If this process was started as a daemon, it is one and does not return. */
@@ -40,7 +42,7 @@ void run_job_as_daemon(int argc, char **argv);
 
 int run_job_is_rank(void);
 
-/* Run the job to its end, at most 60 s. */
+/* Run the job to its end, at most 200 s. */
 void run_job(const struct job_plan *plan, struct job_result *result);
 
 /*
@@ -48,6 +50,16 @@ void run_job(const struct job_plan *plan, struct job_result *result);
  * /dev/shm, or a process that was noted. Then removes the folder.
  */
 void run_job_check_clean(struct job_result *result);
+
+/* Waits until the job's processes that were noted are gone; fails the test if they stay. */
+void run_job_await_processes(const struct job_result *result);
+
+/* Fails the test unless words are in what came on stderr. */
+void run_job_check_says(const struct job_result *result, const char *words);
+
+/* For ranks: this is what they are doing (in step 7, micro-batch 3), and this how they end. */
+void run_job_publish(const struct launch_rank *rank, const char *text, int waits);
+int run_job_leave(int status);
 
 /*
  * For ranks and what they start: note a process that must be gone in the end, as must the job's

@@ -7,8 +7,7 @@
  * and reaches 60 % of this.
  */
 #include "kernels/cpu/attention_impl.h"
-
-#include <immintrin.h>
+#include "kernels/cpu/transpose_avx512_impl.h"
 
 #define LANES 16
 
@@ -61,36 +60,15 @@ void attention_product_avx512(const struct product *p)
     }
 }
 
-/* 16 x 16: neighbouring rows are zipped by 1, 2, 4 and 8 elements. */
 CPU_INLINE void transpose_16(float *out, const float *in, int64_t in_stride)
 {
-    __m512 a[LANES], b[LANES];
+    __m512 rows[LANES];
 
     for (int r = 0; r < LANES; r++)
-        a[r] = _mm512_loadu_ps(in + r * in_stride);
-    for (int r = 0; r < LANES; r += 2) {
-        b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
-        b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
-    }
-    /* a[4 q + l]: in each quarter of it, column l of that quarter from rows 4 q .. 4 q + 3. */
-    for (int r = 0; r < LANES; r += 4)
-        for (int l = 0; l < 2; l++) {
-            __m512d x = _mm512_castps_pd(b[r + l]), y = _mm512_castps_pd(b[r + 2 + l]);
-
-            a[r + 2 * l] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
-            a[r + 2 * l + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-        }
-    for (int l = 0; l < 4; l++) {
-        __m512 x = _mm512_shuffle_f32x4(a[l], a[4 + l], 0x88);
-        __m512 y = _mm512_shuffle_f32x4(a[8 + l], a[12 + l], 0x88);
-
-        _mm512_storeu_ps(out + l * BLOCK, _mm512_shuffle_f32x4(x, y, 0x88));
-        _mm512_storeu_ps(out + (8 + l) * BLOCK, _mm512_shuffle_f32x4(x, y, 0xdd));
-        x = _mm512_shuffle_f32x4(a[l], a[4 + l], 0xdd);
-        y = _mm512_shuffle_f32x4(a[8 + l], a[12 + l], 0xdd);
-        _mm512_storeu_ps(out + (4 + l) * BLOCK, _mm512_shuffle_f32x4(x, y, 0x88));
-        _mm512_storeu_ps(out + (12 + l) * BLOCK, _mm512_shuffle_f32x4(x, y, 0xdd));
-    }
+        rows[r] = _mm512_loadu_ps(in + r * in_stride);
+    transpose_lanes(rows);
+    for (int r = 0; r < LANES; r++)
+        _mm512_storeu_ps(out + r * BLOCK, rows[r]);
 }
 
 void attention_transpose_avx512(float *out, const float *tile, int64_t width)

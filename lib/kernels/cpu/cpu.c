@@ -3,69 +3,57 @@
  */
 #include "kernels/cpu/cpu_impl.h"
 
-#include <dnnl.h>
 #include <gnu/libc-version.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Of enum dnnl_cpu_isa_t, by bits: each value holds those of the sets it includes, in oneDNN 2
- * and 3. */
-enum { DNNL_AVX2_BITS = 0x7, DNNL_AVX512_BITS = 0x27, DNNL_AVX512_BF16_BITS = 0xe7 };
+static const char *const isa_names[] = { "plain", "avx2", "avx512", "avx512_bf16" };
+enum { ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, N_ISAS };
 
-/* What oneDNN may use, which honours ONEDNN_MAX_CPU_ISA, and what the CPU has besides. */
-static void detect(struct cpu_kernels *cpu)
+static int machine_isa(void)
 {
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-
-    cpu->has_avx2 = (isa & DNNL_AVX2_BITS) == DNNL_AVX2_BITS && __builtin_cpu_supports("fma");
-    cpu->has_avx512 = (isa & DNNL_AVX512_BITS) == DNNL_AVX512_BITS && cpu->has_avx2;
-    cpu->has_avx512_bf16 = (isa & DNNL_AVX512_BF16_BITS) == DNNL_AVX512_BF16_BITS;
-    cpu->isa = cpu->has_avx512 ? CPU_ISA_AVX512 : cpu->has_avx2 ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return ISA_PLAIN;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+        return ISA_AVX2;
+    return __builtin_cpu_supports("avx512bf16") ? ISA_AVX512_BF16 : ISA_AVX512;
 }
 
-static void write_identity(struct cpu_kernels *cpu)
+/* The most that LMTRAIN_CPU_ISA allows. */
+static int allowed_isa(int *isa, struct err *err)
 {
-    const dnnl_version_t *version = dnnl_version();
-    const char *isa = "plain";
+    const char *name = getenv("LMTRAIN_CPU_ISA");
 
-    if (cpu->has_avx512_bf16)
-        isa = "avx512_bf16";
-    else if (cpu->has_avx512)
-        isa = "avx512";
-    else if (cpu->has_avx2)
-        isa = "avx2";
-    /* What of the instruction set oneDNN uses decides its sums; libm's functions differ by version.
-     */
-    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s dnnl %d.%d.%d isa %x glibc %s", isa,
-             version->major, version->minor, version->patch, (unsigned)dnnl_get_effective_cpu_isa(),
+    *isa = N_ISAS - 1;
+    if (!name || !*name)
+        return 0;
+    for (*isa = 0; *isa < N_ISAS; (*isa)++)
+        if (!strcmp(name, isa_names[*isa]))
+            return 0;
+    return err_set(err, ERR_CONFIG, "LMTRAIN_CPU_ISA is %s, not plain, avx2, avx512 or avx512_bf16",
+                   name);
+}
+
+static int detect(struct cpu_kernels *cpu, struct err *err)
+{
+    int isa = machine_isa(), allowed;
+
+    if (allowed_isa(&allowed, err))
+        return -1;
+    isa = isa < allowed ? isa : allowed;
+    cpu->isa = isa >= ISA_AVX512 ? CPU_ISA_AVX512 : isa == ISA_AVX2 ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
+    cpu->has_avx512_bf16 = isa == ISA_AVX512_BF16;
+    /* libm's functions differ by version. */
+    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s gemm 1 glibc %s", isa_names[isa],
              gnu_get_libc_version());
+    return 0;
 }
 
 static void cpu_destroy(struct kernels *kernels)
 {
-    struct cpu_kernels *cpu = cpu_of(kernels);
-
-    for (int i = 0; cpu->streams && i < cpu_n_threads(cpu); i++)
-        dnnl_stream_destroy(cpu->streams[i]);
-    free(cpu->streams);
-    dnnl_engine_destroy(cpu->engine);
-    free(cpu);
-}
-
-static int create_library_objects(struct cpu_kernels *cpu, struct err *err)
-{
-    int n_threads = cpu_n_threads(cpu);
-
-    if (dnnl_engine_create(&cpu->engine, dnnl_cpu, 0) != dnnl_success)
-        return err_set(err, ERR_DEVICE, "oneDNN gives no CPU engine");
-    cpu->streams = calloc((size_t)n_threads, sizeof(struct dnnl_stream *));
-    if (!cpu->streams)
-        return err_set(err, ERR_DEVICE, "no memory for %d oneDNN streams", n_threads);
-    for (int i = 0; i < n_threads; i++)
-        if (dnnl_stream_create(&cpu->streams[i], cpu->engine, dnnl_stream_default_flags) !=
-            dnnl_success)
-            return err_set(err, ERR_DEVICE, "oneDNN gives no stream");
-    return 0;
+    free(cpu_of(kernels));
 }
 
 static void register_families(struct kernels_backend *table, const struct cpu_kernels *cpu)
@@ -90,9 +78,7 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
         return err_set(err, ERR_DEVICE, "no memory for the CPU backend");
     cpu->base = (struct kernels){ .backend = &cpu->table, .pool = pool, .identity = cpu->identity };
     cpu->table = (struct kernels_backend){ .name = "cpu", .destroy = cpu_destroy };
-    detect(cpu);
-    write_identity(cpu);
-    if (create_library_objects(cpu, err)) {
+    if (detect(cpu, err)) {
         cpu_destroy(&cpu->base);
         return -1;
     }

@@ -8,26 +8,20 @@
  * Instruction sets: a family writes its inner function once, as plain loops over small fixed
  * arrays, always_inline, and CPU_VARIANTS compiles it for each instruction set. As contraction is
  * off and fused operations are written out (__builtin_fmaf), all variants have equal bits; only
- * GEMMs, which oneDNN makes, differ from one instruction set to the next.
+ * GEMMs differ: gemm_code_impl.h says where.
  */
 #ifndef KERNELS_CPU_CPU_IMPL_H
 #define KERNELS_CPU_CPU_IMPL_H
 
 #include "kernels/kernels.h"
 
-struct dnnl_engine;
-struct dnnl_stream;
-
 enum cpu_isa { CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 
 struct cpu_kernels {
     struct kernels base;
     struct kernels_backend table; /* base.backend: filled by the families */
-    enum cpu_isa isa;             /* the variant that CPU_VARIANTS' families use */
-    int has_avx2, has_avx512,
-        has_avx512_bf16; /* of the machine, and allowed by ONEDNN_MAX_CPU_ISA */
-    struct dnnl_engine *engine;
-    struct dnnl_stream **streams; /* one a thread of the pool */
+    enum cpu_isa isa;             /* the machine's best that LMTRAIN_CPU_ISA allows */
+    int has_avx512_bf16;          /* besides AVX-512 */
     char identity[128];
 };
 
@@ -48,7 +42,7 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 }
 
 #define CPU_INLINE static inline __attribute__((always_inline))
-#define CPU_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define CPU_TARGET_AVX2 __attribute__((target("avx2,fma")))
 /* gcc would rather use half of such a register; clang has no such word, nor that wish. */
 #ifdef __clang__
 #define CPU_WIDE ""
@@ -56,7 +50,7 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 #define CPU_WIDE ",prefer-vector-width=512"
 #endif
 #define CPU_TARGET_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq" CPU_WIDE)))
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq" CPU_WIDE)))
 
 /*
  * CPU_VARIANTS(silu_rows, (const float *x, float *y, int64_t n), (x, y, n))

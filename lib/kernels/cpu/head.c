@@ -15,7 +15,6 @@
  * vocabulary that is a power of two does not put a column into one cache set.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -26,28 +25,20 @@
 #define SUM_BLOCK 1024
 #define ROWS_PER_TILE 2
 
-/* Of the whole chunks, and of the shorter one at the end. */
-enum { CHUNK_WHOLE, CHUNK_LAST, N_CHUNK_KINDS };
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
 
 struct head_shape {
-    const struct op_shape *op;
     const struct tensor *x, *w, *target, *dx, *dw, *loss;
-    int backward, widen;
+    int backward;
     int64_t chunk; /* rows of a whole one */
     int64_t ld;    /* fp32 elements from one row of logits to the next */
-    size_t wide_x_bytes, wide_w_bytes, logits_bytes, nll_bytes;
+    size_t logits_bytes, nll_bytes;
 };
 
-struct head_state {
-    struct cpu_gemm *products[N_CHUNK_KINDS][N_PRODUCTS];
-};
-
-static struct head_shape head_shape(const struct cpu_kernels *cpu, const struct op_shape *op)
+static struct head_shape head_shape(const struct op_shape *op)
 {
     int backward = op->kind == OP_HEAD_CROSS_ENTROPY;
     struct head_shape h = {
-        .op = op,
         .x = &op->in[0],
         .w = &op->in[1],
         .target = &op->in[2],
@@ -55,117 +46,70 @@ static struct head_shape head_shape(const struct cpu_kernels *cpu, const struct 
         .dw = backward ? &op->out[1] : NULL,
         .loss = &op->out[backward ? 2 : 0],
         .backward = backward,
-        .widen = cpu_must_widen(cpu, op->in[0].dtype),
     };
 
     h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
     h.ld = round_up(h.w->rows, LANES) + LANES;
-    h.wide_x_bytes = h.widen ? cpu_widen_bytes(h.x) : 0;
-    h.wide_w_bytes = h.widen ? cpu_widen_bytes(h.w) : 0;
     h.logits_bytes = (size_t)(h.chunk * h.ld) * sizeof(float);
     h.nll_bytes = align_up((size_t)h.x->rows * sizeof(double), 64);
     return h;
 }
 
-/* Rows of the kind's chunks, 0 if there is none. */
-static int64_t chunk_rows(const struct head_shape *h, int kind)
-{
-    return kind == CHUNK_WHOLE ? h->chunk : h->x->rows % h->chunk;
-}
-
+/* rows: of the chunk, all but the last of which are whole. */
 static struct cpu_gemm_shape product_shape(const struct head_shape *h, int product, int64_t rows)
 {
     enum dtype act = h->x->dtype;
-    enum dtype in = h->widen ? DTYPE_F32 : act;
     int64_t d = h->x->cols, vocab = h->w->rows;
-    int64_t ldx = h->widen ? d : h->x->stride;
-    int64_t ldw = h->widen ? d : h->w->stride;
-    int64_t ldl = in == DTYPE_BF16 ? 2 * h->ld : h->ld;
+    int64_t ldl = act == DTYPE_BF16 ? 2 * h->ld : h->ld;
 
     switch (product) {
     case PRODUCT_LOGITS:
         return (struct cpu_gemm_shape){ .m = rows,
                                         .n = vocab,
                                         .k = d,
-                                        .in = in,
+                                        .in = act,
                                         .out = DTYPE_F32,
                                         .b_transposed = 1,
-                                        .lda = ldx,
-                                        .ldb = ldw,
+                                        .lda = h->x->stride,
+                                        .ldb = h->w->stride,
                                         .ldc = h->ld };
     case PRODUCT_DX:
         return (struct cpu_gemm_shape){ .m = rows,
                                         .n = d,
                                         .k = vocab,
-                                        .in = in,
+                                        .in = act,
                                         .out = act,
                                         .lda = ldl,
-                                        .ldb = ldw,
+                                        .ldb = h->w->stride,
                                         .ldc = h->dx->stride };
     default:
         return (struct cpu_gemm_shape){ .m = vocab,
                                         .n = d,
                                         .k = rows,
-                                        .in = in,
+                                        .in = act,
                                         .out = DTYPE_F32,
                                         .a_transposed = 1,
                                         .accumulate = 1,
                                         .lda = ldl,
-                                        .ldb = ldx,
+                                        .ldb = h->x->stride,
                                         .ldc = h->dw->stride };
     }
 }
 
-static int n_products(const struct head_shape *h)
-{
-    return h->backward ? N_PRODUCTS : 1;
-}
-
 static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    struct cpu_kernels *cpu = cpu_of(kernels);
-    struct head_shape h = head_shape(cpu, op);
+    struct head_shape h = head_shape(op);
+    const int64_t rows[] = { h.chunk, h.x->rows % h.chunk };
     size_t most = 0;
 
-    for (int kind = 0; kind < N_CHUNK_KINDS; kind++)
-        for (int i = 0; chunk_rows(&h, kind) && i < n_products(&h); i++) {
-            struct cpu_gemm_shape shape = product_shape(&h, i, chunk_rows(&h, kind));
-            size_t bytes = cpu_gemm_scratch_bytes(cpu, &shape);
+    for (int i = 0; i < 2; i++)
+        for (int product = 0; rows[i] && product < (h.backward ? N_PRODUCTS : 1); product++) {
+            struct cpu_gemm_shape shape = product_shape(&h, product, rows[i]);
+            size_t bytes = cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
 
             most = bytes > most ? bytes : most;
         }
-    return h.wide_x_bytes + h.wide_w_bytes + h.logits_bytes + h.nll_bytes + most;
-}
-
-static void head_release(struct kernels *kernels, void *pointer)
-{
-    struct head_state *state = pointer;
-
-    (void)kernels;
-    for (int i = 0; i < N_CHUNK_KINDS * N_PRODUCTS; i++)
-        cpu_gemm_destroy(state->products[i / N_PRODUCTS][i % N_PRODUCTS]);
-    free(state);
-}
-
-static int head_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
-{
-    struct cpu_kernels *cpu = cpu_of(kernels);
-    struct head_shape h = head_shape(cpu, &call->op);
-    struct head_state *state = calloc(1, sizeof *state);
-
-    if (!state)
-        return err_set(err, ERR_DEVICE, "no memory for the head's products");
-    for (int kind = 0; kind < N_CHUNK_KINDS; kind++)
-        for (int i = 0; chunk_rows(&h, kind) && i < n_products(&h); i++) {
-            struct cpu_gemm_shape shape = product_shape(&h, i, chunk_rows(&h, kind));
-
-            if (cpu_gemm_create(&state->products[kind][i], cpu, &shape, err)) {
-                head_release(kernels, state);
-                return err_add(err, "%s", op_info(call->op.kind)->name);
-            }
-        }
-    call->state = state;
-    return 0;
+    return h.logits_bytes + h.nll_bytes + most;
 }
 
 /* ---- a row of logits ----------------------------------------------------------------------- */
@@ -240,26 +184,24 @@ CPU_INLINE void scale_row_bf16(float *row, int64_t n, float factor)
     }
 }
 
-/* dtype: what the row becomes; widened: bf16's values, but still stored as fp32. */
-CPU_INLINE void scale_row_body(float *row, int64_t n, float factor, enum dtype dtype, int widened)
+/* dtype: what the row becomes. */
+CPU_INLINE void scale_row_body(float *row, int64_t n, float factor, enum dtype dtype)
 {
     if (dtype == DTYPE_F32)
         for (int64_t i = 0; i < n; i++)
             row[i] *= factor;
-    else if (widened)
-        for (int64_t i = 0; i < n; i++)
-            row[i] = vec_from_bf16(vec_to_bf16(row[i] * factor));
     else
         scale_row_bf16(row, n, factor);
 }
 
-CPU_VARIANTS(scale_row, (float *row, int64_t n, float factor, enum dtype dtype, int widened),
-             (row, n, factor, dtype, widened));
+CPU_VARIANTS(scale_row, (float *row, int64_t n, float factor, enum dtype dtype),
+             (row, n, factor, dtype));
 
 struct rows_run {
-    const struct cpu_kernels *cpu;
+    struct cpu_kernels *cpu;
     const struct head_shape *h;
     float *logits;
+    void *gemm_scratch;
     double *nll;         /* of the chunk's rows */
     int64_t start, rows; /* the chunk */
     float scale;
@@ -288,11 +230,9 @@ static void do_row(const struct rows_run *run, int64_t i)
     if (!h->backward)
         return;
     at_target = (float)(((double)row[target] / sum - 1.0) * (double)run->scale);
-    scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act, h->widen);
+    scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act);
     if (act == DTYPE_F32)
         row[target] = at_target;
-    else if (h->widen)
-        row[target] = bf16_to_float(bf16_from_float(at_target));
     else
         ((uint16_t *)(void *)row)[target] = bf16_from_float(at_target);
 }
@@ -309,80 +249,55 @@ static void rows_tile(void *context, int64_t tile, int thread)
 
 /* ---- the call ------------------------------------------------------------------------------ */
 
-/* Where things stand in the call's scratch and, where widened, instead of in the operands. */
-struct head_memory {
-    const void *x, *w;
-    float *logits;
-    double *nll;
-    void *gemm;
-};
-
-static struct head_memory place(struct cpu_kernels *cpu, const struct head_shape *h, char *scratch)
-{
-    struct head_memory m = { .x = h->x->data, .w = h->w->data };
-
-    if (h->widen) {
-        m.x = scratch;
-        m.w = scratch + h->wide_x_bytes;
-        cpu_widen(cpu, h->x, (float *)scratch);
-        cpu_widen(cpu, h->w, (float *)(scratch + h->wide_x_bytes));
-        scratch += h->wide_x_bytes + h->wide_w_bytes;
-    }
-    m.logits = (float *)scratch;
-    m.nll = (double *)(scratch + h->logits_bytes);
-    m.gemm = scratch + h->logits_bytes + h->nll_bytes;
-    return m;
-}
-
-static void run_chunk(const struct rows_run *run, const struct head_memory *m,
-                      struct cpu_gemm *const products[N_PRODUCTS], int first)
+static void run_product(const struct rows_run *run, int product, const void *a, const void *b,
+                        void *c, int first)
 {
     const struct head_shape *h = run->h;
-    size_t x_row_bytes = h->widen ? (size_t)h->x->cols * sizeof(float)
-                                  : (size_t)h->x->stride * dtype_bytes(h->x->dtype);
-    const char *x = (const char *)m->x + (size_t)run->start * x_row_bytes;
-    struct cpu_gemm_operands logits = { .a = x, .b = m->w, .c = m->logits };
+    struct cpu_gemm_shape shape = product_shape(h, product, run->rows);
+    struct cpu_gemm_operands operands = { .a = a, .b = b, .c = c, .first = first };
 
-    cpu_gemm_run(products[PRODUCT_LOGITS], &logits, m->gemm);
+    cpu_gemm_run(run->cpu, &shape, &operands, run->gemm_scratch);
+}
+
+static void run_chunk(const struct rows_run *run, int first)
+{
+    const struct head_shape *h = run->h;
+    const void *x = cpu_row(h->x, run->start);
+
+    run_product(run, PRODUCT_LOGITS, x, h->w->data, run->logits, 1);
     pool_run(run->cpu->base.pool, ceil_div(run->rows, ROWS_PER_TILE), rows_tile, (void *)run);
     if (!h->backward)
         return;
-
-    struct cpu_gemm_operands dx = { .a = m->logits, .b = m->w, .c = cpu_row(h->dx, run->start) };
-    struct cpu_gemm_operands dw = { .a = m->logits, .b = x, .c = h->dw->data, .first = first };
-
-    cpu_gemm_run(products[PRODUCT_DX], &dx, m->gemm);
-    cpu_gemm_run(products[PRODUCT_DW], &dw, m->gemm);
+    run_product(run, PRODUCT_DX, run->logits, h->w->data, cpu_row(h->dx, run->start), 1);
+    run_product(run, PRODUCT_DW, run->logits, x, h->dw->data, first);
 }
 
 static void head_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    struct cpu_kernels *cpu = cpu_of(kernels);
-    const struct head_state *state = call->state;
-    struct head_shape h = head_shape(cpu, &call->op);
-    struct head_memory m = place(cpu, &h, call->scratch);
-    struct rows_run run = { .cpu = cpu, .h = &h, .logits = m.logits };
+    struct head_shape h = head_shape(&call->op);
+    char *scratch = call->scratch;
+    double *nll = (double *)(void *)(scratch + h.logits_bytes);
+    struct rows_run run = { .cpu = cpu_of(kernels),
+                            .h = &h,
+                            .logits = (float *)call->scratch,
+                            .gemm_scratch = scratch + h.logits_bytes + h.nll_bytes };
     double *loss = h.loss->data;
     double sum = 0;
 
     run.scale = h.backward ? *(const float *)call->op.in[3].data : 1.0f;
     for (run.start = 0; run.start < h.x->rows; run.start += h.chunk) {
         run.rows = min_i64(h.chunk, h.x->rows - run.start);
-        run.nll = m.nll + run.start;
-        run_chunk(&run, &m, state->products[run.rows < h.chunk ? CHUNK_LAST : CHUNK_WHOLE],
-                  first && run.start == 0);
+        run.nll = nll + run.start;
+        run_chunk(&run, first && run.start == 0);
     }
     for (int64_t i = 0; i < h.x->rows; i++)
-        sum += m.nll[i];
+        sum += nll[i];
     *loss = (first ? 0.0 : *loss) + sum;
 }
 
 void cpu_register_head(struct kernels_backend *table, const struct cpu_kernels *cpu)
 {
-    struct kernel_entry entry = { .run = head_run,
-                                  .scratch_bytes = head_scratch_bytes,
-                                  .prepare = head_prepare,
-                                  .release = head_release };
+    struct kernel_entry entry = { .run = head_run, .scratch_bytes = head_scratch_bytes };
 
     (void)cpu;
     table->entries[OP_HEAD_CROSS_ENTROPY] = entry;

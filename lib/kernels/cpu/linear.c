@@ -1,117 +1,54 @@
 /*
  * linear.c - linear, linear_dx, linear_dw: products by gemm.c, and the bias' gradient
  *
- * Bound by the multipliers for T of a hundred and more, by reading w below. Where the CPU
- * does not multiply bf16, both operands are widened as a whole into scratch first: that costs one
- * pass over each, against T passes' worth of arithmetic.
+ * Bound by the multipliers for T of a hundred and more, by reading w below.
  *
  * db is the column sums of dy: each tile takes DB_COLS columns and adds their rows in order in
  * fp64, so that a sum over any number of tokens is exact to its one rounding to fp32.
  */
-#include <stdlib.h>
-
 #include "base/num.h"
 #include "kernels/cpu/gemm_impl.h"
 #include "kernels/cpu/vec_math.h"
 
 #define DB_COLS 64
 
-/* The product behind an op: which operands are a, b, c, and how they lie. */
-struct product {
-    const struct tensor *a, *b, *bias, *c;
-    struct cpu_gemm_shape shape;
-    int widen;
-    size_t widened_a_bytes, widened_b_bytes; /* 0 unless widen */
-};
-
-static void find_product(const struct cpu_kernels *cpu, const struct op_shape *op,
-                         struct product *p)
+/* Of the product behind an op: a and b are its inputs in order, c its output. */
+static struct cpu_gemm_shape product_shape(const struct op_shape *op)
 {
-    *p = (struct product){ .a = &op->in[0], .b = &op->in[1], .c = &op->out[0] };
-    p->shape = (struct cpu_gemm_shape){
-        .m = p->c->rows,
-        .n = p->c->cols,
-        .in = p->a->dtype,
-        .out = p->c->dtype,
-        .lda = p->a->stride,
-        .ldb = p->b->stride,
-        .ldc = p->c->stride,
-    };
-    switch (op->kind) {
-    case OP_LINEAR:
-        p->shape.k = p->a->cols;
-        p->shape.b_transposed = 1;
-        p->bias = tensor_given(&op->in[2]) ? &op->in[2] : NULL;
-        p->shape.bias = p->bias != NULL;
-        break;
-    case OP_LINEAR_DX:
-        p->shape.k = p->a->cols;
-        break;
-    default:
-        p->shape.k = p->a->rows;
-        p->shape.a_transposed = 1;
-        p->shape.accumulate = 1;
-    }
-    p->widen = cpu_must_widen(cpu, p->shape.in);
-    if (p->widen) {
-        p->widened_a_bytes = cpu_widen_bytes(p->a);
-        p->widened_b_bytes = cpu_widen_bytes(p->b);
-        p->shape.in = DTYPE_F32;
-        p->shape.lda = p->a->cols;
-        p->shape.ldb = p->b->cols;
-    }
+    const struct tensor *a = &op->in[0], *b = &op->in[1], *c = &op->out[0];
+    int is_dw = op->kind == OP_LINEAR_DW;
+
+    return (struct cpu_gemm_shape){ .m = c->rows,
+                                    .n = c->cols,
+                                    .k = is_dw ? a->rows : a->cols,
+                                    .in = a->dtype,
+                                    .out = c->dtype,
+                                    .a_transposed = is_dw,
+                                    .b_transposed = op->kind == OP_LINEAR,
+                                    .lda = a->stride,
+                                    .ldb = b->stride,
+                                    .ldc = c->stride,
+                                    .accumulate = is_dw };
 }
 
 static size_t linear_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    struct product p;
+    struct cpu_gemm_shape shape = product_shape(op);
 
-    find_product(cpu_of(kernels), op, &p);
-    return p.widened_a_bytes + p.widened_b_bytes +
-           cpu_gemm_scratch_bytes(cpu_of(kernels), &p.shape);
-}
-
-static int linear_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
-{
-    struct cpu_gemm *gemm;
-    struct product p;
-
-    find_product(cpu_of(kernels), &call->op, &p);
-    if (cpu_gemm_create(&gemm, cpu_of(kernels), &p.shape, err))
-        return err_add(err, "%s", op_info(call->op.kind)->name);
-    call->state = gemm;
-    return 0;
-}
-
-static void linear_release(struct kernels *kernels, void *state)
-{
-    (void)kernels;
-    cpu_gemm_destroy(state);
+    return cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
 }
 
 static void linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    struct cpu_kernels *cpu = cpu_of(kernels);
-    struct cpu_gemm_operands operands;
-    char *scratch = call->scratch;
-    struct product p;
-
-    find_product(cpu, &call->op, &p);
-    operands = (struct cpu_gemm_operands){
-        .a = p.a->data,
-        .b = p.b->data,
-        .bias = p.bias ? p.bias->data : NULL,
-        .c = p.c->data,
-        .first = first,
+    const struct op_shape *op = &call->op;
+    struct cpu_gemm_shape shape = product_shape(op);
+    struct cpu_gemm_operands operands = {
+        .a = op->in[0].data, .b = op->in[1].data, .c = op->out[0].data, .first = first
     };
-    if (p.widen) {
-        operands.a = scratch;
-        operands.b = scratch + p.widened_a_bytes;
-        cpu_widen(cpu, p.a, (float *)scratch);
-        cpu_widen(cpu, p.b, (float *)(scratch + p.widened_a_bytes));
-        scratch += p.widened_a_bytes + p.widened_b_bytes;
-    }
-    cpu_gemm_run(call->state, &operands, scratch);
+
+    if (op->kind == OP_LINEAR)
+        operands.bias = op->in[2].data;
+    cpu_gemm_run(cpu_of(kernels), &shape, &operands, call->scratch);
 }
 
 /* ---- the bias' gradient -------------------------------------------------------------------- */
@@ -164,10 +101,7 @@ static void linear_dw_run(struct kernels *kernels, const struct kernel_call *cal
 
 void cpu_register_linear(struct kernels_backend *table, const struct cpu_kernels *cpu)
 {
-    struct kernel_entry entry = { .run = linear_run,
-                                  .scratch_bytes = linear_scratch_bytes,
-                                  .prepare = linear_prepare,
-                                  .release = linear_release };
+    struct kernel_entry entry = { .run = linear_run, .scratch_bytes = linear_scratch_bytes };
 
     (void)cpu;
     table->entries[OP_LINEAR] = entry;

@@ -2,7 +2,7 @@
 # hosts.sh - hosts that are namespaces of this machine, joined by a switch; sourced after check.sh
 #
 # A host has a network, a name, processes, /dev/shm, /tmp and /run of its own, an sshd with throwaway keys,
-# and shares the rest of the file system and $dir. Nothing of it has a name outside: when the two processes
+# and shares the rest of the file system, $dir, and this folder wherever it is. Nothing of it has a name outside: when the two processes
 # that hold a host end, all of it is gone, and they end with this script, however that ends.
 #
 #   hosts_missing        why there can be none here, or nothing
@@ -50,8 +50,9 @@ hosts_child() {
 # shellcheck disable=SC2016
 hosts_first='
 hostname "$1"
-mount -t tmpfs tmpfs /run && mkdir /run/sshd /run/dir && mount --bind "$2" /run/dir &&
-mount -t tmpfs tmpfs /tmp && mkdir -p "$2" && mount --bind /run/dir "$2" &&
+mount -t tmpfs tmpfs /run && mkdir /run/sshd /run/dir /run/here && mount --bind "$2" /run/dir &&
+mount --bind "$PWD" /run/here && mount -t tmpfs tmpfs /tmp && mkdir -p "$2" "$PWD" &&
+mount --bind /run/dir "$2" && { [ -e "$PWD/Makefile" ] || mount --bind /run/here "$PWD"; } &&
 mount -t tmpfs -o size=512m tmpfs /dev/shm || exit 1
 ip link set lo up
 until ip link set eth0 up 2>/dev/null; do sleep 0.02; done
@@ -151,8 +152,9 @@ hosts_left() {
     # shellcheck disable=SC2086 # words
     [ $# -gt 0 ] || set -- $hosts
     for hosts_name in "$@"; do
-        # What is in $dir, and the folders that it is in, are this script's.
-        on "$hosts_name" find /dev/shm /tmp -mindepth 1 -not -path "$dir/*" |
-            awk -v host="$hosts_name" -v dir="$dir/" 'index(dir, $0 "/") != 1 { print host ":" $0 }'
+        # What is in $dir and here, and the folders that these are in, are not the job's.
+        on "$hosts_name" find /dev/shm /tmp -mindepth 1 -not -path "$dir/*" -not -path "$PWD/*" |
+            awk -v host="$hosts_name" -v dir="$dir/" -v here="$PWD/" \
+                'index(dir, $0 "/") != 1 && index(here, $0 "/") != 1 { print host ":" $0 }'
     done
 }

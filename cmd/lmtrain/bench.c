@@ -1,0 +1,307 @@
+/*
+ * bench.c - lmtrain bench: how fast a job runs here, and how near to what the machine can do
+ *
+ * It gets its ranks as pretrain does (ranks.h); each measures itself, rank 0 tells.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench_report.h"
+#include "cmd.h"
+#include "ranks.h"
+
+#define N_WARM 2
+
+struct request {
+    struct option_list sets;
+    const char *hosts;
+    int ranks, steps, rounds, max_mb, each, json;
+};
+
+struct subcommand {
+    const char *name;
+    struct options (*options)(struct request *q, struct option *table);
+    int (*run)(const struct request *q, const struct job *job, struct engine *engine,
+               struct str *out, struct err *err);
+};
+
+static int measure_step(const struct request *q, const struct job *job, struct engine *engine,
+                        int whole, struct str *out, struct err *err)
+{
+    struct bench bench;
+    struct bench_report report = { job, engine, &bench };
+
+    if (bench_run(&bench, job, engine, N_WARM, q->steps, err) < 0)
+        return -1;
+    if (whole && q->json)
+        bench_print_step_json(&report, out);
+    else if (whole)
+        bench_print_step(&report, out);
+    else if (q->json)
+        bench_print_ops_json(&report, q->each, out);
+    else
+        bench_print_ops(&report, q->each, out);
+    bench_release(&bench);
+    return 0;
+}
+
+static int run_ops(const struct request *q, const struct job *job, struct engine *engine,
+                   struct str *out, struct err *err)
+{
+    return measure_step(q, job, engine, 0, out, err);
+}
+
+static int run_step(const struct request *q, const struct job *job, struct engine *engine,
+                    struct str *out, struct err *err)
+{
+    return measure_step(q, job, engine, 1, out, err);
+}
+
+static int run_comm(const struct request *q, const struct job *job, struct engine *engine,
+                    struct str *out, struct err *err)
+{
+    struct bench_report report = { job, engine, NULL };
+    struct bench_collective *list;
+    struct arena arena = { 0 };
+    int n, status = bench_collectives(engine, (size_t)q->max_mb << 20, q->rounds, &list, &n, &arena,
+                                      err);
+
+    if (!status && q->json)
+        bench_print_collectives_json(&report, list, n, out);
+    else if (!status)
+        bench_print_collectives(&report, list, n, out);
+    arena_release(&arena);
+    return status;
+}
+
+/* ---- as a rank ---- */
+
+static int run_rank(const struct subcommand *sub, const struct request *q, struct job *job,
+                    struct arena *arena)
+{
+    struct launch_rank rank;
+    struct engine engine;
+    struct str out = { 0 };
+    struct err err;
+    int status = ranks_join(&rank, job, &err);
+
+    if (status)
+        return status;
+    if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
+        engine_open(&engine, &rank, job->threads, &err) < 0)
+        return ranks_fail(&rank, &err);
+    if (sub->run(q, job, &engine, &out, &err) < 0)
+        status = ranks_fail(&rank, &err);
+    else if (rank.world_rank == 0)
+        status = cmd_print(&out);
+    str_release(&out);
+    engine_close(&engine);
+    launch_leave();
+    return status;
+}
+
+/* ---- from the command line to ranks ---- */
+
+/* The options that ranks_start does not know of, for the ranks' command lines. */
+static const char *const *more_words(const struct subcommand *sub, const struct request *q,
+                                     struct arena *arena)
+{
+    const char **words = arena_array(arena, const char *, 8);
+    int n = 0;
+
+    if (q->json)
+        words[n++] = "--json";
+    if (q->each)
+        words[n++] = "--each";
+    if (sub->run == run_comm) {
+        words[n++] = arena_printf(arena, "--rounds=%d", q->rounds);
+        words[n++] = arena_printf(arena, "--max-mb=%d", q->max_mb);
+    } else {
+        words[n++] = arena_printf(arena, "--steps=%d", q->steps);
+    }
+    return words;
+}
+
+static int run(const struct subcommand *sub, const struct request *q, const char *path,
+               struct arena *arena)
+{
+    struct ranks ranks;
+    struct job job;
+    struct err err;
+
+    if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (q->ranks)
+        job.ranks = q->ranks;
+    job.restarts = 0;
+    if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (ranks.where == WHERE_RANK)
+        return run_rank(sub, q, &job, arena);
+    if (sub->run == run_comm && ranks.n_ranks == 1) {
+        err_set(&err, ERR_CONFIG,
+                "bench comm: %s is a job of one rank, which talks to nobody (hint: --ranks 2)",
+                path);
+        return cmd_fail(&err);
+    }
+    if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (!ranks_are_started(&ranks, &job))
+        return run_rank(sub, q, &job, arena);
+    struct ranks_command command = { .name = "bench",
+                                     .subcommand = sub->name,
+                                     .job_path = path,
+                                     .sets = &q->sets,
+                                     .more = more_words(sub, q, arena),
+                                     .keeps_nothing = 1 };
+    return ranks_start(&ranks, &job, &command, arena);
+}
+
+/* ---- options ---- */
+
+#define OPTIONS_MAX 8
+
+/* What all three have; the rest of the table follows. Returns their number. */
+static int common_options(struct request *q, struct option *table)
+{
+    const struct option items[] = {
+        cmd_option_set(&q->sets),
+        { .name = "ranks",
+          .kind = OPTION_INT,
+          .value = &q->ranks,
+          .argument = "N",
+          .min = 1,
+          .max = 1000000,
+          .help = "run on N ranks instead of the job's" },
+        { .name = "hosts",
+          .kind = OPTION_TEXT,
+          .value = &q->hosts,
+          .argument = "FILE|HOST,...",
+          .help = "run on these machines, reached by ssh, as pretrain does" },
+        { .name = "json", .value = &q->json, .help = "print the figures as JSON" },
+    };
+
+    memcpy(table, items, sizeof items);
+    return sizeof items / sizeof *items;
+}
+
+static struct option steps_option(struct request *q)
+{
+    return (struct option){ .name = "steps",
+                            .kind = OPTION_INT,
+                            .value = &q->steps,
+                            .argument = "N",
+                            .min = 1,
+                            .max = 100000,
+                            .help = "measure N steps, after three to get warm (10)" };
+}
+
+static struct options with_table(struct option *table, int n, const char *command,
+                                 const char *summary, const char *details)
+{
+    return (struct options){ .command = command,
+                             .arguments = "JOB.yaml",
+                             .summary = summary,
+                             .details = details,
+                             .table = table,
+                             .n_options = n,
+                             .min_arguments = 1,
+                             .max_arguments = 1 };
+}
+
+static struct options ops_options(struct request *q, struct option *table)
+{
+    int n = common_options(q, table);
+
+    table[n++] = steps_option(q);
+    table[n++] = (struct option){ .name = "each",
+                                  .value = &q->each,
+                                  .help = "a line for each op, in the program's order, instead of "
+                                          "one for all that are alike" };
+    return with_table(table, n, "lmtrain bench ops",
+                      "Time each op of a job's step, beside the speed of light of this machine",
+                      "Random tokens are trained on at learning rate 0; no data is read and "
+                      "nothing written.\n");
+}
+
+static struct options step_options(struct request *q, struct option *table)
+{
+    int n = common_options(q, table);
+
+    table[n++] = steps_option(q);
+    return with_table(table, n, "lmtrain bench step",
+                      "Time a job's whole step: tokens per second, where they go, and the floor",
+                      "Random tokens are trained on at learning rate 0; no data is read and "
+                      "nothing written.\n");
+}
+
+static struct options comm_options(struct request *q, struct option *table)
+{
+    int n = common_options(q, table);
+
+    table[n++] = (struct option){ .name = "rounds",
+                                  .kind = OPTION_INT,
+                                  .value = &q->rounds,
+                                  .argument = "N",
+                                  .min = 1,
+                                  .max = 100000,
+                                  .help = "measure each N times (10)" };
+    table[n++] = (struct option){ .name = "max-mb",
+                                  .kind = OPTION_INT,
+                                  .value = &q->max_mb,
+                                  .argument = "N",
+                                  .min = 1,
+                                  .max = 65536,
+                                  .help = "sizes up to N MiB (64)" };
+    return with_table(table, n, "lmtrain bench comm",
+                      "Time the collectives of a job's ranks, by size and number of ranks",
+                      "Exit status: 0; 1 failed; 2 usage or job; 4 device or memory; 5 a rank "
+                      "died.\n");
+}
+
+static const struct subcommand subcommands[] = {
+    { "ops", ops_options, run_ops },
+    { "step", step_options, run_step },
+    { "comm", comm_options, run_comm },
+};
+
+#define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
+
+static int run_subcommand(int member, int argc, char **argv)
+{
+    const struct subcommand *sub = &subcommands[member];
+    struct request q = { .steps = 10, .rounds = 10, .max_mb = 64 };
+    struct option table[OPTIONS_MAX];
+    struct options options = sub->options(&q, table);
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0)
+        status = run(sub, &q, arguments.items[0], &arena);
+    arena_release(&arena);
+    return status;
+}
+
+static const char *member_name(int member)
+{
+    return subcommands[member].name;
+}
+
+static void add_help(int member, struct str *out)
+{
+    struct request q = { 0 };
+    struct option table[OPTIONS_MAX];
+    struct options options = subcommands[member].options(&q, table);
+
+    options_help(&options, out);
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    static const struct cmd_family family = { "bench",       "ops, step or comm",
+                                              N_SUBCOMMANDS, member_name,
+                                              add_help,      run_subcommand };
+
+    return cmd_run_family(&family, argc, argv);
+}

@@ -1,0 +1,29 @@
+/*
+ * bench_report.h - what lmtrain bench measured, as tables and as JSON
+ */
+#ifndef BENCH_REPORT_H
+#define BENCH_REPORT_H
+
+#include "base/str.h"
+#include "train/bench.h"
+
+struct bench_report {
+    const struct job *job;
+    struct engine *engine;
+    const struct bench *bench; /* NULL of collectives */
+};
+
+/* Ops of equal kind, phase and shapes in one line, the longest first; each: all, in order. */
+void bench_print_ops(const struct bench_report *report, int each, struct str *out);
+void bench_print_ops_json(const struct bench_report *report, int each, struct str *out);
+
+/* The whole step, by families of ops. */
+void bench_print_step(const struct bench_report *report, struct str *out);
+void bench_print_step_json(const struct bench_report *report, struct str *out);
+
+void bench_print_collectives(const struct bench_report *report, const struct bench_collective *list,
+                             int n, struct str *out);
+void bench_print_collectives_json(const struct bench_report *report,
+                                  const struct bench_collective *list, int n, struct str *out);
+
+#endif

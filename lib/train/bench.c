@@ -1,0 +1,248 @@
+/*
+ * bench.c - a job's step, run and timed
+ */
+#include "train/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "base/rng.h"
+#include "launch/progress.h"
+#include "train/feed.h"
+#include "train/fill.h"
+#include "train/trainer.h"
+
+/* What the executor asks for while it measures. */
+struct source {
+    const struct job *job;
+    const struct program *program;
+    struct run *run;
+    int32_t *tokens, *targets, *positions;
+    int64_t *samples;
+    uint64_t n_loaded;
+};
+
+/* Uniform over the vocabulary: no op's work depends on which tokens they are. */
+static int load_random(void *context, int micro_batch, struct err *err)
+{
+    struct source *s = context;
+    int seq_len = s->job->data.seq_len, n_sequences = s->job->train.micro_batch;
+
+    (void)err;
+    for (int64_t i = 0; i < (int64_t)n_sequences * seq_len; i++) {
+        struct rng_block r = rng_at(s->job->train.seed, RNG_TEST, s->n_loaded, (uint64_t)i);
+
+        s->tokens[i] = (int32_t)(r.word[0] % (uint32_t)s->job->model.vocab_size);
+        s->targets[i] = (int32_t)(r.word[1] % (uint32_t)s->job->model.vocab_size);
+        s->positions[i] = (int32_t)(i % seq_len);
+    }
+    for (int i = 0; i < n_sequences; i++)
+        s->samples[i] = (int64_t)s->n_loaded * n_sequences + i;
+    s->n_loaded++;
+    struct micro_batch batch = { s->tokens, s->targets, s->positions, s->samples };
+    feed_batch(s->run, s->program, &batch, micro_batch);
+    return 0;
+}
+
+static void source_open(struct source *s, const struct job *job, const struct program *program,
+                        struct run *run, struct arena *arena)
+{
+    int64_t n_rows = (int64_t)job->train.micro_batch * job->data.seq_len;
+
+    *s = (struct source){ .job = job,
+                          .program = program,
+                          .run = run,
+                          .tokens = arena_array(arena, int32_t, n_rows),
+                          .targets = arena_array(arena, int32_t, n_rows),
+                          .positions = arena_array(arena, int32_t, n_rows),
+                          .samples = arena_array(arena, int64_t, job->train.micro_batch) };
+}
+
+/* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */
+static void write_scalars(struct run *run, const struct program *program, int64_t tokens)
+{
+    float *scalars = run_data(run, program->ports.scalars, 0);
+
+    *(float *)run_data(run, program->ports.loss_scale, 0) = 1.0f / (float)tokens;
+    scalars[SCALAR_LR] = 0;
+    scalars[SCALAR_BIAS1] = scalars[SCALAR_BIAS2] = 1;
+}
+
+static int compile(struct program *program, const struct job *job, struct engine *engine,
+                   struct err *err)
+{
+    struct mesh mesh = trainer_mesh(job);
+    struct compile_train options =
+        trainer_compile_options(job, mesh_coordinate(&mesh, engine->rank.world_rank, AXIS_PP));
+    struct run_scratch scratch = { engine->kernels, options.mesh };
+
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    return compile_train(program, &options, err);
+}
+
+static int check_memory(const struct program *program, const struct engine *engine, struct err *err)
+{
+    size_t planned = program_memory_bytes(program), available = engine_available_bytes(engine);
+    char a[32], b[32];
+
+    if (!available || planned <= available)
+        return 0;
+    return err_set(err, ERR_DEVICE,
+                   "the plan takes %s a rank, %s are free (hint: `lmtrain plan` shows the table)",
+                   str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available));
+}
+
+static int open_run(struct run **run, const struct bench *bench, const struct job *job,
+                    struct engine *engine, struct err *err)
+{
+    struct run_options options = {
+        .program = &bench->program,
+        .kernels = engine->kernels,
+        .comm = engine->comm,
+        .worker = engine->worker,
+        .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
+        .timed = 1,
+    };
+
+    if (run_create(run, &options, err) < 0)
+        return -1;
+    fill_constants(*run, &bench->program, &job->model);
+    fill_parameters(*run, &bench->program,
+                    mesh_coordinate(&bench->program.mesh, engine->rank.world_rank, AXIS_DP),
+                    engine->pool, job->train.seed);
+    return 0;
+}
+
+/* ---- what there is to measure ---- */
+
+static int count_runs(const struct program *program, int function)
+{
+    const struct entry *step = &program->entries[ENTRY_STEP];
+    int n = 0;
+
+    for (int i = 0; i < step->n_actions; i++)
+        n += step->actions[i].kind == ACTION_RUN && step->actions[i].function == function;
+    return n;
+}
+
+static void list_ops(struct bench *bench)
+{
+    const struct program *p = &bench->program;
+    int capacity = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        capacity += p->functions[f].n_ops;
+    bench->ops = arena_array(&bench->arena, struct bench_op, capacity);
+    for (int f = 0; f < p->n_functions; f++) {
+        int n_runs = count_runs(p, f);
+
+        for (int i = 0; n_runs && i < p->functions[f].n_ops; i++) {
+            struct bench_op *op = &bench->ops[bench->n_ops++];
+
+            *op = (struct bench_op){ .function = f, .op = i, .n_runs = n_runs };
+            op->shape = program_op_shape(p, &p->functions[f].ops[i]);
+            op->flops = n_runs * op_flops(&op->shape);
+            op->bytes = n_runs * op_bytes(&op->shape);
+            op->light_seconds = n_runs * ceiling_seconds(&bench->ceiling, &op->shape);
+        }
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *numbers, int n)
+{
+    CHECK(n > 0);
+    qsort(numbers, (size_t)n, sizeof *numbers, compare);
+    return n % 2 ? numbers[n / 2] : (numbers[n / 2 - 1] + numbers[n / 2]) / 2;
+}
+
+/* ---- measuring it ---- */
+
+static int timed_step(struct run *run, const struct run_hooks *hooks, double *seconds,
+                      struct err *err)
+{
+    run_clear_times(run);
+    double begin = clock_seconds();
+    if (run_entry(run, ENTRY_STEP, 0, hooks, err) < 0)
+        return -1;
+    *seconds = clock_seconds() - begin;
+    return 0;
+}
+
+static int measure(struct bench *bench, struct run *run, const struct run_hooks *hooks, int n_warm,
+                   struct err *err)
+{
+    int n = bench->n_steps;
+    double *samples = arena_array(&bench->arena, double, (int64_t)n * bench->n_ops);
+    double *waits = arena_array(&bench->arena, double, n), ignored;
+
+    if (timed_step(run, hooks, &bench->first_seconds, err) < 0)
+        return -1;
+    for (int i = 0; i < n_warm; i++)
+        if (timed_step(run, hooks, &ignored, err) < 0)
+            return -1;
+    for (int i = 0; i < n; i++) {
+        if (timed_step(run, hooks, &bench->step_seconds[i], err) < 0)
+            return -1;
+        for (int k = 0; k < bench->n_ops; k++)
+            samples[k * n + i] = run_op_seconds(run, bench->ops[k].function, bench->ops[k].op);
+        waits[i] = run_wait_seconds(run);
+    }
+    for (int k = 0; k < bench->n_ops; k++)
+        bench->ops[k].seconds = bench_median(samples + k * n, n);
+    bench->wait_seconds = bench_median(waits, n);
+    return 0;
+}
+
+static int run_and_measure(struct bench *bench, const struct job *job, struct engine *engine,
+                           int n_warm, struct err *err)
+{
+    struct progress_slot *progress = progress_join(engine->rank.local_rank);
+    struct source source;
+    struct run *run;
+
+    progress_phase(progress, "measuring the machine");
+    if (compile(&bench->program, job, engine, err) < 0 ||
+        check_memory(&bench->program, engine, err) < 0 ||
+        ceiling_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
+        open_run(&run, bench, job, engine, err) < 0)
+        return -1;
+    progress_phase(progress, "between steps");
+    source_open(&source, job, &bench->program, run, &bench->arena);
+    write_scalars(run, &bench->program, bench->tokens);
+    list_ops(bench);
+    struct run_hooks hooks = { .context = &source, .load = load_random };
+    int status = measure(bench, run, &hooks, n_warm, err);
+    run_destroy(run);
+    return status;
+}
+
+int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
+              int n_steps, struct err *err)
+{
+    CHECK(n_steps >= 1);
+    *bench = (struct bench){ .n_steps = n_steps,
+                             .tokens = (int64_t)job->train.global_batch * job->data.seq_len };
+    bench->step_seconds = arena_array(&bench->arena, double, n_steps);
+    if (run_and_measure(bench, job, engine, n_warm, err) < 0) {
+        bench_release(bench);
+        return -1;
+    }
+    return 0;
+}
+
+void bench_release(struct bench *bench)
+{
+    program_release(&bench->program);
+    arena_release(&bench->arena);
+    memset(bench, 0, sizeof *bench);
+}

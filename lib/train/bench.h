@@ -1,0 +1,71 @@
+/*
+ * bench.h - how long a job's step takes on this machine, op by op
+ *
+ * The job's own program is compiled, run and timed by the executor that training uses, on random
+ * tokens: no dataset is opened, nothing is written, the learning rate is 0. What is measured is what
+ * runs.
+ */
+#ifndef TRAIN_BENCH_H
+#define TRAIN_BENCH_H
+
+#include "config/job.h"
+#include "program/program.h"
+#include "train/ceiling.h"
+#include "train/engine.h"
+
+/* An op of the step, by its place in the program: functions[function].ops[op]. */
+struct bench_op {
+    int function, op;
+    int n_runs; /* in a step: micro-batches */
+    struct op_shape shape;
+    double seconds;       /* of a step: all its runs; the median of the steps */
+    double flops, bytes;  /* of a step */
+    double light_seconds; /* of a step, at the speed of light */
+};
+
+struct bench {
+    struct program program;
+    struct ceiling ceiling;
+    struct bench_op *ops; /* those of the step, in the program's order */
+    int n_ops;
+    int64_t tokens;       /* of a step, all ranks */
+    double first_seconds; /* the first step, which touches the memory */
+    double *step_seconds; /* [n_steps] those measured, in order */
+    int n_steps;
+    double wait_seconds; /* of a step, for collectives; median */
+    struct arena arena;
+};
+
+/*
+ * Compile, run one step and n_warm more, then measure n_steps (at least 1). Collective over the
+ * job's ranks; each measures itself. Returns 0, or -1 and ERR_DEVICE or ERR_PEER; *bench is then
+ * empty.
+ */
+int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
+              int n_steps, struct err *err);
+void bench_release(struct bench *bench);
+
+/* Of n > 0 numbers, which get sorted. */
+double bench_median(double *numbers, int n);
+
+/* ---- collectives ---- */
+
+/* One kind of collective, of one size, over the first n_ranks ranks. */
+struct bench_collective {
+    enum op_kind kind;
+    int n_ranks;
+    size_t n_bytes;               /* of the whole: what is gathered, or what each rank sums */
+    double best_seconds, seconds; /* until the slowest rank has its part; median */
+    double bus_bytes_per_second;  /* by the best: what each rank's link carries, as NCCL counts */
+};
+
+/*
+ * all_gather, reduce_scatter and all_reduce_scalar as the executor runs them, for 2, 4, ... and all
+ * ranks and sizes of 4 KiB to max_bytes in steps of 4. Collective over the job's ranks, of which
+ * there must be 2; all get the same list, in the arena. Returns 0, or -1 and ERR_PEER or
+ * ERR_DEVICE.
+ */
+int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
+                      struct bench_collective **list, int *n, struct arena *arena, struct err *err);
+
+#endif

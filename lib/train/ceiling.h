@@ -1,0 +1,30 @@
+/*
+ * ceiling.h - what this rank's cores can reach at best: products and memory
+ *
+ * An op's speed of light is the longer of two times: its FLOPs at the best speed of a product of
+ * its dtype, and its bytes, each moved once, at the best speed of memory. Ops whose operands lie in
+ * caches may be faster than that.
+ */
+#ifndef TRAIN_CEILING_H
+#define TRAIN_CEILING_H
+
+#include "ops/ops.h"
+#include "train/engine.h"
+
+struct ceiling {
+    double flops;            /* FLOP/s of the best product, in the run's dtype */
+    double f32_flops;        /* the same in fp32 */
+    double bytes_per_second; /* the best of reading, copying, and changing in place */
+};
+
+/*
+ * Measured with the rank's threads in about half a second; other ranks of the node should do the
+ * same at the same time. Takes 256 MiB for that long.
+ */
+int ceiling_measure(struct ceiling *ceiling, struct engine *engine, enum dtype dtype,
+                    struct err *err);
+
+/* Seconds that the op cannot be faster than, from memory to memory. */
+double ceiling_seconds(const struct ceiling *ceiling, const struct op_shape *op);
+
+#endif
