@@ -70,7 +70,7 @@ const char *pipeline_name(enum pipeline_kind kind);
 
 #define PIPELINE_RANKS_MAX 1024
 #define PIPELINE_CHUNKS_MAX 64
-#define PIPELINE_MICRO_BATCHES_MAX 16384
+#define PIPELINE_MICRO_BATCHES_MAX 131072
 #define PIPELINE_STEPS_MAX (1 << 24) /* over all ranks */
 
 struct pipeline_spec {

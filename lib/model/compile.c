@@ -92,8 +92,11 @@ static int plan_stages(struct compiling *c, struct err *err)
     const struct compile_train *o = c->options;
     struct arena *arena = &c->program->arena;
 
-    c->n_chunks = o->pipeline.n_chunks ? o->pipeline.n_chunks : 1;
-    c->spec = (struct pipeline_spec){ .kind = o->pipeline.kind,
+    /* Alone, no order of micro-batches needs less memory than one after the other. */
+    int alone = o->mesh.size[AXIS_PP] == 1;
+
+    c->n_chunks = o->pipeline.n_chunks && !alone ? o->pipeline.n_chunks : 1;
+    c->spec = (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
                                       .n_ranks = o->mesh.size[AXIS_PP],
                                       .n_chunks = c->n_chunks,
                                       .n_micro_batches = o->n_micro_batches };

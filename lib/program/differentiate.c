@@ -14,7 +14,7 @@ static char *find_needs(struct program *program, int forward, int boundary)
 
     for (int i = 0; i < program->n_parameters; i++)
         needs[program->parameters[i].weight] = (char)program->parameters[i].trainable;
-    needs[boundary] = 1; /* there may be some on earlier stages */
+    needs[boundary] = boundary != 0; /* there may be some on earlier stages */
     for (int i = 0; i < f->n_ops; i++) {
         int any = 0;
 

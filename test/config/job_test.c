@@ -83,7 +83,7 @@ static void test_whole_job_further(void **state)
     assert_int_equal(j.parallel.pp, 2);
     assert_int_equal(j.parallel.dp, 0);
     assert_int_equal(j.parallel.zero, 1);
-    assert_int_equal(j.parallel.schedule, SCHEDULE_1F1B);
+    assert_int_equal(j.parallel.schedule, PIPELINE_1F1B);
     assert_int_equal(j.parallel.sequence_parallel, 0);
     assert_int_equal(j.parallel.gradient_sum, GRADIENT_SUM_EARLY);
     assert_true(j.parallel.gradient_sum_given);

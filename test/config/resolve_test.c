@@ -117,7 +117,6 @@ static void test_not_built(void **state)
         const char *override, *text;
     } rows[] = {
         { "parallel.tp=2", "parallel.tp above 1" },
-        { "parallel.pp=2", "parallel.pp above 1" },
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
         { "parallel.zero=2", "parallel.zero above 1" },

@@ -126,8 +126,7 @@ static void test_has_every_kind_but_collectives(void **state)
     struct fixture *f = *state;
 
     for (int kind = 0; kind < N_OP_KINDS; kind++) {
-        int collective =
-            kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR;
+        int collective = op_is_collective((enum op_kind)kind);
 
         if ((f->kernels->backend->entries[kind].run != NULL) == collective)
             fail_msg("%s", op_info((enum op_kind)kind)->name);

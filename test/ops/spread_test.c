@@ -55,6 +55,8 @@ static const struct rule rules[] = {
     { OP_REDUCE_SCATTER, "c", "c" }, { OP_REDUCE_SCATTER, "p", "p" },
     { OP_ALL_REDUCE_SCALAR, "s", "s" }, { OP_ALL_REDUCE_SCALAR, "r", "r" },
     { OP_ALL_REDUCE_SCALAR, "c", "c" }, { OP_ALL_REDUCE_SCALAR, "p", "p" },
+    { OP_SEND, "s", "" }, { OP_SEND, "r", "" }, { OP_SEND, "c", "" }, { OP_SEND, "p", "" },
+    { OP_RECEIVE, "", "s" }, { OP_PICK, "ss", "s" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
     { OP_GRADIENT_NORM, "ss", "sss" },
     { OP_ADAMW, "ssssssss", "s" }, { OP_ADAMW, "rsssrrrr", "r" }, { OP_ADAMW, "cssscccc", "c" },

@@ -61,6 +61,9 @@ const char *const op_texts[] = {
     "all_gather 1x6 bf16 : 1x24 bf16",
     "reduce_scatter 1x24 fp32 : 1x6 fp32",
     "all_reduce_scalar 1x2 fp64 : 1x2 fp64",
+    "send *20x*8 fp32 :",
+    "receive : *20x*8 fp32",
+    "pick 1x*7 fp64, 1x*5 i32 : 1x*5 fp64",
     "sumsq *200x*50 fp32 : 1x3 fp64",
     "gradient_norm 1x*7 fp64, 1x*5 i32 : 1x1 fp64, 1x1 fp32, 1x1 i32",
     "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64"
@@ -125,6 +128,8 @@ void op_text_parse(struct op_text *out, const char *text)
                 word++;
             for (size_t n = strlen(word); n > 0 && word[n - 1] == ' '; n--)
                 word[n - 1] = 0;
+            if (!*word)
+                continue;
             operand(out, i++, word);
             if (i <= OPS_MAX_INPUTS)
                 out->n_inputs = i;
