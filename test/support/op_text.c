@@ -63,7 +63,7 @@ const char *const op_texts[] = {
     "all_reduce_scalar 1x2 fp64 : 1x2 fp64",
     "send *20x*8 fp32 :",
     "receive : *20x*8 fp32",
-    "pick 1x*7 fp64, 1x*5 i32 : 1x*5 fp64",
+    "pick 1x*7 fp64, 1x5 i32 : 1x5 fp64",
     "sumsq *200x*50 fp32 : 1x3 fp64",
     "gradient_norm 1x*7 fp64, 1x*5 i32 : 1x1 fp64, 1x1 fp32, 1x1 i32",
     "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64"
