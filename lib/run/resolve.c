@@ -84,31 +84,61 @@ static void list_touches(struct run *run, const struct op *op, int micro_batch, 
     out->n_touches = n;
 }
 
-/* Is this the last op of f that touches base? */
-static int dies_at(const struct program *p, const struct function *f, int index, int base)
+static int op_touches_base(const struct program *p, const struct op *op, int base)
 {
-    for (int i = index + 1; i < f->n_ops; i++) {
-        for (int k = 0; k < OPS_MAX_INPUTS; k++)
-            if (program_base(p, f->ops[i].in[k]) == base)
-                return 0;
-        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            if (program_base(p, f->ops[i].out[k]) == base)
-                return 0;
-    }
-    return 1;
-}
-
-static int writes_base(const struct program *p, const struct function *f, int base)
-{
-    for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            if (program_base(p, f->ops[i].out[k]) == base)
-                return 1;
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (program_base(p, op->in[k]) == base)
+            return 1;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (program_base(p, op->out[k]) == base)
+            return 1;
     return 0;
 }
 
-/* Plain values die after their last use: pass values in every function, stash values where read
- * only. */
+/* Is this the last op of f that touches base? */
+static int dies_at(const struct program *p, const struct function *f, int index, int base)
+{
+    for (int i = index + 1; i < f->n_ops; i++)
+        if (op_touches_base(p, &f->ops[i], base))
+            return 0;
+    return 1;
+}
+
+static int touches_base(const struct program *p, int function, int base)
+{
+    const struct function *f = &p->functions[function];
+
+    for (int i = 0; i < f->n_ops; i++)
+        if (op_touches_base(p, &f->ops[i], base))
+            return 1;
+    return 0;
+}
+
+/* Does a later function of the same micro-batch touch this stash value? */
+static int is_used_later(const struct program *p, const struct function *f, int base)
+{
+    int function = (int)(f - p->functions);
+
+    for (int e = 0; e < N_ENTRIES; e++) {
+        const struct entry *entry = &p->entries[e];
+        int micro_batch = -1;
+
+        for (int i = 0; i < entry->n_actions; i++) {
+            const struct action *a = &entry->actions[i];
+
+            if (a->kind != ACTION_RUN)
+                continue;
+            if (micro_batch < 0 && a->function == function)
+                micro_batch = a->micro_batch;
+            else if (micro_batch >= 0 && a->micro_batch == micro_batch &&
+                     touches_base(p, a->function, base))
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* Values die after their last use in a function; stash values in the last of their functions. */
 static void list_dead(struct run *run, const struct function *f, int index, int micro_batch,
                       const char *touched, struct resolved_op *out)
 {
@@ -126,7 +156,7 @@ static void list_dead(struct run *run, const struct function *f, int index, int 
         if (!base || touched[base] || p->values[base].role != ROLE_NONE ||
             !dies_at(p, f, index, base))
             continue;
-        if (p->values[base].scope == SCOPE_STASH && writes_base(p, f, base))
+        if (p->values[base].scope == SCOPE_STASH && is_used_later(p, f, base))
             continue;
         dead[n++] =
             (struct dead_range){ value_data(run, base, micro_batch), program_value_bytes(p, base) };

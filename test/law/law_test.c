@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/num.h"
 #include "support/law_rig.h"
 
 static char folder[64];
@@ -236,6 +237,77 @@ static void zero_one_resumes(void **state)
         }
 }
 
+/* A pipeline, in every order of micro-batches there is, alone and with data-parallel ranks. */
+static void pipelines(const char *model, const char *dtype)
+{
+    static const struct {
+        const char *schedule;
+        int pp, chunks;
+    } ways[] = {
+        { "gpipe", 2, 0 },         { "1f1b", 2, 0 },  { "1f1b", 4, 0 },  { "interleaved", 2, 2 },
+        { "breadth-first", 2, 2 }, { "zb-h1", 3, 0 }, { "zb-h2", 2, 0 }, { "zb-v", 2, 0 },
+    };
+    static const char *const modes[] = { "none", "selective", "full" };
+    char what[96];
+
+    for (int dp = 1; dp <= 2; dp++) {
+        struct law_case c = base_case(model, dtype);
+
+        c.n_ranks = dp;
+        struct law_outcome wanted = reference(c);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            int n_stages =
+                ways[i].pp * max_int(ways[i].chunks, !strcmp(ways[i].schedule, "zb-v") + 1);
+
+            if (n_stages > (strcmp(model, "gpt2") ? 4 : 2))
+                continue;
+            c.pp = ways[i].pp;
+            c.n_ranks = dp * c.pp;
+            c.chunks = ways[i].chunks;
+            c.schedule = ways[i].schedule;
+            c.zero = dp > 1 && i % 2;
+            c.recompute = modes[i % 3];
+            c.poison = i % 2;
+            c.n_threads = 1 + (int)i % 2;
+            struct law_outcome got = law_run(&c);
+            snprintf(what, sizeof what, "%s %s, dp %d, pp %d %s, zero %d, recompute %s, poison %d",
+                     model, dtype, dp, c.pp, c.schedule, c.zero, c.recompute, c.poison);
+            must_equal(what, &wanted, &got);
+        }
+    }
+}
+
+static void pipelines_llama(void **state)
+{
+    (void)state;
+    pipelines("llama", "bf16");
+}
+
+static void pipelines_gpt2(void **state)
+{
+    (void)state;
+    pipelines("gpt2", "fp32");
+}
+
+/* A checkpoint knows no pipeline: what one saved another goes on with. */
+static void pipelines_resume(void **state)
+{
+    static const int ways[][2] = { { 1, 2 }, { 2, 1 }, { 2, 4 } };
+    struct law_case c = base_case("llama", "bf16");
+    struct law_outcome wanted = reference(c);
+    char what[64];
+
+    (void)state;
+    c.stop_after = 3;
+    for (int i = 0; i < 3; i++) {
+        c.n_ranks = c.pp = ways[i][0];
+        c.n_ranks_after = c.pp_after = ways[i][1];
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "saved by %d stages, gone on with by %d", c.pp, c.pp_after);
+        must_equal(what, &wanted, &got);
+    }
+}
+
 /* Saved by 4 ranks, gone on with by 2: other numerics, the same model to a tolerance. */
 static void another_layout_goes_on(void **state)
 {
@@ -308,6 +380,9 @@ int main(void)
         cmocka_unit_test(zero_one_llama),
         cmocka_unit_test(zero_one_gpt2),
         cmocka_unit_test(zero_one_resumes),
+        cmocka_unit_test(pipelines_llama),
+        cmocka_unit_test(pipelines_gpt2),
+        cmocka_unit_test(pipelines_resume),
         cmocka_unit_test(another_layout_goes_on),
         cmocka_unit_test(degrees_agree),
         cmocka_unit_test(other_numerics_other_bits),

@@ -62,11 +62,14 @@ static const char *model_text(const char *model)
 }
 
 /* 16 sequences of 20 tokens a step: 16 micro-batches alone, 4 on each of 4 ranks. */
-static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero,
+static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero, int pp,
                      struct arena *arena)
 {
-    char text[2048];
+    char text[2048], chunks[16] = "auto";
     struct err err;
+
+    if (law->chunks)
+        snprintf(chunks, sizeof chunks, "%d", law->chunks);
     int n = snprintf(
         text, sizeof text,
         "model: %s\n"
@@ -74,12 +77,13 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
-        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d}\n"
+        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
-        law->bucket_mb ? law->bucket_mb : 1, law->poison ? "true" : "false", law->folder);
+        law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
+        chunks, law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -91,8 +95,8 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, begin, end; /* steps */
-    char checkpoint[256];   /* begun from it if begin > 0, saved to it if end is not the last */
+    int number, dp_rank, begin, end; /* steps */
+    char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
     int failed;
     struct err err;
@@ -117,20 +121,25 @@ static int leave_hub(void *argument, struct err *err)
     return 0;
 }
 
+static uint64_t hash_name(const struct parameter *q)
+{
+    return XXH64(q->name, strlen(q->name), 0);
+}
+
+/* Of this stage's; a tied head's copy is the same parameter once more. */
 static uint64_t hash_weights(const struct trainer *trainer)
 {
     const struct program *p = trainer_program(trainer);
-    XXH64_state_t *state = XXH64_createState();
+    uint64_t sum = 0;
 
-    XXH64_reset(state, 0);
     for (int i = 0; i < p->n_parameters; i++) {
         int cell = p->parameters[i].weight;
 
-        XXH64_update(state, run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell));
+        if (!p->parameters[i].is_copy)
+            sum += XXH64(run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell),
+                         hash_name(&p->parameters[i]));
     }
-    uint64_t hash = XXH64_digest(state);
-    XXH64_freeState(state);
-    return hash;
+    return sum;
 }
 
 /* Of the masters and moments that this rank keeps. Shards' edges are blocks' edges. */
@@ -143,12 +152,14 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
         struct parameter_part part = program_parameter_part(p, i, dp_rank);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
+        if (p->parameters[i].is_copy)
+            continue;
         CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
         for (int k = 0; k < 3; k++)
             for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
                 const float *data = run_data(trainer_run(trainer), cells[k], 0);
                 int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
-                uint64_t name[3] = { (uint64_t)i, (uint64_t)k, (uint64_t)at };
+                uint64_t name[3] = { hash_name(&p->parameters[i]), (uint64_t)k, (uint64_t)at };
 
                 sum += XXH64(data + part.offset + at - part.begin, (size_t)n * sizeof *data,
                              XXH64(name, sizeof name, 0));
@@ -179,7 +190,7 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
     r->outcome.parameters = hash_weights(trainer);
-    r->outcome.states = hash_states(trainer, r->number);
+    r->outcome.states = hash_states(trainer, r->dp_rank);
     return status;
 }
 
@@ -230,19 +241,29 @@ static void *live(void *argument)
     return NULL;
 }
 
-/* The run's states: each rank's, which are the same, or the sum of their shards. */
-static void share_states(struct rank *ranks, int n_ranks, int zero)
+/*
+ * The run's weights and states: the sum over its stages; of states the sum of the shards, too, or
+ * what all data-parallel ranks have.
+ */
+static void share(struct rank *ranks, int n_ranks, int zero)
 {
-    uint64_t sum = 0;
+    struct law_outcome sum[N_RANKS_MAX] = { 0 };
 
     for (int i = 0; i < n_ranks; i++)
-        sum += ranks[i].outcome.states;
-    for (int i = 0; zero && i < n_ranks; i++)
-        ranks[i].outcome.states = sum;
+        for (int k = 0; k < n_ranks; k++) {
+            int same = ranks[i].dp_rank == ranks[k].dp_rank;
+
+            sum[i].parameters += same ? ranks[k].outcome.parameters : 0;
+            sum[i].states += same || zero ? ranks[k].outcome.states : 0;
+        }
+    for (int i = 0; i < n_ranks; i++) {
+        ranks[i].outcome.parameters = sum[i].parameters;
+        ranks[i].outcome.states = sum[i].states;
+    }
 }
 
 /* Steps begin .. end - 1 on n_ranks ranks. */
-static void run_part(const struct law_case *law, int n_ranks, int zero, int begin, int end,
+static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, int begin, int end,
                      struct law_outcome *outcome)
 {
     struct rank ranks[N_RANKS_MAX] = { { 0 } };
@@ -253,7 +274,8 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int begi
     struct err err;
 
     assert_true(n_ranks <= N_RANKS_MAX);
-    read_job(&job, law, n_ranks, zero, &arena);
+    read_job(&job, law, n_ranks, zero, pp, &arena);
+    struct mesh mesh = trainer_mesh(&job);
     if (n_ranks > 1 && comm_hub_create(&hub, n_ranks, &err) < 0)
         fail_msg("%s", err.text);
     for (int i = 0; i < n_ranks; i++) {
@@ -261,6 +283,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int begi
                                   .job = &job,
                                   .hub = hub,
                                   .number = i,
+                                  .dp_rank = mesh_coordinate(&mesh, i, AXIS_DP),
                                   .begin = begin,
                                   .end = end,
                                   .outcome = *outcome };
@@ -274,7 +297,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int begi
     for (int i = 0; i < n_ranks; i++)
         if (ranks[i].failed)
             fail_msg("rank %d: %s", i, ranks[i].err.text);
-    share_states(ranks, n_ranks, zero);
+    share(ranks, n_ranks, zero);
     for (int i = 0; i < n_ranks; i++) {
         if (memcmp(&ranks[i].outcome, &ranks[0].outcome, sizeof ranks[0].outcome) != 0)
             fail_msg("rank %d has other results than rank 0", i);
@@ -288,13 +311,13 @@ struct law_outcome law_run(const struct law_case *law)
     struct law_outcome outcome = { 0 };
 
     if (!law->stop_after) {
-        run_part(law, law->n_ranks, law->zero, 0, LAW_STEPS, &outcome);
+        run_part(law, law->n_ranks, law->zero, law->pp, 0, LAW_STEPS, &outcome);
         return outcome;
     }
-    run_part(law, law->n_ranks, law->zero, 0, law->stop_after, &outcome);
+    run_part(law, law->n_ranks, law->zero, law->pp, 0, law->stop_after, &outcome);
     run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks,
-             law->zero_after ? law->zero_after - 1 : law->zero, law->stop_after, LAW_STEPS,
-             &outcome);
+             law->zero_after ? law->zero_after - 1 : law->zero,
+             law->pp_after ? law->pp_after : law->pp, law->stop_after, LAW_STEPS, &outcome);
     return outcome;
 }
 
@@ -305,10 +328,12 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
     struct engine engine;
     struct job job;
 
-    read_job(&job, law, launched->world_size, law->zero, &arena);
-    struct rank rank = {
-        .law = law, .job = &job, .number = launched->world_rank, .end = LAW_STEPS
-    };
+    read_job(&job, law, launched->world_size, law->zero, law->pp, &arena);
+    struct rank rank = { .law = law,
+                         .job = &job,
+                         .number = launched->world_rank,
+                         .dp_rank = launched->world_rank,
+                         .end = LAW_STEPS };
     int status = engine_open(&engine, launched, law->n_threads, err);
     if (!status) {
         struct trainer_options options = { .job = &job,

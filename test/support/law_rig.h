@@ -15,7 +15,9 @@ struct law_case {
     const char *dataset; /* prefix, of law_write_dataset */
     const char *model;   /* "llama" (tied), "llama-untied", or "gpt2" with dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
-    int n_ranks, n_threads; /* ranks are threads of this process */
+    int n_ranks, n_threads; /* ranks are threads of this process; data-parallel ones, but for pp */
+    int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
+    const char *schedule;   /* NULL: 1f1b */
     int global_batch;       /* 0: 16 */
     int zero, bucket_mb;    /* bucket_mb 0: 1 */
     int poison;
@@ -23,12 +25,14 @@ struct law_case {
     int stop_after;    /* 0: never; else save, forget all, and go on from the checkpoint */
     int n_ranks_after; /* ranks it goes on with; 0: the same */
     int zero_after;    /* and the zero stage then, plus 1; 0: the same */
+    int pp_after;      /* and the pipeline's ranks; 0: the same */
 };
 
 struct law_outcome {
     double loss[LAW_STEPS], norm[LAW_STEPS];
-    uint64_t parameters; /* hash of all weights, equal on all ranks (checked) */
-    uint64_t states;     /* sum of hashes of the blocks of all masters and moments, each once */
+    uint64_t
+        parameters;  /* sum of hashes of all weights, equal on all data-parallel ranks (checked) */
+    uint64_t states; /* sum of hashes of the blocks of all masters and moments, each once */
     uint64_t numerics;
 };
 
