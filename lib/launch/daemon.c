@@ -172,6 +172,7 @@ static void reap(struct daemon *daemon)
             continue;
         node->n_running--;
         pass_output(daemon, i, 1);
+        take_events(daemon); /* what it told PMIx while we were looking */
         int in_order = launch_server_finalized(node->server, node->first_rank + i);
         say_with_slot(daemon, i,
                       (struct message){ .kind = MESSAGE_ENDED,

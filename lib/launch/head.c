@@ -83,8 +83,8 @@ void head_judge(struct head *head, int rank)
         head->some_died = 1;
         head_fail_fences(head);
     }
-    if (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE)
-        return; /* it had called abort, or hung */
+    if (mine->has_aborted || (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE))
+        return; /* judged by what it said, or by its standing still */
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
@@ -550,10 +550,8 @@ static void fill_result(const struct head *head, int *is_gone, struct head_resul
         result->has_advanced |= step > mine->first_step;
     }
     for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].is_lost && head->nodes[i].host_index >= 0 && !head->nodes[i].daemon) {
+        if (head->nodes[i].is_lost && head->nodes[i].host_index >= 0 && !head->nodes[i].daemon)
             is_gone[head->nodes[i].host_index] = 1;
-            result->n_nodes_lost++;
-        }
 }
 
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
