@@ -7,8 +7,6 @@
 #include "train/fit.h"
 
 #include "base/num.h"
-#include "model/compile.h"
-#include "run/run.h"
 #include "train/trainer.h"
 
 enum { N_SHOWN = 3 };
@@ -24,14 +22,9 @@ struct fit {
 /* What job takes a rank, or SIZE_MAX if it cannot be compiled. */
 static size_t plan_bytes(const struct job *job, struct kernels *kernels)
 {
-    struct compile_train options = trainer_compile_options(job);
-    struct run_scratch scratch = { kernels, options.mesh };
     struct program program;
     struct err err;
-
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    int failed = compile_train(&program, &options, &err) < 0;
+    int failed = trainer_compile(&program, job, kernels, &err) < 0;
     size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
     program_release(&program);
     return n_bytes;
@@ -91,8 +84,9 @@ static int try_micro_batches(struct fit *fit, struct job job)
     return 0;
 }
 
-void fit_describe(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
-                  struct str *out)
+/* Which changes bring the plan under `available`. */
+static void describe(const struct job *job, struct kernels *kernels, size_t planned,
+                     size_t available, struct str *out)
 {
     struct fit fit = {
         .job = job, .kernels = kernels, .available = available, .smallest = planned, .out = out
@@ -121,4 +115,23 @@ void fit_describe(const struct job *job, struct kernels *kernels, size_t planned
     else if (fit.n_found == 0)
         str_add(out, "a smaller model, or more memory");
     str_release(&fit.smallest_text);
+}
+
+int fit_check(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
+              struct err *err)
+{
+    struct str hint = { 0 };
+    char a[32], b[32];
+
+    if (!available || planned <= available)
+        return 0;
+    describe(job, kernels, planned, available, &hint);
+    err_set(err, ERR_DEVICE,
+            "the plan takes %s a rank, %s are free (hint: %s%s; `lmtrain plan` shows the table)",
+            str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
+            job->parallel.dp * job->parallel.tp * job->parallel.pp > 1
+                ? "; or fewer ranks on this node"
+                : "");
+    str_release(&hint);
+    return -1;
 }

@@ -106,4 +106,8 @@ int trainer_agree(struct trainer *trainer, int64_t *value, struct err *err);
 /* The compile options of a job, for plan as well; scratch is left unset. */
 struct compile_train trainer_compile_options(const struct job *job);
 
+/* Compile a resolved job's program, with the scratch that these kernels need. As compile_train. */
+int trainer_compile(struct program *program, const struct job *job, struct kernels *kernels,
+                    struct err *err);
+
 #endif
