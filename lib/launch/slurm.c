@@ -280,7 +280,7 @@ static double pass_stop_on(struct run *run)
 {
     double now = clock_seconds();
 
-    if (!run->pass_at || run->story.first_status)
+    if (run->pass_at <= 0 || run->story.first_status)
         return 1e9;
     if (now >= run->pass_at) {
         int listens = is_listening(run);

@@ -66,7 +66,7 @@ struct slurm_story {
      */
     int first_status;
     int was_too_early; /* SIGUSR1 came before there was a task that could take it */
-    struct str lost; /* nodes that failed under it, with commas between */
+    struct str lost;   /* nodes that failed under it, with commas between */
 };
 
 void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes);
