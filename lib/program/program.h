@@ -147,7 +147,6 @@ struct parameter {
     int n_gradients;
     int bucket;            /* the sharded bucket it lies in, or -1 */
     int64_t bucket_offset; /* its first element there */
-    int norm_blocks;       /* view of the gradient norm's block sums, in name order */
 };
 
 enum action_kind { ACTION_LOAD, ACTION_RUN, ACTION_GATE };

@@ -92,9 +92,8 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = n_blocks_of(q);
 
-        q->norm_blocks = program_view(p, sums, offset, 1, blocks, blocks);
-        emit(u,
-             (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
+        int own = program_view(p, sums, offset, 1, blocks, blocks);
+        emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
         offset += blocks;
     }
     emit_norm(u, sums, 0);
