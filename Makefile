@@ -16,8 +16,7 @@ ifeq ($(origin CC),default)
 CC = gcc
 endif
 
-# main.c comes with the commands; until then there is only the library.
-all: $(BUILD)/liblmtrain.a $(if $(wildcard cmd/lmtrain/main.c),$(BUILD)/lmtrain)
+all: $(BUILD)/liblmtrain.a $(BUILD)/lmtrain
 
 include mk/deps.mk
 include mk/cuda.mk

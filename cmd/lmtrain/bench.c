@@ -83,7 +83,7 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
     struct engine engine;
     struct str out = { 0 };
     struct err err;
-    int status = ranks_join(&rank, job, &err);
+    int status = ranks_join(&rank, job, 1, &err);
 
     if (status)
         return status;

@@ -66,6 +66,9 @@ struct option cmd_option_set(struct option_list *sets);
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
 const char *cmd_build(void);
 
+/* Whether there is anything by the name that --model gives. Returns 0, or -1 and ERR_DATA. */
+int cmd_check_model(const char *folder, struct err *err);
+
 /* Print "lmtrain: TEXT" to stderr; returns the error's code, which is the exit status. */
 int cmd_fail(const struct err *err);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/completion.h"
+#include "base/file.h"
 #include "cmd.h"
 #include "version.h"
 
@@ -19,6 +20,13 @@ int cmd_print(const struct str *text)
 const char *cmd_build(void)
 {
     return LMTRAIN_VERSION " " LMTRAIN_DESCRIBE;
+}
+
+int cmd_check_model(const char *folder, struct err *err)
+{
+    if (file_exists(folder))
+        return 0;
+    return err_set(err, ERR_DATA, "%s does not exist (hint: a run's output folder)", folder);
 }
 
 int cmd_fail(const struct err *err)
@@ -66,8 +74,8 @@ int cmd_run_family(const struct cmd_family *family, int argc, char **argv)
     for (int i = 0; i < family->n_members; i++)
         if (!strcmp(name, family->member_name(i)))
             return family->run(i, argc - 1, argv + 1);
-    fprintf(stderr, "lmtrain: %s %s: give %s (hint: lmtrain %s -h)\n", family->name, name,
-            family->choice, family->name);
+    fprintf(stderr, "lmtrain: %s%s%s: give %s (hint: lmtrain %s -h)\n", family->name,
+            *name ? " " : "", name, family->choice, family->name);
     return ERR_CONFIG;
 }
 
@@ -77,6 +85,33 @@ int cmd_n_ranks(const struct job *job)
         return job->ranks;
     return (job->parallel.dp ? job->parallel.dp : 1) * job->parallel.tp * job->parallel.pp *
            job->parallel.cp;
+}
+
+static int has_option(const struct options *options, const char *name)
+{
+    for (int i = 0; i < options->n_options; i++)
+        if (!strcmp(options->table[i].name, name))
+            return 1;
+    return 0;
+}
+
+/* What other launchers call the number of ranks is not near it by its letters. */
+static int refuse_synonyms(const struct options *options, int argc, char **argv, struct err *err)
+{
+    static const char *const names[] = { "world", "world-size",     "np",
+                                         "nproc", "nproc-per-node", "ntasks" };
+
+    for (int i = 1; i < argc && strcmp(argv[i], "--") && has_option(options, "ranks"); i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            size_t length = strlen(names[k]);
+
+            if (!strncmp(argv[i], "--", 2) && !strncmp(argv[i] + 2, names[k], length) &&
+                (!argv[i][2 + length] || argv[i][2 + length] == '=') &&
+                !has_option(options, names[k]))
+                return err_set(err, ERR_CONFIG, "%s: unknown option --%s (hint: --ranks)",
+                               options->command, names[k]);
+        }
+    return 0;
 }
 
 int cmd_parse(const struct options *options, int argc, char **argv,
@@ -91,7 +126,9 @@ int cmd_parse(const struct options *options, int argc, char **argv,
         str_release(&help);
         return printed;
     }
-    int status = options_parse(options, argc, argv, arguments, arena, &err);
+    int status = refuse_synonyms(options, argc, argv, &err) < 0
+                     ? -1
+                     : options_parse(options, argc, argv, arguments, arena, &err);
 
     if (status == 0)
         return -1;

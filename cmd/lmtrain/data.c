@@ -303,7 +303,7 @@ static struct options tokenize_options(struct request *q, struct option *table)
     memcpy(table, items, sizeof items);
     return (struct options){
         .command = "lmtrain data tokenize",
-        .arguments = "IN...",
+        .arguments = "--tokenizer DIR --out PREFIX IN...",
         .summary = "Turn text and JSONL into a token file, byte for byte as megatron-core does",
         .details =
             "A text file is one document, a line of JSONL is one; IN is - for standard "

@@ -73,6 +73,8 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
     if (!q->model)
         return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
+    if (cmd_check_model(q->model, err) < 0)
+        return -1;
     if (served_open(&served, q->model, err) < 0)
         return -1;
     int status = engine_open(&engine, &alone, q->threads, err);

@@ -283,6 +283,8 @@ static int run(struct request *q)
         status = err_set(&err, ERR_CONFIG,
                          "lmtrain generate: give one of --prompt TEXT and --prompts FILE");
     if (!status)
+        status = cmd_check_model(q->model, &err);
+    if (!status)
         status = generation_open(&g, &err);
     if (!status)
         status = q->prompt ? run_one(&g, &err) : run_file(&g, &err);

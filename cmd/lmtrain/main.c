@@ -48,8 +48,16 @@ static int usage(int status)
 
 static int unknown(const char *name)
 {
+    static const char *const later[] = { "finetune", "lora", "convert", "serve" };
     const char *names[N_COMMANDS];
     int n = 0;
+
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (!strcmp(name, later[i])) {
+            fprintf(stderr, "lmtrain: %s is not there yet (hint: lmtrain -h lists what is)\n",
+                    name);
+            return ERR_CONFIG;
+        }
 
     for (int i = 0; i < N_COMMANDS; i++)
         if (commands[i].help)

@@ -12,7 +12,6 @@
 #include "ranks.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
-#include "version.h"
 
 struct request {
     struct option_list sets;
@@ -42,7 +41,7 @@ static int train(const struct request *q, const struct job *job, const struct la
     if (engine_open(&engine, rank, job->threads, &err) < 0)
         return ranks_fail(rank, &err);
     struct pretrain_options options = {
-        .job = job, .resume = q->resume, .engine = &engine, .build = LMTRAIN_VERSION
+        .job = job, .resume = q->resume, .engine = &engine, .build = cmd_build()
     };
     int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)
@@ -62,7 +61,7 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
 
     /* Who asks a job to stop while it starts shall be heard at its first step's end. */
     signals_catch();
-    int status = ranks_join(&rank, job, &err);
+    int status = ranks_join(&rank, job, 0, &err);
     if (status)
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0)

@@ -71,17 +71,6 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job)
 
 /* ---- being one ---- */
 
-/* Which start of the job this is: our own restarts, or Slurm's requeues. */
-static int attempt_number(void)
-{
-    const char *text = getenv("LMTRAIN_ATTEMPT");
-    int64_t n;
-
-    if (!text)
-        text = getenv("SLURM_RESTART_COUNT");
-    return text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0;
-}
-
 /* Which rank PMIx says we are to be; alone, 0. For faults that come before joining. */
 static int expected_rank(void)
 {
@@ -101,15 +90,15 @@ static int fail(int joined, const struct err *err)
     return status;
 }
 
-int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err)
+int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothing, struct err *err)
 {
     char log_folder[4096];
     struct watcher_options options = { .hang_seconds = job->train.hang_seconds,
                                        .hang_abort_seconds = job->train.hang_abort_seconds,
-                                       .log_folder = log_folder };
+                                       .log_folder = keeps_nothing ? NULL : log_folder };
 
     snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
-    if (fault_init(expected_rank(), attempt_number(), err) < 0)
+    if (fault_init(expected_rank(), launch_attempt(), err) < 0)
         return fail(0, err);
     fault_at("start", -1);
     if (watcher_start(&options, err) < 0 || launch_join(rank, err) < 0)
@@ -192,11 +181,11 @@ static int again(void *context, int n_possible, char *const **argv, struct err *
     struct starter *s = context;
     int n_ranks = n_possible >= s->n_ranks ? s->n_ranks : job_fit_ranks(s->job, n_possible);
 
-    if (!n_ranks)
-        return err_set(err, ERR_PEER,
-                       "the job cannot go on with %d ranks: parallel tp %d * pp %d * cp %d",
-                       n_possible, s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp),
-               0;
+    if (!n_ranks) {
+        err_set(err, ERR_PEER, "the job cannot go on with %d ranks: parallel tp %d * pp %d * cp %d",
+                n_possible, s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp);
+        return 0;
+    }
     if (n_ranks != s->n_ranks)
         log_warn("%d of %d ranks are left: parallel.dp becomes %d; the global batch stays, the "
                  "numerics change",

@@ -31,9 +31,10 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job);
 
 /*
  * Join the job as a rank: progress page, PMIx, faults on demand, and as many ranks as the job says.
- * Collective. Returns 0, or the exit status after a message.
+ * keeps_nothing: no logs in the job's output folder. Collective. Returns 0, or the exit status
+ * after a message.
  */
-int ranks_join(struct launch_rank *rank, const struct job *job, struct err *err);
+int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothing, struct err *err);
 
 /*
  * This rank failed and others may be waiting for it: say why, and end them all. Returns the exit

@@ -22,11 +22,6 @@ struct arena_block {
     unsigned char data[];
 };
 
-void arena_init(struct arena *arena)
-{
-    *arena = (struct arena){ 0 };
-}
-
 void arena_release(struct arena *arena)
 {
     struct arena_block *block = arena->blocks;

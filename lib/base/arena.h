@@ -13,13 +13,11 @@
 
 struct arena_block;
 
+/* All zero is an empty one. */
 struct arena {
     struct arena_block *blocks; /* newest first */
     size_t used_bytes;          /* handed out in all */
 };
-
-/* All zero is an empty arena as well. */
-void arena_init(struct arena *arena);
 
 /* Free everything; the arena is empty again and may be used on. */
 void arena_release(struct arena *arena);

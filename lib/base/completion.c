@@ -24,8 +24,7 @@ static void add_kinds(const char *name, struct str *out)
     } kinds[] = {
         { "DIR", "folder" },    { "FILE", "file" },       { "IN...", "file" },
         { "PREFIX", "prefix" }, { "KEY", "key" },         { "KEY=VALUE", "set" },
-        { "JOB.yaml", "yaml" }, { "[JOB.yaml]", "yaml" }, { "HOSTS", "file" },
-        { "LIST", "file" },     { "FILE|LIST", "file" },
+        { "JOB.yaml", "yaml" }, { "[JOB.yaml]", "yaml" },
     };
 
     while (name && *name) {
@@ -132,7 +131,7 @@ static const char script[] =
     "_lmtrain()\n"
     "{\n"
     "    local -a words=()\n"
-    "    local i word command at=2 current previous before extglob\n"
+    "    local i word command current previous before extglob\n"
     "    for ((i = 0; i <= COMP_CWORD; i++)); do\n"
     "        word=${COMP_WORDS[i]}\n"
     "        if ((i > 0)) && [[ $word == =* || ${words[-1]} == *= ]]; then\n"

@@ -22,8 +22,10 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
 
 /*
  * Who may read what this process makes from now on (a job's output_mode): nobody else, the group,
- * or all. Nobody else ever writes. What exists stays as it is. Of the whole process, as its umask
- * is: called once, before there are threads.
+ * or all. Nobody else ever writes. Rights are only given: a file of ours that exists and is opened
+ * for writing gets those that it lacks and keeps what it has, and a folder that exists stays as it
+ * is (but for file_share_folder). Of the whole process, as its umask is: called once, before there
+ * are threads.
  */
 enum file_sharing { FILE_PRIVATE, FILE_GROUP, FILE_ALL };
 

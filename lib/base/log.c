@@ -3,12 +3,16 @@
  */
 #include "base/log.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { SCREEN_ATTEMPTS = 4, SCREEN_WAIT_MS = 50 };
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static log_sink_fn log_sink;
@@ -41,6 +45,29 @@ void log_set_screen(int fd, const char *prefix)
     screen_fd = fd;
 }
 
+/*
+ * One write, so that lines of several writers don't mix. A screen that does not take it soon (a
+ * terminal that somebody has stopped, and made non-blocking) misses the line; one that is gone gets
+ * no more.
+ */
+static void write_screen(const char *line, size_t length)
+{
+    struct pollfd screen = { .fd = screen_fd, .events = POLLOUT };
+
+    for (int attempt = 0; attempt < SCREEN_ATTEMPTS; attempt++) {
+        if (write(screen_fd, line, length) >= 0)
+            return;
+        if (errno == EPIPE || errno == EBADF || errno == EIO) {
+            screen_fd = -1;
+            return;
+        }
+        if (errno == EAGAIN)
+            poll(&screen, 1, SCREEN_WAIT_MS);
+        else if (errno != EINTR)
+            return;
+    }
+}
+
 void log_to_screen(const char *line)
 {
     char whole[4096 + sizeof screen_prefix + 32];
@@ -53,9 +80,7 @@ void log_to_screen(const char *line)
         length = (int)sizeof whole - 1;
         whole[length - 1] = '\n';
     }
-    /* One write, so that lines of several writers don't mix; a screen that is gone is no matter. */
-    if (write(screen_fd, whole, (size_t)length) < 0)
-        screen_fd = -1;
+    write_screen(whole, (size_t)length);
 }
 
 int log_enabled(enum log_level level)

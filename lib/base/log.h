@@ -21,7 +21,10 @@ void log_set_sink(log_sink_fn sink, void *context);
  */
 void log_set_screen(int screen_fd, const char *prefix);
 
-/* PREFIX, line and a newline to the screen, if there is one. Takes no lock. */
+/*
+ * PREFIX, line and a newline to the screen, if there is one. Takes no lock. A screen that does not
+ * take the line within a fifth of a second misses it; after one that is gone there is none.
+ */
 void log_to_screen(const char *line);
 
 /* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn,

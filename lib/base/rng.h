@@ -17,8 +17,8 @@ enum rng_purpose {
     RNG_DROPOUT,  /* place = sample, layer and op, position and column */
     RNG_SHUFFLE,  /* data order */
     RNG_SAMPLE,   /* generation: place = prompt, position */
-    RNG_ROUND,    /* stochastic rounding: place = hash of the name, element; update count */
-    RNG_TEST,
+    RNG_TEST = 6, /* golden files hold what it gives */
+    RNG_BENCH,    /* tokens to time steps on: place = micro-batch, token */
 };
 
 struct rng_block {

@@ -56,8 +56,9 @@ int store_commit(const char *folder, int world_size, int64_t step, const char *s
 
 /*
  * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
- * whole ones (0: keep all).
- * Not while a save is under way there. A folder that is not there is fine.
+ * whole ones (0: keep all). Not while a save is under way there. A folder that is not there is
+ * fine. What cannot be removed (a file that is open elsewhere, on NFS) stays for the next time and
+ * the others go: -1 then, with the first one's error.
  */
 int store_clean(const char *checkpoints, int keep, struct err *err);
 

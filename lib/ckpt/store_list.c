@@ -105,32 +105,39 @@ static int is_whole(const char *path, struct err *err)
     return !failed;
 }
 
+/* Let it stay, go, or get its name back. *n_kept: the whole ones that stay, so far. */
+static int clean_entry(const char *checkpoints, const struct entry *entry, int keep, int *n_kept,
+                       struct arena *arena, struct err *err)
+{
+    char *path = arena_printf(arena, "%s/%s", checkpoints, entry->name);
+    char *bare = arena_strndup(arena, path,
+                               strlen(path) - strlen(entry->name) + 5 +
+                                   strspn(entry->name + 5, "0123456789"));
+    struct err ignored;
+
+    if (entry->kind == ENTRY_REPLACED && !file_exists(bare))
+        return rename(path, bare) < 0 ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
+    if (entry->kind != ENTRY_CHECKPOINT)
+        return file_remove_tree(path, err);
+    if (keep && *n_kept == keep)
+        return remove_checkpoint(path, arena, err);
+    /* One that is damaged must not push out the whole one that a run goes on from. */
+    if (keep)
+        *n_kept += is_whole(path, &ignored);
+    return 0;
+}
+
 int store_clean(const char *checkpoints, int keep, struct err *err)
 {
     struct arena arena = { 0 };
     struct entry *entries;
+    struct err later;
     int failed = 0, n_kept = 0;
     int n = list_entries(checkpoints, &entries, &arena, err);
 
-    for (int i = 0; i < n && !failed; i++) {
-        char *path = arena_printf(&arena, "%s/%s", checkpoints, entries[i].name);
-        char *bare = arena_strndup(&arena, path,
-                                   strlen(path) - strlen(entries[i].name) + 5 +
-                                       strspn(entries[i].name + 5, "0123456789"));
-
-        if (entries[i].kind == ENTRY_REPLACED && !file_exists(bare))
-            failed = rename(path, bare) < 0 ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
-        else if (entries[i].kind != ENTRY_CHECKPOINT)
-            failed = file_remove_tree(path, err);
-        if (entries[i].kind != ENTRY_CHECKPOINT || keep == 0)
-            continue;
-        /* One that is damaged must not push out the whole one that a run goes on from. */
-        struct err ignored;
-        if (n_kept == keep)
-            failed = remove_checkpoint(path, &arena, err);
-        else
-            n_kept += is_whole(path, &ignored);
-    }
+    for (int i = 0; i < n; i++)
+        if (clean_entry(checkpoints, &entries[i], keep, &n_kept, &arena, failed ? &later : err) < 0)
+            failed = 1;
     arena_release(&arena);
     return n < 0 || failed ? -1 : 0;
 }

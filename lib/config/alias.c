@@ -97,7 +97,7 @@ static const char *const aliases[][2] = {
     { "train_samples", "train.steps = samples / global_batch" },
     { "max_tokens", "train.steps = tokens / (global_batch * seq_len)" },
     { "bf16", "train.dtype: bf16" },
-    { "fp16", "train.dtype: fp16" },
+    { "fp16", "train.dtype: bf16" },
     { "fp32", "train.dtype: fp32" },
     { "precision", "train.dtype" },
     { "mixed_precision", "train.dtype" },

@@ -7,11 +7,11 @@
 
 #include "base/num.h"
 #include "config/read_impl.h"
+#include "ops/ops.h"
 
 #define SEQ_LEN_AUTO_MAX 2048
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
-#define HEAD_DIM_MAX 256 /* of attention and rope: ops/check.c */
 
 static void derive_model(struct job_reader *r)
 {
@@ -129,12 +129,12 @@ static void check_model(struct job_reader *r)
                      "model.head_dim is %d, but rope turns pairs (hint: an even head_dim)",
                      s->head_dim);
     }
-    if (s->head_dim > HEAD_DIM_MAX) {
+    if (s->head_dim > OPS_HEAD_DIM_MAX) {
         const struct yaml_node *node = reader_given(r, "model.head_dim");
 
         mistakes_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
                      "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
-                     HEAD_DIM_MAX);
+                     OPS_HEAD_DIM_MAX);
     }
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),

@@ -18,10 +18,7 @@ static const struct choice positions[] = { { "rope", POSITION_ROPE },
 static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
                                              { "gelu", ACTIVATION_GELU },
                                              { 0 } };
-static const struct choice dtypes[] = {
-    { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
-};
-static const struct choice sum_dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
+static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
@@ -116,7 +113,7 @@ const struct field job_fields[] = {
     { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = dtypes,
       .help = "of weights and activations; masters and optimizer states are fp32" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = sum_dtypes, .help = "of gradient accumulators" },
+      .choices = dtypes, .help = "of gradient accumulators" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       .help = "of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,

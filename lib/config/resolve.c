@@ -139,7 +139,6 @@ int job_check_built(const struct job *job, struct err *err)
         { job->parallel.ep > 1, "parallel.ep above 1" },
         { job->parallel.zero > 1, "parallel.zero above 1" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
-        { job->train.dtype == DTYPE_F16, "train.dtype fp16" },
         { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
         { job->recompute == RECOMPUTE_AUTO, "recompute auto" },
     };

@@ -2,8 +2,9 @@
  * kernels.h - the checked front door to the ops' code, and the table that a backend fills
  *
  * A backend brings one function per op kind. Shapes are checked here, once, when a call is
- * prepared; the functions themselves trust them. Preparing may allocate and may build library
- * objects; running allocates nothing. Pointers of operands may change between runs of a prepared
+ * prepared; the functions themselves trust them. Preparing may allocate, and make what a backend
+ * keeps for a call of these shapes (a vendor library's plan; the CPU keeps nothing); running
+ * allocates nothing. Pointers of operands may change between runs of a prepared
  * call (slots), shapes may not.
  *
  * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never
@@ -21,7 +22,7 @@ struct kernels;
 struct kernel_call {
     struct op_shape op; /* operands with their memory */
     void *scratch;      /* kernels_scratch_bytes of it, aligned to 64 */
-    void *state;        /* the backend's, made by prepare; NULL for most */
+    void *state;        /* the backend's, made by prepare; NULL where it keeps none */
 };
 
 /* first: accumulated outputs start at zero instead of at what is there. */
@@ -60,8 +61,8 @@ void kernels_destroy(struct kernels *kernels);
  * memory. */
 const char *kernels_identity(struct kernels *kernels);
 
-/* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure but for
- * library questions; op must pass op_check. */
+/* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure,
+ * but may ask a library; op must pass op_check. */
 size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op);
 
 /*

@@ -1,7 +1,7 @@
 /*
  * command.c - run, read, wait, each bounded
  */
-#include "launch/command_impl.h"
+#include "launch/command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,8 +39,10 @@ static int read_all(int fd, double deadline, struct str *said)
         double left = deadline - clock_seconds();
         struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
 
-        if (left <= 0 || poll(&poll_fd, 1, (int)(left * 1000) + 1) == 0)
+        if (left <= 0)
             return -1;
+        if (poll(&poll_fd, 1, (int)(left * 1000) + 1) <= 0)
+            continue;
         ssize_t n = read(fd, bytes, sizeof bytes);
         if (n < 0 && errno == EINTR)
             continue;

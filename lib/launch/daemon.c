@@ -8,6 +8,7 @@
  */
 #include "launch/daemon.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -172,6 +173,7 @@ static void reap(struct daemon *daemon)
             continue;
         node->n_running--;
         pass_output(daemon, i, 1);
+        take_events(daemon); /* what it told PMIx while we were looking */
         int in_order = launch_server_finalized(node->server, node->first_rank + i);
         say_with_slot(daemon, i,
                       (struct message){ .kind = MESSAGE_ENDED,
@@ -313,11 +315,6 @@ static int has_server(const struct daemon *daemon)
     return daemon->has_job && daemon->node.server;
 }
 
-static double sooner(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* Milliseconds until something is due; -1: nothing but events. */
 static int timeout_ms(const struct daemon *daemon, double now)
 {
@@ -326,9 +323,9 @@ static int timeout_ms(const struct daemon *daemon, double now)
     if (daemon->phase == ENDING)
         due = daemon->ending_since + kill_after_seconds - now;
     if (has_server(daemon) && daemon->sheet.progress_ms && daemon->phase == RUNNING)
-        due = sooner(due, daemon->next_progress - now);
+        due = fmin(due, daemon->next_progress - now);
     if (daemon->has_job && daemon->sheet.beat_ms && daemon->link.fd >= 0)
-        due = sooner(due, daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms - now);
+        due = fmin(due, daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms - now);
     if (due >= 1e9)
         return -1;
     return due <= 0 ? 0 : (int)(due * 1000) + 1;

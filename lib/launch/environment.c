@@ -8,6 +8,15 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
+
+int environment_count(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t n;
+
+    return text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0;
+}
 
 static size_t count_strings(char *const *strings)
 {
@@ -38,15 +47,31 @@ void environment_free(char **environment)
     free(environment);
 }
 
+/* Where name stands, or where the list ends. */
+static size_t find(char *const *environment, const char *name)
+{
+    size_t length = strlen(name), i = 0;
+
+    while (environment[i] &&
+           (strncmp(environment[i], name, length) || environment[i][length] != '='))
+        i++;
+    return i;
+}
+
+const char *environment_get(char *const *environment, const char *name)
+{
+    const char *entry = environment[find(environment, name)];
+
+    return entry ? entry + strlen(name) + 1 : NULL;
+}
+
 void environment_set(char ***environment, const char *name, const char *value, int force)
 {
-    size_t n = count_strings(*environment), length = strlen(name), i = 0;
+    size_t n = count_strings(*environment), i = find(*environment, name);
     char *entry;
     int printed = asprintf(&entry, "%s=%s", name, value);
 
     CHECK(printed >= 0);
-    while (i < n && (strncmp((*environment)[i], name, length) || (*environment)[i][length] != '='))
-        i++;
     if (i < n) {
         if (!force) {
             free(entry);

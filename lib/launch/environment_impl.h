@@ -6,8 +6,18 @@
 #ifndef LAUNCH_ENVIRONMENT_IMPL_H
 #define LAUNCH_ENVIRONMENT_IMPL_H
 
+/* Where ranks learn which attempt of the job they are (launch_attempt), and where Slurm tells. */
+#define ATTEMPT_VARIABLE "LMTRAIN_ATTEMPT"
+#define SLURM_REQUEUES_VARIABLE "SLURM_RESTART_COUNT"
+
+/* What our own environment says of a count: 0 if it says nothing or nonsense. */
+int environment_count(const char *name);
+
 char **environment_copy(char *const *environment);
 void environment_free(char **environment);
+
+/* The value of name, or NULL. */
+const char *environment_get(char *const *environment, const char *name);
 
 /* Set name to value; unless force, what the user has set stays. */
 void environment_set(char ***environment, const char *name, const char *value, int force);

@@ -10,6 +10,7 @@
  * timeout), or when its daemon says nothing for three times as long. That we were stopped ourselves
  * is seen by the time between two turns and starts these clocks anew.
  */
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -83,8 +84,8 @@ void head_judge(struct head *head, int rank)
         head->some_died = 1;
         head_fail_fences(head);
     }
-    if (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE)
-        return; /* it had called abort, or hung */
+    if (mine->has_aborted || (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE))
+        return; /* judged by what it said, or by its standing still */
     if (WIFSIGNALED(mine->wait_status)) {
         int number = WTERMSIG(mine->wait_status);
 
@@ -372,29 +373,24 @@ static int watches_hangs(const struct head *head)
     return head->options->hang_seconds > 0 || head->options->hang_abort_seconds > 0;
 }
 
-static double sooner(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* When something is due that no event brings. */
 static double next_due(struct head *head, double now)
 {
     double due = head_check_fences(head, now);
 
     if (head->phase != RUNNING)
-        due = sooner(due, head->ending_since + (now < head->ending_since + kill_after_seconds
-                                                    ? kill_after_seconds
-                                                    : abandon_after_seconds));
+        due = fmin(due, head->ending_since + (now < head->ending_since + kill_after_seconds
+                                                  ? kill_after_seconds
+                                                  : abandon_after_seconds));
     else if (head->cause.weight == WEIGHT_PEER)
-        due = sooner(due, head->cause.at + peer_grace_seconds);
+        due = fmin(due, head->cause.at + peer_grace_seconds);
     else if (watches_hangs(head) && head->is_started)
-        due = sooner(due, now + look_seconds);
+        due = fmin(due, now + look_seconds);
     if (!head->is_started)
-        due = sooner(due, head->started_at + hello_seconds);
+        due = fmin(due, head->started_at + hello_seconds);
     for (int i = 0; i < head->n_nodes; i++)
         if (!head->nodes[i].daemon && !head->nodes[i].is_lost)
-            due = sooner(due, now + head->lost_seconds / 4);
+            due = fmin(due, now + head->lost_seconds / 4);
     return due;
 }
 
@@ -414,7 +410,7 @@ static void wait_for_events(struct head *head)
 /* Time has passed: what is due now. */
 static void take_time(struct head *head, double now)
 {
-    if (now - head->last_turn > sooner(head->lost_seconds / 2, 2) + head->lost_seconds / 4)
+    if (now - head->last_turn > fmin(head->lost_seconds / 2, 2) + head->lost_seconds / 4)
         start_clocks_anew(head, now);
     head->last_turn = now;
     if (head->cause.weight == WEIGHT_OWN ||
@@ -550,10 +546,8 @@ static void fill_result(const struct head *head, int *is_gone, struct head_resul
         result->has_advanced |= step > mine->first_step;
     }
     for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].is_lost && head->nodes[i].host_index >= 0 && !head->nodes[i].daemon) {
+        if (head->nodes[i].is_lost && head->nodes[i].host_index >= 0 && !head->nodes[i].daemon)
             is_gone[head->nodes[i].host_index] = 1;
-            result->n_nodes_lost++;
-        }
 }
 
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,

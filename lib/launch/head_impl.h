@@ -48,6 +48,7 @@ struct head_rank {
     int running;
     int wait_status; /* once it has ended */
     int in_order;    /* it left before it ended */
+    int has_aborted; /* it has said why it ends */
     int64_t first_step;
     struct progress_slot slot; /* the newest copy */
 };
@@ -99,7 +100,6 @@ struct head_result {
     double seconds;    /* how long it ran */
     int64_t best_step; /* the highest that any rank told; -1: none began */
     int has_advanced;  /* some rank was seen to go on by a step */
-    int n_nodes_lost;
 };
 
 /*

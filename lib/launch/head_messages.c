@@ -39,8 +39,9 @@ static int take_hello(struct head *head, int node, const struct message *message
     struct head_node *mine = &head->nodes[node];
     char name[200];
 
-    if (mine->said_hello || message->number != MESSAGE_PROTOCOL ||
-        message->id != sizeof(struct progress_slot)) {
+    if (mine->said_hello)
+        return -1;
+    if (message->number != MESSAGE_PROTOCOL || message->id != sizeof(struct progress_slot)) {
         err_set(&head->start_err, ERR_CONFIG,
                 "host %s has another lmtrain than this one (hint: the same version on all hosts)",
                 mine->host);
@@ -87,14 +88,21 @@ static int take_ended(struct head *head, int node, const struct message *message
     return 0;
 }
 
+/*
+ * Our own code aborts with an exit status. Open MPI does so with -1 where its connection to a
+ * process breaks, which is most often the death of that process: a rank that tells of it is no
+ * first cause.
+ */
 static int take_abort(struct head *head, int node, const struct message *message)
 {
     struct head_rank *rank = rank_of(head, node, message);
-    int status = message->number ? message->number : ERR_FAILED;
+    int is_status = message->number > 0 && message->number <= 255;
+    int status = is_status ? message->number : ERR_PEER;
     char text[1200];
 
     if (!rank || take_slot(rank, message))
         return -1;
+    rank->has_aborted = 1;
     snprintf(text, sizeof text, "failed with status %d: %.1023s", message->number, message->text);
     head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, message->rank, status,
                    text);

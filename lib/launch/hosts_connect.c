@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/fd_impl.h"
 #include "launch/hosts_impl.h"
 #include "launch/link_impl.h"
 
@@ -211,13 +212,6 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
 
 /* ---- the end ---- */
 
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
 /* Reap those that have ended; returns how many have not. */
 static int reap(struct host_link *links, int n_links)
 {
@@ -240,9 +234,9 @@ void hosts_close(struct host_link *links, int n_links)
     double deadline = clock_seconds() + close_seconds;
 
     for (int i = 0; i < n_links; i++) {
-        close_fd(&links[i].fd);
-        close_fd(&links[i].stdin_fd);
-        close_fd(&links[i].words_fd);
+        fd_close(&links[i].fd);
+        fd_close(&links[i].stdin_fd);
+        fd_close(&links[i].words_fd);
     }
     while (reap(links, n_links) && clock_seconds() < deadline)
         usleep(2000);

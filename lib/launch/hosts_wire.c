@@ -1,5 +1,5 @@
 /*
- * hosts_wire.c - the invitation, the proofs, and what a link between hosts is set to
+ * hosts_wire.c - the invitation, the proofs, and the random bytes that both rest on
  */
 #include <arpa/inet.h>
 #include <errno.h>

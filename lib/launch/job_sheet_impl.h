@@ -38,10 +38,11 @@ int job_sheet_decode(struct job_sheet *sheet, const void *bytes, size_t n_bytes,
                      struct arena *arena, struct err *err);
 
 /*
- * The variables of environment that ranks on other hosts get as well: LMTRAIN_*, those of OpenMP,
- * Open MPI, UCX, the maths and GPU libraries, locale and LD_LIBRARY_PATH, and those that
- * $LMTRAIN_EXPORT names (A,B). None whose name speaks of a key, token, secret or password, unless
- * it is named there. A list in the arena, ended by NULL; the strings are the environment's.
+ * The variables of environment that ranks on other hosts get as well: LMTRAIN_*, those of Open MPI,
+ * UCX, libfabric, CUDA and NCCL, of malloc and the sanitizers, locale, time zone and
+ * LD_LIBRARY_PATH, and those that $LMTRAIN_EXPORT names (A,B). None whose name speaks of a key,
+ * token, secret or password, unless it is named there. A list in the arena, ended by NULL; the
+ * strings are the environment's.
  */
 char *const *job_sheet_variables(char *const *environment, struct arena *arena);
 

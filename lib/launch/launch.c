@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "launch/environment_impl.h"
 #include "launch/pmix_client_impl.h"
 #include "launch/progress.h"
 #include "launch/watcher_impl.h"
@@ -32,6 +33,12 @@ int launch_is_rank(void)
     const char *nspace = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
 
     return nspace && *nspace && rank && *rank;
+}
+
+int launch_attempt(void)
+{
+    return getenv(ATTEMPT_VARIABLE) ? environment_count(ATTEMPT_VARIABLE)
+                                    : environment_count(SLURM_REQUEUES_VARIABLE);
 }
 
 int launch_join(struct launch_rank *rank, struct err *err)

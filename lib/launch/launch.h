@@ -1,10 +1,9 @@
 /*
- * launch.h - who am I: a rank, or the one who makes ranks
+ * launch.h - being a rank
  *
- * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own
- * supervisor, srun --mpi=pmix or mpirun) is a rank and joins. Else, for one rank it is that rank
- * itself, and for more it becomes the supervisor: a PMIx server that starts this same binary with
- * the same arguments once per rank, watches them and reports the first that failed.
+ * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own daemons,
+ * srun --mpi=pmix or mpirun) is one of several; any other that joins is the only rank. Whether to
+ * join or to start ranks is decided above (where.h); who starts them: supervise.h and slurm.h.
  */
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H
@@ -22,6 +21,11 @@ struct launch_rank {
 
 /* Whether the environment says that this process is a rank of a PMIx job. */
 int launch_is_rank(void);
+
+/*
+ * Which start of the job this is, from 0: its restarts by us and Slurm's requeues together.
+ */
+int launch_attempt(void);
 
 /*
  * Join: alone, fills {0, 1, 0, 1}; under PMIx, PMIx_Init and what the job says of us. Returns 0, or

@@ -9,7 +9,6 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,20 +24,6 @@ double link_lost_seconds(void)
     if (!text || str_to_f64(text, &seconds) || seconds < 1 || seconds > 3600)
         return 10;
     return seconds;
-}
-
-int link_allow_files(int n_files)
-{
-    rlim_t wanted = (rlim_t)n_files + 256;
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit))
-        return INT32_MAX;
-    if (limit.rlim_cur < wanted) {
-        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    return limit.rlim_cur < INT32_MAX ? (int)limit.rlim_cur : INT32_MAX;
 }
 
 /* Fails on what is no TCP, where it isn't needed. */

@@ -31,12 +31,6 @@ struct link {
 void link_open(struct link *link, int fd, double lost_seconds);
 void link_close(struct link *link);
 
-/*
- * Let this process have so many open files more than usual, as far as the system allows. Returns
- * how many it may have in all.
- */
-int link_allow_files(int n_files);
-
 /* After how many seconds a silent peer is lost: $LMTRAIN_LINK_SECONDS (1 to 3600), or 10. */
 double link_lost_seconds(void);
 

@@ -25,9 +25,9 @@ enum message_kind {
     MESSAGE_BEAT = 1, /* still here */
     MESSAGE_FENCE,    /* id; text: the ranks that take part ("*": all, else "0,3"); data.
                          number: to the head, seconds until it fails, 0 never;
-                         from it, the PMIx status, the data of all nodes */
+                         from it, enum launch_outcome, the data of all nodes */
     MESSAGE_ASK,      /* a rank's business card is wanted: rank, node and id of who asks */
-    MESSAGE_ANSWER,   /* node and id of who asked, number: PMIx status, data */
+    MESSAGE_ANSWER,   /* node and id of who asked, number: enum launch_outcome, data */
 
     /* From a daemon. */
     MESSAGE_HELLO,    /* number: protocol; id: bytes of a progress slot; text: host name */

@@ -13,12 +13,9 @@
 
 #include "base/file.h"
 #include "launch/environment_impl.h"
+#include "launch/fd_impl.h"
 #include "launch/job_folder_impl.h"
-#include "launch/link_impl.h"
 #include "launch/shm_space.h"
-
-/* Where the upper layers learn which attempt of the job they are (base/fault.h). */
-#define ATTEMPT_VARIABLE "LMTRAIN_ATTEMPT"
 
 static int make_folder(struct node *node, struct err *err)
 {
@@ -26,7 +23,7 @@ static int make_folder(struct node *node, struct err *err)
     char path[sizeof node->folder + 16];
 
     job_folder_sweep(parent);
-    if (shm_space_check(parent, node->n_ranks, err))
+    if (shm_space_check_for(parent, node->n_ranks, node->environment, err))
         return -1;
     if (job_folder_create(parent, node->folder, sizeof node->folder, err)) {
         node->folder[0] = '\0';
@@ -37,9 +34,10 @@ static int make_folder(struct node *node, struct err *err)
 }
 
 /* What Open MPI needs to run under us, where the progress page is, and which attempt this is. */
-static void add_variables(const struct node *node, char ***environment)
+static void add_variables(struct node *node)
 {
     char path[sizeof node->folder + 16], attempt[16];
+    char ***environment = &node->environment;
 
     snprintf(path, sizeof path, "%s/progress", node->folder);
     snprintf(attempt, sizeof attempt, "%d", node->sheet->attempt);
@@ -55,12 +53,13 @@ static void add_variables(const struct node *node, char ***environment)
     environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
-static char **make_environment(const struct node *node)
+/* Ours, which may be that of another host's ssh daemon, with what the head has sent along. */
+static char **make_environment(const struct job_sheet *sheet)
 {
     char **environment = environment_copy(environ);
 
-    for (int i = 0; node->sheet->variables[i]; i++) {
-        const char *variable = node->sheet->variables[i];
+    for (int i = 0; sheet->variables[i]; i++) {
+        const char *variable = sheet->variables[i];
         const char *equals = strchr(variable, '=');
         char *name = strndup(variable, (size_t)(equals - variable));
 
@@ -68,14 +67,13 @@ static char **make_environment(const struct node *node)
         environment_set(&environment, name, equals + 1, 1);
         free(name);
     }
-    add_variables(node, &environment);
     return environment;
 }
 
 /* Each rank has two pipes and a connection to PMIx; it itself opens some tens of files. */
 static int check_files(int n_ranks, struct err *err)
 {
-    int n_allowed = link_allow_files(3 * n_ranks), n_needed = 3 * n_ranks + 48;
+    int n_allowed = fd_allow(3 * n_ranks), n_needed = 3 * n_ranks + 48;
 
     if (n_allowed >= n_needed)
         return 0;
@@ -100,17 +98,11 @@ int node_open(struct node *node, const struct job_sheet *sheet, struct err *err)
                              "cannot enter %s (hint: all hosts need the job's folder, under the "
                              "same path)",
                              sheet->cwd);
+    node->environment = make_environment(sheet);
     if (check_files(node->n_ranks, err) || make_folder(node, err))
         return -1;
-    node->environment = make_environment(node);
+    add_variables(node);
     return launch_server_start(&node->server, node->folder, sheet, err);
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
 }
 
 /* Our own stdout and stderr, or pipes: read ends into the rank, write ends into fds. */
@@ -150,7 +142,7 @@ int node_start_rank(struct node *node, int index, struct err *err)
                                     fds, err);
     for (int i = 0; i < 2; i++)
         if (fds[i] != STDOUT_FILENO && fds[i] != STDERR_FILENO)
-            close_fd(&fds[i]);
+            fd_close(&fds[i]);
     environment_free(environment);
     if (!status)
         node->n_running++;
@@ -176,8 +168,8 @@ void node_release(struct node *node)
 
         while (rank->process.running && !rank_process_reap(&rank->process))
             usleep(1000);
-        close_fd(&rank->fds[0]);
-        close_fd(&rank->fds[1]);
+        fd_close(&rank->fds[0]);
+        fd_close(&rank->fds[1]);
     }
     progress_page_close(node->page, node->n_ranks);
     if (node->folder[0])
@@ -204,7 +196,7 @@ size_t node_read(struct node *node, int index, char *buffer, size_t size, int *s
             return (size_t)n;
         }
         if (n == 0 || errno != EAGAIN)
-            close_fd(&rank->fds[i]);
+            fd_close(&rank->fds[i]);
     }
     return 0;
 }

@@ -24,7 +24,6 @@
 struct pending {
     struct pending *next;
     uint32_t id;
-    int is_fence;
     pmix_modex_cbfunc_t done;
     void *context;
 };
@@ -103,8 +102,7 @@ struct launch_event *launch_server_next(struct launch_server *server)
 }
 
 /* Note a call that the head will settle; returns its id, 0 if somebody has died. */
-static uint32_t note_pending(struct launch_server *server, int is_fence, pmix_modex_cbfunc_t done,
-                             void *context)
+static uint32_t note_pending(struct launch_server *server, pmix_modex_cbfunc_t done, void *context)
 {
     struct pending *made = malloc(sizeof *made);
     uint32_t id = 0;
@@ -113,7 +111,7 @@ static uint32_t note_pending(struct launch_server *server, int is_fence, pmix_mo
     pthread_mutex_lock(&server->lock);
     if (!server->somebody_died) {
         id = ++server->last_id ? server->last_id : ++server->last_id;
-        *made = (struct pending){ server->pending, id, is_fence, done, context };
+        *made = (struct pending){ server->pending, id, done, context };
         server->pending = made;
     }
     pthread_mutex_unlock(&server->lock);
@@ -295,7 +293,7 @@ static pmix_status_t on_fence(const pmix_proc_t procs[], size_t n_procs, const p
 {
     struct launch_server *server = atomic_load(&the_server);
     char *members = server ? name_members(server, procs, n_procs) : NULL;
-    uint32_t id = members && done ? note_pending(server, 1, done, context) : 0;
+    uint32_t id = members && done ? note_pending(server, done, context) : 0;
 
     if (id)
         push(server, &(struct launch_event){ .kind = EVENT_FENCE,
@@ -321,7 +319,7 @@ static pmix_status_t on_modex(const pmix_proc_t *proc, const pmix_info_t info[],
     if (!server || strncmp(proc->nspace, server->nspace, PMIX_MAX_NSLEN) ||
         proc->rank >= (pmix_rank_t)server->n_ranks)
         return PMIX_ERR_NOT_FOUND;
-    uint32_t id = note_pending(server, 0, done, context);
+    uint32_t id = note_pending(server, done, context);
     if (!id)
         return PMIX_ERR_PROC_ABORTED;
     push(server, &(struct launch_event){ .kind = EVENT_ASK, .id = id, .rank = (int)proc->rank });

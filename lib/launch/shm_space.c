@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "base/str.h"
+#include "launch/environment_impl.h"
 
 #define PAGE_BYTES ((uint64_t)4096)
 #define STORE_BYTES ((uint64_t)8 << 20)
@@ -58,10 +60,10 @@ int shm_space_judge(const char *folder, int n_ranks, uint64_t free_bytes, uint64
 }
 
 /* What the user's settings of Open MPI make of a rank's segment. */
-static uint64_t segment_bytes_set(void)
+static uint64_t segment_bytes_set(char *const *environment)
 {
-    const char *transports = getenv("OMPI_MCA_btl");
-    const char *size = getenv("OMPI_MCA_btl_vader_segment_size");
+    const char *transports = environment_get(environment, "OMPI_MCA_btl");
+    const char *size = environment_get(environment, "OMPI_MCA_btl_vader_segment_size");
     int64_t n_bytes;
 
     if (transports && *transports && *transports != '^' && !strstr(transports, "vader"))
@@ -73,12 +75,18 @@ static uint64_t segment_bytes_set(void)
     return SEGMENT_BYTES;
 }
 
-int shm_space_check(const char *folder, int n_ranks, struct err *err)
+int shm_space_check_for(const char *folder, int n_ranks, char *const *environment, struct err *err)
 {
     struct statvfs system;
 
     if (statvfs(folder, &system) < 0 || system.f_blocks == 0)
         return 0;
-    return judge(folder, n_ranks, segment_bytes_set(), (uint64_t)system.f_bavail * system.f_frsize,
+    return judge(folder, n_ranks, segment_bytes_set(environment),
+                 (uint64_t)system.f_bavail * system.f_frsize,
                  (uint64_t)system.f_blocks * system.f_frsize, err);
+}
+
+int shm_space_check(const char *folder, int n_ranks, struct err *err)
+{
+    return shm_space_check_for(folder, n_ranks, environ, err);
 }

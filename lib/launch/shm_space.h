@@ -3,7 +3,8 @@
  *
  * Ranks of one node talk through files in a folder of shared memory, /dev/shm nearly always. They
  * are mapped sparsely and filled later: where the folder is too small (Docker gives 64 MiB), a rank
- * dies of SIGBUS in the midst of its first exchange. So the head asks here first.
+ * dies of SIGBUS in the midst of its first exchange. So whoever starts or watches a node's ranks,
+ * its daemon or watcher, asks here first.
  */
 #ifndef LAUNCH_SHM_SPACE_H
 #define LAUNCH_SHM_SPACE_H
@@ -27,5 +28,8 @@ int shm_space_judge(const char *folder, int n_ranks, uint64_t free_bytes, uint64
  * A folder that cannot be asked is no error: the first file in it will say more.
  */
 int shm_space_check(const char *folder, int n_ranks, struct err *err);
+
+/* The same for ranks that will have this environment, which sets Open MPI's sizes, and not ours. */
+int shm_space_check_for(const char *folder, int n_ranks, char *const *environment, struct err *err);
 
 #endif

@@ -5,11 +5,16 @@
  * came first (slurm_story.c). SIGTERM would make srun kill the step at once, so the first one is
  * passed on as SIGUSR1, which srun hands to the ranks and which asks them for the same: save and
  * leave. Ctrl-C comes from the terminal to srun itself, which hands it on.
+ *
+ * An srun that has just been started would die of SIGUSR1, and one whose tasks are not there yet
+ * drops it. So it is sent once srun takes it, and again until a task has ended; ranks count it as
+ * one request.
  */
 #include "launch/slurm.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,10 +26,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "launch/command_impl.h"
+#include "launch/command.h"
+#include "launch/environment_impl.h"
+#include "launch/proc_impl.h"
+#include "launch/screen_impl.h"
 #include "launch/slurm_impl.h"
 #include "launch/stop.h"
 
@@ -37,14 +44,11 @@ static const double answer_seconds = 10;
  * KillWait, 30 s by default; nothing can hasten it once it is under way.
  */
 static const double grace_seconds = 1;
+static const double look_seconds = 0.02;
+static const double repeat_seconds = 1;
+static const double deaf_seconds = 10; /* not srun itself but a wrapper, perhaps */
 
-static const char *from_environment(const void *context, const char *name)
-{
-    (void)context;
-    return getenv(name);
-}
-
-static const struct where_view real_view = { .get = from_environment };
+static const struct where_view real_view = { .get = where_from_environment };
 
 int slurm_ranks(void)
 {
@@ -132,10 +136,14 @@ static char **list_nodes(int n, struct arena *arena)
 struct run {
     sigset_t blocked, old_mask;
     int signal_fd;
+    struct screen *screen;
+    int asked_to_stop;  /* by whatever signal */
     int n_stop_signals; /* SIGTERM, SIGINT, SIGHUP to us */
     double stop_at;     /* when the last that counted came */
-    pid_t srun;
-    int errors; /* srun's stderr */
+    pid_t srun;         /* 0: none */
+    double started_at;
+    double pass_at; /* when srun is to be sent SIGUSR1; 0: never */
+    int errors;     /* srun's stderr */
     struct slurm_story story;
     double bad_since; /* when the first task ended badly; 0: none has */
 };
@@ -153,6 +161,8 @@ static int block_signals(struct run *run, struct err *err)
     run->signal_fd = signalfd(-1, &run->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (run->signal_fd < 0)
         return err_set_errno(err, ERR_FAILED, "signalfd");
+    /* Blocked as well: a reader of our output that is gone must not kill us before the ranks. */
+    sigaddset(&run->blocked, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &run->blocked, &run->old_mask);
     return 0;
 }
@@ -167,57 +177,119 @@ static void release_signals(struct run *run)
     pthread_sigmask(SIG_SETMASK, &run->old_mask, NULL);
 }
 
+static void run_child(const struct run *run, pid_t parent, int errors, int report,
+                      char *const *argv, char *const *environment)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* which ends the step at once */
+    if (getppid() != parent)
+        _exit(127);
+    dup2(errors, STDERR_FILENO);
+    sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
+    execvpe(argv[0], argv, environment);
+    int number = errno;
+    if (write(report, &number, sizeof number) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* Returns once srun is executed, so that signals come to it and not to a copy of us. */
 static int start(struct run *run, char *const *argv, char *const *environment, struct err *err)
 {
-    static const char failed[] = "srun: error: cannot execute srun\n";
     pid_t parent = getpid();
-    int fds[2];
+    int errors[2], reports[2], number = 0;
 
-    if (pipe2(fds, O_CLOEXEC))
+    if (pipe2(errors, O_CLOEXEC))
         return err_set_errno(err, ERR_FAILED, "pipe");
-    run->srun = fork();
-    if (run->srun == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM); /* which ends the step at once */
-        if (getppid() != parent)
-            _exit(127);
-        dup2(fds[1], STDERR_FILENO);
-        sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
-        execvpe(argv[0], argv, environment);
-        if (write(STDERR_FILENO, failed, sizeof failed - 1) < 0)
-            _exit(126);
-        _exit(127);
+    if (pipe2(reports, O_CLOEXEC)) {
+        close(errors[0]);
+        close(errors[1]);
+        return err_set_errno(err, ERR_FAILED, "pipe");
     }
-    close(fds[1]);
-    run->errors = fds[0];
-    if (run->srun < 0) {
-        close(fds[0]);
+    pid_t pid = fork();
+    if (!pid)
+        run_child(run, parent, errors[1], reports[1], argv, environment);
+    number = pid < 0 ? errno : 0;
+    close(errors[1]);
+    close(reports[1]);
+    while (pid > 0 && read(reports[0], &number, sizeof number) < 0 && errno == EINTR)
+        ;
+    close(reports[0]);
+    if (number) {
+        close(errors[0]);
+        while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        errno = number;
         return err_set_errno(err, ERR_FAILED, "cannot start srun");
     }
+    run->srun = pid;
+    run->errors = errors[0];
+    run->started_at = clock_seconds();
+    run->pass_at = 0;
+    run->bad_since = 0;
     return 0;
 }
 
+/* Note who asks to stop; what is for srun at once goes there. */
 static void take_signals(struct run *run)
 {
     struct signalfd_siginfo info;
 
     while (read(run->signal_fd, &info, sizeof info) == sizeof info) {
         int number = (int)info.ssi_signo;
+        double now = clock_seconds();
 
         if (number == SIGCHLD)
             continue;
+        run->asked_to_stop = 1;
         if (number != SIGUSR1) {
-            double now = clock_seconds();
-
             if (run->n_stop_signals && now - run->stop_at < STOP_ONE_REQUEST_SECONDS)
                 continue;
             run->stop_at = now;
             run->n_stop_signals++;
         }
         /* From the terminal: srun has it as well. */
-        if (info.ssi_code == SI_KERNEL)
+        if (!run->srun || info.ssi_code == SI_KERNEL)
             continue;
-        kill(run->srun, number == SIGUSR1 || run->n_stop_signals == 1 ? SIGUSR1 : SIGTERM);
+        if (number == SIGUSR1 || run->n_stop_signals == 1)
+            run->pass_at = now;
+        else
+            kill(run->srun, SIGTERM);
     }
+}
+
+/* Whether srun has come so far that SIGUSR1 does not kill it. */
+static int is_listening(const struct run *run)
+{
+    static const char *const lines[] = { "\nSigBlk:", "\nSigCgt:" };
+    char text[4096];
+    unsigned long long mask = 0;
+
+    if (clock_seconds() >= run->started_at + deaf_seconds ||
+        proc_read(run->srun, "status", text, sizeof text))
+        return 1;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const char *line = strstr(text, lines[i]);
+
+        mask |= line ? strtoull(line + strlen(lines[i]), NULL, 16) : 0;
+    }
+    return mask >> (SIGUSR1 - 1) & 1;
+}
+
+/* Pass a request to stop on when it is time; seconds until the next look, 1e9: none. */
+static double pass_stop_on(struct run *run)
+{
+    double now = clock_seconds();
+
+    if (run->pass_at <= 0 || run->story.first_status)
+        return 1e9;
+    if (now >= run->pass_at) {
+        int listens = is_listening(run);
+
+        if (listens)
+            kill(run->srun, SIGUSR1);
+        run->pass_at = now + (listens ? repeat_seconds : look_seconds);
+    }
+    return run->pass_at - now;
 }
 
 static void pass_errors_on(struct run *run)
@@ -233,45 +305,52 @@ static void pass_errors_on(struct run *run)
         return;
     }
     slurm_story_read(&run->story, bytes, (size_t)n);
-    file_write_all(STDERR_FILENO, bytes, (size_t)n);
+    screen_put(run->screen, STDERR_FILENO, bytes, (size_t)n);
 }
 
-/* Milliseconds until the ranks are to be ended by us; ends them when it is time. -1: not wanted. */
-static int time_left(struct run *run)
+/* Seconds until the ranks are to be ended by us; ends them when it is time. 1e9: not wanted. */
+static double end_the_bad(struct run *run)
 {
     int status = run->story.first_status;
 
     if (!status || status == ERR_REQUEUE || run->bad_since < 0)
-        return -1;
+        return 1e9;
     if (run->bad_since == 0)
         run->bad_since = clock_seconds();
     double left = run->bad_since + grace_seconds - clock_seconds();
     if (left > 0)
-        return (int)(left * 1000) + 1;
+        return left;
     kill(run->srun, SIGTERM); /* "forcing job termination": SIGKILL on all nodes */
     run->bad_since = -1;
-    return -1;
+    return 1e9;
 }
 
 /* To its end; returns how it ended, as wait() says it. */
 static int follow(struct run *run)
 {
-    int status = 0, ended = 0;
+    int status = 0;
 
-    while (!ended || run->errors >= 0) {
-        struct pollfd polls[] = { { .fd = run->signal_fd, .events = POLLIN },
-                                  { .fd = run->errors, .events = POLLIN } };
+    while (run->srun || run->errors >= 0) {
+        double left = 0;
+
+        if (run->srun)
+            left = fmin(pass_stop_on(run), end_the_bad(run));
+        /* Where nobody reads what we show, ranks that print wait for it as well. */
+        int errors = run->srun && screen_is_full(run->screen) ? -1 : run->errors;
+        struct pollfd polls[] = { { .fd = errors, .events = POLLIN },
+                                  { .fd = run->signal_fd, .events = POLLIN },
+                                  { .fd = screen_fd(run->screen), .events = POLLIN } };
         /* What it said last is in the pipe; whoever else holds it open is not waited for. */
-        int n = poll(polls, 2, ended ? 0 : time_left(run));
+        int n = poll(polls, 3, left >= 1e6 ? -1 : (int)(left * 1000) + (left > 0));
 
-        if (!ended)
-            take_signals(run);
-        if (n > 0 && polls[1].revents)
+        screen_rest(run->screen);
+        take_signals(run);
+        if (n > 0 && polls[0].revents)
             pass_errors_on(run);
-        else if (ended)
+        else if (!run->srun)
             break;
-        if (!ended)
-            ended = waitpid(run->srun, &status, WNOHANG) == run->srun;
+        if (run->srun && waitpid(run->srun, &status, WNOHANG) == run->srun)
+            run->srun = 0;
     }
     if (run->errors >= 0)
         close(run->errors);
@@ -308,10 +387,7 @@ static int prepare(struct slurm_job *job, struct err *err)
 /* Which attempt the ranks are told: Slurm's requeues and our restarts together. */
 static int attempt_number(int n_restarts)
 {
-    const char *text = getenv("SLURM_RESTART_COUNT");
-    int64_t n;
-
-    return n_restarts + (text && !str_to_i64(text, &n) && n > 0 && n < 1000000 ? (int)n : 0);
+    return n_restarts + environment_count(SLURM_REQUEUES_VARIABLE);
 }
 
 static int run_once(struct slurm_job *job, const struct slurm_allocation *allocation,
@@ -333,10 +409,13 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
 
     str_release(&job->run.story.lost);
     job->run.story = (struct slurm_story){ 0 };
-    job->run.bad_since = 0;
     if (start(&job->run, argv, environment, err))
         return -1;
     int status = follow(&job->run);
+    if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.story)) {
+        log_error("stopped by a signal before the ranks had begun");
+        return ERR_REQUEUE;
+    }
     return slurm_status(status, &job->run.story);
 }
 
@@ -385,18 +464,29 @@ static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct er
     return job->n_ranks ? 0 : -1;
 }
 
-/* A death that is no verdict (supervise.h). */
+/* A death that is no verdict (supervise.h), of a job that is to go on. */
 static int may_restart(const struct slurm_job *job, int status, int n_restarts)
 {
     return (status == ERR_PEER || status == ABORTED) && n_restarts < job->options->n_restarts &&
-           !job->run.n_stop_signals;
+           !job->run.asked_to_stop;
+}
+
+/* A run, unless somebody wants the job to stop: then nothing is lost, the next start goes on. */
+static int run_unless_stopped(struct slurm_job *job, const struct slurm_allocation *allocation,
+                              int n_restarts, struct err *err)
+{
+    take_signals(&job->run);
+    if (!job->run.asked_to_stop)
+        return run_once(job, allocation, n_restarts, err);
+    log_error("stopped by a signal before any rank was started");
+    return ERR_REQUEUE;
 }
 
 static int run_to_the_end(struct slurm_job *job, struct err *err)
 {
     struct slurm_allocation left = job->allocation;
     int n_restarts = 0;
-    int status = run_once(job, &left, n_restarts, err);
+    int status = run_unless_stopped(job, &left, n_restarts, err);
 
     while (status >= 0 && may_restart(job, status, n_restarts)) {
         struct err reason;
@@ -408,7 +498,7 @@ static int run_to_the_end(struct slurm_job *job, struct err *err)
         }
         log_warn("starting again, %d of %d: %d ranks", n_restarts, job->options->n_restarts,
                  job->n_ranks);
-        status = run_once(job, &left, n_restarts, err);
+        status = run_unless_stopped(job, &left, n_restarts, err);
     }
     return status;
 }
@@ -418,13 +508,18 @@ int slurm_run(const struct supervise_options *options, struct err *err)
     struct slurm_job job = { .options = options,
                              .n_ranks = options->n_ranks,
                              .command = options->argv };
-    int status = -1;
+    int status;
 
     CHECK(options->n_ranks > 0);
-    if (prepare(&job, err) == 0 && block_signals(&job.run, err) == 0) {
+    if (block_signals(&job.run, err))
+        return -1;
+    status = screen_open(&job.run.screen, err);
+    if (!status)
+        status = prepare(&job, err);
+    if (!status)
         status = run_to_the_end(&job, err);
-        release_signals(&job.run);
-    }
+    screen_close(job.run.screen, job.run.signal_fd);
+    release_signals(&job.run);
     str_release(&job.run.story.lost);
     str_release(&job.excluded);
     arena_release(&job.arena);

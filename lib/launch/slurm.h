@@ -13,10 +13,12 @@
 int slurm_ranks(void);
 
 /*
- * Run options->n_ranks ranks as `srun -K --mpi=pmix ... lmtrain ...` over the allocation's nodes,
- * bound to cores; a terminal's and Slurm's signals reach them as Slurm brings them. Restarts as
- * supervise() does. Returns the job's exit status, or -1 with ERR_CONFIG (no pmix plugin; more
- * ranks than the allocation has room for, naming both) or ERR_FAILED (no srun).
+ * Run options->n_ranks ranks as `srun --mpi=pmix ... lmtrain ...` over the allocation's nodes, each
+ * with its share of their cores. A second after the first death the others are ended, not by srun
+ * -K but from here, which is faster. Signals that ask to stop, and restarts, are as with
+ * supervise(); asked to stop before a rank could take it, the job returns ERR_REQUEUE. Returns the
+ * job's exit status, or -1 with ERR_CONFIG (no pmix plugin; more ranks than the allocation has room
+ * for, naming both) or ERR_FAILED (no srun).
  */
 int slurm_run(const struct supervise_options *options, struct err *err);
 

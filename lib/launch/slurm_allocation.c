@@ -12,20 +12,14 @@
 
 #include "base/num.h"
 #include "base/str.h"
+#include "launch/environment_impl.h"
 #include "launch/slurm_impl.h"
 
 enum { N_NODES_MAX = 1 << 20 };
 
-static const char *get(const struct where_view *view, const char *name)
-{
-    const char *value = view->get(view->context, name);
-
-    return value && *value ? value : NULL;
-}
-
 static int get_count(const struct where_view *view, const char *name)
 {
-    const char *text = get(view, name);
+    const char *text = where_get(view, name);
     int64_t n;
 
     return text && !str_to_i64(text, &n) && n > 0 && n <= INT32_MAX ? (int)n : 0;
@@ -40,7 +34,7 @@ static int as_int(int64_t n)
 /* "4", "a100:4", "a100:2,v100:2": the sum. */
 static int get_gpus(const struct where_view *view, const char *name)
 {
-    const char *text = get(view, name);
+    const char *text = where_get(view, name);
     int n = 0;
 
     while (text && *text) {
@@ -72,7 +66,7 @@ static int count_all_gpus(const struct where_view *view, int n_nodes)
 
     for (size_t i = 0; i < sizeof per_node / sizeof *per_node && !n; i++)
         n = as_int((int64_t)get_gpus(view, per_node[i]) * n_nodes);
-    return n ? n : as_int((int64_t)count_entries(get(view, "SLURM_JOB_GPUS")) * n_nodes);
+    return n ? n : as_int((int64_t)count_entries(where_get(view, "SLURM_JOB_GPUS")) * n_nodes);
 }
 
 int slurm_count_gpus(const char *job_text)
@@ -113,7 +107,7 @@ static int expand_counts(const char *text, int *counts, int capacity)
 int slurm_allocation_read(struct slurm_allocation *allocation, const struct where_view *view,
                           struct arena *arena, struct err *err)
 {
-    const char *cpus = get(view, "SLURM_JOB_CPUS_PER_NODE");
+    const char *cpus = where_get(view, "SLURM_JOB_CPUS_PER_NODE");
     struct slurm_allocation found = { .n_nodes = get_count(view, "SLURM_JOB_NUM_NODES") };
 
     if (!found.n_nodes)
@@ -253,7 +247,7 @@ char **slurm_argv(const struct slurm_step *step, int major, const char *excluded
 static int contradicts(const char *name, size_t length)
 {
     static const char *const names[] = {
-        "LMTRAIN_ATTEMPT",        "SLURM_CPUS_PER_TASK",
+        ATTEMPT_VARIABLE,         "SLURM_CPUS_PER_TASK",
         "SRUN_CPUS_PER_TASK",     "SLURM_DISTRIBUTION",
         "SLURM_EXCLUSIVE",        "SLURM_EXACT",
         "SLURM_EXPORT_ENV",       "SLURM_HINT",
@@ -296,7 +290,7 @@ char **slurm_environment(char *const *environment, int attempt, struct arena *ar
     for (int i = 0; i < n; i++)
         if (!contradicts(environment[i], strcspn(environment[i], "=")))
             copy[kept++] = environment[i];
-    copy[kept++] = arena_printf(arena, "LMTRAIN_ATTEMPT=%d", attempt);
+    copy[kept++] = arena_printf(arena, ATTEMPT_VARIABLE "=%d", attempt);
     copy[kept] = NULL;
     return copy;
 }

@@ -65,13 +65,20 @@ struct slurm_story {
      * to srun and counts only as long as there is no other.
      */
     int first_status;
-    struct str lost; /* nodes that failed under it, with commas between */
+    int was_too_early; /* SIGUSR1 came before there was a task that could take it */
+    struct str lost;   /* nodes that failed under it, with commas between */
 };
 
 void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes);
 
 /* The job's status (supervise.h) from srun's, as wait() gives it. */
 int slurm_status(int wait_status, const struct slurm_story *story);
+
+/*
+ * Whether SIGUSR1, passed on as a request to stop, came before the ranks were there: it killed srun
+ * (or Ctrl-C did) or a rank that could not yet take it, or srun gave up waiting for its turn.
+ */
+int slurm_was_too_early(int wait_status, const struct slurm_story *story);
 
 /* The major version in "slurm-wlm 22.05.8"; 0 if there is none. */
 int slurm_major(const char *version_text);

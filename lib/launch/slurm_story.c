@@ -5,6 +5,7 @@
  * (143, 137) hide the one that came first. Its lines say it: "srun: error: n1: task 1: Exited with
  * exit code 3", and they have read so for many years. A line that reads otherwise is passed over.
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -25,8 +26,11 @@ static int task_status(const char *text)
     if (!how || strcspn(text, " ") < (size_t)(task - text))
         return 0;
     how += 2;
-    if (str_starts_with(how, exited))
-        return (int)strtol(how + strlen(exited), NULL, 10);
+    if (str_starts_with(how, exited)) {
+        long status = strtol(how + strlen(exited), NULL, 10);
+
+        return status > 0 && status <= 255 ? (int)status : ERR_PEER;
+    }
     if (str_starts_with(how, "Aborted"))
         return STATUS_ABORTED;
     return ERR_PEER;
@@ -46,12 +50,16 @@ static void note_lost(struct slurm_story *story, const char *name)
 static void read_line(struct slurm_story *story)
 {
     static const char error[] = "srun: error: ", failure[] = "Node failure on ",
-                      launch[] = "Task launch for ", on[] = " failed on node ";
+                      launch[] = "Task launch for ", on[] = " failed on node ",
+                      signalled[] = ": User defined signal 1";
     const char *text = story->line + strlen(error), *node;
     int status;
 
+    if (str_starts_with(story->line, "srun: Cancelled pending job step"))
+        story->was_too_early = 1;
     if (!str_starts_with(story->line, error))
         return;
+    story->was_too_early |= task_status(text) && strstr(text, signalled);
     if (str_starts_with(text, failure))
         note_lost(story, text + strlen(failure));
     else if (str_starts_with(text, launch) && (node = strstr(text, on)))
@@ -89,6 +97,15 @@ int slurm_status(int wait_status, const struct slurm_story *story)
     if (status == STATUS_ABORTED || story->first_status == STATUS_ABORTED)
         return STATUS_ABORTED;
     return ERR_PEER;
+}
+
+int slurm_was_too_early(int wait_status, const struct slurm_story *story)
+{
+    int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+
+    if (story->first_status >= ERR_FAILED && story->first_status <= ERR_DEVICE)
+        return 0; /* it would come again */
+    return story->was_too_early || number == SIGUSR1 || number == SIGINT;
 }
 
 /* ---- nodes ---- */

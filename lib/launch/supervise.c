@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "launch/fd_impl.h"
 #include "launch/head_impl.h"
 #include "launch/stop.h"
 
@@ -71,7 +72,7 @@ static void prepare_process(struct supervisor *supervisor)
 {
     const struct supervise_options *options = supervisor->options;
 
-    link_allow_files(options->n_ranks + (options->hosts ? 8 * options->hosts->n_hosts : 0));
+    fd_allow(options->n_ranks + (options->hosts ? 8 * options->hosts->n_hosts : 0));
     prctl(PR_GET_CHILD_SUBREAPER, &supervisor->was_subreaper);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }

@@ -33,10 +33,11 @@ struct supervise_options {
 /*
  * Run the ranks to their end. Rank 0's output goes to our stdout and stderr as it is (a terminal
  * stays one, when it is a rank of this machine), that of others to their logs, and their error
- * lines to our stderr with "rank N: " in front. SIGTERM, SIGINT and SIGUSR1 are passed on; a second
- * SIGTERM or SIGINT kills. When a rank fails, the others are ended within a second (3 across nodes)
- * and the first cause is reported: rank, host, signal or status, what it was doing. Nothing is left
- * in /dev/shm, /tmp or the process table, whoever is killed.
+ * lines to our stderr with "rank N: " in front. SIGTERM, SIGINT and SIGUSR1 are passed on, SIGHUP
+ * as SIGTERM unless we were started to ignore it; a second of these but SIGUSR1 kills. When a rank
+ * fails, the others are ended within a second (3 across nodes) and the first cause is reported:
+ * rank, host, signal or status, what it was doing. Nothing is left in /dev/shm, /tmp or the process
+ * table, whoever is killed.
  *
  * A restart follows a death that is no verdict: a signal, an abort, an exit without leaving, no
  * progress, ERR_PEER, a lost node. Statuses 1, 2, 3 and 4 would come again.

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #include "base/str.h"
-#include "launch/command_impl.h"
+#include "launch/command.h"
+#include "launch/environment_impl.h"
 #include "launch/proc_impl.h"
 
 enum { N_ANCESTORS_MAX = 64 };
@@ -24,8 +25,7 @@ static const char stepd_title[] = "slurmstepd: [";
 static const int64_t special_steps = 0xfffffff0;
 static const double list_seconds = 10;
 
-/* NULL also for "". */
-static const char *get(const struct where_view *view, const char *name)
+const char *where_get(const struct where_view *view, const char *name)
 {
     const char *value = view->get(view->context, name);
 
@@ -34,7 +34,7 @@ static const char *get(const struct where_view *view, const char *name)
 
 static int64_t get_number(const struct where_view *view, const char *name, int64_t otherwise)
 {
-    const char *text = get(view, name);
+    const char *text = where_get(view, name);
     int64_t number;
 
     return text && !str_to_i64(text, &number) ? number : otherwise;
@@ -42,9 +42,9 @@ static int64_t get_number(const struct where_view *view, const char *name, int64
 
 static const char *get_job(const struct where_view *view)
 {
-    const char *job = get(view, "SLURM_JOB_ID");
+    const char *job = where_get(view, "SLURM_JOB_ID");
 
-    return job ? job : get(view, "SLURM_JOBID");
+    return job ? job : where_get(view, "SLURM_JOBID");
 }
 
 /* The step that we are in, or -1: none, or one of the special ones. */
@@ -96,10 +96,10 @@ static const char *foreign_size(const struct where_view *view)
 
 enum where_verdict where_decide(const struct where_view *view)
 {
-    const char *nspace = get(view, "PMIX_NAMESPACE"), *foreign = foreign_size(view);
+    const char *nspace = where_get(view, "PMIX_NAMESPACE"), *foreign = foreign_size(view);
     int64_t step = get_step(view);
 
-    if (nspace && get(view, "PMIX_RANK")) {
+    if (nspace && where_get(view, "PMIX_RANK")) {
         if (!str_starts_with(nspace, slurm_namespace))
             return VERDICT_RANK;
         /*
@@ -107,8 +107,8 @@ enum where_verdict where_decide(const struct where_view *view)
          * which may start ranks.
          */
         if (is_of_step(view, nspace, step))
-            return get_n_tasks(view) > 1 || get(view, "LMTRAIN_ATTEMPT") ? VERDICT_RANK
-                                                                         : VERDICT_PLAIN;
+            return get_n_tasks(view) > 1 || where_get(view, ATTEMPT_VARIABLE) ? VERDICT_RANK
+                                                                              : VERDICT_PLAIN;
         if (!view->stepd)
             step = -1; /* what has leaked with it */
     }
@@ -134,7 +134,7 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
                        "%s is %s, but this launcher does not speak PMIx, by which ranks find each "
                        "other (hint: Open MPI's mpirun, srun --mpi=pmix, or lmtrain by itself "
                        "with --ranks or --hosts)",
-                       name, get(view, name));
+                       name, where_get(view, name));
     }
 
     long long n_tasks = get_n_tasks(view);
@@ -157,7 +157,7 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
 
 /* ---- the world ---- */
 
-static const char *from_environment(const void *context, const char *name)
+const char *where_from_environment(const void *context, const char *name)
 {
     (void)context;
     return getenv(name);
@@ -182,7 +182,8 @@ int launch_where(enum launch_where *where, struct err *err)
 {
     static char *const list_plugins[] = { "srun", "--mpi=list", NULL };
     char title[256];
-    struct where_view view = { .get = from_environment, .stepd = where_stepd(title, sizeof title) };
+    struct where_view view = { .get = where_from_environment,
+                               .stepd = where_stepd(title, sizeof title) };
     enum where_verdict verdict = where_decide(&view);
     struct str said = { 0 };
 

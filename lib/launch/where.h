@@ -22,4 +22,7 @@ enum launch_where {
  */
 int launch_where(enum launch_where *where, struct err *err);
 
+/* Whether what `srun --mpi=list` said names pmix. */
+int where_lists_pmix(const char *mpi_list);
+
 #endif

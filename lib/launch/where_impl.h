@@ -29,6 +29,12 @@ enum where_verdict {
     VERDICT_PMI,  /* refused: several processes of another launcher, no PMIx */
 };
 
+/* The value of a variable; NULL also where it is empty. */
+const char *where_get(const struct where_view *view, const char *name);
+
+/* A view's get that is getenv. */
+const char *where_from_environment(const void *context, const char *name);
+
 /* Pure. */
 enum where_verdict where_decide(const struct where_view *view);
 
@@ -38,9 +44,6 @@ enum where_verdict where_decide(const struct where_view *view);
  */
 int where_refuse(const struct where_view *view, enum where_verdict verdict, const char *mpi_list,
                  struct err *err);
-
-/* Whether `srun --mpi=list` names pmix. */
-int where_lists_pmix(const char *mpi_list);
 
 /* Fill title with that of the nearest slurmstepd above us; returns title, or NULL. */
 const char *where_stepd(char *title, size_t size);

@@ -10,7 +10,6 @@
 #include "base/num.h"
 #include "ops/rules_impl.h"
 
-#define HEAD_DIM_MAX 256
 #define UNBOUND (-1)
 
 struct solver {
@@ -51,9 +50,9 @@ static int check_heads(const struct solver *s)
     if (a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads)
         return err_set(s->err, ERR_FAILED, "%s: n_kv_heads is %d, wanted a divisor of n_heads %d",
                        name, a->n_kv_heads, a->n_heads);
-    if (a->head_dim < 1 || a->head_dim > HEAD_DIM_MAX || (even && a->head_dim % 2))
+    if (a->head_dim < 1 || a->head_dim > OPS_HEAD_DIM_MAX || (even && a->head_dim % 2))
         return err_set(s->err, ERR_FAILED, "%s: head_dim is %d, wanted 1..%d%s", name, a->head_dim,
-                       HEAD_DIM_MAX, even ? " and even" : "");
+                       OPS_HEAD_DIM_MAX, even ? " and even" : "");
     return 0;
 }
 

@@ -105,7 +105,8 @@
 
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
-#define OPS_NORM_BLOCK 4096 /* elements of one fp64 partial sum of the gradient norm */
+#define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
 /* The run-time scalars that the host writes before a step's update. */
 enum ops_scalar { SCALAR_LR, SCALAR_BIAS1, SCALAR_BIAS2, OPS_N_SCALARS }; /* 1 - beta^t each */

@@ -169,7 +169,6 @@ struct parameter {
     int tied_peer;         /* +1, -1: the rank along pp that has another use of it; 0: none */
     int bucket;            /* the sharded bucket it lies in, or -1 */
     int64_t bucket_offset; /* its first element there */
-    int norm_blocks;       /* view of the gradient norm's block sums, in name order */
 };
 
 enum action_kind { ACTION_LOAD, ACTION_RUN, ACTION_GATE };

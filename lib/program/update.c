@@ -180,9 +180,8 @@ static void gradient_norm(const struct update *u, const int *order, int n)
 
         if (q->is_copy)
             continue;
-        q->norm_blocks = program_view(p, sums, offset, 1, blocks, blocks);
-        emit(u,
-             (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { q->norm_blocks } });
+        int own = program_view(p, sums, offset, 1, blocks, blocks);
+        emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
         offset += blocks;
     }
     if (has_stages)

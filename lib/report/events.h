@@ -27,6 +27,7 @@ struct events_scalar {
  */
 int events_open(struct events **events, const char *folder, int64_t first_step, struct err *err);
 
+/* -1 if the disk does not take them: they are lost then, and the file is whole. */
 int events_scalars(struct events *events, int64_t step, const struct events_scalar *scalars, int n,
                    struct err *err);
 

@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "report/append.h"
 #include "report/events.h"
@@ -140,24 +141,30 @@ static int is_of_machines(const cJSON *object)
     return 0;
 }
 
-/* Whether a line is a whole object that stays: of an earlier step. What a kill tore is not. */
-static int stays(const char *line, size_t length, int64_t first_step)
+/* What becomes of a line that was there before. */
+enum fate { LINE_STAYS, LINE_IS_LATER, LINE_IS_TORN };
+
+/* Torn: no whole object with a step, as a kill leaves one. Lines of machines are never too late. */
+static enum fate fate_of(const char *line, size_t length, int64_t first_step)
 {
     cJSON *object = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
-    int earlier =
-        cJSON_IsNumber(step) && (step->valuedouble < (double)first_step || is_of_machines(object));
+    enum fate fate = LINE_IS_TORN;
 
+    if (cJSON_IsNumber(step))
+        fate = step->valuedouble < (double)first_step || is_of_machines(object) ? LINE_STAYS
+                                                                                : LINE_IS_LATER;
     cJSON_Delete(object);
-    return earlier;
+    return fate;
 }
 
-/* Leave only the lines of steps before first_step, in one exchange of the file. */
+/* Leave only the lines that stay, in one exchange of the file. */
 static int drop_later(const char *path, int64_t first_step, struct err *err)
 {
     struct file_map map;
     struct str kept = { 0 };
     size_t n_bytes;
+    int n_torn = 0;
 
     if (file_map_open(&map, path, err) < 0)
         return -1;
@@ -166,15 +173,21 @@ static int drop_later(const char *path, int64_t first_step, struct err *err)
         const char *line = (const char *)map.data + at;
         const char *end = memchr(line, '\n', n_bytes - at);
         size_t length = end ? (size_t)(end - line) : n_bytes - at;
+        enum fate fate = end ? fate_of(line, length, first_step) : LINE_IS_TORN;
 
-        if (end && stays(line, length, first_step))
+        if (fate == LINE_STAYS)
             str_add_bytes(&kept, line, length + 1);
+        n_torn += fate == LINE_IS_TORN;
         at += length + 1;
     }
     file_map_close(&map);
     int failed = kept.length != n_bytes && file_write(path, str_text(&kept), kept.length, err) < 0;
     str_release(&kept);
-    return failed ? -1 : 0;
+    if (failed)
+        return -1;
+    if (n_torn)
+        log_warn("%s: %d line%s that cannot be read dropped", path, n_torn, n_torn == 1 ? "" : "s");
+    return 0;
 }
 
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err)

@@ -12,6 +12,7 @@
 #include "launch/progress.h"
 #include "train/feed.h"
 #include "train/fill.h"
+#include "train/fit.h"
 #include "train/trainer.h"
 
 /* What the executor asks for while it measures. */
@@ -32,7 +33,7 @@ static int load_random(void *context, int micro_batch, struct err *err)
 
     (void)err;
     for (int64_t i = 0; i < (int64_t)n_sequences * seq_len; i++) {
-        struct rng_block r = rng_at(s->job->train.seed, RNG_TEST, s->n_loaded, (uint64_t)i);
+        struct rng_block r = rng_at(s->job->train.seed, RNG_BENCH, s->n_loaded, (uint64_t)i);
 
         s->tokens[i] = (int32_t)(r.word[0] % (uint32_t)s->job->model.vocab_size);
         s->targets[i] = (int32_t)(r.word[1] % (uint32_t)s->job->model.vocab_size);
@@ -74,25 +75,12 @@ static int compile(struct program *program, const struct job *job, struct engine
                    struct err *err)
 {
     struct mesh mesh = trainer_mesh(job);
-    struct compile_train options =
-        trainer_compile_options(job, mesh_coordinate(&mesh, engine->rank.world_rank, AXIS_PP));
-    struct run_scratch scratch = { engine->kernels, options.mesh };
+    int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, AXIS_PP);
 
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    return compile_train(program, &options, err);
-}
-
-static int check_memory(const struct program *program, const struct engine *engine, struct err *err)
-{
-    size_t planned = program_memory_bytes(program), available = engine_available_bytes(engine);
-    char a[32], b[32];
-
-    if (!available || planned <= available)
-        return 0;
-    return err_set(err, ERR_DEVICE,
-                   "the plan takes %s a rank, %s are free (hint: `lmtrain plan` shows the table)",
-                   str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available));
+    if (trainer_compile(program, job, pp_rank, engine->kernels, err) < 0)
+        return -1;
+    return fit_check(job, engine->kernels, program_memory_bytes(program),
+                     engine_available_bytes(engine), err);
 }
 
 static int open_run(struct run **run, const struct bench *bench, const struct job *job,
@@ -212,7 +200,6 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
 
     progress_phase(progress, "measuring the machine");
     if (compile(&bench->program, job, engine, err) < 0 ||
-        check_memory(&bench->program, engine, err) < 0 ||
         ceiling_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
         open_run(&run, bench, job, engine, err) < 0)
         return -1;

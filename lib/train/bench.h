@@ -39,7 +39,8 @@ struct bench {
 /*
  * Compile, run one step and n_warm more, then measure n_steps (at least 1). Collective over the
  * job's ranks; each measures itself. Returns 0, or -1 and ERR_DEVICE or ERR_PEER; *bench is then
- * empty.
+ * empty. Ranks agree on nothing: if one fails, others may wait for it, and the caller must abort
+ * the job.
  */
 int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
               int n_steps, struct err *err);
@@ -62,8 +63,9 @@ struct bench_collective {
 /*
  * all_gather, reduce_scatter and all_reduce_scalar as the executor runs them, for 2, 4, ... and all
  * ranks and sizes of 4 KiB to max_bytes in steps of 4. Collective over the job's ranks, of which
- * there must be 2; all get the same list, in the arena. Returns 0, or -1 and ERR_PEER or
- * ERR_DEVICE.
+ * there must be 2; all get the same list, in the arena, but of entries that a rank had no part in
+ * it has no figures: rank 0 has all. Returns 0, or -1 and ERR_PEER or ERR_DEVICE; if one rank fails
+ * others may wait for it, and the caller must abort the job.
  */
 int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
                       struct bench_collective **list, int *n, struct arena *arena, struct err *err);

@@ -11,25 +11,23 @@
 #include "base/num.h"
 #include "launch/progress.h"
 #include "run/collective.h"
-#include "train/bench.h"
+#include "train/bench_impl.h"
 
 #define FIRST_CHANNEL (N_AXES + 1) /* after those of the axes and the trainer's */
 #define LEAST_BYTES 4096
-#define N_SIZES_MAX 32
-#define N_GROUPS_MAX 32
+#define N_RANKS_MAX 4096
 
 static const enum op_kind kinds[] = { OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE_SCALAR };
 #define N_KINDS (int)(sizeof kinds / sizeof *kinds)
 
 struct request {
     struct engine *engine;
-    size_t max_bytes;
     int n_rounds;
     struct bench_collective *list;
     int n;
-    double *samples;          /* [n_rounds] */
-    unsigned char *memory[3]; /* in, out, scratch */
-    size_t memory_bytes;
+    double *samples;           /* [n_rounds] */
+    unsigned char *operand[2]; /* in, out */
+    unsigned char *scratch;
 };
 
 /* Bytes that a rank's link carries: NCCL's "bus bandwidth" of the same collective. */
@@ -40,27 +38,33 @@ static double bus_bytes(const struct bench_collective *c)
     return (c->kind == OP_ALL_REDUCE_SCALAR ? 2 : 1) * share * (double)c->n_bytes;
 }
 
-static struct collective shape_of(const struct request *r, const struct bench_collective *b,
-                                  struct comm_group *group)
+/* The operands of an entry, without their memory. */
+static void shape_of(const struct bench_collective *b, struct op_shape *shape)
 {
     int64_t n = (int64_t)(b->n_bytes / sizeof(float)), n_own = n / b->n_ranks;
-    struct tensor whole = { r->memory[0], 1, n, n, DTYPE_F32 };
-    struct tensor own = { r->memory[1], 1, n_own, n_own, DTYPE_F32 };
-    struct tensor scalars = { r->memory[0], 1, n / 2, n / 2, DTYPE_F64 };
-    struct collective c = { .kind = b->kind, .group = group, .scratch = r->memory[2], .first = 1 };
+    struct tensor whole = { NULL, 1, n, n, DTYPE_F32 };
+    struct tensor own = { NULL, 1, n_own, n_own, DTYPE_F32 };
+    struct tensor scalars = { NULL, 1, n / 2, n / 2, DTYPE_F64 };
 
-    c.in = b->kind == OP_ALL_GATHER ? own : b->kind == OP_REDUCE_SCATTER ? whole : scalars;
-    c.out = b->kind == OP_ALL_GATHER ? whole : b->kind == OP_REDUCE_SCATTER ? own : scalars;
-    if (b->kind == OP_ALL_REDUCE_SCALAR)
-        c.out.data = r->memory[1];
-    return c;
+    *shape = (struct op_shape){ .kind = b->kind };
+    shape->in[0] = b->kind == OP_ALL_GATHER ? own : b->kind == OP_REDUCE_SCATTER ? whole : scalars;
+    shape->out[0] = b->kind == OP_ALL_GATHER ? whole : b->kind == OP_REDUCE_SCATTER ? own : scalars;
 }
 
 static int time_one(struct request *r, struct bench_collective *b, struct comm_group *group,
                     struct err *err)
 {
-    struct collective c = shape_of(r, b, group);
+    struct op_shape shape;
 
+    shape_of(b, &shape);
+    struct collective c = { .kind = b->kind,
+                            .group = group,
+                            .in = shape.in[0],
+                            .out = shape.out[0],
+                            .scratch = r->scratch,
+                            .first = 1 };
+    c.in.data = r->operand[0];
+    c.out.data = r->operand[1];
     for (int round = -1; round < r->n_rounds; round++) {
         if (comm_barrier(group, err) < 0)
             return -1;
@@ -79,39 +83,32 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
     return 0;
 }
 
-/* The first n_ranks ranks measure; the others go on to the next meeting. */
+/* The first n_ranks ranks measure all entries of them; the others go on to the next meeting. */
 static int time_group(struct request *r, int n_ranks, int channel, struct err *err)
 {
-    int ranks[N_GROUPS_MAX * 128];
+    int ranks[N_RANKS_MAX];
     struct comm_group *group = NULL;
-    int is_in = r->engine->rank.world_rank < n_ranks;
 
     for (int i = 0; i < n_ranks; i++)
         ranks[i] = i;
-    if (is_in && comm_group_create(&group, r->engine->comm, ranks, n_ranks, channel, err) < 0)
+    if (r->engine->rank.world_rank >= n_ranks)
+        return 0;
+    if (comm_group_create(&group, r->engine->comm, ranks, n_ranks, channel, err) < 0)
         return -1;
-    for (int k = 0; k < N_KINDS; k++)
-        for (size_t n_bytes = LEAST_BYTES; n_bytes <= r->max_bytes; n_bytes *= 4) {
-            struct bench_collective *b = &r->list[r->n++];
-            size_t unit = sizeof(double) * (size_t)n_ranks;
-
-            *b = (struct bench_collective){ kinds[k], n_ranks, align_up(n_bytes, unit), 0, 0, 0 };
-            /* Sums of scalars are made of what is gathered: never large. */
-            if (kinds[k] == OP_ALL_REDUCE_SCALAR && n_bytes > LEAST_BYTES) {
-                r->n--;
-                break;
-            }
-            if (is_in && time_one(r, b, group, err) < 0)
-                return -1;
-            progress_beat(progress_join(r->engine->rank.local_rank));
-        }
+    for (int i = 0; i < r->n; i++) {
+        if (r->list[i].n_ranks != n_ranks)
+            continue;
+        if (time_one(r, &r->list[i], group, err) < 0)
+            return -1;
+        progress_beat(progress_join(r->engine->rank.local_rank));
+    }
     return 0;
 }
 
 static int time_all(void *argument, struct err *err)
 {
     struct request *r = argument;
-    int world_size = r->engine->rank.world_size, all[N_GROUPS_MAX * 128], channel = FIRST_CHANNEL;
+    int world_size = r->engine->rank.world_size, all[N_RANKS_MAX], channel = FIRST_CHANNEL;
     struct comm_group *world;
 
     for (int i = 0; i < world_size; i++)
@@ -126,33 +123,83 @@ static int time_all(void *argument, struct err *err)
     return 0;
 }
 
+static void add_entries(struct bench_collective **list, int *n, int *capacity, int n_ranks,
+                        size_t max_bytes, struct arena *arena)
+{
+    for (int k = 0; k < N_KINDS; k++) {
+        /* Sums of scalars are made of what is gathered: never large. */
+        int is_scalar = kinds[k] == OP_ALL_REDUCE_SCALAR;
+        size_t most = is_scalar ? LEAST_BYTES : max_bytes;
+        size_t unit = is_scalar ? sizeof(double) : sizeof(double) * (size_t)n_ranks;
+
+        for (size_t n_bytes = LEAST_BYTES; n_bytes <= most; n_bytes *= 4) {
+            *list = arena_grow(arena, *list, sizeof **list, capacity, *n + 1);
+            (*list)[(*n)++] = (struct bench_collective){ .kind = kinds[k],
+                                                         .n_ranks = n_ranks,
+                                                         .n_bytes = align_up(n_bytes, unit) };
+        }
+    }
+}
+
+int bench_list_collectives(int world_size, size_t max_bytes, struct bench_collective **list,
+                           struct arena *arena)
+{
+    int n = 0, capacity = 0;
+
+    *list = NULL;
+    for (int n_ranks = 2; n_ranks < 2 * world_size; n_ranks *= 2)
+        add_entries(list, &n, &capacity, min_int(n_ranks, world_size), max_bytes, arena);
+    return n;
+}
+
+void bench_collective_memory(const struct bench_collective *list, int n, size_t *operand_bytes,
+                             size_t *scratch_bytes)
+{
+    struct op_shape shape;
+
+    *operand_bytes = *scratch_bytes = 64;
+    for (int i = 0; i < n; i++) {
+        shape_of(&list[i], &shape);
+        size_t operand = align_up(list[i].n_bytes, 64);
+        size_t scratch = align_up(collective_scratch_bytes(&shape, list[i].n_ranks), 64);
+        *operand_bytes = operand > *operand_bytes ? operand : *operand_bytes;
+        *scratch_bytes = scratch > *scratch_bytes ? scratch : *scratch_bytes;
+    }
+}
+
+static unsigned char *touched_memory(size_t n_bytes)
+{
+    unsigned char *memory = aligned_alloc(64, n_bytes);
+
+    if (memory)
+        memset(memory, 0, n_bytes);
+    return memory;
+}
+
 int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
                       struct bench_collective **list, int *n, struct arena *arena, struct err *err)
 {
-    struct request r = { .engine = engine, .max_bytes = max_bytes, .n_rounds = n_rounds };
-    int world_size = engine->rank.world_size;
+    struct request r = { .engine = engine, .n_rounds = n_rounds };
+    int world_size = engine->rank.world_size, status;
+    size_t operand_bytes, scratch_bytes;
 
     CHECK(world_size >= 2);
     CHECK(n_rounds >= 1);
-    if (world_size > N_GROUPS_MAX * 128)
-        return err_set(err, ERR_CONFIG, "%d ranks are more than %d", world_size,
-                       N_GROUPS_MAX * 128);
-    r.list = arena_array(arena, struct bench_collective, N_GROUPS_MAX * N_SIZES_MAX * N_KINDS);
+    if (world_size > N_RANKS_MAX)
+        return err_set(err, ERR_CONFIG, "%d ranks are more than %d", world_size, N_RANKS_MAX);
+    r.n = bench_list_collectives(world_size, max_bytes, &r.list, arena);
     r.samples = arena_array(arena, double, n_rounds);
-    /* In and out are at most the whole; scratch is all ranks' parts of a shard, and one more. */
-    r.memory_bytes = align_up(max_bytes + max_bytes / 2 + (size_t)world_size * LEAST_BYTES * 2, 64);
-    int status = 0;
-    for (int i = 0; i < 3 && !status; i++) {
-        r.memory[i] = aligned_alloc(64, r.memory_bytes);
-        if (!r.memory[i])
-            status = err_set(err, ERR_DEVICE, "out of host memory");
-        else
-            memset(r.memory[i], 0, r.memory_bytes);
-    }
-    if (!status)
+    bench_collective_memory(r.list, r.n, &operand_bytes, &scratch_bytes);
+    r.operand[0] = touched_memory(operand_bytes);
+    r.operand[1] = touched_memory(operand_bytes);
+    r.scratch = touched_memory(scratch_bytes);
+    if (r.operand[0] && r.operand[1] && r.scratch)
         status = worker_call(engine->worker, time_all, &r, err);
-    for (int i = 0; i < 3; i++)
-        free(r.memory[i]);
+    else
+        status = err_set(err, ERR_DEVICE, "out of host memory");
+    free(r.operand[0]);
+    free(r.operand[1]);
+    free(r.scratch);
     *list = r.list;
     *n = r.n;
     return status;

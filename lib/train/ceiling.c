@@ -3,18 +3,25 @@
  */
 #include "train/ceiling.h"
 
+#include <hwloc.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/num.h"
 
-#define WALK_BYTES ((size_t)128 << 20) /* of each buffer: more than any cache holds */
 #define TILE_BYTES ((size_t)1 << 20)
-#define WINDOW_TILES 16 /* timed at once: short, so that on a busy machine some run undisturbed */
-#define N_WALKS 6       /* of each kind; the best window counts */
+#define MIN_TILES 128          /* of each buffer: 128 MiB */
+#define MAX_TILES 512          /* of it: half a GiB, where caches are larger than that */
+#define CACHE_TIMES 2          /* a buffer's size over that of the last-level caches */
+#define TILES_A_THREAD 4       /* of a window: so that no thread waits long for the last tile */
+#define WALKED_TILES (6 * 128) /* by each kind of walk, or twice the buffer */
 
 struct walk {
     uint64_t *from, *to;
+    int64_t n_tiles; /* of each buffer, whole windows */
+    int64_t
+        n_window; /* tiles timed at once: short, so that on a busy machine some run undisturbed */
     int64_t first_tile; /* of the window */
     uint64_t sums[64];  /* so that reading is not left out */
 };
@@ -56,39 +63,88 @@ static void change_tile(void *context, int64_t tile, int thread)
         x[i] ^= 0x5555555555555555u;
 }
 
+/* A page lies where the thread runs that touches it first. */
+static void touch_tile(void *context, int64_t tile, int thread)
+{
+    struct walk *walk = context;
+    size_t at = tile_offset(walk, tile);
+
+    (void)thread;
+    memset(walk->from + at, 1, TILE_BYTES);
+    memset(walk->to + at, 2, TILE_BYTES);
+}
+
 static double best_bandwidth(struct pool *pool, struct walk *walk)
 {
     static const struct {
         pool_tile_fn fn;
         double n_passes; /* bytes moved for each byte of a buffer */
-    } kinds[] = { { read_tile, 1 }, { copy_tile, 2 }, { change_tile, 2 } };
-    const int64_t n_tiles = (int64_t)(WALK_BYTES / TILE_BYTES);
-    double best = 0;
+    } kinds[] = { { touch_tile, 0 }, { read_tile, 1 }, { copy_tile, 2 }, { change_tile, 2 } };
+    double best = 0, window_bytes = (double)walk->n_window * (double)TILE_BYTES;
 
-    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
-        for (int64_t at = 0; at < N_WALKS * n_tiles; at += WINDOW_TILES) {
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        int64_t n_walked = kind == 0 ? walk->n_tiles : max_i64(2 * walk->n_tiles, WALKED_TILES);
+
+        for (int64_t at = 0; at < n_walked; at += walk->n_window) {
             double begin = clock_seconds();
 
-            walk->first_tile = at % n_tiles;
-            pool_run(pool, WINDOW_TILES, kinds[kind].fn, walk);
-            double speed =
-                kinds[kind].n_passes * WINDOW_TILES * TILE_BYTES / (clock_seconds() - begin);
+            walk->first_tile = at % walk->n_tiles;
+            pool_run(pool, walk->n_window, kinds[kind].fn, walk);
+            double speed = kinds[kind].n_passes * window_bytes / (clock_seconds() - begin);
             best = speed > best ? speed : best;
         }
+    }
     return best;
+}
+
+/* All last-level caches that this process may use, 0 if they are not told of. */
+static size_t cache_bytes(void)
+{
+    static const hwloc_obj_type_t levels[] = { HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE };
+    hwloc_topology_t topology;
+    size_t total = 0;
+
+    if (hwloc_topology_init(&topology))
+        return 0;
+    hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+    for (int i = 0; i < 2; i++)
+        hwloc_topology_set_type_filter(topology, levels[i], HWLOC_TYPE_FILTER_KEEP_ALL);
+    if (hwloc_topology_load(topology) == 0)
+        for (int i = 0; i < 2 && !total; i++) {
+            hwloc_obj_t cache = NULL;
+
+            while ((cache = hwloc_get_next_obj_by_type(topology, levels[i], cache)))
+                total += (size_t)cache->attr->cache.size;
+        }
+    hwloc_topology_destroy(topology);
+    return total;
+}
+
+int64_t ceiling_tiles(size_t caches_bytes, int n_ranks, int n_threads, size_t available_bytes)
+{
+    int64_t n_window = (int64_t)n_threads * TILES_A_THREAD;
+    int64_t n = ceil_div((int64_t)(CACHE_TIMES * caches_bytes / TILE_BYTES), n_ranks);
+
+    n = min_i64(max_i64(n, MIN_TILES), MAX_TILES);
+    /* Two of them, in what others may want as well. */
+    if (available_bytes)
+        n = min_i64(n, (int64_t)(available_bytes / TILE_BYTES / 4));
+    return round_up(max_i64(n, 1), n_window);
 }
 
 static int measure_memory(struct engine *engine, double *bytes_per_second, struct err *err)
 {
-    struct walk walk = { .from = aligned_alloc(4096, WALK_BYTES),
-                         .to = aligned_alloc(4096, WALK_BYTES) };
+    int n_threads = pool_n_threads(engine->pool);
+    struct walk walk = { .n_window = (int64_t)n_threads * TILES_A_THREAD };
     int status = -1;
 
+    walk.n_tiles = ceiling_tiles(cache_bytes(), max_int(1, engine->rank.local_size), n_threads,
+                                 engine_available_bytes(engine));
+    walk.from = aligned_alloc(4096, (size_t)walk.n_tiles * TILE_BYTES);
+    walk.to = aligned_alloc(4096, (size_t)walk.n_tiles * TILE_BYTES);
     if (!walk.from || !walk.to)
         err_set(err, ERR_DEVICE, "out of host memory");
     else {
-        memset(walk.from, 1, WALK_BYTES);
-        memset(walk.to, 2, WALK_BYTES);
         *bytes_per_second = best_bandwidth(engine->pool, &walk);
         status = 0;
     }

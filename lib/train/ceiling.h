@@ -19,10 +19,17 @@ struct ceiling {
 
 /*
  * Measured with the rank's threads in about half a second; other ranks of the node should do the
- * same at the same time. Takes 256 MiB for that long.
+ * same at the same time. Takes two buffers for that long, of twice the last-level caches' size:
+ * 256 MiB to 1 GiB, less where memory is short.
  */
 int ceiling_measure(struct ceiling *ceiling, struct engine *engine, enum dtype dtype,
                     struct err *err);
+
+/*
+ * MiB of each buffer that memory is measured with, of one of n_ranks on a machine with these
+ * last-level caches in all, for whole windows of n_threads threads; available_bytes 0: not known.
+ */
+int64_t ceiling_tiles(size_t caches_bytes, int n_ranks, int n_threads, size_t available_bytes);
 
 /* Seconds that the op cannot be faster than, from memory to memory. */
 double ceiling_seconds(const struct ceiling *ceiling, const struct op_shape *op);

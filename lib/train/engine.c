@@ -3,16 +3,15 @@
  */
 #include "train/engine.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/num.h"
-#include "base/str.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
 #include "launch/watcher.h"
+#include "train/room.h"
 
 static int make_comm(void *argument, struct err *err)
 {
@@ -143,64 +142,9 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
     return engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err);
 }
 
-/* A number in the file, or -1: absent, or "max". */
-static int64_t read_number(const char *path)
-{
-    char text[64];
-    int64_t value;
-    FILE *file = fopen(path, "re");
-    int got = file && fgets(text, sizeof text, file);
-
-    if (file)
-        fclose(file);
-    if (!got)
-        return -1;
-    text[strcspn(text, "\n")] = '\0';
-    return str_to_i64(text, &value) < 0 ? -1 : value;
-}
-
-/* What the control groups (version 2) of this process still allow, or -1 for no limit. */
-static int64_t cgroup_room(void)
-{
-    char line[1024], path[1200];
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    int64_t room = -1;
-
-    line[0] = '\0';
-    while (file && fgets(line, sizeof line, file) && strncmp(line, "0::", 3) != 0)
-        line[0] = '\0';
-    if (file)
-        fclose(file);
-    line[strcspn(line, "\n")] = '\0';
-    /* A limit may be set on every level. */
-    for (char *group = line + 3; line[0]; *strrchr(group, '/') = '\0') {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
-        int64_t limit = read_number(path);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
-        int64_t used = read_number(path);
-
-        if (limit >= 0 && used >= 0 && (room < 0 || limit - used < room))
-            room = max_i64(0, limit - used);
-        if (!strrchr(group, '/'))
-            break;
-    }
-    return room;
-}
-
 size_t engine_available_bytes(const struct engine *engine)
 {
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[256];
-    unsigned long kib = 0;
+    int64_t room = room_bytes();
 
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lu kB", &kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    size_t available = (size_t)kib * 1024;
-    int64_t room = cgroup_room();
-    if (room >= 0 && (size_t)room < available)
-        available = (size_t)room;
-    return available / (size_t)max_int(1, engine->rank.local_size);
+    return room < 0 ? 0 : (size_t)max_i64(1, room / max_int(1, engine->rank.local_size));
 }

@@ -40,7 +40,8 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
 int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
                          int n_rounds, double *flops, struct err *err);
 
-/* Memory that one of local_size ranks may take now, or 0 if the system does not say. */
+/* Memory that one of local_size ranks may take now: 1 where there is none, and 0 if the system does
+ * not say. */
 size_t engine_available_bytes(const struct engine *engine);
 
 #endif

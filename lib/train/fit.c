@@ -7,8 +7,6 @@
 #include "train/fit.h"
 
 #include "base/num.h"
-#include "model/compile.h"
-#include "run/run.h"
 #include "train/trainer.h"
 
 enum { N_SHOWN = 3 };
@@ -21,20 +19,21 @@ struct fit {
     struct str *out, smallest_text;
 };
 
-/* What job takes a rank, or SIZE_MAX if it cannot be compiled. */
+/* What job takes a rank, of the pipeline's the largest, or SIZE_MAX if it cannot be compiled. */
 static size_t plan_bytes(const struct job *job, struct kernels *kernels)
 {
-    struct compile_train options = trainer_compile_options(job, 0);
-    struct run_scratch scratch = { kernels, options.mesh };
-    struct program program;
-    struct err err;
+    size_t most = 0;
 
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    int failed = compile_train(&program, &options, &err) < 0;
-    size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
-    program_release(&program);
-    return n_bytes;
+    for (int pp_rank = 0; pp_rank < job->parallel.pp; pp_rank++) {
+        struct program program;
+        struct err err;
+        int failed = trainer_compile(&program, job, pp_rank, kernels, &err) < 0;
+        size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
+
+        program_release(&program);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    return most;
 }
 
 static void describe_change(const struct job *from, const struct job *to, struct str *text)
@@ -91,8 +90,9 @@ static int try_micro_batches(struct fit *fit, struct job job)
     return 0;
 }
 
-void fit_describe(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
-                  struct str *out)
+/* Which changes bring the plan under `available`. */
+static void describe(const struct job *job, struct kernels *kernels, size_t planned,
+                     size_t available, struct str *out)
 {
     struct fit fit = {
         .job = job, .kernels = kernels, .available = available, .smallest = planned, .out = out
@@ -121,4 +121,23 @@ void fit_describe(const struct job *job, struct kernels *kernels, size_t planned
     else if (fit.n_found == 0)
         str_add(out, "a smaller model, or more memory");
     str_release(&fit.smallest_text);
+}
+
+int fit_check(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
+              struct err *err)
+{
+    struct str hint = { 0 };
+    char a[32], b[32];
+
+    if (!available || planned <= available)
+        return 0;
+    describe(job, kernels, planned, available, &hint);
+    err_set(err, ERR_DEVICE,
+            "the plan takes %s a rank, %s are free (hint: %s%s; `lmtrain plan` shows the table)",
+            str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
+            job->parallel.dp * job->parallel.tp * job->parallel.pp > 1
+                ? "; or fewer ranks on this node"
+                : "");
+    str_release(&hint);
+    return -1;
 }

@@ -12,11 +12,12 @@
 #include "kernels/kernels.h"
 
 /*
- * Add to out which changes of a resolved job bring its plan of `planned` bytes a rank under
- * `available`, each with the bytes that it then takes: "recompute: full takes 1.2 GiB, or
- * train.micro_batch: 2 takes 900 MiB". Where none does, what the smallest of them takes.
+ * Refuse a plan of `planned` bytes a rank where fewer are available (0: it is not known). Returns
+ * 0, or -1 and ERR_DEVICE with the changes of the resolved job that bring it under that, each with
+ * the bytes that it then takes: "recompute: full takes 1.2 GiB, or train.micro_batch: 2 takes
+ * 900 MiB". Where none does, with what the smallest of them takes.
  */
-void fit_describe(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
-                  struct str *out);
+int fit_check(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
+              struct err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * pretrain_report.c - what a run says of itself: metrics, events, the live line. Rank 0 alone
  *
- * A disk that does not take a line of figures is no reason to end a run; what it did not take is
- * kept (metrics.h).
+ * A disk that does not take a line of figures is no reason to end a run; lines that it did not take
+ * are kept, within limits (metrics.h), TensorBoard's curves have a gap.
  */
 #include <inttypes.h>
 #include <stdlib.h>

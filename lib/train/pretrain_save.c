@@ -1,9 +1,13 @@
 /*
- * pretrain_save.c - what a run leaves behind: checkpoints of replicas that agree
+ * pretrain_save.c - what a run leaves behind: its checkpoints
+ *
+ * Replicas are compared before a checkpoint is made of them. Under zero 1 they can be compared only
+ * within a step that is known to be saved at its end: a save on a signal, or at an early stop, is
+ * of shards that nobody else has, and of weights that may last have been compared steps ago.
  *
  * A disk may be full for a while, and an hour of many machines is worth more than a checkpoint: a
  * run that has one goes on without the next. Where there is none, or none will follow, it is an
- * error.
+ * error. An old one that cannot be removed is none: it is said, and tried again with the next save.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,15 +17,16 @@
 #include "ckpt/store.h"
 #include "train/pretrain_impl.h"
 
-static int clean(const struct pretrain *p, struct err *err)
+static void clean(const struct pretrain *p)
 {
     char path[PATH_BYTES];
+    struct err err;
 
     if (!p->is_first)
-        return 0;
-    if (pretrain_path(p, path, "checkpoints", err) < 0)
-        return -1;
-    return store_clean(path, p->job->checkpoint.keep, err);
+        return;
+    if (pretrain_path(p, path, "checkpoints", &err) < 0 ||
+        store_clean(path, p->job->checkpoint.keep, &err) < 0)
+        log_warn("old checkpoints: %s: it stays for now", err.text);
 }
 
 static int compare(struct pretrain *p, int64_t step, struct err *err)
@@ -60,13 +65,12 @@ static int lose(struct pretrain *p, int64_t step, int is_last, const struct err 
                 struct err *err)
 {
     char last[96] = "there is no checkpoint";
-    struct err ignored;
 
     p->saved_step = p->whole_step;
     if (p->whole_step >= 0)
         snprintf(last, sizeof last, "the last checkpoint is of step %" PRId64, p->whole_step);
     /* What was written of it takes room. */
-    clean(p, &ignored);
+    clean(p);
     pretrain_report_event(p, "save failed", why->text);
     p->agreed = is_last || p->whole_step < 0;
     if (!p->agreed) {
@@ -88,7 +92,8 @@ static int prepare(struct pretrain *p, struct err *why)
         return 0;
     if (pretrain_path(p, parent, "checkpoints", why) < 0 || file_make_folder(parent, why) < 0)
         return -1;
-    return clean(p, why);
+    clean(p);
+    return 0;
 }
 
 static int save(struct pretrain *p, int is_last, struct err *err)
@@ -142,5 +147,6 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
         return -1;
     }
     p->whole_step = p->saved_step;
-    return clean(p, err);
+    clean(p);
+    return 0;
 }

@@ -303,8 +303,13 @@ void replicas_flip(struct trainer *trainer)
         if (program->parameters[i].rows * program->parameters[i].cols > p->rows * p->cols)
             p = &program->parameters[i];
     int cell = p->master ? p->master : p->weight;
-    size_t n = program_value_bytes(program, cell) / sizeof(uint32_t);
-    uint32_t *words = run_data(trainer_run(trainer), cell, 0);
+    enum dtype dtype = program->values[cell].dtype;
+    size_t n = program_value_bytes(program, cell) / dtype_bytes(dtype);
+    void *data = run_data(trainer_run(trainer), cell, 0);
 
-    words[n / 2] ^= UINT32_C(1) << 12; /* of the mantissa: the loss will not tell */
+    /* Of the mantissa, 1 of 2048 or of 128 parts: the loss will not tell. */
+    if (dtype == DTYPE_F32)
+        ((uint32_t *)data)[n / 2] ^= UINT32_C(1) << 12;
+    else
+        ((uint16_t *)data)[n / 2] ^= 1;
 }

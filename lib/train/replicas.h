@@ -28,7 +28,10 @@ void replicas_destroy(struct replicas *replicas);
  */
 int replicas_compare(struct replicas *replicas, int64_t step, int *differs, struct err *err);
 
-/* For faults: flip a bit of a parameter as the optimizer keeps it, on this rank alone. */
+/*
+ * For faults: flip a bit of the largest parameter's mantissa, on this rank alone; in fp32 as the
+ * optimizer keeps it, or, where shards have that (zero 1), of the weight in its dtype.
+ */
 void replicas_flip(struct trainer *trainer);
 
 #endif

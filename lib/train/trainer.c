@@ -61,6 +61,17 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
     };
 }
 
+int trainer_compile(struct program *program, const struct job *job, int pp_rank,
+                    struct kernels *kernels, struct err *err)
+{
+    struct compile_train options = trainer_compile_options(job, pp_rank);
+    struct run_scratch scratch = { kernels, options.mesh };
+
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    return compile_train(program, &options, err);
+}
+
 int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
     progress_meet(t->options.progress, "an agreement of all ranks");
@@ -221,35 +232,18 @@ int trainer_has_held_out(const struct trainer *t)
     return t->job->eval.data || t->job->eval.split > 0;
 }
 
+/* Refused before anything is allocated, with what would help. */
 static int compile(struct trainer *t, struct err *err)
 {
+    const struct trainer_options *o = &t->options;
     struct mesh mesh = trainer_mesh(t->job);
-    struct compile_train options =
-        trainer_compile_options(t->job, mesh_coordinate(&mesh, t->world_rank, AXIS_PP));
-    struct run_scratch scratch = { t->options.kernels, options.mesh };
+    int pp_rank = mesh_coordinate(&mesh, t->world_rank, AXIS_PP);
 
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    progress_phase(t->options.progress, "compiling the step");
-    return compile_train(&t->program, &options, err);
-}
-
-/* Refused before anything is allocated, with what would help. */
-static int check_memory(const struct trainer *t, struct err *err)
-{
-    size_t planned = program_memory_bytes(&t->program), available = t->options.available_bytes;
-    struct str hint = { 0 };
-    char a[32], b[32];
-
-    if (!available || planned <= available)
-        return 0;
-    fit_describe(t->job, t->options.kernels, planned, available, &hint);
-    err_set(err, ERR_DEVICE,
-            "the plan takes %s a rank, %s are free (hint: %s%s; `lmtrain plan` shows the table)",
-            str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
-            t->world_size > 1 ? "; or fewer ranks on this node" : "");
-    str_release(&hint);
-    return -1;
+    progress_phase(o->progress, "compiling the step");
+    if (trainer_compile(&t->program, t->job, pp_rank, o->kernels, err) < 0)
+        return -1;
+    return fit_check(t->job, o->kernels, program_memory_bytes(&t->program), o->available_bytes,
+                     err);
 }
 
 static int open_run(struct trainer *t, struct err *err)
@@ -328,7 +322,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     if (!status)
         status = check_same_job(t, err);
     if (!status)
-        status = settle(t, compile(t, err) < 0 ? -1 : check_memory(t, err), err);
+        status = settle(t, compile(t, err), err);
     if (!status) {
         t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
         status = trainer_open_data(t, err);

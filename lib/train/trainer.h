@@ -109,4 +109,11 @@ struct mesh trainer_mesh(const struct job *job);
 /* What the ranks of one pipeline stage compile, for plan as well; scratch is left unset. */
 struct compile_train trainer_compile_options(const struct job *job, int pp_rank);
 
+/*
+ * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these kernels
+ * need. As compile_train.
+ */
+int trainer_compile(struct program *program, const struct job *job, int pp_rank,
+                    struct kernels *kernels, struct err *err);
+
 #endif

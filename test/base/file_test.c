@@ -105,6 +105,24 @@ static void test_a_folder_that_exists(void **state)
     file_share_folder(in("nothing"));
 }
 
+/* A run that goes on for the group does so in files that were its owner's. */
+static void test_a_file_that_exists(void **state)
+{
+    struct err err = { 0 };
+
+    (void)state;
+    for (int sharing = FILE_PRIVATE; sharing <= FILE_ALL; sharing++) {
+        static const unsigned modes[] = { 0600, 0640, 0644 };
+
+        file_share((enum file_sharing)sharing);
+        close(file_open_write(in("grows"), O_WRONLY | O_APPEND, &err));
+        assert_int_equal(mode_of(in("grows")), modes[sharing]);
+    }
+    file_share(FILE_PRIVATE);
+    close(file_open_write(in("grows"), O_WRONLY | O_APPEND, &err));
+    assert_int_equal(mode_of(in("grows")), 0644);
+}
+
 static void test_nothing_is_written_through_a_link(void **state)
 {
     struct err err = { 0 };
@@ -205,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_modes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_file_that_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_that_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_is_written_through_a_link, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_no_file, setup, teardown),

@@ -11,10 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "base/yaml.h"
+#include "support/temporary.h"
 
 static struct yaml_node *parse(const char *text, struct arena *arena, struct err *err)
 {
@@ -247,19 +248,18 @@ static void test_byte_order_mark(void **state)
 
 static void test_files(void **state)
 {
-    char path[] = "/tmp/yaml_test.XXXXXX";
-    int fd = mkstemp(path);
+    char folder[256], path[300];
     struct arena arena = { 0 };
     struct err err;
 
     (void)state;
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "a: 1\n", 5), 5);
-    close(fd);
+    assert_int_equal(temporary_folder(folder, sizeof folder), 0);
+    snprintf(path, sizeof path, "%s/a.yaml", folder);
+    assert_int_equal(file_write(path, "a: 1\n", 5, &err), 0);
     struct yaml_node *root = yaml_read(path, &arena, &err);
     assert_non_null(root);
     assert_string_equal(root->source, path);
-    unlink(path);
+    assert_int_equal(file_remove_tree(folder, &err), 0);
     assert_null(yaml_read(path, &arena, &err));
     assert_int_equal(err.code, ERR_CONFIG);
     assert_non_null(strstr(err.text, path));

@@ -3,6 +3,9 @@
  */
 #include "fixture.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "base/log.h"
 
 /* A small checkpoint of this step in folder. */
@@ -158,6 +161,54 @@ static void clean_of_nothing_and_of_no_folder(void **state)
     assert_fails(store_clean(fixture_path(*state, "file"), 3, &err), &err, ERR_FAILED, "file");
 }
 
+/* Folders in folders in path, which is there, until no path reaches the last: as root, too, such
+ * a tree is not removed by paths. Not making: remove them again. */
+static void bury(const char *path, int making)
+{
+    char name[201];
+    int fds[32], n = 0;
+
+    memset(name, 'd', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    fds[n] = open(path, O_RDONLY | O_DIRECTORY);
+    assert_true(fds[n] >= 0);
+    for (; n < 31; n++) {
+        if (making)
+            assert_int_equal(mkdirat(fds[n], name, 0700), 0);
+        fds[n + 1] = openat(fds[n], name, O_RDONLY | O_DIRECTORY);
+        assert_true(fds[n + 1] >= 0);
+    }
+    for (; n >= 0; n--) {
+        close(fds[n]);
+        if (!making && n > 0)
+            assert_int_equal(unlinkat(fds[n - 1], name, AT_REMOVEDIR), 0);
+    }
+}
+
+/* On NFS what somebody has open cannot be removed. The newest comes first: all others are after. */
+static void clean_goes_on_past_what_it_cannot_remove(void **state)
+{
+    struct err err = { 0 };
+    const char *partial = fixture_path(*state, "step-00000009.partial");
+    const char *stuck = make(*state, 3), *old = make(*state, 2), *older = make(*state, 1);
+
+    make(*state, 4);
+    assert_ok(file_make_folders(partial, &err), &err);
+    bury(partial, 1);
+    bury(stuck, 1);
+    assert_fails(store_clean(*state, 1, &err), &err, ERR_FAILED, "step-00000009.partial");
+    assert_false(file_exists(stuck)); /* it has another name, and is no checkpoint */
+    assert_false(file_exists(old));
+    assert_false(file_exists(older));
+    assert_int_equal(store_count(*state, &err), 1);
+    bury(partial, 0);
+    assert_fails(store_clean(*state, 1, &err), &err, ERR_FAILED, "step-00000003.removed");
+    assert_false(file_exists(partial));
+    bury(fixture_path(*state, "step-00000003.removed"), 0);
+    assert_ok(store_clean(*state, 1, &err), &err);
+    assert_int_equal(store_count(*state, &err), 1);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
@@ -170,6 +221,7 @@ int main(void)
         TEST(count_is_of_checkpoints),
         TEST(clean_brings_a_replaced_one_back),
         TEST(clean_of_nothing_and_of_no_folder),
+        TEST(clean_goes_on_past_what_it_cannot_remove),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

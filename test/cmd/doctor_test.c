@@ -18,16 +18,16 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "doctor_impl.h"
+#include "support/temporary.h"
 
 static struct arena arena;
-static char folder[64];
+static char folder[256];
 static char *old_path;
 
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/lmtrain-doctor.XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    assert_int_equal(temporary_folder(folder, sizeof folder), 0);
     old_path = strdup(getenv("PATH"));
     return 0;
 }

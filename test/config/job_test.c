@@ -243,8 +243,7 @@ static const char *const mistakes[][2] = {
     { M D T "optimizer: {schedule: cosin}\n", "optimizer.schedule is cosin, not one of constant, "
                                               "linear, cosine, wsd (hint: cosine)" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
-    { M D "train: {steps: 1, dtype: float32}\n",
-      "train.dtype is float32, not one of fp32, bf16, fp16" },
+    { M D "train: {steps: 1, dtype: float32}\n", "train.dtype is float32, not one of fp32, bf16" },
     { M D T "recompute: [a]\n", "recompute is a list, not one of none, selective, full, auto" },
     { M D T "recompute: {keep: [a]}\n", "recompute by a list of values is not built yet" },
     { M D T "recompute: true\n", "recompute is true, not one of" },
@@ -332,7 +331,7 @@ static void test_all_mistakes_in_order(void **state)
                      -1);
     assert_string_equal(err.text,
                         "j.yaml:2:9: unknown key train.stps (hint: train.steps)\n"
-                        "j.yaml:2:25: train.dtype is x, not one of fp32, bf16, fp16\n"
+                        "j.yaml:2:25: train.dtype is x, not one of fp32, bf16\n"
                         "j.yaml:3:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
                         "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
                         "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "

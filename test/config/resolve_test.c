@@ -121,7 +121,6 @@ static void test_not_built(void **state)
         { "parallel.ep=2", "parallel.ep above 1" },
         { "parallel.zero=2", "parallel.zero above 1" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
-        { "train.dtype=fp16", "train.dtype fp16" },
         { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },
         { "recompute=auto", "recompute auto" },
     };

@@ -151,6 +151,50 @@ static void test_identity(void **state)
         assert_non_null(strstr(identity, "plain"));
 }
 
+/* -(1 + 2^-11) + (1 + 2^-12)^2 is 2^-24 in one rounding, and 0 in two. */
+static float difference_of_product(struct kernels *kernels)
+{
+    struct kernel_call call = { .op = { .kind = OP_LINEAR } };
+    struct err err;
+
+    case_make(&call.op.in[0], 1, 2, 0, DTYPE_F32);
+    case_make(&call.op.in[1], 1, 2, 0, DTYPE_F32);
+    case_make(&call.op.out[0], 1, 1, 0, DTYPE_F32);
+    float *x = call.op.in[0].data, *w = call.op.in[1].data;
+    x[0] = -(1 + 0x1p-11f);
+    w[0] = 1;
+    x[1] = w[1] = 1 + 0x1p-12f;
+    call.scratch = aligned_alloc(64, kernels_scratch_bytes(kernels, &call.op) / 64 * 64 + 64);
+    assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
+    kernels_run(kernels, &call, 1);
+    kernels_release(kernels, &call);
+    float difference = *(float *)call.op.out[0].data;
+    free(call.scratch);
+    case_free_op(&call.op);
+    return difference;
+}
+
+/* Equal identities mean equal bits, however this was compiled. */
+static void test_identity_says_whether_products_fuse(void **state)
+{
+    struct fixture *f = *state;
+    char *before = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+    struct kernels *plain;
+
+    setenv("LMTRAIN_CPU_ISA", "plain", 1);
+    assert_int_equal(kernels_cpu_create(&plain, f->pool, NULL, &f->err), 0);
+    if (before)
+        setenv("LMTRAIN_CPU_ISA", before, 1);
+    else
+        unsetenv("LMTRAIN_CPU_ISA");
+    free(before);
+    int fused = strstr(kernels_identity(plain), " fused ") != NULL;
+    assert_true(difference_of_product(plain) == (fused ? 0x1p-24f : 0));
+    kernels_destroy(plain);
+    if (!strstr(kernels_identity(f->kernels), "plain"))
+        assert_true(difference_of_product(f->kernels) == 0x1p-24f);
+}
+
 static void test_refuses_unknown_isas(void **state)
 {
     struct fixture *f = *state;
@@ -176,6 +220,8 @@ static int run_all(void)
         cmocka_unit_test_setup_teardown(test_operands_may_move, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_has_every_kind_but_collectives, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_identity, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_identity_says_whether_products_fuse, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_unknown_isas, set_up, tear_down),
     };
 

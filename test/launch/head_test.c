@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "launch/launch.h"
+#include "launch/pmix_client_impl.h"
 #include "support/run_job.h"
 
 /* ---- the ranks ---- */
@@ -88,6 +89,37 @@ static int play_death(const struct launch_rank *rank)
         pause();
 }
 
+/*
+ * Rank 1 ends as Open MPI ends a process whose connection breaks, and so, a little later, does rank
+ * 0; if somebody dies, it is rank 2, in between.
+ */
+static int play_connections_break(const struct launch_rank *rank, int somebody_dies)
+{
+    char path[256];
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/broken", getenv("TEST_FOLDER"));
+    CHECK(!launch_fence(30, &err));
+    if (rank->world_rank == 1) {
+        FILE *file = fopen(path, "w");
+
+        CHECK(file && !fclose(file));
+        launch_client_abort(-1, "a connection broke");
+        _exit(255);
+    }
+    while (access(path, F_OK))
+        usleep(1000);
+    usleep(rank->world_rank ? 30000 : 60000);
+    if (rank->world_rank && somebody_dies)
+        raise(SIGKILL);
+    if (!rank->world_rank) {
+        launch_client_abort(-1, "a connection broke");
+        _exit(255);
+    }
+    for (;;)
+        pause();
+}
+
 static int play(const char *scenario)
 {
     struct launch_rank rank;
@@ -104,6 +136,8 @@ static int play(const char *scenario)
         return play_slow(!strcmp(scenario, "slow"));
     if (!strcmp(scenario, "dies"))
         return play_death(&rank);
+    if (!strcmp(scenario, "breaks") || !strcmp(scenario, "broken"))
+        return play_connections_break(&rank, !strcmp(scenario, "broken"));
     return play_killed_by_signal(&rank, !strcmp(scenario, "stubborn"));
 }
 
@@ -187,6 +221,28 @@ static void test_stop_while_starting(void **state)
     run_job_check_clean(&result);
 }
 
+/* Who tells of a broken connection is no first cause, and -1 is no exit status. */
+static void test_broken_connections(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ .scenario = "broken", .n_ranks = 3 }, &result);
+    if (result.status != ERR_PEER)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_says(&result, "rank 2 on ");
+    run_job_check_says(&result, "was killed by signal 9");
+    assert_null(strstr(result.err, "failed with status"));
+    run_job_check_clean(&result);
+
+    run_job(&(struct job_plan){ .scenario = "breaks", .n_ranks = 3, .n_restarts = 1 }, &result);
+    if (result.status != ERR_PEER)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_says(&result, "failed with status -1: a connection broke");
+    run_job_check_says(&result, "restarting (1 of 1)");
+    run_job_check_clean(&result);
+}
+
 /* Ranks and folder must not outlive a head that was killed. */
 static void test_head_killed(void **state)
 {
@@ -265,6 +321,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_signal_twice),
         cmocka_unit_test(test_nohup),
         cmocka_unit_test(test_stop_while_starting),
+        cmocka_unit_test(test_broken_connections),
         cmocka_unit_test(test_head_killed),
         cmocka_unit_test(test_daemon_killed),
         cmocka_unit_test(test_both_killed),

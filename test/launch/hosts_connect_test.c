@@ -27,8 +27,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "launch/hosts_impl.h"
+#include "support/temporary.h"
 
-static char folder[] = "/tmp/lmtrain-hosts-XXXXXX";
+static char folder[256];
 
 /* ---- the daemon, in this binary ---- */
 
@@ -150,11 +151,11 @@ static const char script[] =
 
 static int make_stand_in(void **state)
 {
-    char path[128], variable[256];
+    char path[300], variable[1024];
     struct err err;
 
     (void)state;
-    if (!mkdtemp(folder))
+    if (temporary_folder(folder, sizeof folder))
         return -1;
     snprintf(path, sizeof path, "%s/ssh", folder);
     if (file_write(path, script, strlen(script), &err) || chmod(path, 0700))
@@ -241,7 +242,7 @@ static void assert_says(const char *text, const char *part)
 static void test_good(void **state)
 {
     struct attempt attempt;
-    char path[128], *text;
+    char path[300], *text;
     size_t n_bytes;
 
     (void)state;

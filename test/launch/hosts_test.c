@@ -15,14 +15,15 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "launch/hosts.h"
+#include "support/temporary.h"
 
-static char folder[] = "/tmp/lmtrain-hosts-XXXXXX";
-static char path[64];
+static char folder[256];
+static char path[300];
 
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
+    if (temporary_folder(folder, sizeof folder))
         return -1;
     snprintf(path, sizeof path, "%s/hosts", folder);
     return 0;

@@ -72,6 +72,23 @@ static void test_settings(void **state)
     assert_int_equal(shm_space_check("/no/such/folder", 1000000000, &err), 0);
 }
 
+/* A daemon on another host has other variables than the ranks that it starts. */
+static void test_settings_of_the_job(void **state)
+{
+    char *plain[] = { "OMPI_MCA_btl_vader_segment_sizes=1", NULL };
+    char *tcp[] = { "A=b", "OMPI_MCA_btl=self,tcp", NULL };
+    char *large[] = { "OMPI_MCA_btl_vader_segment_size=1000000000000", NULL };
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(shm_space_check_for("/dev/shm", 1, tcp, &err), 0);
+    assert_int_equal(shm_space_check_for("/dev/shm", 1000000000, plain, &err), -1);
+    assert_int_equal(shm_space_check_for("/dev/shm", 1000000, large, &err), -1);
+    setenv("OMPI_MCA_btl", "self,tcp", 1);
+    assert_int_equal(shm_space_check_for("/dev/shm", 1000000000, plain, &err), -1);
+    unsetenv("OMPI_MCA_btl");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -79,6 +96,7 @@ int main(void)
         cmocka_unit_test(test_what_others_took),
         cmocka_unit_test(test_the_edge),
         cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_settings_of_the_job),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,11 +6,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "base/file.h"
 #include "launch/slurm_impl.h"
 
 /* An environment as getenv sees it: strings, ended by NULL. */
@@ -318,6 +327,166 @@ static void nodes_that_are_gone_are_found(void **state)
     assert_int_equal(slurm_find_gone("", NULL, names, 6, is_gone), 0);
 }
 
+/* ---- with a stand-in for srun ---- */
+
+static const double deadline_seconds = 60;
+
+struct rig {
+    char folder[256];
+    pid_t head;
+    int errors; /* what it shows is read here */
+};
+
+static const char *path_in(const struct rig *rig, const char *name)
+{
+    static char path[512];
+
+    snprintf(path, sizeof path, "%s/%s", rig->folder, name);
+    return path;
+}
+
+/* Start slurm_run in a process of its own, with an srun that notes its start and does as script. */
+static void rig_open(struct rig *rig, const char *script)
+{
+    static char *const command[] = { "lmtrain", NULL };
+    const struct supervise_options options = { .n_ranks = 1, .argv = command, .n_restarts = 1 };
+    char text[2048], path[4096];
+    struct err err;
+    int ends[2];
+
+    const char *parent = getenv("TMPDIR");
+    snprintf(rig->folder, sizeof rig->folder, "%s/lmtrain-slurm.XXXXXX", parent ? parent : "/tmp");
+    assert_non_null(mkdtemp(rig->folder));
+    snprintf(text, sizeof text,
+             "#!/bin/sh\ncase $1 in --version) echo slurm-wlm 22.05.8 && exit ;; --mpi=list) echo "
+             "pmix && exit ;; esac\ncd '%s'\necho >>started\n%s",
+             rig->folder, script);
+    assert_int_equal(file_write(path_in(rig, "srun"), text, strlen(text), &err), 0);
+    assert_int_equal(chmod(path_in(rig, "srun"), 0700), 0);
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    rig->head = fork();
+    assert_true(rig->head >= 0);
+    if (!rig->head) {
+        snprintf(path, sizeof path, "%s:%s", rig->folder, getenv("PATH"));
+        setenv("PATH", path, 1);
+        setenv("SLURM_JOB_ID", "1", 1);
+        setenv("SLURM_JOB_NUM_NODES", "1", 1);
+        setenv("SLURM_JOB_CPUS_PER_NODE", "1", 1);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        int status = slurm_run(&options, &err);
+        _exit(status < 0 ? 100 : status);
+    }
+    close(ends[1]);
+    rig->errors = ends[0];
+}
+
+static void await_file(const struct rig *rig, const char *name)
+{
+    double deadline = clock_seconds() + deadline_seconds;
+
+    while (access(path_in(rig, name), F_OK)) {
+        if (clock_seconds() > deadline)
+            fail_msg("no file %s", name);
+        usleep(1000);
+    }
+}
+
+/* Read what it shows until its end; check its status, and that srun was started n times. */
+static void rig_check_end(struct rig *rig, int status, int n_starts)
+{
+    double deadline = clock_seconds() + deadline_seconds;
+    int wait_status = -1;
+    char bytes[65536];
+    struct err err;
+
+    if (rig->errors >= 0)
+        fcntl(rig->errors, F_SETFL, O_NONBLOCK);
+    while (!waitpid(rig->head, &wait_status, WNOHANG)) {
+        assert_true(clock_seconds() < deadline);
+        if (rig->errors >= 0 && read(rig->errors, bytes, sizeof bytes) < 0)
+            assert_int_equal(errno, EAGAIN);
+        usleep(1000);
+    }
+    if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != status)
+        fail_msg("wait status %#x, not status %d", (unsigned)wait_status, status);
+    assert_int_equal(file_size(path_in(rig, "started")), n_starts);
+    if (rig->errors >= 0)
+        close(rig->errors);
+    file_remove_tree(rig->folder, &err);
+}
+
+/* Two requests may come as one signal, so each stands where the next one cannot hide it. */
+static void a_stop_waits_for_srun(void **state)
+{
+    static const char *const scripts[] = {
+        /* Takes signals only after a while. */
+        "sleep 0.5\ntrap 'exit 75' USR1\nwhile :; do sleep 0.02; done\n",
+        /* The first finds no task yet and is lost. */
+        "trap 'test -e lost && exit 75; : >lost' USR1\nwhile :; do sleep 0.02; done\n",
+        /* Or one that does not catch it yet. */
+        "trap 'echo srun: error: n1: task 0: User defined signal 1 >&2; exit 138' USR1\n"
+        "while :; do sleep 0.02; done\n",
+        "trap 'echo srun: Cancelled pending job step with signal 10 >&2; exit 1' USR1\n"
+        "while :; do sleep 0.02; done\n",
+    };
+    static const int signals[] = { SIGTERM, SIGUSR1 };
+    struct rig rig;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++)
+        for (int k = 0; k < 2; k++) {
+            rig_open(&rig, scripts[i]);
+            await_file(&rig, "started");
+            kill(rig.head, signals[k]);
+            rig_check_end(&rig, ERR_REQUEUE, 1);
+        }
+}
+
+/* A rank that dies when the time is nearly up, whoever said so: no restart. */
+static void who_is_asked_to_stop_does_not_start_again(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, "trap 'echo srun: error: n1: task 0: Killed >&2; exit 137' USR1\n"
+                   ": >ready\nwhile :; do sleep 0.02; done\n");
+    await_file(&rig, "ready");
+    kill(rig.head, SIGUSR1);
+    rig_check_end(&rig, ERR_PEER, 1);
+}
+
+/* A job goes on without those who have read what it says. */
+static void a_reader_that_is_gone_ends_nothing(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, "while ! test -e gone; do sleep 0.02; done\n"
+                   "echo something >&2\nsleep 0.1\necho more >&2\n");
+    await_file(&rig, "started");
+    close(rig.errors);
+    rig.errors = -1;
+    fclose(fopen(path_in(&rig, "gone"), "w"));
+    rig_check_end(&rig, 0, 1);
+}
+
+/* Behind a terminal that stands still ranks are ended all the same. */
+static void a_reader_that_waits_stops_nothing(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, "trap ': >ended; exit 143' TERM\n"
+                   "head -c 150000 /dev/zero | tr '\\0' '\\n' >&2\n"
+                   "echo srun: error: n1: task 1: Exited with exit code 2 >&2\n"
+                   "while :; do sleep 0.02; done\n");
+    await_file(&rig, "ended"); /* nothing has been read until now */
+    rig_check_end(&rig, 2, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +499,10 @@ int main(void)
         cmocka_unit_test(the_first_death_counts),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(nodes_that_are_gone_are_found),
+        cmocka_unit_test(a_stop_waits_for_srun),
+        cmocka_unit_test(who_is_asked_to_stop_does_not_start_again),
+        cmocka_unit_test(a_reader_that_is_gone_ends_nothing),
+        cmocka_unit_test(a_reader_that_waits_stops_nothing),
     };
 
     return cmocka_run_group_tests_name("slurm", tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "launch/launch.h"
@@ -322,6 +323,14 @@ static void test_exchange(void **state)
     run_job_check_clean(&result);
 }
 
+/* What a limit is multiplied with: ranks under sanitizers take ten times as long to start and end. */
+static double patience(void)
+{
+    const char *sanitized = getenv("LMTRAIN_SANITIZED");
+
+    return sanitized && sanitized[0] == '1' ? 10 : 1;
+}
+
 static void check_failure(const char *scenario, int status, const char *words)
 {
     struct job_result result;
@@ -333,7 +342,9 @@ static void check_failure(const char *scenario, int status, const char *words)
     run_job_check_says(&result, words);
     run_job_check_says(&result, "attention layers.9, step 7, micro-batch 3");
     run_job_check_says(&result, "2 other ranks ended in consequence");
-    assert_true(result.seconds < 15);
+    /* 0.4 s on an idle machine. */
+    if (result.seconds > 5 * patience())
+        fail_msg("%s: it took %.1f s", scenario, result.seconds);
     run_job_check_clean(&result);
 }
 
@@ -527,25 +538,38 @@ static void test_fence_times_out(void **state)
     run_job_check_clean(&result);
 }
 
+static double seconds_to_first_fence(int n_ranks)
+{
+    struct job_result result;
+    double start = clock_seconds();
+
+    run_job(&(struct job_plan){ .scenario = "fence", .n_ranks = n_ranks }, &result);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    double seconds = strtod(result.out, NULL) - start;
+    print_message("%d ranks past the first fence: %.0f ms\n", n_ranks, seconds * 1e3);
+    assert_true(seconds > 0);
+    run_job_check_clean(&result);
+    return seconds;
+}
+
+/*
+ * At most 0.25 s for 32 ranks is wanted of an idle machine. This one does other things, too: five times that, and the
+ * best of a few tries.
+ */
 static void test_many_ranks(void **state)
 {
     static const int counts[] = { 1, 8, 32 };
+    const double limit = 1.25 * patience();
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct job_result result;
-        struct timespec now;
+        double seconds = seconds_to_first_fence(counts[i]);
 
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        double start = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-        run_job(&(struct job_plan){ .scenario = "fence", .n_ranks = counts[i] }, &result);
-        if (result.status)
-            fail_msg("status %d; stderr:\n%s", result.status, result.err);
-        double seconds = strtod(result.out, NULL) - start;
-        print_message("%d ranks past the first fence: %.0f ms\n", counts[i], seconds * 1e3);
-        assert_true(seconds > 0);
-        assert_true(seconds < 10);
-        run_job_check_clean(&result);
+        for (int again = 0; again < 4 && seconds > limit; again++)
+            seconds = seconds_to_first_fence(counts[i]);
+        if (seconds > limit)
+            fail_msg("%d ranks: %.2f s, and not under %.2f s", counts[i], seconds, limit);
     }
 }
 

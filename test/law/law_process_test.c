@@ -16,8 +16,9 @@
 #include "base/file.h"
 #include "support/law_rig.h"
 #include "support/run_job.h"
+#include "support/temporary.h"
 
-static char folder[64], dataset[80];
+static char folder[256], dataset[300];
 
 static struct law_case case_of(const char *scenario)
 {
@@ -124,8 +125,7 @@ int main(int argc, char **argv)
 
     if (run_job_is_rank())
         return play(argc > 1 ? argv[1] : "");
-    snprintf(folder, sizeof folder, "/tmp/lmtrain-law-XXXXXX");
-    if (!mkdtemp(folder))
+    if (temporary_folder(folder, sizeof folder))
         return 1;
     setenv("LAW_FOLDER", folder, 1);
     snprintf(dataset, sizeof dataset, "%s/tokens", folder);

@@ -19,15 +19,15 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "support/law_rig.h"
+#include "support/temporary.h"
 
-static char folder[64];
-static char dataset[80];
+static char folder[256];
+static char dataset[300];
 
 static int make_dataset(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/lmtrain-law-XXXXXX");
-    if (!mkdtemp(folder))
+    if (temporary_folder(folder, sizeof folder))
         return -1;
     snprintf(dataset, sizeof dataset, "%s/tokens", folder);
     law_write_dataset(dataset);

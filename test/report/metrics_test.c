@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "base/log.h"
+#include "base/str.h"
 #include "report/metrics.h"
 
 /* The lines of metrics.jsonl, parsed; the caller deletes them. */
@@ -162,8 +164,15 @@ static void write_steps(const char *folder, int first, int last)
     metrics_close(metrics);
 }
 
+static void keep_line(void *context, enum log_level level, const char *line)
+{
+    assert_int_equal(level, LOG_WARN);
+    str_printf(context, "%s\n", line);
+}
+
 static void a_resumed_run_drops_later_steps(void **state)
 {
+    struct str said = { 0 };
     cJSON *lines[16];
     size_t n_bytes;
 
@@ -174,7 +183,11 @@ static void a_resumed_run_drops_later_steps(void **state)
     assert_non_null(file);
     fputs("[]\n{\"step\":null}\nnonsense\n{\"step\":2,\"lo", file);
     fclose(file);
+    log_set_sink(keep_line, &said);
     write_steps(*state, 6, 8);
+    assert_non_null(
+        strstr(str_text(&said), "metrics.jsonl: 4 lines that cannot be read dropped\n"));
+    str_clear(&said);
     int n = read_lines(*state, lines, 16);
     assert_int_equal(n, 8);
     for (int i = 0; i < n; i++) {
@@ -193,6 +206,10 @@ static void a_resumed_run_drops_later_steps(void **state)
     fixture_read(path, &n_bytes);
     assert_int_equal(n_bytes, 0);
     assert_non_null(fixture_find(*state, "events.out.tfevents.", 3));
+    /* Steps that are taken again are no loss. */
+    assert_string_equal(str_text(&said), "");
+    log_set_sink(NULL, NULL);
+    str_release(&said);
 }
 
 /* Make a locale with decimal commas in folder; 0, or -1 where its source is not installed. */

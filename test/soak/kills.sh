@@ -25,14 +25,27 @@ checkpoint: {every_steps: 20, keep: 2}
 output: runs/none
 END
 
-pids=()
+# What is of /dev/shm's folders of jobs, by their names: lmtrain-UID-PROCESS-ITS_START-NAMESPACE.
+folders() { (cd /dev/shm && find . -maxdepth 1 -name "lmtrain-$(id -u)-*" -printf '%f\n' | sort); }
+# Those that were not there before, and whose process (a daemon, of any attempt) is gone: other jobs may run beside us.
+folders_left() {
+    local folder process namespace
+    namespace=$(stat -L -c %i /proc/self/ns/pid)
+    comm -13 "$dir/folders" <(folders) | while read -r folder; do
+        process=${folder#"lmtrain-$(id -u)-"}
+        if [ "${folder##*-}" = "$namespace" ] && ! kill -0 "${process%%-*}" 2>/dev/null; then echo "$folder"; fi
+    done
+}
+folders >"$dir/folders"
+
+pid=
+trap '[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; rm -rf "$dir"' EXIT
 # start OUTPUT ARGUMENTS... - in the background; $pid
 start() {
     start_output=$1
     shift
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$start_output" "$@" >>"$start_output.log" 2>&1 &
     pid=$!
-    pids+=("$pid")
 }
 # ranks OUTPUT - the processes of its ranks
 ranks() {
@@ -102,9 +115,7 @@ soak() {
 for zero in ${SOAK_ZERO:-0 1}; do
     soak "$zero"
 done
-left=0
-for pid in "${pids[@]}"; do
-    left=$((left + $(find /dev/shm -maxdepth 1 -name "lmtrain-$(id -u)-$pid-*" | wc -l)))
-done
-expect 'nothing is left in /dev/shm' 0 '' test $left = 0
+left=$(folders_left)
+expect "nothing is left in /dev/shm $left" 0 '' test -z "$left"
+pid=
 finish

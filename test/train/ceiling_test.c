@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-#include "train/bench.h"
+#include "train/bench_impl.h"
 
 static struct op_shape linear(int64_t rows, enum dtype dtype)
 {
@@ -65,6 +65,63 @@ static void of_this_machine(void **state)
     engine_close(&engine);
 }
 
+/* More than caches hold, shared by ranks, whole windows of any number of threads. */
+static void buffers(void **state)
+{
+    const size_t mib = (size_t)1 << 20;
+
+    (void)state;
+    assert_int_equal(ceiling_tiles(0, 1, 1, 0), 128);
+    assert_int_equal(ceiling_tiles(32 * mib, 1, 2, 0), 128);
+    assert_int_equal(ceiling_tiles(200 * mib, 1, 2, 0), 400);
+    assert_int_equal(ceiling_tiles(200 * mib, 2, 2, 0), 200);
+    assert_int_equal(ceiling_tiles(768 * mib, 1, 4, 0), 512);
+    assert_int_equal(ceiling_tiles(768 * mib, 1, 4, 200 * mib), 64);
+    for (int n = 1; n <= 300; n++) {
+        int64_t tiles = ceiling_tiles(100 * mib, 1, n, 1);
+
+        assert_int_equal(tiles % n, 0);
+        assert_true(tiles / n >= 4);
+        assert_int_equal(ceiling_tiles(100 * mib, 1, n, 0) % n, 0);
+        assert_true(ceiling_tiles(100 * mib, 1, n, 0) >= 200);
+    }
+}
+
+/* With more ranks than a list of some size has room for, scratch is what their gather fills. */
+static void memory_of_collectives(void **state)
+{
+    static const int sizes[] = { 2, 3, 6, 64, 1500, 4096 };
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct bench_collective *list;
+        size_t operand, scratch, most = 0, n_scalars = 0;
+        int n = bench_list_collectives(sizes[i], (size_t)1 << 20, &list, &arena);
+
+        bench_collective_memory(list, n, &operand, &scratch);
+        assert_int_equal(list[0].n_ranks, 2);
+        assert_int_equal(list[n - 1].n_ranks, sizes[i]);
+        for (int k = 0; k < n; k++) {
+            size_t ranks = (size_t)list[k].n_ranks, bytes = list[k].n_bytes;
+
+            most = bytes > most ? bytes : most;
+            n_scalars += list[k].kind == OP_ALL_REDUCE_SCALAR;
+            assert_true(bytes <= operand);
+            if (list[k].kind == OP_ALL_REDUCE_SCALAR)
+                assert_true(ranks * bytes <= scratch);
+            else
+                assert_int_equal(bytes % (ranks * sizeof(float)), 0);
+            if (list[k].kind == OP_REDUCE_SCATTER)
+                assert_true(bytes + bytes / ranks <= scratch);
+        }
+        assert_true(most >= (size_t)1 << 20);
+        assert_true(n_scalars > 0);
+        assert_true(operand < 2 * most);
+    }
+    arena_release(&arena);
+}
+
 static void medians(void **state)
 {
     double odd[] = { 3, 1, 2 }, even[] = { 4, 1, 3, 2 }, one[] = { 7 };
@@ -79,8 +136,8 @@ static void medians(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_longer_time),
-        cmocka_unit_test(of_this_machine),
+        cmocka_unit_test(the_longer_time), cmocka_unit_test(of_this_machine),
+        cmocka_unit_test(buffers),         cmocka_unit_test(memory_of_collectives),
         cmocka_unit_test(medians),
     };
 

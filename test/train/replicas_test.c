@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 // clang-format on
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ struct plan {
     int differs;
     double losses[3];
     uint64_t before, after; /* a hash of the weights around the comparison */
+    double change;          /* of all weights' sum by the flip */
     struct err verdict;
 };
 
@@ -36,6 +38,22 @@ static uint64_t hash_weights(struct trainer *trainer)
                                     program_value_bytes(p, cell), hash);
     }
     return hash;
+}
+
+static double sum_weights(struct trainer *trainer)
+{
+    const struct program *p = trainer_program(trainer);
+    double sum = 0;
+
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct value *v = &p->values[p->parameters[i].weight];
+        const void *data = run_data(trainer_run(trainer), p->parameters[i].weight, 0);
+
+        for (int64_t k = 0; k < v->rows * v->cols; k++)
+            sum += (double)(v->dtype == DTYPE_F32 ? ((const float *)data)[k]
+                                                  : bf16_to_float(((const uint16_t *)data)[k]));
+    }
+    return sum;
 }
 
 static int step(struct crew_rank *r, int i, struct err *err)
@@ -59,8 +77,10 @@ static int work(struct crew_rank *r, struct err *err)
         status = step(r, i, err);
     if (!status)
         status = trainer_gather_weights(r->trainer, err);
+    plan->change = sum_weights(r->trainer);
     if (plan->flips)
         replicas_flip(r->trainer);
+    plan->change -= sum_weights(r->trainer);
     plan->before = hash_weights(r->trainer);
     if (!status) {
         status = replicas_compare(replicas, 2, &plan->differs, err);
@@ -136,6 +156,22 @@ static void test_one_of_four(void **state)
     }
 }
 
+/* Under zero 1 it is the weight itself that has the wrong bit: a small one, which is found. */
+static void test_one_of_four_with_shards(void **state)
+{
+    struct crew_rank ranks[4];
+    struct plan plans[4] = { { 0 } };
+
+    (void)state;
+    plans[2].flips = 1;
+    run(ranks, plans, 4, 1);
+    expect_difference(ranks, plans, 4, "differs from that of the 3 other ranks (1 ");
+    assert_non_null(strstr(plans[0].verdict.text, " on rank 2 ("));
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(plans[i].change != 0, i == 2);
+    assert_true(fabs(plans[2].change) < 2e-3);
+}
+
 static void test_no_majority(void **state)
 {
     struct crew_rank ranks[4];
@@ -178,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal),
         cmocka_unit_test(test_one_of_four),
+        cmocka_unit_test(test_one_of_four_with_shards),
         cmocka_unit_test(test_no_majority),
         cmocka_unit_test(test_another_build),
     };

@@ -240,9 +240,8 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
              attention_tile[cpu_of(kernels)->isa], &a);
 }
 
-void cpu_register_attention(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_attention(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_ATTENTION] =
         (struct kernel_entry){ .run = attention_run, .scratch_bytes = attention_scratch_bytes };
     cpu_register_attention_grad(table);

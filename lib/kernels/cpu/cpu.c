@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/gemm_code_impl.h"
+
 static const char *const isa_names[] = { "plain", "avx2", "avx512", "avx512_bf16" };
 enum { ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, N_ISAS };
 
@@ -45,8 +47,9 @@ static int detect(struct cpu_kernels *cpu, struct err *err)
     isa = isa < allowed ? isa : allowed;
     cpu->isa = isa >= ISA_AVX512 ? CPU_ISA_AVX512 : isa == ISA_AVX2 ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
     cpu->has_avx512_bf16 = isa == ISA_AVX512_BF16;
-    /* libm's functions differ by version. */
-    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s gemm 1 glibc %s", isa_names[isa],
+    /* libm's functions differ by version, plain products by what the compiler may use. */
+    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s gemm 1%s glibc %s", isa_names[isa],
+             cpu->isa == CPU_ISA_PLAIN && cpu_gemm_plain_fuses() ? " fused" : "",
              gnu_get_libc_version());
     return 0;
 }
@@ -56,17 +59,17 @@ static void cpu_destroy(struct kernels *kernels)
     free(cpu_of(kernels));
 }
 
-static void register_families(struct kernels_backend *table, const struct cpu_kernels *cpu)
+static void register_families(struct kernels_backend *table)
 {
-    cpu_register_linear(table, cpu);
-    cpu_register_head(table, cpu);
-    cpu_register_embed(table, cpu);
-    cpu_register_norm(table, cpu);
-    cpu_register_rope(table, cpu);
-    cpu_register_attention(table, cpu);
-    cpu_register_elementwise(table, cpu);
-    cpu_register_dropout(table, cpu);
-    cpu_register_optimizer(table, cpu);
+    cpu_register_linear(table);
+    cpu_register_head(table);
+    cpu_register_embed(table);
+    cpu_register_norm(table);
+    cpu_register_rope(table);
+    cpu_register_attention(table);
+    cpu_register_elementwise(table);
+    cpu_register_dropout(table);
+    cpu_register_optimizer(table);
 }
 
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
@@ -82,7 +85,7 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
         cpu_destroy(&cpu->base);
         return -1;
     }
-    register_families(&cpu->table, cpu);
+    register_families(&cpu->table);
     if (isa_note)
         *isa_note =
             cpu->has_avx512_bf16 ? "" : "no AVX-512 bf16 here: bf16 is stored, fp32 computed";

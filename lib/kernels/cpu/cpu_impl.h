@@ -72,14 +72,14 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
     } \
     static void(*const name[]) parameters = { name##_plain, name##_avx2, name##_avx512 }
 
-void cpu_register_linear(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_head(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_embed(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_norm(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_rope(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_attention(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_elementwise(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_dropout(struct kernels_backend *table, const struct cpu_kernels *cpu);
-void cpu_register_optimizer(struct kernels_backend *table, const struct cpu_kernels *cpu);
+void cpu_register_linear(struct kernels_backend *table);
+void cpu_register_head(struct kernels_backend *table);
+void cpu_register_embed(struct kernels_backend *table);
+void cpu_register_norm(struct kernels_backend *table);
+void cpu_register_rope(struct kernels_backend *table);
+void cpu_register_attention(struct kernels_backend *table);
+void cpu_register_elementwise(struct kernels_backend *table);
+void cpu_register_dropout(struct kernels_backend *table);
+void cpu_register_optimizer(struct kernels_backend *table);
 
 #endif

@@ -60,9 +60,8 @@ static void dropout_run(struct kernels *kernels, const struct kernel_call *call,
     pool_run(kernels->pool, d.tiling.n_tiles, dropout_tile[cpu_of(kernels)->isa], &d);
 }
 
-void cpu_register_dropout(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_dropout(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_DROPOUT] = (struct kernel_entry){ .run = dropout_run };
     table->entries[OP_DROPOUT_GRAD] = (struct kernel_entry){ .run = dropout_run };
 }

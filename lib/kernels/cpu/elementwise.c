@@ -183,9 +183,8 @@ static void select_rows_run(struct kernels *kernels, const struct kernel_call *c
     }
 }
 
-void cpu_register_elementwise(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_elementwise(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_SWIGLU] = (struct kernel_entry){ .run = swiglu_run };
     table->entries[OP_SWIGLU_GRAD] = (struct kernel_entry){ .run = swiglu_grad_run };
     table->entries[OP_GELU] = (struct kernel_entry){ .run = gelu_run };

@@ -162,9 +162,8 @@ static void embed_dw(struct kernels *kernels, const struct kernel_call *call, in
              &c);
 }
 
-void cpu_register_embed(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_embed(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_EMBED] = (struct kernel_entry){ .run = embed };
     table->entries[OP_EMBED_DW] =
         (struct kernel_entry){ .run = embed_dw, .scratch_bytes = embed_dw_scratch };

@@ -42,7 +42,7 @@ struct cut {
 };
 
 /* length cut into as few pieces of at most `most` as it takes, of equal size but for rounding. */
-static int64_t piece(int64_t length, int64_t most, int64_t unit)
+static int64_t even_piece(int64_t length, int64_t most, int64_t unit)
 {
     return round_up(ceil_div(length, ceil_div(length, most)), unit);
 }
@@ -52,10 +52,10 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
     const struct gemm_code *code = cut->code;
     int64_t n_panels;
 
-    cut->block_rows = piece(s->m, ROWS_A_BLOCK, code->rows);
+    cut->block_rows = even_piece(s->m, ROWS_A_BLOCK, code->rows);
     cut->block_cols = round_up(s->n, code->cols);
-    cut->piece_steps = piece(cut->n_steps, code->steps, 1);
-    cut->chunk_steps = piece(
+    cut->piece_steps = even_piece(cut->n_steps, code->steps, 1);
+    cut->chunk_steps = even_piece(
         cut->n_steps, max_i64(PACKED_LANES / cut->block_rows, cut->piece_steps), cut->piece_steps);
     cut->shared_stage = cut->chunk_steps < cut->n_steps;
     if (cut->shared_stage)

@@ -5,7 +5,8 @@
  * 8 broadcasts for 24 multiply-adds, so the multipliers are the bound. Edges take the block with
  * fewer rows or vectors that just covers them.
  *
- * Included by a file a way of multiplying: where its flags have AVX512_BF16, a lane is two bf16.
+ * Included by a file a way of multiplying: where that defines GEMM_LANES_ARE_PAIRS, a lane is two
+ * bf16. What the compiler may use says nothing of it: CFLAGS may allow all to every file.
  */
 #ifndef KERNELS_CPU_GEMM_BLOCK_AVX512_IMPL_H
 #define KERNELS_CPU_GEMM_BLOCK_AVX512_IMPL_H
@@ -21,7 +22,7 @@
 
 CPU_INLINE __m512 multiply_add(__m512 sum, __m512 a, __m512 b)
 {
-#ifdef __AVX512BF16__
+#ifdef GEMM_LANES_ARE_PAIRS
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 #else
     return _mm512_fmadd_ps(a, b, sum);

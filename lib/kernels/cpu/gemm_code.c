@@ -3,7 +3,7 @@
  *
  * The plain register block is 4 x 8 of whatever the compiler has; without fused multiply-add in
  * the target it multiplies, then adds, as calling libm for each element would take all day. So
- * "plain" has bits of its own.
+ * "plain" has bits of its own, and the identity says which.
  */
 #include "kernels/cpu/gemm_code_impl.h"
 
@@ -60,6 +60,15 @@ CPU_INLINE float multiply_add(float a, float b, float sum)
     return __builtin_fmaf(a, b, sum);
 #else
     return a * b + sum;
+#endif
+}
+
+int cpu_gemm_plain_fuses(void)
+{
+#ifdef FP_FAST_FMAF
+    return 1;
+#else
+    return 0;
 #endif
 }
 

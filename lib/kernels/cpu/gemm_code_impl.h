@@ -60,6 +60,12 @@ struct gemm_code {
 /* Of the best instruction set that the instance may use; LANE_PAIR only with has_avx512_bf16. */
 const struct gemm_code *cpu_gemm_code(const struct cpu_kernels *cpu, enum gemm_lane lane);
 
+/*
+ * Whether "plain" was compiled for a machine with fused multiply-add (CFLAGS=-march=native), and
+ * has the bits of the others' fp32 products then; without it multiplies, then adds.
+ */
+int cpu_gemm_plain_fuses(void);
+
 /* Each entered only where the CPU has its instructions. */
 void gemm_pack_a_avx512(uint32_t *panels, int64_t panel_stride, const struct gemm_source *source,
                         const struct gemm_part *part);

@@ -1,6 +1,7 @@
 /*
  * gemm_multiply_avx512bf16.c - the register block for lanes of pairs of bf16
  */
+#define GEMM_LANES_ARE_PAIRS
 #include "kernels/cpu/gemm_block_avx512_impl.h"
 
 void gemm_multiply_avx512bf16(float *c, const uint32_t *a, const uint32_t *b, int64_t n_steps,

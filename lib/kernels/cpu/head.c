@@ -295,11 +295,10 @@ static void head_run(struct kernels *kernels, const struct kernel_call *call, in
     *loss = (first ? 0.0 : *loss) + sum;
 }
 
-void cpu_register_head(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_head(struct kernels_backend *table)
 {
     struct kernel_entry entry = { .run = head_run, .scratch_bytes = head_scratch_bytes };
 
-    (void)cpu;
     table->entries[OP_HEAD_CROSS_ENTROPY] = entry;
     table->entries[OP_HEAD_LOSS] = entry;
 }

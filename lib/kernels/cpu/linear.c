@@ -99,11 +99,10 @@ static void linear_dw_run(struct kernels *kernels, const struct kernel_call *cal
         pool_run(kernels->pool, ceil_div(run.dy->cols, DB_COLS), db_tile, &run);
 }
 
-void cpu_register_linear(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_linear(struct kernels_backend *table)
 {
     struct kernel_entry entry = { .run = linear_run, .scratch_bytes = linear_scratch_bytes };
 
-    (void)cpu;
     table->entries[OP_LINEAR] = entry;
     table->entries[OP_LINEAR_DX] = entry;
     entry.run = linear_dw_run;

@@ -249,12 +249,11 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
     pool_run(kernels->pool, ceil_div(d, TOTAL_COLS), norm_total_tile[isa], &n);
 }
 
-void cpu_register_norm(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_norm(struct kernels_backend *table)
 {
     struct kernel_entry forward = { .run = norm_run };
     struct kernel_entry grad = { .run = norm_grad_run, .scratch_bytes = norm_grad_scratch };
 
-    (void)cpu;
     table->entries[OP_RMSNORM] = forward;
     table->entries[OP_LAYERNORM] = forward;
     table->entries[OP_ADD_RMSNORM] = forward;

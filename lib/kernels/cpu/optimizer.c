@@ -212,9 +212,8 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
     pool_run(kernels->pool, a.tiling.n_tiles, adamw_tile[cpu_of(kernels)->isa], &a);
 }
 
-void cpu_register_optimizer(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_optimizer(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_SUMSQ] = (struct kernel_entry){ .run = sumsq_run };
     table->entries[OP_PICK] = (struct kernel_entry){ .run = pick_run };
     table->entries[OP_GRADIENT_NORM] = (struct kernel_entry){ .run = gradient_norm_run };

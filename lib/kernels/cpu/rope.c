@@ -68,9 +68,8 @@ static void rope_run(struct kernels *kernels, const struct kernel_call *call, in
              rope_tile[cpu_of(kernels)->isa], &r);
 }
 
-void cpu_register_rope(struct kernels_backend *table, const struct cpu_kernels *cpu)
+void cpu_register_rope(struct kernels_backend *table)
 {
-    (void)cpu;
     table->entries[OP_ROPE] = (struct kernel_entry){ .run = rope_run };
     table->entries[OP_ROPE_GRAD] = (struct kernel_entry){ .run = rope_run };
 }

@@ -8,6 +8,9 @@ n_wrong=0
 output=
 dir=$(mktemp -d "${TMPDIR:-/tmp}/lmtrain-cli.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
+# dash does not run that at a signal by itself.
+trap 'exit 143' HUP TERM
+trap 'exit 130' INT
 
 # expect NAME STATUS PATTERN COMMAND... - it ends with STATUS and its output (both streams) matches the
 # extended regular expression PATTERN; '' matches anything. The output stays in $output.

@@ -99,7 +99,6 @@ END
     LMTRAIN_SSH="ssh -F $dir/ssh_config"
     export LMTRAIN_SSH
     trap 'hosts_stop; rm -rf "$dir"' EXIT
-    trap 'exit 143' HUP INT TERM
     # shellcheck disable=SC2016
     setpriv --pdeathsig KILL unshare -n sh -c 'ip link add s0 type bridge && ip link set s0 up && touch "$1"; exec sleep 3600' \
         sh "$dir/switch" &

@@ -125,5 +125,3 @@ slurm_stop() {
     slurm_pids=
 }
 trap 'slurm_stop; rm -rf "$dir"' EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT

@@ -1,8 +1,8 @@
 /*
- * command_impl.h - what another program says, within bounds
+ * command.h - what another program says, within bounds
  */
-#ifndef LAUNCH_COMMAND_IMPL_H
-#define LAUNCH_COMMAND_IMPL_H
+#ifndef LAUNCH_COMMAND_H
+#define LAUNCH_COMMAND_H
 
 #include "base/str.h"
 
