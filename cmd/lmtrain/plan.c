@@ -7,49 +7,57 @@
 
 #include "cmd.h"
 #include "config/job.h"
-#include "kernels/kernels.h"
 #include "launch/cores.h"
+#include "plan.h"
 #include "report/table.h"
-#include "run/run.h"
 #include "train/trainer.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 
 struct request {
     struct option_list sets;
-    int world, rank, print_program, json;
+    int world, rank, print_program, json; /* rank -1: the one that needs most memory */
 };
 
-/* A compiled job, and the CPU's kernels that were asked for their scratch. */
-struct plan {
-    const struct job *job;
-    struct pool *pool;
-    struct kernels *kernels;
-    struct program program;
-};
-
-static int plan_open(struct plan *plan, const struct job *job, struct err *err)
+static int plan_open(struct plan *plan, const struct job *job, int rank, struct err *err)
 {
-    struct compile_train options = trainer_compile_options(job, 0);
+    int pp_size = job->parallel.pp;
+    struct mesh mesh = trainer_mesh(job);
+    struct rank_cores cores;
 
     *plan = (struct plan){ .job = job };
+    plan->programs = arena_array(&plan->arena, struct program, pp_size);
     /* Scratch grows with the threads: as many as a rank will have here. */
-    struct rank_cores cores;
     if (launch_cores_of(0, job->world_size, &cores, err) < 0 ||
         pool_create(&plan->pool, job->threads ? job->threads : cores.n_cores, NULL, err) < 0 ||
-        kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0)
+        kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0 ||
+        trainer_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
         return -1;
-    struct run_scratch scratch = { plan->kernels, options.mesh };
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    return compile_train(&plan->program, &options, err);
+    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, AXIS_PP);
+    for (int i = 0; rank < 0 && i < pp_size; i++)
+        if (program_memory_bytes(&plan->programs[i]) >
+            program_memory_bytes(&plan->programs[plan->shown]))
+            plan->shown = i;
+    return 0;
 }
 
 static void plan_close(struct plan *plan)
 {
-    program_release(&plan->program);
+    for (int i = 0; i < plan->job->parallel.pp; i++)
+        program_release(&plan->programs[i]);
     kernels_destroy(plan->kernels);
     pool_destroy(plan->pool);
+    arena_release(&plan->arena);
+}
+
+/* Of a step, by all ranks. */
+static double executed_flops(const struct plan *plan)
+{
+    double total = 0;
+
+    for (int i = 0; i < plan->job->parallel.pp; i++)
+        total += program_entry_flops(&plan->programs[i], ENTRY_STEP);
+    return total * plan->job->world_size / plan->job->parallel.pp;
 }
 
 static double tokens_per_step(const struct job *job)
@@ -75,7 +83,7 @@ static void print_flops(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
     double tokens = tokens_per_step(job);
-    double own = program_entry_flops(&plan->program, ENTRY_STEP) * job->world_size;
+    double own = executed_flops(plan);
     double model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens;
     double megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
                                                           job->recompute == RECOMPUTE_FULL) *
@@ -99,17 +107,20 @@ static void print_flops(const struct plan *plan, struct str *out)
 static void print_memory(const struct plan *plan, struct str *out)
 {
     struct memory_row rows[N_ROWS_MAX];
-    int n = program_memory_table(&plan->program, rows, N_ROWS_MAX);
+    int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
     struct report_table table;
     char text[32];
 
     report_table_init(&table, "lrrl");
-    report_table_heading(&table, "memory of a rank\tsize\tbytes\twhat");
+    if (plan->job->parallel.pp > 1)
+        report_table_heading(&table, "memory of pipeline rank %d\tsize\tbytes\twhat", plan->shown);
+    else
+        report_table_heading(&table, "memory of a rank\tsize\tbytes\twhat");
     for (int i = 0; i < n; i++)
         report_table_row(&table, "%s\t%s\t%zu\t%s", rows[i].name,
                          str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
                          rows[i].what);
-    size_t total = program_memory_bytes(&plan->program);
+    size_t total = program_memory_bytes(&plan->programs[plan->shown]);
     report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
                        str_bytes(text, sizeof text, total), total);
     report_table_print(&table, 0, out);
@@ -120,14 +131,17 @@ static void print_summary(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
     char count[40];
+    const struct program *p = &plan->programs[plan->shown];
     int n_ops = 0;
 
-    for (int f = 0; f < plan->program.n_functions; f++)
-        n_ops += plan->program.functions[f].n_ops;
+    for (int f = 0; f < p->n_functions; f++)
+        n_ops += p->functions[f].n_ops;
     str_printf(out, "model %s: %s parameters\n", job->model.name[0] ? job->model.name : "(inline)",
                str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
     str_printf(out, "%d rank%s (dp %d", job->world_size, job->world_size == 1 ? "" : "s",
                job->parallel.dp);
+    if (job->parallel.pp > 1)
+        str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.zero)
         str_printf(out, ", zero %d", job->parallel.zero);
     str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
@@ -136,22 +150,28 @@ static void print_summary(const struct plan *plan, struct str *out)
                job->recompute == RECOMPUTE_FULL        ? "full"
                : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
                                                        : "none");
-    str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n",
-               plan->program.n_functions, n_ops, plan->program.entries[ENTRY_STEP].n_actions);
+    str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
+               p->entries[ENTRY_STEP].n_actions);
+}
+
+static void print_plan(const struct plan *plan, struct str *out)
+{
+    print_summary(plan, out);
+    if (plan->job->parallel.pp > 1)
+        plan_print_stages(plan, out);
+    print_memory(plan, out);
+    str_add(out, "\n");
+    print_flops(plan, out);
 }
 
 int cmd_plan_print(const struct job *job, struct str *out)
 {
     struct plan plan;
     struct err err;
-    int status = plan_open(&plan, job, &err);
+    int status = plan_open(&plan, job, -1, &err);
 
-    if (!status) {
-        print_summary(&plan, out);
-        print_memory(&plan, out);
-        str_add(out, "\n");
-        print_flops(&plan, out);
-    }
+    if (!status)
+        print_plan(&plan, out);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : 0;
 }
@@ -161,16 +181,16 @@ static void print_json(const struct plan *plan, struct str *out)
     const struct job *job = plan->job;
     cJSON *json = cJSON_CreateObject(), *memory = cJSON_AddObjectToObject(json, "memory_bytes");
     struct memory_row rows[N_ROWS_MAX];
-    int n = program_memory_table(&plan->program, rows, N_ROWS_MAX);
+    int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
 
     cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
     cJSON_AddNumberToObject(json, "world_size", job->world_size);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
     for (int i = 0; i < n; i++)
         cJSON_AddNumberToObject(memory, rows[i].name, (double)rows[i].n_bytes);
-    cJSON_AddNumberToObject(json, "total_bytes", (double)program_memory_bytes(&plan->program));
-    cJSON_AddNumberToObject(json, "step_flops",
-                            program_entry_flops(&plan->program, ENTRY_STEP) * job->world_size);
+    cJSON_AddNumberToObject(json, "total_bytes",
+                            (double)program_memory_bytes(&plan->programs[plan->shown]));
+    cJSON_AddNumberToObject(json, "step_flops", executed_flops(plan));
     cJSON_AddNumberToObject(json, "model_flops",
                             model_spec_flops_per_token(&job->model, job->data.seq_len) *
                                 tokens_per_step(job));
@@ -198,21 +218,21 @@ static int answer(const struct request *q, const char *path, struct arena *arena
         err_set(&err, ERR_CONFIG, "--rank is %d, the job has ranks 0 to %d", q->rank, n_ranks - 1);
         return cmd_fail(&err);
     }
-    if (!q->print_program && !q->json)
-        return cmd_plan_print(&job, out);
     struct plan plan;
-    int status = plan_open(&plan, &job, &err);
+    int status = plan_open(&plan, &job, q->rank, &err);
     if (!status && q->json)
         print_json(&plan, out);
+    else if (!status && !q->print_program)
+        print_plan(&plan, out);
     else if (!status)
-        print_program(&plan.program, out);
+        print_program(&plan.programs[plan.shown], out);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
 int cmd_plan(int argc, char **argv)
 {
-    struct request q = { 0 };
+    struct request q = { .rank = -1 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         { .name = "ranks",
@@ -237,7 +257,8 @@ int cmd_plan(int argc, char **argv)
           .value = &q.rank,
           .argument = "R",
           .max = 1000000,
-          .help = "whose program to print (all ranks of a data-parallel job have the same)" },
+          .help = "whose memory and program to show (those of one pipeline rank are the same); "
+                  "default: a rank that needs most memory" },
         { .name = "json", .value = &q.json, .help = "print the figures as JSON" },
     };
     const struct options options = {

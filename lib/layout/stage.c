@@ -2,7 +2,8 @@
  * stage.c - layers cut into stages
  *
  * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of the
- * largest stage, and then, no stage above that, of the smallest. The cut is read off from the front.
+ * largest stage, and then, no stage above that, of the sum of squares. The cut is read off from the
+ * front.
  */
 #include "layout/stage.h"
 
@@ -12,12 +13,13 @@ struct split {
     int n_layers, n_stages;
     int64_t *before; /* [n_layers + 1] cost of the layers before */
     int64_t embedding, head;
-    int64_t *best; /* [n_stages + 1][n_layers + 1]; none: -1 */
+    int64_t *largest; /* [n_stages + 1][n_layers + 1]; none: -1 */
+    double *squares;  /* the same, with none above the least largest */
 };
 
-static int64_t *best_of(const struct split *split, int n, int from)
+static int64_t index_of(const struct split *split, int n, int from)
 {
-    return &split->best[(int64_t)n * (split->n_layers + 1) + from];
+    return (int64_t)n * (split->n_layers + 1) + from;
 }
 
 /* Cost of layers from..to-1 as a stage. */
@@ -27,45 +29,66 @@ static int64_t cost_of(const struct split *split, int from, int to)
            (to == split->n_layers ? split->head : 0);
 }
 
-/* Fill best. most < 0: the least largest stage; else the largest smallest with none above most. */
-static void fill(struct split *split, int64_t most)
+static void fill_largest(struct split *split)
 {
     int n_layers = split->n_layers;
 
-    for (int n = 0; n <= split->n_stages; n++)
-        for (int from = 0; from <= n_layers; from++)
-            *best_of(split, n, from) = -1;
-    *best_of(split, 0, n_layers) = most < 0 ? 0 : INT64_MAX;
+    for (int64_t i = 0; i <= index_of(split, split->n_stages, n_layers); i++)
+        split->largest[i] = -1;
+    split->largest[index_of(split, 0, n_layers)] = 0;
     for (int n = 1; n <= split->n_stages; n++)
         for (int from = 0; from < n_layers; from++)
             for (int to = from + 1; to <= n_layers; to++) {
-                int64_t rest = *best_of(split, n - 1, to), cost = cost_of(split, from, to);
-                int64_t *best = best_of(split, n, from);
+                int64_t rest = split->largest[index_of(split, n - 1, to)];
+                int64_t *best = &split->largest[index_of(split, n, from)];
+                int64_t cost = max_i64(cost_of(split, from, to), rest);
 
-                if (rest < 0 || (most >= 0 && cost > most))
-                    continue;
-                if (most < 0 && (*best < 0 || max_i64(cost, rest) < *best))
-                    *best = max_i64(cost, rest);
-                if (most >= 0 && min_i64(cost, rest) > *best)
-                    *best = min_i64(cost, rest);
+                if (rest >= 0 && (*best < 0 || cost < *best))
+                    *best = cost;
             }
 }
 
-/* With best filled under most: the shortest first stage that keeps the best, and so on. */
+/* Of a stage of these layers and what is best behind it; -1 if there is no such cut. */
+static double squares_of(const struct split *split, int n, int from, int to, int64_t most)
+{
+    int64_t cost = cost_of(split, from, to);
+    double rest = split->squares[index_of(split, n - 1, to)];
+
+    return cost > most || rest < 0 ? -1 : (double)cost * (double)cost + rest;
+}
+
+static void fill_squares(struct split *split, int64_t most)
+{
+    int n_layers = split->n_layers;
+
+    for (int64_t i = 0; i <= index_of(split, split->n_stages, n_layers); i++)
+        split->squares[i] = -1;
+    split->squares[index_of(split, 0, n_layers)] = 0;
+    for (int n = 1; n <= split->n_stages; n++)
+        for (int from = 0; from < n_layers; from++)
+            for (int to = from + 1; to <= n_layers; to++) {
+                double squares = squares_of(split, n, from, to, most);
+                double *best = &split->squares[index_of(split, n, from)];
+
+                if (squares >= 0 && (*best < 0 || squares < *best))
+                    *best = squares;
+            }
+}
+
+/* The shortest first stage that keeps the best, and so on. */
 static void read_off(int *counts, const struct split *split, int64_t most)
 {
-    int64_t least = *best_of(split, split->n_stages, 0);
     int from = 0;
 
-    for (int stage = 0; stage < split->n_stages; stage++) {
+    for (int n = split->n_stages; n > 0; n--) {
+        double best = split->squares[index_of(split, n, from)];
         int to = from + 1;
 
-        while (cost_of(split, from, to) < least || cost_of(split, from, to) > most ||
-               *best_of(split, split->n_stages - stage - 1, to) < least) {
+        while (squares_of(split, n, from, to, most) != best) {
             to++;
             CHECK(to <= split->n_layers);
         }
-        counts[stage] = to - from;
+        counts[split->n_stages - n] = to - from;
         from = to;
     }
     CHECK(from == split->n_layers);
@@ -95,14 +118,15 @@ int stage_split(int *counts, int n_stages, const struct stage_costs *costs, stru
     if (check_n_stages(n_stages, n_layers, err))
         return -1;
     split.before = arena_array(scratch, int64_t, n_layers + 1);
-    split.best = arena_array(scratch, int64_t, (int64_t)(n_stages + 1) * (n_layers + 1));
+    split.largest = arena_array(scratch, int64_t, index_of(&split, n_stages + 1, 0));
+    split.squares = arena_array(scratch, double, index_of(&split, n_stages + 1, 0));
     for (int layer = 0; layer < n_layers; layer++) {
         CHECK(costs->layers[layer] >= 0);
         split.before[layer + 1] = split.before[layer] + costs->layers[layer];
     }
-    fill(&split, -1);
-    most = *best_of(&split, n_stages, 0);
-    fill(&split, most);
+    fill_largest(&split);
+    most = split.largest[index_of(&split, n_stages, 0)];
+    fill_squares(&split, most);
     read_off(counts, &split, most);
     return 0;
 }

@@ -21,8 +21,8 @@ struct stage_costs {
 
 /*
  * Cut by cost: counts[n_stages] layers each, at least one. The largest stage's cost is the least there
- * is (a pipeline runs at its slowest stage's pace); among those cuts the smallest stage's cost is the
- * largest; among those, counts is the first in dictionary order: the layers that don't divide go to later
+ * is (a pipeline runs at its slowest stage's pace); among those cuts the sum of the squares of all
+ * stages' costs is the least (they are as equal as they can be); among those, counts is the first in dictionary order: the layers that don't divide go to later
  * stages, which hold fewer micro-batches. Exact, in n_stages * n_layers^2 steps.
  * Fails with ERR_CONFIG if n_stages is not in 1..n_layers.
  */

@@ -132,11 +132,16 @@ void place(struct program *program);
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
  * after; nothing read as whole of which each rank has updated its own part alone. Returns 0, or -1
  * and ERR_FAILED naming function, op and value.
- *
- * Not yet: orders of collectives and channels between ranks and cycles among them. Under data
- * parallelism all ranks run one program, so that they cannot differ.
  */
 int verify(const struct program *program, struct err *err);
+
+/*
+ * verify_ranks.c: the programs [n_ranks] of a pipeline's ranks together: every send meets a receive
+ * of the same micro-batch and bytes, whole-pipeline collectives are as many on each, and none waits
+ * for ever, even if nothing is buffered. Data-parallel ranks run one program and cannot differ.
+ * Returns 0, or -1 and ERR_FAILED naming rank, function and micro-batch.
+ */
+int verify_ranks(const struct program *programs, int n_ranks, struct err *err);
 
 /* print.c: the program as text (design.md §4): values, ops, actions; places where place has run. */
 void print_program(const struct program *program, struct str *out);

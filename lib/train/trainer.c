@@ -72,6 +72,18 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
     return compile_train(program, &options, err);
 }
 
+int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
+                          struct err *err)
+{
+    int n = job->parallel.pp, status = 0;
+
+    for (int i = 0; i < n; i++)
+        programs[i] = (struct program){ 0 };
+    for (int i = 0; i < n && !status; i++)
+        status = trainer_compile(&programs[i], job, i, kernels, err);
+    return status ? status : verify_ranks(programs, n, err);
+}
+
 int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
     progress_meet(t->options.progress, "an agreement of all ranks");
@@ -232,6 +244,22 @@ int trainer_has_held_out(const struct trainer *t)
     return t->job->eval.data || t->job->eval.split > 0;
 }
 
+/* One rank sees to it that the stages' programs fit each other. */
+static int verify_stages(const struct trainer *t, struct err *err)
+{
+    struct arena arena = { 0 };
+    int n = t->job->parallel.pp;
+
+    if (n == 1 || t->world_rank)
+        return 0;
+    struct program *programs = arena_array(&arena, struct program, n);
+    int status = trainer_compile_ranks(programs, t->job, t->options.kernels, err);
+    for (int i = 0; i < n; i++)
+        program_release(&programs[i]);
+    arena_release(&arena);
+    return status;
+}
+
 /* Refused before anything is allocated, with what would help. */
 static int compile(struct trainer *t, struct err *err)
 {
@@ -240,7 +268,8 @@ static int compile(struct trainer *t, struct err *err)
     int pp_rank = mesh_coordinate(&mesh, t->world_rank, AXIS_PP);
 
     progress_phase(o->progress, "compiling the step");
-    if (trainer_compile(&t->program, t->job, pp_rank, o->kernels, err) < 0)
+    if (trainer_compile(&t->program, t->job, pp_rank, o->kernels, err) < 0 ||
+        verify_stages(t, err) < 0)
         return -1;
     return fit_check(t->job, o->kernels, program_memory_bytes(&t->program), o->available_bytes,
                      err);

@@ -116,4 +116,11 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
 int trainer_compile(struct program *program, const struct job *job, int pp_rank,
                     struct kernels *kernels, struct err *err);
 
+/*
+ * The programs [pp] of all pipeline ranks, verified together. All are the caller's to release, on
+ * failure too.
+ */
+int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
+                          struct err *err);
+
 #endif

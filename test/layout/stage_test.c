@@ -13,16 +13,15 @@
 
 #define LAYERS_MAX 9
 
-static void extremes(const int *counts, int n, const struct stage_costs *costs, int64_t *largest,
-                     int64_t *smallest)
+static void judge(const int *counts, int n, const struct stage_costs *costs, int64_t *largest,
+                  int64_t *squares)
 {
-    *largest = 0;
-    *smallest = INT64_MAX;
+    *largest = *squares = 0;
     for (int stage = 0; stage < n; stage++) {
         int64_t cost = stage_cost(counts, n, stage, costs);
 
         *largest = max_i64(*largest, cost);
-        *smallest = min_i64(*smallest, cost);
+        *squares += cost * cost;
     }
 }
 
@@ -30,7 +29,7 @@ static void extremes(const int *counts, int n, const struct stage_costs *costs, 
  * k, and a larger number ends earlier. */
 static void best_of_all(int *best, int n_stages, const struct stage_costs *costs)
 {
-    int64_t best_largest = INT64_MAX, best_smallest = -1, largest, smallest;
+    int64_t best_largest = INT64_MAX, best_squares = INT64_MAX, largest, squares;
     int n_layers = costs->n_layers;
 
     for (int cut = (1 << (n_layers - 1)) - 1; cut >= 0; cut--) {
@@ -42,11 +41,11 @@ static void best_of_all(int *best, int n_stages, const struct stage_costs *costs
         }
         if (stage + 1 != n_stages)
             continue;
-        extremes(counts, n_stages, costs, &largest, &smallest);
-        if (largest > best_largest || (largest == best_largest && smallest <= best_smallest))
+        judge(counts, n_stages, costs, &largest, &squares);
+        if (largest > best_largest || (largest == best_largest && squares >= best_squares))
             continue;
         best_largest = largest;
-        best_smallest = smallest;
+        best_squares = squares;
         memcpy(best, counts, (size_t)n_stages * sizeof *best);
     }
 }

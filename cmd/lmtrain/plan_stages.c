@@ -1,0 +1,119 @@
+/*
+ * plan_stages.c - what each rank of a pipeline holds and does
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "layout/pipeline.h"
+#include "plan.h"
+#include "report/table.h"
+
+/* "0-3, 12-15", and the embedding's and head's names with them. */
+static void list_layers(const struct program *p, int n_layers, struct arena *arena, struct str *out)
+{
+    char *has = arena_array(arena, char, n_layers + 1);
+    int embedding = 0, head = 0;
+
+    for (int i = 0; i < p->n_parameters; i++) {
+        const struct parameter *q = &p->parameters[i];
+        const char *number =
+            str_starts_with(q->name, "layers.") ? q->name + strlen("layers.") : NULL;
+
+        if (number)
+            has[strtol(number, NULL, 10)] = 1;
+        embedding |= str_starts_with(q->name, "embedding.") && !q->is_copy;
+        head |= str_starts_with(q->name, "final_norm.");
+    }
+    if (embedding)
+        str_add(out, "embedding");
+    for (int i = 0; i < n_layers; i++) {
+        int end = i;
+
+        while (has[i] && has[end + 1])
+            end++;
+        if (has[i])
+            str_printf(out, end > i ? "%s%d-%d" : "%s%d", out->length ? ", " : "", i, end);
+        i = end;
+    }
+    if (head)
+        str_add(out, out->length ? ", head" : "head");
+}
+
+/* FLOPs of a micro-batch by the stage's F, I and W. */
+static void add_costs(const struct plan *plan, const struct pipeline_spec *spec, int rank,
+                      int64_t *costs[3])
+{
+    const struct program *p = &plan->programs[rank];
+    const struct entry *step = &p->entries[ENTRY_STEP];
+
+    for (int i = 0; i < step->n_actions; i++) {
+        const struct action *a = &step->actions[i];
+
+        if (a->kind != ACTION_RUN || a->micro_batch)
+            continue;
+        const struct function *f = &p->functions[a->function];
+        int stage = pipeline_stage_of(spec, rank, f->chunk);
+        for (int k = 0; k < f->n_ops; k++) {
+            struct op_shape shape = program_op_shape(p, &f->ops[k]);
+            int which = f->ops[k].phase == PHASE_F ? 0 : f->ops[k].phase == PHASE_W ? 2 : 1;
+
+            costs[which][stage] += (int64_t)op_flops(&shape);
+        }
+    }
+}
+
+static void print_waits(const struct plan *plan, const struct pipeline_spec *spec, struct str *out)
+{
+    struct arena arena = { 0 };
+    struct pipeline pipeline;
+    struct pipeline_timing timing;
+    struct err err;
+    int64_t *costs[3];
+
+    for (int i = 0; i < 3; i++)
+        costs[i] = arena_array(&arena, int64_t, pipeline_n_stages(spec));
+    for (int rank = 0; rank < spec->n_ranks; rank++)
+        add_costs(plan, spec, rank, costs);
+    struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, NULL };
+    if (!pipeline_build(&pipeline, spec, &arena, &err) &&
+        !pipeline_simulate(&timing, &pipeline, &all, &arena, &err))
+        str_printf(out,
+                   "the busiest rank waits %.1f %% of a step for others (by FLOPs; transfers cost "
+                   "nothing)\n\n",
+                   100.0 * (double)timing.bubble / (double)timing.span);
+    arena_release(&arena);
+}
+
+void plan_print_stages(const struct plan *plan, struct str *out)
+{
+    const struct job *job = plan->job;
+    struct pipeline_spec spec = { .kind = job->parallel.schedule,
+                                  .n_ranks = job->parallel.pp,
+                                  .n_chunks = job->parallel.chunks ? job->parallel.chunks : 1,
+                                  .n_micro_batches = job->n_micro_batches };
+    struct report_table table;
+    struct arena arena = { 0 };
+    double all = 0;
+    char text[32];
+
+    for (int i = 0; i < job->parallel.pp; i++)
+        all += program_entry_flops(&plan->programs[i], ENTRY_STEP);
+    report_table_init(&table, "rlrr");
+    report_table_heading(&table, "pipeline rank\tlayers\tmemory\twork");
+    for (int i = 0; i < job->parallel.pp; i++) {
+        const struct program *p = &plan->programs[i];
+        struct str layers = { 0 };
+
+        list_layers(p, job->model.n_layers, &arena, &layers);
+        report_table_row(&table, "%d\t%s\t%s\t%.1f %%", i, str_text(&layers),
+                         str_bytes(text, sizeof text, program_memory_bytes(p)),
+                         100 * program_entry_flops(p, ENTRY_STEP) / all);
+        str_release(&layers);
+    }
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+    arena_release(&arena);
+    print_waits(plan, &spec, out);
+}

@@ -1,0 +1,77 @@
+#!/bin/sh
+# test/cli/pipeline.sh - pipelines as users meet them: the bits of one rank in every schedule, with saves, evaluations,
+# data-parallel ranks and zero 1; another layout goes on from their checkpoints; one rank dies; what cannot be is told
+# shellcheck disable=SC2317 # functions called by name
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+sed -i 's/n_layers: 2/n_layers: 4/' "$dir/job.yaml"
+
+# piped RUN RANKS PP ARGUMENTS...
+piped() {
+    piped_run=$1 piped_ranks=$2 piped_pp=$3
+    shift 3
+    pretrain "$piped_run" --ranks "$piped_ranks" --set "parallel.pp=$piped_pp" "$@"
+}
+has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
+evaluations() { sed -n 's/.*"step":\([0-9]*\),.*"eval_loss":\([^,}]*\).*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
+
+expect 'one rank' 0 '^done: step 12' pretrain one
+for schedule in gpipe 1f1b zb-h1 zb-h2 zb-v interleaved breadth-first; do
+    expect "$schedule" 0 '^done: step 12' piped "$schedule" 2 2 --set "parallel.schedule=$schedule"
+    same_bits 'has its bits' one "$schedule" 12
+done
+evaluations one >"$dir/one.evaluations"
+evaluations zb-v >"$dir/zb-v.evaluations"
+expect 'measured three times or more' 0 '' sh -c 'test "$(wc -l <"$1")" -ge 3' sh "$dir/one.evaluations"
+expect 'to the same held-out loss' 0 '' cmp "$dir/one.evaluations" "$dir/zb-v.evaluations"
+expect 'four stages' 0 '^done: step 12' piped four 4 4
+same_bits 'have its bits' one four 12
+
+expect 'two data-parallel ranks' 0 '^done: step 12' pretrain two --ranks 2
+expect 'of two stages each, zero 1' 0 '^done: step 12' piped two-piped 4 2 --set parallel.zero=1 --set train.compare_every=2
+same_bits 'have the bits of two ranks' two two-piped 12
+
+# A checkpoint knows no layout.
+for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do
+    # shellcheck disable=SC2086 # words
+    set -- $way
+    mkdir -p "$dir/from-$1/checkpoints"
+    cp -r "$dir/$1/checkpoints/step-00000004" "$dir/from-$1/checkpoints/"
+    expect "$4 stages go on from a checkpoint of $1" 0 '^going on from' piped "from-$1" "$3" "$4"
+    bits "$2" | sed '1,4d' >"$dir/wanted.bits"
+    bits "from-$1" >"$dir/got.bits"
+    expect 'as if they had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
+done
+expect 'the model of a pipeline generates' 0 '' "$lmtrain" generate --model "$dir/zb-v" --prompt 'In the' --max-new-tokens 8 \
+    --temperature 0
+printf '%s\n' "$output" >"$dir/piped.text"
+expect 'as that of one rank' 0 '' "$lmtrain" generate --model "$dir/one" --prompt 'In the' --max-new-tokens 8 --temperature 0
+printf '%s\n' "$output" >"$dir/one.text"
+expect 'the same text' 0 '' cmp "$dir/one.text" "$dir/piped.text"
+
+# ---- what breaks ----
+
+start killed --ranks 2 --set parallel.pp=2 --set train.steps=4000
+wait_until 60 has_logged killed 5
+head=$pid
+victim=$(for child in $(children_of "$(children_of "$head")"); do
+    tr '\0' '\n' <"/proc/$child/environ" | grep -qx PMIX_RANK=1 && echo "$child"
+done)
+kill -KILL "$victim"
+ended 'a stage is killed: the job ends' 5 killed
+expect 'and names it' 0 'rank 1 on .* was killed by signal 9' cat "$dir/killed.out"
+LMTRAIN_FAULT='rank1:op:attention layers.3:5:stall' expect 'a stage that hangs is named, and who waits for it' 5 \
+    'rank 0 .*waits in (send|receive) pp.*rank 1 has not reached it: it is in attention layers\.3' \
+    piped hangs 2 2 --set train.hang_seconds=1 --set train.hang_abort_seconds=3
+
+# ---- what cannot be ----
+
+expect 'more stages than layers' 2 'pp is 8, more than the 4 layers' piped wrong 8 8
+expect 'zb-v on a model of three layers' 2 '4 stages, the model has 3 layers \(hint: parallel.pp: 1\)' piped wrong 2 2 --set model.n_layers=3 \
+    --set parallel.schedule=zb-v
+expect 'chunks that the schedule has not' 2 'schedule 1f1b runs 1 chunk on each rank, not 2' piped wrong 2 2 --set parallel.chunks=2
+expect 'a plan of stages' 0 '^ +1  3, head ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.pp=2
+expect 'says how long they wait' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
+expect 'each rank has its own program' 0 'receive +.*stream f_from_previous|receive' "$lmtrain" plan "$dir/job.yaml" \
+    --ranks 2 --set parallel.pp=2 --rank 1 --print-program
+finish
