@@ -543,7 +543,7 @@ static void what_cannot_be(void **state)
         { { PIPELINE_INTERLEAVED, 2, 65, 4, 0, NULL },
           "a pipeline of 65 chunks per rank: allowed are 1 to 64 (hint: 64)" },
         { { PIPELINE_1F1B, 2, 1, 0, 0, NULL },
-          "a pipeline of 0 micro-batches: allowed are 1 to 16384 (hint: 1)" },
+          "a pipeline of 0 micro-batches: allowed are 1 to 131072 (hint: 1)" },
         { { PIPELINE_INTERLEAVED, 4, 2, 8, 3, NULL },
           "groups of 3 micro-batches leave ranks of a pipeline of 4 without work (hint: at least "
           "4)" },
