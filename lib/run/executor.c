@@ -42,7 +42,7 @@ static int make_group(void *argument, struct err *err)
  * What goes one way through the pipeline shares a group, on whatever streams: a send and its receive
  * have to. Others have one each.
  */
-int run_group_of(enum stream stream)
+enum stream run_group_of(enum stream stream)
 {
     if (stream >= STREAM_F_TO_NEXT && stream <= STREAM_F_FROM_PREVIOUS)
         return STREAM_F_TO_NEXT;
@@ -199,7 +199,7 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
     list_after(run, op);
     op->collective.first = first;
     op->position = progress_advance(run->progress);
-    op->ticket = worker_post(run->options.worker, op->stream, collective_run, &op->collective);
+    op->ticket = worker_post(run->options.worker, (int)op->stream, collective_run, &op->collective);
     run->last_given[op->stream] = op;
     for (int k = 0; k < op->n_touches; k++)
         run->users[op->touches[k]] = op;

@@ -72,7 +72,7 @@ static inline struct resolved_function *resolved(const struct run *run, int func
 }
 
 /* Which of groups[axis] a stream's collectives go over. */
-int run_group_of(enum stream stream);
+enum stream run_group_of(enum stream stream);
 
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */
 int resolve(struct run *run, struct err *err);

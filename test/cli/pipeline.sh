@@ -1,7 +1,7 @@
 #!/bin/sh
 # test/cli/pipeline.sh - pipelines as users meet them: the bits of one rank in every schedule, with saves, evaluations,
 # data-parallel ranks and zero 1; another layout goes on from their checkpoints; one rank dies; what cannot be is told
-# shellcheck disable=SC2317 # functions called by name
+# shellcheck disable=SC2016,SC2317 # texts of inner shells; functions called by name
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 sed -i 's/n_layers: 2/n_layers: 4/' "$dir/job.yaml"

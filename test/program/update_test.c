@@ -213,8 +213,7 @@ static void frozen_parameters(void **state)
     struct program *p = &tiny.program;
     p->parameters[0].trainable = 0;
     differentiate(p, tiny.forward, tiny.backward, &tiny.seed, 1, 0);
-    shard_gradients(p, &tiny.chunk, 1, tiny.update,
-                    &(struct shard_options){ .bucket_bytes = 1 });
+    shard_gradients(p, &tiny.chunk, 1, tiny.update, &(struct shard_options){ .bucket_bytes = 1 });
     build_update(p, tiny.update, &options);
     assert_int_equal(p->parameters[0].master, 0);
     assert_int_equal(p->parameters[0].moment1, 0);
