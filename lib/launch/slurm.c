@@ -35,7 +35,7 @@
 #include "launch/slurm_impl.h"
 #include "launch/stop.h"
 
-enum { ABORTED = 134 };
+enum { ABORTED = 134, N_LOOKS = 3 };
 
 static const double answer_seconds = 10;
 /*
@@ -143,6 +143,7 @@ struct run {
     pid_t srun;         /* 0: none */
     double started_at;
     double pass_at; /* when srun is to be sent SIGUSR1; 0: never */
+    int n_blocked;  /* so many looks in a row it has blocked it */
     int errors;     /* srun's stderr */
     struct slurm_story story;
     double bad_since; /* when the first task ended badly; 0: none has */
@@ -225,6 +226,7 @@ static int start(struct run *run, char *const *argv, char *const *environment, s
     run->errors = errors[0];
     run->started_at = clock_seconds();
     run->pass_at = 0;
+    run->n_blocked = 0;
     run->bad_since = 0;
     return 0;
 }
@@ -257,22 +259,27 @@ static void take_signals(struct run *run)
     }
 }
 
-/* Whether srun has come so far that SIGUSR1 does not kill it. */
-static int is_listening(const struct run *run)
+/* The signals of one line of /proc/PID/status. */
+static int has_signal(const char *text, const char *line, int number)
 {
-    static const char *const lines[] = { "\nSigBlk:", "\nSigCgt:" };
+    const char *found = strstr(text, line);
+
+    return found && strtoull(found + strlen(line), NULL, 16) >> (number - 1) & 1;
+}
+
+/*
+ * Whether srun has come so far that SIGUSR1 does not kill it: it has a handler, or blocks it for a
+ * thread that waits for it. Whoever is about to start a process blocks all for a moment, too.
+ */
+static int is_listening(struct run *run)
+{
     char text[4096];
-    unsigned long long mask = 0;
 
     if (clock_seconds() >= run->started_at + deaf_seconds ||
         proc_read(run->srun, "status", text, sizeof text))
         return 1;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        const char *line = strstr(text, lines[i]);
-
-        mask |= line ? strtoull(line + strlen(lines[i]), NULL, 16) : 0;
-    }
-    return mask >> (SIGUSR1 - 1) & 1;
+    run->n_blocked = has_signal(text, "\nSigBlk:", SIGUSR1) ? run->n_blocked + 1 : 0;
+    return has_signal(text, "\nSigCgt:", SIGUSR1) || run->n_blocked >= N_LOOKS;
 }
 
 /* Pass a request to stop on when it is time; seconds until the next look, 1e9: none. */

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -368,6 +369,7 @@ static void rig_open(struct rig *rig, const char *script)
     rig->head = fork();
     assert_true(rig->head >= 0);
     if (!rig->head) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
         snprintf(path, sizeof path, "%s:%s", rig->folder, getenv("PATH"));
         setenv("PATH", path, 1);
         setenv("SLURM_JOB_ID", "1", 1);
@@ -423,7 +425,7 @@ static void a_stop_waits_for_srun(void **state)
 {
     static const char *const scripts[] = {
         /* Takes signals only after a while. */
-        "sleep 0.5\ntrap 'exit 75' USR1\nwhile :; do sleep 0.02; done\n",
+        "sleep 0.5\ntrap ': >told; exit 75' USR1\nwhile :; do sleep 0.02; done\n",
         /* The first finds no task yet and is lost. */
         "trap 'test -e lost && exit 75; : >lost' USR1\nwhile :; do sleep 0.02; done\n",
         /* Or one that does not catch it yet. */
@@ -441,6 +443,8 @@ static void a_stop_waits_for_srun(void **state)
             rig_open(&rig, scripts[i]);
             await_file(&rig, "started");
             kill(rig.head, signals[k]);
+            if (i == 0)
+                await_file(&rig, "told");
             rig_check_end(&rig, ERR_REQUEUE, 1);
         }
 }
