@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "launch/break_news_impl.h"
+#include "launch/fd_impl.h"
 #include "launch/hang_impl.h"
 #include "launch/job_folder_impl.h"
 #include "launch/proc_impl.h"
@@ -513,6 +514,7 @@ void watcher_run(const struct watcher_start *start)
     w->wake_fd = start->wake_fd;
     close_others(start);
     take_over(w);
+    fd_allow(WATCH_RANKS_MAX);
     w->launcher_fd = start->launcher > 1 ? pidfd_open(start->launcher, 0) : -1;
     for (int i = 0; i < WATCH_RANKS_MAX; i++)
         w->pidfds[i] = -1;

@@ -14,6 +14,7 @@ wrong() {
 # ---- the command line ----
 
 expect 'no arguments' 2 '^usage: lmtrain COMMAND' "$lmtrain"
+expect 'a command that is to come' 2 'finetune is not there yet \(hint: lmtrain -h' "$lmtrain" finetune job.yaml
 expect 'a mistyped command' 2 'unknown command pretrian \(hint: pretrain\)' "$lmtrain" pretrian
 for command in pretrain plan; do
     expect "$command without a job" 2 "an argument is missing \(usage: lmtrain $command JOB.yaml\)" "$lmtrain" $command

@@ -161,5 +161,8 @@ LMTRAIN_FAULT=rank1:gradients:6:nan expect 'a NaN in one rank skips the step' 0 
     under 2 nan $plain --set train.compare_every=1
 expect 'on all, who still are equal' 0 '"step":12,.*"skipped":1,' cat "$dir/nan/metrics.jsonl"
 refuse 'and were at each step' diverged
+expect 'a bench of two ranks' 0 '^family ' timeout --foreground 100 mpirun -n 2 "$lmtrain" bench step "$dir/job.yaml" \
+    --steps 2 --set "output=$dir/benched"
+expect 'leaves nothing where a run would be' 0 '' test ! -e "$dir/benched"
 expect 'at last nothing is left in the folder for temporary files' 0 '' test -z "$(ls "$TMPDIR")"
 finish

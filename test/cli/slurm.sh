@@ -188,6 +188,13 @@ wait_until 60 has_logged stopped 5
 kill -TERM "$(command_of stopped)"
 ended 'SIGTERM to the bare command saves' 75 stopped
 
+# As a time limit that was short: srun is there, and its ranks hardly are.
+# shellcheck disable=SC2086
+start_bare early -n 2 -N 2 -- $long
+wait_until 60 said early.out 'srun --mpi=pmix'
+kill -TERM "$(command_of early)"
+ended 'SIGTERM while ranks start is no failure either' 75 early
+
 # All ranks stopped together are no hang, however long; five seconds without a step are none on a busy machine either.
 # shellcheck disable=SC2086
 start_bare suspended -n 2 -N 2 -- $long --set train.hang_seconds=5 --set train.hang_abort_seconds=10
