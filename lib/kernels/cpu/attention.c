@@ -227,7 +227,7 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention a = { .op = &call->op,
-                           .code = attention_tile_code(cpu_of(kernels)->isa),
+                           .code = attention_tile_code(cpu_of(kernels), call->op.in[0].dtype),
                            .scratch = call->scratch,
                            .width = tile_width(at),
                            .group = at->n_heads / at->n_kv_heads };

@@ -229,7 +229,8 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention_grad a = { .op = &call->op,
-                                .code = attention_tile_code(cpu_of(kernels)->isa),
+                                .code =
+                                    attention_tile_code(cpu_of(kernels), call->op.in[QKV].dtype),
                                 .scratch = call->scratch,
                                 .width = tile_width(at),
                                 .n_blocks = ceil_div(at->seq_len, BLOCK) };

@@ -79,6 +79,9 @@ CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t wid
  *
  * On the diagonal, where k and n are BLOCK too or the other operand's width, what is zero or not
  * wanted is left out in steps of PRODUCT_ROWS rows.
+ *
+ * Where activations are bf16 and the CPU multiplies pairs of such, operands are rounded to bf16 and
+ * k goes by pairs (attention_product_avx512bf16.c): that is another numerics.
  */
 #define PRODUCT_ROWS 4
 
@@ -123,10 +126,12 @@ struct tile_code {
     void (*transpose)(float *out, const float *tile, int64_t width);
 };
 
-const struct tile_code *attention_tile_code(enum cpu_isa isa);
+/* act: of the op's activations. */
+const struct tile_code *attention_tile_code(const struct cpu_kernels *cpu, enum dtype act);
 
-/* Entered only where the CPU has AVX-512. */
+/* Entered only where the CPU has AVX-512, and its bf16. */
 void attention_product_avx512(const struct product *p);
+void attention_product_avx512bf16(const struct product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /* Where dropout of one head's probabilities draws its numbers. */

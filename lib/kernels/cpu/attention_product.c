@@ -61,13 +61,15 @@ static void transpose(float *out, const float *tile, int64_t width)
                 out[(i + l) * BLOCK + r] = tile[r * width + i + l];
 }
 
-const struct tile_code *attention_tile_code(enum cpu_isa isa)
+const struct tile_code *attention_tile_code(const struct cpu_kernels *cpu, enum dtype act)
 {
     static const struct tile_code codes[] = {
         [CPU_ISA_PLAIN] = { product_plain, transpose },
         [CPU_ISA_AVX2] = { product_avx2, transpose },
         [CPU_ISA_AVX512] = { attention_product_avx512, attention_transpose_avx512 },
     };
+    static const struct tile_code pairs = { attention_product_avx512bf16,
+                                            attention_transpose_avx512 };
 
-    return &codes[isa];
+    return act == DTYPE_BF16 && cpu->has_avx512_bf16 ? &pairs : &codes[cpu->isa];
 }
