@@ -137,7 +137,7 @@ int job_check_built(const struct job *job, struct err *err)
         { job->parallel.tp > 1, "parallel.tp above 1" },
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
-        { job->parallel.zero > 1, "parallel.zero above 1" },
+        { job->parallel.zero > 2, "parallel.zero above 2" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
         { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
         { job->recompute == RECOMPUTE_AUTO, "recompute auto" },

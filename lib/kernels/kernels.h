@@ -25,7 +25,11 @@ struct kernel_call {
     void *state;        /* the backend's, made by prepare; NULL where it keeps none */
 };
 
-/* first: accumulated outputs start at zero instead of at what is there. */
+/*
+ * first: which accumulated outputs start at zero instead of at what is there, output k by bit k.
+ * Kinds with one such output, or gradients alone, need not tell them apart.
+ */
+#define KERNELS_FIRST (-1) /* all of them */
 typedef void (*kernel_fn)(struct kernels *kernels, const struct kernel_call *call, int first);
 
 struct kernel_entry {

@@ -257,6 +257,15 @@ int program_emit(struct program *program, int function, const struct op *op)
     return program_insert(program, function, program->functions[function].n_ops, op);
 }
 
+enum first_mode program_first_mode(const struct program *program, const struct op *op, int output)
+{
+    int base = program_base(program, op->out[output]);
+
+    if (op->first == FIRST_ALWAYS && base && program->values[base].role != ROLE_GRADIENT)
+        return FIRST_MICRO_BATCH;
+    return op->first;
+}
+
 int program_accumulates(const struct op *op, int output)
 {
     if (!op->out[output])

@@ -311,6 +311,12 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
  */
 int program_accumulates(const struct op *op, int output);
 
+/*
+ * When this output of an accumulating op starts over. Sums that are no gradients (the loss) are of
+ * all the rank's micro-batches, also where gradients are of one.
+ */
+enum first_mode program_first_mode(const struct program *program, const struct op *op, int output);
+
 /* The slot of a stash value, or input, that holds micro-batch m; 0 for others and for m < 0. */
 int program_slot(const struct program *program, int id, int micro_batch);
 

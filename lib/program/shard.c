@@ -7,28 +7,38 @@
  *
  * A parameter's accumulators are completed by one chunk's backward, but for those of an embedding that
  * is tied to a head on another chunk of the same rank: that bucket is the chunk's that comes last.
+ * Where sums over ranks come first (early) each function reduces what it completes, for its next
+ * micro-batch may begin before the other functions have run on this one.
  *
  * Zero 0 gathers the sums: the same memory then holds them whole, and a second set of views, `same`
  * over dp, is what the update reads. Under zero 1 the shards are all that the update reads. Then a
  * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
- * added, and parameters whose weights differ in dtype lie in different buckets.
+ * added, and parameters whose weights differ in dtype lie in different buckets. Under zero 2 (early)
+ * whole sums of one micro-batch have no memory of their own but share a few lanes.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "program/passes.h"
 
+/* The functions of a chunk, in the order in which a micro-batch runs them. */
+enum part { PART_FORWARD, PART_BACKWARD, PART_WEIGHT };
+
 /* When an accumulator is complete: chunks are in the order in which their backwards run. */
 struct moment {
     int turn; /* n_chunks - 1 - chunk */
-    int done; /* index of the op of the chunk's `weight`; -1: an earlier function has done it */
+    enum part part;
+    int begun, done; /* indices of ops of that function; -1: an earlier function has done it */
 };
 
 /* What shares a bucket's fate: one accumulator, or all of a parameter. */
 struct member {
     int parameter, use, n_uses;
-    struct moment at; /* of the last */
+    struct moment uses[TENSOR_MAX_USES];
+    struct moment at; /* of the last of them */
     int bucket;
+    int64_t offset;
     size_t n_bytes; /* of the bucket up to it */
 };
 
@@ -36,47 +46,65 @@ struct member {
 struct reduction {
     int bucket, use;
     struct moment at;
+    int lane; /* whose memory it is in; 0: its own */
 };
 
 struct sharding {
     struct program *program;
     struct chunk_functions *chunks;
     int n_chunks;
+    int early;    /* sums over ranks come first: in the function that completes them */
     int together; /* sharded: all uses of a parameter share a fate */
+    int zeros;    /* a constant of a norm block; 0: not needed */
 };
 
-/* Index of the last op that writes the value or a view of it; -1 if none does. */
-static int last_writer(const struct program *p, const struct function *f, int value)
+static int function_of(const struct sharding *s, int turn, enum part part)
 {
-    for (int i = f->n_ops - 1; i >= 0; i--)
-        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
-            int out = f->ops[i].out[k];
+    const struct chunk_functions *chunk = &s->chunks[s->n_chunks - 1 - turn];
 
-            if (out && (out == value || p->values[out].base == value))
-                return i;
-        }
-    return -1;
+    return part == PART_FORWARD    ? chunk->forward
+           : part == PART_BACKWARD ? chunk->backward
+                                   : chunk->weight;
+}
+
+static int writes(const struct program *p, const struct op *op, int value)
+{
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && (op->out[k] == value || p->values[op->out[k]].base == value))
+            return 1;
+    return 0;
 }
 
 static int compare_moments(struct moment a, struct moment b)
 {
     if (a.turn != b.turn)
         return a.turn < b.turn ? -1 : 1;
+    if (a.part != b.part)
+        return a.part < b.part ? -1 : 1;
     return a.done < b.done ? -1 : a.done > b.done;
 }
 
-/* The last chunk to write it, and where. */
+/* The last function to write it, and where. */
 static struct moment completion(const struct sharding *s, int value)
 {
-    for (int c = 0; c < s->n_chunks; c++) {
-        const struct function *functions = s->program->functions;
-        const struct chunk_functions *chunk = &s->chunks[c];
-        int done = last_writer(s->program, &functions[chunk->weight], value);
+    for (int turn = s->n_chunks - 1; turn >= 0; turn--)
+        for (int part = PART_WEIGHT; part >= PART_FORWARD; part--) {
+            int function = function_of(s, turn, (enum part)part);
+            const struct function *f = &s->program->functions[function];
+            struct moment at = { turn, (enum part)part, f->n_ops, -1 };
 
-        if (done >= 0 || last_writer(s->program, &functions[chunk->backward], value) >= 0 ||
-            last_writer(s->program, &functions[chunk->forward], value) >= 0)
-            return (struct moment){ s->n_chunks - 1 - c, done };
-    }
+            for (int i = 0; i < f->n_ops; i++)
+                if (writes(s->program, &f->ops[i], value)) {
+                    at.begun = min_int(at.begun, i);
+                    at.done = i;
+                }
+            if (at.done < 0)
+                continue;
+            /* Late sums are begun in the last micro-batch's weight, whoever was last to add. */
+            if (!s->early && part != PART_WEIGHT && function != function_of(s, turn, PART_WEIGHT))
+                at = (struct moment){ turn, PART_WEIGHT, -1, -1 };
+            return at;
+        }
     CHECK(!"an accumulator that somebody writes");
 }
 
@@ -95,15 +123,12 @@ static int earlier(const void *a, const void *b)
 static struct member member_of(const struct sharding *s, int parameter, int use, int n_uses)
 {
     const struct parameter *q = &s->program->parameters[parameter];
-    struct member m = {
-        .parameter = parameter, .use = use, .n_uses = n_uses, .at = completion(s, q->gradients[use])
-    };
+    struct member m = { .parameter = parameter, .use = use, .n_uses = n_uses };
 
-    for (int k = use + 1; k < use + n_uses; k++) {
-        struct moment at = completion(s, q->gradients[k]);
-
-        if (compare_moments(m.at, at) < 0)
-            m.at = at;
+    for (int k = 0; k < n_uses; k++) {
+        m.uses[k] = completion(s, q->gradients[use + k]);
+        if (!k || compare_moments(m.at, m.uses[k]) < 0)
+            m.at = m.uses[k];
     }
     return m;
 }
@@ -131,24 +156,33 @@ static int accumulator_cell(const struct program *p, const struct member *m, int
     return p->parameters[m->parameter].gradients[m->use + use];
 }
 
-static int may_share(const struct program *p, const struct member *a, const struct member *b,
-                     int together)
+/* Early, what one function completes may be begun anew before the next function runs. */
+static int same_parts(const struct member *a, const struct member *b)
 {
+    for (int k = 0; k < a->n_uses && k < b->n_uses; k++)
+        if (a->uses[k].part != b->uses[k].part)
+            return 0;
+    return 1;
+}
+
+static int may_share(const struct sharding *s, const struct member *a, const struct member *b)
+{
+    const struct program *p = s->program;
     enum dtype x = p->values[p->parameters[a->parameter].weight].dtype;
     enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
 
-    if (a->at.turn != b->at.turn)
+    if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
         return 0;
     /* What two stages exchange must lie alike on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
         return 0;
-    return !together || (x == y && a->n_uses == b->n_uses);
+    return !s->together || (x == y && a->n_uses == b->n_uses);
 }
 
 /* Each joins the bucket of the newest that it may share with, until that is full. */
-static int assign(const struct program *p, struct member *list, int n, int together,
-                  size_t bucket_bytes)
+static int assign(const struct sharding *s, struct member *list, int n, size_t bucket_bytes)
 {
+    const struct program *p = s->program;
     int n_buckets = 0;
 
     for (int i = 0; i < n; i++) {
@@ -156,7 +190,7 @@ static int assign(const struct program *p, struct member *list, int n, int toget
         int j = i - 1;
 
         m->n_bytes = program_value_bytes(p, accumulator_cell(p, m, 0));
-        while (j >= 0 && !may_share(p, m, &list[j], together))
+        while (j >= 0 && !may_share(s, m, &list[j]))
             j--;
         if (j < 0 || list[j].n_bytes >= bucket_bytes) {
             m->bucket = n_buckets++;
@@ -168,49 +202,52 @@ static int assign(const struct program *p, struct member *list, int n, int toget
     return n_buckets;
 }
 
-/* A flat cell for one use of the bucket's members, whose accumulators become views of it. */
-static int make_cell(struct program *p, const struct member *list, int n, int number, int use)
+/* Where each member lies in its bucket, and how long that is. */
+static void measure_buckets(const struct sharding *s, struct member *list, int n)
 {
-    char *name = use ? arena_printf(&p->arena, "bucket.%d.%d", number, use)
-                     : arena_printf(&p->arena, "bucket.%d", number);
-    int cell = program_cell(p, ROLE_GRADIENT, name, 1, p->buckets[number].n_elements, DTYPE_F32);
-    int64_t offset = 0;
-
-    for (int i = 0; i < n; i++) {
-        if (list[i].bucket != number)
-            continue;
-        struct value *v = &p->values[accumulator_cell(p, &list[i], use)];
-
-        v->base = cell;
-        v->offset = offset;
-        offset += round_up(v->rows * v->cols, OPS_NORM_BLOCK);
-        for (int axis = 0; axis < N_AXES; axis++)
-            p->values[cell].spread[axis] = v->spread[axis];
-    }
-    return cell;
-}
-
-static void make_bucket(struct program *p, const struct member *list, int n, int number,
-                        int together)
-{
-    struct bucket *b = &p->buckets[number];
-    int64_t length = 0;
+    struct program *p = s->program;
 
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[list[i].parameter];
+        struct bucket *b = &p->buckets[list[i].bucket];
 
-        if (list[i].bucket != number)
-            continue;
         b->n_uses = list[i].n_uses;
-        if (together) {
-            q->bucket = number;
-            q->bucket_offset = length;
+        list[i].offset = b->n_elements;
+        if (s->together) {
+            q->bucket = list[i].bucket;
+            q->bucket_offset = list[i].offset;
         }
-        length += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
+        b->n_elements += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
     }
-    b->n_elements = round_up(length, (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK);
-    for (int use = 0; use < b->n_uses; use++)
-        b->gradients[use] = make_cell(p, list, n, number, use);
+    for (int i = 0; i < p->n_buckets; i++)
+        p->buckets[i].n_elements =
+            round_up(p->buckets[i].n_elements, (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK);
+}
+
+/* The flat cell of one use of a bucket's members, whose accumulators become views of it. */
+static void make_cell(struct program *p, const struct member *list, int n,
+                      const struct reduction *r)
+{
+    struct bucket *b = &p->buckets[r->bucket];
+    char *name = r->use ? arena_printf(&p->arena, "bucket.%d.%d", r->bucket, r->use)
+                        : arena_printf(&p->arena, "bucket.%d", r->bucket);
+    int cell = r->lane ? program_view(p, r->lane, 0, 1, b->n_elements, b->n_elements)
+                       : program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements, DTYPE_F32);
+
+    p->values[cell].name = name;
+    for (int i = 0; i < n; i++) {
+        if (list[i].bucket != r->bucket)
+            continue;
+        struct value *v = &p->values[accumulator_cell(p, &list[i], r->use)];
+
+        v->base = program_base(p, cell);
+        v->offset = list[i].offset;
+        for (int axis = 0; axis < N_AXES; axis++) {
+            p->values[cell].spread[axis] = v->spread[axis];
+            p->values[v->base].spread[axis] = v->spread[axis];
+        }
+    }
+    b->gradients[r->use] = cell;
 }
 
 static int completed_earlier(const void *a, const void *b)
@@ -224,19 +261,86 @@ static int completed_earlier(const void *a, const void *b)
 }
 
 /* All flat cells, in the order in which they are complete. */
-static struct reduction *list_reductions(const struct sharding *s, int *n)
+static struct reduction *list_reductions(const struct sharding *s, const struct member *list,
+                                         int n_members, int *n)
 {
     struct program *p = s->program;
-    struct reduction *list =
+    struct reduction *reductions =
         arena_array(&p->arena, struct reduction, p->n_buckets * TENSOR_MAX_USES);
 
     *n = 0;
     for (int i = 0; i < p->n_buckets; i++)
-        for (int use = 0; use < p->buckets[i].n_uses; use++)
-            list[(*n)++] =
-                (struct reduction){ i, use, completion(s, p->buckets[i].gradients[use]) };
-    qsort(list, (size_t)*n, sizeof *list, completed_earlier);
-    return list;
+        for (int use = 0; use < p->buckets[i].n_uses; use++) {
+            struct reduction *r = &reductions[(*n)++];
+
+            *r = (struct reduction){ .bucket = i, .use = use, .at = { .turn = -1 } };
+            for (int k = 0; k < n_members; k++) {
+                struct moment at = list[k].uses[use];
+                int begun = r->at.turn < 0 ? at.begun : min_int(r->at.begun, at.begun);
+
+                if (list[k].bucket != i)
+                    continue;
+                if (r->at.turn < 0 || compare_moments(r->at, at) < 0)
+                    r->at = at;
+                r->at.begun = begun;
+            }
+        }
+    qsort(reductions, (size_t)*n, sizeof *reductions, completed_earlier);
+    return reductions;
+}
+
+/* ---- zero 2: memory for as many whole sums as are under way ---- */
+
+/* Memory that one flat cell after another has. */
+struct lane {
+    int64_t n_elements;
+    struct moment busy; /* until its newest is complete */
+    int newest;         /* the number of that reduction */
+};
+
+static int is_free(const struct lane *lane, const struct reduction *r, int number)
+{
+    /* What was complete just now still travels while the next is computed. */
+    if (lane->newest == number - 1)
+        return 0;
+    return lane->busy.turn != r->at.turn || lane->busy.part != r->at.part ||
+           lane->busy.done < r->at.begun;
+}
+
+/*
+ * Each reduction, in order, takes the free lane that it suits best: the smallest that is large
+ * enough, else the largest, which grows. Functions end with all that they have begun complete, so
+ * that lanes are shared by all of them. Lanes become cells; what was travelling when its memory is
+ * written again is waited for, as it is one cell.
+ */
+static void make_lanes(struct program *p, struct reduction *list, int n)
+{
+    struct lane *lanes = arena_array(&p->arena, struct lane, n);
+    int *lane_of = arena_array(&p->arena, int, n), *cells = arena_array(&p->arena, int, n);
+    int n_lanes = 0;
+
+    for (int i = 0; i < n; i++) {
+        int64_t wanted = p->buckets[list[i].bucket].n_elements;
+        int best = -1;
+
+        for (int l = 0; l < n_lanes; l++) {
+            if (!is_free(&lanes[l], &list[i], i))
+                continue;
+            int64_t have = lanes[l].n_elements, best_have = best < 0 ? 0 : lanes[best].n_elements;
+            if (best < 0 ||
+                (best_have < wanted ? have > best_have : have >= wanted && have < best_have))
+                best = l;
+        }
+        if (best < 0)
+            best = n_lanes++;
+        lanes[best] = (struct lane){ max_i64(lanes[best].n_elements, wanted), list[i].at, i };
+        lane_of[i] = best;
+    }
+    for (int l = 0; l < n_lanes; l++)
+        cells[l] = program_cell(p, ROLE_GRADIENT, arena_printf(&p->arena, "gradient_lane.%d", l), 1,
+                                lanes[l].n_elements, DTYPE_F32);
+    for (int i = 0; i < n; i++)
+        list[i].lane = cells[lane_of[i]];
 }
 
 /* A view of the whole bucket for when the sum over dp is in it. */
@@ -295,26 +399,70 @@ static int copy_function(struct program *p, int function, const char *suffix)
     return copy;
 }
 
-/* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
-static void reduce(struct program *p, const struct reduction *r, int last, int update,
-                   const struct shard_options *options)
+/* Zeros between members of a bucket, which others have written over in its lane: the norm sees them. */
+static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end, int function,
+                  int index)
 {
+    struct program *p = s->program;
+
+    for (; begin < end; begin += OPS_NORM_BLOCK) {
+        int64_t n = min_i64(OPS_NORM_BLOCK, end - begin);
+        int gap = program_view(p, cell, begin, 1, n, n);
+        int zeros = program_view(p, s->zeros, 0, 1, n, n);
+
+        memcpy(p->values[zeros].spread, p->values[gap].spread, sizeof p->values[gap].spread);
+        program_insert(p, function, index,
+                       &(struct op){ .kind = OP_ADD,
+                                     .in = { zeros, zeros },
+                                     .out = { gap },
+                                     .phase = PHASE_W,
+                                     .layer = -1 });
+    }
+}
+
+static void clear_gaps(const struct sharding *s, const struct member *list, int n,
+                       const struct reduction *r, int function)
+{
+    struct program *p = s->program;
+    struct bucket *b = &p->buckets[r->bucket];
+    int64_t end = b->n_elements;
+
+    for (int i = n - 1; i >= 0; i--) {
+        const struct parameter *q = &p->parameters[list[i].parameter];
+
+        if (list[i].bucket != r->bucket)
+            continue;
+        clear(s, b->gradients[r->use], list[i].offset + q->rows * q->cols, end, function,
+              r->at.done + 1);
+        end = list[i].offset;
+    }
+}
+
+/* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
+static void reduce(const struct sharding *s, const struct member *list, int n,
+                   const struct reduction *r, int update, int zero)
+{
+    struct program *p = s->program;
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
+    int function = s->early ? function_of(s, r->at.turn, r->at.part)
+                            : s->chunks[s->n_chunks - 1 - r->at.turn].last;
     char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
     int shard =
         program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP], DTYPE_F32);
-    struct op op = reduce_op(cell, shard, options->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
+    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
     b->shards[r->use] = shard;
-    program_insert(p, last, r->at.done + 1, &op);
-    if (options->zero)
+    program_insert(p, function, r->at.done + 1, &op);
+    if (r->lane)
+        clear_gaps(s, list, n, r, function);
+    if (zero)
         return;
-    op = gather_op(p, cell, shard, options->early ? PHASE_U : PHASE_W);
-    if (options->early)
+    op = gather_op(p, cell, shard, s->early ? PHASE_U : PHASE_W);
+    if (s->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, last, r->at.done + 2, &op);
+        program_insert(p, function, r->at.done + 2, &op);
 }
 
 /* From now on the accumulators' names stand for the sums over dp. */
@@ -348,23 +496,29 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
                      const struct shard_options *options)
 {
     int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
-    struct sharding s = { p, chunks, n_chunks, options->zero > 0 && !is_alone };
+    struct sharding s = {
+        p, chunks, n_chunks, options->early && !is_alone, options->zero > 0 && !is_alone, 0
+    };
     struct member *list = list_members(&s, &n);
 
-    p->n_buckets = assign(p, list, n, s.together, options->bucket_bytes);
+    p->n_buckets = assign(&s, list, n, options->bucket_bytes);
     p->buckets = arena_array(&p->arena, struct bucket, p->n_buckets + 1);
-    for (int i = 0; i < p->n_buckets; i++)
-        make_bucket(p, list, n, i, s.together);
+    measure_buckets(&s, list, n);
+    struct reduction *reductions = list_reductions(&s, list, n, &n_reductions);
+    if (options->zero >= 2 && s.early) {
+        s.zeros = program_cell(p, ROLE_CONSTANT, "zeros", 1, OPS_NORM_BLOCK, DTYPE_F32);
+        make_lanes(p, reductions, n_reductions);
+    }
+    for (int i = 0; i < n_reductions; i++)
+        make_cell(p, list, n, &reductions[i]);
     for (int c = 0; c < n_chunks; c++)
         chunks[c].last = chunks[c].weight;
     if (is_alone)
         return;
-    struct reduction *reductions = list_reductions(&s, &n_reductions);
     choose_last(&s, options->early);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)
-        reduce(p, &reductions[i], chunks[n_chunks - 1 - reductions[i].at.turn].last, update,
-               options);
+        reduce(&s, list, n, &reductions[i], update, options->zero);
     if (!options->zero)
         read_sums(p, list, n);
 }

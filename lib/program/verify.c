@@ -30,7 +30,9 @@ struct walk {
     int *accumulated;       /* by value: last micro-batch added + 2 */
     int *started;           /* by value: 1 + reductions of its base when it last started over */
     int *reduced;           /* by base value: reductions over ranks so far */
-    unsigned char *spread;  /* by base value and axis: as last written */
+    int *last_started; /* by base value: the newest sum of one micro-batch not yet reduced, or 0 */
+    int *started_before;   /* by value: the one before it */
+    unsigned char *spread; /* by base value and axis: as last written */
 };
 
 const char *verify_value_text(const struct program *p, int id, char *buffer, size_t size)
@@ -132,20 +134,62 @@ static int check_read(const struct walk *w, const struct function *f, const stru
     return 0;
 }
 
-/* An op that adds to `id`. Entries but the step are told by their caller when to start over. */
-static int check_accumulation(struct walk *w, const struct function *f, const struct op *op, int id)
+/* Do these views of one base have an element in common? Both are flat or whole. */
+static int overlap(const struct value *a, const struct value *b)
+{
+    return a->offset < b->offset + (b->rows - 1) * b->stride + b->cols &&
+           b->offset < a->offset + (a->rows - 1) * a->stride + a->cols;
+}
+
+/*
+ * An accumulator of one micro-batch begins: what was added up in the same memory before, by itself
+ * too, must have been reduced.
+ */
+static int check_restart(const struct walk *w, const struct function *f, const struct op *op,
+                         int id)
 {
     const struct program *p = w->program;
     int base = program_base(p, id);
-    int first = op->first == FIRST_MICRO_BATCH ? w->first : op->first == FIRST_ALWAYS;
 
+    for (int other = w->last_started[base]; other; other = w->started_before[other])
+        if (overlap(&p->values[id], &p->values[other]))
+            return complain(p, f, op, other, "is begun anew before its sum over ranks is begun",
+                            w->err);
+    w->started_before[id] = w->last_started[base];
+    w->last_started[base] = id;
+    return 0;
+}
+
+/* The sum over ranks of what is added up in this view is begun. */
+static void forget_started(struct walk *w, int id)
+{
+    const struct value *values = w->program->values;
+
+    for (int *at = &w->last_started[program_base(w->program, id)]; *at;)
+        if (overlap(&values[id], &values[*at]))
+            *at = w->started_before[*at];
+        else
+            at = &w->started_before[*at];
+}
+
+/* An op that adds to `id`. Entries but the step are told by their caller when to start over. */
+static int check_accumulation(struct walk *w, const struct function *f, const struct op *op,
+                              int output)
+{
+    const struct program *p = w->program;
+    int id = op->out[output], base = program_base(p, id);
+    enum first_mode mode = program_first_mode(p, op, output);
+    int first = mode == FIRST_MICRO_BATCH ? w->first : mode == FIRST_ALWAYS;
+
+    if (mode == FIRST_ALWAYS && check_restart(w, f, op, id) < 0)
+        return -1;
     if (first || w->entry != ENTRY_STEP)
         w->started[id] = 1 + w->reduced[base];
     else if (w->started[id] == NEVER)
         return complain(p, f, op, id, "is added to what was never started", w->err);
     else if (w->started[id] != 1 + w->reduced[base])
         return complain(p, f, op, id, "is added to after its sum over ranks was begun", w->err);
-    if (op->first != FIRST_MICRO_BATCH)
+    if (mode != FIRST_MICRO_BATCH)
         return 0;
     if (w->micro_batch + 2 < w->accumulated[id])
         return complain(p, f, op, id, "takes micro-batches out of order", w->err);
@@ -164,7 +208,7 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     w->once[id] = w->run;
     if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)
         return -1;
-    if (program_accumulates(op, k) && check_accumulation(w, f, op, id) < 0)
+    if (program_accumulates(op, k) && check_accumulation(w, f, op, k) < 0)
         return -1;
     *written_of(w, base) = is_pass(v) ? w->run : w->micro_batch + 2;
     for (int axis = 0; axis < N_AXES; axis++)
@@ -184,8 +228,10 @@ static int walk_function(struct walk *w, int function)
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             if (op->in[k] && check_read(w, f, op, op->in[k]) < 0)
                 return -1;
-        if (op->kind == OP_REDUCE_SCATTER)
+        if (op->kind == OP_REDUCE_SCATTER) {
             w->reduced[program_base(p, op->in[0])]++;
+            forget_started(w, op->in[0]);
+        }
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && check_write(w, f, op, k) < 0)
                 return -1;
@@ -272,6 +318,8 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct err 
     w.accumulated = arena_array(&arena, int, n_values);
     w.started = arena_array(&arena, int, n_values);
     w.reduced = arena_array(&arena, int, n_values);
+    w.last_started = arena_array(&arena, int, n_values);
+    w.started_before = arena_array(&arena, int, n_values);
     w.spread = arena_array(&arena, unsigned char, n_values *N_AXES);
     begin_split(&w);
     /* An evaluation begins with it. */

@@ -208,8 +208,9 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
 
 static int run_op(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
-    if (op->first != FIRST_MICRO_BATCH)
-        first = op->first == FIRST_ALWAYS;
+    if (op->first == FIRST_NEVER)
+        first = 0;
+    first = first ? KERNELS_FIRST : op->always;
     if (op->is_async)
         return post(run, op, first, err);
     if (op->n_touches && wait_for_operands(run, op, err) < 0)

@@ -170,7 +170,8 @@ static void describe_op(const struct program *p, const struct op *op,
                         char text[PROGRESS_TEXT_BYTES])
 {
     const char *kind = op_info(op->kind)->name;
-    const char *name = p->values[program_base(p, op->in[0])].name;
+    const char *own = p->values[op->in[0]].name;
+    const char *name = own ? own : p->values[program_base(p, op->in[0])].name;
     const char *axis = op_is_collective(op->kind) ? axis_name(op->attributes.axis) : "";
     const char *space = axis[0] ? " " : "";
 
@@ -194,6 +195,9 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->call.op = shape;
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (program_first_mode(run->program, op, k) == FIRST_ALWAYS)
+            out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
     out->is_async = op_is_collective(op->kind);

@@ -18,6 +18,7 @@ struct resolved_op {
     struct kernel_call call;      /* compute stream */
     struct collective collective; /* other streams */
     enum first_mode first;
+    int always; /* outputs that start over in every micro-batch, by bits */
     enum stream stream;
     uint64_t ticket;   /* of a collective: when it was last posted */
     uint64_t position; /* and this rank's position then (launch/progress.h) */

@@ -104,7 +104,7 @@ static int64_t count_run(const struct op_case *c)
     assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
     counts.n = 0;
     counts.on = 1;
-    kernels_run(kernels, &call, 1);
+    kernels_run(kernels, &call, KERNELS_FIRST);
     counts.on = 0;
     kernels_release(kernels, &call);
     kernels_destroy(kernels);

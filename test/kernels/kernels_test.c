@@ -104,11 +104,11 @@ static void test_operands_may_move(void **state)
     case_make(&moved_y, 4, 6, 0, DTYPE_F32);
     call.scratch = aligned_alloc(64, kernels_scratch_bytes(f->kernels, &call.op) / 64 * 64 + 64);
     assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
-    kernels_run(f->kernels, &call, 1);
+    kernels_run(f->kernels, &call, KERNELS_FIRST);
     call.op.in[0].data = moved_x.data;
     call.op.out[0].data = moved_y.data;
     case_poison(&x);
-    kernels_run(f->kernels, &call, 1);
+    kernels_run(f->kernels, &call, KERNELS_FIRST);
     assert_true(case_equal(&y, &moved_y));
     call.op.in[0] = x;
     call.op.out[0] = y;
@@ -166,7 +166,7 @@ static float difference_of_product(struct kernels *kernels)
     x[1] = w[1] = 1 + 0x1p-12f;
     call.scratch = aligned_alloc(64, kernels_scratch_bytes(kernels, &call.op) / 64 * 64 + 64);
     assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
-    kernels_run(kernels, &call, 1);
+    kernels_run(kernels, &call, KERNELS_FIRST);
     kernels_release(kernels, &call);
     float difference = *(float *)call.op.out[0].data;
     free(call.scratch);

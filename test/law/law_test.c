@@ -168,10 +168,10 @@ static void four_ranks_early(void **state)
 }
 
 /*
- * Zero 1 is zero 0 to the bit: dp 2, 3 and 4, both orders of sums, recomputed or not, shards that
- * cut parameters anywhere (a bucket holds several, and parameters are larger than a shard).
+ * Zero 1 and 2 are zero 0 to the bit: dp 2, 3 and 4, both orders of sums, recomputed or not, shards
+ * that cut parameters anywhere (a bucket holds several, and parameters are larger than a shard).
  */
-static void zero_one(const char *model, const char *dtype, const char *gradient_sum)
+static void zero_is_zero(int zero, const char *model, const char *dtype, const char *gradient_sum)
 {
     static const char *const modes[] = { "none", "selective", "full" };
     struct law_case c = base_case(model, dtype);
@@ -182,13 +182,13 @@ static void zero_one(const char *model, const char *dtype, const char *gradient_
     for (c.n_ranks = 2; c.n_ranks <= 4; c.n_ranks++) {
         c.zero = c.poison = 0;
         struct law_outcome wanted = reference(c);
-        c.zero = 1;
+        c.zero = zero;
         c.recompute = modes[c.n_ranks - 2];
         c.n_threads = c.n_ranks - 1;
         c.poison = c.n_ranks % 2;
         c.bucket_mb = c.n_ranks == 4 ? 64 : 1;
         struct law_outcome got = law_run(&c);
-        snprintf(what, sizeof what, "zero 1, %s %s, dp %d, %s", model, dtype, c.n_ranks,
+        snprintf(what, sizeof what, "zero %d, %s %s, dp %d, %s", zero, model, dtype, c.n_ranks,
                  gradient_sum);
         must_equal(what, &wanted, &got);
     }
@@ -197,17 +197,26 @@ static void zero_one(const char *model, const char *dtype, const char *gradient_
 static void zero_one_llama(void **state)
 {
     (void)state;
-    zero_one("llama", "bf16", "late");
-    zero_one("llama", "fp32", "late");
-    zero_one("llama-untied", "bf16", "early");
-    zero_one("llama-untied", "fp32", "late");
+    zero_is_zero(1, "llama", "bf16", "late");
+    zero_is_zero(1, "llama", "fp32", "late");
+    zero_is_zero(1, "llama-untied", "bf16", "early");
+    zero_is_zero(1, "llama-untied", "fp32", "late");
 }
 
 static void zero_one_gpt2(void **state)
 {
     (void)state;
-    zero_one("gpt2", "bf16", "late");
-    zero_one("gpt2", "fp32", "early");
+    zero_is_zero(1, "gpt2", "bf16", "late");
+    zero_is_zero(1, "gpt2", "fp32", "early");
+}
+
+static void zero_two(void **state)
+{
+    (void)state;
+    zero_is_zero(2, "llama", "bf16", "early");
+    zero_is_zero(2, "llama-untied", "fp32", "early");
+    zero_is_zero(2, "gpt2", "bf16", "early");
+    zero_is_zero(2, "gpt2", "fp32", "late");
 }
 
 /* A checkpoint knows no zero: each stage goes on from the other's, on as many ranks or fewer. */
@@ -238,7 +247,7 @@ static void zero_one_resumes(void **state)
 }
 
 /* A pipeline, in every order of micro-batches there is, alone and with data-parallel ranks. */
-static void pipelines(const char *model, const char *dtype)
+static void pipelines(const char *model, const char *dtype, const char *gradient_sum)
 {
     static const struct {
         const char *schedule;
@@ -248,12 +257,13 @@ static void pipelines(const char *model, const char *dtype)
         { "breadth-first", 2, 2 }, { "zb-h1", 3, 0 }, { "zb-h2", 2, 0 }, { "zb-v", 2, 0 },
     };
     static const char *const modes[] = { "none", "selective", "full" };
-    char what[96];
+    char what[128];
 
     for (int dp = 1; dp <= 2; dp++) {
         struct law_case c = base_case(model, dtype);
 
         c.n_ranks = dp;
+        c.gradient_sum = gradient_sum;
         struct law_outcome wanted = reference(c);
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             int n_stages =
@@ -265,13 +275,14 @@ static void pipelines(const char *model, const char *dtype)
             c.n_ranks = dp * c.pp;
             c.chunks = ways[i].chunks;
             c.schedule = ways[i].schedule;
-            c.zero = dp > 1 && i % 2;
+            c.zero = dp > 1 ? (int)i % 3 : 0;
             c.recompute = modes[i % 3];
             c.poison = i % 2;
             c.n_threads = 1 + (int)i % 2;
             struct law_outcome got = law_run(&c);
-            snprintf(what, sizeof what, "%s %s, dp %d, pp %d %s, zero %d, recompute %s, poison %d",
-                     model, dtype, dp, c.pp, c.schedule, c.zero, c.recompute, c.poison);
+            snprintf(what, sizeof what,
+                     "%s %s %s, dp %d, pp %d %s, zero %d, recompute %s, poison %d", model, dtype,
+                     gradient_sum, dp, c.pp, c.schedule, c.zero, c.recompute, c.poison);
             must_equal(what, &wanted, &got);
         }
     }
@@ -280,13 +291,15 @@ static void pipelines(const char *model, const char *dtype)
 static void pipelines_llama(void **state)
 {
     (void)state;
-    pipelines("llama", "bf16");
+    pipelines("llama", "bf16", "late");
+    pipelines("llama", "bf16", "early");
 }
 
 static void pipelines_gpt2(void **state)
 {
     (void)state;
-    pipelines("gpt2", "fp32");
+    pipelines("gpt2", "fp32", "late");
+    pipelines("gpt2", "fp32", "early");
 }
 
 /* A checkpoint knows no pipeline: what one saved another goes on with. */
@@ -365,6 +378,7 @@ static void other_numerics_other_bits(void **state)
     c.gradient_sum = "early";
     struct law_outcome early = reference(c);
     assert_true(late.parameters != early.parameters);
+    assert_true(late.loss[0] == early.loss[0]); /* only gradients are summed another way */
     assert_true(late.numerics != early.numerics);
 }
 
@@ -379,6 +393,7 @@ int main(void)
         cmocka_unit_test(four_ranks_early),
         cmocka_unit_test(zero_one_llama),
         cmocka_unit_test(zero_one_gpt2),
+        cmocka_unit_test(zero_two),
         cmocka_unit_test(zero_one_resumes),
         cmocka_unit_test(pipelines_llama),
         cmocka_unit_test(pipelines_gpt2),

@@ -181,7 +181,7 @@ void case_run(const struct op_shape *op, int n_threads, int first)
     memset((char *)call.scratch + bytes, CANARY, N_CANARIES);
     if (kernels_prepare(kernels, &call, &err))
         fail_msg("%s", err.text);
-    kernels_run(kernels, &call, first);
+    kernels_run(kernels, &call, first ? KERNELS_FIRST : 0);
     kernels_release(kernels, &call);
     assert_canaries((char *)call.scratch + bytes, N_CANARIES, "scratch");
     for (int i = 0; i < info->n_inputs; i++)

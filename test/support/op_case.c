@@ -169,7 +169,7 @@ void op_case_run(struct op_case *c, int n_threads, int first)
     }
     if (kernels_prepare(kernels, &call, &err))
         fail_msg("%s", err.text);
-    kernels_run(kernels, &call, first);
+    kernels_run(kernels, &call, first ? KERNELS_FIRST : 0);
     kernels_release(kernels, &call);
     for (size_t i = 0; scratch > 0 && i < GUARD_BYTES; i++)
         if (((unsigned char *)call.scratch)[scratch + i] != GUARD)

@@ -275,6 +275,7 @@ static void run_chunk(const struct rows_run *run, int first)
 static void head_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     struct head_shape h = head_shape(&call->op);
+    int first_dw = first >> 1 & 1, first_loss = first >> (h.backward ? 2 : 0) & 1;
     char *scratch = call->scratch;
     double *nll = (double *)(void *)(scratch + h.logits_bytes);
     struct rows_run run = { .cpu = cpu_of(kernels),
@@ -288,11 +289,11 @@ static void head_run(struct kernels *kernels, const struct kernel_call *call, in
     for (run.start = 0; run.start < h.x->rows; run.start += h.chunk) {
         run.rows = min_i64(h.chunk, h.x->rows - run.start);
         run.nll = nll + run.start;
-        run_chunk(&run, first && run.start == 0);
+        run_chunk(&run, first_dw && run.start == 0);
     }
     for (int64_t i = 0; i < h.x->rows; i++)
         sum += nll[i];
-    *loss = (first ? 0.0 : *loss) + sum;
+    *loss = (first_loss ? 0.0 : *loss) + sum;
 }
 
 void cpu_register_head(struct kernels_backend *table)
