@@ -134,6 +134,55 @@ static void whole_program_text(void **state)
     program_release(&program);
 }
 
+/* A step of compile_train as it is printed, for two data-parallel ranks or two stages. */
+static void check_compiled(const char *path, const struct compile_train *options)
+{
+    struct str text = { 0 };
+    struct program program;
+    struct err err;
+
+    if (compile_train(&program, options, &err) < 0)
+        fail_msg("%s", err.text);
+    print_program(&program, &text);
+    golden_text_check(path, str_text(&text));
+    str_release(&text);
+    program_release(&program);
+}
+
+static void zero_two_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.gradients.zero = 2;
+    options.gradients.early = 1;
+    check_compiled(GOLDEN "llama.zero-2.txt", &options);
+}
+
+static void pipeline_text(void **state)
+{
+    static const struct {
+        const char *path;
+        enum pipeline_kind kind;
+        int rank;
+    } rows[] = {
+        { GOLDEN "llama.pipeline-1f1b-0.txt", PIPELINE_1F1B, 0 },
+        { GOLDEN "llama.pipeline-zb-h1-1.txt", PIPELINE_ZB_H1, 1 },
+    };
+    struct model_spec spec = tiny_spec("llama");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        options.mesh.size[AXIS_PP] = 2;
+        options.pipeline.kind = rows[i].kind;
+        options.pipeline.rank = rows[i].rank;
+        check_compiled(rows[i].path, &options);
+    }
+}
+
 /* Zero 1: a reader can follow a step of both, bf16 with masters and fp32 without. */
 static void zero_one_text(void **state)
 {
@@ -165,7 +214,8 @@ int main(void)
         cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
         cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
         cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),
+        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(pipeline_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

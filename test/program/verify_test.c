@@ -407,9 +407,45 @@ static void missing_reduce(void **state)
         compile(&p, "gpt2", early);
         int index = find_op(&p, &function, OP_REDUCE_SCATTER);
         remove_op(&p, function, index);
-        REFUSED(&p, "all_gather", "bucket.", "is read before it is written");
+        if (early)
+            REFUSED(&p, "micro-batch 1", ".grad",
+                    "is begun anew before its sum over ranks is begun");
+        else
+            REFUSED(&p, "all_gather", "bucket.", "is read before it is written");
         program_release(&p);
     }
+}
+
+/* Zero 2: what shares a lane is written there while another's sums still wait for their reduce. */
+static void lane_with_two_tenants(void **state)
+{
+    static struct model_spec spec;
+    struct compile_train options;
+    struct program p;
+    struct err err;
+    int function;
+
+    (void)state;
+    spec = tiny_spec("llama");
+    options = tiny_compile(&spec, 2);
+    options.gradients.zero = 2;
+    options.gradients.early = 1;
+    if (compile_train(&p, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    check_accepted(&p);
+    /* The first reduce of the backward moves behind all else that its function does. */
+    int index = find_op(&p, &function, OP_REDUCE_SCATTER);
+    while (strcmp(p.functions[function].name, "backward 0") != 0) {
+        for (index = 0, function++; index < p.functions[function].n_ops; index++)
+            if (p.functions[function].ops[index].kind == OP_REDUCE_SCATTER)
+                break;
+    }
+    struct function *f = &p.functions[function];
+    struct op reduce = f->ops[index];
+    memmove(f->ops + index, f->ops + index + 1, sizeof *f->ops * (size_t)(f->n_ops - index - 1));
+    f->ops[f->n_ops - 1] = reduce;
+    REFUSED(&p, "backward 0", ".grad", "is begun anew before its sum over ranks is begun");
+    program_release(&p);
 }
 
 static void missing_gather(void **state)
@@ -607,6 +643,7 @@ int main(void)
         cmocka_unit_test(accumulator_never_started),
         cmocka_unit_test(mistake_among_repeats),
         cmocka_unit_test(reading_after_repeats),
+        cmocka_unit_test(lane_with_two_tenants),
         cmocka_unit_test(missing_reduce),
         cmocka_unit_test(missing_gather),
         cmocka_unit_test(missing_gather_of_weights),
