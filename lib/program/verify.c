@@ -141,6 +141,14 @@ static int overlap(const struct value *a, const struct value *b)
            b->offset < a->offset + (a->rows - 1) * a->stride + a->cols;
 }
 
+static int is_partial(const struct program *p, int id)
+{
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (p->mesh.size[axis] > 1 && p->values[id].spread[axis] == SPREAD_PARTIAL)
+            return 1;
+    return 0;
+}
+
 /*
  * An accumulator of one micro-batch begins: what was added up in the same memory before, by itself
  * too, must have been reduced.
@@ -155,8 +163,10 @@ static int check_restart(const struct walk *w, const struct function *f, const s
         if (overlap(&p->values[id], &p->values[other]))
             return complain(p, f, op, other, "is begun anew before its sum over ranks is begun",
                             w->err);
-    w->started_before[id] = w->last_started[base];
-    w->last_started[base] = id;
+    if (is_partial(p, id)) {
+        w->started_before[id] = w->last_started[base];
+        w->last_started[base] = id;
+    }
     return 0;
 }
 

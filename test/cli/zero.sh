@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/zero.sh - zero 1 as users meet it: the bits of zero 0 with saves, evaluations and comparisons; one goes on
+# test/cli/zero.sh - zero 1 and 2 as users meet them: the bits of zero 0 with saves, evaluations and comparisons; one goes on
 # from the other's checkpoint; a step that is skipped
 # shellcheck disable=SC2016,SC2317 # texts of inner shells; functions called by name
 . test/cli/support/check.sh
@@ -28,6 +28,15 @@ evaluations sharded >"$dir/sharded.evaluations"
 expect 'measured three times or more' 0 '' sh -c 'test "$(wc -l <"$1")" -ge 3' sh "$dir/whole.evaluations"
 expect 'to the same held-out loss' 0 '' cmp "$dir/whole.evaluations" "$dir/sharded.evaluations"
 expect 'a checkpoint of shards' 0 'embedding\.weight\.m\[' cat "$dir/sharded/checkpoints/step-00000012/rank-00001.safetensors"
+
+expect 'zero 0, sums over ranks first' 0 '' ranks early --set parallel.gradient_sum=early
+expect 'zero 2, which does so by itself' 0 '' ranks two --set parallel.zero=2
+expect 'has its bits' 0 '' same early two
+expect 'and holds less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --ranks 2 --json --set parallel.zero=2 --set parallel.bucket_mb=1 \
+    --set model.n_layers=8 --set model.hidden_size=256 | tr -d ' \t' >'$dir/two.json'
+    '$lmtrain' plan '$dir/job.yaml' --ranks 2 --json --set parallel.zero=1 --set parallel.bucket_mb=1 \
+    --set model.n_layers=8 --set model.hidden_size=256 | tr -d ' \t' >'$dir/one.json'
+    test \$(sed -n 's/\"gradients\":\([0-9]*\).*/\1/p' '$dir/two.json') -lt \$(sed -n 's/\"gradients\":\([0-9]*\).*/\1/p' '$dir/one.json')"
 
 for way in 'whole sharded 1' 'sharded whole 0'; do
     # shellcheck disable=SC2086 # words

@@ -68,20 +68,31 @@ static int find_collective(const struct program *p, const struct function *f, en
     return found;
 }
 
+/* Where this bucket is reduced: early, in the forward if that completes it (the head). */
+static const struct function *reducing(const struct tiny *tiny, int bucket)
+{
+    const struct program *p = &tiny->program;
+    const struct function *forward = &p->functions[tiny->forward];
+
+    return find_collective(p, forward, OP_REDUCE_SCATTER, bucket) >= 0 ? forward
+                                                                       : &p->functions[tiny->last];
+}
+
 /* The reduce comes right after the op that completes its bucket; between them only other reduces.
  */
 static void check_reduces(const struct tiny *tiny, int early)
 {
     const struct program *p = &tiny->program;
-    const struct function *last = &p->functions[tiny->last];
     const struct function *update = &p->functions[tiny->update];
     int n_buckets = 0;
 
     for (int id = 1; id < p->n_values; id++) {
         if (!is_bucket(p, id))
             continue;
+        const struct function *last = reducing(tiny, id);
         int reduce = find_collective(p, last, OP_REDUCE_SCATTER, id), at = reduce - 1;
         n_buckets++;
+        assert_true(early || last == &p->functions[tiny->last]);
         assert_true(reduce >= 0);
         while (at >= 0 && last->ops[at].stream != STREAM_COMPUTE)
             at--;
@@ -188,7 +199,6 @@ static void check_zero_one(const char *model, int dp_size, int early)
 
     tiny_zero(&tiny, model, dp_size, early);
     const struct program *p = &tiny.program;
-    const struct function *last = &p->functions[tiny.last];
     for (int i = 0; i < p->n_parameters; i++) {
         const struct parameter *q = &p->parameters[i];
         const struct bucket *b = &p->buckets[q->bucket];
@@ -212,6 +222,7 @@ static void check_zero_one(const char *model, int dp_size, int early)
     for (int b = 0; b < p->n_buckets; b++)
         for (int use = 0; use < p->buckets[b].n_uses; use++) {
             int cell = p->buckets[b].gradients[use];
+            const struct function *last = reducing(&tiny, cell);
             int at = find_collective(p, last, OP_REDUCE_SCATTER, cell);
 
             assert_int_equal(p->buckets[b].n_elements % ((int64_t)dp_size * OPS_NORM_BLOCK), 0);

@@ -48,8 +48,8 @@ static int detect(struct cpu_kernels *cpu, struct err *err)
     cpu->isa = isa >= ISA_AVX512 ? CPU_ISA_AVX512 : isa == ISA_AVX2 ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
     cpu->has_avx512_bf16 = isa == ISA_AVX512_BF16;
     /* libm's functions differ by version, plain products by what the compiler may use. */
-    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s gemm 1%s attention 2 glibc %s", isa_names[isa],
-             cpu->isa == CPU_ISA_PLAIN && cpu_gemm_plain_fuses() ? " fused" : "",
+    snprintf(cpu->identity, sizeof cpu->identity, "cpu %s gemm 1%s attention 2 glibc %s",
+             isa_names[isa], cpu->isa == CPU_ISA_PLAIN && cpu_gemm_plain_fuses() ? " fused" : "",
              gnu_get_libc_version());
     return 0;
 }
