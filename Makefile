@@ -210,7 +210,7 @@ quickstart:
 ROOT_DIR = $(DESTDIR)$(PREFIX)
 SHARE_DIR = $(ROOT_DIR)/share/lmtrain
 COMPLETION_DIR = $(ROOT_DIR)/share/bash-completion/completions
-INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/bash-completion) \
+INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/man/man7 /share/bash-completion) \
     $(COMPLETION_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models jobs slurm)
 INSTALL_FILE = install -m 644
 
@@ -220,6 +220,7 @@ install: all
 	install -m 755 $(BUILD)/lmtrain '$(ROOT_DIR)/bin/lmtrain'
 	$(INSTALL_FILE) $(sort $(wildcard man/*.1)) '$(ROOT_DIR)/share/man/man1/'
 	$(INSTALL_FILE) $(sort $(wildcard man/*.5)) '$(ROOT_DIR)/share/man/man5/'
+	$(INSTALL_FILE) $(sort $(wildcard man/*.7)) '$(ROOT_DIR)/share/man/man7/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/models/*.yaml)) '$(SHARE_DIR)/models/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/jobs/*.yaml)) '$(SHARE_DIR)/jobs/'
 	$(if $(wildcard scripts/slurm/*.sbatch),$(INSTALL_FILE) $(sort $(wildcard scripts/slurm/*.sbatch)) '$(SHARE_DIR)/slurm/')
@@ -231,6 +232,7 @@ uninstall:
 	rm -f '$(ROOT_DIR)/bin/lmtrain' '$(COMPLETION_DIR)/lmtrain' \
 	    $(patsubst man/%.1,'$(ROOT_DIR)/share/man/man1/%.1',$(wildcard man/*.1)) \
 	    $(patsubst man/%.5,'$(ROOT_DIR)/share/man/man5/%.5',$(wildcard man/*.5)) \
+	    $(patsubst man/%.7,'$(ROOT_DIR)/share/man/man7/%.7',$(wildcard man/*.7)) \
 	    $(patsubst configs/%,'$(SHARE_DIR)/%',$(wildcard configs/*/*.yaml)) \
 	    $(patsubst scripts/slurm/%,'$(SHARE_DIR)/slurm/%',$(wildcard scripts/slurm/*.sbatch))
 	rmdir $(addprefix $(SHARE_DIR)/,models jobs slurm) '$(SHARE_DIR)' 2>/dev/null || true

@@ -68,8 +68,9 @@ static void print_shape(const struct program *p, int id, struct str *out)
 
     str_printf(out, "[%lld x %lld] %s", (long long)v->rows, (long long)v->cols,
                dtype_name(v->dtype));
+    /* Along the pipeline nearly all is each rank's own. */
     for (int axis = 0; axis < N_AXES; axis++)
-        if (p->mesh.size[axis] > 1)
+        if (p->mesh.size[axis] > 1 && (axis != AXIS_PP || v->spread[axis] != SPREAD_SAME))
             str_printf(out, "  %s %s", spread_name(v->spread[axis]),
                        axis_name((enum mesh_axis)axis));
 }

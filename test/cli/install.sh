@@ -26,10 +26,11 @@ make_there() {
 expect 'install' 0 '' make_there install
 root=$dir/stage/opt/lm
 for file in bin/lmtrain share/man/man1/lmtrain.1 share/man/man1/lmtrain-pretrain.1 share/man/man5/lmtrain-job.5 \
+    share/man/man7/lmtrain-program.7 \
     share/lmtrain/models/llama-tiny.yaml share/lmtrain/jobs/quickstart.yaml share/bash-completion/completions/lmtrain; do
     expect "it brings $file" 0 '' test -s "$root/$file"
 done
-for file in man/*.1 man/*.5 configs/*/*.yaml scripts/slurm/*.sbatch; do
+for file in man/*.1 man/*.5 man/*.7 configs/*/*.yaml scripts/slurm/*.sbatch; do
     [ -e "$file" ] || continue
     [ -n "$(find "$root" -name "$(basename "$file")")" ] || expect "it brings $file" 0 '' false
 done
