@@ -11,8 +11,8 @@
  *
  * One thread at a time may use a comm and its groups; in a training rank that is the comm thread
  * (worker.h), because Open MPI makes progress only inside calls. It may have several calls under
- * way (comm_start, comm_test), one per group and, of sends and receives, one per peer and direction:
- * none of them waits for another.
+ * way (comm_start, comm_test), one per group and, of sends and receives, one per peer and
+ * direction: none of them waits for another.
  *
  * Implementations: comm_self (world size 1), comm_thread (ranks are threads of one process, for
  * tests), comm_mpi (ranks are processes).

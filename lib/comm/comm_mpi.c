@@ -104,7 +104,7 @@ static int strided_type(size_t n_bytes, size_t stride, MPI_Datatype *type)
     return status == MPI_SUCCESS ? MPI_Type_commit(type) : status;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ---- */
 
 enum phase { PHASE_MEET, PHASE_MOVE };
 

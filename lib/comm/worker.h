@@ -41,8 +41,8 @@ int worker_done(const struct worker *worker, uint64_t ticket);
 int worker_wait(struct worker *worker, uint64_t ticket, struct err *err);
 
 /*
- * Post to stream 0 and wait. What does not return before it is done (comm's blocking calls) keeps all
- * streams from going on: none may have work under way then.
+ * Post to stream 0 and wait. What does not return before it is done (comm's blocking calls) keeps
+ * all streams from going on: none may have work under way then.
  */
 int worker_call(struct worker *worker, worker_fn fn, void *argument, struct err *err);
 

@@ -93,6 +93,12 @@ static void schema_type(const struct field *f, struct str *out)
             str_printf(out, c == f->choices ? "\"%s\"" : ", \"%s\"", c->word);
         str_add(out, "]}");
         return;
+    case FIELD_COUNTS:
+        str_printf(out,
+                   "{\"anyOf\": [{\"const\": \"%s\"}, {\"type\": \"array\", \"minItems\": 1, "
+                   "\"items\": {\"type\": \"integer\", \"minimum\": %.0f, \"maximum\": %.0f}}]}",
+                   f->word, f->min, f->max);
+        return;
     case FIELD_DATASETS:
         str_add(out, DATASET
                 ", {\"type\": \"array\", \"minItems\": 1, \"items\": {\"anyOf\": [" DATASET "]}}");

@@ -196,6 +196,10 @@ const struct field job_fields[] = {
       .min = 1, .max = PIPELINE_CHUNKS_MAX, .given_offset = AT(parallel.chunks_given),
       .help = "pieces of the model that each pipeline rank holds; auto: 2 for interleaved, "
               "breadth-first and zb-v, else 1" },
+    { "parallel.stages", FIELD_COUNTS, AT(parallel.stages), .initial = "auto", .word = "auto",
+      .min = 1, .max = 100000,
+      .help = "layers of each pipeline stage, as [5, 6, 6, 5]; auto: by cost, embedding and head "
+              "counted" },
     { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
       .help = "with tp, norms and residuals are split along tokens" },
     { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",

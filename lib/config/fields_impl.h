@@ -24,6 +24,7 @@ enum field_type {
     FIELD_CHOICE,   /* an enum */
     FIELD_WORD,     /* const char *, one of choices */
     FIELD_NAME,     /* char[128] */
+    FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 

@@ -32,6 +32,12 @@ struct job_dataset {
 /* Who may read a run folder: modes 0700, 0750, 0755 for folders, 0600, 0640, 0644 for files. */
 enum output_mode { OUTPUT_PRIVATE, OUTPUT_GROUP, OUTPUT_ALL };
 
+/* A list of whole numbers in the job's arena. */
+struct job_counts {
+    const int *values;
+    int n;
+};
+
 struct job {
     const char *source; /* the job file's name, for messages */
     struct model_spec model;
@@ -87,6 +93,7 @@ struct job {
         enum reductions reductions;
         enum pipeline_kind schedule;
         int chunks, chunks_given; /* of a pipeline rank; else by the schedule: 2 or 1 */
+        struct job_counts stages; /* layers of each stage; none: cut by cost */
         int sequence_parallel;
         int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;

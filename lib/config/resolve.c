@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 #include "config/read_impl.h"
+#include "layout/stage.h"
 
 /* Fill dp from the ranks, or hold it against them. */
 static int derive_dp(struct job *job, int world_size, struct arena *arena, struct err *err)
@@ -91,6 +92,9 @@ static int check_pipeline(const struct job *job, struct err *err)
                        "(hint: parallel.pp: %d)",
                        job->source, job->parallel.pp, job->parallel.chunks, n_stages,
                        job->model.n_layers, max_int(1, job->model.n_layers / job->parallel.chunks));
+    if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
+                                              n_stages, job->model.n_layers, err))
+        return err_add(err, "%s: parallel.stages", job->source);
     return 0;
 }
 

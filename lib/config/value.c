@@ -244,6 +244,35 @@ static int set_datasets(const struct field *f, struct job *job, const struct yam
     return 0;
 }
 
+static int set_counts(const struct field *f, struct job *job, const struct yaml_node *node,
+                      struct mistakes *m)
+{
+    struct job_counts *counts = (struct job_counts *)(void *)((char *)job + f->offset);
+    int n = 0;
+
+    if (node->kind == YAML_SCALAR && !strcmp(node->text, f->word)) {
+        *counts = (struct job_counts){ 0 };
+        return 0;
+    }
+    if (node->kind != YAML_LIST || !node->first)
+        return wrong(m, f, node, NULL);
+    for (const struct yaml_node *item = node->first; item; item = item->next)
+        n++;
+    int *values = arena_array(m->arena, int, n);
+    n = 0;
+    for (const struct yaml_node *item = node->first; item; item = item->next) {
+        int64_t value;
+
+        if (item->kind != YAML_SCALAR || !item->plain || str_to_i64(item->text, &value) ||
+            !in_range(f, (double)value))
+            return mistakes_add(m, item, "%s has an item that is no whole number from %.0f to %.0f",
+                                f->key, f->min, f->max);
+        values[n++] = (int)value;
+    }
+    *counts = (struct job_counts){ values, n };
+    return 0;
+}
+
 int field_set(const struct field *f, struct job *job, const struct yaml_node *node,
               struct mistakes *m)
 {
@@ -261,6 +290,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
     case FIELD_TEXT:
     case FIELD_NAME:
         return set_text(f, job, node, m);
+    case FIELD_COUNTS:
+        return set_counts(f, job, node, m);
     case FIELD_DATASETS:
         return set_datasets(f, job, node, m);
     }
@@ -380,6 +411,20 @@ void field_print_text(struct str *out, const char *text)
     str_add_char(out, '"');
 }
 
+static void print_counts(const struct field *f, const struct job *job, struct str *out)
+{
+    const struct job_counts *counts =
+        (const struct job_counts *)(const void *)((const char *)job + f->offset);
+
+    if (!counts->n) {
+        str_add(out, f->word);
+        return;
+    }
+    for (int i = 0; i < counts->n; i++)
+        str_printf(out, i ? ", %d" : "[%d", counts->values[i]);
+    str_add_char(out, ']');
+}
+
 static void print_datasets(const struct job *job, struct str *out)
 {
     str_add_char(out, '[');
@@ -454,6 +499,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_NAME:
         field_print_text(out, at);
         return;
+    case FIELD_COUNTS:
+        print_counts(f, job, out);
+        return;
     case FIELD_DATASETS:
         print_datasets(job, out);
         return;
@@ -498,6 +546,10 @@ void field_print_range(const struct field *f, struct str *out)
         str_add(out, "one of ");
         for (const struct choice *c = f->choices; c->word; c++)
             str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
+        return;
+    case FIELD_COUNTS:
+        str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
+                   f->word);
         return;
     case FIELD_DATASETS:
         str_add(out, "a prefix or a list of prefixes and {path, weight}");

@@ -5,9 +5,9 @@
  * any thread exists in it. The watcher reports hangs of its node's ranks and ends them after
  * hang_abort_seconds, names a rank that died and ends the others of its node half a second later
  * (not every launcher does), as it does when the launcher itself is gone, and ends with the last of
- * them, leaving nothing behind: each rank has a folder in shared memory for Open MPI's files, and if
- * the launcher was killed its folder in /tmp goes too. What it says is on the first rank's stderr
- * and in the log folder's watcher-HOST.log.
+ * them, leaving nothing behind: each rank has a folder in shared memory for Open MPI's files, and
+ * if the launcher was killed its folder in /tmp goes too. What it says is on the first rank's
+ * stderr and in the log folder's watcher-HOST.log.
  *
  * Of other nodes it knows only what their watchers tell of their end in the log folder (a look a
  * second). Where all its ranks wait for such, it says so, and ends them only after twice

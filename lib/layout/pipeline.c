@@ -32,7 +32,7 @@ const char *pipeline_name(enum pipeline_kind kind)
     return families[kind].name;
 }
 
-/* ---- what can be ---------------------------------------------------------------------------------*/
+/* ---- what can be ---- */
 
 static int check_range(const char *what, int value, int most, struct err *err)
 {
@@ -120,7 +120,7 @@ int pipeline_check(const struct pipeline_spec *spec, struct err *err)
     return 0;
 }
 
-/* ---- placement -----------------------------------------------------------------------------------*/
+/* ---- placement ---- */
 
 int pipeline_n_stages(const struct pipeline_spec *spec)
 {
@@ -150,7 +150,7 @@ int pipeline_chunk_of(const struct pipeline_spec *spec, int stage)
     return stage / spec->n_ranks;
 }
 
-/* ---- lists ---------------------------------------------------------------------------------------*/
+/* ---- lists ---- */
 
 int write_step(struct list_writer *writer, enum pipeline_step_kind kind, int chunk)
 {

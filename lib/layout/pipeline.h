@@ -19,30 +19,32 @@
  * The kinds, for p ranks of which this is r, v chunks and m micro-batches. Where a rank does a
  * step out of (F, I, W) groups, it is in the order written:
  *
- *   gpipe          all F's, then all B's. Huang et al. 2019, arXiv:1811.06965; the backwards come in
- *                  increasing order here. v = 1.
+ *   gpipe          all F's, then all B's. Huang et al. 2019, arXiv:1811.06965; the backwards come
+ *                  in increasing order here. v = 1.
  *   1f1b           min(p-1-r, m) F's, then (F, B), then the B's that remain. Narayanan et al. 2019
  *                  (PipeDream), flushed as in arXiv:2006.09503. v = 1.
  *   interleaved    Narayanan et al. 2021, arXiv:2104.04473, §2.2: groups of micro-batches, each
  *                  forward through chunk 0, then 1, ...; backward with the chunks reversed; warm-up
- *                  2(p-1-r) + (v-1)g F's for groups of at most g. There p must divide m and g = p. Here
- *                  m is cut evenly into as many groups of at least p as there are (one if m < p), larger
- *                  groups first: the same where p divides m. v = 1 is 1f1b.
+ *                  2(p-1-r) + (v-1)g F's for groups of at most g. There p must divide m and g = p.
+ *                  Here m is cut evenly into as many groups of at least p as there are (one if m <
+ *                  p), larger groups first: the same where p divides m. v = 1 is 1f1b.
  *   breadth-first  all F's of chunk 0, then of chunk 1, ...; B's with the chunks reversed. Lamy-
  *                  Poirier 2023, arXiv:2211.05953. v = 1 is gpipe.
  *   zb-h1, zb-h2   Qi et al. 2023, arXiv:2401.10241, §2: 1f1b with B in two and W's put off: by r
- *                  further I's (h1, memory as 1f1b's first rank), by 2r with 2(p-r)-1 F's of warm-up
- *                  (h2, twice that). v = 1. zb-h2 with m < 2p-1 warms up with all m and has a bubble.
+ *                  further I's (h1, memory as 1f1b's first rank), by 2r with 2(p-r)-1 F's of
+ *                  warm-up (h2, twice that). v = 1. zb-h2 with m < 2p-1 warms up with all m and has
+ *                  a bubble.
  *   zb-v           the same paper, §6: v = 2, rank r holds the stages r and
- *                  2p-1-r. With m < 2p-1 it is the list for 2p-1 less the micro-batches that are not
- *                  there: leaving out whole micro-batches breaks no promise.
- *   dynamic        interleaved for micro-batches of given sizes. sizes[j] is the number of sequences
- *                  of micro-batch j, so [1,2,4,4,2,1] is six micro-batches of 14 sequences in all;
- *                  small ones first and last make filling and draining short, large ones between
- *                  them make the products large. The order of micro-batches stays as given (the law).
- *                  What the sizes decide is the grouping: of interleaved's with groups of at least p,
- *                  p+1, ... 4p the one that ends first in pipeline_simulate with F = I = W = sizes[j]
- *                  and no transfer time, the one with the smallest groups (least memory) among equals.
+ *                  2p-1-r. With m < 2p-1 it is the list for 2p-1 less the micro-batches that are
+ *                  not there: leaving out whole micro-batches breaks no promise.
+ *   dynamic        interleaved for micro-batches of given sizes. sizes[j] is the number of
+ *                  sequences of micro-batch j, so [1,2,4,4,2,1] is six micro-batches of 14
+ *                  sequences in all; small ones first and last make filling and draining short,
+ *                  large ones between them make the products large. The order of micro-batches
+ *                  stays as given (the law). What the sizes decide is the grouping: of
+ *                  interleaved's with groups of at least p, p+1, ... 4p the one that ends first in
+ *                  pipeline_simulate with F = I = W = sizes[j] and no transfer time, the one with
+ *                  the smallest groups (least memory) among equals.
  */
 #ifndef LAYOUT_PIPELINE_H
 #define LAYOUT_PIPELINE_H
@@ -89,15 +91,15 @@ struct pipeline_spec {
 int pipeline_check(const struct pipeline_spec *spec, struct err *err);
 
 /* ---- where stages are ---------------------------------------------------------------------------
- * Looped, stage = chunk * n_ranks + rank; zb-v's V is rank, then 2 * n_ranks - 1 - rank. A rank's chunks
- * are numbered in the order of their stages. Neighbouring stages may share a rank (the middle of the
- * V; a single rank): nothing is sent between them. */
+ * Looped, stage = chunk * n_ranks + rank; zb-v's V is rank, then 2 * n_ranks - 1 - rank. A rank's
+ * chunks are numbered in the order of their stages. Neighbouring stages may share a rank (the
+ * middle of the V; a single rank): nothing is sent between them. */
 int pipeline_n_stages(const struct pipeline_spec *spec);
 int pipeline_stage_of(const struct pipeline_spec *spec, int rank, int chunk);
 int pipeline_rank_of(const struct pipeline_spec *spec, int stage);
 int pipeline_chunk_of(const struct pipeline_spec *spec, int stage);
 
-/* ---- lists --------------------------------------------------------------------------------------*/
+/* ---- lists ---- */
 
 enum pipeline_step_kind {
     STEP_F, /* needs F of the stage before */
@@ -149,7 +151,7 @@ struct pipeline_slots pipeline_slots(const struct pipeline *pipeline, int rank, 
 /* The same, over all chunks of the rank together: alive at one time, so at most the chunks' sum. */
 struct pipeline_slots pipeline_peak(const struct pipeline *pipeline, int rank);
 
-/* ---- time ---------------------------------------------------------------------------------------*/
+/* ---- time ---- */
 
 struct pipeline_costs {
     const int64_t *f, *i, *w; /* [n_stages]; B is i + w */
@@ -174,9 +176,9 @@ struct pipeline_timing {
 };
 
 /*
- * Run the lists: each rank in order, a step begins when its rank is free and what it needs is there,
- * which across ranks takes the transfer time. Nothing else is modelled: transfers neither queue nor
- * keep a rank busy. Fails as pipeline_verify for lists that can't be run to their end.
+ * Run the lists: each rank in order, a step begins when its rank is free and what it needs is
+ * there, which across ranks takes the transfer time. Nothing else is modelled: transfers neither
+ * queue nor keep a rank busy. Fails as pipeline_verify for lists that can't be run to their end.
  */
 int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pipeline,
                       const struct pipeline_costs *costs, struct arena *arena, struct err *err);
@@ -187,11 +189,11 @@ struct pipeline_place {
 };
 
 /*
- * All steps of all ranks in one order that keeps every list's and in which a step comes after what it
- * needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by rank. Who
- * walks it and, at each step, appends the send to the producer's actions and the receive to the
- * consumer's, gets one order of sends and receives on each channel. *places is in the arena. Fails
- * as pipeline_verify.
+ * All steps of all ranks in one order that keeps every list's and in which a step comes after what
+ * it needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by
+ * rank. Who walks it and, at each step, appends the send to the producer's actions and the receive
+ * to the consumer's, gets one order of sends and receives on each channel. *places is in the arena.
+ * Fails as pipeline_verify.
  */
 int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
                    struct arena *arena, struct err *err);
@@ -199,9 +201,9 @@ int pipeline_order(struct pipeline_place **places, int *n_places, const struct p
 /*
  * A picture, one line per rank, time to the right, a dot where it waits:
  *     rank 0  F0 F1 .  .  B0 -  F2
- * F = I = W = 1 unit (times sizes under dynamic), a step of more units drawn on with dashes. F3.1 is
- * micro-batch 3 in chunk 1; .1 is left out where there is one chunk. Lines are cut at n_units with
- * "..."; 0 cuts nowhere. Fails as pipeline_verify; text is then untouched.
+ * F = I = W = 1 unit (times sizes under dynamic), a step of more units drawn on with dashes. F3.1
+ * is micro-batch 3 in chunk 1; .1 is left out where there is one chunk. Lines are cut at n_units
+ * with "..."; 0 cuts nowhere. Fails as pipeline_verify; text is then untouched.
  */
 int pipeline_print(const struct pipeline *pipeline, int n_units, struct str *text, struct err *err);
 

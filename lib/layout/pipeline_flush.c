@@ -1,10 +1,10 @@
 /*
  * pipeline_flush.c - GPipe, 1F1B and breadth-first
  *
- * GPipe warms up with everything. 1F1B stops as soon as the ranks behind it are busy, so that what is
- * alive is bounded by the distance to the last rank and no longer by the number of micro-batches.
- * Breadth-first is GPipe chunk by chunk: with parameters gathered per chunk it gathers each once a
- * direction, not once a micro-batch.
+ * GPipe warms up with everything. 1F1B stops as soon as the ranks behind it are busy, so that what
+ * is alive is bounded by the distance to the last rank and no longer by the number of
+ * micro-batches. Breadth-first is GPipe chunk by chunk: with parameters gathered per chunk it
+ * gathers each once a direction, not once a micro-batch.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"

@@ -1,7 +1,8 @@
 /*
  * pipeline_simulate.c - lists are checked, counted and run
  *
- * All of this reads any list, not only ours: what a pass or a person made is held to the same rules.
+ * All of this reads any list, not only ours: what a pass or a person made is held to the same
+ * rules.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +10,10 @@
 #include "base/num.h"
 #include "layout/pipeline_impl.h"
 
-/* ---- one rank's list -----------------------------------------------------------------------------*/
+/* ---- one rank's list ---- */
 
-/* How far a chunk is: F's, I's (or B's) and W's (or B's) done. Orders are increasing, so each is also the
- * micro-batch that has to come next, and alive is what lies between two of them. */
+/* How far a chunk is: F's, I's (or B's) and W's (or B's) done. Orders are increasing, so each is
+ * also the micro-batch that has to come next, and alive is what lies between two of them. */
 struct progress {
     int f, i, w;
 };
@@ -111,8 +112,8 @@ static struct pipeline_slots count_slots(const struct pipeline *pipeline, int ra
     struct pipeline_slots most = { 0, 0, 0 };
     struct progress at = { 0, 0, 0 };
 
-    /* Alive is a difference of counts, so several chunks may be added up. No step takes a slot of the
-     * class that it frees, hence looking after each step is enough. */
+    /* Alive is a difference of counts, so several chunks may be added up. No step takes a slot of
+     * the class that it frees, hence looking after each step is enough. */
     for (int k = 0; k < list->n_steps; k++) {
         if (only_chunk >= 0 && list->steps[k].chunk != only_chunk)
             continue;
@@ -137,7 +138,7 @@ struct pipeline_slots pipeline_peak(const struct pipeline *pipeline, int rank)
     return count_slots(pipeline, rank, -1);
 }
 
-/* ---- all ranks together --------------------------------------------------------------------------*/
+/* ---- all ranks together ---- */
 
 struct simulation {
     const struct pipeline *pipeline;
@@ -321,8 +322,8 @@ int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeli
     return pipeline_simulate(timing, pipeline, &costs, arena, err);
 }
 
-/* Time by time: the ranks' steps that start then, which no two of them need of each other as none takes
- * no time. */
+/* Time by time: the ranks' steps that start then, which no two of them need of each other as none
+ * takes no time. */
 static void order_by_start(struct pipeline_place *places, int n, const struct pipeline *pipeline,
                            const struct pipeline_timing *timing, int *next)
 {

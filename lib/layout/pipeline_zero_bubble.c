@@ -1,8 +1,9 @@
 /*
  * pipeline_zero_bubble.c - ZB-H1, ZB-H2 and ZB-V
  *
- * Only I is on the path from rank to rank: W may come any time later and fills what would be waiting,
- * at the price of holding its inputs. The lists are those of the papers' figures, made for F = I = W.
+ * Only I is on the path from rank to rank: W may come any time later and fills what would be
+ * waiting, at the price of holding its inputs. The lists are those of the papers' figures, made for
+ * F = I = W.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"

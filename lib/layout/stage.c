@@ -1,9 +1,9 @@
 /*
  * stage.c - layers cut into stages
  *
- * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of the
- * largest stage, and then, no stage above that, of the sum of squares. The cut is read off from the
- * front.
+ * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of
+ * the largest stage, and then, no stage above that, of the sum of squares. The cut is read off from
+ * the front.
  */
 #include "layout/stage.h"
 

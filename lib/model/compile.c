@@ -20,7 +20,7 @@ static void one_action(struct program *p, enum entry_kind kind, int function, in
         (struct action){ .kind = ACTION_RUN, .function = (int16_t)function };
 }
 
-/* ---- the stages of a rank --------------------------------------------------------------------- */
+/* ---- the stages of a rank ---- */
 
 struct compiling {
     const struct compile_train *options;
@@ -62,7 +62,8 @@ static int cut_stages(struct compiling *c, struct err *err)
     const struct model_spec *m = c->options->model;
     struct arena *arena = &c->program->arena;
     int64_t *layers = arena_array(arena, int64_t, m->n_layers);
-    int *counts = arena_array(arena, int, c->n_stages), *first;
+    int *by_cost = arena_array(arena, int, c->n_stages), *first;
+    const int *counts = by_cost;
     int64_t attention = (int64_t)m->n_heads * m->head_dim;
     int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
     int64_t wide = (m->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)m->ffn_size;
@@ -74,10 +75,10 @@ static int cut_stages(struct compiling *c, struct err *err)
         layers[i] =
             m->hidden_size * (2 * attention + 2 * kv + wide) + attention * c->options->seq_len;
     if (c->options->pipeline.stage_layers) {
-        counts = (int *)(uintptr_t)c->options->pipeline.stage_layers;
+        counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
             return -1;
-    } else if (stage_split(counts, c->n_stages, &costs, arena, err)) {
+    } else if (stage_split(by_cost, c->n_stages, &costs, arena, err)) {
         return -1;
     }
     first = arena_array(arena, int, c->n_stages + 1);
@@ -116,7 +117,7 @@ static int plan_stages(struct compiling *c, struct err *err)
     return 0;
 }
 
-/* ---- boundaries ------------------------------------------------------------------------------- */
+/* ---- boundaries ---- */
 
 /* The stream to or from the rank of another stage, and in which direction that lies. */
 static enum stream stream_of(const struct compiling *c, int from, int to, int forward, int sends,
@@ -231,7 +232,7 @@ static void emit_backwards(struct compiling *c)
     }
 }
 
-/* ---- what all stages have to know of each other ------------------------------------------------ */
+/* ---- what all stages have to know of each other ---- */
 
 static int is_counted(const struct parameter *q)
 {
@@ -286,7 +287,7 @@ static void tie_stages(struct compiling *c)
     }
 }
 
-/* ---- entries ----------------------------------------------------------------------------------- */
+/* ---- entries ---- */
 
 /* A scalar summed over the ranks of an axis that has several. */
 static int sum_over(struct program *p, int function, enum mesh_axis axis, enum stream stream,

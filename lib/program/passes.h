@@ -64,12 +64,12 @@ struct chunk_functions {
  * shard.c: gather the accumulators into buckets of about bucket_bytes, in the order in which the
  * backward completes them (of the last chunk first; no bucket has parameters of two chunks), and,
  * where the dp axis has more than one rank, reduce each as soon as it is complete. Late: in `last`,
- * a copy of `weight` that the step's last micro-batch runs. Early: in the function that completes it,
- * every micro-batch. Under zero 0 the update finds whole gradients in
+ * a copy of `weight` that the step's last micro-batch runs. Early: in the function that completes
+ * it, every micro-batch. Under zero 0 the update finds whole gradients in
  * the parameters' gradient cells, gathered by ops put at the front of `update` or, late, behind the
  * reduces. Under zero 1 it finds shards, and a bucket's parameters are of one weight dtype and
- * number of uses, so that weights and states can lie like their gradients. Zero 2 is zero 1 with, early,
- * whole gradients only while they are under way: the rest of the step holds shards. With one
+ * number of uses, so that weights and states can lie like their gradients. Zero 2 is zero 1 with,
+ * early, whole gradients only while they are under way: the rest of the step holds shards. With one
  * data-parallel rank all are zero 0.
  */
 struct shard_options {
@@ -83,8 +83,8 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
 /*
  * gather.c: under zero 1 each bucket's weights become one flat cell, of which a rank updates its
  * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
- * the order in which the chunks' forwards first read of them. Run ahead of the forward, its first op then
- * waits for its own bucket alone while later ones still travel.
+ * the order in which the chunks' forwards first read of them. Run ahead of the forward, its first
+ * op then waits for its own bucket alone while later ones still travel.
  */
 void gather_parameters(struct program *program, const struct chunk_functions *chunks, int n_chunks,
                        int gather);

@@ -2,11 +2,11 @@
  * place.c - where every value lies
  *
  * Cells are laid one after the other in their segment. A plain value that another function reads
- * than the one that writes it goes to a stash, one copy a slot (stash.c). All others live within one run of
- * a function, from their first write to their last read; they share the scratch segment: the
- * largest first, each at the lowest offset where it meets nobody who lives at the same time in any
- * function. Functions never run at the same time, so a place may be used by all of them. Operands
- * of ops on other streams live to the function's end, where run waits for those streams.
+ * than the one that writes it goes to a stash, one copy a slot (stash.c). All others live within
+ * one run of a function, from their first write to their last read; they share the scratch segment:
+ * the largest first, each at the lowest offset where it meets nobody who lives at the same time in
+ * any function. Functions never run at the same time, so a place may be used by all of them.
+ * Operands of ops on other streams live to the function's end, where run waits for those streams.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -297,8 +297,9 @@ int program_emit(struct program *program, int function, const struct op *op);
 int program_insert(struct program *program, int function, int index, const struct op *op);
 
 /*
- * Whether the op says how its outputs lie over the axis, given its inputs. Stages of a pipeline hold
- * values of their own, so over pp only its collectives do; what is received lies as it was sent.
+ * Whether the op says how its outputs lie over the axis, given its inputs. Stages of a pipeline
+ * hold values of their own, so over pp only its collectives do; what is received lies as it was
+ * sent.
  */
 int program_has_spread(const struct program *program, const struct op *op, int axis);
 

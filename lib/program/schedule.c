@@ -3,8 +3,8 @@
  *
  * All ranks' steps are walked in one order that suits all of them. A send follows the step that
  * makes what it sends, and the receive stands at the same place of that order in the other rank's
- * actions: bytes come while other steps compute, both sides of a channel have the same order, and no
- * send waits for a receive that stands behind what waits for the send.
+ * actions: bytes come while other steps compute, both sides of a channel have the same order, and
+ * no send waits for a receive that stands behind what waits for the send.
  */
 #include "program/passes.h"
 

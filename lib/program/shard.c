@@ -5,16 +5,16 @@
  * gradient norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block
  * edges. While micro-batches add up, a bucket is partial over dp.
  *
- * A parameter's accumulators are completed by one chunk's backward, but for those of an embedding that
- * is tied to a head on another chunk of the same rank: that bucket is the chunk's that comes last.
- * Where sums over ranks come first (early) each function reduces what it completes, for its next
- * micro-batch may begin before the other functions have run on this one.
+ * A parameter's accumulators are completed by one chunk's backward, but for those of an embedding
+ * that is tied to a head on another chunk of the same rank: that bucket is the chunk's that comes
+ * last. Where sums over ranks come first (early) each function reduces what it completes, for its
+ * next micro-batch may begin before the other functions have run on this one.
  *
  * Zero 0 gathers the sums: the same memory then holds them whole, and a second set of views, `same`
  * over dp, is what the update reads. Under zero 1 the shards are all that the update reads. Then a
  * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
- * added, and parameters whose weights differ in dtype lie in different buckets. Under zero 2 (early)
- * whole sums of one micro-batch have no memory of their own but share a few lanes.
+ * added, and parameters whose weights differ in dtype lie in different buckets. Under zero 2
+ * (early) whole sums of one micro-batch have no memory of their own but share a few lanes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -399,7 +399,10 @@ static int copy_function(struct program *p, int function, const char *suffix)
     return copy;
 }
 
-/* Zeros between members of a bucket, which others have written over in its lane: the norm sees them. */
+/*
+ * Zeros between members of a bucket, which others have written over in its lane: the norm sees
+ * them.
+ */
 static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end, int function,
                   int index)
 {

@@ -289,8 +289,9 @@ static int has_one_slot_each(const struct program *p)
 
 /*
  * Whether the round of n actions at i can be left out, where every stash has one slot: the two
- * before were the same and one more comes after it. What the checks ask (written in this round or before; started; in order) has the
- * same answers in each such round, and the one that is walked last leaves what later actions find.
+ * before were the same and one more comes after it. What the checks ask (written in this round or
+ * before; started; in order) has the same answers in each such round, and the one that is walked
+ * last leaves what later actions find.
  */
 static int is_old_news(const struct entry *e, int i, int n)
 {

@@ -1,12 +1,12 @@
 /*
  * verify_ranks.c - the programs of a pipeline's ranks, run against each other without their numbers
  *
- * Each rank's actions are walked as the executor does: a transfer is handed to its stream and begins
- * when those before it on the stream, and those of other streams that touch its operand, are done;
- * a compute op waits for the transfers that touch what it touches. A send and the receive it meets
- * are done when both have begun, a collective of the whole pipeline when all ranks have begun it:
- * nothing is buffered, so what ends here ends with any communicator. What concerns one rank alone,
- * or data-parallel ranks, which run the same program, is done as soon as it has begun.
+ * Each rank's actions are walked as the executor does: a transfer is handed to its stream and
+ * begins when those before it on the stream, and those of other streams that touch its operand, are
+ * done; a compute op waits for the transfers that touch what it touches. A send and the receive it
+ * meets are done when both have begun, a collective of the whole pipeline when all ranks have begun
+ * it: nothing is buffered, so what ends here ends with any communicator. What concerns one rank
+ * alone, or data-parallel ranks, which run the same program, is done as soon as it has begun.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "program/passes.h"
 
 #define NONE (-1)
-#define MAX_AFTER 8
+#define MAX_AFTER 4 /* as COLLECTIVE_MAX_AFTER of run */
 
 /* What happens in a function, in order, as far as transfers are concerned. */
 struct event {

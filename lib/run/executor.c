@@ -39,8 +39,8 @@ static int make_group(void *argument, struct err *err)
 }
 
 /*
- * What goes one way through the pipeline shares a group, on whatever streams: a send and its receive
- * have to. Others have one each.
+ * What goes one way through the pipeline shares a group, on whatever streams: a send and its
+ * receive have to. Others have one each.
  */
 enum stream run_group_of(enum stream stream)
 {

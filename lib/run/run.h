@@ -2,10 +2,10 @@
  * run.h - executes a program on this rank
  *
  * Creating a run allocates every segment at its planned size, resolves every operand to an address,
- * once for each function and set of slots, and prepares the kernels. Running an entry then walks arrays: no
- * allocation, no lookup, no decision. Ops of the compute stream run on the kernels' pool;
- * collectives go to the rank's one comm thread and are waited for by the first op that touches what
- * they touch.
+ * once for each function and set of slots, and prepares the kernels. Running an entry then walks
+ * arrays: no allocation, no lookup, no decision. Ops of the compute stream run on the kernels'
+ * pool; collectives go to the rank's one comm thread and are waited for by the first op that
+ * touches what they touch.
  *
  * A run is used by one thread.
  */

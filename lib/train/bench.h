@@ -2,8 +2,8 @@
  * bench.h - how long a job's step takes on this machine, op by op
  *
  * The job's own program is compiled, run and timed by the executor that training uses, on random
- * tokens: no dataset is opened, nothing is written, the learning rate is 0. What is measured is what
- * runs.
+ * tokens: no dataset is opened, nothing is written, the learning rate is 0. What is measured is
+ * what runs.
  */
 #ifndef TRAIN_BENCH_H
 #define TRAIN_BENCH_H

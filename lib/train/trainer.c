@@ -49,6 +49,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .recompute = kinds[job->recompute],
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
+                      .stage_layers = job->parallel.stages.values,
                       .rank = pp_rank },
         .gradients = { .zero = job->parallel.zero,
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,

@@ -110,8 +110,8 @@ struct mesh trainer_mesh(const struct job *job);
 struct compile_train trainer_compile_options(const struct job *job, int pp_rank);
 
 /*
- * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these kernels
- * need. As compile_train.
+ * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these
+ * kernels need. As compile_train.
  */
 int trainer_compile(struct program *program, const struct job *job, int pp_rank,
                     struct kernels *kernels, struct err *err);

@@ -31,6 +31,9 @@ expect 'two data-parallel ranks' 0 '^done: step 12' pretrain two --ranks 2
 expect 'of two stages each, zero 1' 0 '^done: step 12' piped two-piped 4 2 --set parallel.zero=1 --set train.compare_every=2
 same_bits 'have the bits of two ranks' two two-piped 12
 
+expect 'stages as one likes them' 0 '^done: step 12' piped given 2 2 --set 'parallel.stages=[1, 3]'
+same_bits 'have its bits' one given 12
+
 # A checkpoint knows no layout.
 for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do
     # shellcheck disable=SC2086 # words
@@ -70,6 +73,12 @@ expect 'more stages than layers' 2 'pp is 8, more than the 4 layers' piped wrong
 expect 'zb-v on a model of three layers' 2 '4 stages, the model has 3 layers \(hint: parallel.pp: 1\)' piped wrong 2 2 --set model.n_layers=3 \
     --set parallel.schedule=zb-v
 expect 'chunks that the schedule has not' 2 'schedule 1f1b runs 1 chunk on each rank, not 2' piped wrong 2 2 --set parallel.chunks=2
+expect 'stages that are not all layers' 2 'parallel.stages: the stages have 5 layers, the model 4 \(hint: 2 in the last' \
+    piped wrong 2 2 --set 'parallel.stages=[2, 3]'
+expect 'stages for another pipeline' 2 'layers are given for 3 stages, the pipeline has 2' \
+    piped wrong 2 2 --set 'parallel.stages=[1, 1, 2]'
+expect 'stages that are no numbers' 2 'parallel.stages has an item that is no whole number from 1 ' \
+    piped wrong 2 2 --set 'parallel.stages=[1, many]'
 expect 'a plan of stages' 0 '^ +1  3, head ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.pp=2
 expect 'says how long they wait' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
 expect 'each rank has its own program' 0 'receive +.*stream f_from_previous|receive' "$lmtrain" plan "$dir/job.yaml" \

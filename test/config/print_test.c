@@ -43,6 +43,8 @@ static void test_jobs(void **state)
         /* What YAML takes for a line's end, or would not read, if it were not escaped. */
         "{model: {from: llama-tiny, name: \"a \\Nb \\L\\P c\"}, data: {train: \"\\x01 \\x7F "
         "\\x80 \\x9f \\_ \\uFEFF \\uFFFE \\uFFFF\"}, train: {steps: 1}}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1}, parallel: {pp: 2, stages: [1, "
+        "1]}}",
         "{model: llama-tiny, data: {train: '$${HOME}', tokenizer: '~'}, train: {steps: 1}, "
         "output: 'null'}",
         "{model: llama-tiny, data: {train: -}, train: {steps: 1}, output: 0x1F, eval: {data: "

@@ -323,7 +323,9 @@ static void test_exchange(void **state)
     run_job_check_clean(&result);
 }
 
-/* What a limit is multiplied with: ranks under sanitizers take ten times as long to start and end. */
+/*
+ * What a limit is multiplied with: ranks under sanitizers take ten times as long to start and end.
+ */
 static double patience(void)
 {
     const char *sanitized = getenv("LMTRAIN_SANITIZED");
@@ -554,8 +556,8 @@ static double seconds_to_first_fence(int n_ranks)
 }
 
 /*
- * At most 0.25 s for 32 ranks is wanted of an idle machine. This one does other things, too: five times that, and the
- * best of a few tries.
+ * At most 0.25 s for 32 ranks is wanted of an idle machine. This one does other things, too: five
+ * times that, and the best of a few tries.
  */
 static void test_many_ranks(void **state)
 {

@@ -36,13 +36,13 @@ static struct pipeline_timing run(struct pipeline *pipeline, const struct pipeli
     return timing;
 }
 
-/* ---- bubbles -------------------------------------------------------------------------------------*/
+/* ---- bubbles ---- */
 
 /*
  * F, I and W are a stage's, so a rank's are v times that. Where the bubble is known in closed form:
  *
- *   gpipe, 1f1b     (p-1)(F+B), any F and B. Narayanan et al. 2021, arXiv:2104.04473, §2.2.1; also Huang
- *                   et al. 2019, arXiv:1811.06965, §2.3
+ *   gpipe, 1f1b     (p-1)(F+B), any F and B. Narayanan et al. 2021, arXiv:2104.04473, §2.2.1;
+ *                   also Huang et al. 2019, arXiv:1811.06965, §2.3
  *   interleaved     (p-1)(F+B)/v of the rank's F and B. The same, §2.2.2; p divides m
  *   breadth-first   the same. Lamy-Poirier 2023, arXiv:2211.05953; m >= p
  *   zb-h1           (p-1)(F+I-W). Qi et al. 2023, arXiv:2401.10241, §2.3, F = I = W; m >= p
@@ -153,7 +153,7 @@ static void other_numbers_of_micro_batches(void **state)
         }
 }
 
-/* ---- what is held --------------------------------------------------------------------------------*/
+/* ---- what is held ---- */
 
 static void expect_peak(const struct pipeline_spec *spec, int rank, int f_to_i, int f_to_w,
                         int i_to_w)
@@ -230,7 +230,7 @@ static void zb_v_holds_the_same_everywhere(void **state)
         }
 }
 
-/* ---- the simulator -------------------------------------------------------------------------------*/
+/* ---- the simulator ---- */
 
 #define STEPS_MAX 4096
 

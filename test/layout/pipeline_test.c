@@ -52,7 +52,7 @@ static int next_spec(struct pipeline_spec *spec)
 
 static const struct pipeline_spec before_first = { .n_ranks = 1, .n_chunks = 1, .sizes = sizes };
 
-/* ---- the promises, said again --------------------------------------------------------------------*/
+/* ---- the promises, said again ---- */
 
 #define ABSENT (-1)
 
@@ -161,10 +161,10 @@ static int judge(const struct pipeline *pipeline)
     return judge_liveness(pipeline);
 }
 
-/* ---- ours keep them ------------------------------------------------------------------------------*/
+/* ---- ours keep them ---- */
 
-/* Of n slots each micro-batch m has m % n from one step to another: is each free when taken, and would
- * one slot less not do? Held in [from, to], ends included. */
+/* Of n slots each micro-batch m has m % n from one step to another: is each free when taken, and
+ * would one slot less not do? Held in [from, to], ends included. */
 static void check_slots(int n, const int *from, const int *to, int n_micro_batches)
 {
     int most = 0;
@@ -362,7 +362,7 @@ static void pictures(void **state)
     }
 }
 
-/* ---- what is spoilt is refused -------------------------------------------------------------------*/
+/* ---- what is spoilt is refused ---- */
 
 static struct pipeline build(struct pipeline_spec spec, struct arena *arena)
 {

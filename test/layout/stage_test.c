@@ -25,8 +25,8 @@ static void judge(const int *counts, int n, const struct stage_costs *costs, int
     }
 }
 
-/* All cuts, in dictionary order of their counts: bit k of `cut` (from the top) ends a stage after layer
- * k, and a larger number ends earlier. */
+/* All cuts, in dictionary order of their counts: bit k of `cut` (from the top) ends a stage after
+ * layer k, and a larger number ends earlier. */
 static void best_of_all(int *best, int n_stages, const struct stage_costs *costs)
 {
     int64_t best_largest = INT64_MAX, best_squares = INT64_MAX, largest, squares;

@@ -15,7 +15,7 @@
 #define N_RANDOM 300
 #define ALIGNMENT 64
 
-/* ---- random programs: two or three functions of adds and gathers over values of many sizes ---- */
+/* ---- random programs: two or three functions of adds and gathers over values of many sizes */
 
 struct random {
     uint64_t seed, count;

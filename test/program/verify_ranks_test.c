@@ -1,5 +1,6 @@
 /*
- * verify_ranks_test.c - every pipeline passes, and none does once a transfer is missing or misplaced
+ * verify_ranks_test.c - every pipeline passes, and none does once a transfer is missing or
+ * misplaced
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -39,7 +39,9 @@ CPU_INLINE void pair_columns(uint32_t *to, const float *from, int64_t stride, in
             _mm512_storeu_si512(to + pair * n + j, pair_rows(from + 2 * pair * stride + j, stride));
 }
 
-/* Neighbours of a row: [BLOCK x n_pairs]; the last few of a row that 32 does not divide one by one. */
+/*
+ * Neighbours of a row: [BLOCK x n_pairs]; the last few of a row that 32 does not divide one by one.
+ */
 CPU_INLINE void pair_neighbours(uint32_t *to, const float *from, int64_t stride, int64_t n_pairs)
 {
     for (int64_t i = 0; i < BLOCK; i++) {

@@ -108,7 +108,7 @@ size_t cpu_gemm_scratch_bytes(const struct cpu_kernels *cpu, const struct cpu_ge
            (cut.shared_stage ? 1 : n_threads) * cut.stage_bytes;
 }
 
-/* ---- a round ------------------------------------------------------------------------------- */
+/* ---- a round ---- */
 
 struct round {
     const struct cpu_kernels *cpu;

@@ -112,7 +112,7 @@ static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape 
     return h.logits_bytes + h.nll_bytes + most;
 }
 
-/* ---- a row of logits ----------------------------------------------------------------------- */
+/* ---- a row of logits ---- */
 
 CPU_INLINE float row_max_body(const float *row, int64_t n)
 {
@@ -247,7 +247,7 @@ static void rows_tile(void *context, int64_t tile, int thread)
         do_row(run, i);
 }
 
-/* ---- the call ------------------------------------------------------------------------------ */
+/* ---- the call ---- */
 
 static void run_product(const struct rows_run *run, int product, const void *a, const void *b,
                         void *c, int first)

@@ -51,7 +51,7 @@ static void linear_run(struct kernels *kernels, const struct kernel_call *call, 
     cpu_gemm_run(cpu_of(kernels), &shape, &operands, call->scratch);
 }
 
-/* ---- the bias' gradient -------------------------------------------------------------------- */
+/* ---- the bias' gradient ---- */
 
 struct db_run {
     const struct cpu_kernels *cpu;
