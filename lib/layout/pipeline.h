@@ -16,8 +16,7 @@
  *     pipeline_slots;
  *   - live: with sends that are buffered or posted together with their receives, it always ends.
  *
- * The kinds, for p ranks of which this is r, v chunks and m micro-batches. Where a rank does a
- * step out of (F, I, W) groups, it is in the order written:
+ * The kinds, for p ranks of which this is r, v chunks and m micro-batches:
  *
  *   gpipe          all F's, then all B's. Huang et al. 2019, arXiv:1811.06965; the backwards come
  *                  in increasing order here. v = 1.
@@ -34,9 +33,9 @@
  *                  further I's (h1, memory as 1f1b's first rank), by 2r with 2(p-r)-1 F's of
  *                  warm-up (h2, twice that). v = 1. zb-h2 with m < 2p-1 warms up with all m and has
  *                  a bubble.
- *   zb-v           the same paper, §6: v = 2, rank r holds the stages r and
- *                  2p-1-r. With m < 2p-1 it is the list for 2p-1 less the micro-batches that are
- *                  not there: leaving out whole micro-batches breaks no promise.
+ *   zb-v           the same paper, §6: v = 2, rank r holds the stages r and 2p-1-r. With m < 2p-1
+ *                  the phases are the same less the micro-batches that are not there; a bubble
+ *                  remains.
  *   dynamic        interleaved for micro-batches of given sizes. sizes[j] is the number of
  *                  sequences of micro-batch j, so [1,2,4,4,2,1] is six micro-batches of 14
  *                  sequences in all; small ones first and last make filling and draining short,
@@ -192,8 +191,9 @@ struct pipeline_place {
  * All steps of all ranks in one order that keeps every list's and in which a step comes after what
  * it needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by
  * rank. Who walks it and, at each step, appends the send to the producer's actions and the receive
- * to the consumer's, gets one order of sends and receives on each channel. *places is in the arena.
- * Fails as pipeline_verify.
+ * to the consumer's, gets one order of sends and receives on each channel; and no circle of waiting
+ * even where a send waits for its receive and a receive for its slot, as all that anything waits
+ * for comes earlier in this one order. *places is in the arena. Fails as pipeline_verify.
  */
 int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
                    struct arena *arena, struct err *err);

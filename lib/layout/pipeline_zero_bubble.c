@@ -53,11 +53,12 @@ static void write_f_i_w(struct list_writer *writer, int chunk)
 /*
  * Warm-up: 2p-1-r F's of chunk 0 and r of chunk 1, which is 2p-1 on every rank. Then (F, I, W) of
  * chunk 1 until its backward has come round the V to chunk 0, then of both in turn; at last the I's
- * that others wait for as early as they can be, with W's between and behind them.
+ * that others wait for as early as they can be, with W's between and behind them. With fewer than
+ * 2p-1 micro-batches the phases keep their lengths and the writer leaves out what is not there.
  */
 void write_zb_v(struct list_writer *writer, const struct pipeline_spec *spec, int rank)
 {
-    int p = spec->n_ranks, n = max_int(spec->n_micro_batches, 2 * p - 1);
+    int p = spec->n_ranks, n = spec->n_micro_batches;
 
     write_steps(writer, STEP_F, 0, 2 * (p - rank) - 1);
     for (int k = 0; k < rank; k++) {

@@ -312,6 +312,13 @@ static const char interleaved_2_2_4[] =
     "rank 1  .    F0.0 F1.0 F0.1 B0.1 -    F1.1 B1.1 -    F2.0 B0.0 -    F3.0 B1.0 -    F2.1 B2.1 "
     "-    F3.1 B3.1 -    B2.0 -    B3.0 -\n";
 
+/* No multiple: groups of 3 and 2. */
+static const char interleaved_2_2_5[] =
+    "rank 0  F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 .    B0.1 -    F3.0 B1.1 -    F4.0 B2.1 -    F3.1 B0.0 "
+    "-    F4.1 B1.0 -    .    B2.0 -    .    B3.1 -    B4.1 -    B3.0 -    B4.0 -\n"
+    "rank 1  .    F0.0 F1.0 F2.0 F0.1 B0.1 -    F1.1 B1.1 -    F2.1 B2.1 -    F3.0 B0.0 -    F4.0 "
+    "B1.0 -    F3.1 B2.0 -    F4.1 B3.1 -    B4.1 -    B3.0 -    B4.0 -\n";
+
 static const char zb_h1_3_4[] = "rank 0  F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3\n"
                                 "rank 1  .  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3\n"
                                 "rank 2  .  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3\n";
@@ -322,6 +329,11 @@ static const char zb_v_2_3[] =
     "W2.0\n"
     "rank 1  .    F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 F2.0 I0.0 W0.0 F2.1 I1.1 W1.1 I1.0 I2.1 I2.0 W1.0 "
     "W2.1 W2.0\n";
+
+/* Too few micro-batches for that. */
+static const char zb_v_2_2[] =
+    "rank 0  F0.0 F1.0 .    F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0\n"
+    "rank 1  .    F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 I0.0 I1.1 I1.0 W0.0 W1.1 W1.0\n";
 
 static const char cut[] = "rank 0  F0 F1 .  .  B0 ...\n"
                           "rank 1  .  F0 B0 -  F1 ...\n";
@@ -338,8 +350,10 @@ static void pictures(void **state)
         const char *text;
     } cases[] = {
         { PIPELINE_INTERLEAVED, 2, 2, 4, 0, interleaved_2_2_4 },
+        { PIPELINE_INTERLEAVED, 2, 2, 5, 0, interleaved_2_2_5 },
         { PIPELINE_ZB_H1, 3, 1, 4, 0, zb_h1_3_4 },
         { PIPELINE_ZB_V, 2, 2, 3, 0, zb_v_2_3 },
+        { PIPELINE_ZB_V, 2, 2, 2, 0, zb_v_2_2 },
         { PIPELINE_1F1B, 2, 1, 3, 5, cut },
         { PIPELINE_DYNAMIC, 2, 1, 3, 0, dynamic_2_3 },
     };
