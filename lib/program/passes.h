@@ -131,8 +131,9 @@ void place(struct program *program);
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
- * after; nothing read as whole of which each rank has updated its own part alone. Returns 0, or -1
- * and ERR_FAILED naming function, op and value.
+ * after; no sum of one micro-batch begun in memory where another still waits for its sum over ranks;
+ * nothing read as whole of which each rank has updated its own part alone. Returns 0, or -1 and
+ * ERR_FAILED naming function, op and value.
  */
 int verify(const struct program *program, struct err *err);
 
