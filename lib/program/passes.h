@@ -131,8 +131,8 @@ void place(struct program *program);
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
- * after; no sum of one micro-batch begun in memory where another still waits for its sum over ranks;
- * nothing read as whole of which each rank has updated its own part alone. Returns 0, or -1 and
+ * after; no sum of one micro-batch begun where another still waits for its sum over ranks; nothing
+ * read as whole of which each rank has updated its own part alone. Returns 0, or -1 and
  * ERR_FAILED naming function, op and value.
  */
 int verify(const struct program *program, struct err *err);
@@ -145,7 +145,7 @@ int verify(const struct program *program, struct err *err);
  */
 int verify_ranks(const struct program *programs, int n_ranks, struct err *err);
 
-/* print.c: the program as text (design.md §4): values, ops, actions; places where place has run. */
+/* print.c: the program as text (design.md §4): values, ops, actions; places after place. */
 void print_program(const struct program *program, struct str *out);
 void print_function(const struct program *program, int function, struct str *out);
 
