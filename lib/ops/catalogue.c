@@ -12,11 +12,12 @@
 
 /* clang-format off */
 static const struct op_info infos[N_OP_KINDS] = {
-    [OP_EMBED] = { "embed", 3, 1,
-        { { "index", 0 }, { "table", 0 }, { "base", OPERAND_OPTIONAL } },
+    [OP_EMBED] = { "embed", 4, 1,
+        { { "index", 0 }, { "table", 0 }, { "base", OPERAND_OPTIONAL },
+          { "begin", OPERAND_OPTIONAL } },
         { { "x", 0 } } },
-    [OP_EMBED_DW] = { "embed_dw", 2, 1,
-        { { "dx", 0 }, { "index", 0 } },
+    [OP_EMBED_DW] = { "embed_dw", 3, 1,
+        { { "dx", 0 }, { "index", 0 }, { "begin", OPERAND_OPTIONAL } },
         { { "dtable", OPERAND_ACCUMULATED } } },
     [OP_RMSNORM] = { "rmsnorm", 2, 2,
         { { "x", 0 }, { "w", 0 } },
@@ -53,12 +54,12 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_ROPE_GRAD] = { "rope_grad", 3, 1,
         { { "dout", 0 }, { "position", 0 }, { "table", 0 } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION] = { "attention", 2, 2,
-        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL } },
+    [OP_ATTENTION] = { "attention", 3, 2,
+        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
         { { "out", 0 }, { "lse", 0 } } },
-    [OP_ATTENTION_GRAD] = { "attention_grad", 5, 1,
+    [OP_ATTENTION_GRAD] = { "attention_grad", 6, 1,
         { { "dout", 0 }, { "qkv", 0 }, { "out", 0 }, { "lse", 0 },
-          { "sample", OPERAND_OPTIONAL } },
+          { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
         { { "dqkv", 0 } } },
     [OP_ATTENTION_CACHED] = { "attention_cached", 4, 1,
         { { "qkv", 0 }, { "position", 0 }, { "keys", OPERAND_UPDATED },
@@ -76,15 +77,21 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_GELU_GRAD] = { "gelu_grad", 2, 1,
         { { "dy", 0 }, { "x", 0 } },
         { { "dx", 0 } } },
-    [OP_DROPOUT] = { "dropout", 2, 1,
-        { { "x", 0 }, { "sample", 0 } },
+    [OP_DROPOUT] = { "dropout", 3, 1,
+        { { "x", 0 }, { "sample", 0 }, { "begin", OPERAND_OPTIONAL } },
         { { "y", 0 } } },
-    [OP_DROPOUT_GRAD] = { "dropout_grad", 2, 1,
-        { { "dy", 0 }, { "sample", 0 } },
+    [OP_DROPOUT_GRAD] = { "dropout_grad", 3, 1,
+        { { "dy", 0 }, { "sample", 0 }, { "begin", OPERAND_OPTIONAL } },
         { { "dx", 0 } } },
     [OP_ADD] = { "add", 2, 1,
         { { "a", 0 }, { "b", 0 } },
         { { "y", 0 } } },
+    [OP_ADD_BIAS] = { "add_bias", 2, 1,
+        { { "x", 0 }, { "b", 0 } },
+        { { "y", 0 } } },
+    [OP_BIAS_GRAD] = { "bias_grad", 1, 1,
+        { { "dy", 0 } },
+        { { "db", OPERAND_ACCUMULATED } } },
     [OP_CAST] = { "cast", 1, 1,
         { { "x", 0 } },
         { { "y", 0 } } },
@@ -97,6 +104,13 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_HEAD_LOSS] = { "head_loss", 3, 1,
         { { "x", 0 }, { "w", 0 }, { "target", 0 } },
         { { "loss", OPERAND_ACCUMULATED } } },
+    [OP_LOGIT_STATS] = { "logit_stats", 3, 1,
+        { { "logits", 0 }, { "target", 0 }, { "begin", OPERAND_OPTIONAL } },
+        { { "stats", 0 } } },
+    [OP_CROSS_ENTROPY] = { "cross_entropy", 5, 2,
+        { { "logits", 0 }, { "stats", 0 }, { "target", 0 }, { "scale", 0 },
+          { "begin", OPERAND_OPTIONAL } },
+        { { "dlogits", OPERAND_OPTIONAL }, { "loss", OPERAND_ACCUMULATED } } },
     [OP_ACCUMULATE] = { "accumulate", 1, 1,
         { { "x", 0 } },
         { { "y", OPERAND_UPDATED } } },
@@ -106,9 +120,18 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_REDUCE_SCATTER] = { "reduce_scatter", 1, 1,
         { { "full", 0 } },
         { { "shard", 0 } } },
+    [OP_ALL_REDUCE] = { "all_reduce", 1, 1,
+        { { "x", 0 } },
+        { { "y", 0 } } },
     [OP_ALL_REDUCE_SCALAR] = { "all_reduce_scalar", 1, 1,
         { { "x", 0 } },
         { { "y", 0 } } },
+    [OP_GATHER_HEADS] = { "gather_heads", 1, 1,
+        { { "qkv", 0 } },
+        { { "out", 0 } } },
+    [OP_GATHER_HEADS_GRAD] = { "gather_heads_grad", 1, 1,
+        { { "dout", 0 } },
+        { { "dqkv", 0 } } },
     [OP_SEND] = { "send", 1, 0,
         { { "x", 0 } },
         { { 0 } } },
@@ -133,10 +156,12 @@ static const struct op_info infos[N_OP_KINDS] = {
 
 static const struct op_rules rules[N_OP_KINDS] = {
     [OP_EMBED] = {
-        { { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_R, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_R, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_D, TYPE_F32 } } },
     [OP_EMBED_DW] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
+        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_R, DIM_D, TYPE_F32 } } },
     [OP_RMSNORM] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } },
@@ -182,11 +207,13 @@ static const struct op_rules rules[N_OP_KINDS] = {
           { DIM_FREE, DIM_E, TYPE_F32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
     [OP_ATTENTION] = {
-        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_H, TYPE_F32 } } },
     [OP_ATTENTION_GRAD] = {
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_HE, TYPE_ACT },
-          { DIM_T, DIM_H, TYPE_F32 }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+          { DIM_T, DIM_H, TYPE_F32 }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
     [OP_ATTENTION_CACHED] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
@@ -205,14 +232,22 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_F, TYPE_ACT }, { DIM_T, DIM_F, TYPE_ACT } },
         { { DIM_T, DIM_F, TYPE_ACT } } },
     [OP_DROPOUT] = {
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_D, TYPE_ACT } } },
     [OP_DROPOUT_GRAD] = {
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_D, TYPE_ACT } } },
     [OP_ADD] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_FLOAT } },
         { { DIM_T, DIM_D, TYPE_F32 } } },
+    [OP_ADD_BIAS] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_ONE, DIM_N, TYPE_F32 } },
+        { { DIM_T, DIM_N, TYPE_ACT } } },
+    [OP_BIAS_GRAD] = {
+        { { DIM_T, DIM_N, TYPE_ACT } },
+        { { DIM_ONE, DIM_N, TYPE_F32 } } },
     [OP_CAST] = {
         { { DIM_T, DIM_D, TYPE_FLOAT } },
         { { DIM_T, DIM_D, TYPE_FLOAT } } },
@@ -227,18 +262,36 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_HEAD_LOSS] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 } },
         { { DIM_ONE, DIM_ONE, TYPE_F64 } } },
+    [OP_LOGIT_STATS] = {
+        { { DIM_T, DIM_V, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+        { { DIM_T, DIM_STATS, TYPE_F32 } } },
+    [OP_CROSS_ENTROPY] = {
+        { { DIM_T, DIM_V, TYPE_F32 }, { DIM_SIZE_T, DIM_STATS, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+        { { DIM_T, DIM_V, TYPE_FLOAT }, { DIM_ONE, DIM_ONE, TYPE_F64 } } },
     [OP_ACCUMULATE] = {
         { { DIM_R, DIM_D, TYPE_F32 } },
         { { DIM_R, DIM_D, TYPE_F32 } } },
     [OP_ALL_GATHER] = {
-        { { DIM_ONE, DIM_N, TYPE_MOVED } },
-        { { DIM_ONE, DIM_SIZE_N, TYPE_MOVED } } },
+        { { DIM_T, DIM_N, TYPE_MOVED } },
+        { { DIM_SIZE_T, DIM_SIZE_N, TYPE_MOVED } } },
     [OP_REDUCE_SCATTER] = {
-        { { DIM_ONE, DIM_SIZE_N, TYPE_MOVED } },
-        { { DIM_ONE, DIM_N, TYPE_MOVED } } },
+        { { DIM_SIZE_T, DIM_SIZE_N, TYPE_MOVED } },
+        { { DIM_T, DIM_N, TYPE_MOVED } } },
+    [OP_ALL_REDUCE] = {
+        { { DIM_T, DIM_N, TYPE_MOVED } },
+        { { DIM_T, DIM_N, TYPE_MOVED } } },
     [OP_ALL_REDUCE_SCALAR] = {
         { { DIM_ONE, DIM_N, TYPE_F64 } },
         { { DIM_ONE, DIM_N, TYPE_F64 } } },
+    [OP_GATHER_HEADS] = {
+        { { DIM_T, DIM_C_PART, TYPE_ACT } },
+        { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_GATHER_HEADS_GRAD] = {
+        { { DIM_T, DIM_C, TYPE_ACT } },
+        { { DIM_T, DIM_C_PART, TYPE_ACT } } },
     [OP_SEND] = {
         { { DIM_T, DIM_D, TYPE_MOVED } },
         { { DIM_ONE, DIM_ONE, TYPE_F32 } } },
@@ -286,8 +339,9 @@ enum op_kind op_find(const char *name)
 
 int op_is_collective(enum op_kind kind)
 {
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE_SCALAR ||
-           kind == OP_SEND || kind == OP_RECEIVE;
+    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE ||
+           kind == OP_ALL_REDUCE_SCALAR || kind == OP_GATHER_HEADS ||
+           kind == OP_GATHER_HEADS_GRAD || kind == OP_SEND || kind == OP_RECEIVE;
 }
 
 const char *axis_name(enum mesh_axis axis)

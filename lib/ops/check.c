@@ -23,7 +23,19 @@ struct solver {
 static int has_heads(enum op_kind kind)
 {
     return kind == OP_ROPE || kind == OP_ROPE_GRAD || kind == OP_ATTENTION ||
-           kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED;
+           kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED || kind == OP_GATHER_HEADS ||
+           kind == OP_GATHER_HEADS_GRAD;
+}
+
+/* Rows from anywhere in the micro-batch on, not whole sequences. */
+static int has_part_of_rows(const struct op_shape *op)
+{
+    return (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_GRAD) && tensor_given(&op->in[2]);
+}
+
+static int has_vocabulary(enum op_kind kind)
+{
+    return kind == OP_LOGIT_STATS || kind == OP_CROSS_ENTROPY;
 }
 
 static int has_sequences(enum op_kind kind)
@@ -56,6 +68,20 @@ static int check_heads(const struct solver *s)
     return 0;
 }
 
+/* One kv head, its columns divided evenly. */
+static int check_group(const struct solver *s)
+{
+    const struct op_attributes *a = &s->op->attributes;
+
+    if (a->n_kv_heads != 1)
+        return err_set(s->err, ERR_FAILED, "%s: n_kv_heads is %d, wanted 1", s->info->name,
+                       a->n_kv_heads);
+    if (a->group < 2 || a->head_dim % a->group)
+        return err_set(s->err, ERR_FAILED, "%s: group is %d, wanted a divisor of head_dim %d",
+                       s->info->name, a->group, a->head_dim);
+    return 0;
+}
+
 static int check_attributes(const struct solver *s)
 {
     const struct op_attributes *a = &s->op->attributes;
@@ -64,6 +90,11 @@ static int check_attributes(const struct solver *s)
 
     if (has_heads(kind) && check_heads(s))
         return -1;
+    if ((kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD) && check_group(s))
+        return -1;
+    if (has_vocabulary(kind) && a->vocab_size < 1)
+        return err_set(s->err, ERR_FAILED, "%s: vocab_size is %d, wanted at least 1", name,
+                       a->vocab_size);
     if (has_sequences(kind) && a->seq_len < 1)
         return err_set(s->err, ERR_FAILED, "%s: seq_len is %d, wanted at least 1", name,
                        a->seq_len);
@@ -95,12 +126,14 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
         s->dims[i] = UNBOUND;
     s->dims[DIM_ONE] = 1;
     s->dims[DIM_SCALARS] = OPS_N_SCALARS;
+    s->dims[DIM_STATS] = OPS_N_STATS;
     if (has_heads(op->kind)) {
         s->dims[DIM_C] = (h + 2 * g) * e;
         s->dims[DIM_H] = h;
         s->dims[DIM_E] = e;
         s->dims[DIM_HE] = h * e;
         s->dims[DIM_GE] = g * e;
+        s->dims[DIM_C_PART] = a->group ? h * e + 2 * e / a->group : UNBOUND;
     }
 }
 
@@ -116,7 +149,7 @@ static int64_t known(const struct solver *s, enum dim dim)
     case DIM_2F:
         return d[DIM_F] == UNBOUND ? UNBOUND : 2 * d[DIM_F];
     case DIM_SEQUENCES:
-        return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / a->seq_len;
+        return d[DIM_T] == UNBOUND || has_part_of_rows(s->op) ? UNBOUND : d[DIM_T] / a->seq_len;
     case DIM_CACHE:
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / a->seq_len * a->cache_len;
     case DIM_BLOCKS:
@@ -164,7 +197,16 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
         if (s->dims[DIM_SIZE_N] % extent)
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted a divisor of %lld",
                            name, operand, (long long)extent, (long long)s->dims[DIM_SIZE_N]);
-    } else if (dim == DIM_T && has_sequences(s->op->kind) && extent % s->op->attributes.seq_len) {
+    } else if (dim == DIM_SIZE_T && s->dims[DIM_T] != UNBOUND) {
+        if (extent % s->dims[DIM_T])
+            return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of %lld",
+                           name, operand, (long long)extent, (long long)s->dims[DIM_T]);
+    } else if (dim == DIM_T && s->dims[DIM_SIZE_T] != UNBOUND) {
+        if (s->dims[DIM_SIZE_T] % extent)
+            return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a divisor of %lld",
+                           name, operand, (long long)extent, (long long)s->dims[DIM_SIZE_T]);
+    } else if (dim == DIM_T && has_sequences(s->op->kind) && !has_part_of_rows(s->op) &&
+               extent % s->op->attributes.seq_len) {
         return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of seq_len %d",
                        name, operand, (long long)extent, s->op->attributes.seq_len);
     }
@@ -247,6 +289,11 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
+    if ((op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER) &&
+        op->in[0].rows != op->out[0].rows && op->in[0].cols != op->out[0].cols)
+        return err_set(s->err, ERR_FAILED, "%s: [%lld x %lld] and [%lld x %lld] differ in both",
+                       name, (long long)op->in[0].rows, (long long)op->in[0].cols,
+                       (long long)op->out[0].rows, (long long)op->out[0].cols);
     if (op->kind == OP_CAST && op->in[0].dtype == op->out[0].dtype)
         return err_set(s->err, ERR_FAILED, "%s: y is %s, wanted another dtype than x", name,
                        dtype_name(op->out[0].dtype));

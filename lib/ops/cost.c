@@ -21,7 +21,10 @@ static double flops_an_element(enum op_kind kind)
     switch (kind) {
     case OP_EMBED_DW:
     case OP_ADD:
+    case OP_ADD_BIAS:
+    case OP_BIAS_GRAD:
     case OP_ACCUMULATE:
+    case OP_ALL_REDUCE:
     case OP_GRADIENT_NORM: /* a bound where the order leaves padding out */
         return 1;
     case OP_DROPOUT:
@@ -30,6 +33,8 @@ static double flops_an_element(enum op_kind kind)
         return 2;
     case OP_ROPE:
     case OP_ROPE_GRAD:
+    case OP_LOGIT_STATS:
+    case OP_CROSS_ENTROPY:
         return 3;
     case OP_RMSNORM:
         return 4;
@@ -80,7 +85,7 @@ double op_flops(const struct op_shape *op)
     case OP_EMBED:
         return tensor_given(&in[2]) ? (double)tensor_elements(&in[2]) : 0;
     case OP_REDUCE_SCATTER: /* each rank adds its summands of the shard */
-        return (double)(in[0].cols - out[0].cols);
+        return (double)(tensor_elements(&in[0]) - tensor_elements(&out[0]));
     default:
         return flops_an_element(op->kind) * (double)tensor_elements(&in[0]);
     }

@@ -16,9 +16,11 @@
  * §5).
  * "~" marks an operand updated in place. "?" marks an optional one.
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32 -> x[T x d] fp32
- *                         x = base + table[index]; an index < 0 adds nothing
- *   embed_dw            dx[T x d] fp32, index[T x 1] -> dtable[R x d] +=
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32, begin?[1 x 1] i32
+ *                       -> x[T x d] fp32
+ *                         x = base + table[index - begin]; an index < 0, or whose row is not among
+ *                         the R that the rank has, adds nothing
+ *   embed_dw            dx[T x d] fp32, index[T x 1], begin? -> dtable[R x d] +=
  *                         rows added in token order
  *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
@@ -38,12 +40,13 @@
  *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
  *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
  *   rope_grad           dout[T x c], position, table -> dqkv[T x c]
- *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64
- *                       -> out[T x he] act, lse[T x h] fp32
+ *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64,
+ *                       begin?[1 x 1] i32 -> out[T x he] act, lse[T x h] fp32
  *                         causal within each sequence of seq_len rows; head i reads kv head i /
  *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
- *                         scaled scores; dropout on probabilities where p > 0
- *   attention_grad      dout[T x he], qkv, out, lse, sample? -> dqkv[T x c] act
+ *                         scaled scores; dropout on probabilities where p > 0: begin is the
+ *                         number of the first head, where the rank has a part of them
+ *   attention_grad      dout[T x he], qkv, out, lse, sample?, begin? -> dqkv[T x c] act
  *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
  *                       ge] act -> out[T x he] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
@@ -56,11 +59,17 @@
  *   gelu                x[T x f] act -> y[T x f]
  *                         tanh form, Hendrycks & Gimpel 2016
  *   gelu_grad           dy, x -> dx
- *   dropout             x[T x d], sample[S x 1] i64 -> y[T x d], y's dtype = x's
+ *   dropout             x[T x d], sample[S x 1] i64, begin?[1 x 1] i32 -> y[T x d], y's dtype =
+ *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
- *                         `place`, element)
- *   dropout_grad        dy, sample -> dx
+ *                         `place`, element); begin: x's rows are those of the micro-batch from
+ *                         there on, and sample is of all of it
+ *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
+ *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
+ *                         for a product whose sum over ranks comes before its bias
+ *   bias_grad           dy[T x n] act -> db[1 x n] +=
+ *                         sums of columns, as linear_dw's
  *   cast                x[T x d] -> y[T x d] of another dtype
  *   select_rows         x[T x d] act, index[S x 1] i32 -> y[S x d] act
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
@@ -69,13 +78,33 @@
  *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
  *                         never exist whole
  *   head_loss           x, w, target -> loss[1 x 1] fp64 +=
+ *   logit_stats         logits[T x V] fp32, target[T x 1] i32, begin?[1 x 1] i32
+ *                       -> stats[T x 3] fp32
+ *                         of each row: the largest logit, the sum of exp(logit - largest), the
+ *                         target's logit or 0 where it is not among these. Column j is token begin
+ *                         + j; tokens from `vocab_size` on are padding and count as -infinity
+ *   cross_entropy       logits, stats[n T x 3] fp32 (of n ranks' vocabulary parts, rank by rank),
+ *                       target, scale[1 x 1] fp32, begin?
+ *                       -> dlogits?[T x V] act, loss[1 x 1] fp64 +=
+ *                         the parts' statistics are joined in order of rank; loss adds -log
+ *                         softmax(logits)[target] of targets >= 0; dlogits is of scale * that sum
+ *                         in the part's logits, 0 for padding. Milakov & Gimelshein 2018 (joined
+ *                         maxima and sums); Shoeybi et al. 2019, section 3 (vocabulary parallel)
  *   accumulate          x[r x c] fp32 -> y[r x c] fp32 +=
- *   all_gather          shard[1 x n] -> full[1 x n size]
- *                         over `axis`
- *   reduce_scatter      full[1 x n size] -> shard[1 x n]
- *                         over `axis`, tree sum
+ *   all_gather          shard[r x n] -> full[r size x n], or shard[1 x n] -> full[1 x n size]
+ *                         over `axis`: ranks' parts one after the other
+ *   reduce_scatter      full[r size x n] -> shard[r x n], or full[1 x n size] -> shard[1 x n]
+ *                         over `axis`, tree sum; a shard of gradients is added to
+ *   all_reduce          x[r x n] -> y[r x n]
+ *                         over `axis`, tree sum, the bits of reduce_scatter; y may be x's memory
  *   all_reduce_scalar   x[1 x n] fp64 -> y[1 x n] fp64
  *                         over `axis`, tree sum
+ *   gather_heads        qkv[T x h e + 2 w] act -> out[T x (h + 2) e] act
+ *                         over `axis`: where `group` neighbours share one kv head, each has w = e /
+ *                         group columns of its k and of its v (q heads | k part | v part); here
+ *                         they get the whole of them
+ *   gather_heads_grad   dout[T x (h + 2) e] act -> dqkv[T x h e + 2 w] act
+ *                         over `axis`: each gets its columns of k and v, tree-summed over the group
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -106,6 +135,7 @@
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
 /* The run-time scalars that the host writes before a step's update. */
@@ -135,14 +165,21 @@ enum op_kind {
     OP_DROPOUT,
     OP_DROPOUT_GRAD,
     OP_ADD,
+    OP_ADD_BIAS,
+    OP_BIAS_GRAD,
     OP_CAST,
     OP_SELECT_ROWS,
     OP_HEAD_CROSS_ENTROPY,
     OP_HEAD_LOSS,
+    OP_LOGIT_STATS,
+    OP_CROSS_ENTROPY,
     OP_ACCUMULATE,
     OP_ALL_GATHER,
     OP_REDUCE_SCATTER,
+    OP_ALL_REDUCE,
     OP_ALL_REDUCE_SCALAR,
+    OP_GATHER_HEADS,
+    OP_GATHER_HEADS_GRAD,
     OP_SEND,
     OP_RECEIVE,
     OP_PICK,
@@ -160,6 +197,8 @@ struct op_attributes {
     int seq_len;    /* rows of one sequence */
     int cache_len;  /* L of attention_cached */
     int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
+    int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
+    int group;      /* gather_heads: neighbours that share a kv head */
     double scale;   /* attention */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */

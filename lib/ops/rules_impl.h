@@ -19,8 +19,10 @@ enum dim {
     DIM_F,
     DIM_ANY_ROWS,
     DIM_ONE,
-    DIM_SCALARS, /* constants */
+    DIM_SCALARS,
+    DIM_STATS, /* constants */
     DIM_C,
+    DIM_C_PART, /* with a part of the kv heads' columns */
     DIM_H,
     DIM_E,
     DIM_HE,
@@ -29,7 +31,8 @@ enum dim {
     DIM_SEQUENCES,
     DIM_CACHE,
     DIM_BLOCKS,
-    DIM_SIZE_N, /* from other dimensions */
+    DIM_SIZE_N,
+    DIM_SIZE_T, /* from other dimensions */
     DIM_FREE,   /* anything, binds nothing */
     N_DIMS
 };

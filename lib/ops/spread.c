@@ -10,6 +10,8 @@
 
 #include "ops/ops.h"
 
+#define IN(i) (1u << (i))
+
 enum { MAY_ROWS = 1, MAY_COLS = 2, MAY_PARTIAL = 4 };
 
 struct query {
@@ -97,6 +99,92 @@ static int alike(const struct query *q, unsigned data, unsigned rowwise, int all
     return 0;
 }
 
+/* Rows of the table are split: each rank looks up what it has, from its own `begin` on. */
+static int is_part_of_table(const struct query *q, int begin)
+{
+    return given(q, begin) && q->in[begin] == SPREAD_COLS;
+}
+
+static int spread_embed(const struct query *q)
+{
+    if (q->in[1] != SPREAD_ROWS && !is_part_of_table(q, 3))
+        return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
+    give_all(q, SPREAD_PARTIAL);
+    if (want(q, 1, SPREAD_ROWS) || want(q, 0, SPREAD_SAME) || want(q, 2, SPREAD_PARTIAL))
+        return -1;
+    return given(q, 3) ? want(q, 3, SPREAD_COLS)
+                       : err_set(q->err, ERR_FAILED, "embed: table is split(rows), wanted begin");
+}
+
+static int spread_embed_dw(const struct query *q)
+{
+    if (!is_part_of_table(q, 2))
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
+    give_all(q, SPREAD_ROWS);
+    return want(q, 0, SPREAD_SAME) || want(q, 1, SPREAD_SAME) ? -1 : 0;
+}
+
+/* Rows are split as sequences are, or, with a `begin` of the rank's own, within the micro-batch. */
+static int spread_dropout(const struct query *q)
+{
+    if (!given(q, 2) || q->in[2] != SPREAD_COLS)
+        return alike(q, IN(0), IN(1), MAY_ROWS);
+    give_all(q, SPREAD_ROWS);
+    return want(q, 0, SPREAD_ROWS) || want(q, 1, SPREAD_SAME) ? -1 : 0;
+}
+
+/* Where heads are split and drop probabilities, each rank must know which heads are its own. */
+static int spread_attention(const struct query *q, unsigned data, int sample, int begin)
+{
+    int heads_split = q->in[__builtin_ctz(data)] == SPREAD_COLS;
+
+    if (heads_split && given(q, sample)) {
+        if (!given(q, begin))
+            return err_set(q->err, ERR_FAILED, "%s: heads are split(cols), wanted begin",
+                           q->info->name);
+        if (want(q, begin, SPREAD_COLS))
+            return -1;
+        return alike(q, data | IN(begin), IN(sample), MAY_COLS);
+    }
+    return alike(q, data, IN(sample), MAY_ROWS | MAY_COLS);
+}
+
+/* Statistics of parts of the vocabulary are stacked: a rank's are its rows of all of them. */
+static int spread_logit_stats(const struct query *q)
+{
+    enum spread logits = q->in[0];
+
+    if (logits != SPREAD_COLS)
+        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
+    if (want(q, 1, SPREAD_SAME) || !given(q, 2))
+        return refuse(q, 0, "same or split(rows), or target the same and begin");
+    give_all(q, SPREAD_ROWS);
+    return want(q, 2, SPREAD_COLS);
+}
+
+static int spread_cross_entropy(const struct query *q)
+{
+    if (q->in[0] != SPREAD_COLS)
+        return alike(q, IN(0) | IN(1) | IN(2), 0, MAY_ROWS);
+    if (want(q, 1, SPREAD_SAME) || want(q, 2, SPREAD_SAME) || want(q, 3, SPREAD_SAME) ||
+        want(q, 4, SPREAD_COLS))
+        return -1;
+    q->out[0] = SPREAD_COLS;
+    q->out[1] = SPREAD_SAME;
+    return 0;
+}
+
+/* b belongs to the columns: added to a sum that is still owed it would count once a rank. */
+static int spread_add_bias(const struct query *q)
+{
+    enum spread x = q->in[0];
+
+    if (x == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    give_all(q, x);
+    return want(q, 1, x == SPREAD_COLS ? SPREAD_COLS : SPREAD_SAME);
+}
+
 /* y = x w' + b */
 static int spread_linear(const struct query *q)
 {
@@ -167,6 +255,12 @@ static int spread_linear_dw(const struct query *q)
     }
 }
 
+/* What a gather joins, or what a reduce_scatter leaves: parts of rows, or of a flat cell. */
+static enum spread parts_of(const struct query *q)
+{
+    return q->op->in[0].cols == q->op->out[0].cols ? SPREAD_ROWS : SPREAD_COLS;
+}
+
 static int spread_collective(const struct query *q, int on_axis)
 {
     enum spread wanted = SPREAD_PARTIAL, result = SPREAD_SAME;
@@ -176,9 +270,11 @@ static int spread_collective(const struct query *q, int on_axis)
         return 0;
     }
     if (q->op->kind == OP_ALL_GATHER)
-        wanted = SPREAD_COLS;
+        wanted = parts_of(q);
     if (q->op->kind == OP_REDUCE_SCATTER)
-        result = SPREAD_COLS;
+        result = parts_of(q);
+    if (q->op->kind == OP_GATHER_HEADS || q->op->kind == OP_GATHER_HEADS_GRAD)
+        wanted = result = SPREAD_COLS;
     give_all(q, result);
     return want(q, 0, wanted);
 }
@@ -202,15 +298,13 @@ static int spread_sumsq(const struct query *q)
     return 0;
 }
 
-#define IN(i) (1u << (i))
-
 static int spread_rule(const struct query *q, int on_axis)
 {
     switch (q->op->kind) {
     case OP_EMBED:
-        return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
+        return spread_embed(q);
     case OP_EMBED_DW:
-        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
+        return spread_embed_dw(q);
     case OP_RMSNORM:
     case OP_LAYERNORM:
         return alike(q, IN(0), 0, MAY_ROWS);
@@ -229,10 +323,11 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_linear_dw(q);
     case OP_ROPE:
     case OP_ROPE_GRAD:
-    case OP_ATTENTION:
         return alike(q, IN(0), IN(1), MAY_ROWS | MAY_COLS);
+    case OP_ATTENTION:
+        return spread_attention(q, IN(0), 1, 2);
     case OP_ATTENTION_GRAD:
-        return alike(q, IN(0) | IN(1) | IN(2) | IN(3), IN(4), MAY_ROWS | MAY_COLS);
+        return spread_attention(q, IN(0) | IN(1) | IN(2) | IN(3), 4, 5);
     case OP_ATTENTION_CACHED:
         return alike(q, IN(0) | IN(2) | IN(3), IN(1), MAY_ROWS | MAY_COLS);
     case OP_SWIGLU:
@@ -244,7 +339,11 @@ static int spread_rule(const struct query *q, int on_axis)
         return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS);
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
-        return alike(q, IN(0), IN(1), MAY_ROWS);
+        return spread_dropout(q);
+    case OP_ADD_BIAS:
+        return spread_add_bias(q);
+    case OP_BIAS_GRAD:
+        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
     case OP_ADD:
         return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL);
     case OP_SELECT_ROWS:
@@ -252,11 +351,18 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
+    case OP_LOGIT_STATS:
+        return spread_logit_stats(q);
+    case OP_CROSS_ENTROPY:
+        return spread_cross_entropy(q);
     case OP_ACCUMULATE:
         return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
     case OP_ALL_GATHER:
     case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
     case OP_ALL_REDUCE_SCALAR:
+    case OP_GATHER_HEADS:
+    case OP_GATHER_HEADS_GRAD:
         return spread_collective(q, on_axis);
     case OP_SEND:
     case OP_RECEIVE: /* as it was sent, which is the program's to know */

@@ -46,12 +46,13 @@ static void print_list(const struct program *p, const int *ids, const struct op_
 }
 
 /* Whether some output grows by what the op gives instead of being replaced. */
-static int accumulates(const struct op *op)
+static int accumulates(const struct program *p, const struct op *op)
 {
     const struct op_info *info = op_info(op->kind);
 
     for (int k = 0; k < info->n_outputs; k++)
-        if (program_accumulates(op, k) || (op->out[k] && info->outputs[k].flags & OPERAND_UPDATED))
+        if (program_accumulates(p, op, k) ||
+            (op->out[k] && info->outputs[k].flags & OPERAND_UPDATED))
             return 1;
     return 0;
 }
@@ -101,7 +102,7 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     str_printf(out, "%s  ", phase_name(op->phase));
     print_list(p, op->out, NULL, n_out, out);
     if (n_out)
-        str_add(out, accumulates(op) ? " += " : " = ");
+        str_add(out, accumulates(p, op) ? " += " : " = ");
     str_printf(out, "%s ", info->name);
     print_list(p, op->in, info->inputs, n_in, out);
     if (op_is_collective(op->kind))
@@ -110,7 +111,7 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     str_add(out, "  ");
     int shown = n_out ? op->out[0] : op->in[0];
     print_shape(p, shown, out);
-    if (accumulates(op) && op->first != FIRST_MICRO_BATCH)
+    if (accumulates(p, op) && op->first != FIRST_MICRO_BATCH)
         str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");
     if (op->stream != STREAM_COMPUTE)
         str_printf(out, "  stream %s", stream_name(op->stream));

@@ -80,18 +80,19 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return add_value(program, &view);
 }
 
-int program_own_part(struct program *program, const char *name, int cell, enum mesh_axis axis)
+int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis)
 {
-    const struct value *whole = &program->values[cell];
-    int64_t n = whole->cols / program->mesh.size[axis];
+    const struct value *whole = &program->values[value];
+    int size = program->mesh.size[axis], by_rows = whole->rows > 1;
+    int64_t rows = by_rows ? whole->rows / size : 1;
+    int64_t cols = by_rows ? whole->cols : whole->cols / size;
 
     CHECK(!whole->base);
-    CHECK(whole->rows == 1);
-    CHECK(n * program->mesh.size[axis] == whole->cols);
-    int own = program_view(program, cell, 0, 1, n, n);
-    program->values[own].name = arena_strdup(&program->arena, name);
+    CHECK(rows * cols * size == whole->rows * whole->cols);
+    int own = program_view(program, value, 0, rows, cols, cols);
+    program->values[own].name = name ? arena_strdup(&program->arena, name) : NULL;
     program->values[own].own = 1 + (int)axis;
-    program->values[own].spread[axis] = SPREAD_COLS;
+    program->values[own].spread[axis] = by_rows ? SPREAD_ROWS : SPREAD_COLS;
     return own;
 }
 
@@ -103,6 +104,8 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
         .n_dims = n_dims,
         .rows = rows,
         .cols = cols,
+        .whole_rows = rows,
+        .whole_cols = cols,
         .init = init,
         .init_std = init_std,
         .trainable = 1,
@@ -116,6 +119,58 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
                                      &program->parameters_capacity, program->n_parameters + 1);
     program->parameters[program->n_parameters] = parameter;
     return program->n_parameters++;
+}
+
+/* Of one piece, on each rank. */
+static int64_t part_of(const struct program *p, const struct parameter *q, int piece)
+{
+    return ceil_div(q->split.pieces[piece], p->mesh.size[AXIS_TP]);
+}
+
+void program_split_parameter(struct program *program, int parameter,
+                             const struct parameter_split *split)
+{
+    struct parameter *q = &program->parameters[parameter];
+    struct value *weight = &program->values[q->weight];
+    int by_rows = split->along == SPREAD_ROWS;
+    int64_t whole = by_rows ? q->rows : q->cols, n = 0;
+
+    if (program->mesh.size[AXIS_TP] == 1)
+        return;
+    CHECK(by_rows || split->along == SPREAD_COLS);
+    q->split = *split;
+    for (int i = 0; i < split->n_pieces; i++) {
+        n += part_of(program, q, i);
+        whole -= split->pieces[i];
+    }
+    CHECK(!whole);
+    *(by_rows ? &q->rows : &q->cols) = n;
+    weight->rows = q->rows;
+    weight->cols = weight->stride = q->cols;
+    weight->spread[AXIS_TP] = split->along;
+}
+
+int program_parameter_ranges(const struct program *program, int parameter, int tp_rank,
+                             struct parameter_range *ranges)
+{
+    const struct parameter *q = &program->parameters[parameter];
+    int64_t local = 0, whole = 0;
+    int n_ranges = 0;
+
+    if (q->split.along == SPREAD_SAME) {
+        ranges[0] = (struct parameter_range){ 0, q->rows, 0 };
+        return 1;
+    }
+    for (int i = 0; i < q->split.n_pieces; i++) {
+        int64_t part = part_of(program, q, i), begin = tp_rank * part;
+        int64_t n = min_i64(part, q->split.pieces[i] - begin);
+
+        if (n > 0)
+            ranges[n_ranges++] = (struct parameter_range){ local, n, whole + begin };
+        local += part;
+        whole += q->split.pieces[i];
+    }
+    return n_ranges;
 }
 
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
@@ -261,17 +316,22 @@ enum first_mode program_first_mode(const struct program *program, const struct o
 {
     int base = program_base(program, op->out[output]);
 
+    if (!program_accumulates(program, op, output))
+        return FIRST_ALWAYS;
     if (op->first == FIRST_ALWAYS && base && program->values[base].role != ROLE_GRADIENT)
         return FIRST_MICRO_BATCH;
     return op->first;
 }
 
-int program_accumulates(const struct op *op, int output)
+int program_accumulates(const struct program *program, const struct op *op, int output)
 {
-    if (!op->out[output])
+    int base = program_base(program, op->out[output]);
+
+    if (!base)
         return 0;
-    return op->kind == OP_REDUCE_SCATTER ||
-           (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
+    if (op->kind == OP_REDUCE_SCATTER)
+        return program->values[base].role == ROLE_GRADIENT;
+    return (op_info(op->kind)->outputs[output].flags & OPERAND_ACCUMULATED) != 0;
 }
 
 int program_slot(const struct program *program, int id, int micro_batch)

@@ -102,11 +102,11 @@ struct value {
     enum spread spread[N_AXES];
     enum cell_role role;
     enum scope scope;
-    int base;            /* a view's base (never a view itself), else 0 */
-    int64_t offset;      /* a view's first element in its base */
-    int own;             /* 1 + axis: a view whose first element is its coordinate * cols further */
-    const void *content; /* a constant's elements, where the program knows them; else the host */
-    int boundary;        /* a layer's input: kept by full recomputation */
+    int base;             /* a view's base (never a view itself), else 0 */
+    int64_t offset;       /* a view's first element in its base */
+    int own;              /* 1 + axis: a view that begins its coordinate * rows * cols further */
+    const void *content;  /* a constant's elements, where the program knows them; else the host */
+    int boundary;         /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
     int stash;            /* by place: which, for values of SCOPE_STASH */
     size_t place_bytes;   /* by place: offset in the segment (stash: in a slot) */
@@ -136,6 +136,24 @@ struct function {
 enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
 
 #define TENSOR_MAX_USES 4
+#define PARAMETER_MAX_PIECES 3 /* q, k and v */
+
+/*
+ * What tensor-parallel ranks have of a parameter. Split along rows or columns, each of its pieces
+ * (q heads, k heads, v heads; gate, up) by itself into as many equal parts as there are ranks, of
+ * which a rank has one of each, one after the other. A piece that does not divide (a vocabulary)
+ * is padded with zeros at its end, so that all ranks' parts are alike.
+ */
+struct parameter_split {
+    enum spread along; /* SPREAD_SAME: every rank has all of it */
+    int n_pieces;
+    int64_t pieces[PARAMETER_MAX_PIECES]; /* extents in the whole parameter */
+};
+
+/* Rows (columns, where those are split) [local, local + n) of a rank are the whole's from there. */
+struct parameter_range {
+    int64_t local, n, whole;
+};
 
 /*
  * Parameters whose gradients travel together. Where the optimizer is sharded (zero 1) their weights
@@ -155,9 +173,11 @@ struct bucket {
 
 /* A parameter with everything that belongs to it. */
 struct parameter {
-    const char *name; /* global: "layers.0.qkv.weight" */
-    int64_t rows, cols;
-    int n_dims; /* 1: rows is 1 and the logical shape is [cols] */
+    const char *name;               /* global: "layers.0.qkv.weight" */
+    int64_t rows, cols;             /* of the rank's part */
+    int64_t whole_rows, whole_cols; /* of all of it: equal but where it is split */
+    struct parameter_split split;   /* over tp */
+    int n_dims;                     /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
     double init_std;
     int trainable;
@@ -257,8 +277,11 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
-/* The rank's own part over the axis of a flat cell, split(cols) there. */
-int program_own_part(struct program *program, const char *name, int cell, enum mesh_axis axis);
+/*
+ * The rank's own part over the axis of a dense value: of its rows, split(rows) there, or, if it has
+ * one row, of its columns, split(cols). name: NULL for none.
+ */
+int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis);
 
 /* The value that owns the memory: base, or id itself. */
 int program_base(const struct program *program, int id);
@@ -266,6 +289,21 @@ int program_base(const struct program *program, int id);
 /* A parameter with its weight cell (dtype; 1-D ones are fp32 always). Returns its index. */
 int program_parameter(struct program *program, const char *name, int n_dims, int64_t rows,
                       int64_t cols, enum dtype dtype, enum init_kind init, double init_std);
+
+/*
+ * Give each tensor-parallel rank its part of a new parameter; rows or columns are from now on those
+ * of the part. One-dimensional ones are split along columns. Nothing happens where tp is 1.
+ */
+void program_split_parameter(struct program *program, int parameter,
+                             const struct parameter_split *split);
+
+/*
+ * Which rows or columns (along split.along) a tensor-parallel rank has: fills
+ * ranges[PARAMETER_MAX_PIECES], in local order, padding left out; returns how many there are. One
+ * range of all rows where the parameter is not split.
+ */
+int program_parameter_ranges(const struct program *program, int parameter, int tp_rank,
+                             struct parameter_range *ranges);
 
 /*
  * What a data-parallel rank keeps of a parameter's master and moments: elements [begin, end), maybe
@@ -308,9 +346,9 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
 
 /*
  * Whether an output is added to what is there, where op.first says so: the catalogue's "+=", and
- * the shard of a reduce_scatter, which run adds to.
+ * gradients' shards of a reduce_scatter, which run adds to.
  */
-int program_accumulates(const struct op *op, int output);
+int program_accumulates(const struct program *program, const struct op *op, int output);
 
 /*
  * When this output of an accumulating op starts over. Sums that are no gradients (the loss) are of

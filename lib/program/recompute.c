@@ -32,10 +32,10 @@ static int is_cheap(enum op_kind kind)
            kind == OP_CAST;
 }
 
-static int accumulates(const struct op *op)
+static int accumulates(const struct program *p, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (program_accumulates(op, k))
+        if (program_accumulates(p, op, k))
             return 1;
     return 0;
 }
@@ -47,7 +47,7 @@ static int is_kept(const struct remake *r, int v)
     if (v >= r->n_values || r->producer[v] < 0)
         return 1;
     op = &r->program->functions[r->forward].ops[r->producer[v]];
-    if (r->kind == RECOMPUTE_KIND_NONE || accumulates(op))
+    if (r->kind == RECOMPUTE_KIND_NONE || accumulates(r->program, op))
         return 1;
     if (r->kind == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
         return r->program->values[v].boundary;

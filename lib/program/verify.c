@@ -218,7 +218,7 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     w->once[id] = w->run;
     if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)
         return -1;
-    if (program_accumulates(op, k) && check_accumulation(w, f, op, k) < 0)
+    if (program_accumulates(p, op, k) && check_accumulation(w, f, op, k) < 0)
         return -1;
     *written_of(w, base) = is_pass(v) ? w->run : w->micro_batch + 2;
     for (int axis = 0; axis < N_AXES; axis++)
@@ -304,7 +304,7 @@ static void begin_split(struct walk *w)
     const struct program *p = w->program;
 
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].own && p->values[id].role != ROLE_CONSTANT)
+        if (p->values[id].own && p->values[id].role == ROLE_WEIGHT)
             spread_of(w, p->values[id].base)[p->values[id].own - 1] = SPREAD_COLS;
 }
 
@@ -379,8 +379,10 @@ static int check_own_parts(const struct program *p, struct err *err)
 
         if (!v->own)
             continue;
-        if (!v->base || v->offset || v->rows != 1 || whole->rows != 1 ||
-            v->cols * p->mesh.size[axis] != whole->cols || v->spread[axis] != SPREAD_COLS)
+        enum spread split = whole->rows > 1 ? SPREAD_ROWS : SPREAD_COLS;
+        int64_t n = v->rows * v->cols * p->mesh.size[axis];
+        if (!v->base || v->offset || v->stride != v->cols || n != whole->rows * whole->cols ||
+            v->spread[axis] != split)
             return err_set(err, ERR_FAILED, "program: %s is not a rank's own part over %s",
                            verify_value_text(p, id, text, sizeof text),
                            axis_name((enum mesh_axis)axis));

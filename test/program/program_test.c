@@ -200,19 +200,28 @@ static void wrong_ops_are_bugs(void **state)
 /* What adds to what is there: the catalogue's, and a reduce into its shard. */
 static void accumulation(void **state)
 {
-    struct op op = { .kind = OP_LINEAR_DW, .out = { 1 } };
+    struct mesh mesh = mesh_data_parallel(2);
+    struct program p;
 
     (void)state;
-    assert_int_equal(program_accumulates(&op, 0), 1);
-    assert_int_equal(program_accumulates(&op, 1), 0); /* absent */
+    program_init(&p, &mesh);
+    int plain = program_value(&p, 1, 8, DTYPE_F32);
+    int cell = program_cell(&p, ROLE_GRADIENT, "g", 1, 8, DTYPE_F32);
+    struct op op = { .kind = OP_LINEAR_DW, .out = { cell } };
+    assert_int_equal(program_accumulates(&p, &op, 0), 1);
+    assert_int_equal(program_accumulates(&p, &op, 1), 0); /* absent */
     op.kind = OP_RMSNORM_GRAD;
-    op.out[1] = 2;
-    assert_int_equal(program_accumulates(&op, 0), 0);
-    assert_int_equal(program_accumulates(&op, 1), 1);
+    op.out[1] = cell;
+    assert_int_equal(program_accumulates(&p, &op, 0), 0);
+    assert_int_equal(program_accumulates(&p, &op, 1), 1);
     op.kind = OP_REDUCE_SCATTER;
-    assert_int_equal(program_accumulates(&op, 0), 1);
+    assert_int_equal(program_accumulates(&p, &op, 0), 1);
+    op.out[0] = plain;
+    assert_int_equal(program_accumulates(&p, &op, 0), 0);
+    assert_int_equal(program_first_mode(&p, &op, 0), FIRST_ALWAYS);
     op.kind = OP_ALL_GATHER;
-    assert_int_equal(program_accumulates(&op, 0), 0);
+    assert_int_equal(program_accumulates(&p, &op, 0), 0);
+    program_release(&p);
 }
 
 static void names(void **state)

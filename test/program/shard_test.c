@@ -147,7 +147,7 @@ static void late_leaves_the_backward_alone(void **state)
         assert_int_equal(b->ops[i].stream, STREAM_COMPUTE);
         assert_int_equal(b->ops[i].first, FIRST_MICRO_BATCH);
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            n_accumulating += program_accumulates(&b->ops[i], k);
+            n_accumulating += program_accumulates(p, &b->ops[i], k);
     }
     assert_int_equal(n_accumulating, p->n_parameters - 1); /* the head's is the forward's */
     assert_int_equal(p->functions[tiny.update].n_ops, 0);
