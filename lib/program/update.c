@@ -4,6 +4,8 @@
  * The norm's block sums lie in one vector, parameters in name order, so that its total does not
  * depend on how the program was built or laid out. Where buckets are sharded, a rank makes the sums
  * of its shards' blocks, all are gathered, and a table says in which order to add them: the same.
+ * So it goes axis by axis: dp where buckets are sharded, tp where parameters are split, then the
+ * stages. What all tensor-parallel ranks have counts once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -92,17 +94,20 @@ static void emit_norm(const struct update *u, int sums, int order)
                          .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
 }
 
+/* Of this rank's part. */
 static int64_t n_blocks_of(const struct parameter *q)
 {
     return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
 }
 
+/* Of all that this rank's update counts. */
 static int64_t count_blocks(const struct program *p, const int *order, int n)
 {
     int64_t n_blocks = 0;
 
     for (int i = 0; i < n; i++)
-        n_blocks += n_blocks_of(&p->parameters[order[i]]);
+        if (!p->parameters[order[i]].is_copy)
+            n_blocks += n_blocks_of(&p->parameters[order[i]]);
     return n_blocks;
 }
 
@@ -136,17 +141,98 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
     return cell;
 }
 
+/* Block sums of fp64, and in which order to take n of them; NULL: as they stand. */
+struct block_sums {
+    int sums;
+    const int32_t *order;
+    int64_t n;
+    const char *name; /* of the order */
+};
+
+/* All ranks' sums over an axis, rank by rank. own is the rank's. */
+static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enum stream stream)
+{
+    struct program *p = u->program;
+    int all = program_value(p, 1, p->values[own].cols * p->mesh.size[axis], DTYPE_F64);
+
+    memcpy(p->values[all].spread, p->values[own].spread, sizeof p->values[all].spread);
+    p->values[own].spread[axis] = SPREAD_COLS;
+    emit(u, (struct op){ .kind = OP_ALL_GATHER,
+                         .attributes.axis = axis,
+                         .in = { own },
+                         .out = { all },
+                         .stream = stream });
+    return all;
+}
+
+/* In their order, one after the other, in a value of at least n. What is more is never read. */
+static int in_order(const struct update *u, struct block_sums from, int64_t n)
+{
+    struct program *p = u->program;
+
+    if (!from.order && n <= p->values[from.sums].cols)
+        return from.sums;
+    n = max_i64(n, from.n);
+    int32_t *order = arena_array(&p->arena, int32_t, n);
+    for (int64_t i = 0; i < from.n; i++)
+        order[i] = from.order ? from.order[i] : (int32_t)i;
+    int named = program_value(p, 1, n, DTYPE_F64);
+    emit(u, (struct op){ .kind = OP_PICK,
+                         .in = { from.sums, table_cell(p, from.name, order, n) },
+                         .out = { named } });
+    return named;
+}
+
 /*
- * own: this stage's sums, its parameters in name order, padded to most_blocks. All stages' are
- * gathered, and added up in the order of all names.
+ * From a tensor-parallel rank's sums, parameters in name order, to those of all: of a parameter
+ * that is split, rank by rank; of one that all have, the first's.
  */
-static void norm_of_stages(const struct update *u, int own)
+static struct block_sums sums_over_tp(const struct update *u, struct block_sums from,
+                                      const int *order, int n)
+{
+    struct program *p = u->program;
+    int tp = p->mesh.size[AXIS_TP];
+    int64_t n_blocks = 0, at = 0, first = 0;
+
+    if (tp == 1)
+        return from;
+    int own = in_order(u, from, 0);
+    int64_t each = p->values[own].cols;
+    for (int i = 0; i < n; i++)
+        if (!p->parameters[order[i]].is_copy)
+            n_blocks += program_norm_blocks(p, &p->parameters[order[i]]);
+    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
+    for (int i = 0; i < n; i++) {
+        const struct parameter *q = &p->parameters[order[i]];
+        int64_t blocks = n_blocks_of(q);
+
+        if (q->is_copy)
+            continue;
+        for (int rank = 0; rank < (q->split.along == SPREAD_SAME ? 1 : tp); rank++)
+            for (int64_t k = 0; k < blocks; k++)
+                table[at++] = (int32_t)(rank * each + first + k);
+        first += blocks;
+    }
+    return (struct block_sums){ gather_sums(u, own, AXIS_TP, STREAM_TP), table, n_blocks,
+                                "norm_order_of_parts" };
+}
+
+/*
+ * From this stage's sums, its parameters in name order, to those of all stages, in the order of all
+ * names: each gives as many as the one that has most.
+ */
+static struct block_sums sums_of_stages(const struct update *u, struct block_sums from)
 {
     struct program *p = u->program;
     int n = u->options->n_norm_parts, pp_size = p->mesh.size[AXIS_PP];
-    int64_t each = p->values[own].cols, n_blocks = 0, at = 0;
+    int64_t n_blocks = 0, at = 0;
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
     int64_t *next = arena_array(&p->arena, int64_t, pp_size);
+
+    if (pp_size == 1)
+        return from;
+    int own = in_order(u, from, most_blocks(u));
+    int64_t each = p->values[own].cols;
 
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
     qsort(parts, (size_t)n, sizeof *parts, by_part_name);
@@ -156,24 +242,28 @@ static void norm_of_stages(const struct update *u, int own)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < parts[i].n_blocks; k++)
             table[at++] = (int32_t)(parts[i].pp_rank * each + next[parts[i].pp_rank]++);
-    int all = program_value(p, 1, each * pp_size, DTYPE_F64);
-    p->values[own].spread[AXIS_PP] = SPREAD_COLS;
-    emit(u, (struct op){ .kind = OP_ALL_GATHER,
-                         .attributes.axis = AXIS_PP,
-                         .in = { own },
-                         .out = { all },
-                         .stream = STREAM_PP });
-    emit_norm(u, all, table_cell(p, "norm_order_of_stages", table, n_blocks));
+    return (struct block_sums){ gather_sums(u, own, AXIS_PP, STREAM_PP), table, n_blocks,
+                                "norm_order_of_stages" };
+}
+
+/* The norm of all ranks, from what has been gathered over dp. */
+static void norm_of(const struct update *u, struct block_sums own, const int *order, int n)
+{
+    struct block_sums all = sums_of_stages(u, sums_over_tp(u, own, order, n));
+
+    emit_norm(u, all.sums, all.order ? table_cell(u->program, all.name, all.order, all.n) : 0);
 }
 
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
-    int has_stages = p->mesh.size[AXIS_PP] > 1;
-    int sums =
-        program_value(p, 1, has_stages ? most_blocks(u) : count_blocks(p, order, n), DTYPE_F64);
-    int64_t offset = 0;
+    int64_t n_blocks = count_blocks(p, order, n), offset = 0;
+    /* At once as many as all stages give. */
+    int pads = p->mesh.size[AXIS_TP] == 1 && p->mesh.size[AXIS_PP] > 1;
+    int sums = program_value(p, 1, pads ? most_blocks(u) : max_i64(1, n_blocks), DTYPE_F64);
 
+    if (p->mesh.size[AXIS_TP] > 1)
+        p->values[sums].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = n_blocks_of(q);
@@ -184,18 +274,17 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
         offset += blocks;
     }
-    if (has_stages)
-        norm_of_stages(u, sums);
-    else
-        emit_norm(u, sums, 0);
+    norm_of(u, (struct block_sums){ sums, NULL, n_blocks, "norm_order" }, order, n);
 }
 
 static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
                       const char *suffix)
 {
     char *name = arena_printf(&p->arena, "%s.%s", q->name, suffix);
+    int cell = program_cell(p, role, name, q->rows, q->cols, DTYPE_F32);
 
-    return program_cell(p, role, name, q->rows, q->cols, DTYPE_F32);
+    p->values[cell].spread[AXIS_TP] = q->split.along;
+    return cell;
 }
 
 static void optimizer(const struct update *u, int index)
@@ -240,11 +329,11 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
  * Where each block's sum stands once all ranks' are one after the other, parameters in name order:
  * a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
  */
-static int norm_order(const struct update *u, const int *order, int n, int64_t n_own)
+static struct block_sums norm_order(const struct update *u, const int *order, int n, int all,
+                                    int64_t n_own)
 {
     struct program *p = u->program;
-    int has_stages = p->mesh.size[AXIS_PP] > 1;
-    int64_t n_blocks = has_stages ? most_blocks(u) : count_blocks(p, order, n), at = 0;
+    int64_t n_blocks = count_blocks(p, order, n), at = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
     int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
 
@@ -268,7 +357,7 @@ static int norm_order(const struct update *u, const int *order, int n, int64_t n
             rank++;
         }
     }
-    return table_cell(p, "norm_order", table, n_blocks);
+    return (struct block_sums){ all, table, n_blocks, "norm_order" };
 }
 
 static void shard_norm(const struct update *u, const int *order, int n)
@@ -279,8 +368,8 @@ static void shard_norm(const struct update *u, const int *order, int n)
     for (int i = 0; i < p->n_buckets; i++)
         n_own += shard_blocks(p, &p->buckets[i]);
     int own = program_value(p, 1, n_own, DTYPE_F64);
-    int all = program_value(p, 1, n_own * p->mesh.size[AXIS_DP], DTYPE_F64);
-    p->values[own].spread[AXIS_DP] = SPREAD_COLS;
+    if (p->mesh.size[AXIS_TP] > 1)
+        p->values[own].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
         int sums = program_view(p, own, offset, 1, blocks, blocks);
@@ -289,19 +378,8 @@ static void shard_norm(const struct update *u, const int *order, int n)
              (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
         offset += blocks;
     }
-    emit(u, (struct op){ .kind = OP_ALL_GATHER,
-                         .attributes.axis = AXIS_DP,
-                         .in = { own },
-                         .out = { all },
-                         .stream = STREAM_DP_REDUCE });
-    int table = norm_order(u, order, n, n_own);
-    if (p->mesh.size[AXIS_PP] == 1) {
-        emit_norm(u, all, table);
-        return;
-    }
-    int named = program_value(p, 1, p->values[table].cols, DTYPE_F64);
-    emit(u, (struct op){ .kind = OP_PICK, .in = { all, table }, .out = { named } });
-    norm_of_stages(u, named);
+    int all = gather_sums(u, own, AXIS_DP, STREAM_DP_REDUCE);
+    norm_of(u, norm_order(u, order, n, all, n_own), order, n);
 }
 
 static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
@@ -311,6 +389,7 @@ static int shard_state(struct program *p, int number, enum cell_role role, const
                             DTYPE_F32);
 
     p->values[cell].spread[AXIS_DP] = SPREAD_COLS;
+    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return cell;
 }
 

@@ -92,6 +92,8 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
                dtype_name(job->train.gradient_dtype));
     add_count(out, "parallel.dp", job->parallel.dp);
     add_count(out, "parallel.tp", job->parallel.tp);
+    add_count(out, "parallel.sequence_parallel",
+              job->parallel.tp > 1 && job->parallel.sequence_parallel);
     add_count(out, "parallel.cp", job->parallel.cp);
     add_count(out, "parallel.ep", job->parallel.ep);
     str_printf(out, "parallel.gradient_sum %s\nparallel.reductions fixed\n",
