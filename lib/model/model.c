@@ -420,6 +420,7 @@ static int train_end(const struct emitter *e, int x)
     int dw = program_add_gradient(p, program_parameter_of(p, weight));
 
     if (e->tp > 1) {
+        memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
         p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
         emit_head_pieces(e, x, dx, dw, p->ports.loss);
         return dx;
