@@ -68,7 +68,7 @@ static const struct rule rules[] = {
     { OP_GATHER_HEADS_GRAD, "s", "s" }, { OP_GATHER_HEADS_GRAD, "r", "r" },
     { OP_GATHER_HEADS_GRAD, "c", "c" }, { OP_GATHER_HEADS_GRAD, "p", "p" },
     { OP_SEND, "s", "" }, { OP_SEND, "r", "" }, { OP_SEND, "c", "" }, { OP_SEND, "p", "" },
-    { OP_RECEIVE, "", "s" }, { OP_PICK, "ss", "s" },
+    { OP_RECEIVE, "", "s" }, { OP_SUM_RUNS, "ss", "s" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
     { OP_GRADIENT_NORM, "ss", "sss" },
     { OP_ADAMW, "ssssssss", "s" }, { OP_ADAMW, "rsssrrrr", "r" }, { OP_ADAMW, "cssscccc", "c" },
