@@ -17,7 +17,7 @@
 
 #include "base/rng.h"
 #include "program/passes.h"
-#include "run/run.h"
+#include "run/run_impl.h"
 #include "support/tp_layers.h"
 
 enum { N_LAYERS = 5, N_STEPS = 3, TOKENS = 8, D = 4, F = 8, TP_MAX = 4 };
@@ -25,6 +25,7 @@ enum { N_LAYERS = 5, N_STEPS = 3, TOKENS = 8, D = 4, F = 8, TP_MAX = 4 };
 struct player {
     struct comm_hub *hub;
     int rank, tp_size, residual, poison;
+    int late; /* a gather at the end of the function that nobody awaits */
     float out[N_STEPS][TOKENS / 2 * D];
 };
 
@@ -55,6 +56,25 @@ static void fill_cells(struct run *run, const struct tp_layers *t, const struct 
     }
 }
 
+static void emit_late(struct tp_layers *t)
+{
+    struct op op = t->program.functions[t->function].ops[0];
+
+    op.out[0] = program_value(&t->program, TOKENS, D, DTYPE_F32);
+    program_emit(&t->program, t->function, &op);
+}
+
+/* All of scratch has died but what the function's end waited for, and that alone is waited for. */
+static void check_end(const struct run *run, const struct tp_layers *t, const struct player *me)
+{
+    const unsigned char *scratch = run->memory.segment[SEGMENT_SCRATCH];
+
+    CHECK(run->functions[t->function].list[0].drains == (me->late ? 1u << STREAM_TP : 0));
+    for (size_t i = 0; me->poison && !me->late && i < t->program.segment_bytes[SEGMENT_SCRATCH];
+         i++)
+        CHECK(scratch[i] == 0xff);
+}
+
 static void *play_rank(void *argument)
 {
     struct player *me = argument;
@@ -67,6 +87,8 @@ static void *play_rank(void *argument)
     struct err err;
 
     tp_layers_build(&t, N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
+    if (me->late)
+        emit_late(&t);
     CHECK(pool_create(&pool, 1, NULL, &err) == 0);
     CHECK(kernels_cpu_create(&kernels, pool, NULL, &err) == 0);
     CHECK(comm_thread_create(&comm, me->hub, me->rank, &err) == 0);
@@ -84,6 +106,7 @@ static void *play_rank(void *argument)
     for (int step = 0; step < N_STEPS; step++) {
         fill_cells(run, &t, me, step);
         CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == 0);
+        check_end(run, &t, me);
         memcpy(me->out[step], run_data(run, t.out, 0), program_value_bytes(&t.program, t.out));
     }
     run_destroy(run);
@@ -122,7 +145,7 @@ static void expect_token(int step, int token, int residual, double *x)
     }
 }
 
-static void check_layers(int tp_size, int residual, int poison)
+static void check_layers(int tp_size, int residual, int poison, int late)
 {
     struct player players[TP_MAX];
     pthread_t threads[TP_MAX];
@@ -132,9 +155,12 @@ static void check_layers(int tp_size, int residual, int poison)
 
     assert_int_equal(comm_hub_create(&hub, tp_size, &err), 0);
     for (int r = 0; r < tp_size; r++) {
-        players[r] = (struct player){
-            .hub = hub, .rank = r, .tp_size = tp_size, .residual = residual, .poison = poison
-        };
+        players[r] = (struct player){ .hub = hub,
+                                      .rank = r,
+                                      .tp_size = tp_size,
+                                      .residual = residual,
+                                      .poison = poison,
+                                      .late = late };
         assert_int_equal(pthread_create(&threads[r], NULL, play_rank, &players[r]), 0);
     }
     for (int r = 0; r < tp_size; r++)
@@ -163,7 +189,8 @@ static void layers(void **state)
     for (int tp_size = 2; tp_size <= TP_MAX; tp_size *= 2)
         for (int residual = 0; residual < 2; residual++)
             for (int poison = 0; poison < 2; poison++)
-                check_layers(tp_size, residual, poison);
+                for (int late = 0; late < 2; late++)
+                    check_layers(tp_size, residual, poison, late);
 }
 
 int main(void)
