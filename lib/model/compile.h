@@ -17,6 +17,7 @@ struct compile_train {
     int micro_batch, seq_len, n_micro_batches;
     uint64_t seed;
     enum recompute_kind recompute;
+    uint64_t recompute_ops; /* RECOMPUTE_KIND_LIST: RECOMPUTE_OP of each */
     /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

@@ -36,6 +36,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
         [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL,
         [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
+        [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
 
     return (struct compile_train){
@@ -47,6 +48,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .n_micro_batches = job->n_micro_batches,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
+        .recompute_ops = job->recompute_ops,
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,

@@ -181,6 +181,52 @@ static void remade_ops_keep_their_attributes(void **state)
     tiny_release(&tiny);
 }
 
+static int count_remade(const struct tiny *tiny, enum op_kind kind)
+{
+    const struct function *b = &tiny->program.functions[tiny->backward];
+    int n = 0;
+
+    for (int i = 0; i < b->n_ops; i++)
+        n += b->ops[i].phase == PHASE_R && (kind == N_OP_KINDS || b->ops[i].kind == kind);
+    return n;
+}
+
+/* A list, and how many ops of one kind, of all that are remade, it makes again. */
+static void check_list(const char *model, uint64_t ops, enum op_kind kind, int n, int n_all)
+{
+    struct tiny tiny;
+
+    tiny_recompute_list(&tiny, model, ops);
+    assert_int_equal(count_remade(&tiny, kind), n);
+    assert_int_equal(count_remade(&tiny, N_OP_KINDS), n_all);
+    check_order(&tiny);
+    check_no_op_twice(&tiny);
+    tiny_release(&tiny);
+}
+
+/* Of two layers, each with two norms, and one at the end; all sums but one are layers' inputs. */
+static void lists_remake_what_they_name(void **state)
+{
+    const uint64_t norm = RECOMPUTE_OP(OP_RMSNORM), add = RECOMPUTE_OP(OP_ADD);
+    const uint64_t swiglu = RECOMPUTE_OP(OP_SWIGLU), linear = RECOMPUTE_OP(OP_LINEAR);
+
+    (void)state;
+    check_list("llama", norm, OP_RMSNORM, 4, 4); /* the head has read the last one's */
+    check_list("llama", swiglu, OP_SWIGLU, 2, 2);
+    check_list("llama", norm | swiglu, OP_SWIGLU, 2, 6);
+    check_list("llama", RECOMPUTE_OP(OP_ATTENTION), OP_ATTENTION, 2, 2);
+    check_list("llama", RECOMPUTE_OP(OP_ROPE), OP_ROPE, 2, 2); /* what it read is kept instead */
+    /* Of a layer's linears the backward reads gate and up alone. */
+    check_list("llama", linear, OP_LINEAR, 2, 2);
+    check_list("llama", RECOMPUTE_OP(OP_EMBED), OP_EMBED, 0, 0);
+    /* Fused, an add is still an add. */
+    check_list("llama", add, OP_ADD, 2, 2);
+    check_list("llama", add | norm, OP_ADD_RMSNORM, 2, 4);
+    check_list("gpt2", RECOMPUTE_OP(OP_LAYERNORM), OP_LAYERNORM, 4, 4);
+    check_list("gpt2", RECOMPUTE_OP(OP_GELU), OP_GELU, 2, 2);
+    check_list("gpt2", norm | swiglu, N_OP_KINDS, 0, 0); /* none of its ops */
+}
+
 static size_t stash_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
 {
     struct compile_train options = tiny_compile(spec, 1);
@@ -229,6 +275,7 @@ int main(void)
         cmocka_unit_test(selective_keeps_sums_and_statistics),
         cmocka_unit_test(full_keeps_layer_inputs),
         cmocka_unit_test(remade_ops_keep_their_attributes),
+        cmocka_unit_test(lists_remake_what_they_name),
         cmocka_unit_test(recomputation_saves_memory),
     };
 
