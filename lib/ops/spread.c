@@ -166,6 +166,8 @@ static int spread_cross_entropy(const struct query *q)
 {
     if (q->in[0] != SPREAD_COLS)
         return alike(q, IN(0) | IN(1) | IN(2), 0, MAY_ROWS);
+    if (!given(q, 4))
+        return refuse(q, 0, "same or split(rows), or begin");
     if (want(q, 1, SPREAD_SAME) || want(q, 2, SPREAD_SAME) || want(q, 3, SPREAD_SAME) ||
         want(q, 4, SPREAD_COLS))
         return -1;
@@ -367,8 +369,8 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_SEND:
     case OP_RECEIVE: /* as it was sent, which is the program's to know */
         return 0;
-    case OP_PICK:
-        return alike(q, IN(0), 0, 0);
+    case OP_SUM_RUNS: /* by tables that all have: parts alike */
+        return alike(q, IN(0), 0, MAY_COLS);
     case OP_SUMSQ:
         return spread_sumsq(q);
     case OP_GRADIENT_NORM:

@@ -106,10 +106,11 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
-    /* With several stages: every stage's trainable parameters but copies, in any order. */
+    /* With several stages or tp ranks: every stage's trainable parameters but copies, in any order.
+     */
     const struct norm_part {
         const char *name;
-        int64_t n_blocks;
+        int is_split; /* over tp */
         int pp_rank;
     } * norm_parts;
     int n_norm_parts;

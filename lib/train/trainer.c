@@ -25,6 +25,7 @@ struct mesh trainer_mesh(const struct job *job)
 {
     struct mesh mesh = mesh_data_parallel(job->parallel.dp);
 
+    mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;
     return mesh;
 }
@@ -46,6 +47,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
         .n_micro_batches = job->n_micro_batches,
+        .sequence_parallel = job->parallel.sequence_parallel,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .recompute_ops = job->recompute_ops,
