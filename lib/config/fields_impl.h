@@ -47,9 +47,9 @@ struct field {
     const struct choice *choices; /* ended by word NULL */
     const struct choice *items;   /* of a list, likewise; their values are below 64 */
     size_t items_offset;
-    const char *word;             /* "auto", if that may stand for a number */
-    int word_value;               /* what is stored for the word */
-    size_t given_offset;          /* an int that is 1 if the value is given and not auto; 0: none */
+    const char *word;    /* "auto", if that may stand for a number */
+    int word_value;      /* what is stored for the word */
+    size_t given_offset; /* an int that is 1 if the value is given and not auto; 0: none */
 };
 
 extern const struct field job_fields[];

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -227,6 +228,119 @@ static void lists_remake_what_they_name(void **state)
     check_list("gpt2", norm | swiglu, N_OP_KINDS, 0, 0); /* none of its ops */
 }
 
+/*
+ * A block's half under tensor and sequence parallelism, of two ranks: norm of own rows, gather,
+ * linear by columns, gelu, linear by rows, sum of which each rank takes its rows, and a norm.
+ */
+struct half {
+    struct program program;
+    int forward, backward;
+    int normed, gathered, wide, active, sum; /* values */
+};
+
+static int emit(struct half *h, enum op_kind kind, int a, int b, int rows, int cols)
+{
+    struct op op = { .kind = kind, .in = { a, b }, .layer = -1 };
+
+    if (kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER) {
+        op.attributes.axis = AXIS_TP;
+        op.stream = STREAM_TP;
+    }
+    op.out[0] = program_value(&h->program, rows, cols, DTYPE_F32);
+    if (kind == OP_RMSNORM)
+        op.out[1] = program_value(&h->program, rows, 1, DTYPE_F32);
+    program_emit(&h->program, h->forward, &op);
+    return op.out[0];
+}
+
+static int half_weight(struct half *h, const char *name, int n_dims, int rows, int cols,
+                       enum spread along)
+{
+    const struct parameter_split split = { along, 1, { along == SPREAD_ROWS ? rows : cols } };
+    int i = program_parameter(&h->program, name, n_dims, rows, cols, DTYPE_F32, INIT_ONES, 0);
+
+    if (along != SPREAD_SAME)
+        program_split_parameter(&h->program, i, &split);
+    return h->program.parameters[i].weight;
+}
+
+static void half_open(struct half *h, enum recompute_kind kind, uint64_t ops)
+{
+    struct mesh mesh = { { 1, 2, 1, 1, 1 } };
+
+    *h = (struct half){ 0 };
+    program_init(&h->program, &mesh);
+    int x = program_cell(&h->program, ROLE_INPUT, "x", 4, 16, DTYPE_F32);
+    int seed = program_cell(&h->program, ROLE_INPUT, "dy", 4, 16, DTYPE_F32);
+    h->program.values[x].spread[AXIS_TP] = SPREAD_ROWS;
+    h->program.values[seed].spread[AXIS_TP] = SPREAD_ROWS;
+    int norm = half_weight(h, "norm", 1, 1, 16, SPREAD_SAME);
+    int up = half_weight(h, "up", 2, 64, 16, SPREAD_ROWS);
+    int down = half_weight(h, "down", 2, 16, 64, SPREAD_COLS);
+    int last = half_weight(h, "last", 1, 1, 16, SPREAD_SAME);
+    h->forward = program_function(&h->program, "forward 0", 0);
+    h->backward = program_function(&h->program, "backward 0", 0);
+    h->normed = emit(h, OP_RMSNORM, x, norm, 4, 16);
+    h->gathered = emit(h, OP_ALL_GATHER, h->normed, 0, 8, 16);
+    h->wide = emit(h, OP_LINEAR, h->gathered, up, 8, 32);
+    h->active = emit(h, OP_GELU, h->wide, 0, 8, 32);
+    h->sum = emit(h, OP_REDUCE_SCATTER, emit(h, OP_LINEAR, h->active, down, 8, 16), 0, 4, 16);
+    struct gradient_seed gradient = { emit(h, OP_RMSNORM, h->sum, last, 4, 16), seed };
+    differentiate(&h->program, h->forward, h->backward, &gradient, 1, 0);
+    recompute(&h->program, h->forward, h->backward, kind, ops);
+}
+
+static int is_read(const struct half *h, int value)
+{
+    const struct function *b = &h->program.functions[h->backward];
+    int n = 0;
+
+    for (int i = 0; i < b->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            n += b->ops[i].in[k] == value;
+    return n > 0;
+}
+
+/* The R ops in their order, as "gelu linear". */
+static void check_half(enum recompute_kind kind, uint64_t ops, const char *wanted)
+{
+    char text[256] = "";
+    struct half h;
+
+    half_open(&h, kind, ops);
+    const struct function *b = &h.program.functions[h.backward];
+    for (int i = 0; i < b->n_ops; i++)
+        if (b->ops[i].phase == PHASE_R) {
+            assert_int_equal(b->ops[i].stream,
+                             op_is_collective(b->ops[i].kind) ? STREAM_TP : STREAM_COMPUTE);
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? " " : "",
+                     op_info(b->ops[i].kind)->name);
+        }
+    assert_string_equal(text, wanted);
+    assert_false(is_read(&h, h.gathered));
+    program_release(&h.program);
+}
+
+/* Under any mode, and once for all that read it. */
+static void what_is_gathered_over_tp_is_gathered_again(void **state)
+{
+    struct half h;
+
+    (void)state;
+    half_open(&h, RECOMPUTE_KIND_NONE, 0);
+    assert_true(is_read(&h, h.normed)); /* by the gather */
+    assert_true(is_read(&h, h.active));
+    assert_true(is_read(&h, h.sum));
+    program_release(&h.program);
+    check_half(RECOMPUTE_KIND_NONE, 0, "all_gather");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_LINEAR), "all_gather linear");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_GELU), "gelu all_gather");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_REDUCE_SCATTER), "reduce_scatter all_gather");
+    check_half(RECOMPUTE_KIND_SELECTIVE, 0, "gelu rmsnorm all_gather");
+    check_half(RECOMPUTE_KIND_FULL, 0,
+               "rmsnorm all_gather linear gelu linear reduce_scatter rmsnorm");
+}
+
 static size_t stash_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
 {
     struct compile_train options = tiny_compile(spec, 1);
@@ -276,6 +390,7 @@ int main(void)
         cmocka_unit_test(full_keeps_layer_inputs),
         cmocka_unit_test(remade_ops_keep_their_attributes),
         cmocka_unit_test(lists_remake_what_they_name),
+        cmocka_unit_test(what_is_gathered_over_tp_is_gathered_again),
         cmocka_unit_test(recomputation_saves_memory),
     };
 
