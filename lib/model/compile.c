@@ -230,6 +230,9 @@ static void emit_backwards(struct compiling *c)
             f->weight = program_function(p, arena_printf(&p->arena, "weight %d", i), i);
             split_backward(p, f->backward, f->weight);
         }
+        overlap_collectives(p, f->backward);
+        if (f->weight != f->backward)
+            overlap_collectives(p, f->weight);
         if (c->chunks[i].stage && neighbour(c, i, -1) < 0)
             f->send_backward = transfer(c, i, -1, 0, 1, c->gradient_in[i]);
     }

@@ -60,6 +60,13 @@ void recompute(struct program *program, int forward, int backward, enum recomput
  */
 void split_backward(struct program *program, int backward, int weight);
 
+/*
+ * overlap.c: issue what goes over tp as early as its input is there, so that it travels while
+ * products run that do not need it. After the last pass that adds such ops, before those that count
+ * ops (shard_gradients). Never changes a bit.
+ */
+void overlap_collectives(struct program *program, int function);
+
 /* The functions of a chunk, as indices. */
 struct chunk_functions {
     int forward;

@@ -1,0 +1,58 @@
+/*
+ * overlap.c - what tensor-parallel ranks exchange travels while they compute
+ *
+ * Ops stand where they were derived: a sum over ranks right ahead of its reader, a gather ahead of
+ * the product that takes it. Here each such op moves up to where its input is made, so that the
+ * products that stand between (weights' gradients) run while it travels; but not past more than one
+ * product where it gathers again what the forward kept, since what is gathered takes memory from
+ * then on. Their order among themselves stays, and all ranks of a group have the same program. No
+ * bit changes: ops move, operands do not.
+ */
+#include "program/passes.h"
+
+static int is_product(enum op_kind kind)
+{
+    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;
+}
+
+/* Does `earlier` make something that `op` reads, or is it before it on the same stream? */
+static int is_needed(const struct program *p, const struct op *earlier, const struct op *op)
+{
+    if (earlier->stream == op->stream)
+        return 1;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        for (int i = 0; i < OPS_MAX_INPUTS && earlier->out[k]; i++)
+            if (op->in[i] && program_base(p, earlier->out[k]) == program_base(p, op->in[i]))
+                return 1;
+    return 0;
+}
+
+/* Where ops[index] may stand. */
+static int earliest(const struct program *p, const struct function *f, int index)
+{
+    const struct op *op = &f->ops[index];
+    int at = index, n_products = 0;
+
+    while (at > 0 && !is_needed(p, &f->ops[at - 1], op)) {
+        n_products += is_product(f->ops[at - 1].kind);
+        if (op->phase == PHASE_R && n_products > 1)
+            break;
+        at--;
+    }
+    /* Only a product is worth to go ahead of. */
+    return n_products ? at : index;
+}
+
+void overlap_collectives(struct program *program, int function)
+{
+    struct function *f = &program->functions[function];
+
+    for (int i = 1; i < f->n_ops; i++) {
+        struct op op = f->ops[i];
+        int at = op.stream == STREAM_TP ? earliest(program, f, i) : i;
+
+        for (int k = i; k > at; k--)
+            f->ops[k] = f->ops[k - 1];
+        f->ops[at] = op;
+    }
+}
