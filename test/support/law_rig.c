@@ -98,6 +98,7 @@ struct rank {
     int number, dp_rank, begin, end; /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
+    int has_whole_weights;
     int failed;
     struct err err;
 };
@@ -126,23 +127,57 @@ static uint64_t hash_name(const struct parameter *q)
     return XXH64(q->name, strlen(q->name), 0);
 }
 
-/* Of this stage's; a tied head's copy is the same parameter once more. */
-static uint64_t hash_weights(const struct trainer *trainer)
+/*
+ * The sum of the hashes of blocks of a cell whose element `offset` is the parameter's `begin`:
+ * shards' edges are blocks' edges, so the sum over shards is that of the whole.
+ */
+static uint64_t hash_blocks(const struct trainer *trainer, const struct parameter *q, int cell,
+                            int which, struct parameter_part part)
+{
+    size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
+    const char *data = run_data(trainer_run(trainer), cell, 0);
+    uint64_t sum = 0;
+
+    CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
+    for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
+        int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
+        uint64_t name[3] = { hash_name(q), (uint64_t)which, (uint64_t)at };
+
+        sum += XXH64(data + (size_t)(part.offset + at - part.begin) * element, (size_t)n * element,
+                     XXH64(name, sizeof name, 0));
+    }
+    return sum;
+}
+
+/* Under zero 3 no rank has them all. */
+static int has_whole_weights(const struct program *p)
+{
+    return p->values[p->parameters[0].weight].role == ROLE_WEIGHT;
+}
+
+/*
+ * Of this stage's weights, those that the rank has; a tied head's copy is the same parameter once
+ * more.
+ */
+static uint64_t hash_weights(const struct trainer *trainer, int dp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
 
     for (int i = 0; i < p->n_parameters; i++) {
-        int cell = p->parameters[i].weight;
+        const struct parameter *q = &p->parameters[i];
+        struct parameter_part part = program_parameter_part(p, i, dp_rank);
+        int cell = has_whole_weights(p) ? q->weight : part.weight;
 
-        if (!p->parameters[i].is_copy)
-            sum += XXH64(run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell),
-                         hash_name(&p->parameters[i]));
+        if (has_whole_weights(p))
+            part = (struct parameter_part){ .end = q->rows * q->cols };
+        if (!q->is_copy)
+            sum += hash_blocks(trainer, q, cell, 3, part);
     }
     return sum;
 }
 
-/* Of the masters and moments that this rank keeps. Shards' edges are blocks' edges. */
+/* Of the masters and moments that this rank keeps. */
 static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
 {
     const struct program *p = trainer_program(trainer);
@@ -152,18 +187,8 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
         struct parameter_part part = program_parameter_part(p, i, dp_rank);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
-        if (p->parameters[i].is_copy)
-            continue;
-        CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
-        for (int k = 0; k < 3; k++)
-            for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
-                const float *data = run_data(trainer_run(trainer), cells[k], 0);
-                int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
-                uint64_t name[3] = { hash_name(&p->parameters[i]), (uint64_t)k, (uint64_t)at };
-
-                sum += XXH64(data + part.offset + at - part.begin, (size_t)n * sizeof *data,
-                             XXH64(name, sizeof name, 0));
-            }
+        for (int k = 0; k < 3 && !p->parameters[i].is_copy; k++)
+            sum += hash_blocks(trainer, &p->parameters[i], cells[k], k, part);
     }
     return sum;
 }
@@ -189,7 +214,8 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_weights(trainer);
+    r->outcome.parameters = hash_weights(trainer, r->dp_rank);
+    r->has_whole_weights = has_whole_weights(trainer_program(trainer));
     r->outcome.states = hash_states(trainer, r->dp_rank);
     return status;
 }
@@ -242,8 +268,8 @@ static void *live(void *argument)
 }
 
 /*
- * The run's weights and states: the sum over its stages; of states the sum of the shards, too, or
- * what all data-parallel ranks have.
+ * The run's weights and states: the sum over its stages, and over shards, where the data-parallel
+ * ranks do not all have the same.
  */
 static void share(struct rank *ranks, int n_ranks, int zero)
 {
@@ -253,7 +279,9 @@ static void share(struct rank *ranks, int n_ranks, int zero)
         for (int k = 0; k < n_ranks; k++) {
             int same = ranks[i].dp_rank == ranks[k].dp_rank;
 
-            sum[i].parameters += same ? ranks[k].outcome.parameters : 0;
+            int shared = !ranks[i].has_whole_weights;
+
+            sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;
             sum[i].states += same || zero ? ranks[k].outcome.states : 0;
         }
     for (int i = 0; i < n_ranks; i++) {
