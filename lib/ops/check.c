@@ -279,6 +279,33 @@ static int check_operand(struct solver *s, const struct op_operand *operand,
     return check_dtype(s, operand->name, t->dtype, rule->type);
 }
 
+/* What a part of something needs to know of the whole. */
+static int check_parts(const struct solver *s)
+{
+    const struct op_shape *op = s->op;
+    const struct tensor *in = op->in, *out = op->out;
+    const char *name = s->info->name;
+
+    if ((op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER) && in[0].cols != out[0].cols) {
+        if (in[0].rows != out[0].rows)
+            return err_set(s->err, ERR_FAILED, "%s: [%lld x %lld] and [%lld x %lld] differ in both",
+                           name, (long long)in[0].rows, (long long)in[0].cols,
+                           (long long)out[0].rows, (long long)out[0].cols);
+        if (in[0].rows != 1)
+            return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted 1 or equal columns",
+                           name, s->info->inputs[0].name, (long long)in[0].rows);
+    }
+    if (has_part_of_rows(op) && in[0].rows > in[1].rows * op->attributes.seq_len)
+        return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted at most the %lld of %s",
+                       name, s->info->inputs[0].name, (long long)in[0].rows,
+                       (long long)in[1].rows * op->attributes.seq_len, s->info->inputs[1].name);
+    if (op->kind == OP_CROSS_ENTROPY && in[1].rows != in[0].rows && !tensor_given(&in[4]))
+        return err_set(s->err, ERR_FAILED,
+                       "%s: begin is missing, wanted where stats has %lld parts", name,
+                       (long long)(in[1].rows / in[0].rows));
+    return 0;
+}
+
 /* What no single operand can say. */
 static int check_whole(const struct solver *s)
 {
@@ -289,11 +316,6 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
-    if ((op->kind == OP_ALL_GATHER || op->kind == OP_REDUCE_SCATTER) &&
-        op->in[0].rows != op->out[0].rows && op->in[0].cols != op->out[0].cols)
-        return err_set(s->err, ERR_FAILED, "%s: [%lld x %lld] and [%lld x %lld] differ in both",
-                       name, (long long)op->in[0].rows, (long long)op->in[0].cols,
-                       (long long)op->out[0].rows, (long long)op->out[0].cols);
     if (op->kind == OP_CAST && op->in[0].dtype == op->out[0].dtype)
         return err_set(s->err, ERR_FAILED, "%s: y is %s, wanted another dtype than x", name,
                        dtype_name(op->out[0].dtype));
@@ -327,5 +349,5 @@ int op_check(const struct op_shape *op, struct err *err)
     for (int i = 0; i < s.info->n_outputs; i++)
         if (check_operand(&s, &s.info->outputs[i], &rules->outputs[i], &op->out[i]))
             return -1;
-    return check_whole(&s);
+    return check_parts(&s) || check_whole(&s) ? -1 : 0;
 }

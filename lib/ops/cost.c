@@ -34,7 +34,6 @@ static double flops_an_element(enum op_kind kind)
     case OP_ROPE:
     case OP_ROPE_GRAD:
     case OP_LOGIT_STATS:
-    case OP_CROSS_ENTROPY:
         return 3;
     case OP_RMSNORM:
         return 4;
@@ -84,7 +83,10 @@ double op_flops(const struct op_shape *op)
         return 2 * 2 * tokens * op->attributes.cache_len * op->attributes.n_heads * e;
     case OP_EMBED:
         return tensor_given(&in[2]) ? (double)tensor_elements(&in[2]) : 0;
-    case OP_REDUCE_SCATTER: /* each rank adds its summands of the shard */
+    case OP_CROSS_ENTROPY: /* without a gradient it looks at statistics alone */
+        return tensor_given(&out[0]) ? 3 * (double)tensor_elements(&in[0]) : 0;
+    case OP_REDUCE_SCATTER: /* each rank adds its summands of what it gets */
+    case OP_GATHER_HEADS_GRAD:
         return (double)(tensor_elements(&in[0]) - tensor_elements(&out[0]));
     default:
         return flops_an_element(op->kind) * (double)tensor_elements(&in[0]);
@@ -111,6 +113,8 @@ double op_bytes(const struct op_shape *op)
             t.rows = op->in[0].rows;
         if (op->kind == OP_SELECT_ROWS && i == 0)
             t.rows = op->in[1].rows;
+        if (op->kind == OP_CROSS_ENTROPY && i == 0)
+            t.rows = op->out[0].rows;
         bytes += tensor_moved(&t, info->inputs[i].flags);
     }
     for (int i = 0; i < info->n_outputs; i++) {

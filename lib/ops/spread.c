@@ -166,6 +166,8 @@ static int spread_cross_entropy(const struct query *q)
 {
     if (q->in[0] != SPREAD_COLS)
         return alike(q, IN(0) | IN(1) | IN(2), 0, MAY_ROWS);
+    if (!given(q, 4))
+        return refuse(q, 0, "same or split(rows), or begin");
     if (want(q, 1, SPREAD_SAME) || want(q, 2, SPREAD_SAME) || want(q, 3, SPREAD_SAME) ||
         want(q, 4, SPREAD_COLS))
         return -1;

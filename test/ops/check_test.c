@@ -70,9 +70,10 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
 {
     struct op_shape op = good->op;
     int is_sample = !strcmp(operand->name, "sample");
+    int is_needed = is_sample || (op.kind == OP_CROSS_ENTROPY && !strcmp(operand->name, "begin"));
 
     *op_text_operand(&op, i) = (struct tensor){ 0 };
-    if (operand->flags & OPERAND_OPTIONAL && !is_sample)
+    if (operand->flags & OPERAND_OPTIONAL && !is_needed)
         accepted(&op);
     else
         refused(&op, operand->name);
@@ -138,7 +139,43 @@ static void test_messages(void **state)
             "all_gather: full has 20 columns, wanted a multiple of 6");
     text_is("reduce_scatter 1x20 fp32 : 1x6 fp32",
             "reduce_scatter: shard has 6 columns, wanted a divisor of 20");
+    text_is("all_gather 2x6 fp32 : 2x24 fp32",
+            "all_gather: shard has 2 rows, wanted 1 or equal columns");
+    text_is("reduce_scatter 4x24 fp32 : 2x6 fp32",
+            "reduce_scatter: [4 x 24] and [2 x 6] differ in both");
+    text_is("all_gather 6x8 fp32 : 20x8 fp32",
+            "all_gather: full has 20 rows, wanted a multiple of 6");
+    text_is("gather_heads 12x12 fp32 : 12x12 fp32",
+            "gather_heads: qkv is [12 x 12], wanted [* x 10]");
+    text_is("dropout 13x8 fp32, 2x1 i64, 1x1 i32 : 13x8 fp32",
+            "dropout: x has 13 rows, wanted at most the 12 of sample");
+    text_is("dropout 7x8 fp32, 2x1 i64 : 7x8 fp32",
+            "dropout: x has 7 rows, wanted a multiple of seq_len 6");
+    text_is("cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64",
+            "cross_entropy: begin is missing, wanted where stats has 2 parts");
+    text_is("logit_stats 12x20 bf16, 12x1 i32 : 12x3 fp32",
+            "logit_stats: logits is bf16, wanted fp32");
     text_is("sumsq 200x50 fp32 : 1x2 fp64", "sumsq: sums is [1 x 2], wanted [1 x 3]");
+}
+
+/* Forms that op_texts have no room for. */
+static void test_other_forms(void **state)
+{
+    static const char *const forms[] = {
+        "dropout 7x8 fp32, 2x1 i64, 1x1 i32 : 7x8 fp32",
+        "cross_entropy 12x20 fp32, 12x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64",
+        "cross_entropy 12x20 fp32, 36x3 fp32, 12x1 i32, 1x1 fp32, 1x1 i32 : -, 1x1 fp64",
+        "all_gather 3x8 bf16 : 12x8 bf16",
+        "reduce_scatter 12x8 fp32 : 3x8 fp32",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct op_text text;
+
+        op_text_parse(&text, forms[i]);
+        accepted(&text.op);
+    }
 }
 
 static void attribute(enum op_kind kind, void (*spoil_it)(struct op_attributes *),
@@ -188,6 +225,21 @@ static void no_chunk(struct op_attributes *a)
     a->chunk = 0;
 }
 
+static void no_vocabulary(struct op_attributes *a)
+{
+    a->vocab_size = 0;
+}
+
+static void two_kv_heads(struct op_attributes *a)
+{
+    a->n_kv_heads = 2;
+}
+
+static void group_of_three(struct op_attributes *a)
+{
+    a->group = 3;
+}
+
 static void p_one(struct op_attributes *a)
 {
     a->p = 1;
@@ -219,6 +271,11 @@ static void test_attributes(void **state)
     attribute(OP_DROPOUT, no_seq_len, "dropout: seq_len is 0, wanted at least 1");
     attribute(OP_ATTENTION_CACHED, no_cache, "attention_cached: cache_len is 0, wanted at least 1");
     attribute(OP_HEAD_LOSS, no_chunk, "head_loss: chunk is 0, wanted at least 1");
+    attribute(OP_LOGIT_STATS, no_vocabulary, "logit_stats: vocab_size is 0, wanted at least 1");
+    attribute(OP_CROSS_ENTROPY, no_vocabulary, "cross_entropy: vocab_size is 0, wanted at least 1");
+    attribute(OP_GATHER_HEADS, two_kv_heads, "gather_heads: n_kv_heads is 2, wanted 1");
+    attribute(OP_GATHER_HEADS_GRAD, group_of_three,
+              "gather_heads_grad: group is 3, wanted a divisor of head_dim 2");
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
     attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
     attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
@@ -253,7 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_kind),    cmocka_unit_test(test_messages),
         cmocka_unit_test(test_attributes),   cmocka_unit_test(test_stride),
-        cmocka_unit_test(test_unknown_kind),
+        cmocka_unit_test(test_unknown_kind), cmocka_unit_test(test_other_forms),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,10 @@ static void test_products(void **state)
     assert_true(flops(OP_ADD) == 12 * 8);
     assert_true(flops(OP_CAST) == 0);
     assert_true(flops(OP_REDUCE_SCATTER) == 18);
+    assert_true(flops(OP_GATHER_HEADS_GRAD) == 12 * 2); /* a column of k and one of v */
+    assert_true(flops(OP_ADD_BIAS) == 12 * 6);
+    assert_true(flops(OP_LOGIT_STATS) == 3 * 12 * 20);
+    assert_true(flops(OP_CROSS_ENTROPY) == 3 * 12 * 20);
 }
 
 static void test_bytes(void **state)
@@ -48,11 +52,25 @@ static void test_bytes(void **state)
     (void)state;
     assert_true(bytes(OP_LINEAR) == 12 * 8 * 2 + 6 * 8 * 2 + 6 * 4 + 12 * 6 * 2);
     /* Only looked-up rows of a table move; accumulators are read and written. */
-    assert_true(bytes(OP_EMBED) == 12 * 4 + 12 * 8 * 2 + 2 * 12 * 8 * 4);
-    assert_true(bytes(OP_EMBED_DW) == 12 * 8 * 4 + 12 * 4 + 2 * 12 * 8 * 4);
+    assert_true(bytes(OP_EMBED) == 12 * 4 + 12 * 8 * 2 + 2 * 12 * 8 * 4 + 4);
+    assert_true(bytes(OP_EMBED_DW) == 12 * 8 * 4 + 12 * 4 + 2 * 12 * 8 * 4 + 4);
     assert_true(bytes(OP_SELECT_ROWS) == 3 * 8 * 2 + 3 * 4 + 3 * 8 * 2);
     assert_true(bytes(OP_ADAMW) == 20 * 8 * (4 + 2 * 12 + 2) + 3 * 4 + 4 + 4 + 8);
     assert_true(bytes(OP_ACCUMULATE) == 20 * 8 * 12);
+    assert_true(bytes(OP_BIAS_GRAD) == 12 * 6 * 2 + 2 * 6 * 4);
+    assert_true(bytes(OP_CROSS_ENTROPY) == 12 * 20 * (4 + 2) + 24 * 3 * 4 + 12 * 4 + 4 + 4 + 2 * 8);
+}
+
+/* Without a gradient only the statistics are looked at. */
+static void test_loss_alone(void **state)
+{
+    struct op_text text;
+
+    (void)state;
+    op_text_parse(&text, op_texts[OP_CROSS_ENTROPY]);
+    text.op.out[0] = (struct tensor){ 0 };
+    assert_true(op_flops(&text.op) == 0);
+    assert_true(op_bytes(&text.op) == 24 * 3 * 4 + 12 * 4 + 4 + 4 + 2 * 8);
 }
 
 static void test_every_kind_is_priced(void **state)
@@ -61,8 +79,9 @@ static void test_every_kind_is_priced(void **state)
     for (int kind = 0; kind < N_OP_KINDS; kind++) {
         assert_true(bytes((enum op_kind)kind) > 0);
         assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
-                    kind == OP_ALL_GATHER || kind == OP_ALL_REDUCE_SCALAR || kind == OP_SEND ||
-                    kind == OP_RECEIVE || kind == OP_PICK);
+                    kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS ||
+                    kind == OP_ALL_REDUCE_SCALAR || kind == OP_SEND || kind == OP_RECEIVE ||
+                    kind == OP_PICK);
     }
 }
 
@@ -71,6 +90,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_loss_alone),
         cmocka_unit_test(test_every_kind_is_priced),
     };
 

@@ -17,8 +17,8 @@ struct rule {
  * '.'. */
 /* clang-format off */
 static const struct rule rules[] = {
-    { OP_EMBED, "sss", "s" }, { OP_EMBED, "rsr", "r" },
-    { OP_EMBED_DW, "ss", "s" }, { OP_EMBED_DW, "rr", "p" },
+    { OP_EMBED, "ssss", "s" }, { OP_EMBED, "rsrs", "r" }, { OP_EMBED, "srpc", "p" },
+    { OP_EMBED_DW, "sss", "s" }, { OP_EMBED_DW, "rrs", "p" }, { OP_EMBED_DW, "ssc", "r" },
     { OP_RMSNORM, "ss", "ss" }, { OP_RMSNORM, "rs", "rr" },
     { OP_RMSNORM_GRAD, "sssss", "ss" }, { OP_RMSNORM_GRAD, "rrsrr", "rp" },
     { OP_LAYERNORM, "sss", "sss" }, { OP_LAYERNORM, "rss", "rrr" },
@@ -32,22 +32,28 @@ static const struct rule rules[] = {
     { OP_LINEAR_DW, "sc", "cs" },
     { OP_ROPE, "sss", "s" }, { OP_ROPE, "rrs", "r" }, { OP_ROPE, "css", "c" },
     { OP_ROPE_GRAD, "sss", "s" }, { OP_ROPE_GRAD, "rrs", "r" }, { OP_ROPE_GRAD, "css", "c" },
-    { OP_ATTENTION, "ss", "ss" }, { OP_ATTENTION, "rr", "rr" }, { OP_ATTENTION, "cs", "cc" },
-    { OP_ATTENTION_GRAD, "sssss", "s" }, { OP_ATTENTION_GRAD, "rrrrr", "r" },
-    { OP_ATTENTION_GRAD, "ccccs", "c" },
+    { OP_ATTENTION, "sss", "ss" }, { OP_ATTENTION, "rrs", "rr" }, { OP_ATTENTION, "csc", "cc" },
+    { OP_ATTENTION_GRAD, "ssssss", "s" }, { OP_ATTENTION_GRAD, "rrrrrs", "r" },
+    { OP_ATTENTION_GRAD, "ccccsc", "c" },
     { OP_ATTENTION_CACHED, "ssss", "s" }, { OP_ATTENTION_CACHED, "rrrr", "r" },
     { OP_ATTENTION_CACHED, "cscc", "c" },
     { OP_SWIGLU, "s", "s" }, { OP_SWIGLU, "r", "r" }, { OP_SWIGLU, "c", "c" },
     { OP_SWIGLU_GRAD, "ss", "s" }, { OP_SWIGLU_GRAD, "rr", "r" }, { OP_SWIGLU_GRAD, "cc", "c" },
     { OP_GELU, "s", "s" }, { OP_GELU, "r", "r" }, { OP_GELU, "c", "c" },
     { OP_GELU_GRAD, "ss", "s" }, { OP_GELU_GRAD, "rr", "r" }, { OP_GELU_GRAD, "cc", "c" },
-    { OP_DROPOUT, "ss", "s" }, { OP_DROPOUT, "rr", "r" },
-    { OP_DROPOUT_GRAD, "ss", "s" }, { OP_DROPOUT_GRAD, "rr", "r" },
+    { OP_DROPOUT, "sss", "s" }, { OP_DROPOUT, "rrs", "r" }, { OP_DROPOUT, "rsc", "r" },
+    { OP_DROPOUT_GRAD, "sss", "s" }, { OP_DROPOUT_GRAD, "rrs", "r" },
+    { OP_DROPOUT_GRAD, "rsc", "r" },
     { OP_ADD, "ss", "s" }, { OP_ADD, "rr", "r" }, { OP_ADD, "cc", "c" }, { OP_ADD, "pp", "p" },
+    { OP_ADD_BIAS, "ss", "s" }, { OP_ADD_BIAS, "rs", "r" }, { OP_ADD_BIAS, "cc", "c" },
+    { OP_BIAS_GRAD, "s", "s" }, { OP_BIAS_GRAD, "r", "p" }, { OP_BIAS_GRAD, "c", "c" },
     { OP_CAST, "s", "s" }, { OP_CAST, "r", "r" }, { OP_CAST, "c", "c" },
     { OP_SELECT_ROWS, "ss", "s" }, { OP_SELECT_ROWS, "rr", "r" }, { OP_SELECT_ROWS, "cs", "c" },
     { OP_HEAD_CROSS_ENTROPY, "ssss", "sss" }, { OP_HEAD_CROSS_ENTROPY, "rsrs", "rpp" },
     { OP_HEAD_LOSS, "sss", "s" }, { OP_HEAD_LOSS, "rsr", "p" },
+    { OP_LOGIT_STATS, "sss", "s" }, { OP_LOGIT_STATS, "rrs", "r" }, { OP_LOGIT_STATS, "csc", "r" },
+    { OP_CROSS_ENTROPY, "sssss", "ss" }, { OP_CROSS_ENTROPY, "rrrss", "rp" },
+    { OP_CROSS_ENTROPY, "csssc", "cs" },
     { OP_ACCUMULATE, "s", "s" }, { OP_ACCUMULATE, "r", "r" }, { OP_ACCUMULATE, "c", "c" },
     { OP_ALL_GATHER, "s", "s" }, { OP_ALL_GATHER, "r", "r" }, { OP_ALL_GATHER, "c", "c" },
     { OP_ALL_GATHER, "p", "p" },
@@ -55,6 +61,12 @@ static const struct rule rules[] = {
     { OP_REDUCE_SCATTER, "c", "c" }, { OP_REDUCE_SCATTER, "p", "p" },
     { OP_ALL_REDUCE_SCALAR, "s", "s" }, { OP_ALL_REDUCE_SCALAR, "r", "r" },
     { OP_ALL_REDUCE_SCALAR, "c", "c" }, { OP_ALL_REDUCE_SCALAR, "p", "p" },
+    { OP_ALL_REDUCE, "s", "s" }, { OP_ALL_REDUCE, "r", "r" }, { OP_ALL_REDUCE, "c", "c" },
+    { OP_ALL_REDUCE, "p", "p" },
+    { OP_GATHER_HEADS, "s", "s" }, { OP_GATHER_HEADS, "r", "r" }, { OP_GATHER_HEADS, "c", "c" },
+    { OP_GATHER_HEADS, "p", "p" },
+    { OP_GATHER_HEADS_GRAD, "s", "s" }, { OP_GATHER_HEADS_GRAD, "r", "r" },
+    { OP_GATHER_HEADS_GRAD, "c", "c" }, { OP_GATHER_HEADS_GRAD, "p", "p" },
     { OP_SEND, "s", "" }, { OP_SEND, "r", "" }, { OP_SEND, "c", "" }, { OP_SEND, "p", "" },
     { OP_RECEIVE, "", "s" }, { OP_PICK, "ss", "s" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
@@ -157,6 +169,63 @@ static void test_absent_operands_are_ignored(void **state)
            "rrsrp", "rp", NULL);
 }
 
+/* Where a rank has a part it must be told which; a sum that is owed is no part of anything. */
+static void test_parts(void **state)
+{
+    static const char attention[] = "attention 12x16 fp32, 2x1 i64 : 12x8 fp32, 12x4 fp32";
+    static const char loss[] =
+        "cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64";
+
+    (void)state;
+    expect(attention, 0, "cs", NULL, "attention: heads are split(cols), wanted begin");
+    expect("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32", 0, "c", "cc", NULL);
+    expect(op_texts[OP_ATTENTION], 0, "css", NULL, "attention: begin is same, wanted split(cols)");
+    expect(op_texts[OP_ATTENTION], 0, "ssc", NULL, "attention: begin is split(cols), wanted same");
+    expect("attention_grad 12x8 fp32, 12x16 fp32, 12x8 fp32, 12x4 fp32, 2x1 i64 : 12x16 fp32", 0,
+           "ccccs", NULL, "attention_grad: heads are split(cols), wanted begin");
+    expect(op_texts[OP_ADD_BIAS], 0, "ps", NULL,
+           "add_bias: x is partial, wanted same, split(rows) or split(cols)");
+    expect(op_texts[OP_ADD_BIAS], 0, "cs", NULL, "add_bias: b is same, wanted split(cols)");
+    expect("embed 12x1 i32, 50x8 fp32 : 12x8 fp32", 0, "sr", NULL,
+           "embed: table is split(rows), wanted begin");
+    expect(op_texts[OP_EMBED], 0, "srsc", NULL, "embed: base is same, wanted partial");
+    expect("embed 12x1 i32, 50x8 fp32, -, 1x1 i32 : 12x8 fp32", 0, "srsc", "p", NULL);
+    expect(op_texts[OP_EMBED_DW], 0, "psc", NULL, "embed_dw: dx is partial, wanted same");
+    expect("dropout 12x8 fp32, 2x1 i64 : 12x8 fp32", 0, "rs", NULL,
+           "dropout: sample is same, wanted split(rows)");
+    expect(op_texts[OP_DROPOUT], 0, "psc", NULL, "dropout: x is partial, wanted split(rows)");
+    expect(op_texts[OP_LOGIT_STATS], 0, "pss", NULL,
+           "logit_stats: logits is partial, wanted same or split(rows)");
+    expect("logit_stats 12x20 fp32, 12x1 i32 : 12x3 fp32", 0, "cs", NULL,
+           "logit_stats: logits is split(cols), wanted same or split(rows), or target the same and "
+           "begin");
+    expect(loss, 0, "csss", NULL,
+           "cross_entropy: logits is split(cols), wanted same or split(rows), or begin");
+    expect(op_texts[OP_CROSS_ENTROPY], 0, "crssc", NULL,
+           "cross_entropy: stats is split(rows), wanted same");
+}
+
+/* Each kind refuses sums that are owed wherever it does not add or pass them on. */
+static void test_partial_is_not_same(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        struct op_text text;
+        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD;
+
+        op_text_parse(&text, op_texts[kind]);
+        for (int i = 0; !takes && i < text.n_inputs; i++) {
+            enum spread in[OPS_MAX_INPUTS] = { SPREAD_SAME }, out[OPS_MAX_OUTPUTS];
+            struct err err;
+
+            in[i] = SPREAD_PARTIAL;
+            if (!op_spread(&text.op, 0, in, out, &err))
+                fail_msg("%s read %s as the same", op_info(text.op.kind)->name,
+                         op_info(text.op.kind)->inputs[i].name);
+        }
+    }
+}
+
 static void test_collectives_on_their_axis(void **state)
 {
     static const char gather[] = "all_gather 1x6 fp32 : 1x24 fp32";
@@ -171,6 +240,19 @@ static void test_collectives_on_their_axis(void **state)
     expect(scatter, 1, "s", NULL, "reduce_scatter: full is same, wanted partial");
     expect(reduce, 1, "p", "s", NULL);
     expect(reduce, 1, "s", NULL, "all_reduce_scalar: x is same, wanted partial");
+    expect("all_gather 3x8 fp32 : 12x8 fp32", 1, "r", "s", NULL);
+    expect("all_gather 3x8 fp32 : 12x8 fp32", 1, "c", NULL,
+           "all_gather: shard is split(cols), wanted split(rows)");
+    expect("reduce_scatter 12x8 fp32 : 3x8 fp32", 1, "p", "r", NULL);
+    expect(op_texts[OP_ALL_REDUCE], 1, "p", "s", NULL);
+    expect(op_texts[OP_ALL_REDUCE], 1, "s", NULL, "all_reduce: x is same, wanted partial");
+    expect(op_texts[OP_ALL_REDUCE], 1, "r", NULL, "all_reduce: x is split(rows), wanted partial");
+    expect(op_texts[OP_GATHER_HEADS], 1, "c", "c", NULL);
+    expect(op_texts[OP_GATHER_HEADS], 1, "p", NULL,
+           "gather_heads: qkv is partial, wanted split(cols)");
+    expect(op_texts[OP_GATHER_HEADS_GRAD], 1, "c", "c", NULL);
+    expect(op_texts[OP_GATHER_HEADS_GRAD], 1, "s", NULL,
+           "gather_heads_grad: dout is same, wanted split(cols)");
 }
 
 static void test_messages(void **state)
@@ -190,6 +272,8 @@ int main(void)
         cmocka_unit_test(test_every_combination),
         cmocka_unit_test(test_row_parallel_linear),
         cmocka_unit_test(test_absent_operands_are_ignored),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_partial_is_not_same),
         cmocka_unit_test(test_collectives_on_their_axis),
         cmocka_unit_test(test_messages),
     };

@@ -77,13 +77,15 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
-        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s}\n"
+        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
+        "tp: %d, sequence_parallel: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
         law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
-        chunks, law->poison ? "true" : "false", law->folder);
+        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
+        law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -95,7 +97,8 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, dp_rank, begin, end; /* steps */
+    int number, dp_rank, tp_rank;
+    int begin, end;       /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
     int has_whole_weights;
@@ -122,17 +125,17 @@ static int leave_hub(void *argument, struct err *err)
     return 0;
 }
 
-static uint64_t hash_name(const struct parameter *q)
+static uint64_t hash_name(const struct parameter *q, int tp_rank)
 {
-    return XXH64(q->name, strlen(q->name), 0);
+    return XXH64(q->name, strlen(q->name), (uint64_t)tp_rank);
 }
 
 /*
  * The sum of the hashes of blocks of a cell whose element `offset` is the parameter's `begin`:
  * shards' edges are blocks' edges, so the sum over shards is that of the whole.
  */
-static uint64_t hash_blocks(const struct trainer *trainer, const struct parameter *q, int cell,
-                            int which, struct parameter_part part)
+static uint64_t hash_blocks(const struct trainer *trainer, uint64_t hash, int cell, int which,
+                            struct parameter_part part)
 {
     size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
     const char *data = run_data(trainer_run(trainer), cell, 0);
@@ -141,7 +144,7 @@ static uint64_t hash_blocks(const struct trainer *trainer, const struct paramete
     CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
     for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
         int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
-        uint64_t name[3] = { hash_name(q), (uint64_t)which, (uint64_t)at };
+        uint64_t name[3] = { hash, (uint64_t)which, (uint64_t)at };
 
         sum += XXH64(data + (size_t)(part.offset + at - part.begin) * element, (size_t)n * element,
                      XXH64(name, sizeof name, 0));
@@ -155,11 +158,8 @@ static int has_whole_weights(const struct program *p)
     return p->values[p->parameters[0].weight].role == ROLE_WEIGHT;
 }
 
-/*
- * Of this stage's weights, those that the rank has; a tied head's copy is the same parameter once
- * more.
- */
-static uint64_t hash_weights(const struct trainer *trainer, int dp_rank)
+/* Of what this rank has of its weights; a tied head's copy is the same parameter once more. */
+static uint64_t hash_weights(const struct trainer *trainer, int dp_rank, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
@@ -172,13 +172,13 @@ static uint64_t hash_weights(const struct trainer *trainer, int dp_rank)
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)
-            sum += hash_blocks(trainer, q, cell, 3, part);
+            sum += hash_blocks(trainer, hash_name(q, tp_rank), cell, 3, part);
     }
     return sum;
 }
 
 /* Of the masters and moments that this rank keeps. */
-static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
+static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
@@ -188,7 +188,7 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
         for (int k = 0; k < 3 && !p->parameters[i].is_copy; k++)
-            sum += hash_blocks(trainer, &p->parameters[i], cells[k], k, part);
+            sum += hash_blocks(trainer, hash_name(&p->parameters[i], tp_rank), cells[k], k, part);
     }
     return sum;
 }
@@ -214,9 +214,9 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_weights(trainer, r->dp_rank);
+    r->outcome.parameters = hash_weights(trainer, r->dp_rank, r->tp_rank);
     r->has_whole_weights = has_whole_weights(trainer_program(trainer));
-    r->outcome.states = hash_states(trainer, r->dp_rank);
+    r->outcome.states = hash_states(trainer, r->dp_rank, r->tp_rank);
     return status;
 }
 
@@ -312,6 +312,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, 
                                   .hub = hub,
                                   .number = i,
                                   .dp_rank = mesh_coordinate(&mesh, i, AXIS_DP),
+                                  .tp_rank = mesh_coordinate(&mesh, i, AXIS_TP),
                                   .begin = begin,
                                   .end = end,
                                   .outcome = *outcome };

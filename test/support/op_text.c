@@ -11,7 +11,10 @@
 
 #include <cmocka.h>
 
-/* T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, cache 9. */
+/*
+ * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, cache 9; where kv heads are
+ * gathered, g 1 and c 12, of which each of two neighbours has 10.
+ */
 static const struct op_attributes attributes = {
     .n_heads = 4,
     .n_kv_heads = 2,
@@ -19,6 +22,7 @@ static const struct op_attributes attributes = {
     .seq_len = 6,
     .cache_len = 9,
     .chunk = 4,
+    .vocab_size = 33,
     .scale = 0.7,
     .eps = 1e-5,
     .p = 0.1,
@@ -28,8 +32,8 @@ static const struct op_attributes attributes = {
 };
 
 const char *const op_texts[] = {
-    "embed 12x1 i32, *50x8 bf16, 12x8 fp32 : 12x8 fp32",
-    "embed_dw 12x8 fp32, 12x1 i32 : *50x8 fp32",
+    "embed 12x1 i32, *50x8 bf16, 12x8 fp32, 1x1 i32 : 12x8 fp32",
+    "embed_dw 12x8 fp32, 12x1 i32, 1x1 i32 : *50x8 fp32",
     "rmsnorm 12x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32",
     "rmsnorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x8 fp32 : 12x8 fp32, 1x8 fp32",
     "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32, 12x1 fp32",
@@ -43,24 +47,31 @@ const char *const op_texts[] = {
     "linear_dw 12x6 bf16, 12x8 bf16 : 6x8 fp32, 1x6 fp32",
     "rope 12x16 bf16, 12x1 i32, *30x2 fp32 : 12x16 bf16",
     "rope_grad 12x16 bf16, 12x1 i32, *30x2 fp32 : 12x16 bf16",
-    "attention 12x16 bf16, 2x1 i64 : 12x8 bf16, 12x4 fp32",
-    "attention_grad 12x8 bf16, 12x16 bf16, 12x8 bf16, 12x4 fp32, 2x1 i64 : 12x16 bf16",
+    "attention 12x16 bf16, 2x1 i64, 1x1 i32 : 12x8 bf16, 12x4 fp32",
+    "attention_grad 12x8 bf16, 12x16 bf16, 12x8 bf16, 12x4 fp32, 2x1 i64, 1x1 i32 : 12x16 bf16",
     "attention_cached 12x16 bf16, 12x1 i32, 18x4 bf16, 18x4 bf16 : 12x8 bf16",
     "swiglu 12x20 bf16 : 12x10 bf16",
     "swiglu_grad 12x10 bf16, 12x20 bf16 : 12x20 bf16",
     "gelu 12x10 bf16 : 12x10 bf16",
     "gelu_grad 12x10 bf16, 12x10 bf16 : 12x10 bf16",
-    "dropout 12x8 fp32, 2x1 i64 : 12x8 fp32",
-    "dropout_grad 12x8 bf16, 2x1 i64 : 12x8 bf16",
+    "dropout 12x8 fp32, *2x1 i64, 1x1 i32 : 12x8 fp32",
+    "dropout_grad 12x8 bf16, *2x1 i64, 1x1 i32 : 12x8 bf16",
     "add 12x8 fp32, 12x8 bf16 : 12x8 fp32",
+    "add_bias 12x6 bf16, 1x6 fp32 : 12x6 bf16",
+    "bias_grad *12x6 bf16 : 1x6 fp32",
     "cast 12x8 fp32 : 12x8 bf16",
     "select_rows *12x8 bf16, 3x1 i32 : 3x8 bf16",
     "head_cross_entropy 12x8 bf16, 20x8 bf16, 12x1 i32, 1x1 fp32 : 12x8 bf16, 20x8 fp32, 1x1 fp64",
     "head_loss 12x8 bf16, *20x8 bf16, 12x1 i32 : 1x1 fp64",
+    "logit_stats 12x*20 fp32, 12x1 i32, 1x1 i32 : 12x3 fp32",
+    "cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32, 1x1 i32 : 12x20 bf16, 1x1 fp64",
     "accumulate 20x8 fp32 : 20x8 fp32",
     "all_gather 1x6 bf16 : 1x24 bf16",
     "reduce_scatter 1x24 fp32 : 1x6 fp32",
+    "all_reduce 12x8 fp32 : 12x8 fp32",
     "all_reduce_scalar 1x2 fp64 : 1x2 fp64",
+    "gather_heads 12x10 bf16 : 12x12 bf16",
+    "gather_heads_grad 12x12 bf16 : 12x10 bf16",
     "send *20x*8 fp32 :",
     "receive : *20x*8 fp32",
     "pick 1x*7 fp64, 1x5 i32 : 1x5 fp64",
@@ -122,6 +133,10 @@ void op_text_parse(struct op_text *out, const char *text)
     out->op.kind = op_find(name);
     if (out->op.kind == N_OP_KINDS)
         fail_msg("no op %s", name);
+    if (out->op.kind == OP_GATHER_HEADS || out->op.kind == OP_GATHER_HEADS_GRAD) {
+        out->op.attributes.n_kv_heads = 1;
+        out->op.attributes.group = 2;
+    }
     for (char *side = strsep(&rest, ":"); side; side = strsep(&rest, ":"), i = OPS_MAX_INPUTS)
         while ((word = strsep(&side, ","))) {
             while (*word == ' ')

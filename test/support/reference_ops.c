@@ -29,17 +29,23 @@ static void start(const struct tensor *t, int first)
             ((double *)t->data)[i] = 0;
 }
 
+/* Where the rank's part begins. */
+static int32_t begin_of(const struct op_shape *op, int input)
+{
+    return tensor_given(&op->in[input]) ? int_at(&op->in[input], 0) : 0;
+}
+
 /* ---- embedding ---- */
 
 static void embed(const struct op_shape *op)
 {
     for (int64_t t = 0; t < op->out[0].rows; t++)
         for (int64_t i = 0; i < op->out[0].cols; i++) {
-            int32_t index = int_at(&op->in[0], t);
+            int32_t index = int_at(&op->in[0], t), row = index - begin_of(op, 3);
 
             OUT(0, t, i) = tensor_given(&op->in[2]) ? IN(2, t, i) : 0;
-            if (index >= 0)
-                OUT(0, t, i) += IN(1, index, i);
+            if (index >= 0 && row >= 0 && row < op->in[1].rows)
+                OUT(0, t, i) += IN(1, row, i);
         }
 }
 
@@ -47,9 +53,12 @@ static void embed_dw(const struct op_shape *op, int first)
 {
     start(&op->out[0], first);
     for (int64_t t = 0; t < op->in[0].rows; t++)
-        for (int64_t i = 0; i < op->in[0].cols; i++)
-            if (int_at(&op->in[1], t) >= 0)
-                OUT(0, int_at(&op->in[1], t), i) += IN(0, t, i);
+        for (int64_t i = 0; i < op->in[0].cols; i++) {
+            int32_t index = int_at(&op->in[1], t), row = index - begin_of(op, 2);
+
+            if (index >= 0 && row >= 0 && row < op->out[0].rows)
+                OUT(0, row, i) += IN(0, t, i);
+        }
 }
 
 /* ---- norms ---- */
@@ -231,6 +240,71 @@ static void head(const struct op_shape *op, int first)
     free(logits);
 }
 
+static void bias_grad(const struct op_shape *op, int first)
+{
+    start(&op->out[0], first);
+    for (int64_t t = 0; t < op->in[0].rows; t++)
+        for (int64_t n = 0; n < op->in[0].cols; n++)
+            OUT(0, 0, n) += IN(0, t, n);
+}
+
+/* ---- the vocabulary in parts ---- */
+
+/* How many of a part's columns are tokens. */
+static int64_t n_tokens(const struct op_shape *op, int32_t begin)
+{
+    int64_t n = op->attributes.vocab_size - begin;
+
+    return n < 0 ? 0 : n < op->in[0].cols ? n : op->in[0].cols;
+}
+
+static void logit_stats(const struct op_shape *op)
+{
+    int32_t begin = begin_of(op, 2);
+    int64_t n = n_tokens(op, begin);
+
+    for (int64_t t = 0; t < op->in[0].rows; t++) {
+        int32_t target = int_at(&op->in[1], t);
+        double top = -INFINITY, sum = 0;
+
+        for (int64_t v = 0; v < n; v++)
+            top = fmax(top, IN(0, t, v));
+        for (int64_t v = 0; v < n; v++)
+            sum += exp(IN(0, t, v) - top);
+        OUT(0, t, 0) = top;
+        OUT(0, t, 1) = sum;
+        OUT(0, t, 2) = target >= begin && target < begin + n ? IN(0, t, target - begin) : 0;
+    }
+}
+
+/* By log sum exp of each part, not by joined sums. */
+static void cross_entropy(const struct op_shape *op, int first)
+{
+    int32_t begin = begin_of(op, 4);
+    int64_t n = n_tokens(op, begin), n_rows = op->in[0].rows;
+
+    start(&op->out[1], first);
+    if (tensor_given(&op->out[0]))
+        start(&op->out[0], 1);
+    for (int64_t t = 0; t < n_rows; t++) {
+        int32_t target = int_at(&op->in[2], t);
+        double lse = -INFINITY, logit = 0;
+
+        if (target < 0)
+            continue;
+        for (int64_t row = t; row < op->in[1].rows; row += n_rows) {
+            double part = IN(1, row, 0) + log(IN(1, row, 1)), top = fmax(lse, part);
+
+            if (IN(1, row, 1) > 0)
+                lse = top + log(exp(lse - top) + exp(part - top));
+            logit += IN(1, row, 2);
+        }
+        OUT(1, 0, 0) += lse - logit;
+        for (int64_t v = 0; tensor_given(&op->out[0]) && v < n; v++)
+            OUT(0, t, v) = IN(3, 0, 0) * (exp(IN(0, t, v) - lse) - (begin + v == target));
+    }
+}
+
 /* ---- attention ---- */
 
 static void rope(const struct op_shape *op, double sign)
@@ -273,6 +347,7 @@ static double attention_kept(const struct op_shape *op, int sample_input, int64_
     if (!(op->attributes.p > 0))
         return 1;
     sample = ((const int64_t *)op->in[sample_input].data)[sequence];
+    head += begin_of(op, sample_input + 1);
     return kept(&op->attributes, sample, (uint64_t)head << 48 | (uint64_t)query << 24, key);
 }
 
@@ -429,7 +504,7 @@ static double gelu_slope(double x)
 static void element(const struct op_shape *op, int64_t t, int64_t i)
 {
     const struct op_attributes *a = &op->attributes;
-    int64_t f, sample;
+    int64_t f, sample, place;
     double s, gate;
 
     switch (op->kind) {
@@ -452,11 +527,15 @@ static void element(const struct op_shape *op, int64_t t, int64_t i)
         break;
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
-        sample = ((const int64_t *)op->in[1].data)[t / a->seq_len];
-        OUT(0, t, i) = IN(0, t, i) * kept(a, sample, (uint64_t)(t % a->seq_len) << 32, i);
+        place = begin_of(op, 2) + t;
+        sample = ((const int64_t *)op->in[1].data)[place / a->seq_len];
+        OUT(0, t, i) = IN(0, t, i) * kept(a, sample, (uint64_t)(place % a->seq_len) << 32, i);
         break;
     case OP_ADD:
         OUT(0, t, i) = IN(0, t, i) + IN(1, t, i);
+        break;
+    case OP_ADD_BIAS:
+        OUT(0, t, i) = IN(0, t, i) + IN(1, 0, i);
         break;
     case OP_CAST:
         OUT(0, t, i) = IN(0, t, i);
@@ -559,6 +638,15 @@ void reference_run(const struct op_shape *op, int first)
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         head(op, first);
+        break;
+    case OP_BIAS_GRAD:
+        bias_grad(op, first);
+        break;
+    case OP_LOGIT_STATS:
+        logit_stats(op);
+        break;
+    case OP_CROSS_ENTROPY:
+        cross_entropy(op, first);
         break;
     case OP_SUMSQ:
         sumsq(op);

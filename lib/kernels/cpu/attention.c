@@ -13,6 +13,8 @@
 
 #define HEADS_A_TILE 4
 
+enum { SAMPLE = 1 }; /* input of that number */
+
 struct attention {
     const struct op_shape *op;
     const struct tile_code *code;
@@ -201,7 +203,7 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
             s.max[h][r] = -INFINITY;
             s.sum[h][r] = 0;
         }
-        masks[h] = mask_of(at, &a->op->in[1], sequence, head + h);
+        masks[h] = mask_of(a->op, SAMPLE, sequence, head + h);
     }
     for (int64_t key = 0; key <= query; key += BLOCK) {
         load_keys_and_values(a, &s, start + key, min_i64(BLOCK, at->seq_len - key), kv_head);

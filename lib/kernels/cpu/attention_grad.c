@@ -153,7 +153,7 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
                              int64_t sequence, int head, int64_t query)
 {
     const struct op_attributes *at = &a->op->attributes;
-    struct mask mask = mask_of(at, &a->op->in[SAMPLE], sequence, head);
+    struct mask mask = mask_of(a->op, SAMPLE, sequence, head);
     struct piece piece = { .row = sequence * at->seq_len + query,
                            .col = (int64_t)head * at->head_dim,
                            .n_rows = min_i64(BLOCK, at->seq_len - query),

@@ -137,18 +137,24 @@ void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 /* Where dropout of one head's probabilities draws its numbers. */
 struct mask {
     uint64_t seed, place_high;
-    int head;
+    int head;       /* its number among all ranks' heads */
     float p, scale; /* p 0: nothing is dropped */
 };
 
-static inline struct mask mask_of(const struct op_attributes *a, const struct tensor *sample,
-                                  int64_t sequence, int head)
+/* sample: this op's input number, that of `begin` being the next. head: of those that are here. */
+static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t sequence, int head)
 {
+    const struct op_attributes *a = &op->attributes;
+    const struct tensor *begin = &op->in[sample + 1];
     struct mask mask = { .seed = a->seed, .head = head, .p = (float)a->p };
 
     mask.scale = (float)(1.0 / (1.0 - a->p));
-    if (a->p > 0)
-        mask.place_high = dropout_place_high(a->place, *(const int64_t *)cpu_row(sample, sequence));
+    if (a->p > 0) {
+        mask.place_high =
+            dropout_place_high(a->place, *(const int64_t *)cpu_row(&op->in[sample], sequence));
+        if (tensor_given(begin))
+            mask.head += *(const int32_t *)begin->data;
+    }
     return mask;
 }
 

@@ -63,6 +63,7 @@ static void register_families(struct kernels_backend *table)
 {
     cpu_register_linear(table);
     cpu_register_head(table);
+    cpu_register_cross_entropy(table);
     cpu_register_embed(table);
     cpu_register_norm(table);
     cpu_register_rope(table);

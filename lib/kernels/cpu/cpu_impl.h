@@ -74,6 +74,7 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 
 void cpu_register_linear(struct kernels_backend *table);
 void cpu_register_head(struct kernels_backend *table);
+void cpu_register_cross_entropy(struct kernels_backend *table);
 void cpu_register_embed(struct kernels_backend *table);
 void cpu_register_norm(struct kernels_backend *table);
 void cpu_register_rope(struct kernels_backend *table);

@@ -9,6 +9,7 @@
 struct dropout {
     const struct op_shape *op;
     struct tiling tiling;
+    int64_t begin; /* the first row's place in the micro-batch */
     float p, scale;
 };
 
@@ -16,14 +17,15 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
                             int bf16)
 {
     const struct op_attributes *a = &d->op->attributes;
-    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], row / a->seq_len);
+    int64_t place = d->begin + row;
+    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], place / a->seq_len);
     uint64_t place_high = dropout_place_high(a->place, sample);
     const void *x = cpu_row(&d->op->in[0], row);
     void *y = cpu_row(&d->op->out[0], row);
 
     /* A tile's first column is a multiple of 4: ELEMENTS_A_TILE is. */
     for (int64_t col = r->col; col < r->col_end; col += 4) {
-        struct rng_block words = dropout_words(a->seed, place_high, row % a->seq_len, col / 4);
+        struct rng_block words = dropout_words(a->seed, place_high, place % a->seq_len, col / 4);
 
         for (int64_t i = col; i < min_i64(col + 4, r->col_end); i++) {
             int kept = rng_uniform(words.word[i - col]) >= d->p;
@@ -50,13 +52,19 @@ CPU_TILES(dropout_tile);
 
 static void dropout_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    double p = call->op.attributes.p;
-    struct dropout d = { .op = &call->op,
-                         .tiling = tiling_of(call->op.in[0].rows, call->op.in[0].cols),
+    const struct op_shape *op = &call->op;
+    double p = op->attributes.p;
+    struct dropout d = { .op = op,
+                         .tiling = tiling_of(op->in[0].rows, op->in[0].cols),
                          .p = (float)p,
                          .scale = (float)(1.0 / (1.0 - p)) };
 
     (void)first;
+    if (tensor_given(&op->in[2])) {
+        d.begin = *(const int32_t *)op->in[2].data;
+        CHECK(d.begin >= 0);
+        CHECK(d.begin + op->in[0].rows <= op->in[1].rows * op->attributes.seq_len);
+    }
     pool_run(kernels->pool, d.tiling.n_tiles, dropout_tile[cpu_of(kernels)->isa], &d);
 }
 

@@ -92,6 +92,18 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
         y[i] = a[i] + act_get(b, i, bf16);
 }
 
+CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                             int bf16)
+{
+    const void *x = cpu_row(&op->in[0], row);
+    const float *b = float_row(&op->in[1], 0);
+    void *y = cpu_row(&op->out[0], row);
+
+    INDEPENDENT_TURNS
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, act_get(x, i, bf16) + b[i], bf16);
+}
+
 /* bf16: of the output; the input is the other type. */
 CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                          int bf16)
@@ -165,6 +177,7 @@ ELEMENTWISE(swiglu_grad)
 ELEMENTWISE(gelu)
 ELEMENTWISE(gelu_grad)
 ELEMENTWISE(add)
+ELEMENTWISE(add_bias)
 ELEMENTWISE(cast)
 ELEMENTWISE(accumulate)
 
@@ -190,6 +203,7 @@ void cpu_register_elementwise(struct kernels_backend *table)
     table->entries[OP_GELU] = (struct kernel_entry){ .run = gelu_run };
     table->entries[OP_GELU_GRAD] = (struct kernel_entry){ .run = gelu_grad_run };
     table->entries[OP_ADD] = (struct kernel_entry){ .run = add_run };
+    table->entries[OP_ADD_BIAS] = (struct kernel_entry){ .run = add_bias_run };
     table->entries[OP_CAST] = (struct kernel_entry){ .run = cast_run };
     table->entries[OP_ACCUMULATE] = (struct kernel_entry){ .run = accumulate_run };
     table->entries[OP_SELECT_ROWS] = (struct kernel_entry){ .run = select_rows_run };

@@ -5,25 +5,45 @@
  * tokens in token order without two threads meeting: tokens with the same index are chained first
  * (one thread, T steps), then each chain is summed by whoever has the tile of its first token, and
  * the sum goes to the table's row in one add.
+ *
+ * A rank that has a part of the table has its rows from `begin` on; tokens of other ranks' rows are
+ * passed over as those without an index are.
  */
 #include "kernels/cpu/rows_impl.h"
 
 #define TOKENS_A_TILE 16
 #define CHAIN_COLS 256 /* columns summed at a time, on the stack */
 
+#define NO_ROW (-1)
+
+/* Which row of the table belongs to a token, of the n_rows that are here; begin may be absent. */
+static inline int64_t table_row(const struct tensor *index, int64_t token,
+                                const struct tensor *begin, int64_t n_rows)
+{
+    int64_t row = *(const int32_t *)cpu_row(index, token);
+
+    if (row < 0)
+        return NO_ROW;
+    if (!tensor_given(begin)) {
+        CHECK(row < n_rows);
+        return row;
+    }
+    row -= *(const int32_t *)begin->data;
+    return row >= 0 && row < n_rows ? row : NO_ROW;
+}
+
 CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, int bf16)
 {
     int64_t d = op->out[0].cols;
 
     for (; row < end; row++) {
-        int32_t index = *(const int32_t *)cpu_row(&op->in[0], row);
+        int64_t index = table_row(&op->in[0], row, &op->in[3], op->in[1].rows);
         float *x = float_row_mut(&op->out[0], row);
         const float *base = tensor_given(&op->in[2]) ? float_row(&op->in[2], row) : NULL;
 
-        CHECK(index < op->in[1].rows);
         if (base && base != x)
             memcpy(x, base, (size_t)d * sizeof *x);
-        if (index < 0) {
+        if (index == NO_ROW) {
             if (!base)
                 memset(x, 0, (size_t)d * sizeof *x);
             continue;
@@ -82,12 +102,11 @@ static void chain(const struct chains *c)
     for (int64_t row = 0; row < n_rows; row++)
         c->last[row] = -1;
     for (int64_t t = 0; t < n_tokens; t++) {
-        int32_t index = *(const int32_t *)cpu_row(&c->op->in[1], t);
+        int64_t index = table_row(&c->op->in[1], t, &c->op->in[2], n_rows);
 
-        CHECK(index < n_rows);
         c->next[t] = -1;
-        c->is_head[t] = index >= 0 && c->last[index] < 0;
-        if (index < 0)
+        c->is_head[t] = index != NO_ROW && c->last[index] < 0;
+        if (index == NO_ROW)
             continue;
         if (!c->is_head[t])
             c->next[c->last[index]] = (int32_t)t;
@@ -97,9 +116,10 @@ static void chain(const struct chains *c)
 
 CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
 {
-    const struct tensor *dx = &c->op->in[0];
-    int32_t index = *(const int32_t *)cpu_row(&c->op->in[1], head);
-    float *out = float_row_mut(&c->op->out[0], index);
+    const struct op_shape *op = c->op;
+    const struct tensor *dx = &op->in[0];
+    int64_t index = table_row(&op->in[1], head, &op->in[2], op->out[0].rows);
+    float *out = float_row_mut(&op->out[0], index);
     float sum[CHAIN_COLS];
 
     for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {

@@ -7,8 +7,7 @@
  * order.
  *
  * Numerics: chunks are added to dw one after the other, in order, so `chunk` is part of the
- * numerics, as is the call's number of rows; threads are not. A row's sum of exponentials is made
- * of fp32 sums in LANES lanes over SUM_BLOCK elements, which are added in fp64 in order.
+ * numerics, as is the call's number of rows; threads are not. A row's are softmax_impl.h's.
  *
  * bf16 gradients are written over the fp32 logits that they come from: row stride stays that of the
  * logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
@@ -19,11 +18,7 @@
 
 #include "base/num.h"
 #include "kernels/cpu/gemm_impl.h"
-#include "kernels/cpu/vec_math.h"
-
-#define LANES 16
-#define SUM_BLOCK 1024
-#define ROWS_PER_TILE 2
+#include "kernels/cpu/softmax_impl.h"
 
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
 
@@ -49,7 +44,7 @@ static struct head_shape head_shape(const struct op_shape *op)
     };
 
     h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
-    h.ld = round_up(h.w->rows, LANES) + LANES;
+    h.ld = round_up(h.w->rows, LOGIT_LANES) + LOGIT_LANES;
     h.logits_bytes = (size_t)(h.chunk * h.ld) * sizeof(float);
     h.nll_bytes = align_up((size_t)h.x->rows * sizeof(double), 64);
     return h;
@@ -114,54 +109,11 @@ static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape 
 
 /* ---- a row of logits ---- */
 
-CPU_INLINE float row_max_body(const float *row, int64_t n)
-{
-    float lanes[LANES];
-    float max = row[0];
-    int64_t i = 0;
-
-    for (int j = 0; j < LANES; j++)
-        lanes[j] = row[0];
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            lanes[j] = row[i + j] > lanes[j] ? row[i + j] : lanes[j];
-    for (; i < n; i++)
-        max = row[i] > max ? row[i] : max;
-    for (int j = 0; j < LANES; j++)
-        max = lanes[j] > max ? lanes[j] : max;
-    return max;
-}
-
-/* Sum of e^(row - max), which stand in row afterwards. */
-CPU_INLINE double exp_block(float *row, int64_t n, float max)
-{
-    float lanes[LANES] = { 0 };
-    double sum = 0;
-    int64_t i = 0;
-
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float e = vec_exp(row[i + j] - max);
-
-            row[i + j] = e;
-            lanes[j] += e;
-        }
-    for (int j = 0; i < n; i++, j++) {
-        row[i] = vec_exp(row[i] - max);
-        lanes[j] += row[i];
-    }
-    for (int j = 0; j < LANES; j++)
-        sum += (double)lanes[j];
-    return sum;
-}
-
 /* *max: the largest logit; *sum: that of the exponentials left in row. */
 CPU_INLINE void exp_row_body(float *row, int64_t n, float *max, double *sum)
 {
-    *max = row_max_body(row, n);
-    *sum = 0;
-    for (int64_t i = 0; i < n; i += SUM_BLOCK)
-        *sum += exp_block(row + i, n - i < SUM_BLOCK ? n - i : SUM_BLOCK, *max);
+    *max = logit_max(row, n);
+    *sum = logit_exp_sum(row, row, n, *max);
 }
 
 CPU_VARIANTS(exp_row, (float *row, int64_t n, float *max, double *sum), (row, n, max, sum));
@@ -170,11 +122,11 @@ CPU_VARIANTS(exp_row, (float *row, int64_t n, float *max, double *sum), (row, n,
 CPU_INLINE void scale_row_bf16(float *row, int64_t n, float factor)
 {
     uint16_t *to = (uint16_t *)(void *)row;
-    uint16_t block[LANES];
+    uint16_t block[LOGIT_LANES];
     int64_t i = 0;
 
-    for (; i + LANES <= n; i += LANES) {
-        for (int j = 0; j < LANES; j++)
+    for (; i + LOGIT_LANES <= n; i += LOGIT_LANES) {
+        for (int j = 0; j < LOGIT_LANES; j++)
             block[j] = vec_to_bf16(row[i + j] * factor);
         memcpy(to + i, block, sizeof block);
     }
@@ -226,10 +178,10 @@ static void do_row(const struct rows_run *run, int64_t i)
     }
     logit = row[target];
     exp_row[run->cpu->isa](row, vocab, &max, &sum);
-    run->nll[i] = log(sum) - ((double)logit - (double)max);
+    run->nll[i] = logit_nll(logit, max, log(sum));
     if (!h->backward)
         return;
-    at_target = (float)(((double)row[target] / sum - 1.0) * (double)run->scale);
+    at_target = logit_gradient_at_target(row[target], sum, run->scale);
     scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act);
     if (act == DTYPE_F32)
         row[target] = at_target;
@@ -240,10 +192,10 @@ static void do_row(const struct rows_run *run, int64_t i)
 static void rows_tile(void *context, int64_t tile, int thread)
 {
     const struct rows_run *run = context;
-    int64_t end = min_i64(run->rows, (tile + 1) * ROWS_PER_TILE);
+    int64_t end = min_i64(run->rows, (tile + 1) * LOGIT_ROWS_A_TILE);
 
     (void)thread;
-    for (int64_t i = tile * ROWS_PER_TILE; i < end; i++)
+    for (int64_t i = tile * LOGIT_ROWS_A_TILE; i < end; i++)
         do_row(run, i);
 }
 
@@ -265,7 +217,7 @@ static void run_chunk(const struct rows_run *run, int first)
     const void *x = cpu_row(h->x, run->start);
 
     run_product(run, PRODUCT_LOGITS, x, h->w->data, run->logits, 1);
-    pool_run(run->cpu->base.pool, ceil_div(run->rows, ROWS_PER_TILE), rows_tile, (void *)run);
+    pool_run(run->cpu->base.pool, ceil_div(run->rows, LOGIT_ROWS_A_TILE), rows_tile, (void *)run);
     if (!h->backward)
         return;
     run_product(run, PRODUCT_DX, run->logits, h->w->data, cpu_row(h->dx, run->start), 1);

@@ -1,5 +1,6 @@
 /*
- * linear.c - linear, linear_dx, linear_dw: products by gemm.c, and the bias' gradient
+ * linear.c - linear, linear_dx, linear_dw: products by gemm.c, and the bias' gradient, which is
+ * bias_grad too
  *
  * Bound by the multipliers for T of a hundred and more, by reading w below.
  *
@@ -90,13 +91,26 @@ static void db_tile(void *context, int64_t tile, int thread)
         run->db[col + i] = (run->first ? 0.0f : run->db[col + i]) + (float)sums[i];
 }
 
+static void sum_columns(struct kernels *kernels, const struct tensor *dy, const struct tensor *db,
+                        int first)
+{
+    struct db_run run = { cpu_of(kernels), dy, db->data, first };
+
+    pool_run(kernels->pool, ceil_div(dy->cols, DB_COLS), db_tile, &run);
+}
+
 static void linear_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    struct db_run run = { cpu_of(kernels), &call->op.in[0], call->op.out[1].data, first };
+    const struct op_shape *op = &call->op;
 
     linear_run(kernels, call, first);
-    if (tensor_given(&call->op.out[1]))
-        pool_run(kernels->pool, ceil_div(run.dy->cols, DB_COLS), db_tile, &run);
+    if (tensor_given(&op->out[1]))
+        sum_columns(kernels, &op->in[0], &op->out[1], first);
+}
+
+static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    sum_columns(kernels, &call->op.in[0], &call->op.out[0], first);
 }
 
 void cpu_register_linear(struct kernels_backend *table)
@@ -107,4 +121,5 @@ void cpu_register_linear(struct kernels_backend *table)
     table->entries[OP_LINEAR_DX] = entry;
     entry.run = linear_dw_run;
     table->entries[OP_LINEAR_DW] = entry;
+    table->entries[OP_BIAS_GRAD] = (struct kernel_entry){ .run = bias_grad_run };
 }

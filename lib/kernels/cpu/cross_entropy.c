@@ -1,0 +1,208 @@
+/*
+ * cross_entropy.c - logit_stats and cross_entropy: the loss of logits whose vocabulary lies in
+ * parts on several ranks
+ *
+ * Milakov & Gimelshein 2018 for joining maxima and sums; Shoeybi et al. 2019, section 3, for the
+ * vocabulary in parts. Each rank reads its part twice: for its statistics, whose few numbers ranks
+ * exchange in between, and for the gradient. Bound by exp in fp32, as the head is.
+ *
+ * Numerics: a row is softmax_impl.h's, its parts are joined in fp64 in order of rank. One part gives
+ * what head_cross_entropy makes of the same logits but for the sum, which is rounded to fp32 on its
+ * way through stats. Losses of rows are kept in fp64 and added in row order.
+ */
+#include <math.h>
+
+#include "base/num.h"
+#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/softmax_impl.h"
+
+enum { STAT_MAX, STAT_SUM, STAT_TARGET };
+
+/* Which tokens the columns are. */
+struct part {
+    int64_t begin, n; /* n: columns of tokens that exist; padding follows */
+    int64_t vocab;
+};
+
+static struct part part_of(const struct op_shape *op, const struct tensor *begin)
+{
+    struct part part = { .vocab = op->attributes.vocab_size };
+
+    if (tensor_given(begin))
+        part.begin = *(const int32_t *)begin->data;
+    CHECK(part.begin >= 0);
+    part.n = min_i64(op->in[0].cols, max_i64(0, part.vocab - part.begin));
+    return part;
+}
+
+#define NO_COLUMN (-1)
+
+/* The target's column, or NO_COLUMN where that is another rank's; target >= 0. */
+static int64_t target_column(const struct part *part, int32_t target)
+{
+    int64_t column = target - part->begin;
+
+    CHECK(target < part->vocab);
+    return column >= 0 && column < part->n ? column : NO_COLUMN;
+}
+
+/* ---- statistics ---- */
+
+struct stats_run {
+    const struct op_shape *op;
+    struct part part;
+};
+
+CPU_INLINE void stats_row(const struct stats_run *run, int64_t row)
+{
+    const float *logits = float_row(&run->op->in[0], row);
+    int32_t target = *(const int32_t *)cpu_row(&run->op->in[1], row);
+    float *stats = float_row_mut(&run->op->out[0], row);
+    int64_t n = run->part.n, column = target < 0 ? NO_COLUMN : target_column(&run->part, target);
+    float max = n > 0 ? logit_max(logits, n) : -INFINITY;
+
+    stats[STAT_MAX] = max;
+    /* Where all are -infinity the sum is of zeros, not of what infinities leave. */
+    stats[STAT_SUM] = (float)logit_exp_sum(logits, NULL, n, max == -INFINITY ? 0.0f : max);
+    stats[STAT_TARGET] = column == NO_COLUMN ? 0.0f : logits[column];
+}
+
+CPU_INLINE void stats_tile_body(void *context, int64_t tile)
+{
+    const struct stats_run *run = context;
+    int64_t end = min_i64(run->op->in[0].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
+
+    for (int64_t row = tile * LOGIT_ROWS_A_TILE; row < end; row++)
+        stats_row(run, row);
+}
+
+CPU_TILES(stats_tile);
+
+static void logit_stats_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    struct stats_run run = { .op = op, .part = part_of(op, &op->in[2]) };
+
+    (void)first;
+    pool_run(kernels->pool, ceil_div(op->in[0].rows, LOGIT_ROWS_A_TILE),
+             stats_tile[cpu_of(kernels)->isa], &run);
+}
+
+/* ---- loss and gradient ---- */
+
+enum loss_input { LOGITS, STATS, TARGET, SCALE, BEGIN };
+
+struct loss_run {
+    const struct op_shape *op;
+    struct part part;
+    double *nll; /* of each row */
+    float scale;
+};
+
+/* Of a whole row, all parts together. */
+struct joined {
+    float max, target;
+    double sum;
+};
+
+static struct joined join(const struct op_shape *op, int64_t row)
+{
+    const struct tensor *stats = &op->in[STATS];
+    int64_t n_rows = op->in[LOGITS].rows;
+    const float *part = float_row(stats, row);
+    struct joined all = { .max = part[STAT_MAX] };
+
+    for (int64_t at = row + n_rows; at < stats->rows; at += n_rows) {
+        part = float_row(stats, at);
+        all.max = part[STAT_MAX] > all.max ? part[STAT_MAX] : all.max;
+    }
+    for (int64_t at = row; at < stats->rows; at += n_rows) {
+        part = float_row(stats, at);
+        all.sum += (double)part[STAT_SUM] * exp((double)part[STAT_MAX] - (double)all.max);
+        all.target += part[STAT_TARGET];
+    }
+    return all;
+}
+
+CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const struct joined *all,
+                             int32_t target, int bf16)
+{
+    const float *logits = float_row(&run->op->in[LOGITS], row);
+    void *dlogits = cpu_row(&run->op->out[0], row);
+    int64_t column = target_column(&run->part, target), n = run->part.n;
+    float factor = (float)((double)run->scale / all->sum), max = all->max, at_target = 0;
+
+    if (column != NO_COLUMN)
+        at_target = logit_gradient_at_target(vec_exp(logits[column] - max), all->sum, run->scale);
+    INDEPENDENT_TURNS
+    for (int64_t i = 0; i < n; i++)
+        act_put(dlogits, i, vec_exp(logits[i] - max) * factor, bf16);
+    for (int64_t i = n; i < run->op->out[0].cols; i++)
+        act_put(dlogits, i, 0.0f, bf16);
+    if (column != NO_COLUMN)
+        act_put(dlogits, column, at_target, bf16);
+}
+
+CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
+{
+    const struct tensor *dlogits = &run->op->out[0];
+    int32_t target = *(const int32_t *)cpu_row(&run->op->in[TARGET], row);
+    struct joined all;
+
+    run->nll[row] = 0;
+    if (target < 0) {
+        if (tensor_given(dlogits))
+            memset(cpu_row(dlogits, row), 0, (size_t)dlogits->cols * dtype_bytes(dlogits->dtype));
+        return;
+    }
+    all = join(run->op, row);
+    run->nll[row] = logit_nll(all.target, all.max, log(all.sum));
+    if (!tensor_given(dlogits))
+        return;
+    if (is_bf16(dlogits))
+        gradient_row(run, row, &all, target, 1);
+    else
+        gradient_row(run, row, &all, target, 0);
+}
+
+CPU_INLINE void loss_tile_body(void *context, int64_t tile)
+{
+    const struct loss_run *run = context;
+    int64_t end = min_i64(run->op->in[LOGITS].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
+
+    for (int64_t row = tile * LOGIT_ROWS_A_TILE; row < end; row++)
+        loss_row(run, row);
+}
+
+CPU_TILES(loss_tile);
+
+static size_t cross_entropy_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return (size_t)op->in[LOGITS].rows * sizeof(double);
+}
+
+static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    struct loss_run run = { .op = op,
+                            .part = part_of(op, &op->in[BEGIN]),
+                            .nll = call->scratch,
+                            .scale = *(const float *)op->in[SCALE].data };
+    int64_t n_rows = op->in[LOGITS].rows;
+    double *loss = op->out[1].data, sum = 0;
+
+    pool_run(kernels->pool, ceil_div(n_rows, LOGIT_ROWS_A_TILE), loss_tile[cpu_of(kernels)->isa],
+             &run);
+    for (int64_t row = 0; row < n_rows; row++)
+        sum += run.nll[row];
+    *loss = (first >> 1 & 1 ? 0.0 : *loss) + sum;
+}
+
+void cpu_register_cross_entropy(struct kernels_backend *table)
+{
+    table->entries[OP_LOGIT_STATS] = (struct kernel_entry){ .run = logit_stats_run };
+    table->entries[OP_CROSS_ENTROPY] =
+        (struct kernel_entry){ .run = cross_entropy_run,
+                               .scratch_bytes = cross_entropy_scratch_bytes };
+}
