@@ -219,15 +219,6 @@ static void zero_two(void **state)
     zero_is_zero(2, "gpt2", "fp32", "late");
 }
 
-static void zero_three(void **state)
-{
-    (void)state;
-    zero_is_zero(3, "llama", "bf16", "early");
-    zero_is_zero(3, "llama-untied", "fp32", "late");
-    zero_is_zero(3, "gpt2", "bf16", "late");
-    zero_is_zero(3, "gpt2", "fp32", "early");
-}
-
 /* A checkpoint knows no zero: each stage goes on from the other's, on as many ranks or fewer. */
 static void zero_one_resumes(void **state)
 {
@@ -488,7 +479,6 @@ int main(void)
         cmocka_unit_test(zero_one_llama),
         cmocka_unit_test(zero_one_gpt2),
         cmocka_unit_test(zero_two),
-        cmocka_unit_test(zero_three),
         cmocka_unit_test(zero_one_resumes),
         cmocka_unit_test(pipelines_llama),
         cmocka_unit_test(pipelines_gpt2),

@@ -55,6 +55,10 @@ static const char *model_text(const char *model)
         return "{vocab_size: 64, hidden_size: 96, n_layers: 3, n_heads: 4, n_kv_heads: 4, "
                "head_dim: 24, ffn_size: 200, norm: rmsnorm, position: rope, activation: swiglu, "
                "tied_embeddings: false}";
+    if (!strcmp(model, "llama-deep"))
+        return "{vocab_size: 64, hidden_size: 32, n_layers: 8, n_heads: 2, n_kv_heads: 2, "
+               "head_dim: 16, ffn_size: 48, norm: rmsnorm, position: rope, activation: swiglu, "
+               "tied_embeddings: true}";
     /* Its gradients fill several buckets of the 1 MiB below. */
     return "{vocab_size: 64, hidden_size: 96, n_layers: 5, n_heads: 4, n_kv_heads: 2, "
            "head_dim: 24, ffn_size: 144, norm: rmsnorm, position: rope, activation: swiglu, "
@@ -78,13 +82,14 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s}\n"
+        "tp: %d, sequence_parallel: %s, hold: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
         law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
         chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
+        law->hold ? law->hold : "pass",
         law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
