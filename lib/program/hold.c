@@ -30,7 +30,7 @@
 
 struct holding {
     struct program *program;
-    int n_values;     /* those that there were before */
+    int n_values;      /* those that there were before */
     int *parameter_of; /* by value: 1 + the parameter whose weight it is */
 };
 
@@ -113,8 +113,8 @@ struct spans {
     const struct holding *h;
     struct span *list;
     int n;
-    int *newest;  /* by bucket: 1 + its newest span */
-    int *changes; /* by op: changes of layer up to there */
+    int *newest;           /* by bucket: 1 + its newest span */
+    int *changes;          /* by op: changes of layer up to there */
     int *view, *view_span; /* by parameter: its newest view, and 1 + of which span */
 };
 
@@ -136,8 +136,8 @@ static int span_of(struct spans *s, int bucket, int op, enum hold_kind kind)
 
     if (newest >= 0) {
         int last = s->list[newest].last;
-        int near = kind == HOLD_KIND_OP ? last == op
-                                        : s->changes[op] - s->changes[last] <= HELD_OVER;
+        int near =
+            kind == HOLD_KIND_OP ? last == op : s->changes[op] - s->changes[last] <= HELD_OVER;
 
         s->list[newest].last = near ? op : last;
         if (near)
@@ -307,8 +307,8 @@ static void gather_chunks(struct lanes *l)
         p->values[need->gathered].name = arena_printf(&p->arena, "weights.%d", need->bucket);
         p->values[need->gathered].bucket = 1 + need->bucket;
         if (l->gather[need->chunk] < 0)
-            l->gather[need->chunk] = program_function(
-                p, arena_printf(&p->arena, "gather %d", need->chunk), need->chunk);
+            l->gather[need->chunk] =
+                program_function(p, arena_printf(&p->arena, "gather %d", need->chunk), need->chunk);
         struct op op = gather_op(l->h, need->bucket, need->gathered, PHASE_F);
         program_emit(p, l->gather[need->chunk], &op);
     }
@@ -376,10 +376,9 @@ static void gather_ahead(const struct lanes *l, struct entry *e)
     for (int i = 0; i < e->n_actions; i++) {
         for (int lane = 0; lane < N_LANES; lane++)
             if (wanted[lane][i])
-                actions[n++] =
-                    (struct action){ .kind = ACTION_RUN,
-                                     .function = (int16_t)l->gather[wanted[lane][i] - 1],
-                                     .micro_batch = -1 };
+                actions[n++] = (struct action){ .kind = ACTION_RUN,
+                                                .function = (int16_t)l->gather[wanted[lane][i] - 1],
+                                                .micro_batch = -1 };
         actions[n++] = e->actions[i];
     }
     e->actions = actions;

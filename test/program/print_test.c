@@ -160,6 +160,19 @@ static void zero_two_text(void **state)
     check_compiled(GOLDEN "llama.zero-2.txt", &options);
 }
 
+/* Gathers of weights stand in the functions that read them. */
+static void zero_three_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.gradients.zero = 3;
+    options.gradients.early = 1;
+    options.gradients.bucket_bytes = (size_t)1 << 20;
+    check_compiled(GOLDEN "llama.zero-3.txt", &options);
+}
+
 static void pipeline_text(void **state)
 {
     static const struct {
@@ -215,7 +228,7 @@ int main(void)
         cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
         cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
         cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(pipeline_text),
+        cmocka_unit_test(zero_three_text),    cmocka_unit_test(pipeline_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
