@@ -138,7 +138,7 @@ void schedule_forward(struct program *program, enum entry_kind entry,
  * place.c: decide scopes of plain values (read by another function than the writer: stash),
  * lifetimes, and an offset in its segment for every value that owns memory; fills segment_bytes.
  * Values that live at the same time never overlap; operands of ops on other streams than compute
- * live to the function's end.
+ * live until run is known to have waited for those.
  */
 void place(struct program *program);
 
