@@ -266,7 +266,7 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
 
             if (is_counted(q))
                 parts[n++] = (struct norm_part){ arena_strdup(arena, q->name),
-                                                 program_norm_blocks(&other, q), rank };
+                                                 q->split.along != SPREAD_SAME, rank };
         }
         program_release(&other);
     }
@@ -390,7 +390,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
     int update = program_function(program, "update", 0);
     shard_gradients(program, c.functions, c.n_chunks, update, &options->gradients);
     int gather = shard_parameters(&c);
-    if (options->mesh.size[AXIS_PP] > 1)
+    if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total =
         sum_over(program, update, AXIS_DP, STREAM_DP_REDUCE, program->ports.loss, "loss_total");

@@ -369,7 +369,7 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_SEND:
     case OP_RECEIVE: /* as it was sent, which is the program's to know */
         return 0;
-    case OP_PICK: /* by a table that all have: parts alike */
+    case OP_SUM_RUNS: /* by tables that all have: parts alike */
         return alike(q, IN(0), 0, MAY_COLS);
     case OP_SUMSQ:
         return spread_sumsq(q);

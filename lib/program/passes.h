@@ -111,10 +111,11 @@ void hold_weights(struct program *program, enum hold_kind kind);
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
-    /* With several stages: every stage's trainable parameters but copies, in any order. */
+    /* With several stages or tp ranks: every stage's trainable parameters but copies, in any order.
+     */
     const struct norm_part {
         const char *name;
-        int64_t n_blocks;
+        int is_split; /* over tp */
         int pp_rank;
     } * norm_parts;
     int n_norm_parts;

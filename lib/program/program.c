@@ -150,12 +150,6 @@ void program_split_parameter(struct program *program, int parameter,
     weight->spread[AXIS_TP] = split->along;
 }
 
-int64_t program_norm_blocks(const struct program *p, const struct parameter *q)
-{
-    return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK) *
-           (q->split.along == SPREAD_SAME ? 1 : p->mesh.size[AXIS_TP]);
-}
-
 int program_parameter_ranges(const struct program *program, int parameter, int tp_rank,
                              struct parameter_range *ranges)
 {

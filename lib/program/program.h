@@ -300,9 +300,6 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
 void program_split_parameter(struct program *program, int parameter,
                              const struct parameter_split *split);
 
-/* Blocks of the gradient norm that a parameter has on all tensor-parallel ranks. */
-int64_t program_norm_blocks(const struct program *program, const struct parameter *parameter);
-
 /*
  * Which rows or columns (along split.along) a tensor-parallel rank has: fills
  * ranges[PARAMETER_MAX_PIECES], in local order, padding left out; returns how many there are. One

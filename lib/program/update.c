@@ -1,11 +1,12 @@
 /*
  * update.c - the gradient norm and the optimizer, as ops
  *
- * The norm's block sums lie in one vector, parameters in name order, so that its total does not
- * depend on how the program was built or laid out. Where buckets are sharded, a rank makes the sums
- * of its shards' blocks, all are gathered, and a table says in which order to add them: the same.
- * So it goes axis by axis: dp where buckets are sharded, tp where parameters are split, then the
- * stages. What all tensor-parallel ranks have counts once.
+ * The norm adds the sums of squares of each parameter's blocks, in their order, and then the
+ * parameters' sums in the order of names, so that its total does not depend on how the program was
+ * built or laid out. Where buckets are sharded, a rank makes the sums of its shards' blocks, all
+ * are gathered, and a table says in which order to add them: the same. Parameters' sums are what
+ * tensor-parallel ranks and stages tell each other. What all tensor-parallel ranks have counts
+ * once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static void add_other_use(const struct update *u, int peer, int own)
                 .kind = OP_ACCUMULATE, .in = { other }, .out = { own }, .first = FIRST_NEVER });
 }
 
-/* sums: whole block sums, added up in their order or in that of the table. */
+/* sums: of all parameters, added up in their order or in that of the table. */
 static void emit_norm(const struct update *u, int sums, int order)
 {
     struct program *p = u->program;
@@ -100,39 +101,6 @@ static int64_t n_blocks_of(const struct parameter *q)
     return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
 }
 
-/* Of all that this rank's update counts. */
-static int64_t count_blocks(const struct program *p, const int *order, int n)
-{
-    int64_t n_blocks = 0;
-
-    for (int i = 0; i < n; i++)
-        if (!p->parameters[order[i]].is_copy)
-            n_blocks += n_blocks_of(&p->parameters[order[i]]);
-    return n_blocks;
-}
-
-/* ---- all stages ---- */
-
-static int by_part_name(const void *a, const void *b)
-{
-    return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
-}
-
-/* The most blocks that any stage has: every stage's sums take so many places. */
-static int64_t most_blocks(const struct update *u)
-{
-    int pp_size = u->program->mesh.size[AXIS_PP];
-    int64_t *n = arena_array(&u->program->arena, int64_t, pp_size), most = 0;
-
-    for (int i = 0; i < u->options->n_norm_parts; i++) {
-        const struct norm_part *part = &u->options->norm_parts[i];
-
-        n[part->pp_rank] += part->n_blocks;
-        most = max_i64(most, n[part->pp_rank]);
-    }
-    return most;
-}
-
 static int table_cell(struct program *p, const char *name, const int32_t *table, int64_t n)
 {
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, n, DTYPE_I32);
@@ -141,21 +109,14 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
     return cell;
 }
 
-/* Block sums of fp64, and in which order to take n of them; NULL: as they stand. */
-struct block_sums {
-    int sums;
-    const int32_t *order;
-    int64_t n;
-    const char *name; /* of the order */
-};
-
 /* All ranks' sums over an axis, rank by rank. own is the rank's. */
 static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enum stream stream)
 {
     struct program *p = u->program;
-    int all = program_value(p, 1, p->values[own].cols * p->mesh.size[axis], DTYPE_F64);
 
-    memcpy(p->values[all].spread, p->values[own].spread, sizeof p->values[all].spread);
+    if (p->mesh.size[axis] == 1)
+        return own;
+    int all = program_value(p, 1, p->values[own].cols * p->mesh.size[axis], DTYPE_F64);
     p->values[own].spread[axis] = SPREAD_COLS;
     emit(u, (struct op){ .kind = OP_ALL_GATHER,
                          .attributes.axis = axis,
@@ -165,103 +126,81 @@ static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enu
     return all;
 }
 
-/* In their order, one after the other, in a value of at least n. What is more is never read. */
-static int in_order(const struct update *u, struct block_sums from, int64_t n)
+/* How many parameters' sums each stage gives: as many as the one that has most. */
+static int n_sums(const struct update *u, const int *order, int n)
 {
-    struct program *p = u->program;
+    int pp_size = u->program->mesh.size[AXIS_PP], most = 0;
+    int *of_stage = arena_array(&u->program->arena, int, pp_size);
 
-    if (!from.order && n <= p->values[from.sums].cols)
-        return from.sums;
-    n = max_i64(n, from.n);
-    int32_t *order = arena_array(&p->arena, int32_t, n);
-    for (int64_t i = 0; i < from.n; i++)
-        order[i] = from.order ? from.order[i] : (int32_t)i;
-    int named = program_value(p, 1, n, DTYPE_F64);
-    emit(u, (struct op){ .kind = OP_PICK,
-                         .in = { from.sums, table_cell(p, from.name, order, n) },
-                         .out = { named } });
-    return named;
+    for (int i = 0; i < n && pp_size == 1; i++)
+        most += !u->program->parameters[order[i]].is_copy;
+    for (int i = 0; i < u->options->n_norm_parts && pp_size > 1; i++)
+        most = max_int(most, ++of_stage[u->options->norm_parts[i].pp_rank]);
+    return most;
+}
+
+static int by_part_name(const void *a, const void *b)
+{
+    return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
 }
 
 /*
- * From a tensor-parallel rank's sums, parameters in name order, to those of all: of a parameter
- * that is split, rank by rank; of one that all have, the first's.
+ * Where the sums of all parameters, in name order, stand once those of all ranks do, stage by
+ * stage, rank by rank, `each` of a rank. Of a parameter that is split over tp all ranks' count.
  */
-static struct block_sums sums_over_tp(const struct update *u, struct block_sums from,
-                                      const int *order, int n)
+static int norm_order(const struct update *u, int each)
 {
     struct program *p = u->program;
-    int tp = p->mesh.size[AXIS_TP];
-    int64_t n_blocks = 0, at = 0, first = 0;
-
-    if (tp == 1)
-        return from;
-    int own = in_order(u, from, 0);
-    int64_t each = p->values[own].cols;
-    for (int i = 0; i < n; i++)
-        if (!p->parameters[order[i]].is_copy)
-            n_blocks += program_norm_blocks(p, &p->parameters[order[i]]);
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
-    for (int i = 0; i < n; i++) {
-        const struct parameter *q = &p->parameters[order[i]];
-        int64_t blocks = n_blocks_of(q);
-
-        if (q->is_copy)
-            continue;
-        for (int rank = 0; rank < (q->split.along == SPREAD_SAME ? 1 : tp); rank++)
-            for (int64_t k = 0; k < blocks; k++)
-                table[at++] = (int32_t)(rank * each + first + k);
-        first += blocks;
-    }
-    return (struct block_sums){ gather_sums(u, own, AXIS_TP, STREAM_TP), table, n_blocks,
-                                "norm_order_of_parts" };
-}
-
-/*
- * From this stage's sums, its parameters in name order, to those of all stages, in the order of all
- * names: each gives as many as the one that has most.
- */
-static struct block_sums sums_of_stages(const struct update *u, struct block_sums from)
-{
-    struct program *p = u->program;
-    int n = u->options->n_norm_parts, pp_size = p->mesh.size[AXIS_PP];
-    int64_t n_blocks = 0, at = 0;
+    int n = u->options->n_norm_parts, tp = p->mesh.size[AXIS_TP], at = 0;
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
-    int64_t *next = arena_array(&p->arena, int64_t, pp_size);
-
-    if (pp_size == 1)
-        return from;
-    int own = in_order(u, from, most_blocks(u));
-    int64_t each = p->values[own].cols;
+    int *next = arena_array(&p->arena, int, p->mesh.size[AXIS_PP]);
+    int32_t *table = arena_array(&p->arena, int32_t, n * tp);
 
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
     qsort(parts, (size_t)n, sizeof *parts, by_part_name);
-    for (int i = 0; i < n; i++)
-        n_blocks += parts[i].n_blocks;
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < parts[i].n_blocks; k++)
-            table[at++] = (int32_t)(parts[i].pp_rank * each + next[parts[i].pp_rank]++);
-    return (struct block_sums){ gather_sums(u, own, AXIS_PP, STREAM_PP), table, n_blocks,
-                                "norm_order_of_stages" };
+    for (int i = 0; i < n; i++) {
+        int k = next[parts[i].pp_rank]++;
+
+        for (int rank = 0; rank < (parts[i].is_split ? tp : 1); rank++)
+            table[at++] = (parts[i].pp_rank * tp + rank) * each + k;
+    }
+    return table_cell(p, "norm_order", table, at);
 }
 
-/* The norm of all ranks, from what has been gathered over dp. */
-static void norm_of(const struct update *u, struct block_sums own, const int *order, int n)
+/*
+ * The norm, from the sums of blocks: those of this rank's parameters in name order, or, where
+ * blocks says so, in the order of that table.
+ */
+static void norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks)
 {
-    struct block_sums all = sums_of_stages(u, sums_over_tp(u, own, order, n));
+    struct program *p = u->program;
+    int each = n_sums(u, order, n), k = 0;
+    int32_t *ends = arena_array(&p->arena, int32_t, each);
+    int64_t end = 0;
 
-    emit_norm(u, all.sums, all.order ? table_cell(u->program, all.name, all.order, all.n) : 0);
+    for (int i = 0; i < n; i++)
+        if (!p->parameters[order[i]].is_copy)
+            ends[k++] = (int32_t)(end += n_blocks_of(&p->parameters[order[i]]));
+    CHECK(end <= INT32_MAX);
+    for (; k < each; k++)
+        ends[k] = (int32_t)end;
+    int own = program_value(p, 1, each, DTYPE_F64);
+    emit(u, (struct op){ .kind = OP_SUM_RUNS,
+                         .in = { sums, table_cell(p, "norm_ends", ends, each), blocks },
+                         .out = { own } });
+    int all = gather_sums(u, own, AXIS_TP, STREAM_TP);
+    all = gather_sums(u, all, AXIS_PP, STREAM_PP);
+    emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
-    int64_t n_blocks = count_blocks(p, order, n), offset = 0;
-    /* At once as many as all stages give. */
-    int pads = p->mesh.size[AXIS_TP] == 1 && p->mesh.size[AXIS_PP] > 1;
-    int sums = program_value(p, 1, pads ? most_blocks(u) : max_i64(1, n_blocks), DTYPE_F64);
+    int64_t n_blocks = 0, offset = 0;
 
+    for (int i = 0; i < n; i++)
+        n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    int sums = program_value(p, 1, max_i64(1, n_blocks), DTYPE_F64);
     if (p->mesh.size[AXIS_TP] > 1)
         p->values[sums].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < n; i++) {
@@ -274,7 +213,7 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
         offset += blocks;
     }
-    norm_of(u, (struct block_sums){ sums, NULL, n_blocks, "norm_order" }, order, n);
+    norm_of_blocks(u, order, n, sums, 0);
 }
 
 static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
@@ -326,17 +265,19 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
 }
 
 /*
- * Where each block's sum stands once all ranks' are one after the other, parameters in name order:
- * a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
+ * Where each block's sum stands once all data-parallel ranks' are one after the other, parameters
+ * in name order: a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
  */
-static struct block_sums norm_order(const struct update *u, const int *order, int n, int all,
-                                    int64_t n_own)
+static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
 {
     struct program *p = u->program;
-    int64_t n_blocks = count_blocks(p, order, n), at = 0;
+    int64_t n_blocks = 0, at = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
 
+    for (int i = 0; i < n; i++)
+        if (!p->parameters[order[i]].is_copy)
+            n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
     CHECK(n_own * p->mesh.size[AXIS_DP] <= INT32_MAX);
     for (int i = 1; i < p->n_buckets; i++)
         before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
@@ -357,7 +298,7 @@ static struct block_sums norm_order(const struct update *u, const int *order, in
             rank++;
         }
     }
-    return (struct block_sums){ all, table, n_blocks, "norm_order" };
+    return table_cell(p, "block_order", table, n_blocks);
 }
 
 static void shard_norm(const struct update *u, const int *order, int n)
@@ -379,7 +320,7 @@ static void shard_norm(const struct update *u, const int *order, int n)
         offset += blocks;
     }
     int all = gather_sums(u, own, AXIS_DP, STREAM_DP_REDUCE);
-    norm_of(u, norm_order(u, order, n, all, n_own), order, n);
+    norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
 }
 
 static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
@@ -420,6 +361,8 @@ static int decay_table(const struct update *u, int number, double *uniform)
     char *name = arena_printf(&p->arena, "decay.%d", number);
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, n_blocks, DTYPE_F64);
     p->values[cell].content = table;
+    /* Of the rank's part of them. */
+    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);
 }
 

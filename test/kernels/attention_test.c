@@ -112,6 +112,100 @@ static void test_attention_grad(void **state)
             }
 }
 
+/* ---- heads in parts ---- */
+
+struct heads {
+    int64_t first, n; /* of the whole */
+};
+
+/* One head's columns: the whole's to the part's or, with check, compared. */
+static void heads_columns(const struct tensor *whole, int64_t whole_head, const struct tensor *part,
+                          int64_t part_head, int64_t n_cols, int check)
+{
+    for (int64_t row = 0; row < whole->rows; row++)
+        for (int64_t i = 0; i < n_cols; i++) {
+            double value = tensor_get(whole, row, whole_head * n_cols + i);
+
+            if (!check)
+                tensor_set(part, row, part_head * n_cols + i, value);
+            else if (tensor_get(part, row, part_head * n_cols + i) != value)
+                fail_msg("head %lld of the whole differs at (%lld, %lld)", (long long)whole_head,
+                         (long long)row, (long long)i);
+        }
+}
+
+/* Operand `t` of the whole, of which the part has some heads. */
+static void each_head(const struct tensor *whole, const struct tensor *part, const struct form *f,
+                      int n_parts, int number, int check)
+{
+    int64_t h = f->n_heads, g = f->n_kv_heads, e = f->head_dim;
+    int64_t head_cols = whole->cols == h ? 1 : e; /* lse has one a head */
+    int has_kv = whole->cols == (h + 2 * g) * e;
+    const struct heads groups[] = { { 0, h }, { h, g }, { h + g, g } };
+    int64_t at = 0;
+
+    for (int i = 0; i < (has_kv ? 3 : 1); i++) {
+        int64_t n = groups[i].n / n_parts;
+
+        for (int64_t k = 0; k < n; k++)
+            heads_columns(whole, groups[i].first + number * n + k, part, at + k, head_cols, check);
+        at += n;
+    }
+}
+
+static struct op_case *heads_part(const struct op_case *whole, const struct form *f, int n_parts,
+                                  int number, enum dtype act)
+{
+    struct form of_part = *f;
+    int n_data = whole->op.kind == OP_ATTENTION_GRAD ? 4 : 1;
+    struct op_case *c;
+
+    of_part.n_heads /= n_parts;
+    of_part.n_kv_heads /= n_parts;
+    c = attention_case(whole->op.kind, &of_part, act, whole->op.attributes.p);
+    op_case_input(c, n_data + 1, 1, 1, DTYPE_I32, 0);
+    tensor_set(&c->op.in[n_data + 1], 0, 0, number * of_part.n_heads);
+    for (int i = 0; i < n_data; i++)
+        each_head(&whole->op.in[i], &c->op.in[i], f, n_parts, number, 0);
+    return c;
+}
+
+static void check_heads(enum op_kind kind, const struct form *f, int n_parts, enum dtype act)
+{
+    struct op_case *whole = attention_case(kind, f, act, 0.3);
+
+    if (kind == OP_ATTENTION_GRAD)
+        fill_saved(whole, f, act, 0.3);
+    op_case_run(whole, 2, 1);
+    for (int part = 0; part < n_parts; part++) {
+        struct op_case *c = heads_part(whole, f, n_parts, part, act);
+
+        if (part == 1)
+            op_case_check(c, tolerance_of(act == DTYPE_BF16, 3e-6));
+        op_case_run(c, 3, 1);
+        for (int i = 0; i < op_info(kind)->n_outputs; i++)
+            each_head(&whole->op.out[i], &c->op.out[i], f, n_parts, part, 1);
+        op_case_destroy(c);
+    }
+    op_case_destroy(whole);
+}
+
+/* A rank's heads drop what the same heads of the whole drop: equal bits. */
+static void test_heads_in_parts(void **state)
+{
+    static const struct form grouped = { 8, 4, 12, 2, 70 }, alone = { 6, 3, 8, 1, 130 };
+
+    (void)state;
+    for (int kind = OP_ATTENTION; kind <= OP_ATTENTION_GRAD; kind++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+            check_heads((enum op_kind)kind, &grouped, 2, act);
+            check_heads((enum op_kind)kind, &grouped, 4, act);
+            check_heads((enum op_kind)kind, &alone, 3, act);
+        }
+}
+
 /* Scores far beyond exp's range. */
 static void test_large_scores(void **state)
 {
@@ -198,7 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),           cmocka_unit_test(test_attention_grad),
         cmocka_unit_test(test_large_scores),        cmocka_unit_test(test_cached),
-        cmocka_unit_test(test_cached_is_attention),
+        cmocka_unit_test(test_cached_is_attention), cmocka_unit_test(test_heads_in_parts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,6 +83,50 @@ static void test_masks(void **state)
     op_case_destroy(b);
 }
 
+/* Rows begin .. begin + rows - 1 of the whole, to the bit; they need not be whole sequences. */
+static void check_part(const struct op_case *whole, int64_t begin, int64_t rows)
+{
+    struct op_case *c = op_case_create(whole->op.kind, &whole->op.attributes);
+    const struct tensor *x = &whole->op.in[0], *sample = &whole->op.in[1], *y = &whole->op.out[0];
+
+    op_case_input(c, 0, rows, x->cols, x->dtype, 1);
+    op_case_input(c, 1, sample->rows, 1, DTYPE_I64, 0);
+    op_case_input(c, 2, 1, 1, DTYPE_I32, 0);
+    op_case_output(c, 0, rows, x->cols, x->dtype);
+    tensor_set(&c->op.in[2], 0, 0, (double)begin);
+    for (int64_t s = 0; s < sample->rows; s++)
+        tensor_set(&c->op.in[1], s, 0, tensor_get(sample, s, 0));
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < x->cols; col++)
+            tensor_set(&c->op.in[0], row, col, tensor_get(x, begin + row, col));
+    op_case_check(c, 1e-7);
+    op_case_run(c, 3, 1);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < x->cols; col++)
+            if (tensor_get(&c->op.out[0], row, col) != tensor_get(y, begin + row, col))
+                fail_msg("row %lld from %lld differs from the whole's", (long long)row,
+                         (long long)begin);
+    op_case_destroy(c);
+}
+
+static void test_parts_of_rows(void **state)
+{
+    (void)state;
+    for (int kind = OP_DROPOUT; kind <= OP_DROPOUT_GRAD; kind++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct op_case *whole =
+                dropout_case((enum op_kind)kind, 4, 6, 30, bf16 ? DTYPE_BF16 : DTYPE_F32, 0.4);
+
+            op_case_run(whole, 2, 1);
+            for (int n = 1; n <= 4; n++)
+                for (int part = 0; part < n; part++)
+                    check_part(whole, 24 / n * part, 24 / n);
+            check_part(whole, 5, 9);
+            check_part(whole, 23, 1);
+            op_case_destroy(whole);
+        }
+}
+
 static void test_p_zero_copies(void **state)
 {
     struct op_case *c = dropout_case(OP_DROPOUT, 1, 3, 10, DTYPE_F32, 0);
@@ -100,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_parts_of_rows),
         cmocka_unit_test(test_p_zero_copies),
     };
 

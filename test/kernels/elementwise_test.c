@@ -96,6 +96,22 @@ static void test_movements(void **state)
     }
 }
 
+static void test_add_bias(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct op_case *c = op_case_create(OP_ADD_BIAS, &(struct op_attributes){ 0 });
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+            op_case_input(c, 0, sizes[s][0], sizes[s][1], act, 1);
+            op_case_input(c, 1, 1, sizes[s][1], DTYPE_F32, 1);
+            op_case_output(c, 0, sizes[s][0], sizes[s][1], act);
+            op_case_check(c, 1e-7);
+            op_case_destroy(c);
+        }
+}
+
 static void test_select_rows(void **state)
 {
     (void)state;
@@ -116,9 +132,8 @@ static void test_select_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_movements),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_movements),   cmocka_unit_test(test_add_bias),
         cmocka_unit_test(test_select_rows),
     };
 

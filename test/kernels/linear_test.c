@@ -191,6 +191,28 @@ static void test_accumulates_finished_products(void **state)
     }
 }
 
+/* bias_grad is linear_dw's db, to the bit, first and on top of what is there. */
+static void test_bias_grad_is_db(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N(all_dims); i++) {
+        enum dtype act = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        struct op_shape dw = make_op(OP_LINEAR_DW, all_dims[i], act, DTYPE_F32, 1);
+        struct op_shape alone = { .kind = OP_BIAS_GRAD, .in = { dw.in[0] } };
+
+        case_make(&alone.out[0], 1, all_dims[i].n, 0, DTYPE_F32);
+        case_poison(&dw.out[1]);
+        case_poison(&alone.out[0]);
+        for (int first = 1; first >= 0; first--) {
+            case_run(&dw, 2, first);
+            case_run(&alone, 3, first);
+            assert_true(case_equal(&alone.out[0], &dw.out[1]));
+        }
+        case_free(&alone.out[0]);
+        case_free_op(&dw);
+    }
+}
+
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +220,7 @@ static int run_all(void)
         cmocka_unit_test(test_dx),
         cmocka_unit_test(test_dw),
         cmocka_unit_test(test_accumulates_finished_products),
+        cmocka_unit_test(test_bias_grad_is_db),
     };
 
     return cmocka_run_group_tests_name("linear", tests, NULL, NULL);

@@ -162,6 +162,18 @@ static void test_linear(void **state)
     op_case_destroy(c);
 }
 
+static void test_add_bias(void **state)
+{
+    struct op_case *c = op_case_create(OP_ADD_BIAS, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(c, 0, 4, 5, DTYPE_F32, 1);
+    op_case_input(c, 1, 1, 5, DTYPE_F32, 1);
+    op_case_output(c, 0, 4, 5, DTYPE_F32);
+    check_pair(c, OP_BIAS_GRAD);
+    op_case_destroy(c);
+}
+
 static void test_rope(void **state)
 {
     struct op_attributes a = { .n_heads = 2, .n_kv_heads = 1, .head_dim = 4 };
@@ -254,13 +266,79 @@ static void test_head(void **state)
     op_case_destroy(c);
 }
 
+/* The last part has one token. */
+enum { ROWS = 4, VOCAB = 7, N_PARTS = 3, COLS = 3, N_LOGITS = N_PARTS * ROWS * COLS };
+
+struct parts {
+    double logits[N_LOGITS], dlogits[N_LOGITS]; /* [ROWS x COLS], part by part */
+    double stats[N_PARTS][ROWS][OPS_N_STATS];
+    int32_t target[ROWS];
+};
+
+/* The loss that the last part sees; all parts' gradients. */
+static double loss_of_parts(struct parts *p)
+{
+    struct op_attributes a = { .vocab_size = VOCAB };
+    struct tensor target = { p->target, ROWS, 1, 1, DTYPE_I32 };
+    double scale = 1, loss = 0;
+
+    for (int32_t part = 0; part < 2 * N_PARTS; part++) {
+        int i = part % N_PARTS, is_loss = part >= N_PARTS;
+        int32_t begin = i * COLS;
+        struct op_shape op = { .kind = is_loss ? OP_CROSS_ENTROPY : OP_LOGIT_STATS,
+                               .attributes = a };
+
+        op.in[0] = (struct tensor){ p->logits + i * ROWS * COLS, ROWS, COLS, COLS, DTYPE_F64 };
+        op.in[is_loss ? 4 : 2] = (struct tensor){ &begin, 1, 1, 1, DTYPE_I32 };
+        op.in[is_loss ? 2 : 1] = target;
+        if (is_loss) {
+            op.in[1] =
+                (struct tensor){ p->stats, N_PARTS * ROWS, OPS_N_STATS, OPS_N_STATS, DTYPE_F64 };
+            op.in[3] = (struct tensor){ &scale, 1, 1, 1, DTYPE_F64 };
+            op.out[0] =
+                (struct tensor){ p->dlogits + i * ROWS * COLS, ROWS, COLS, COLS, DTYPE_F64 };
+            op.out[1] = (struct tensor){ &loss, 1, 1, 1, DTYPE_F64 };
+        } else {
+            op.out[0] = (struct tensor){ p->stats[i], ROWS, OPS_N_STATS, OPS_N_STATS, DTYPE_F64 };
+        }
+        reference_run(&op, 1);
+    }
+    return loss;
+}
+
+static void test_cross_entropy(void **state)
+{
+    static struct parts p, moved;
+
+    (void)state;
+    for (int i = 0; i < N_LOGITS; i++)
+        p.logits[i] = 2 * sin(1.9 * i);
+    for (int t = 0; t < ROWS; t++)
+        p.target[t] = t == 1 ? -1 : t * 5 % VOCAB;
+    loss_of_parts(&p);
+    for (int i = 0; i < N_LOGITS; i++) {
+        double above, below;
+
+        moved = p;
+        moved.logits[i] += STEP;
+        above = loss_of_parts(&moved);
+        moved = p;
+        moved.logits[i] -= STEP;
+        below = loss_of_parts(&moved);
+        if (fabs((above - below) / (2 * STEP) - p.dlogits[i]) > TOLERANCE)
+            fail_msg("dlogits %d is %.9g, by differences %.9g", i, p.dlogits[i],
+                     (above - below) / (2 * STEP));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed),     cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_elementwise),
-        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_embed),         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_head),          cmocka_unit_test(test_add_bias),
+        cmocka_unit_test(test_cross_entropy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

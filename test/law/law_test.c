@@ -333,7 +333,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         int n_stages = ways[i].pp * (strcmp(ways[i].schedule, "interleaved") ? 1 : 2);
 
         c.n_ranks = tp * ways[i].dp * ways[i].pp;
-        if (c.n_ranks > 8 || n_stages > (strcmp(model, "gpt2") ? 4 : 2))
+        if (c.n_ranks > 8 || n_stages > (strcmp(model, "llama") ? 2 : 4))
             continue;
         c.pp = ways[i].pp;
         c.zero = ways[i].zero;

@@ -321,12 +321,57 @@ static void check_results(const struct op_case *c, const struct snapshot *before
     }
 }
 
+static void check_same(const struct op_case *c, const struct snapshot *wanted, const char *what)
+{
+    const struct op_info *info = op_info(c->op.kind);
+
+    for (int i = 0; i < info->n_inputs; i++)
+        if (wanted->in[i])
+            same_bytes(c, info->inputs[i].name, &c->op.in[i], wanted->in[i], c->in_bytes[i], what);
+    for (int i = 0; i < info->n_outputs; i++)
+        if (wanted->out[i])
+            same_bytes(c, info->outputs[i].name, &c->op.out[i], wanted->out[i], c->out_bytes[i],
+                       what);
+}
+
+/* Of the kinds tested here only attention in bf16 computes in its own way where the CPU has that.
+ */
+static int isas_agree(const struct op_shape *op)
+{
+    int is_attention = op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD;
+
+    return !is_attention || op->in[0].dtype != DTYPE_BF16;
+}
+
+/* Lesser instruction sets than the one of before -> after. */
+static void check_isas(struct op_case *c, int first, const struct snapshot *before,
+                       const struct snapshot *after, const struct op_shape *reference,
+                       double tolerance)
+{
+    static const char *const isas[] = { "plain", "avx2", "avx512" };
+    char *kept = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        restore(c, before);
+        setenv("LMTRAIN_CPU_ISA", isas[i], 1);
+        op_case_run(c, 2, first);
+        if (isas_agree(&c->op))
+            check_same(c, after, "depends on the instruction set");
+        else
+            check_results(c, before, reference, tolerance);
+    }
+    if (kept)
+        setenv("LMTRAIN_CPU_ISA", kept, 1);
+    else
+        unsetenv("LMTRAIN_CPU_ISA");
+    free(kept);
+}
+
 static void check_from(struct op_case *c, int first, double tolerance)
 {
     static const int more_threads[] = { 2, 3, 7 };
     struct snapshot before, after;
     struct op_shape reference = { 0 };
-    const struct op_info *info = op_info(c->op.kind);
 
     take(c, &before);
     op_case_to_reference(c, &reference);
@@ -337,15 +382,9 @@ static void check_from(struct op_case *c, int first, double tolerance)
     for (size_t n = 0; n < sizeof more_threads / sizeof *more_threads; n++) {
         restore(c, &before);
         op_case_run(c, more_threads[n], first);
-        for (int i = 0; i < info->n_inputs; i++)
-            if (after.in[i])
-                same_bytes(c, info->inputs[i].name, &c->op.in[i], after.in[i], c->in_bytes[i],
-                           "depends on the number of threads");
-        for (int i = 0; i < info->n_outputs; i++)
-            if (after.out[i])
-                same_bytes(c, info->outputs[i].name, &c->op.out[i], after.out[i], c->out_bytes[i],
-                           "depends on the number of threads");
+        check_same(c, &after, "depends on the number of threads");
     }
+    check_isas(c, first, &before, &after, &reference, tolerance);
     restore(c, &before);
     drop(&before);
     drop(&after);

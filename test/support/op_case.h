@@ -2,9 +2,10 @@
  * op_case.h - one op with guarded operands, run on the CPU's kernels and on the reference
  *
  * Operands lie in rows with a gap behind each and guard words around; outputs and what may not be
- * read start as NaN. op_case_check runs the kernel with 1, 2, 3 and 7 threads, wants equal bits
- * from all, untouched guards and inputs, and results near the reference's; where the op
- * accumulates, both from poison with first and on top of random contents without.
+ * read start as NaN. op_case_check runs the kernel with 1, 2, 3 and 7 threads and for each
+ * instruction set, wants equal bits from all (but for instruction sets of attention in bf16),
+ * untouched guards and inputs, and results near the reference's; where the op accumulates, both
+ * from poison with first and on top of random contents without.
  */
 #ifndef TEST_SUPPORT_OP_CASE_H
 #define TEST_SUPPORT_OP_CASE_H
