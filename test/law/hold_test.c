@@ -158,6 +158,23 @@ static void pipelines(void **state)
     }
 }
 
+/* Shards of what a tensor-parallel rank has. */
+static void tensor_parallel(void **state)
+{
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct law_case c = base_case(s ? "gpt2" : "llama", s ? "fp32" : "bf16", 4, sums[s]);
+
+        c.tp = 2;
+        struct law_outcome wanted = law_run(&c);
+        for (int h = 0; h < 4; h++) {
+            c.hold = holds[h];
+            c.recompute = modes[h % 3];
+            must_be_zero_0(c, 2, &wanted);
+        }
+    }
+}
+
 /* A checkpoint knows no zero. */
 static void resumes(void **state)
 {
@@ -183,8 +200,9 @@ static void resumes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),     cmocka_unit_test(gpt2),    cmocka_unit_test(odd_ranks),
-        cmocka_unit_test(pipelines), cmocka_unit_test(resumes),
+        cmocka_unit_test(llama),           cmocka_unit_test(gpt2),
+        cmocka_unit_test(odd_ranks),       cmocka_unit_test(pipelines),
+        cmocka_unit_test(tensor_parallel), cmocka_unit_test(resumes),
     };
 
     return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
