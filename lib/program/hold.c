@@ -9,7 +9,8 @@
  *   pass  once a function, one bucket ahead: the gather of the next bucket is issued where the one
  *         before is first read, and travels while that one is computed with. A bucket is a layer's
  *         matrices or less (shard.c), so at any time about two of them are whole, and the vectors
- *         of all layers, which are one small bucket. What is read again only some layers later (an
+ *         of all layers, which are one small bucket; where a layer is several buckets and is
+ *         recomputed, about a layer and one bucket. What is read again only some layers later (an
  *         embedding that is also the head) is gathered again: it may be the largest of all.
  *   run   ahead of a run of actions of one chunk. The weights of a rank's chunks take turns in two
  *         lanes of cells, even chunks in one and odd ones in the other, and a chunk is gathered as
@@ -17,7 +18,6 @@
  *         lane: for them it is `step`.
  *   step  as under zero 1 and 2 (gather.c): whole in a cell, gathered once a step.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -25,7 +25,7 @@
 
 #define N_LANES 2
 
-/* Layers that may lie between two readers of a bucket that is held from one to the other. */
+/* Steps from one layer to another between two readers, over which a bucket is held. */
 #define HELD_OVER 2
 
 struct holding {
