@@ -144,6 +144,12 @@ static void print_summary(const struct plan *plan, struct str *out)
         str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.zero)
         str_printf(out, ", zero %d", job->parallel.zero);
+    if (job->parallel.zero == 3)
+        str_printf(out, " hold %s",
+                   job->parallel.hold == HOLD_OP     ? "op"
+                   : job->parallel.hold == HOLD_PASS ? "pass"
+                   : job->parallel.hold == HOLD_RUN  ? "run"
+                                                     : "step");
     str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
                job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch,
                job->data.seq_len, dtype_name(job->train.dtype),

@@ -31,6 +31,9 @@ static const struct choice sums[] = { { "auto", GRADIENT_SUM_LATE },
                                       { "late", GRADIENT_SUM_LATE },
                                       { "early", GRADIENT_SUM_EARLY },
                                       { 0 } };
+static const struct choice holds[] = {
+    { "op", HOLD_OP }, { "pass", HOLD_PASS }, { "run", HOLD_RUN }, { "step", HOLD_STEP }, { 0 }
+};
 static const struct choice reductions[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };
@@ -222,6 +225,9 @@ const struct field job_fields[] = {
               "counted" },
     { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
       .help = "with tp, norms and residuals are split along tokens" },
+    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = holds,
+      .help = "how long gathered weights are kept under zero 3: for one op, one pass of a "
+              "micro-batch, a run of micro-batches of one chunk, or the step" },
     { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",
       .choices = sums, .given_offset = AT(parallel.gradient_sum_given),
       .help = "late: micro-batches first, then ranks; early: ranks first; auto: late for zero 0 "

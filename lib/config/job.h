@@ -28,6 +28,7 @@ enum recompute_mode {
 };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
+enum weight_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
@@ -94,6 +95,7 @@ struct job {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
         int dp_given;           /* else by the number of ranks */
         int zero;
+        enum weight_hold hold; /* how long gathered weights are kept under zero 3 */
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;

@@ -34,6 +34,7 @@ struct compiling {
     struct chunk_functions *functions;
     int *boundary, *value;       /* by chunk: what its forward reads and gives */
     int *gradient, *gradient_in; /* by chunk: of what it gives, and of what it reads */
+    int is_held;                 /* weights are gathered for a while by hold_weights (zero 3) */
 };
 
 static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
@@ -337,6 +338,26 @@ static void build_evaluate(struct compiling *c)
     one_action(p, ENTRY_EVALUATE_END, end, 0);
 }
 
+/* Weights in buckets, from zero 1 on. Returns what gathers them all for a step, or -1. */
+static int shard_parameters(struct compiling *c)
+{
+    const struct shard_options *o = &c->options->gradients;
+    struct program *p = c->program;
+
+    if (!o->zero || p->mesh.size[AXIS_DP] == 1)
+        return -1;
+    c->is_held = o->zero == 3 && !hold_is_step(o->hold, c->n_chunks);
+    if (c->is_held) {
+        shard_weights(p);
+        return -1;
+    }
+    int gather = program_function(p, "gather", 0);
+    gather_parameters(p, c->functions, c->n_chunks, gather);
+    one_action(p, ENTRY_GATHER, gather, 0);
+    p->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
+    return gather;
+}
+
 static int finish(struct program *p, program_scratch_fn scratch, void *context, struct err *err)
 {
     if (scratch)
@@ -360,7 +381,6 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .max_positions = options->seq_len,
                                         .seed = options->seed } };
     struct update_options update_options = options->update;
-    int gather = -1;
 
     program_init(program, &options->mesh);
     if (plan_stages(&c, err))
@@ -372,12 +392,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
     emit_backwards(&c);
     int update = program_function(program, "update", 0);
     shard_gradients(program, c.functions, c.n_chunks, update, &options->gradients);
-    if (options->gradients.zero && options->mesh.size[AXIS_DP] > 1) {
-        gather = program_function(program, "gather", 0);
-        gather_parameters(program, c.functions, c.n_chunks, gather);
-        one_action(program, ENTRY_GATHER, gather, 0);
-        program->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
-    }
+    int gather = shard_parameters(&c);
     if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total =
@@ -387,6 +402,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
     build_update(program, update, &update_options);
     schedule_step(program, &c.pipeline, options->pipeline.rank, c.functions, gather, update);
     build_evaluate(&c);
+    if (c.is_held)
+        hold_weights(program, options->gradients.hold);
     return finish(program, options->scratch, options->scratch_context, err);
 }
 

@@ -34,8 +34,8 @@ struct compile_train {
 };
 
 /*
- * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks); under zero 1 with
- * several ranks also GATHER, ahead of the first EVALUATE after a step. *program is
+ * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks); under zero 1 and 2
+ * with several ranks also GATHER, ahead of the first EVALUATE after a step. *program is
  * initialised here and belongs to the caller, also on failure. Returns 0, or -1 with verify's
  * error.
  */

@@ -86,25 +86,40 @@ struct chunk_functions {
  * the parameters' gradient cells, gathered by ops put at the front of `update` or, late, behind the
  * reduces. Under zero 1 it finds shards, and a bucket's parameters are of one weight dtype and
  * number of uses, so that weights and states can lie like their gradients. Zero 2 is zero 1 with,
- * early, whole gradients only while they are under way: the rest of the step holds shards. With one
- * data-parallel rank all are zero 0.
+ * early, whole gradients only while they are under way: the rest of the step holds shards. Zero 3 is
+ * zero 2 with buckets of weights that are read together: matrices of one layer, or vectors of any;
+ * one parameter each where weights are held by `op`. With one data-parallel rank all are zero 0.
  */
+enum hold_kind { HOLD_KIND_PASS, HOLD_KIND_OP, HOLD_KIND_RUN, HOLD_KIND_STEP };
 struct shard_options {
-    int zero; /* 0, 1 or 2 */
+    int zero; /* 0 .. 3 */
     int early;
     size_t bucket_bytes;
+    enum hold_kind hold; /* zero 3 */
 };
 void shard_gradients(struct program *program, struct chunk_functions *chunks, int n_chunks,
                      int update, const struct shard_options *options);
 
 /*
- * gather.c: under zero 1 each bucket's weights become one flat cell, of which a rank updates its
+ * gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank updates its
  * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
  * the order in which the chunks' forwards first read of them. Run ahead of the forward, its first
  * op then waits for its own bucket alone while later ones still travel.
  */
 void gather_parameters(struct program *program, const struct chunk_functions *chunks, int n_chunks,
                        int gather);
+
+/*
+ * hold.c: under zero 3 a rank keeps a shard of each bucket's weights, as a cell, and parameters'
+ * weights are mere names (shard_weights, behind shard_gradients) until all functions and entries are
+ * there. hold_weights then lets every op read gathered weights instead, and puts the gathers, on
+ * stream dp_gather, where the kind says: into the functions (op, pass), or into functions of their
+ * own that it puts into the entries (run). No gathered value outlives its function but under `run`.
+ * Where hold_is_step, weights are to be as under zero 2 instead: one gather_parameters a step.
+ */
+int hold_is_step(enum hold_kind kind, int n_chunks);
+void shard_weights(struct program *program);
+void hold_weights(struct program *program, enum hold_kind kind);
 
 /*
  * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient
@@ -150,8 +165,9 @@ void place(struct program *program);
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
  * after; no sum of one micro-batch begun where another still waits for its sum over ranks; nothing
- * read as whole of which each rank has updated its own part alone. Returns 0, or -1 and
- * ERR_FAILED naming function, op and value.
+ * read as whole of which each rank has updated its own part alone; no weight read that no gather
+ * made whole, or where another bucket's were gathered since. Returns 0, or -1 and ERR_FAILED naming
+ * function, op and value.
  */
 int verify(const struct program *program, struct err *err);
 

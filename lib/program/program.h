@@ -95,7 +95,7 @@ enum segment {
 };
 
 struct value {
-    const char *name; /* a cell's global name; NULL for plain values, printed as %id */
+    const char *name; /* a cell's global name; NULL for most plain values, printed as %id */
     int64_t rows, cols;
     int64_t stride; /* elements from row to row; cols but in views */
     enum dtype dtype;
@@ -105,6 +105,7 @@ struct value {
     int base;             /* a view's base (never a view itself), else 0 */
     int64_t offset;       /* a view's first element in its base */
     int own;              /* 1 + axis: a view that begins its coordinate * rows * cols further */
+    int bucket;           /* 1 + that whose weights these are: a shard, gathered, or one of such */
     const void *content;  /* a constant's elements, where the program knows them; else the host */
     int boundary;         /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
@@ -166,8 +167,8 @@ struct bucket {
     int n_uses;                     /* one accumulator of all the parameters a use */
     int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
-    int weights;                    /* whole: as the forward reads them; if sharded, as the next */
-    int own_weights;                /* the rank's own part of weights */
+    int weights;                    /* whole: as the forward reads them; 0 where no cell holds that */
+    int own_weights;                /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2;   /* shards; master is own_weights where those are fp32 */
 };
 
@@ -182,7 +183,8 @@ struct parameter {
     double init_std;
     int trainable;
     int weight, master, moment1, moment2; /* cells; master is weight where that is fp32; the last
-                                             three are 0 where a bucket has the states */
+                                             three are 0 where a bucket has the states. weight is
+                                             a mere name where hold_weights gathers it */
     int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
     int n_gradients;
     int is_copy;           /* of a tied parameter: another stage's is saved and counted */
@@ -204,7 +206,8 @@ _Static_assert(sizeof(struct action) <= 16, "actions are at most 16 bytes");
 
 enum entry_kind {
     ENTRY_STEP,
-    ENTRY_GATHER, /* makes weights whole, before EVALUATE and whoever reads them between steps */
+    ENTRY_GATHER, /* makes weights whole, before EVALUATE and whoever reads them between steps;
+                     empty where nothing is to be held so long (zero 3) */
     ENTRY_EVALUATE,
     ENTRY_EVALUATE_END,
     ENTRY_PREFILL,

@@ -30,6 +30,7 @@ struct moment {
     int turn; /* n_chunks - 1 - chunk */
     enum part part;
     int begun, done; /* indices of ops of that function; -1: an earlier function has done it */
+    int layer;       /* of the op that does it last */
 };
 
 /* What shares a bucket's fate: one accumulator, or all of a parameter. */
@@ -53,6 +54,7 @@ struct sharding {
     struct program *program;
     struct chunk_functions *chunks;
     int n_chunks;
+    const struct shard_options *options;
     int early;    /* sums over ranks come first: in the function that completes them */
     int together; /* sharded: all uses of a parameter share a fate */
     int zeros;    /* a constant of a norm block; 0: not needed */
@@ -91,18 +93,19 @@ static struct moment completion(const struct sharding *s, int value)
         for (int part = PART_WEIGHT; part >= PART_FORWARD; part--) {
             int function = function_of(s, turn, (enum part)part);
             const struct function *f = &s->program->functions[function];
-            struct moment at = { turn, (enum part)part, f->n_ops, -1 };
+            struct moment at = { turn, (enum part)part, f->n_ops, -1, -1 };
 
             for (int i = 0; i < f->n_ops; i++)
                 if (writes(s->program, &f->ops[i], value)) {
                     at.begun = min_int(at.begun, i);
                     at.done = i;
+                    at.layer = f->ops[i].layer;
                 }
             if (at.done < 0)
                 continue;
             /* Late sums are begun in the last micro-batch's weight, whoever was last to add. */
             if (!s->early && part != PART_WEIGHT && function != function_of(s, turn, PART_WEIGHT))
-                at = (struct moment){ turn, PART_WEIGHT, -1, -1 };
+                at = (struct moment){ turn, PART_WEIGHT, -1, -1, at.layer };
             return at;
         }
     CHECK(!"an accumulator that somebody writes");
@@ -173,6 +176,22 @@ static enum spread flat_spread(const struct program *p, int accumulator)
     return spread == SPREAD_ROWS ? SPREAD_COLS : spread;
 }
 
+/*
+ * Zero 3: weights that are gathered together should be read together, and not be many. Vectors are
+ * few and small whatever the layer.
+ */
+static int read_apart(const struct sharding *s, const struct member *a, const struct member *b)
+{
+    const struct parameter *x = &s->program->parameters[a->parameter];
+    const struct parameter *y = &s->program->parameters[b->parameter];
+
+    if (s->options->zero < 3 || !s->together)
+        return 0;
+    if (s->options->hold == HOLD_KIND_OP || x->n_dims != y->n_dims)
+        return 1;
+    return x->n_dims > 1 && (a->at.layer != b->at.layer || a->at.layer < 0);
+}
+
 static int may_share(const struct sharding *s, const struct member *a, const struct member *b)
 {
     const struct program *p = s->program;
@@ -182,6 +201,8 @@ static int may_share(const struct sharding *s, const struct member *a, const str
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
         return 0;
     if (flat_spread(p, accumulator_cell(p, a, 0)) != flat_spread(p, accumulator_cell(p, b, 0)))
+        return 0;
+    if (read_apart(s, a, b))
         return 0;
     /* What two stages exchange must lie alike on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
@@ -548,9 +569,12 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
                      const struct shard_options *options)
 {
     int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
-    struct sharding s = {
-        p, chunks, n_chunks, options->early && !is_alone, options->zero > 0 && !is_alone, 0
-    };
+    struct sharding s = { .program = p,
+                          .chunks = chunks,
+                          .n_chunks = n_chunks,
+                          .options = options,
+                          .early = options->early && !is_alone,
+                          .together = options->zero > 0 && !is_alone };
     struct member *list = list_members(&s, &n);
 
     p->n_buckets = assign(&s, list, n, options->bucket_bytes);

@@ -370,7 +370,7 @@ static void shard_optimizer(const struct update *u, int number)
 {
     struct program *p = u->program;
     struct bucket *b = &p->buckets[number];
-    int is_fp32 = p->values[b->weights].dtype == DTYPE_F32;
+    int is_fp32 = p->values[b->own_weights].dtype == DTYPE_F32;
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
 
@@ -426,8 +426,8 @@ void build_update(struct program *program, int update, const struct update_optio
 
     program->ports.scalars =
         program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
-    /* gather_parameters has been there. */
-    if (program->n_buckets && program->buckets[0].weights)
+    /* gather_parameters or shard_weights has been there. */
+    if (program->n_buckets && program->buckets[0].own_weights)
         update_shards(&u, order, n);
     else
         update_parameters(&u, order, n);

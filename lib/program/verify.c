@@ -33,6 +33,7 @@ struct walk {
     int *last_started; /* by base value: the newest sum of one micro-batch not yet reduced, or 0 */
     int *started_before;   /* by value: the one before it */
     unsigned char *spread; /* by base value and axis: as last written */
+    int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
 };
 
 const char *verify_value_text(const struct program *p, int id, char *buffer, size_t size)
@@ -118,6 +119,11 @@ static int check_read(const struct walk *w, const struct function *f, const stru
         return complain(p, f, op, id, "is read before it is written", w->err);
     if (must_be_written(v) && v->scope == SCOPE_STASH && when != w->micro_batch + 2)
         return complain(p, f, op, id, "is of another micro-batch: its slot was reused too early",
+                        w->err);
+    if (p->values[id].bucket && p->values[id].base && w->gathered[base] != p->values[id].bucket)
+        return complain(p, f, op, id,
+                        w->gathered[base] ? "is read where another bucket was gathered since"
+                                          : "is read as whole before its shards were gathered",
                         w->err);
     for (int axis = 0; axis < N_AXES; axis++) {
         int is = spread_of(w, base)[axis];
@@ -220,6 +226,11 @@ static int check_write(struct walk *w, const struct function *f, const struct op
         return -1;
     if (program_accumulates(p, op, k) && check_accumulation(w, f, op, k) < 0)
         return -1;
+    if (op->kind == OP_ALL_GATHER && p->values[id].bucket) {
+        if (p->values[op->in[0]].bucket != p->values[id].bucket)
+            return complain(p, f, op, id, "is gathered from another bucket's shards", w->err);
+        w->gathered[base] = p->values[id].bucket;
+    }
     *written_of(w, base) = is_pass(v) ? w->run : w->micro_batch + 2;
     for (int axis = 0; axis < N_AXES; axis++)
         spread_of(w, base)[axis] = (unsigned char)p->values[id].spread[axis];
@@ -332,6 +343,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct err 
     w.last_started = arena_array(&arena, int, n_values);
     w.started_before = arena_array(&arena, int, n_values);
     w.spread = arena_array(&arena, unsigned char, n_values *N_AXES);
+    w.gathered = arena_array(&arena, int, n_values);
     begin_split(&w);
     /* An evaluation begins with it. */
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)

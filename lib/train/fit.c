@@ -115,6 +115,13 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
         if (!try_job(&fit, &changed))
             try_micro_batches(&fit, changed);
     }
+    if (fit.n_found == 0 && job->parallel.dp > 1 && job->parallel.zero < 3) {
+        changed.parallel.zero = 3;
+        if (!job->parallel.gradient_sum_given)
+            changed.parallel.gradient_sum = GRADIENT_SUM_EARLY;
+        if (!try_job(&fit, &changed))
+            try_micro_batches(&fit, changed);
+    }
     if (fit.n_found == 0 && fit.smallest < planned)
         str_printf(out, "even %s takes %s: a smaller model, or more memory",
                    str_text(&fit.smallest_text), str_bytes(size, sizeof size, fit.smallest));

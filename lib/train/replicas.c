@@ -53,7 +53,8 @@ static void add_cell(struct replicas *r, int id)
     const unsigned char *data = run_data(trainer_run(r->trainer), id, 0);
     size_t left = program_value_bytes(program, id);
 
-    if (v->spread[AXIS_DP] != SPREAD_SAME)
+    /* Under zero 3 a weight is the name of what is gathered now and then. */
+    if (v->role == ROLE_NONE || v->spread[AXIS_DP] != SPREAD_SAME)
         return;
     r->cells = arena_grow(&r->arena, r->cells, sizeof *r->cells, &r->capacity, r->n_cells + 1);
     struct replicated *cell = &r->cells[r->n_cells++];
@@ -303,6 +304,8 @@ void replicas_flip(struct trainer *trainer)
         if (program->parameters[i].rows * program->parameters[i].cols > p->rows * p->cols)
             p = &program->parameters[i];
     int cell = p->master ? p->master : p->weight;
+    if (program->values[cell].role == ROLE_NONE)
+        cell = program->buckets[p->bucket].own_weights;
     enum dtype dtype = program->values[cell].dtype;
     size_t n = program_value_bytes(program, cell) / dtype_bytes(dtype);
     void *data = run_data(trainer_run(trainer), cell, 0);

@@ -24,13 +24,15 @@ void replicas_destroy(struct replicas *replicas);
  * first case.
  *
  * Under zero 1 weights are equal from their gather in the forward to the update, which each rank
- * does of its own part alone: there it must be called from the trainer's gate.
+ * does of its own part alone: there it must be called from the trainer's gate. Under zero 3 nothing
+ * is replicated (unless weights are held for a step), and so nothing ever differs.
  */
 int replicas_compare(struct replicas *replicas, int64_t step, int *differs, struct err *err);
 
 /*
  * For faults: flip a bit of the largest parameter's mantissa, on this rank alone; in fp32 as the
- * optimizer keeps it, or, where shards have that (zero 1), of the weight in its dtype.
+ * optimizer keeps it, or, where shards have that (zero 1), of the weight in its dtype, or of the
+ * shard that it is in.
  */
 void replicas_flip(struct trainer *trainer);
 

@@ -40,6 +40,13 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
 
+    static const enum hold_kind holds[] = {
+        [HOLD_OP] = HOLD_KIND_OP,
+        [HOLD_PASS] = HOLD_KIND_PASS,
+        [HOLD_RUN] = HOLD_KIND_RUN,
+        [HOLD_STEP] = HOLD_KIND_STEP,
+    };
+
     return (struct compile_train){
         .model = &job->model,
         .mesh = trainer_mesh(job),
@@ -57,7 +64,8 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
                       .rank = pp_rank },
         .gradients = { .zero = job->parallel.zero,
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
-                       .bucket_bytes = (size_t)job->parallel.bucket_mb << 20 },
+                       .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
+                       .hold = holds[job->parallel.hold] },
         .update = { .clip = job->optimizer.clip,
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,

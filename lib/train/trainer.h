@@ -42,9 +42,10 @@ struct trainer_result {
 };
 
 /*
- * Make the weights whole and current on every rank. Under zero 1 a step leaves each rank with its
- * own part of them alone, and the next step and an evaluation begin with this; who reads them
- * between steps by himself calls it first. Collective; nothing is done where nothing is sharded.
+ * Make the weights whole and current on every rank. Under zero 1 and 2 a step leaves each rank with
+ * its own part of them alone, and the next step and an evaluation begin with this; who reads them
+ * between steps by himself calls it first. Collective; nothing is done where nothing is sharded, nor
+ * under zero 3, where no rank has them whole between steps (unless they are held for a step).
  */
 int trainer_gather_weights(struct trainer *trainer, struct err *err);
 

@@ -43,6 +43,7 @@ expect 'as JSON, the same' 0 "\"total_bytes\":[[:space:]]*$total" plan --json
 expect 'no file is read, none is made' 0 '' test ! -e nowhere
 expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --world 4
 expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --world 4 --set parallel.zero=1
+expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --world 4 --set parallel.zero=3
 expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --world 4 --set parallel.zero=1 --print-program
 expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
     awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/zero.sh - zero 1 and 2 as users meet them: the bits of zero 0 with saves, evaluations and comparisons; one goes on
+# test/cli/zero.sh - zero 1, 2 and 3 as users meet them: the bits of zero 0 with saves, evaluations and comparisons; one goes on
 # from the other's checkpoint; a step that is skipped
 # shellcheck disable=SC2016,SC2317 # texts of inner shells; functions called by name
 . test/cli/support/check.sh
@@ -38,12 +38,30 @@ expect 'and holds less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --ranks 2 --
     --set model.n_layers=8 --set model.hidden_size=256 | tr -d ' \t' >'$dir/one.json'
     test \$(sed -n 's/\"gradients\":\([0-9]*\).*/\1/p' '$dir/two.json') -lt \$(sed -n 's/\"gradients\":\([0-9]*\).*/\1/p' '$dir/one.json')"
 
-for way in 'whole sharded 1' 'sharded whole 0'; do
+for hold in op pass run step; do
+    expect "zero 3, weights held for a $hold" 0 '' ranks "three-$hold" --set parallel.zero=3 --set "parallel.hold=$hold" \
+        --set train.compare_every=2
+    expect 'has its bits' 0 '' same early "three-$hold"
+done
+evaluations early >"$dir/early.evaluations"
+evaluations three-pass >"$dir/three.evaluations"
+expect 'and its held-out loss' 0 '' cmp "$dir/early.evaluations" "$dir/three.evaluations"
+weights_of() {
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --json --set model.n_layers=8 --set model.hidden_size=256 "$@" |
+        tr -d ' \t' | sed -n 's/^"weights":\([0-9]*\).*/\1/p'
+}
+whole=$(weights_of)
+shard=$(weights_of --set parallel.zero=3)
+expect "half of the weights: $shard of $whole" 0 '' test "$shard" -ge $((whole / 2)) -a "$shard" -lt $((whole * 11 / 20))
+
+for way in 'whole sharded 1' 'sharded whole 0' 'early two 3' 'three-pass two 2'; do
     # shellcheck disable=SC2086 # words
     set -- $way
     mkdir -p "$dir/from-$1/checkpoints"
     cp -r "$dir/$1/checkpoints/step-00000004" "$dir/from-$1/checkpoints/"
-    expect "zero $3 goes on from a $1 checkpoint" 0 '' ranks "from-$1" --set "parallel.zero=$3"
+    sum=early
+    test "$3" -ge 2 || sum=late
+    expect "zero $3 goes on from a $1 checkpoint" 0 '' ranks "from-$1" --set "parallel.zero=$3" --set "parallel.gradient_sum=$sum"
     bits "$2" | sed '1,4d' >"$dir/wanted.bits"
     bits "from-$1" >"$dir/got.bits"
     expect "as if it had begun it" 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
@@ -51,10 +69,11 @@ done
 
 LMTRAIN_FAULT=rank1:gradients:6:nan
 export LMTRAIN_FAULT
-for zero in 0 1; do
+for zero in 0 1 3; do
     expect "zero $zero with a NaN in one rank's gradients" 0 'step 6: the gradient is not finite' ranks "nan-$zero" \
-        --set "parallel.zero=$zero"
+        --set "parallel.zero=$zero" --set parallel.gradient_sum=late
 done
 expect 'skips the same step and no other' 0 '' same nan-0 nan-1
+expect 'under zero 3, too' 0 '' same nan-0 nan-3
 expect 'and only that' 0 '"step":12,.*"skipped":1,' cat "$dir/nan-1/metrics.jsonl"
 finish

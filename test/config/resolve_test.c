@@ -118,7 +118,6 @@ static void test_not_built(void **state)
     } rows[] = {
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
-        { "parallel.zero=3", "parallel.zero above 2" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
         { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },
         { "recompute=auto", "recompute auto" },

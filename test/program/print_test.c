@@ -182,6 +182,19 @@ static void tensor_parallel_text(void **state)
     }
 }
 
+/* Gathers of weights stand in the functions that read them. */
+static void zero_three_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.gradients.zero = 3;
+    options.gradients.early = 1;
+    options.gradients.bucket_bytes = (size_t)1 << 20;
+    check_compiled(GOLDEN "llama.zero-3.txt", &options);
+}
+
 static void pipeline_text(void **state)
 {
     static const struct {
@@ -233,11 +246,12 @@ static void zero_one_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(differentiate_text),   cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),       cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),          cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),        cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(zero_three_text),      cmocka_unit_test(pipeline_text),
+        cmocka_unit_test(tensor_parallel_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

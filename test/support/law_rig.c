@@ -55,6 +55,10 @@ static const char *model_text(const char *model)
         return "{vocab_size: 64, hidden_size: 96, n_layers: 3, n_heads: 4, n_kv_heads: 4, "
                "head_dim: 24, ffn_size: 200, norm: rmsnorm, position: rope, activation: swiglu, "
                "tied_embeddings: false}";
+    if (!strcmp(model, "llama-deep"))
+        return "{vocab_size: 64, hidden_size: 32, n_layers: 8, n_heads: 2, n_kv_heads: 2, "
+               "head_dim: 16, ffn_size: 48, norm: rmsnorm, position: rope, activation: swiglu, "
+               "tied_embeddings: true}";
     /* Its gradients fill several buckets of the 1 MiB below. */
     return "{vocab_size: 64, hidden_size: 96, n_layers: 5, n_heads: 4, n_kv_heads: 2, "
            "head_dim: 24, ffn_size: 144, norm: rmsnorm, position: rope, activation: swiglu, "
@@ -78,14 +82,14 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s}\n"
+        "tp: %d, sequence_parallel: %s, hold: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
         law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
         chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
-        law->poison ? "true" : "false", law->folder);
+        law->hold ? law->hold : "pass", law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -101,6 +105,7 @@ struct rank {
     int begin, end;       /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
+    int has_whole_weights;
     int failed;
     struct err err;
 };
@@ -129,23 +134,54 @@ static uint64_t hash_name(const struct parameter *q, int tp_rank)
     return XXH64(q->name, strlen(q->name), (uint64_t)tp_rank);
 }
 
-/* Of this rank's; a tied head's copy is the same parameter once more. */
-static uint64_t hash_weights(const struct trainer *trainer, int tp_rank)
+/*
+ * The sum of the hashes of blocks of a cell whose element `offset` is the parameter's `begin`:
+ * shards' edges are blocks' edges, so the sum over shards is that of the whole.
+ */
+static uint64_t hash_blocks(const struct trainer *trainer, uint64_t hash, int cell, int which,
+                            struct parameter_part part)
+{
+    size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
+    const char *data = run_data(trainer_run(trainer), cell, 0);
+    uint64_t sum = 0;
+
+    CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
+    for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
+        int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
+        uint64_t name[3] = { hash, (uint64_t)which, (uint64_t)at };
+
+        sum += XXH64(data + (size_t)(part.offset + at - part.begin) * element, (size_t)n * element,
+                     XXH64(name, sizeof name, 0));
+    }
+    return sum;
+}
+
+/* Under zero 3 no rank has them all. */
+static int has_whole_weights(const struct program *p)
+{
+    return p->values[p->parameters[0].weight].role == ROLE_WEIGHT;
+}
+
+/* Of what this rank has of its weights; a tied head's copy is the same parameter once more. */
+static uint64_t hash_weights(const struct trainer *trainer, int dp_rank, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
 
     for (int i = 0; i < p->n_parameters; i++) {
-        int cell = p->parameters[i].weight;
+        const struct parameter *q = &p->parameters[i];
+        struct parameter_part part = program_parameter_part(p, i, dp_rank);
+        int cell = has_whole_weights(p) ? q->weight : part.weight;
 
-        if (!p->parameters[i].is_copy)
-            sum += XXH64(run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell),
-                         hash_name(&p->parameters[i], tp_rank));
+        if (has_whole_weights(p))
+            part = (struct parameter_part){ .end = q->rows * q->cols };
+        if (!q->is_copy)
+            sum += hash_blocks(trainer, hash_name(q, tp_rank), cell, 3, part);
     }
     return sum;
 }
 
-/* Of the masters and moments that this rank keeps. Shards' edges are blocks' edges. */
+/* Of the masters and moments that this rank keeps. */
 static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
@@ -155,19 +191,8 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_r
         struct parameter_part part = program_parameter_part(p, i, dp_rank);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
-        if (p->parameters[i].is_copy)
-            continue;
-        CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
-        for (int k = 0; k < 3; k++)
-            for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
-                const float *data = run_data(trainer_run(trainer), cells[k], 0);
-                int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
-                uint64_t name[3] = { hash_name(&p->parameters[i], tp_rank), (uint64_t)k,
-                                     (uint64_t)at };
-
-                sum += XXH64(data + part.offset + at - part.begin, (size_t)n * sizeof *data,
-                             XXH64(name, sizeof name, 0));
-            }
+        for (int k = 0; k < 3 && !p->parameters[i].is_copy; k++)
+            sum += hash_blocks(trainer, hash_name(&p->parameters[i], tp_rank), cells[k], k, part);
     }
     return sum;
 }
@@ -193,7 +218,8 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_weights(trainer, r->tp_rank);
+    r->outcome.parameters = hash_weights(trainer, r->dp_rank, r->tp_rank);
+    r->has_whole_weights = has_whole_weights(trainer_program(trainer));
     r->outcome.states = hash_states(trainer, r->dp_rank, r->tp_rank);
     return status;
 }
@@ -246,8 +272,8 @@ static void *live(void *argument)
 }
 
 /*
- * The run's weights and states: the sum over its stages; of states the sum of the shards, too, or
- * what all data-parallel ranks have.
+ * The run's weights and states: the sum over its stages, and over shards, where the data-parallel
+ * ranks do not all have the same.
  */
 static void share(struct rank *ranks, int n_ranks, int zero)
 {
@@ -257,7 +283,9 @@ static void share(struct rank *ranks, int n_ranks, int zero)
         for (int k = 0; k < n_ranks; k++) {
             int same = ranks[i].dp_rank == ranks[k].dp_rank;
 
-            sum[i].parameters += same ? ranks[k].outcome.parameters : 0;
+            int shared = !ranks[i].has_whole_weights;
+
+            sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;
             sum[i].states += same || zero ? ranks[k].outcome.states : 0;
         }
     for (int i = 0; i < n_ranks; i++) {

@@ -13,7 +13,8 @@
 struct law_case {
     const char *folder;  /* scratch for checkpoints */
     const char *dataset; /* prefix, of law_write_dataset */
-    const char *model;   /* "llama" (tied), "llama-untied", or "gpt2" with dropout (tied) */
+    const char *model;   /* "llama" (tied), "llama-untied", "llama-deep" (8 layers, tied), or "gpt2"
+                            with dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
     int n_ranks, n_threads; /* ranks are threads of this process; data-parallel, but for pp, tp */
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
@@ -22,6 +23,7 @@ struct law_case {
     const char *schedule;   /* NULL: 1f1b */
     int global_batch;       /* 0: 16 */
     int zero, bucket_mb;    /* bucket_mb 0: 1 */
+    const char *hold; /* NULL: pass */
     int poison;
     int seed;          /* 0: 1 */
     int stop_after;    /* 0: never; else save, forget all, and go on from the checkpoint */

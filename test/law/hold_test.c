@@ -1,0 +1,209 @@
+/*
+ * hold_test.c - zero 3 is zero 0 to the bit, however long weights are held (design.md §5)
+ *
+ * As law_test.c, with memory poisoned throughout: a weight that is read after its memory went to
+ * somebody else shows.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/num.h"
+#include "support/law_rig.h"
+#include "support/temporary.h"
+
+static const char *const holds[] = { "op", "pass", "run", "step" };
+static const char *const sums[] = { "early", "late" };
+static const char *const modes[] = { "none", "full", "selective" };
+
+static char folder[256];
+static char dataset[300];
+
+static int make_dataset(void **state)
+{
+    (void)state;
+    if (temporary_folder(folder, sizeof folder))
+        return -1;
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    return 0;
+}
+
+static int drop_dataset(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+static struct law_case base_case(const char *model, const char *dtype, int dp, const char *sum)
+{
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = model,
+                              .dtype = dtype,
+                              .n_ranks = dp,
+                              .n_threads = 1,
+                              .recompute = "none",
+                              .gradient_sum = sum };
+}
+
+static void must_equal(const struct law_case *c, int dp, const struct law_outcome *a,
+                       const struct law_outcome *b)
+{
+    char what[160];
+
+    snprintf(what, sizeof what, "%s %s %s, dp %d, pp %d %s, hold %s, recompute %s", c->model,
+             c->dtype, c->gradient_sum, dp, max_int(c->pp, 1), c->schedule ? c->schedule : "",
+             c->hold, c->recompute);
+    for (int i = 0; i < LAW_STEPS; i++)
+        if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i]) != 0 ||
+            memcmp(&a->norm[i], &b->norm[i], sizeof a->norm[i]) != 0)
+            fail_msg("%s: step %d: loss %a and norm %a, wanted %a and %a", what, i + 1, b->loss[i],
+                     b->norm[i], a->loss[i], a->norm[i]);
+    if (a->parameters != b->parameters)
+        fail_msg("%s: the final parameters differ", what);
+    if (a->states != b->states)
+        fail_msg("%s: the final masters and moments differ", what);
+    if (a->numerics != b->numerics)
+        fail_msg("%s: the numerics differ", what);
+}
+
+/* Zero 3 in the way that c says. */
+static void must_be_zero_0(struct law_case c, int dp, const struct law_outcome *wanted)
+{
+    c.zero = 3;
+    c.poison = 1;
+    struct law_outcome got = law_run(&c);
+    must_equal(&c, dp, wanted, &got);
+}
+
+static void every_hold(const char *model, const char *dtype)
+{
+    for (int s = 0; s < 2; s++)
+        for (int dp = 2; dp <= 4; dp += 2) {
+            struct law_case c = base_case(model, dtype, dp, sums[s]);
+            struct law_outcome wanted = law_run(&c);
+
+            for (int h = 0; h < 4; h++)
+                for (int m = 0; m < 2; m++) {
+                    c.hold = holds[h];
+                    c.recompute = modes[m];
+                    c.bucket_mb = m ? 64 : 1;
+                    must_be_zero_0(c, dp, &wanted);
+                }
+        }
+}
+
+static void llama(void **state)
+{
+    (void)state;
+    every_hold("llama", "bf16");
+}
+
+static void gpt2(void **state)
+{
+    (void)state;
+    every_hold("gpt2", "fp32");
+}
+
+static void odd_ranks(void **state)
+{
+    struct law_case c = base_case("llama-untied", "fp32", 3, "early");
+
+    (void)state;
+    c.global_batch = 12;
+    struct law_outcome wanted = law_run(&c);
+    for (int h = 0; h < 4; h++) {
+        c.hold = holds[h];
+        c.recompute = modes[h % 3];
+        c.n_threads = 1 + h % 3;
+        must_be_zero_0(c, 3, &wanted);
+    }
+}
+
+/* Chunks of several ranks that share lanes, an embedding that two chunks read, weights' gradients
+ * apart. */
+static void pipelines(void **state)
+{
+    static const struct {
+        const char *schedule;
+        int pp, chunks;
+    } ways[] = {
+        { "1f1b", 2, 0 },          { "interleaved", 2, 2 }, { "interleaved", 2, 4 },
+        { "breadth-first", 2, 3 }, { "zb-h1", 2, 0 },       { "zb-v", 2, 0 },
+    };
+
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct law_case c = base_case("llama-deep", s ? "fp32" : "bf16", 2, sums[s]);
+        struct law_outcome wanted = law_run(&c);
+
+        for (int w = 0; w < (int)(sizeof ways / sizeof *ways); w++)
+            for (int h = 0; h < 4; h++) {
+                c.pp = ways[w].pp;
+                c.n_ranks = 2 * c.pp;
+                c.schedule = ways[w].schedule;
+                c.chunks = ways[w].chunks;
+                c.hold = holds[h];
+                c.recompute = modes[(w + h + s) % 3];
+                must_be_zero_0(c, 2, &wanted);
+            }
+    }
+}
+
+/* Shards of what a tensor-parallel rank has. */
+static void tensor_parallel(void **state)
+{
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct law_case c = base_case(s ? "gpt2" : "llama", s ? "fp32" : "bf16", 4, sums[s]);
+
+        c.tp = 2;
+        struct law_outcome wanted = law_run(&c);
+        for (int h = 0; h < 4; h++) {
+            c.hold = holds[h];
+            c.recompute = modes[h % 3];
+            must_be_zero_0(c, 2, &wanted);
+        }
+    }
+}
+
+/* A checkpoint knows no zero. */
+static void resumes(void **state)
+{
+    static const int ways[][2] = { { 0, 3 }, { 3, 1 }, { 3, 3 } };
+
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct law_case c = base_case(s ? "gpt2" : "llama", s ? "fp32" : "bf16", 4, sums[s]);
+
+        c.stop_after = 3;
+        c.n_ranks_after = s ? 2 : 0;
+        struct law_outcome wanted = law_run(&c);
+        for (int w = 0; w < 3; w++) {
+            c.zero = ways[w][0];
+            c.zero_after = 1 + ways[w][1];
+            c.hold = holds[w];
+            struct law_outcome got = law_run(&c);
+            must_equal(&c, 4, &wanted, &got);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama),           cmocka_unit_test(gpt2),
+        cmocka_unit_test(odd_ranks),       cmocka_unit_test(pipelines),
+        cmocka_unit_test(tensor_parallel), cmocka_unit_test(resumes),
+    };
+
+    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+}
