@@ -31,6 +31,9 @@ static const struct choice sums[] = { { "auto", GRADIENT_SUM_LATE },
                                       { "late", GRADIENT_SUM_LATE },
                                       { "early", GRADIENT_SUM_EARLY },
                                       { 0 } };
+static const struct choice holds[] = {
+    { "op", HOLD_OP }, { "pass", HOLD_PASS }, { "run", HOLD_RUN }, { "step", HOLD_STEP }, { 0 }
+};
 static const struct choice reductions[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };
@@ -210,6 +213,13 @@ const struct field job_fields[] = {
       .help = "expert parallel degree; divides dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
       .help = "what is sharded over dp: 1 optimizer states, 2 and gradients, 3 and parameters" },
+    { "parallel.zero_group", FIELD_INT, AT(parallel.zero_group), .initial = "0", .max = 1000000,
+      .unit = "ranks",
+      .help = "neighbours of dp that shard among themselves, while the groups are copies of each "
+              "other (hybrid sharding); divides dp; 0: all of dp" },
+    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = holds,
+      .help = "how long zero 3 keeps what it has gathered of the parameters: for an op, a pass of "
+              "one micro-batch, a run of passes of the same kind, or the step" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = schedules, .help = "order of micro-batches in a pipeline" },
     { "parallel.chunks", FIELD_INT, AT(parallel.chunks), .initial = "auto", .word = "auto",
