@@ -194,7 +194,7 @@ static void deliver(const struct transfer *t, int64_t row, int64_t col, const un
                     int64_t n)
 {
     const struct store_slice *want = t->want;
-    int64_t stride = want->col_end - want->col_begin;
+    int64_t stride = want->stride ? want->stride : want->col_end - want->col_begin;
     int64_t at = (row - want->row_begin) * stride + (col - want->col_begin);
 
     convert(want->dtype, (char *)want->data + at * (int64_t)dtype_bytes(want->dtype),
@@ -220,7 +220,8 @@ static int copy_rows(struct store *store, struct transfer *t, struct err *err)
         if (t->whole)
             XXH3_64bits_update(&t->hash, store->buffer, (size_t)(n * row_bytes));
         int dense = n_cols == t->slice->col_end - t->slice->col_begin &&
-                    n_cols == t->want->col_end - t->want->col_begin;
+                    n_cols == t->want->col_end - t->want->col_begin &&
+                    (!t->want->stride || t->want->stride == n_cols);
         if (dense)
             deliver(t, row, t->col_begin, store->buffer, n * n_cols);
         for (int64_t i = 0; i < n && !dense; i++)
@@ -292,6 +293,7 @@ static int check_want(const struct store *store, const struct manifest_tensor *t
                        want->name, dtype_name(whole->dtype), dtype_name(want->dtype));
     CHECK(0 <= want->row_begin && want->row_begin <= want->row_end && want->row_end <= want->rows);
     CHECK(0 <= want->col_begin && want->col_begin <= want->col_end && want->col_end <= want->cols);
+    CHECK(!want->stride || want->stride >= want->col_end - want->col_begin);
     return 0;
 }
 

@@ -20,7 +20,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
-/* A rectangle of a logical tensor in memory, row-major and dense. A 1-D tensor has cols = 1. */
+/* A rectangle of a logical tensor in memory, row-major. A 1-D tensor has cols = 1. */
 struct store_slice {
     const char *name; /* of the whole tensor */
     enum dtype dtype;
@@ -29,6 +29,7 @@ struct store_slice {
     int64_t row_begin, row_end; /* of this slice */
     int64_t col_begin, col_end;
     void *data;
+    int64_t stride; /* elements from row to row of data; 0: dense */
 };
 
 /*

@@ -59,6 +59,7 @@ static void check_slice(const struct store_slice *slice)
     CHECK(slice->row_end <= slice->rows);
     CHECK(0 <= slice->col_begin && slice->col_begin <= slice->col_end);
     CHECK(slice->col_end <= slice->cols);
+    CHECK(!slice->stride || slice->stride >= slice->col_end - slice->col_begin);
     CHECK(*slice->name);
     CHECK(strlen(slice->name) <= MANIFEST_NAME_MAX);
     CHECK(!strchr(slice->name, '['));
@@ -92,6 +93,45 @@ static int64_t step_of(const char *folder)
     return str_starts_with(name, "step-") ? strtoll(name + 5, NULL, 10) : -1;
 }
 
+/* Write n bytes of a slice. */
+static int write_bytes(struct safetensors_writer *writer, XXH3_state_t *hash,
+                       const unsigned char *data, size_t n, struct err *err)
+{
+    while (n) {
+        size_t piece = n < PIECE_BYTES ? n : PIECE_BYTES;
+
+        XXH3_64bits_update(hash, data, piece);
+        if (safetensors_write(writer, data, piece, err) < 0)
+            return -1;
+        data += piece;
+        n -= piece;
+    }
+    return 0;
+}
+
+static int write_slice(struct safetensors_writer *writer, const struct store_slice *slice,
+                       uint64_t *sum, struct err *err)
+{
+    int64_t rows = slice->row_end - slice->row_begin, cols = slice->col_end - slice->col_begin;
+    size_t element = dtype_bytes(slice->dtype);
+    const unsigned char *data = slice->data;
+    int64_t stride = slice->stride;
+    XXH3_state_t hash;
+    int status = 0;
+
+    if (!stride || stride == cols) { /* one long row */
+        cols *= rows;
+        rows = 1;
+        stride = cols;
+    }
+    XXH3_64bits_reset(&hash);
+    for (int64_t row = 0; row < rows && !status; row++)
+        status = write_bytes(writer, &hash, data + (size_t)(row * stride) * element,
+                             (size_t)cols * element, err);
+    *sum = XXH3_64bits_digest(&hash);
+    return status;
+}
+
 /* Write all slices; places[i].hash becomes that of slice i. */
 static int write_data(struct store_save *save, const char *path, struct manifest_slice *places,
                       struct manifest_file *file, struct err *err)
@@ -118,25 +158,14 @@ static int write_data(struct store_save *save, const char *path, struct manifest
     if (safetensors_create(&writer, path, tensors, save->n_slices, &meta, 1, err) < 0)
         return -1;
     for (int i = 0; i < save->n_slices; i++) {
-        const unsigned char *data = save->slices[tensors[i].tag].data;
-        uint64_t left = tensors[i].end - tensors[i].begin;
-        XXH3_state_t hash;
+        int tag = tensors[i].tag;
 
         if (i == save->n_slices / 2)
             fault_at("save:writing", step_of(save->partial));
-        XXH3_64bits_reset(&hash);
-        while (left) {
-            size_t piece = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
-
-            XXH3_64bits_update(&hash, data, piece);
-            if (safetensors_write(writer, data, piece, err) < 0) {
-                safetensors_abandon(writer);
-                return -1;
-            }
-            data += piece;
-            left -= piece;
+        if (write_slice(writer, &save->slices[tag], &places[tag].hash, err) < 0) {
+            safetensors_abandon(writer);
+            return -1;
         }
-        places[tensors[i].tag].hash = XXH3_64bits_digest(&hash);
     }
     if (safetensors_finish(writer, &n_bytes, &file->hash, err) < 0)
         return -1;

@@ -138,7 +138,6 @@ int job_check_built(const struct job *job, struct err *err)
         int is_wanted;
         const char *text;
     } gaps[] = {
-        { job->parallel.tp > 1, "parallel.tp above 1" },
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
         { job->parallel.zero > 2, "parallel.zero above 2" },

@@ -161,11 +161,14 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
 static int boundary_value(const struct compiling *c)
 {
     struct program *p = c->program;
-    int id = program_value(p, (int64_t)c->options->micro_batch * c->options->seq_len,
-                           c->options->model->hidden_size, DTYPE_F32);
+    int64_t rows = (int64_t)c->options->micro_batch * c->options->seq_len;
+    int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
+    int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
 
     if (p->mesh.size[AXIS_DP] > 1)
         p->values[id].spread[AXIS_DP] = SPREAD_ROWS;
+    if (tp > 1)
+        p->values[id].spread[AXIS_TP] = SPREAD_ROWS;
     return id;
 }
 
@@ -261,9 +264,8 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
             const struct parameter *q = &other.parameters[i];
 
             if (is_counted(q))
-                parts[n++] =
-                    (struct norm_part){ arena_strdup(arena, q->name),
-                                        ceil_div(q->rows * q->cols, OPS_NORM_BLOCK), rank };
+                parts[n++] = (struct norm_part){ arena_strdup(arena, q->name),
+                                                 q->split.along != SPREAD_SAME, rank };
         }
         program_release(&other);
     }
@@ -350,6 +352,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .n_sequences = options->micro_batch,
                                         .seq_len = options->seq_len,
                                         .dropout = 1,
+                                        .sequence_parallel = options->sequence_parallel &&
+                                                             options->mesh.size[AXIS_TP] > 1,
                                         .max_positions = options->seq_len,
                                         .seed = options->seed } };
     struct update_options update_options = options->update;
@@ -371,7 +375,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
         one_action(program, ENTRY_GATHER, gather, 0);
         program->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
     }
-    if (options->mesh.size[AXIS_PP] > 1)
+    if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total =
         sum_over(program, update, AXIS_DP, STREAM_DP_REDUCE, program->ports.loss, "loss_total");

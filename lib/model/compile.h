@@ -15,6 +15,7 @@ struct compile_train {
     struct mesh mesh;
     enum dtype dtype;
     int micro_batch, seq_len, n_micro_batches;
+    int sequence_parallel; /* where mesh has several tp ranks; micro_batch * seq_len divides by tp */
     uint64_t seed;
     enum recompute_kind recompute;
     /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */

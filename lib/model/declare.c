@@ -3,10 +3,15 @@
  *
  * Initial values are GPT-2's: normal with init_std, the projections that write to the residual
  * stream with init_std / sqrt(2 n_layers), norms 1, biases 0.
+ *
+ * Tensor-parallel ranks have parts (Shoeybi et al. 2019, section 3): of what reads the whole hidden
+ * state the outputs, by heads and by feed-forward columns; of what gives it the inputs; of the
+ * vocabulary its rows. Norms, learned positions, and biases that are added to sums, all of them.
  */
 #include <math.h>
 #include <stdio.h>
 
+#include "base/num.h"
 #include "model/model.h"
 
 static void matrix(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
@@ -32,16 +37,28 @@ static void norm(const struct model_builder *b, const char *name)
     }
 }
 
+/* The parameter declared last. */
+static void split(const struct model_builder *b, enum spread along, const struct parameter_split *s)
+{
+    struct parameter_split parts = *s;
+
+    parts.along = along;
+    program_split_parameter(b->program, b->program->n_parameters - 1, &parts);
+}
+
 static void linear(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
-                   double std)
+                   double std, const struct parameter_split *parts)
 {
     char full[96];
 
     snprintf(full, sizeof full, "%s.weight", name);
     matrix(b, full, rows, cols, std);
+    split(b, parts->along, parts);
     if (b->spec->bias) {
         snprintf(full, sizeof full, "%s.bias", name);
         vector(b, full, rows, INIT_ZEROS);
+        if (parts->along == SPREAD_ROWS)
+            split(b, SPREAD_COLS, parts);
     }
 }
 
@@ -49,21 +66,25 @@ static void layer(const struct model_builder *b, int n)
 {
     const struct model_spec *s = b->spec;
     int64_t hidden = s->hidden_size, attention = (int64_t)s->n_heads * s->head_dim;
-    int64_t qkv = attention + 2 * (int64_t)s->n_kv_heads * s->head_dim;
+    int64_t kv = (int64_t)s->n_kv_heads * s->head_dim, ffn = s->ffn_size;
     double residual_std = s->init_std / sqrt(2.0 * s->n_layers);
     int gated = s->activation == ACTIVATION_SWIGLU;
     char name[6][64];
     static const char *const parts[6] = { "attention_norm", "qkv",     "attention_out",
                                           "ffn_norm",       "gate_up", "down" };
+    struct parameter_split by_heads = { SPREAD_ROWS, 3, { attention, kv, kv } };
+    struct parameter_split from_heads = { SPREAD_COLS, 1, { attention } };
+    struct parameter_split by_ffn = { SPREAD_ROWS, gated ? 2 : 1, { ffn, ffn } };
+    struct parameter_split from_ffn = { SPREAD_COLS, 1, { ffn } };
 
     for (int i = 0; i < 6; i++)
         snprintf(name[i], sizeof name[i], "layers.%d.%s", n, i == 4 && !gated ? "up" : parts[i]);
     norm(b, name[0]);
-    linear(b, name[1], qkv, hidden, s->init_std);
-    linear(b, name[2], hidden, attention, residual_std);
+    linear(b, name[1], attention + 2 * kv, hidden, s->init_std, &by_heads);
+    linear(b, name[2], hidden, attention, residual_std, &from_heads);
     norm(b, name[3]);
-    linear(b, name[4], (gated ? 2 : 1) * (int64_t)s->ffn_size, hidden, s->init_std);
-    linear(b, name[5], hidden, s->ffn_size, residual_std);
+    linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, &by_ffn);
+    linear(b, name[5], hidden, ffn, residual_std, &from_ffn);
 }
 
 static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)
@@ -87,11 +108,20 @@ static int sum_cell(struct program *p, const char *name)
     return cell;
 }
 
+/* A row a token, of which each rank has a part. */
+static void vocabulary(const struct model_builder *b, const char *name)
+{
+    struct parameter_split by_token = { SPREAD_ROWS, 1, { b->spec->vocab_size } };
+
+    matrix(b, name, b->spec->vocab_size, b->spec->hidden_size, b->spec->init_std);
+    split(b, SPREAD_ROWS, &by_token);
+}
+
 static void embeddings(const struct model_builder *b)
 {
     const struct model_spec *s = b->spec;
 
-    matrix(b, "embedding.weight", s->vocab_size, s->hidden_size, s->init_std);
+    vocabulary(b, "embedding.weight");
     if (s->position == POSITION_LEARNED)
         matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
 }
@@ -104,8 +134,39 @@ static void head(const struct model_builder *b, int has_embedding)
     norm(b, "final_norm");
     if (s->tied_embeddings && has_embedding)
         return;
-    matrix(b, name, s->vocab_size, s->hidden_size, s->init_std);
+    vocabulary(b, name);
     b->program->parameters[b->program->n_parameters - 1].is_copy = s->tied_embeddings;
+}
+
+/* Where each tensor-parallel rank's part of something begins, of `each` as many: its own of them. */
+static int begins(const struct model_builder *b, const char *name, int64_t each)
+{
+    struct program *p = b->program;
+    int tp = p->mesh.size[AXIS_TP];
+    int32_t *content = arena_array(&p->arena, int32_t, tp);
+
+    for (int i = 0; i < tp; i++)
+        content[i] = (int32_t)(i * each);
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, tp, DTYPE_I32);
+    p->values[cell].content = content;
+    return program_own_part(p, arena_printf(&p->arena, "%s:own", name), cell, AXIS_TP);
+}
+
+static void declare_parts(struct model_builder *b, int64_t rows)
+{
+    const struct model_spec *s = b->spec;
+    int tp = b->program->mesh.size[AXIS_TP];
+
+    if (tp == 1)
+        return;
+    b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
+    if (b->sequence_parallel) {
+        b->parts.rows = begins(b, "row_begin", rows / tp);
+        b->parts.positions =
+            program_own_part(b->program, "positions:own", b->program->ports.positions, AXIS_TP);
+    }
+    if (b->dropout && s->attention_dropout > 0)
+        b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
 }
 
 void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
@@ -131,6 +192,7 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
     if (s->position == POSITION_ROPE)
         p->ports.rope_table =
             program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions, s->head_dim, DTYPE_F32);
+    declare_parts(b, rows);
 }
 
 void model_declare_loss(struct model_builder *b)

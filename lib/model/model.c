@@ -3,6 +3,9 @@
  *
  * The residual stream and its gradient are fp32; everything between a norm and the next residual
  * add is in the run's dtype. Each layer's input is marked as a boundary for full recomputation.
+ *
+ * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
+ * the backward does there follows from them (differentiate).
  */
 #include "model/model.h"
 
@@ -15,7 +18,8 @@
 struct emitter {
     struct model_builder *b;
     int function, layer;
-    int64_t rows;
+    int64_t rows; /* of a micro-batch */
+    int tp;       /* ranks that divide heads, feed-forward and vocabulary */
 };
 
 /* 0 if there is none. They are asked for in about the order of their declaration. */
@@ -49,9 +53,10 @@ static int layer_bias(const struct emitter *e, const char *name)
     return e->b->spec->bias ? layer_weight(e, name) : 0;
 }
 
-static int value(const struct emitter *e, int64_t cols, enum dtype dtype)
+/* With as many rows as v has. */
+static int value(const struct emitter *e, int v, int64_t cols, enum dtype dtype)
 {
-    return program_value(e->b->program, e->rows, cols, dtype);
+    return program_value(e->b->program, e->b->program->values[v].rows, cols, dtype);
 }
 
 static void emit(const struct emitter *e, struct op op)
@@ -71,19 +76,65 @@ static enum dtype dtype_of(const struct emitter *e, int v)
     return e->b->program->values[v].dtype;
 }
 
+/* ---- tensor parallel ---- */
+
+static void emit_tp(const struct emitter *e, enum op_kind kind, int x, int y)
+{
+    emit(e, (struct op){ .kind = kind,
+                         .attributes.axis = AXIS_TP,
+                         .in = { x },
+                         .out = { y },
+                         .stream = STREAM_TP });
+}
+
+/* All rows of x, for what is divided. */
+static int enter(const struct emitter *e, int x)
+{
+    if (e->tp == 1 || !e->b->sequence_parallel)
+        return x;
+    int all = program_value(e->b->program, e->rows, cols_of(e, x), dtype_of(e, x));
+    emit_tp(e, OP_ALL_GATHER, x, all);
+    return all;
+}
+
+/* The sum over ranks of what has been divided: the rank's rows of it, or all. */
+static int leave(const struct emitter *e, int x)
+{
+    int64_t rows = e->b->sequence_parallel ? e->rows / e->tp : e->rows;
+
+    if (e->tp == 1)
+        return x;
+    int sum = program_value(e->b->program, rows, cols_of(e, x), dtype_of(e, x));
+    emit_tp(e, e->b->sequence_parallel ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, x, sum);
+    return sum;
+}
+
 static int linear(const struct emitter *e, int x, int weight, int bias)
 {
-    int y = value(e, e->b->program->values[weight].rows, e->b->dtype);
+    int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
 
     emit(e, (struct op){ .kind = OP_LINEAR, .in = { x, weight, bias }, .out = { y } });
+    return y;
+}
+
+/* A block's last: of what is divided among ranks into the residual stream. */
+static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
+{
+    if (e->tp == 1)
+        return linear(e, x, weight, bias);
+    int sum = leave(e, linear(e, x, weight, 0));
+    if (!bias)
+        return sum;
+    int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
+    emit(e, (struct op){ .kind = OP_ADD_BIAS, .in = { sum, bias }, .out = { y } });
     return y;
 }
 
 static int norm(const struct emitter *e, int x, int weight, int bias)
 {
     const struct model_spec *s = e->b->spec;
-    int y = value(e, cols_of(e, x), e->b->dtype);
-    int rstd = value(e, 1, DTYPE_F32);
+    int y = value(e, x, cols_of(e, x), e->b->dtype);
+    int rstd = value(e, x, 1, DTYPE_F32);
 
     if (s->norm == NORM_RMS) {
         emit(e, (struct op){ .kind = OP_RMSNORM,
@@ -92,7 +143,7 @@ static int norm(const struct emitter *e, int x, int weight, int bias)
                              .out = { y, rstd } });
         return y;
     }
-    int mean = value(e, 1, DTYPE_F32);
+    int mean = value(e, x, 1, DTYPE_F32);
     emit(e, (struct op){ .kind = OP_LAYERNORM,
                          .attributes.eps = s->norm_eps,
                          .in = { x, weight, bias },
@@ -114,31 +165,42 @@ static int dropout(const struct emitter *e, int x, enum dropout_place place)
 
     if (p <= 0)
         return x;
-    int y = value(e, cols_of(e, x), dtype_of(e, x));
+    int y = value(e, x, cols_of(e, x), dtype_of(e, x));
     emit(e, (struct op){ .kind = OP_DROPOUT,
                          .attributes = { .p = p,
                                          .seed = e->b->seed,
                                          .place = dropout_place(e, place),
                                          .seq_len = e->b->seq_len },
-                         .in = { x, e->b->program->ports.samples },
+                         .in = { x, e->b->program->ports.samples, e->b->parts.rows },
                          .out = { y } });
     return y;
 }
 
 static int residual_add(const struct emitter *e, int x, int delta)
 {
-    int sum = value(e, cols_of(e, x), DTYPE_F32);
+    int sum = value(e, x, cols_of(e, x), DTYPE_F32);
 
     emit(e, (struct op){ .kind = OP_ADD, .in = { x, delta }, .out = { sum } });
     return sum;
+}
+
+/* Of this rank. */
+static int n_heads(const struct emitter *e)
+{
+    return e->b->spec->n_heads / e->tp;
+}
+
+static int n_kv_heads(const struct emitter *e)
+{
+    return max_int(1, e->b->spec->n_kv_heads / e->tp);
 }
 
 static struct op_attributes head_attributes(const struct emitter *e)
 {
     const struct model_spec *s = e->b->spec;
 
-    return (struct op_attributes){ .n_heads = s->n_heads,
-                                   .n_kv_heads = s->n_kv_heads,
+    return (struct op_attributes){ .n_heads = n_heads(e),
+                                   .n_kv_heads = n_kv_heads(e),
                                    .head_dim = s->head_dim,
                                    .seq_len = e->b->seq_len,
                                    .cache_len = e->b->cache_len,
@@ -163,7 +225,7 @@ static int attention_over_cache(const struct emitter *e, int qkv)
         if (!cells[i])
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
     }
-    int out = value(e, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
+    int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
                          .in = { qkv, b->program->ports.positions, cells[0], cells[1] },
@@ -171,13 +233,33 @@ static int attention_over_cache(const struct emitter *e, int qkv)
     return out;
 }
 
+/* Where several ranks share a kv head, and each has computed a part of its columns: all of it. */
+static int whole_heads(const struct emitter *e, int qkv)
+{
+    struct op_attributes attributes = head_attributes(e);
+    int64_t cols = (attributes.n_heads + 2 * (int64_t)attributes.n_kv_heads) * attributes.head_dim;
+
+    if (e->tp <= e->b->spec->n_kv_heads)
+        return qkv;
+    int whole = value(e, qkv, cols, e->b->dtype);
+    attributes.axis = AXIS_TP;
+    attributes.group = e->tp / e->b->spec->n_kv_heads;
+    emit(e, (struct op){ .kind = OP_GATHER_HEADS,
+                         .attributes = attributes,
+                         .in = { qkv },
+                         .out = { whole },
+                         .stream = STREAM_TP });
+    return whole;
+}
+
 static int self_attention(const struct emitter *e, int qkv)
 {
     const struct model_builder *b = e->b;
     struct op_attributes attributes = head_attributes(e);
 
+    qkv = whole_heads(e, qkv);
     if (b->spec->position == POSITION_ROPE) {
-        int turned = value(e, cols_of(e, qkv), b->dtype);
+        int turned = value(e, qkv, cols_of(e, qkv), b->dtype);
         emit(e,
              (struct op){ .kind = OP_ROPE,
                           .attributes = attributes,
@@ -192,12 +274,14 @@ static int self_attention(const struct emitter *e, int qkv)
         attributes.seed = b->seed;
         attributes.place = dropout_place(e, PLACE_ATTENTION);
     }
-    int out = value(e, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
-    int lse = value(e, b->spec->n_heads, DTYPE_F32);
-    emit(e, (struct op){ .kind = OP_ATTENTION,
-                         .attributes = attributes,
-                         .in = { qkv, attributes.p > 0 ? b->program->ports.samples : 0 },
-                         .out = { out, lse } });
+    int drops = attributes.p > 0;
+    int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
+    int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
+    emit(e, (struct op){
+                .kind = OP_ATTENTION,
+                .attributes = attributes,
+                .in = { qkv, drops ? b->program->ports.samples : 0, drops ? b->parts.heads : 0 },
+                .out = { out, lse } });
     return out;
 }
 
@@ -207,10 +291,10 @@ static int feed_forward(const struct emitter *e, int x)
     int gated = s->activation == ACTIVATION_SWIGLU;
     int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
                       layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
-    int y = value(e, s->ffn_size, e->b->dtype);
+    int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+    return linear_leaving(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */
@@ -219,28 +303,31 @@ static int block(const struct emitter *e, int x)
     e->b->program->values[x].boundary = 1;
     int y =
         norm(e, x, layer_weight(e, "attention_norm.weight"), layer_bias(e, "attention_norm.bias"));
-    int qkv = linear(e, y, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
-    int out = linear(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
-                     layer_bias(e, "attention_out.bias"));
+    int qkv = linear(e, enter(e, y), layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
+    int out = linear_leaving(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
+                             layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
     y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"));
-    return residual_add(e, x, dropout(e, feed_forward(e, y), PLACE_FFN_OUT));
+    return residual_add(e, x, dropout(e, feed_forward(e, enter(e, y)), PLACE_FFN_OUT));
 }
 
 static int embedding(const struct emitter *e)
 {
     const struct ports *ports = &e->b->program->ports;
     int64_t hidden = e->b->spec->hidden_size;
-    int x = value(e, hidden, DTYPE_F32);
+    int positions = e->b->parts.positions ? e->b->parts.positions : ports->positions;
+    int x = program_value(e->b->program, e->rows, hidden, DTYPE_F32);
 
     emit(e, (struct op){ .kind = OP_EMBED,
-                         .in = { ports->tokens, parameter_weight(e, "embedding.weight") },
+                         .in = { ports->tokens, parameter_weight(e, "embedding.weight"), 0,
+                                 e->b->parts.vocabulary },
                          .out = { x } });
+    x = leave(e, x);
     if (e->b->spec->position == POSITION_LEARNED) {
-        int sum = value(e, hidden, DTYPE_F32);
+        int sum = value(e, x, hidden, DTYPE_F32);
         emit(e, (struct op){ .kind = OP_EMBED,
-                             .in = { ports->positions, parameter_weight(e, "position.weight"), x },
+                             .in = { positions, parameter_weight(e, "position.weight"), x },
                              .out = { sum } });
         x = sum;
     }
@@ -255,18 +342,89 @@ static int head_weight(const struct emitter *e)
 /* Tokens whose logits exist at a time: about 8 M logits, whatever the vocabulary. */
 static int head_chunk(const struct emitter *e)
 {
-    int64_t chunk = ((int64_t)1 << 23) / e->b->spec->vocab_size / 64 * 64;
+    int64_t vocabulary = ceil_div(e->b->spec->vocab_size, e->tp);
+    int64_t chunk = ((int64_t)1 << 23) / vocabulary / 64 * 64;
 
     return (int)min_i64(e->rows, max_i64(64, min_i64(1024, chunk)));
+}
+
+/* ---- the vocabulary in parts ---- */
+
+/* One piece of the rows. */
+struct head_piece {
+    int x, target, weight;
+    int dx, dw; /* 0 where only the loss is wanted */
+    int loss;
+    enum first_mode first;
+};
+
+/*
+ * The logits of a rank's tokens; what all ranks' are to be known by; their gradients, and what
+ * follows from these for the rank: a summand of x's gradient, and its rows of the weight's.
+ */
+static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
+{
+    struct program *p = e->b->program;
+    struct op_attributes attributes = { .vocab_size = e->b->spec->vocab_size };
+    int logits = value(e, h->x, p->values[h->weight].rows, DTYPE_F32);
+    int stats = value(e, h->x, OPS_N_STATS, DTYPE_F32);
+    int all = program_value(p, e->tp * p->values[h->x].rows, OPS_N_STATS, DTYPE_F32);
+    int dlogits = h->dx ? value(e, h->x, p->values[h->weight].rows, e->b->dtype) : 0;
+
+    emit(e, (struct op){ .kind = OP_LINEAR, .in = { h->x, h->weight }, .out = { logits } });
+    emit(e, (struct op){ .kind = OP_LOGIT_STATS,
+                         .attributes = attributes,
+                         .in = { logits, h->target, e->b->parts.vocabulary },
+                         .out = { stats } });
+    emit_tp(e, OP_ALL_GATHER, stats, all);
+    emit(e,
+         (struct op){ .kind = OP_CROSS_ENTROPY,
+                      .attributes = attributes,
+                      .in = { logits, all, h->target, p->ports.loss_scale, e->b->parts.vocabulary },
+                      .out = { dlogits, h->loss },
+                      .first = h->first });
+    if (!h->dx)
+        return;
+    emit(e, (struct op){ .kind = OP_LINEAR_DX, .in = { dlogits, h->weight }, .out = { h->dx } });
+    emit(e,
+         (struct op){
+             .kind = OP_LINEAR_DW, .in = { dlogits, h->x }, .out = { h->dw }, .first = h->first });
+}
+
+/* Piece by piece, so that the logits never exist whole. */
+static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int loss)
+{
+    struct program *p = e->b->program;
+    int64_t cols = cols_of(e, x), chunk = head_chunk(e);
+
+    for (int64_t row = 0; row < e->rows; row += chunk) {
+        int64_t n = min_i64(chunk, e->rows - row);
+
+        emit_head_piece(e, &(struct head_piece){
+                               .x = program_view(p, x, row * cols, n, cols, cols),
+                               .target = program_view(p, p->ports.targets, row, n, 1, 1),
+                               .weight = head_weight(e),
+                               .dx = dx ? program_view(p, dx, row * cols, n, cols, cols) : 0,
+                               .dw = dw,
+                               .loss = loss,
+                               .first = row ? FIRST_NEVER : FIRST_MICRO_BATCH,
+                           });
+    }
 }
 
 /* Returns the gradient of x. */
 static int train_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
-    int weight = head_weight(e), dx = value(e, cols_of(e, x), e->b->dtype);
+    int weight = head_weight(e), dx = value(e, x, cols_of(e, x), e->b->dtype);
     int dw = program_add_gradient(p, program_parameter_of(p, weight));
 
+    if (e->tp > 1) {
+        memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
+        p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
+        emit_head_pieces(e, x, dx, dw, p->ports.loss);
+        return dx;
+    }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),
                          .in = { x, weight, p->ports.targets, p->ports.loss_scale },
@@ -278,6 +436,10 @@ static void evaluate_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
 
+    if (e->tp > 1) {
+        emit_head_pieces(e, x, 0, 0, p->ports.eval_loss);
+        return;
+    }
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,
                          .attributes.chunk = head_chunk(e),
                          .in = { x, head_weight(e), p->ports.targets },
@@ -307,6 +469,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
     struct emitter e = { .b = builder,
                          .function = function,
                          .layer = -1,
+                         .tp = builder->program->mesh.size[AXIS_TP],
                          .rows = (int64_t)builder->n_sequences * builder->seq_len };
     struct model_part part = { 0 };
     int x = chunk->stage == 0 ? embedding(&e) : boundary;
@@ -320,6 +483,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"));
+    x = enter(&e, x);
     part.value = x;
     if (end == MODEL_TRAIN)
         part.gradient = train_end(&e, x);

@@ -12,6 +12,12 @@
  *     layers.N.gate_up.weight [2 f x d], rows gate | up    or    layers.N.up.weight [f x d] (.bias)
  *     layers.N.down.weight [d x f]                                                          (.bias)
  *     final_norm.weight (.bias)           head.weight [V x d]              (untied)
+ *
+ * Over tp ranks the heads, the feed-forward's columns and the vocabulary are divided (Shoeybi et
+ * al. 2019). The residual stream is the same on all of them, or, sequence parallel, each has its
+ * part of the rows (Korthikanti et al. 2022): then the sums that end a block leave each its rows,
+ * and the rows are gathered where a block begins; else the sums are everybody's and nothing is
+ * gathered. Where kv heads are fewer than ranks, neighbours have a part of one each, and gather it.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -35,9 +41,15 @@ struct model_builder {
     int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len */
     int cache_len;            /* > 0: attention over a cache of so many positions (generation) */
     int dropout;              /* 0: off whatever the spec says */
+    int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
     int parameter_asked; /* by model_forward: where a name was found last */
+    /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
+     * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
+    struct {
+        int vocabulary, rows, heads, positions;
+    } parts;
 };
 
 /* All layers as one chunk. */

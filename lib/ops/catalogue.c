@@ -138,8 +138,8 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_RECEIVE] = { "receive", 0, 1,
         { { 0 } },
         { { "y", 0 } } },
-    [OP_PICK] = { "pick", 2, 1,
-        { { "x", 0 }, { "order", 0 } },
+    [OP_SUM_RUNS] = { "sum_runs", 3, 1,
+        { { "x", 0 }, { "ends", 0 }, { "order", OPERAND_OPTIONAL } },
         { { "y", 0 } } },
     [OP_SUMSQ] = { "sumsq", 1, 1,
         { { "x", 0 } },
@@ -298,8 +298,9 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_RECEIVE] = {
         { { DIM_ONE, DIM_ONE, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_MOVED } } },
-    [OP_PICK] = {
-        { { DIM_ONE, DIM_FREE, TYPE_F64 }, { DIM_ONE, DIM_N, TYPE_I32 } },
+    [OP_SUM_RUNS] = {
+        { { DIM_ONE, DIM_FREE, TYPE_F64 }, { DIM_ONE, DIM_N, TYPE_I32 },
+          { DIM_ONE, DIM_FREE, TYPE_I32 } },
         { { DIM_ONE, DIM_N, TYPE_F64 } } },
     [OP_SUMSQ] = {
         { { DIM_R, DIM_D, TYPE_F32 } },

@@ -25,6 +25,7 @@ static double flops_an_element(enum op_kind kind)
     case OP_BIAS_GRAD:
     case OP_ACCUMULATE:
     case OP_ALL_REDUCE:
+    case OP_SUM_RUNS:
     case OP_GRADIENT_NORM: /* a bound where the order leaves padding out */
         return 1;
     case OP_DROPOUT:

@@ -109,8 +109,9 @@
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
  *                         from the rank `peer` further along `axis`
- *   pick                x[1 x N] fp64, order[1 x M] i32 -> y[1 x M] fp64
- *                         y[i] = x[order[i]]
+ *   sum_runs            x[1 x N] fp64, ends[1 x K] i32, order?[1 x M] i32 -> y[1 x K] fp64
+ *                         y[k] = the sum, one after the other, of elements ends[k-1] .. ends[k] - 1
+ *                         of x, or of those that order names; 0 where there are none
  *   sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64
  *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
  *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32
@@ -182,7 +183,7 @@ enum op_kind {
     OP_GATHER_HEADS_GRAD,
     OP_SEND,
     OP_RECEIVE,
-    OP_PICK,
+    OP_SUM_RUNS,
     OP_SUMSQ,
     OP_GRADIENT_NORM,
     OP_ADAMW,

@@ -324,7 +324,7 @@ static const struct form {
     [OP_HEAD_CROSS_ENTROPY] = { IN(0) | IN(2), 0, MAY_ROWS },
     [OP_HEAD_LOSS] = { IN(0) | IN(2), 0, MAY_ROWS },
     [OP_ACCUMULATE] = { IN(0), 0, MAY_ROWS | MAY_COLS },
-    [OP_PICK] = { IN(0), 0, 0 },
+    [OP_SUM_RUNS] = { IN(0), 0, MAY_COLS }, /* by tables that all have: parts alike */
     [OP_GRADIENT_NORM] = { IN(0), 0, 0 },
     [OP_ADAMW] = { IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS },
 };

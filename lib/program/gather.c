@@ -14,6 +14,7 @@ static void make_weights(struct program *p, int number, enum dtype dtype)
     char *own = arena_printf(&p->arena, "weights.%d:shard", number);
 
     b->weights = program_cell(p, ROLE_WEIGHT, name, 1, b->n_elements, dtype);
+    p->values[b->weights].spread[AXIS_TP] = p->values[b->shards[0]].spread[AXIS_TP];
     b->own_weights = program_own_part(p, own, b->weights, AXIS_DP);
 }
 

@@ -9,13 +9,14 @@
  */
 #include "program/gradients.h"
 
-/* The gradient of v seen so far, which the caller now stands for; 0 if none. */
-static int take(struct gradient_walk *walk, int v)
+/* Are there summands of g still to be added up over tp, though v is the same on all ranks? */
+static int is_owed(const struct gradient_walk *walk, int v, int g)
 {
-    int gradient = walk->gradient[v];
+    const struct value *values = walk->program->values;
 
-    walk->gradient[v] = 0;
-    return gradient;
+    return g && walk->program->mesh.size[AXIS_TP] > 1 &&
+           values[g].spread[AXIS_TP] == SPREAD_PARTIAL &&
+           values[v].spread[AXIS_TP] != SPREAD_PARTIAL;
 }
 
 static int needs(const struct gradient_walk *walk, int v)
@@ -39,6 +40,37 @@ static void emit(struct gradient_walk *walk, struct op op)
 static enum dtype dtype_of(const struct gradient_walk *walk, int v)
 {
     return walk->program->values[v].dtype;
+}
+
+/* The gradient of v seen so far, which the caller now stands for; 0 if none. */
+static int take_summands(struct gradient_walk *walk, int v)
+{
+    int gradient = walk->gradient[v];
+
+    walk->gradient[v] = 0;
+    return gradient;
+}
+
+static void emit_tp(struct gradient_walk *walk, enum op_kind kind, int in, int out)
+{
+    emit(walk, (struct op){ .kind = kind,
+                            .attributes.axis = AXIS_TP,
+                            .in = { in },
+                            .out = { out },
+                            .phase = PHASE_B,
+                            .stream = STREAM_TP });
+}
+
+/* The same, added up over ranks: what is the same everywhere has such a gradient. */
+static int take(struct gradient_walk *walk, int v)
+{
+    int gradient = take_summands(walk, v);
+
+    if (!is_owed(walk, v, gradient))
+        return gradient;
+    int sum = like(walk, gradient, dtype_of(walk, gradient));
+    emit_tp(walk, OP_ALL_REDUCE, gradient, sum);
+    return sum;
 }
 
 /* g, or a copy of it in the dtype of v. */
@@ -83,7 +115,7 @@ static void embed_rule(struct gradient_walk *walk, const struct op *op)
 
     if (dtable)
         emit(walk, (struct op){ .kind = OP_EMBED_DW,
-                                .in = { dx, op->in[0] },
+                                .in = { dx, op->in[0], op->in[3] },
                                 .out = { dtable },
                                 .phase = PHASE_W });
     if (op->in[2])
@@ -155,7 +187,7 @@ static void attention_rule(struct gradient_walk *walk, const struct op *op)
 
     emit(walk, (struct op){ .kind = OP_ATTENTION_GRAD,
                             .attributes = op->attributes,
-                            .in = { dout, qkv, op->out[0], op->out[1], op->in[1] },
+                            .in = { dout, qkv, op->out[0], op->out[1], op->in[1], op->in[2] },
                             .out = { dqkv },
                             .phase = PHASE_B });
     contribute(walk, qkv, dqkv);
@@ -176,10 +208,60 @@ static void dropout_rule(struct gradient_walk *walk, const struct op *op)
 
     emit(walk, (struct op){ .kind = OP_DROPOUT_GRAD,
                             .attributes = op->attributes,
-                            .in = { dy, op->in[1] },
+                            .in = { dy, op->in[1], op->in[2] },
                             .out = { dx },
                             .phase = PHASE_B });
     contribute(walk, x, dx);
+}
+
+static void add_bias_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), db = accumulator(walk, op->in[1]);
+
+    if (db)
+        emit(walk,
+             (struct op){ .kind = OP_BIAS_GRAD, .in = { dy }, .out = { db }, .phase = PHASE_W });
+    contribute(walk, op->in[0], dy);
+}
+
+/*
+ * Where every reader of the gathered rows has a part of what follows, each rank's gradient is a
+ * summand: they are added up, and each takes its rows of the sum. Where they all do the same, they
+ * have the same gradient, and each takes its rows.
+ */
+static void all_gather_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int x = op->in[0], dy = take_summands(walk, op->out[0]);
+
+    if (!is_owed(walk, op->out[0], dy)) {
+        contribute(walk, x, program_own_part(walk->program, NULL, dy, AXIS_TP));
+        return;
+    }
+    int dx = like(walk, x, dtype_of(walk, dy));
+    emit_tp(walk, OP_REDUCE_SCATTER, dy, dx);
+    contribute(walk, x, dx);
+}
+
+/* The summands of a sum have its gradient: all of it, also where each rank has its rows alone. */
+static void reduce_scatter_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), dx = like(walk, op->in[0], dtype_of(walk, dy));
+
+    emit_tp(walk, OP_ALL_GATHER, dy, dx);
+    contribute(walk, op->in[0], dx);
+}
+
+static void gather_heads_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), dx = like(walk, op->in[0], dtype_of(walk, dy));
+
+    emit(walk, (struct op){ .kind = OP_GATHER_HEADS_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy },
+                            .out = { dx },
+                            .phase = PHASE_B,
+                            .stream = op->stream });
+    contribute(walk, op->in[0], dx);
 }
 
 static void add_rule(struct gradient_walk *walk, const struct op *op)
@@ -204,6 +286,11 @@ int gradient_known(enum op_kind kind)
     case OP_GELU:
     case OP_DROPOUT:
     case OP_ADD:
+    case OP_ADD_BIAS:
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_GATHER_HEADS:
         return 1;
     default:
         return 0;
@@ -242,6 +329,21 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         break;
     case OP_ADD:
         add_rule(walk, op);
+        break;
+    case OP_ADD_BIAS:
+        add_bias_rule(walk, op);
+        break;
+    case OP_ALL_GATHER:
+        all_gather_rule(walk, op);
+        break;
+    case OP_REDUCE_SCATTER:
+        reduce_scatter_rule(walk, op);
+        break;
+    case OP_ALL_REDUCE:
+        contribute(walk, op->in[0], take(walk, op->out[0]));
+        break;
+    case OP_GATHER_HEADS:
+        gather_heads_rule(walk, op);
         break;
     default:
         CHECK(!"an op with a gradient rule");

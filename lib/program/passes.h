@@ -96,10 +96,11 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
-    /* With several stages: every stage's trainable parameters but copies, in any order. */
+    /* With several stages or tp ranks: every stage's trainable parameters but copies, in any order.
+     */
     const struct norm_part {
         const char *name;
-        int64_t n_blocks;
+        int is_split; /* over tp */
         int pp_rank;
     } * norm_parts;
     int n_norm_parts;
@@ -123,7 +124,7 @@ void schedule_forward(struct program *program, enum entry_kind entry,
  * place.c: decide scopes of plain values (read by another function than the writer: stash),
  * lifetimes, and an offset in its segment for every value that owns memory; fills segment_bytes.
  * Values that live at the same time never overlap; operands of ops on other streams than compute
- * live to the function's end.
+ * live until run is known to have waited for those.
  */
 void place(struct program *program);
 

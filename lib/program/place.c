@@ -6,7 +6,8 @@
  * one run of a function, from their first write to their last read; they share the scratch segment:
  * the largest first, each at the lowest offset where it meets nobody who lives at the same time in
  * any function. Functions never run at the same time, so a place may be used by all of them.
- * Operands of ops on other streams live to the function's end, where run waits for those streams.
+ * Operands of ops on other streams live until a compute op has waited for those, or to the
+ * function's end, where run does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,9 @@ struct placing {
     int n_order;
     struct stretch *taken; /* while the value at hand lives */
     int n_taken;
-    int *seen; /* by value: the value at hand when it was added to taken */
+    int *seen;    /* by value: the value at hand when it was added to taken */
+    int *until;   /* by op of the function at hand: to which op its operands live */
+    int *awaited; /* by base value: the first op further on by which all its users are done */
 };
 
 static struct lifetime *lifetime_of(const struct placing *c, int function, int value)
@@ -67,6 +70,34 @@ static void live_at(struct placing *c, int function, int value, int begin, int e
     l->last = max_int(l->last, end);
 }
 
+static int operand_base(const struct program *p, const struct op *op, int k)
+{
+    return program_base(p, k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS]);
+}
+
+/*
+ * To which op each op's operands live. Back from the end: run waits for a collective ahead of the
+ * next compute op that touches any of its base values, and the next collective that does begins
+ * after it, so it is done when that one is waited for (known.c says why; verify goes that way).
+ */
+static void find_until(struct placing *c, const struct function *f)
+{
+    const struct program *p = c->program;
+
+    for (int v = 0; v < p->n_values; v++)
+        c->awaited[v] = f->n_ops;
+    for (int i = f->n_ops - 1; i >= 0; i--) {
+        const struct op *op = &f->ops[i];
+
+        c->until[i] = program_is_given(op) ? f->n_ops : i;
+        for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
+            c->until[i] = min_int(c->until[i], c->awaited[operand_base(p, op, k)]);
+        for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
+            if (operand_base(p, op, k))
+                c->awaited[operand_base(p, op, k)] = c->until[i];
+    }
+}
+
 static void find_lifetimes_in(struct placing *c, int function)
 {
     const struct program *p = c->program;
@@ -75,9 +106,10 @@ static void find_lifetimes_in(struct placing *c, int function)
     for (int v = 0; v < p->n_values; v++)
         *lifetime_of(c, function, v) = (struct lifetime){ .first = 1, .last = 0 };
     memset(c->written, 0, (size_t)p->n_values);
+    find_until(c, f);
     for (int i = 0; i < f->n_ops; i++) {
         const struct op *op = &f->ops[i];
-        int end = op->stream == STREAM_COMPUTE ? i : f->n_ops;
+        int end = c->until[i];
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++) {
             int v = program_base(p, op->in[k]);
@@ -309,6 +341,7 @@ void place(struct program *program)
 {
     struct arena arena = { 0 };
     size_t n_values = (size_t)program->n_values, n_functions = (size_t)program->n_functions;
+    int n_ops = 0;
     struct placing c = { .program = program };
 
     c.written = arena_array(&arena, char, n_values);
@@ -321,7 +354,10 @@ void place(struct program *program)
     for (size_t f = 0; f < n_functions; f++) {
         c.calendars[f].born = arena_array(&arena, int, program->functions[f].n_ops);
         c.calendars[f].lasting = arena_array(&arena, int, n_values);
+        n_ops = max_int(n_ops, program->functions[f].n_ops);
     }
+    c.until = arena_array(&arena, int, n_ops);
+    c.awaited = arena_array(&arena, int, n_values);
     memset(program->segment_bytes, 0, sizeof program->segment_bytes);
     for (int f = 0; f < program->n_functions; f++)
         find_lifetimes_in(&c, f);

@@ -109,7 +109,7 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
         str_printf(out, "  over %s", axis_name(op->attributes.axis));
     pad_to(out, start, 76);
     str_add(out, "  ");
-    int shown = n_out ? op->out[0] : op->in[0];
+    int shown = !n_out ? op->in[0] : op->out[0] ? op->out[0] : op->out[n_out - 1];
     print_shape(p, shown, out);
     if (accumulates(p, op) && op->first != FIRST_MICRO_BATCH)
         str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");

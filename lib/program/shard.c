@@ -165,6 +165,14 @@ static int same_parts(const struct member *a, const struct member *b)
     return 1;
 }
 
+/* How a flat cell lies over tp that has this accumulator in it: whole, a part, or a summand. */
+static enum spread flat_spread(const struct program *p, int accumulator)
+{
+    enum spread spread = p->values[accumulator].spread[AXIS_TP];
+
+    return spread == SPREAD_ROWS ? SPREAD_COLS : spread;
+}
+
 static int may_share(const struct sharding *s, const struct member *a, const struct member *b)
 {
     const struct program *p = s->program;
@@ -172,6 +180,8 @@ static int may_share(const struct sharding *s, const struct member *a, const str
     enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
 
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
+        return 0;
+    if (flat_spread(p, accumulator_cell(p, a, 0)) != flat_spread(p, accumulator_cell(p, b, 0)))
         return 0;
     /* What two stages exchange must lie alike on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
@@ -243,8 +253,12 @@ static void make_cell(struct program *p, const struct member *list, int n,
         v->base = program_base(p, cell);
         v->offset = list[i].offset;
         for (int axis = 0; axis < N_AXES; axis++) {
-            p->values[cell].spread[axis] = v->spread[axis];
-            p->values[v->base].spread[axis] = v->spread[axis];
+            enum spread spread = axis == AXIS_TP
+                                     ? flat_spread(p, accumulator_cell(p, &list[i], r->use))
+                                     : v->spread[axis];
+
+            p->values[cell].spread[axis] = spread;
+            p->values[v->base].spread[axis] = spread;
         }
     }
     b->gradients[r->use] = cell;
@@ -343,13 +357,13 @@ static void make_lanes(struct program *p, struct reduction *list, int n)
         list[i].lane = cells[lane_of[i]];
 }
 
-/* A view of the whole bucket for when the sum over dp is in it. */
-static int summed_view(struct program *p, int id)
+/* A view of the same for when the sum over the axis is in it. */
+static int summed_view(struct program *p, int id, enum mesh_axis axis)
 {
     struct value v = p->values[id];
     int view = program_view(p, id, 0, v.rows, v.cols, v.stride);
 
-    p->values[view].spread[AXIS_DP] = SPREAD_SAME;
+    p->values[view].spread[axis] = SPREAD_SAME;
     return view;
 }
 
@@ -370,7 +384,7 @@ static struct op gather_op(struct program *p, int cell, int shard, enum phase ph
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = AXIS_DP,
                         .in = { shard },
-                        .out = { summed_view(p, cell) },
+                        .out = { summed_view(p, cell, AXIS_DP) },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };
@@ -383,7 +397,8 @@ static void accumulate_alone(struct program *p, int function)
 
     for (int i = 0; i < f->n_ops; i++)
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            if (f->ops[i].out[k] && p->values[f->ops[i].out[k]].role == ROLE_GRADIENT)
+            if (f->ops[i].out[k] && p->values[f->ops[i].out[k]].role == ROLE_GRADIENT &&
+                f->ops[i].first == FIRST_MICRO_BATCH)
                 f->ops[i].first = FIRST_ALWAYS;
 }
 
@@ -462,20 +477,54 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     if (zero)
         return;
     op = gather_op(p, cell, shard, s->early ? PHASE_U : PHASE_W);
+    b->gradients[r->use] = op.out[0];
     if (s->early)
         program_insert(p, update, 0, &op);
     else
         program_insert(p, function, r->at.done + 2, &op);
 }
 
-/* From now on the accumulators' names stand for the sums over dp. */
-static void read_sums(struct program *p, const struct member *list, int n)
+/* From now on the names of accumulators that are partial stand for the sums over the axis. */
+static void read_sums(struct program *p, const struct member *list, int n, enum mesh_axis axis)
 {
     for (int i = 0; i < n; i++) {
-        int view = summed_view(p, accumulator_cell(p, &list[i], 0));
+        int cell = accumulator_cell(p, &list[i], 0);
 
-        p->parameters[list[i].parameter].gradients[list[i].use] = view;
+        if (p->values[cell].spread[axis] == SPREAD_PARTIAL)
+            p->parameters[list[i].parameter].gradients[list[i].use] = summed_view(p, cell, axis);
     }
+}
+
+/*
+ * What every tensor-parallel rank has whole, but has learned of its own rows alone (norms, under
+ * sequence parallel), is summed over tp last of all, once a step, where it lies.
+ */
+static void sum_over_tp(const struct sharding *s, const struct member *list, int n, int update)
+{
+    struct program *p = s->program;
+
+    if (p->mesh.size[AXIS_TP] == 1)
+        return;
+    for (int i = 0; i < p->n_buckets; i++)
+        for (int use = 0; use < p->buckets[i].n_uses; use++) {
+            struct bucket *b = &p->buckets[i];
+            int *cell = s->together ? &b->shards[use] : &b->gradients[use];
+
+            if (p->values[*cell].spread[AXIS_TP] != SPREAD_PARTIAL)
+                continue;
+            int summed = summed_view(p, *cell, AXIS_TP);
+            program_emit(p, update,
+                         &(struct op){ .kind = OP_ALL_REDUCE,
+                                       .attributes.axis = AXIS_TP,
+                                       .in = { *cell },
+                                       .out = { summed },
+                                       .phase = PHASE_U,
+                                       .stream = STREAM_TP,
+                                       .layer = -1 });
+            *cell = summed;
+        }
+    if (!s->together)
+        read_sums(p, list, n, AXIS_TP);
 }
 
 /* In which functions sums over ranks are begun, and how accumulators start. */
@@ -516,12 +565,15 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
         make_cell(p, list, n, &reductions[i]);
     for (int c = 0; c < n_chunks; c++)
         chunks[c].last = chunks[c].weight;
-    if (is_alone)
+    if (is_alone) {
+        sum_over_tp(&s, list, n, update);
         return;
+    }
     choose_last(&s, options->early);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)
         reduce(&s, list, n, &reductions[i], update, options->zero);
     if (!options->zero)
-        read_sums(p, list, n);
+        read_sums(p, list, n, AXIS_DP);
+    sum_over_tp(&s, list, n, update);
 }

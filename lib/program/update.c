@@ -1,9 +1,12 @@
 /*
  * update.c - the gradient norm and the optimizer, as ops
  *
- * The norm's block sums lie in one vector, parameters in name order, so that its total does not
- * depend on how the program was built or laid out. Where buckets are sharded, a rank makes the sums
- * of its shards' blocks, all are gathered, and a table says in which order to add them: the same.
+ * The norm adds the sums of squares of each parameter's blocks, in their order, and then the
+ * parameters' sums in the order of names, so that its total does not depend on how the program was
+ * built or laid out. Where buckets are sharded, a rank makes the sums of its shards' blocks, all
+ * are gathered, and a table says in which order to add them: the same. Parameters' sums are what
+ * tensor-parallel ranks and stages tell each other. What all tensor-parallel ranks have counts
+ * once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +81,7 @@ static void add_other_use(const struct update *u, int peer, int own)
                 .kind = OP_ACCUMULATE, .in = { other }, .out = { own }, .first = FIRST_NEVER });
 }
 
-/* sums: whole block sums, added up in their order or in that of the table. */
+/* sums: of all parameters, added up in their order or in that of the table. */
 static void emit_norm(const struct update *u, int sums, int order)
 {
     struct program *p = u->program;
@@ -92,40 +95,10 @@ static void emit_norm(const struct update *u, int sums, int order)
                          .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
 }
 
+/* Of this rank's part. */
 static int64_t n_blocks_of(const struct parameter *q)
 {
     return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
-}
-
-static int64_t count_blocks(const struct program *p, const int *order, int n)
-{
-    int64_t n_blocks = 0;
-
-    for (int i = 0; i < n; i++)
-        n_blocks += n_blocks_of(&p->parameters[order[i]]);
-    return n_blocks;
-}
-
-/* ---- all stages ---- */
-
-static int by_part_name(const void *a, const void *b)
-{
-    return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
-}
-
-/* The most blocks that any stage has: every stage's sums take so many places. */
-static int64_t most_blocks(const struct update *u)
-{
-    int pp_size = u->program->mesh.size[AXIS_PP];
-    int64_t *n = arena_array(&u->program->arena, int64_t, pp_size), most = 0;
-
-    for (int i = 0; i < u->options->n_norm_parts; i++) {
-        const struct norm_part *part = &u->options->norm_parts[i];
-
-        n[part->pp_rank] += part->n_blocks;
-        most = max_i64(most, n[part->pp_rank]);
-    }
-    return most;
 }
 
 static int table_cell(struct program *p, const char *name, const int32_t *table, int64_t n)
@@ -136,44 +109,100 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
     return cell;
 }
 
-/*
- * own: this stage's sums, its parameters in name order, padded to most_blocks. All stages' are
- * gathered, and added up in the order of all names.
- */
-static void norm_of_stages(const struct update *u, int own)
+/* All ranks' sums over an axis, rank by rank. own is the rank's. */
+static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enum stream stream)
 {
     struct program *p = u->program;
-    int n = u->options->n_norm_parts, pp_size = p->mesh.size[AXIS_PP];
-    int64_t each = p->values[own].cols, n_blocks = 0, at = 0;
+
+    if (p->mesh.size[axis] == 1)
+        return own;
+    int all = program_value(p, 1, p->values[own].cols * p->mesh.size[axis], DTYPE_F64);
+    p->values[own].spread[axis] = SPREAD_COLS;
+    emit(u, (struct op){ .kind = OP_ALL_GATHER,
+                         .attributes.axis = axis,
+                         .in = { own },
+                         .out = { all },
+                         .stream = stream });
+    return all;
+}
+
+/* How many parameters' sums each stage gives: as many as the one that has most. */
+static int n_sums(const struct update *u, const int *order, int n)
+{
+    int pp_size = u->program->mesh.size[AXIS_PP], most = 0;
+    int *of_stage = arena_array(&u->program->arena, int, pp_size);
+
+    for (int i = 0; i < n && pp_size == 1; i++)
+        most += !u->program->parameters[order[i]].is_copy;
+    for (int i = 0; i < u->options->n_norm_parts && pp_size > 1; i++)
+        most = max_int(most, ++of_stage[u->options->norm_parts[i].pp_rank]);
+    return most;
+}
+
+static int by_part_name(const void *a, const void *b)
+{
+    return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
+}
+
+/*
+ * Where the sums of all parameters, in name order, stand once those of all ranks do, stage by
+ * stage, rank by rank, `each` of a rank. Of a parameter that is split over tp all ranks' count.
+ */
+static int norm_order(const struct update *u, int each)
+{
+    struct program *p = u->program;
+    int n = u->options->n_norm_parts, tp = p->mesh.size[AXIS_TP], at = 0;
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
-    int64_t *next = arena_array(&p->arena, int64_t, pp_size);
+    int *next = arena_array(&p->arena, int, p->mesh.size[AXIS_PP]);
+    int32_t *table = arena_array(&p->arena, int32_t, n * tp);
 
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
     qsort(parts, (size_t)n, sizeof *parts, by_part_name);
+    for (int i = 0; i < n; i++) {
+        int k = next[parts[i].pp_rank]++;
+
+        for (int rank = 0; rank < (parts[i].is_split ? tp : 1); rank++)
+            table[at++] = (parts[i].pp_rank * tp + rank) * each + k;
+    }
+    return table_cell(p, "norm_order", table, at);
+}
+
+/*
+ * The norm, from the sums of blocks: those of this rank's parameters in name order, or, where
+ * blocks says so, in the order of that table.
+ */
+static void norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks)
+{
+    struct program *p = u->program;
+    int each = n_sums(u, order, n), k = 0;
+    int32_t *ends = arena_array(&p->arena, int32_t, each);
+    int64_t end = 0;
+
     for (int i = 0; i < n; i++)
-        n_blocks += parts[i].n_blocks;
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < parts[i].n_blocks; k++)
-            table[at++] = (int32_t)(parts[i].pp_rank * each + next[parts[i].pp_rank]++);
-    int all = program_value(p, 1, each * pp_size, DTYPE_F64);
-    p->values[own].spread[AXIS_PP] = SPREAD_COLS;
-    emit(u, (struct op){ .kind = OP_ALL_GATHER,
-                         .attributes.axis = AXIS_PP,
-                         .in = { own },
-                         .out = { all },
-                         .stream = STREAM_PP });
-    emit_norm(u, all, table_cell(p, "norm_order_of_stages", table, n_blocks));
+        if (!p->parameters[order[i]].is_copy)
+            ends[k++] = (int32_t)(end += n_blocks_of(&p->parameters[order[i]]));
+    CHECK(end <= INT32_MAX);
+    for (; k < each; k++)
+        ends[k] = (int32_t)end;
+    int own = program_value(p, 1, each, DTYPE_F64);
+    emit(u, (struct op){ .kind = OP_SUM_RUNS,
+                         .in = { sums, table_cell(p, "norm_ends", ends, each), blocks },
+                         .out = { own } });
+    int all = gather_sums(u, own, AXIS_TP, STREAM_TP);
+    all = gather_sums(u, all, AXIS_PP, STREAM_PP);
+    emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
-    int has_stages = p->mesh.size[AXIS_PP] > 1;
-    int sums =
-        program_value(p, 1, has_stages ? most_blocks(u) : count_blocks(p, order, n), DTYPE_F64);
-    int64_t offset = 0;
+    int64_t n_blocks = 0, offset = 0;
 
+    for (int i = 0; i < n; i++)
+        n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    int sums = program_value(p, 1, max_i64(1, n_blocks), DTYPE_F64);
+    if (p->mesh.size[AXIS_TP] > 1)
+        p->values[sums].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = n_blocks_of(q);
@@ -184,18 +213,17 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
         offset += blocks;
     }
-    if (has_stages)
-        norm_of_stages(u, sums);
-    else
-        emit_norm(u, sums, 0);
+    norm_of_blocks(u, order, n, sums, 0);
 }
 
 static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
                       const char *suffix)
 {
     char *name = arena_printf(&p->arena, "%s.%s", q->name, suffix);
+    int cell = program_cell(p, role, name, q->rows, q->cols, DTYPE_F32);
 
-    return program_cell(p, role, name, q->rows, q->cols, DTYPE_F32);
+    p->values[cell].spread[AXIS_TP] = q->split.along;
+    return cell;
 }
 
 static void optimizer(const struct update *u, int index)
@@ -237,17 +265,19 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
 }
 
 /*
- * Where each block's sum stands once all ranks' are one after the other, parameters in name order:
- * a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
+ * Where each block's sum stands once all data-parallel ranks' are one after the other, parameters
+ * in name order: a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
  */
-static int norm_order(const struct update *u, const int *order, int n, int64_t n_own)
+static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
 {
     struct program *p = u->program;
-    int has_stages = p->mesh.size[AXIS_PP] > 1;
-    int64_t n_blocks = has_stages ? most_blocks(u) : count_blocks(p, order, n), at = 0;
+    int64_t n_blocks = 0, at = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
 
+    for (int i = 0; i < n; i++)
+        if (!p->parameters[order[i]].is_copy)
+            n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
     CHECK(n_own * p->mesh.size[AXIS_DP] <= INT32_MAX);
     for (int i = 1; i < p->n_buckets; i++)
         before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
@@ -268,7 +298,7 @@ static int norm_order(const struct update *u, const int *order, int n, int64_t n
             rank++;
         }
     }
-    return table_cell(p, "norm_order", table, n_blocks);
+    return table_cell(p, "block_order", table, n_blocks);
 }
 
 static void shard_norm(const struct update *u, const int *order, int n)
@@ -279,8 +309,8 @@ static void shard_norm(const struct update *u, const int *order, int n)
     for (int i = 0; i < p->n_buckets; i++)
         n_own += shard_blocks(p, &p->buckets[i]);
     int own = program_value(p, 1, n_own, DTYPE_F64);
-    int all = program_value(p, 1, n_own * p->mesh.size[AXIS_DP], DTYPE_F64);
-    p->values[own].spread[AXIS_DP] = SPREAD_COLS;
+    if (p->mesh.size[AXIS_TP] > 1)
+        p->values[own].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
         int sums = program_view(p, own, offset, 1, blocks, blocks);
@@ -289,19 +319,8 @@ static void shard_norm(const struct update *u, const int *order, int n)
              (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
         offset += blocks;
     }
-    emit(u, (struct op){ .kind = OP_ALL_GATHER,
-                         .attributes.axis = AXIS_DP,
-                         .in = { own },
-                         .out = { all },
-                         .stream = STREAM_DP_REDUCE });
-    int table = norm_order(u, order, n, n_own);
-    if (p->mesh.size[AXIS_PP] == 1) {
-        emit_norm(u, all, table);
-        return;
-    }
-    int named = program_value(p, 1, p->values[table].cols, DTYPE_F64);
-    emit(u, (struct op){ .kind = OP_PICK, .in = { all, table }, .out = { named } });
-    norm_of_stages(u, named);
+    int all = gather_sums(u, own, AXIS_DP, STREAM_DP_REDUCE);
+    norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
 }
 
 static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
@@ -311,6 +330,7 @@ static int shard_state(struct program *p, int number, enum cell_role role, const
                             DTYPE_F32);
 
     p->values[cell].spread[AXIS_DP] = SPREAD_COLS;
+    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return cell;
 }
 
@@ -341,6 +361,8 @@ static int decay_table(const struct update *u, int number, double *uniform)
     char *name = arena_printf(&p->arena, "decay.%d", number);
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, n_blocks, DTYPE_F64);
     p->values[cell].content = table;
+    /* Of the rank's part of them. */
+    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);
 }
 

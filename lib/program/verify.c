@@ -238,7 +238,7 @@ static int walk_function(struct walk *w, int function)
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             if (op->in[k] && check_read(w, f, op, op->in[k]) < 0)
                 return -1;
-        if (op->kind == OP_REDUCE_SCATTER) {
+        if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) {
             w->reduced[program_base(p, op->in[0])]++;
             forget_started(w, op->in[0]);
         }

@@ -132,14 +132,16 @@ static void extend(const struct program *p, struct extent *extents, int *n, int 
     e->last = max_int(e->last, end);
 }
 
-/* Extents come out in order of birth. */
-static int list_extents(const struct program *p, const struct function *f, struct extent *extents,
-                        int *index)
+/* Extents come out in order of birth. They last until all that touches them is known to be done. */
+static int list_extents(const struct program *p, int function, struct extent *extents, int *index,
+                        int *known_at)
 {
+    const struct function *f = &p->functions[function];
     int n = 0;
 
+    program_known_at(p, function, known_at);
     for (int i = 0; i < f->n_ops; i++) {
-        int end = f->ops[i].stream == STREAM_COMPUTE ? i : f->n_ops;
+        int end = program_is_given(&f->ops[i]) ? known_at[i] - 1 : i;
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             extend(p, extents, &n, index, f->ops[i].in[k], i, end);
@@ -178,10 +180,20 @@ static int position(const struct extent *const *live, int n, const struct extent
     return low;
 }
 
-static int check_function(const struct program *p, const struct function *f, struct extent *extents,
-                          const struct extent **live, int *index, struct err *err)
+/* Room for what one function needs. */
+struct sweep {
+    struct extent *extents;
+    const struct extent **live;
+    int *index, *known_at;
+};
+
+static int check_function(const struct program *p, int function, const struct sweep *s,
+                          struct err *err)
 {
-    int n = list_extents(p, f, extents, index), n_live = 0;
+    struct extent *extents = s->extents;
+    const struct extent **live = s->live;
+    const char *name = p->functions[function].name;
+    int n = list_extents(p, function, extents, s->index, s->known_at), n_live = 0;
 
     for (int i = 0; i < n; i++) {
         const struct extent *e = &extents[i];
@@ -190,9 +202,9 @@ static int check_function(const struct program *p, const struct function *f, str
             n_live = bury(live, n_live, e->first);
         int at = position(live, n_live, e);
         if (at > 0 && live[at - 1]->end > e->begin)
-            return overlap(p, f->name, live[at - 1]->value, e->value, err);
+            return overlap(p, name, live[at - 1]->value, e->value, err);
         if (at < n_live && live[at]->begin < e->end)
-            return overlap(p, f->name, e->value, live[at]->value, err);
+            return overlap(p, name, e->value, live[at]->value, err);
         memmove(live + at + 1, live + at, sizeof *live * (size_t)(n_live - at));
         live[at] = e;
         n_live++;
@@ -203,15 +215,20 @@ static int check_function(const struct program *p, const struct function *f, str
 int verify_memory(const struct program *program, struct err *err)
 {
     struct arena arena = { 0 };
-    struct extent *extents = arena_array(&arena, struct extent, program->n_values);
-    const struct extent **live = arena_array(&arena, const struct extent *, program->n_values);
-    int *index = arena_array(&arena, int, program->n_values);
+    int n_ops = 0;
+
+    for (int f = 0; f < program->n_functions; f++)
+        n_ops = max_int(n_ops, program->functions[f].n_ops);
+    struct sweep sweep = { arena_array(&arena, struct extent, program->n_values),
+                           arena_array(&arena, const struct extent *, program->n_values),
+                           arena_array(&arena, int, program->n_values),
+                           arena_array(&arena, int, n_ops) };
     int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;
 
     for (int s = 0; !status && s < N_SEGMENTS; s++)
-        status = check_lasting(program, (enum segment)s, extents, err);
+        status = check_lasting(program, (enum segment)s, sweep.extents, err);
     for (int f = 0; !status && f < program->n_functions; f++)
-        status = check_function(program, &program->functions[f], extents, live, index, err);
+        status = check_function(program, f, &sweep, err);
     arena_release(&arena);
     return status;
 }

@@ -1,87 +1,293 @@
 /*
- * collective.c - gathers, and sums over ranks as moved data plus a fixed tree of adds
+ * collective.c - moves between ranks, and what is computed around them
+ *
+ * A collective is a row of moves, most often one, each a call of comm. Sums are moved data plus a
+ * fixed tree of adds (comm/reduce.h), so their bits depend on the ranks' order alone: not on how a
+ * sum is divided among them.
  */
 #include "run/collective.h"
+
+#include <string.h>
 
 #include "base/clock.h"
 #include "comm/reduce.h"
 
+/* Up to so much every rank gathers all terms and sums them itself: one move in the place of two. */
+#define GATHERED_BYTES_MAX ((size_t)128 << 10)
+
+static size_t bytes_of(const struct tensor *t)
+{
+    return (size_t)tensor_elements(t) * dtype_bytes(t->dtype);
+}
+
+/* Elements that each of size ranks sums of n; the last parts may go beyond n. */
+static int64_t part_of(int64_t n, int size)
+{
+    return (n + size - 1) / size;
+}
+
+static int is_summed_by_all(const struct tensor *x, int size)
+{
+    return (size_t)size * bytes_of(x) <= GATHERED_BYTES_MAX;
+}
+
+static size_t all_reduce_scratch_bytes(const struct tensor *x, int size)
+{
+    int64_t n = tensor_elements(x), padded = part_of(n, size) * size;
+
+    if (is_summed_by_all(x, size))
+        return (size_t)size * bytes_of(x);
+    return (size_t)(padded > n ? 2 * padded : n) * dtype_bytes(x->dtype);
+}
+
+/* Elements of one rank's part of a shared k and v head. */
+static int64_t heads_piece(const struct op_attributes *a, int64_t rows)
+{
+    return rows * 2 * (a->head_dim / a->group);
+}
+
 size_t collective_scratch_bytes(const struct op_shape *shape, int size)
 {
     const struct tensor *out = &shape->out[0];
-    size_t n_bytes = (size_t)tensor_elements(out) * dtype_bytes(out->dtype);
+    size_t element_bytes = dtype_bytes(out->dtype);
 
-    if (shape->kind == OP_ALL_GATHER || shape->kind == OP_SEND || shape->kind == OP_RECEIVE)
-        return 0;
-    /* Every rank's part, and one more for a sum that is added to what is there. */
-    return ((size_t)size + 1) * n_bytes;
-}
-
-/* The first thing it moves. */
-static struct comm_call call_of(const struct collective *c)
-{
-    size_t in_bytes = (size_t)tensor_elements(&c->in) * dtype_bytes(c->in.dtype);
-    size_t out_bytes = (size_t)tensor_elements(&c->out) * dtype_bytes(c->out.dtype);
-
-    switch (c->kind) {
-    case OP_ALL_GATHER:
-        return (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data, in_bytes, 0 };
+    switch (shape->kind) {
     case OP_REDUCE_SCATTER:
-        return (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch, out_bytes, 0 };
+        /* Every rank's part, and one more for a sum that is added to what is there. */
+        return ((size_t)size + (out->dtype == DTYPE_F32)) * bytes_of(out);
+    case OP_ALL_REDUCE:
+        return all_reduce_scratch_bytes(out, size);
     case OP_ALL_REDUCE_SCALAR:
-        return (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, in_bytes, 0 };
-    case OP_SEND:
-        return (struct comm_call){ COMM_SEND, c->in.data, NULL, in_bytes, c->peer };
-    case OP_RECEIVE:
-        return (struct comm_call){ COMM_RECEIVE, NULL, c->out.data, out_bytes, c->peer };
+        return (size_t)size * bytes_of(out);
+    case OP_GATHER_HEADS:
+        return (size_t)(size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
+    case OP_GATHER_HEADS_GRAD:
+        return (size_t)(2 * size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
     default:
-        CHECK(!"a collective");
+        return 0;
     }
 }
 
-/* shard += the tree sum of all ranks' parts, complete before its one add. */
+/*
+ * The kinds' steps: step k does what is computed once k moves are done, and says in *call what is
+ * moved next. Returns 0 if there is no next.
+ */
+
+/* shard = or += the tree sum of all ranks' parts, complete before its one add. */
 static void sum_parts(const struct collective *c)
 {
     int64_t n = tensor_elements(&c->out);
     int size = comm_group_size(c->group);
     float *shard = c->out.data, *sum = (float *)c->scratch + (int64_t)size * n;
 
-    reduce_tree(DTYPE_F32, c->first ? shard : sum, c->scratch, size, n, n);
-    for (int64_t i = 0; i < n && !c->first; i++)
+    if (c->first) {
+        reduce_tree(c->out.dtype, c->out.data, c->scratch, size, n, n);
+        return;
+    }
+    CHECK(c->out.dtype == DTYPE_F32);
+    reduce_tree(DTYPE_F32, sum, c->scratch, size, n, n);
+    for (int64_t i = 0; i < n; i++)
         shard[i] += sum[i];
 }
 
-/* What is computed once all has been moved. */
-static void finish(const struct collective *c)
+static int step_reduce_scatter(const struct collective *c, int step, struct comm_call *call)
+{
+    *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch, bytes_of(&c->out), 0 };
+    if (step > 0)
+        sum_parts(c);
+    return step == 0;
+}
+
+/* Everybody gets all terms. */
+static int step_sum_by_all(const struct collective *c, int step, struct comm_call *call)
 {
     int64_t n = tensor_elements(&c->in);
 
-    if (c->kind == OP_REDUCE_SCATTER)
-        sum_parts(c);
-    else if (c->kind == OP_ALL_REDUCE_SCALAR)
-        reduce_tree(DTYPE_F64, c->out.data, c->scratch, comm_group_size(c->group), n, n);
+    *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, bytes_of(&c->in), 0 };
+    if (step > 0)
+        reduce_tree(c->out.dtype, c->out.data, c->scratch, comm_group_size(c->group), n, n);
+    return step == 0;
+}
+
+/* Each rank sums a part, then gets the others'. Where n does not divide, a copy is padded. */
+static int step_sum_by_parts(const struct collective *c, int step, struct comm_call *call)
+{
+    int size = comm_group_size(c->group);
+    int64_t n = tensor_elements(&c->in), part = part_of(n, size);
+    size_t n_bytes = bytes_of(&c->in), part_bytes = (size_t)part * dtype_bytes(c->in.dtype);
+    int is_padded = part * size > n;
+    unsigned char *terms = c->scratch, *padded = terms + (size_t)size * part_bytes;
+    unsigned char *whole = is_padded ? padded : c->out.data;
+    unsigned char *own = whole + (size_t)comm_group_rank(c->group) * part_bytes;
+
+    switch (step) {
+    case 0:
+        if (is_padded) {
+            memcpy(padded, c->in.data, n_bytes);
+            memset(padded + n_bytes, 0, (size_t)size * part_bytes - n_bytes);
+        }
+        *call = (struct comm_call){ COMM_ALL_TO_ALL, is_padded ? padded : c->in.data, terms,
+                                    part_bytes, 0 };
+        return 1;
+    case 1:
+        reduce_tree(c->in.dtype, own, terms, size, part, part);
+        *call = (struct comm_call){ COMM_ALL_GATHER, own, whole, part_bytes, 0 };
+        return 1;
+    default:
+        if (is_padded)
+            memcpy(c->out.data, padded, n_bytes);
+        return 0;
+    }
+}
+
+/* [rows x cols] elements; strides in elements too. */
+static void copy_columns(unsigned char *to, int64_t to_stride, const unsigned char *from,
+                         int64_t from_stride, int64_t rows, int64_t cols, size_t element_bytes)
+{
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(to + (size_t)(r * to_stride) * element_bytes,
+               from + (size_t)(r * from_stride) * element_bytes, (size_t)cols * element_bytes);
+}
+
+static unsigned char *column(const struct tensor *t, int64_t at)
+{
+    return (unsigned char *)t->data + (size_t)at * dtype_bytes(t->dtype);
+}
+
+/* The columns of a gather_heads: q, then k and v of e each, or a rank's w of either. */
+struct heads {
+    int64_t rows, q, e, w, piece;
+    int first, n; /* the ranks that share this one's kv head */
+    size_t element_bytes, piece_bytes;
+};
+
+static struct heads heads_of(const struct collective *c)
+{
+    const struct op_attributes *a = &c->attributes;
+    int64_t piece = heads_piece(a, c->in.rows);
+    size_t element_bytes = dtype_bytes(c->in.dtype);
+
+    CHECK(comm_group_size(c->group) % a->group == 0);
+    return (struct heads){ .rows = c->in.rows,
+                           .q = (int64_t)a->n_heads * a->head_dim,
+                           .e = a->head_dim,
+                           .w = a->head_dim / a->group,
+                           .piece = piece,
+                           .first = comm_group_rank(c->group) / a->group * a->group,
+                           .n = a->group,
+                           .element_bytes = element_bytes,
+                           .piece_bytes = (size_t)piece * element_bytes };
+}
+
+/* The i-th sharer's columns of k and v: between t, which has all of them, and its piece. */
+static void copy_shared(const struct heads *h, const struct tensor *t, int i, unsigned char *piece,
+                        int to_piece)
+{
+    for (int v = 0; v < 2; v++) {
+        unsigned char *whole = column(t, h->q + v * h->e + i * h->w);
+        unsigned char *part = piece + (size_t)(v * h->w) * h->element_bytes;
+
+        if (to_piece)
+            copy_columns(part, 2 * h->w, whole, t->stride, h->rows, h->w, h->element_bytes);
+        else
+            copy_columns(whole, t->stride, part, 2 * h->w, h->rows, h->w, h->element_bytes);
+    }
+}
+
+static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
+{
+    struct heads h = heads_of(c);
+    unsigned char *pieces = c->scratch;
+    unsigned char *own = pieces + (size_t)comm_group_rank(c->group) * h.piece_bytes;
+
+    if (step == 0) {
+        copy_columns(own, 2 * h.w, column(&c->in, h.q), c->in.stride, h.rows, 2 * h.w,
+                     h.element_bytes);
+        *call = (struct comm_call){ COMM_ALL_GATHER, own, pieces, h.piece_bytes, 0 };
+        return 1;
+    }
+    copy_columns(c->out.data, c->out.stride, c->in.data, c->in.stride, h.rows, h.q,
+                 h.element_bytes);
+    for (int i = 0; i < h.n; i++)
+        copy_shared(&h, &c->out, i, pieces + (size_t)(h.first + i) * h.piece_bytes, 0);
+    return 0;
+}
+
+/* Who does not share the head is sent zeros, which nobody reads. */
+static int step_gather_heads_grad(const struct collective *c, int step, struct comm_call *call)
+{
+    struct heads h = heads_of(c);
+    size_t all_bytes = (size_t)comm_group_size(c->group) * h.piece_bytes;
+    size_t first = (size_t)h.first * h.piece_bytes;
+    unsigned char *pieces = c->scratch, *terms = pieces + all_bytes;
+
+    if (step == 0) {
+        memset(pieces, 0, all_bytes);
+        for (int i = 0; i < h.n; i++)
+            copy_shared(&h, &c->in, i, pieces + first + (size_t)i * h.piece_bytes, 1);
+        *call = (struct comm_call){ COMM_ALL_TO_ALL, pieces, terms, h.piece_bytes, 0 };
+        return 1;
+    }
+    reduce_tree(c->in.dtype, terms + first, terms + first, h.n, h.piece, h.piece);
+    copy_columns(c->out.data, c->out.stride, c->in.data, c->in.stride, h.rows, h.q,
+                 h.element_bytes);
+    copy_columns(column(&c->out, h.q), c->out.stride, terms + first, 2 * h.w, h.rows, 2 * h.w,
+                 h.element_bytes);
+    return 0;
+}
+
+static int next_move(const struct collective *c, int step, struct comm_call *call)
+{
+    switch (c->kind) {
+    case OP_ALL_GATHER:
+        *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data, bytes_of(&c->in), 0 };
+        return step == 0;
+    case OP_REDUCE_SCATTER:
+        return step_reduce_scatter(c, step, call);
+    case OP_ALL_REDUCE:
+        return is_summed_by_all(&c->in, comm_group_size(c->group))
+                   ? step_sum_by_all(c, step, call)
+                   : step_sum_by_parts(c, step, call);
+    case OP_ALL_REDUCE_SCALAR:
+        return step_sum_by_all(c, step, call);
+    case OP_GATHER_HEADS:
+        return step_gather_heads(c, step, call);
+    case OP_GATHER_HEADS_GRAD:
+        return step_gather_heads_grad(c, step, call);
+    case OP_SEND:
+        *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };
+        return step == 0;
+    case OP_RECEIVE:
+        *call = (struct comm_call){ COMM_RECEIVE, NULL, c->out.data, bytes_of(&c->out), c->peer };
+        return step == 0;
+    default:
+        CHECK(!"a collective");
+    }
 }
 
 int collective_run(void *argument, struct err *err)
 {
     struct collective *c = argument;
+    struct comm_call call;
 
-    if (!c->begun) {
-        struct comm_call call = call_of(c);
-
+    if (!c->n_moves) {
         for (int i = 0; i < c->n_after; i++)
             if (!worker_done(c->worker, c->after[i]))
                 return COMM_WAITING;
-        if (comm_start(&c->request, c->group, &call, err))
-            return -1;
-        c->begun = 1;
         c->began_at = clock_seconds();
     }
-    int progress = comm_test(&c->request, err);
-    if (progress != COMM_DONE)
-        return progress;
-    c->begun = 0;
-    finish(c);
+    for (;;) {
+        int progress = c->n_moves ? comm_test(&c->request, err) : COMM_DONE;
+
+        if (progress != COMM_DONE)
+            return progress;
+        if (!next_move(c, c->n_moves, &call))
+            break;
+        if (comm_start(&c->request, c->group, &call, err))
+            return -1;
+        c->n_moves++;
+    }
+    c->n_moves = 0;
     c->seconds += clock_seconds() - c->began_at;
     return COMM_DONE;
 }

@@ -122,7 +122,8 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     return 0;
 }
 
-static int run_drain(struct run *run, struct err *err);
+#define ALL_STREAMS ((1u << N_STREAMS) - 1)
+static int run_drain(struct run *run, unsigned streams, struct err *err);
 
 void run_destroy(struct run *run)
 {
@@ -131,7 +132,7 @@ void run_destroy(struct run *run)
     if (!run)
         return;
     /* After an error collectives may be under way, which use the memory. */
-    run_drain(run, &ignored);
+    run_drain(run, ALL_STREAMS, &ignored);
     resolve_release(run);
     run_memory_release(&run->memory);
     arena_release(&run->arena);
@@ -166,7 +167,10 @@ static int wait_for(struct run *run, const struct resolved_op *collective, struc
     return status;
 }
 
-/* Wait for the collectives that touch what the op touches. */
+/*
+ * Wait for the collectives that touch what the op touches. That values share memory (place.c) rests
+ * on this and on list_after: program/known.c.
+ */
 static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
 {
     for (int k = 0; k < op->n_touches; k++)
@@ -228,10 +232,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
     return 0;
 }
 
-static int run_drain(struct run *run, struct err *err)
+static int run_drain(struct run *run, unsigned streams, struct err *err)
 {
     for (int stream = 0; stream < N_STREAMS; stream++)
-        if (wait_for(run, run->last_given[stream], err) < 0)
+        if ((streams >> stream & 1) && wait_for(run, run->last_given[stream], err) < 0)
             return -1;
     return 0;
 }
@@ -246,7 +250,7 @@ static int run_function(struct run *run, const struct action *action, int first,
         for (int k = 0; k < f->ops[i].n_dead; k++)
             memset(f->ops[i].dead[k].data, 0xff, f->ops[i].dead[k].n_bytes);
     }
-    return f->drains ? run_drain(run, err) : 0;
+    return run_drain(run, f->drains, err);
 }
 
 static struct resolved_op **user_of(struct run *run, int base, int micro_batch)
@@ -270,7 +274,7 @@ static int run_load(struct run *run, const struct action *action, const struct r
  * keeps from coming. */
 static int run_gate(struct run *run, const struct run_hooks *hooks, struct err *err)
 {
-    return run_drain(run, err) < 0 ? -1 : hooks->gate(hooks->context, err);
+    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hooks->gate(hooks->context, err);
 }
 
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
@@ -294,7 +298,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (status < 0)
             return -1;
     }
-    return run_drain(run, err);
+    return run_drain(run, ALL_STREAMS, err);
 }
 
 /* ---- what it took ---- */

@@ -95,15 +95,6 @@ static int op_touches_base(const struct program *p, const struct op *op, int bas
     return 0;
 }
 
-/* Is this the last op of f that touches base? */
-static int dies_at(const struct program *p, const struct function *f, int index, int base)
-{
-    for (int i = index + 1; i < f->n_ops; i++)
-        if (op_touches_base(p, &f->ops[i], base))
-            return 0;
-    return 1;
-}
-
 static int touches_base(const struct program *p, int function, int base)
 {
     const struct function *f = &p->functions[function];
@@ -138,31 +129,57 @@ static int is_used_later(const struct program *p, const struct function *f, int 
     return 0;
 }
 
-/* Values die after their last use in a function; stash values in the last of their functions. */
-static void list_dead(struct run *run, const struct function *f, int index, int micro_batch,
-                      const char *touched, struct resolved_op *out)
+static int dies_in(const struct program *p, const struct function *f, int id)
+{
+    const struct value *v = &p->values[id];
+
+    return v->role == ROLE_NONE && !v->base &&
+           !(v->scope == SCOPE_STASH && is_used_later(p, f, id));
+}
+
+/* last[v]: 1 + the op with which all that this function does with v is known to be done. */
+static void find_last(const struct program *p, const struct function *f, const int *known_at,
+                      int *last)
+{
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+            int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
+            int base = program_base(p, id);
+
+            last[base] = max_int(last[base], 1 + known_at[i]);
+        }
+    last[0] = 0;
+}
+
+/*
+ * Values die after their last use in a function, or when the collectives that use them are known to
+ * be done, and never for what is known to be done only at the function's end; stash values in the
+ * last of their functions.
+ */
+static void list_dead(struct run *run, const struct function *f, int micro_batch,
+                      const int *known_at, struct resolved_op *ops)
 {
     const struct program *p = run->program;
-    const struct op *op = &f->ops[index];
-    struct dead_range *dead =
-        arena_array(&run->arena, struct dead_range, OPS_MAX_INPUTS + OPS_MAX_OUTPUTS);
-    int n = 0;
+    struct arena arena = { 0 };
+    int *last = arena_array(&arena, int, p->n_values);
+    struct dead_range **lists = arena_array(&arena, struct dead_range *, f->n_ops);
 
-    for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
-        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
-        int base = program_base(p, id);
-
-        /* What a collective touches may still be read when the next op runs. */
-        if (!base || touched[base] || p->values[base].role != ROLE_NONE ||
-            !dies_at(p, f, index, base))
-            continue;
-        if (p->values[base].scope == SCOPE_STASH && is_used_later(p, f, base))
-            continue;
-        dead[n++] =
-            (struct dead_range){ value_data(run, base, micro_batch), program_value_bytes(p, base) };
+    find_last(p, f, known_at, last);
+    for (int id = 1; id < p->n_values; id++) {
+        if (last[id] && (last[id] > f->n_ops || !dies_in(p, f, id)))
+            last[id] = 0;
+        if (last[id])
+            ops[last[id] - 1].n_dead++;
     }
-    out->dead = dead;
-    out->n_dead = n;
+    for (int i = 0; i < f->n_ops; i++) {
+        lists[i] = arena_array(&run->arena, struct dead_range, ops[i].n_dead);
+        ops[i].dead = lists[i];
+    }
+    for (int id = 1; id < p->n_values; id++)
+        if (last[id])
+            *lists[last[id] - 1]++ =
+                (struct dead_range){ value_data(run, id, micro_batch), program_value_bytes(p, id) };
+    arena_release(&arena);
 }
 
 /* "attention layers.9", "reduce_scatter dp bucket.3": what the hang report calls it. */
@@ -183,6 +200,13 @@ static void describe_op(const struct program *p, const struct op *op,
                  name ? name : "");
 }
 
+/* Whether comm can move it as it lies: what heads are gathered of is packed first. */
+static int is_movable(const struct op_shape *shape, const struct tensor *t)
+{
+    return shape->kind == OP_GATHER_HEADS || shape->kind == OP_GATHER_HEADS_GRAD || t->rows <= 1 ||
+           t->stride == t->cols;
+}
+
 static void resolve_op(struct run *run, const struct op *op, int micro_batch,
                        struct resolved_op *out)
 {
@@ -195,14 +219,19 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->call.op = shape;
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
+    out->is_async = op_is_collective(op->kind);
+    /* Kernels are told of accumulated outputs alone, collectives of whatever they replace. */
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (program_first_mode(run->program, op, k) == FIRST_ALWAYS)
+        if (op->out[k] && program_first_mode(run->program, op, k) == FIRST_ALWAYS &&
+            (out->is_async || program_accumulates(run->program, op, k)))
             out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
-    out->is_async = op_is_collective(op->kind);
+    CHECK(!out->is_async ||
+          (is_movable(&shape, &shape.in[0]) && is_movable(&shape, &shape.out[0])));
     out->collective =
         (struct collective){ .kind = op->kind,
+                             .attributes = op->attributes,
                              .group = run->groups[op->attributes.axis][run_group_of(op->stream)],
                              .in = shape.in[0],
                              .out = shape.out[0],
@@ -231,7 +260,7 @@ static int has_pass_operand(const struct program *p, const struct op *op)
 
 /* Bound to the slots of micro-batch m. */
 static int resolve_variant(struct run *run, int function, int m, const char *touched,
-                           struct err *err)
+                           const int *known_at, struct err *err)
 {
     const struct function *f = &run->program->functions[function];
     struct resolved_function *r = &run->functions[function].list[m];
@@ -242,17 +271,17 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
 
         resolve_op(run, &f->ops[i], m, op);
         list_touches(run, &f->ops[i], m, touched, op);
-        if (run->options.poison)
-            list_dead(run, f, i, m, touched, op);
         r->n_ops = i + 1;
-        if (op->is_async)
-            r->drains |= has_pass_operand(run->program, &f->ops[i]);
-        else if (m > 0)
+        if (op->is_async && known_at[i] == f->n_ops && has_pass_operand(run->program, &f->ops[i]))
+            r->drains |= 1u << op->stream;
+        if (!op->is_async && m > 0)
             op->call.state = run->functions[function].list[0].ops[i].call.state;
-        else if (kernels_prepare(run->options.kernels, &op->call, err) < 0)
+        else if (!op->is_async && kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
     }
+    if (run->options.poison)
+        list_dead(run, f, m, known_at, r->ops);
     return 0;
 }
 
@@ -287,6 +316,23 @@ static int count_variants(const struct program *p, int function, int n_micro_bat
     return (int)min_i64(n, max_int(n_micro_batches, 1));
 }
 
+static int resolve_function(struct run *run, int function, int n_micro_batches, const char *touched,
+                            struct err *err)
+{
+    const struct program *p = run->program;
+    int n = count_variants(p, function, n_micro_batches), status = 0;
+    struct arena arena = { 0 };
+    int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
+
+    program_known_at(p, function, known_at);
+    run->functions[function].list = arena_array(&run->arena, struct resolved_function, n);
+    run->functions[function].n = n;
+    for (int m = 0; m < n && !status; m++)
+        status = resolve_variant(run, function, m, touched, known_at, err);
+    arena_release(&arena);
+    return status;
+}
+
 static int count_micro_batches(const struct program *p)
 {
     int n = 0;
@@ -319,15 +365,9 @@ int resolve(struct run *run, struct err *err)
     list_shared_inputs(run, touched);
     make_users(run);
     run->functions = arena_array(&run->arena, struct variants, p->n_functions);
-    for (int f = 0; f < p->n_functions; f++) {
-        int n = count_variants(p, f, n_micro_batches);
-
-        run->functions[f].list = arena_array(&run->arena, struct resolved_function, n);
-        run->functions[f].n = n;
-        for (int m = 0; m < n; m++)
-            if (resolve_variant(run, f, m, touched, err) < 0)
-                return -1;
-    }
+    for (int f = 0; f < p->n_functions; f++)
+        if (resolve_function(run, f, n_micro_batches, touched, err) < 0)
+            return -1;
     return 0;
 }
 

@@ -36,7 +36,9 @@ struct resolved_op {
 struct resolved_function {
     struct resolved_op *ops;
     int n_ops;
-    int drains; /* collectives touch values that die with the function */
+    /* By bits the streams that must be done at the end: only there is it known that those of their
+     * collectives are done which touch values that die with the function. */
+    unsigned drains;
 };
 
 /* One for each set of slots that its micro-batches come by: m's is m % n. */

@@ -100,6 +100,7 @@ static int open_run(struct run **run, const struct bench *bench, const struct jo
     fill_constants(*run, &bench->program, &job->model);
     fill_parameters(*run, &bench->program,
                     mesh_coordinate(&bench->program.mesh, engine->rank.world_rank, AXIS_DP),
+                    mesh_coordinate(&bench->program.mesh, engine->rank.world_rank, AXIS_TP),
                     engine->pool, job->train.seed);
     return 0;
 }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/num.h"
+#include "comm/pause.h"
 #include "launch/progress.h"
 #include "run/collective.h"
 #include "train/bench_impl.h"
@@ -17,7 +18,8 @@
 #define LEAST_BYTES 4096
 #define N_RANKS_MAX 4096
 
-static const enum op_kind kinds[] = { OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE_SCALAR };
+static const enum op_kind kinds[] = { OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE,
+                                      OP_ALL_REDUCE_SCALAR };
 #define N_KINDS (int)(sizeof kinds / sizeof *kinds)
 
 struct request {
@@ -35,7 +37,9 @@ static double bus_bytes(const struct bench_collective *c)
 {
     double share = (double)(c->n_ranks - 1) / c->n_ranks;
 
-    return (c->kind == OP_ALL_REDUCE_SCALAR ? 2 : 1) * share * (double)c->n_bytes;
+    int sums_for_all = c->kind == OP_ALL_REDUCE || c->kind == OP_ALL_REDUCE_SCALAR;
+
+    return (sums_for_all ? 2 : 1) * share * (double)c->n_bytes;
 }
 
 /* The operands of an entry, without their memory. */
@@ -47,8 +51,24 @@ static void shape_of(const struct bench_collective *b, struct op_shape *shape)
     struct tensor scalars = { NULL, 1, n / 2, n / 2, DTYPE_F64 };
 
     *shape = (struct op_shape){ .kind = b->kind };
-    shape->in[0] = b->kind == OP_ALL_GATHER ? own : b->kind == OP_REDUCE_SCATTER ? whole : scalars;
-    shape->out[0] = b->kind == OP_ALL_GATHER ? whole : b->kind == OP_REDUCE_SCATTER ? own : scalars;
+    shape->in[0] = b->kind == OP_ALL_REDUCE_SCALAR ? scalars
+                   : b->kind == OP_ALL_GATHER      ? own
+                                                   : whole;
+    shape->out[0] = b->kind == OP_ALL_REDUCE_SCALAR ? scalars
+                    : b->kind == OP_REDUCE_SCATTER  ? own
+                                                    : whole;
+}
+
+/* As the worker does it, with nothing else to do meanwhile. */
+static int run_to_end(struct collective *c, struct err *err)
+{
+    struct comm_pause pause;
+    int progress;
+
+    comm_pause_begin(&pause);
+    while ((progress = collective_run(c, err)) > COMM_DONE)
+        comm_pause(&pause, progress);
+    return progress;
 }
 
 static int time_one(struct request *r, struct bench_collective *b, struct comm_group *group,
@@ -69,7 +89,7 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
         if (comm_barrier(group, err) < 0)
             return -1;
         double begin = clock_seconds();
-        if (collective_run(&c, err) < 0)
+        if (run_to_end(&c, err) < 0)
             return -1;
         int64_t ns = (int64_t)((clock_seconds() - begin) * 1e9);
         if (comm_agree(group, COMM_MAX, &ns, err) < 0)

@@ -4,20 +4,26 @@
 #include "train/fill.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "train/rectangles.h"
 
 #define FILL_BLOCK ((int64_t)1 << 14) /* elements a tile */
 
 struct fill {
+    const struct program *program;
+    int index; /* the parameter's */
     const struct parameter *parameter;
+    int tp_rank;
     uint64_t seed, name;
-    int64_t begin, end; /* elements */
+    int64_t whole_cols;
+    int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
 };
 
-/* Element i is the normal of word pair (i / 2, i % 2) of the block at i / 2. */
+/* Element i of the whole parameter is the normal of word pair (i / 2, i % 2) of the block at i / 2. */
 static float initial(const struct fill *f, int64_t i)
 {
     if (f->parameter->init == INIT_ONES)
@@ -34,22 +40,42 @@ static void fill_tile(void *context, int64_t tile, int thread)
 {
     const struct fill *f = context;
     int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
+    struct rectangle rectangles[RECTANGLES_MAX];
+    int n = rectangles_of(f->program, f->index, f->tp_rank, begin, end, rectangles);
 
     (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        f->data[i - f->begin] = initial(f, i);
+    /* What no rectangle has is padding. */
+    memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
+    for (int k = 0; k < n; k++) {
+        const struct rectangle *r = &rectangles[k];
+
+        for (int64_t row = 0; row < r->rows; row++) {
+            float *data = f->data + r->local + row * r->stride - f->begin;
+            int64_t first = (r->row + row) * f->whole_cols + r->col;
+
+            for (int64_t i = 0; i < r->cols; i++)
+                data[i] = initial(f, first + i);
+        }
+    }
 }
 
-void fill_parameters(struct run *run, const struct program *program, int dp_rank, struct pool *pool,
-                     uint64_t seed)
+void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
+                     struct pool *pool, uint64_t seed)
 {
+    int64_t rows, cols;
+
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
         CHECK(program->values[part.master].dtype == DTYPE_F32);
         run_beat(run); /* the first touch of much memory takes its time */
-        struct fill fill = { .parameter = p,
+        rectangles_whole(program, i, &rows, &cols);
+        struct fill fill = { .program = program,
+                             .index = i,
+                             .parameter = p,
+                             .tp_rank = tp_rank,
+                             .whole_cols = cols,
                              .seed = seed,
                              .name = rng_hash_name(p->name),
                              .begin = part.begin,

@@ -9,12 +9,12 @@
 #include "run/run.h"
 
 /*
- * Initial parameters, by seed, name and element alone (RNG_INIT): equal on every rank and layout.
- * Masters and the rounded weights are filled, of sharded ones what this rank keeps; moments are
+ * Initial parameters, by seed, name and element of the whole alone (RNG_INIT): equal on every rank
+ * and layout; padding is zero. Masters and the rounded weights are filled, of sharded ones what this rank keeps; moments are
  * zero from the start.
  */
-void fill_parameters(struct run *run, const struct program *program, int dp_rank, struct pool *pool,
-                     uint64_t seed);
+void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
+                     struct pool *pool, uint64_t seed);
 
 /* Round every master, or what this rank keeps of it, to its weight: after masters were loaded. */
 void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank);

@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 /* Grows when the engine's arithmetic changes, so that old runs are not taken for equal ones. */
-#define NUMERICS_VERSION 1
+#define NUMERICS_VERSION 2
 
 /* A double with as few digits as give it back. */
 static void add_number(struct str *out, const char *key, double value)
@@ -92,6 +92,8 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
                dtype_name(job->train.gradient_dtype));
     add_count(out, "parallel.dp", job->parallel.dp);
     add_count(out, "parallel.tp", job->parallel.tp);
+    add_count(out, "parallel.sequence_parallel",
+              job->parallel.tp > 1 && job->parallel.sequence_parallel);
     add_count(out, "parallel.cp", job->parallel.cp);
     add_count(out, "parallel.ep", job->parallel.ep);
     str_printf(out, "parallel.gradient_sum %s\nparallel.reductions fixed\n",

@@ -1,10 +1,8 @@
 /*
  * state.c - a trainer into a checkpoint and back
  *
- * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
- * NAME.v. Where data ranks hold the same bits, each writes its share of the rows; where states are
- * sharded, what it keeps. The save reads the cells in place while the next step's forward and
- * backward run; trainer_save_gate holds that step's update back until it is done.
+ * The save reads the cells in place while the next step's forward and backward run;
+ * trainer_save_gate holds that step's update back until it is done.
  */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -17,96 +15,8 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "train/fill.h"
+#include "train/slices.h"
 #include "train/trainer_impl.h"
-
-/* ---- slices ---- */
-
-struct slice_list {
-    struct arena arena;
-    struct store_slice *slices;
-    int n, capacity;
-};
-
-/* A rectangle of a parameter's state; data is that of its first element. */
-static void add_slice(struct slice_list *list, struct store_slice slice)
-{
-    if (slice.row_begin == slice.row_end || slice.col_begin == slice.col_end)
-        return;
-    list->slices =
-        arena_grow(&list->arena, list->slices, sizeof *list->slices, &list->capacity, list->n + 1);
-    list->slices[list->n++] = slice;
-}
-
-/*
- * Elements [begin, end) of a state, whose first is at data: rectangles, since that is what a
- * checkpoint knows. At most three: the rest of a row, whole rows, the start of a row.
- */
-static void add_elements(struct slice_list *list, struct store_slice whole, int64_t begin,
-                         int64_t end, float *data)
-{
-    while (begin < end) {
-        struct store_slice slice = whole;
-        int64_t col = begin % whole.cols, n_rows = (end - begin) / whole.cols;
-
-        slice.row_begin = begin / whole.cols;
-        slice.row_end = slice.row_begin + max_i64(n_rows, 1);
-        slice.col_begin = col;
-        slice.col_end = whole.cols;
-        if (col || !n_rows) {
-            slice.row_end = slice.row_begin + 1;
-            slice.col_end = min_i64(whole.cols, col + end - begin);
-        }
-        slice.data = data;
-        add_slice(list, slice);
-        int64_t n = (slice.row_end - slice.row_begin) * (slice.col_end - slice.col_begin);
-        begin += n;
-        data += n;
-    }
-}
-
-/* Of what all ranks have whole, the rows that this one saves. */
-static void share_rows(const struct trainer *t, const struct store_slice *whole, int64_t *begin,
-                       int64_t *end)
-{
-    int64_t dp_size = t->job->parallel.dp;
-
-    if (whole->rows >= dp_size) {
-        *begin = whole->rows * t->dp_rank / dp_size * whole->cols;
-        *end = whole->rows * (t->dp_rank + 1) / dp_size * whole->cols;
-    } else if (t->dp_rank != 0) {
-        *end = *begin;
-    }
-}
-
-/* What this rank has of all that a checkpoint holds; if saving, what others save is left out. */
-static void list_slices(struct trainer *t, struct slice_list *list, int saving)
-{
-    static const char *const suffixes[3] = { "", ".m", ".v" };
-
-    for (int i = 0; i < t->program.n_parameters; i++) {
-        const struct parameter *p = &t->program.parameters[i];
-        struct parameter_part part = program_parameter_part(&t->program, i, t->dp_rank);
-        int cells[3] = { part.master, part.moment1, part.moment2 };
-        int64_t begin = part.begin, end = part.end;
-        /* A vector is n x 1 in a checkpoint and 1 x n in a program. */
-        struct store_slice whole = { .dtype = DTYPE_F32,
-                                     .n_dims = p->n_dims,
-                                     .rows = p->n_dims == 1 ? p->cols : p->rows,
-                                     .cols = p->n_dims == 1 ? 1 : p->cols };
-
-        if (saving && p->is_copy)
-            continue;
-        if (saving && p->bucket < 0)
-            share_rows(t, &whole, &begin, &end);
-        for (int k = 0; k < 3; k++) {
-            float *data = run_data(t->run, cells[k], 0);
-
-            CHECK(t->program.values[cells[k]].dtype == DTYPE_F32);
-            whole.name = arena_printf(&list->arena, "%s%s", p->name, suffixes[k]);
-            add_elements(list, whole, begin, end, data + part.offset + begin - part.begin);
-        }
-    }
-}
 
 /* ---- saving ---- */
 
@@ -138,7 +48,7 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
 
 int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
 {
-    struct slice_list list = { 0 };
+    struct slices list = { 0 };
 
     if (trainer_save_finish(t, err) < 0)
         return -1;
@@ -147,13 +57,13 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     t->save_step = t->step;
     describe_state(t, extra, &t->save_state);
-    list_slices(t, &list, 1);
+    slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
     if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)
         t->save = NULL;
     t->save_started = 1;
-    arena_release(&list.arena);
+    slices_release(&list);
     return 0;
 }
 
@@ -347,15 +257,16 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
 
 static int read_slices(struct trainer *t, struct store *store, struct err *err)
 {
-    struct slice_list list = { 0 };
+    struct slices list = { 0 };
     int status = 0;
 
-    list_slices(t, &list, 0);
+    slices_to_read(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+    slices_clear_split(t->run, &t->program, t->dp_rank);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
         status = store_read(store, &list.slices[i], err);
     }
-    arena_release(&list.arena);
+    slices_release(&list);
     if (!status)
         fill_weights_from_masters(t->run, &t->program, t->dp_rank);
     return status;

@@ -25,6 +25,7 @@ struct mesh trainer_mesh(const struct job *job)
 {
     struct mesh mesh = mesh_data_parallel(job->parallel.dp);
 
+    mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;
     return mesh;
 }
@@ -45,6 +46,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
         .n_micro_batches = job->n_micro_batches,
+        .sequence_parallel = job->parallel.sequence_parallel,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .pipeline = { .kind = job->parallel.schedule,
@@ -290,7 +292,8 @@ static int open_run(struct trainer *t, struct err *err)
         return -1;
     progress_phase(t->options.progress, "filling the parameters");
     fill_constants(t->run, &t->program, &t->job->model);
-    fill_parameters(t->run, &t->program, t->dp_rank, t->options.pool, t->job->train.seed);
+    fill_parameters(t->run, &t->program, t->dp_rank, t->tp_rank, t->options.pool,
+                    t->job->train.seed);
     return 0;
 }
 
@@ -355,6 +358,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         status = settle(t, compile(t, err), err);
     if (!status) {
         t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
+        t->tp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_TP);
         status = trainer_open_data(t, err);
         if (!status)
             status = open_held_out(t, err);

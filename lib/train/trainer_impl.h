@@ -14,7 +14,7 @@ struct trainer {
     struct program program;
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
-    int world_rank, world_size, dp_rank;
+    int world_rank, world_size, dp_rank, tp_rank;
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
 

@@ -85,6 +85,42 @@ static void any_split_reads_as_any_rectangle(void **state)
         }
 }
 
+/* Columns [c0, c1) of all rows out of a buffer with rows of `stride`, and back into another. */
+static void check_strided(const char *folder, int64_t c0, int64_t c1, int64_t stride)
+{
+    struct err err = { 0 };
+    float from[ROWS * 2 * COLS], to[ROWS * 2 * COLS], dense[ROWS * COLS];
+    struct store_slice slices[3];
+    struct store *store;
+
+    fill(dense, 0, ROWS, 0, COLS);
+    for (int i = 0; i < ROWS * 2 * COLS; i++)
+        from[i] = to[i] = -1;
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = c0; c < c1; c++)
+            from[r * stride + c - c0] = dense[r * COLS + c];
+    slices[0] = fixture_slice("w", DTYPE_F32, ROWS, COLS, 0, ROWS, 0, c0, dense);
+    slices[1] = fixture_slice("w", DTYPE_F32, ROWS, COLS, 0, ROWS, c0, c1, from);
+    slices[2] = fixture_slice("w", DTYPE_F32, ROWS, COLS, 0, ROWS, c1, COLS, dense + c1);
+    slices[0].stride = slices[2].stride = COLS;
+    slices[1].stride = stride;
+    fixture_checkpoint(folder, 1, slices, 3);
+    assert_ok(store_open(&store, folder, &err), &err);
+    read_all_rects(store);
+    slices[1].data = to;
+    assert_ok(store_read(store, &slices[1], &err), &err);
+    assert_memory_equal(to, from, sizeof to);
+    store_close(store);
+}
+
+static void rows_may_lie_apart(void **state)
+{
+    check_strided(fixture_path(*state, "step-1"), 3, 7, 4);
+    check_strided(fixture_path(*state, "step-2"), 3, 7, 9);
+    check_strided(fixture_path(*state, "step-3"), 0, COLS, COLS + 1);
+    check_strided(fixture_path(*state, "step-4"), 9, 10, 2);
+}
+
 /* More files than are kept open, read forth and back, so that files are closed and opened again. */
 static void many_files_take_turns(void **state)
 {
@@ -368,10 +404,10 @@ static void a_file_that_contradicts_its_manifest_is_refused(void **state)
     assert_ok(manifest_parse(&manifest, path, read, n_bytes, &arena, &err), &err);
     free(read);
     static const struct store_slice lies[] = {
-        { "v", DTYPE_F32, 2, 64, 8, 0, 64, 0, 8, NULL },
-        { "w", DTYPE_I32, 2, 64, 8, 0, 64, 0, 8, NULL },
-        { "w", DTYPE_F32, 2, 8, 64, 0, 8, 0, 64, NULL },
-        { "w", DTYPE_F32, 1, 512, 1, 0, 512, 0, 1, NULL },
+        { "v", DTYPE_F32, 2, 64, 8, 0, 64, 0, 8, NULL, 0 },
+        { "w", DTYPE_I32, 2, 64, 8, 0, 64, 0, 8, NULL, 0 },
+        { "w", DTYPE_F32, 2, 8, 64, 0, 8, 0, 64, NULL, 0 },
+        { "w", DTYPE_F32, 1, 512, 1, 0, 512, 0, 1, NULL, 0 },
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         struct store_slice want = lies[i];
@@ -415,6 +451,7 @@ int main(void)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(any_split_reads_as_any_rectangle),
+        TEST(rows_may_lie_apart),
         TEST(many_files_take_turns),
         TEST(long_rows_and_large_tensors),
         TEST(reading_converts),

@@ -139,7 +139,7 @@ static void what_cannot_be_served(void **state)
     struct store_save *save;
     struct err err;
     float number = 1;
-    struct store_slice slice = { "w", DTYPE_F32, 1, 1, 1, 0, 1, 0, 1, &number };
+    struct store_slice slice = { "w", DTYPE_F32, 1, 1, 1, 0, 1, 0, 1, &number, 0 };
     const char *path;
 
     (void)state;

@@ -302,6 +302,91 @@ static void pipelines_gpt2(void **state)
     pipelines("gpt2", "fp32", "early");
 }
 
+/* The rig's models have 2 and 4 kv heads, the last as many as it has heads. */
+static void tensor_parallel(const char *model, const char *dtype, int tp, int sequence_parallel)
+{
+    static const struct {
+        int dp, pp, zero;
+        const char *schedule, *recompute;
+    } ways[] = {
+        { 1, 1, 0, "1f1b", "selective" },
+        { 1, 1, 0, "1f1b", "full" },
+        { 1, 2, 0, "1f1b", "none" },
+        { 1, 2, 0, "interleaved", "selective" },
+        { 1, 2, 0, "zb-h1", "full" },
+        { 2, 1, 0, "1f1b", "none" },
+        { 2, 1, 1, "1f1b", "selective" },
+        { 2, 1, 2, "1f1b", "none" },
+        { 2, 2, 1, "interleaved", "selective" },
+    };
+    struct law_case c = base_case(model, dtype);
+    struct law_outcome wanted[3];
+    char what[128];
+
+    c.tp = tp;
+    c.no_sequence_parallel = !sequence_parallel;
+    for (int dp = 1; dp <= 2 && tp * dp <= 8; dp++) {
+        c.n_ranks = tp * dp;
+        wanted[dp] = reference(c);
+    }
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        int n_stages = ways[i].pp * (strcmp(ways[i].schedule, "interleaved") ? 1 : 2);
+
+        c.n_ranks = tp * ways[i].dp * ways[i].pp;
+        if (c.n_ranks > 8 || n_stages > (strcmp(model, "llama") ? 2 : 4))
+            continue;
+        c.pp = ways[i].pp;
+        c.zero = ways[i].zero;
+        c.schedule = ways[i].schedule;
+        c.recompute = ways[i].recompute;
+        c.poison = i % 2;
+        c.n_threads = 1 + (int)i % 2;
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "%s %s, tp %d%s, dp %d, pp %d %s, zero %d, recompute %s", model,
+                 dtype, tp, sequence_parallel ? " sequence parallel" : "", ways[i].dp, c.pp,
+                 c.schedule, c.zero, c.recompute);
+        must_equal(what, &wanted[ways[i].dp], &got);
+    }
+}
+
+static void tensor_parallel_llama(void **state)
+{
+    (void)state;
+    tensor_parallel("llama", "bf16", 2, 1);
+    tensor_parallel("llama", "fp32", 4, 0);
+}
+
+static void tensor_parallel_few_kv_heads(void **state)
+{
+    (void)state;
+    tensor_parallel("llama", "bf16", 4, 1);
+    tensor_parallel("llama-untied", "bf16", 2, 0);
+}
+
+static void tensor_parallel_gpt2(void **state)
+{
+    (void)state;
+    tensor_parallel("gpt2", "bf16", 2, 1);
+    tensor_parallel("gpt2", "fp32", 2, 0);
+}
+
+/* A checkpoint knows no tensor parallelism either. */
+static void tensor_parallel_resumes(void **state)
+{
+    struct law_case c = base_case("llama", "bf16");
+
+    (void)state;
+    c.n_ranks = c.tp = 2;
+    struct law_outcome wanted = reference(c);
+    c.stop_after = 3;
+    struct law_outcome got = law_run(&c);
+    must_equal("tp 2, stopped", &wanted, &got);
+    c.n_ranks_after = 4;
+    c.pp_after = 2;
+    got = law_run(&c);
+    must_equal("tp 2, gone on with by two stages", &wanted, &got);
+}
+
 /* A checkpoint knows no pipeline: what one saved another goes on with. */
 static void pipelines_resume(void **state)
 {
@@ -398,6 +483,10 @@ int main(void)
         cmocka_unit_test(pipelines_llama),
         cmocka_unit_test(pipelines_gpt2),
         cmocka_unit_test(pipelines_resume),
+        cmocka_unit_test(tensor_parallel_llama),
+        cmocka_unit_test(tensor_parallel_few_kv_heads),
+        cmocka_unit_test(tensor_parallel_gpt2),
+        cmocka_unit_test(tensor_parallel_resumes),
         cmocka_unit_test(another_layout_goes_on),
         cmocka_unit_test(degrees_agree),
         cmocka_unit_test(other_numerics_other_bits),

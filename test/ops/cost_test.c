@@ -81,7 +81,7 @@ static void test_every_kind_is_priced(void **state)
         assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
                     kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS ||
                     kind == OP_ALL_REDUCE_SCALAR || kind == OP_SEND || kind == OP_RECEIVE ||
-                    kind == OP_PICK);
+                    kind == OP_SUM_RUNS);
     }
 }
 

@@ -56,7 +56,7 @@ static void emit_random(struct program *p, struct random *r, int function, struc
     struct op op = { .kind = OP_ADD, .in = { a, b }, .out = { y }, .layer = -1 };
 
     if (draw(r, 10) == 0)
-        op.stream = STREAM_DP_GATHER;
+        op.stream = draw(r, 2) ? STREAM_DP_GATHER : STREAM_TP;
     if (draw(r, 6) == 0)
         op.in[1] = program_view(p, b, 0, rows_of(size), 8, 8);
     program_emit(p, function, &op);
@@ -99,8 +99,40 @@ static int touches(const struct program *p, const struct op *op, int base)
     return 0;
 }
 
-/* Does `base` live while ops[i] of f runs? Between two touches, and to the end after another
- * stream's. */
+static int touches_any_of(const struct program *p, const struct op *op, const struct op *other)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (other->in[k] && touches(p, op, program_base(p, other->in[k])))
+            return 1;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (other->out[k] && touches(p, op, program_base(p, other->out[k])))
+            return 1;
+    return 0;
+}
+
+/*
+ * Whether ops[k] of another stream may still be under way when ops[i], further on, begins. Those
+ * that come after it are marked op by op; it is done once a compute op has touched what one of them
+ * touches.
+ */
+static int may_run(const struct program *p, const struct function *f, int k, int i)
+{
+    char after[N_OPS_MAX] = { 0 };
+
+    after[k] = 1;
+    for (int j = k + 1; j < i; j++)
+        for (int m = k; m < j && !after[j]; m++) {
+            if (!after[m] || !touches_any_of(p, &f->ops[j], &f->ops[m]))
+                continue;
+            if (f->ops[j].stream == STREAM_COMPUTE)
+                return 0;
+            after[j] = 1;
+        }
+    return 1;
+}
+
+/* Does `base` live while ops[i] of f runs? Between two touches, and while other streams may touch
+ * it. */
 static int lives_at(const struct program *p, const struct function *f, int i, int base)
 {
     int before = 0, after = 0;
@@ -108,7 +140,8 @@ static int lives_at(const struct program *p, const struct function *f, int i, in
     for (int k = 0; k <= i; k++)
         before |= touches(p, &f->ops[k], base);
     for (int k = 0; k < f->n_ops; k++)
-        after |= touches(p, &f->ops[k], base) && (k >= i || f->ops[k].stream != STREAM_COMPUTE);
+        after |= touches(p, &f->ops[k], base) &&
+                 (k >= i || (f->ops[k].stream != STREAM_COMPUTE && may_run(p, f, k, i)));
     return before && after;
 }
 

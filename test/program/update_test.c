@@ -139,7 +139,7 @@ static void shards(const char *model, int dp_size)
     tiny_zero(&tiny, model, dp_size, 0);
     build_update(&tiny.program, tiny.update, &options);
     const struct program *p = &tiny.program;
-    const struct value *order = constant(p, "norm_order");
+    const struct value *order = constant(p, "block_order");
     assert_non_null(order);
     const int32_t *table = order->content;
     for (int n = 0; n < p->n_parameters; n++) {

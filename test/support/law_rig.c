@@ -77,13 +77,15 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
-        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s}\n"
+        "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
+        "tp: %d, sequence_parallel: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
         law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
-        chunks, law->poison ? "true" : "false", law->folder);
+        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
+        law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -95,7 +97,8 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, dp_rank, begin, end; /* steps */
+    int number, dp_rank, tp_rank;
+    int begin, end;       /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
     int failed;
@@ -121,13 +124,13 @@ static int leave_hub(void *argument, struct err *err)
     return 0;
 }
 
-static uint64_t hash_name(const struct parameter *q)
+static uint64_t hash_name(const struct parameter *q, int tp_rank)
 {
-    return XXH64(q->name, strlen(q->name), 0);
+    return XXH64(q->name, strlen(q->name), (uint64_t)tp_rank);
 }
 
-/* Of this stage's; a tied head's copy is the same parameter once more. */
-static uint64_t hash_weights(const struct trainer *trainer)
+/* Of this rank's; a tied head's copy is the same parameter once more. */
+static uint64_t hash_weights(const struct trainer *trainer, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
@@ -137,13 +140,13 @@ static uint64_t hash_weights(const struct trainer *trainer)
 
         if (!p->parameters[i].is_copy)
             sum += XXH64(run_data(trainer_run(trainer), cell, 0), program_value_bytes(p, cell),
-                         hash_name(&p->parameters[i]));
+                         hash_name(&p->parameters[i], tp_rank));
     }
     return sum;
 }
 
 /* Of the masters and moments that this rank keeps. Shards' edges are blocks' edges. */
-static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
+static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_rank)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
@@ -159,7 +162,8 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank)
             for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
                 const float *data = run_data(trainer_run(trainer), cells[k], 0);
                 int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
-                uint64_t name[3] = { hash_name(&p->parameters[i]), (uint64_t)k, (uint64_t)at };
+                uint64_t name[3] = { hash_name(&p->parameters[i], tp_rank), (uint64_t)k,
+                                     (uint64_t)at };
 
                 sum += XXH64(data + part.offset + at - part.begin, (size_t)n * sizeof *data,
                              XXH64(name, sizeof name, 0));
@@ -189,8 +193,8 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_weights(trainer);
-    r->outcome.states = hash_states(trainer, r->dp_rank);
+    r->outcome.parameters = hash_weights(trainer, r->tp_rank);
+    r->outcome.states = hash_states(trainer, r->dp_rank, r->tp_rank);
     return status;
 }
 
@@ -284,6 +288,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, 
                                   .hub = hub,
                                   .number = i,
                                   .dp_rank = mesh_coordinate(&mesh, i, AXIS_DP),
+                                  .tp_rank = mesh_coordinate(&mesh, i, AXIS_TP),
                                   .begin = begin,
                                   .end = end,
                                   .outcome = *outcome };

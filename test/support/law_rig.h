@@ -15,8 +15,10 @@ struct law_case {
     const char *dataset; /* prefix, of law_write_dataset */
     const char *model;   /* "llama" (tied), "llama-untied", or "gpt2" with dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
-    int n_ranks, n_threads; /* ranks are threads of this process; data-parallel ones, but for pp */
+    int n_ranks, n_threads; /* ranks are threads of this process; data-parallel, but for pp, tp */
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
+    int tp;                 /* of n_ranks; 0: 1 */
+    int no_sequence_parallel;
     const char *schedule;   /* NULL: 1f1b */
     int global_batch;       /* 0: 16 */
     int zero, bucket_mb;    /* bucket_mb 0: 1 */

@@ -74,7 +74,7 @@ const char *const op_texts[] = {
     "gather_heads_grad 12x12 bf16 : 12x10 bf16",
     "send *20x*8 fp32 :",
     "receive : *20x*8 fp32",
-    "pick 1x*7 fp64, 1x5 i32 : 1x5 fp64",
+    "sum_runs 1x*7 fp64, 1x5 i32, 1x*6 i32 : 1x5 fp64",
     "sumsq *200x*50 fp32 : 1x3 fp64",
     "gradient_norm 1x*7 fp64, 1x*5 i32 : 1x1 fp64, 1x1 fp32, 1x1 i32",
     "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64"

@@ -75,17 +75,23 @@ static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, i
              sumsq_tile[cpu_of(kernels)->isa], &op);
 }
 
-static void pick_run(struct kernels *kernels, const struct kernel_call *call, int first)
+static void sum_run(void *context, int64_t tile, int thread)
 {
-    const struct op_shape *op = &call->op;
+    const struct op_shape *op = context;
     const double *x = op->in[0].data;
-    const int32_t *order = op->in[1].data;
-    double *y = op->out[0].data;
+    const int32_t *ends = op->in[1].data, *order = op->in[2].data;
+    double sum = 0;
 
-    (void)kernels;
+    (void)thread;
+    for (int64_t i = tile ? ends[tile - 1] : 0; i < ends[tile]; i++)
+        sum += x[order ? order[i] : i];
+    ((double *)op->out[0].data)[tile] = sum;
+}
+
+static void sum_runs_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
     (void)first;
-    for (int64_t i = 0; i < op->out[0].cols; i++)
-        y[i] = x[order[i]];
+    pool_run(kernels->pool, call->op.out[0].cols, sum_run, (void *)(uintptr_t)&call->op);
 }
 
 static void gradient_norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -215,7 +221,7 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
 void cpu_register_optimizer(struct kernels_backend *table)
 {
     table->entries[OP_SUMSQ] = (struct kernel_entry){ .run = sumsq_run };
-    table->entries[OP_PICK] = (struct kernel_entry){ .run = pick_run };
+    table->entries[OP_SUM_RUNS] = (struct kernel_entry){ .run = sum_runs_run };
     table->entries[OP_GRADIENT_NORM] = (struct kernel_entry){ .run = gradient_norm_run };
     table->entries[OP_ADAMW] = (struct kernel_entry){ .run = adamw_run };
 }

@@ -1,0 +1,37 @@
+/*
+ * rectangles.h - where what a rank has of a parameter lies in the whole of it
+ *
+ * A tensor-parallel rank's part is made of pieces of rows or columns of the whole (program.h), and
+ * where states are sharded a rank keeps some elements of that part. Initial values and checkpoints
+ * know the whole alone.
+ */
+#ifndef TRAIN_RECTANGLES_H
+#define TRAIN_RECTANGLES_H
+
+#include "program/program.h"
+
+/* The rest of a row, whole rows and the start of a row, of each piece. */
+#define RECTANGLES_MAX (3 * PARAMETER_MAX_PIECES)
+
+/* As a checkpoint has it: a vector is n x 1. Element numbers are those of a 1 x n as well. */
+struct rectangle {
+    int64_t row, col;   /* of the whole, where it begins */
+    int64_t rows, cols; /* extents, never 0 */
+    int64_t local;      /* its first element in the rank's part, */
+    int64_t stride;     /* and elements from row to row there */
+};
+
+/* The whole parameter's extents, a vector's as n x 1. */
+void rectangles_whole(const struct program *program, int parameter, int64_t *rows, int64_t *cols);
+
+/* Extents of the rank's part, padding included, likewise. */
+void rectangles_part(const struct program *program, int parameter, int64_t *rows, int64_t *cols);
+
+/*
+ * Elements [begin, end) of the part of the parameter that a tensor-parallel rank has: fills
+ * rectangles[RECTANGLES_MAX], returns how many. Padding is left out.
+ */
+int rectangles_of(const struct program *program, int parameter, int tp_rank, int64_t begin,
+                  int64_t end, struct rectangle *rectangles);
+
+#endif

@@ -1,0 +1,119 @@
+/*
+ * slices.c - a rank's cells as a checkpoint's slices
+ */
+#include "train/slices.h"
+
+#include <string.h>
+
+#include "train/rectangles.h"
+
+/* Whose view it is. */
+struct owner {
+    struct slices *slices;
+    const struct run *run;
+    const struct program *program;
+    int dp_rank, tp_rank;
+};
+
+static void add(struct slices *slices, const struct store_slice *slice)
+{
+    slices->slices =
+        arena_grow(&slices->arena, slices->slices, sizeof *slice, &slices->capacity, slices->n + 1);
+    slices->slices[slices->n++] = *slice;
+}
+
+/* Elements [begin, end) of the rank's part of a parameter, of each of its states. */
+static void add_elements(const struct owner *o, int parameter, const struct parameter_part *part,
+                         int64_t begin, int64_t end)
+{
+    static const char *const suffixes[3] = { "", ".m", ".v" };
+    const struct parameter *p = &o->program->parameters[parameter];
+    struct rectangle rectangles[RECTANGLES_MAX];
+    int n = rectangles_of(o->program, parameter, o->tp_rank, begin, end, rectangles);
+    int cells[3] = { part->master, part->moment1, part->moment2 };
+    struct store_slice slice = { .dtype = DTYPE_F32, .n_dims = p->n_dims };
+
+    rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
+    for (int k = 0; k < 3; k++) {
+        float *data = run_data(o->run, cells[k], 0);
+
+        CHECK(o->program->values[cells[k]].dtype == DTYPE_F32);
+        slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
+        for (int i = 0; i < n; i++) {
+            const struct rectangle *r = &rectangles[i];
+
+            slice.row_begin = r->row;
+            slice.row_end = r->row + r->rows;
+            slice.col_begin = r->col;
+            slice.col_end = r->col + r->cols;
+            slice.stride = r->stride;
+            slice.data = data + part->offset + r->local - part->begin;
+            add(o->slices, &slice);
+        }
+    }
+}
+
+void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
+                    int dp_rank, int tp_rank)
+{
+    struct owner owner = { slices, run, program, dp_rank, tp_rank };
+
+    for (int i = 0; i < program->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+
+        add_elements(&owner, i, &part, part.begin, part.end);
+    }
+}
+
+/* Of what all data-parallel ranks have, the elements of those rows that this one saves. */
+static void share_rows(const struct owner *o, int parameter, int64_t *begin, int64_t *end)
+{
+    int64_t dp_size = o->program->mesh.size[AXIS_DP], rows, cols;
+
+    rectangles_part(o->program, parameter, &rows, &cols);
+    if (rows >= dp_size) {
+        *begin = rows * o->dp_rank / dp_size * cols;
+        *end = rows * (o->dp_rank + 1) / dp_size * cols;
+    } else if (o->dp_rank != 0) {
+        *end = *begin;
+    }
+}
+
+void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
+                    int dp_rank, int tp_rank)
+{
+    struct owner owner = { slices, run, program, dp_rank, tp_rank };
+
+    for (int i = 0; i < program->n_parameters; i++) {
+        const struct parameter *p = &program->parameters[i];
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        int64_t begin = part.begin, end = part.end;
+
+        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
+            continue;
+        if (p->bucket < 0)
+            share_rows(&owner, i, &begin, &end);
+        add_elements(&owner, i, &part, begin, end);
+    }
+}
+
+void slices_release(struct slices *slices)
+{
+    arena_release(&slices->arena);
+}
+
+void slices_clear_split(const struct run *run, const struct program *program, int dp_rank)
+{
+    for (int i = 0; i < program->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        int cells[3] = { part.master, part.moment1, part.moment2 };
+
+        if (program->parameters[i].split.along == SPREAD_SAME)
+            continue;
+        for (int k = 0; k < 3; k++) {
+            float *data = run_data(run, cells[k], 0);
+
+            memset(data + part.offset, 0, (size_t)(part.end - part.begin) * sizeof *data);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+/*
+ * slices.h - what a rank has of a checkpoint
+ *
+ * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
+ * NAME.v, as rectangles of the whole.
+ */
+#ifndef TRAIN_SLICES_H
+#define TRAIN_SLICES_H
+
+#include "ckpt/store.h"
+#include "run/run.h"
+
+struct slices {
+    struct arena arena;
+    struct store_slice *slices; /* their data is the run's memory */
+    int n, capacity;
+};
+
+/* All that the rank has; parts of parameters without their padding. */
+void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
+                    int dp_rank, int tp_rank);
+
+/*
+ * Of that, what the rank saves: all ranks' together are the whole once. Where data ranks hold the
+ * same bits, each has its share of the rows; where states are sharded, what it keeps; what all
+ * tensor-parallel ranks have is the first one's.
+ */
+void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
+                    int dp_rank, int tp_rank);
+
+void slices_release(struct slices *slices);
+
+/* Zero what the rank has of split parameters' states: no checkpoint has padding. */
+void slices_clear_split(const struct run *run, const struct program *program, int dp_rank);
+
+#endif
