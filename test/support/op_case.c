@@ -334,7 +334,7 @@ static void check_same(const struct op_case *c, const struct snapshot *wanted, c
                        what);
 }
 
-/* Products of matrices are each instruction set's own; attention's are where the CPU has bf16. */
+/* Products are added up in the order that suits the instruction set; attention's in bf16 alone. */
 static int isas_agree(const struct op_shape *op)
 {
     switch (op->kind) {
