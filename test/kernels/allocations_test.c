@@ -174,11 +174,32 @@ static void test_others(void **state)
     }
 }
 
+static void test_cross_entropy(void **state)
+{
+    struct op_attributes a = { .vocab_size = 900 };
+    struct op_case *c = op_case_create(OP_LOGIT_STATS, &a);
+
+    (void)state;
+    op_case_input(c, 0, 64, 1000, DTYPE_F32, 1);
+    op_case_input(c, 1, 64, 1, DTYPE_I32, 0);
+    op_case_output(c, 0, 64, OPS_N_STATS, DTYPE_F32);
+    check_none(c);
+    c = op_case_create(OP_CROSS_ENTROPY, &a);
+    op_case_input(c, 0, 64, 1000, DTYPE_F32, 1);
+    op_case_input(c, 1, 64, OPS_N_STATS, DTYPE_F32, 1);
+    op_case_input(c, 2, 64, 1, DTYPE_I32, 0);
+    op_case_input(c, 3, 1, 1, DTYPE_F32, 1);
+    op_case_output(c, 0, 64, 1000, DTYPE_BF16);
+    op_case_output(c, 1, 1, 1, DTYPE_F64);
+    check_none(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_others),
+        cmocka_unit_test(test_cross_entropy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

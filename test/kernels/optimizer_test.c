@@ -43,6 +43,30 @@ static void test_sumsq_is_of_the_logical_tensor(void **state)
     op_case_destroy(rows);
 }
 
+/* Runs of x, or of what an order names; the second and the last are empty. */
+static void test_sum_runs(void **state)
+{
+    static const int ends[] = { 3, 3, 8, 9, 9 };
+
+    (void)state;
+    for (int with_order = 0; with_order < 2; with_order++) {
+        struct op_case *c = op_case_create(OP_SUM_RUNS, &(struct op_attributes){ 0 });
+
+        op_case_input(c, 0, 1, 12, DTYPE_F64, 1);
+        op_case_input(c, 1, 1, 5, DTYPE_I32, 0);
+        for (int k = 0; k < 5; k++)
+            tensor_set(&c->op.in[1], 0, k, ends[k]);
+        if (with_order) {
+            op_case_input(c, 2, 1, 9, DTYPE_I32, 0);
+            for (int i = 0; i < 9; i++)
+                tensor_set(&c->op.in[2], 0, i, i * 7 % 12);
+        }
+        op_case_output(c, 0, 1, 5, DTYPE_F64);
+        op_case_check(c, 0); /* one after the other, as the reference */
+        op_case_destroy(c);
+    }
+}
+
 static struct op_case *norm_case(double clip, int64_t n)
 {
     struct op_attributes a = { .clip = clip };
@@ -195,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sumsq),
         cmocka_unit_test(test_sumsq_is_of_the_logical_tensor),
+        cmocka_unit_test(test_sum_runs),
         cmocka_unit_test(test_gradient_norm),
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),

@@ -560,6 +560,14 @@ static void sumsq(const struct op_shape *op)
         OUT(0, 0, i / OPS_NORM_BLOCK) += IN(0, 0, i) * IN(0, 0, i);
 }
 
+static void sum_runs(const struct op_shape *op)
+{
+    start(&op->out[0], 1);
+    for (int64_t k = 0; k < op->out[0].cols; k++)
+        for (int64_t i = k ? int_at(&op->in[1], k - 1) : 0; i < int_at(&op->in[1], k); i++)
+            OUT(0, 0, k) += IN(0, 0, tensor_given(&op->in[2]) ? int_at(&op->in[2], i) : i);
+}
+
 static void gradient_norm(const struct op_shape *op)
 {
     double sum = 0, clip = op->attributes.clip;
@@ -650,6 +658,9 @@ void reference_run(const struct op_shape *op, int first)
         break;
     case OP_SUMSQ:
         sumsq(op);
+        break;
+    case OP_SUM_RUNS:
+        sum_runs(op);
         break;
     case OP_GRADIENT_NORM:
         gradient_norm(op);
