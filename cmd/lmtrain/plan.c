@@ -144,6 +144,8 @@ static void print_summary(const struct plan *plan, struct str *out)
         str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.zero)
         str_printf(out, ", zero %d", job->parallel.zero);
+    if (job->parallel.zero_group)
+        str_printf(out, " in groups of %d", job->parallel.zero_group);
     if (job->parallel.zero == 3)
         str_printf(out, " hold %s",
                    job->parallel.hold == HOLD_OP     ? "op"

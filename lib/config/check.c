@@ -269,6 +269,13 @@ static void check_zero(struct job_reader *r)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
                      "parallel.zero_group is 1: a group of one shards nothing (hint: 2, or zero: "
                      "0)");
+    else if (group & (group - 1))
+        mistakes_add(
+            &r->mistakes, reader_given(r, "parallel.zero_group"),
+            "parallel.zero_group is %d, no power of two: sums over groups would have other "
+            "bits than over all ranks (hint: %d or %d)",
+            group, 1 << (31 - __builtin_clz((unsigned)group)),
+            2 << (31 - __builtin_clz((unsigned)group)));
     if (job->parallel.hold != HOLD_PASS && job->parallel.zero < 3)
         job_note(job, r->arena,
                  "parallel.hold means nothing under zero %d: only zero 3 gathers "

@@ -5,11 +5,12 @@
 
 #include "base/err.h"
 
-static const enum mesh_axis fastest_first[] = { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP };
+static const enum mesh_axis fastest_first[] = { AXIS_TP, AXIS_CP,      AXIS_EP,
+                                                AXIS_DP, AXIS_REPLICA, AXIS_PP };
 
 struct mesh mesh_data_parallel(int dp_size)
 {
-    struct mesh mesh = { { 1, 1, 1, 1, 1 } };
+    struct mesh mesh = { { 1, 1, 1, 1, 1, 1 } };
 
     mesh.size[AXIS_DP] = dp_size;
     return mesh;
@@ -22,6 +23,17 @@ int mesh_world_size(const struct mesh *mesh)
     for (int axis = 0; axis < N_AXES; axis++)
         product *= mesh->size[axis];
     return product;
+}
+
+int mesh_data_size(const struct mesh *mesh)
+{
+    return mesh->size[AXIS_DP] * mesh->size[AXIS_REPLICA];
+}
+
+int mesh_data_rank(const struct mesh *mesh, int world_rank)
+{
+    return mesh_coordinate(mesh, world_rank, AXIS_REPLICA) * mesh->size[AXIS_DP] +
+           mesh_coordinate(mesh, world_rank, AXIS_DP);
 }
 
 /* Ranks between neighbours on the axis. */

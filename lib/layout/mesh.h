@@ -1,8 +1,8 @@
 /*
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
- * tp varies fastest with the world rank, then cp, dp, pp (ep lies within dp and has size 1 for
- * now), so that the ranks that talk most are neighbours.
+ * tp varies fastest with the world rank, then cp, dp, replica, pp (ep lies within dp and has size 1
+ * for now), so that the ranks that talk most are neighbours.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H
@@ -15,6 +15,10 @@ struct mesh {
 
 /* All sizes 1 but dp. */
 struct mesh mesh_data_parallel(int dp_size);
+
+/* Data-parallel ranks in all, on dp and replica; and which of them world_rank is. */
+int mesh_data_size(const struct mesh *mesh);
+int mesh_data_rank(const struct mesh *mesh, int world_rank);
 
 /* Product of all sizes. */
 int mesh_world_size(const struct mesh *mesh);

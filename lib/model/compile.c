@@ -166,8 +166,7 @@ static int boundary_value(const struct compiling *c)
     int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
     int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
 
-    if (p->mesh.size[AXIS_DP] > 1)
-        p->values[id].spread[AXIS_DP] = SPREAD_ROWS;
+    program_split_rows(p, id);
     if (tp > 1)
         p->values[id].spread[AXIS_TP] = SPREAD_ROWS;
     return id;
@@ -314,6 +313,16 @@ static int sum_over(struct program *p, int function, enum mesh_axis axis, enum s
     return sum;
 }
 
+/* Over data-parallel ranks, group by group, and stages. */
+static int sum_over_all(struct program *p, int function, int value, const char *name)
+{
+    value = sum_over(p, function, AXIS_DP, STREAM_DP_REDUCE, value, name);
+    value = sum_over(p, function, AXIS_REPLICA, STREAM_DP_REDUCE, value,
+                     arena_printf(&p->arena, "%s_all_groups", name));
+    return sum_over(p, function, AXIS_PP, STREAM_PP, value,
+                    arena_printf(&p->arena, "%s_all_stages", name));
+}
+
 /* The evaluation's own forward, on the same inputs, and its sum over ranks. */
 static void build_evaluate(struct compiling *c)
 {
@@ -328,13 +337,10 @@ static void build_evaluate(struct compiling *c)
         fuse(p, c->functions[i].forward);
     schedule_forward(p, ENTRY_EVALUATE, c->functions, c->n_chunks);
     p->ports.eval_total = p->ports.eval_loss;
-    if (p->mesh.size[AXIS_DP] == 1 && p->mesh.size[AXIS_PP] == 1)
+    if (mesh_data_size(&p->mesh) == 1 && p->mesh.size[AXIS_PP] == 1)
         return;
     int end = program_function(p, "evaluate end", 0);
-    p->ports.eval_total =
-        sum_over(p, end, AXIS_DP, STREAM_DP_REDUCE, p->ports.eval_loss, "eval_total");
-    p->ports.eval_total =
-        sum_over(p, end, AXIS_PP, STREAM_PP, p->ports.eval_total, "eval_total_all_stages");
+    p->ports.eval_total = sum_over_all(p, end, p->ports.eval_loss, "eval_total");
     one_action(p, ENTRY_EVALUATE_END, end, 0);
 }
 
@@ -395,10 +401,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
     int gather = shard_parameters(&c);
     if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
-    program->ports.loss_total =
-        sum_over(program, update, AXIS_DP, STREAM_DP_REDUCE, program->ports.loss, "loss_total");
-    program->ports.loss_total = sum_over(program, update, AXIS_PP, STREAM_PP,
-                                         program->ports.loss_total, "loss_total_all_stages");
+    program->ports.loss_total = sum_over_all(program, update, program->ports.loss, "loss_total");
     build_update(program, update, &update_options);
     schedule_step(program, &c.pipeline, options->pipeline.rank, c.functions, gather, update);
     build_evaluate(&c);

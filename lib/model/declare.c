@@ -91,15 +91,14 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
 {
     int id = program_cell(b->program, ROLE_INPUT, name, rows, 1, dtype);
 
-    if (b->program->mesh.size[AXIS_DP] > 1)
-        b->program->values[id].spread[AXIS_DP] = SPREAD_ROWS;
+    program_split_rows(b->program, id);
     return id;
 }
 
 /* Of a rank's own micro-batches; written by the last stage, others hold zeros. */
 static int sum_cell(struct program *p, const char *name)
 {
-    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_PP };
+    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_REPLICA, AXIS_PP };
     int cell = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
 
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)

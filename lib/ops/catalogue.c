@@ -347,7 +347,7 @@ int op_is_collective(enum op_kind kind)
 
 const char *axis_name(enum mesh_axis axis)
 {
-    static const char *const names[N_AXES] = { "dp", "tp", "pp", "cp", "ep" };
+    static const char *const names[N_AXES] = { "dp", "tp", "pp", "cp", "ep", "replica" };
 
     return names[axis];
 }

@@ -190,7 +190,11 @@ enum op_kind {
     N_OP_KINDS
 };
 
-enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, N_AXES };
+/*
+ * Data-parallel ranks lie on two axes where they shard in groups (hybrid sharding): dp within a
+ * group, replica from group to group; else all on dp.
+ */
+enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AXES };
 
 /* What an op is told besides its operands; zero where it means nothing to the kind. */
 struct op_attributes {

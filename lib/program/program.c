@@ -80,6 +80,15 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return add_value(program, &view);
 }
 
+void program_split_rows(struct program *program, int id)
+{
+    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_REPLICA };
+
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (program->mesh.size[axes[i]] > 1)
+            program->values[id].spread[axes[i]] = SPREAD_ROWS;
+}
+
 int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis)
 {
     const struct value *whole = &program->values[value];

@@ -280,6 +280,9 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
+/* Mark a value of tokens: data-parallel ranks have other rows each. */
+void program_split_rows(struct program *program, int id);
+
 /*
  * The rank's own part over the axis of a dense value: of its rows, split(rows) there, or, if it has
  * one row, of its columns, split(cols). name: NULL for none.

@@ -477,6 +477,43 @@ static void clear_gaps(const struct sharding *s, const struct member *list, int 
     }
 }
 
+/*
+ * Hybrid sharding: what a group has summed is summed over the groups, which have the same shards.
+ * As each group is an aligned power of two of ranks, these are the sums of all ranks to the bit.
+ * What is added up over micro-batches (early) is added once it is the sum of all ranks: ahead of
+ * the next reduction of the function, by when it has come, or at its end.
+ */
+static void reduce_over_groups(const struct sharding *s, int function, int index, int cell,
+                               int shard)
+{
+    struct program *p = s->program;
+    int of_group = s->early ? program_value(p, 1, p->values[shard].cols, DTYPE_F32) : shard;
+    struct op op = reduce_op(cell, of_group, FIRST_ALWAYS);
+
+    program_insert(p, function, index, &op);
+    int of_all = summed_view(p, of_group, AXIS_REPLICA);
+    program_insert(p, function, index + 1,
+                   &(struct op){ .kind = OP_ALL_REDUCE,
+                                 .attributes.axis = AXIS_REPLICA,
+                                 .in = { of_group },
+                                 .out = { of_all },
+                                 .phase = PHASE_W,
+                                 .stream = STREAM_DP_REDUCE,
+                                 .layer = -1 });
+    if (!s->early)
+        return;
+    const struct function *f = &p->functions[function];
+    int later = index + 2;
+    while (later < f->n_ops && f->ops[later].stream != STREAM_DP_REDUCE)
+        later++;
+    program_insert(p, function, later,
+                   &(struct op){ .kind = OP_ACCUMULATE,
+                                 .in = { of_all },
+                                 .out = { shard },
+                                 .phase = PHASE_W,
+                                 .layer = -1 });
+}
+
 /* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
 static void reduce(const struct sharding *s, const struct member *list, int n,
                    const struct reduction *r, int update, int zero)
@@ -492,7 +529,13 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
     b->shards[r->use] = shard;
-    program_insert(p, function, r->at.done + 1, &op);
+    if (p->mesh.size[AXIS_REPLICA] > 1) {
+        reduce_over_groups(s, function, r->at.done + 1, cell, shard);
+        if (!s->early)
+            b->shards[r->use] = summed_view(p, shard, AXIS_REPLICA);
+    } else {
+        program_insert(p, function, r->at.done + 1, &op);
+    }
     if (r->lane)
         clear_gaps(s, list, n, r, function);
     if (zero)

@@ -41,7 +41,9 @@ struct replicas {
     int blocks_capacity;
     uint64_t *block_hashes, *cell_hashes;
     uint64_t *words; /* [world_size]: everybody's hash */
-    int *first;      /* [world_size]: the rank with dp coordinate 0 among a rank's replicas */
+    enum mesh_axis
+        axis;   /* along which ranks have the same: dp, or replica where that has several */
+    int *first; /* [world_size]: the rank with coordinate 0 there among a rank's replicas */
 };
 
 /* ---- what is compared ---- */
@@ -54,7 +56,7 @@ static void add_cell(struct replicas *r, int id)
     size_t left = program_value_bytes(program, id);
 
     /* Under zero 3 a weight is the name of what is gathered now and then. */
-    if (v->role == ROLE_NONE || v->spread[AXIS_DP] != SPREAD_SAME)
+    if (!id || v->role == ROLE_NONE || v->spread[r->axis] != SPREAD_SAME)
         return;
     r->cells = arena_grow(&r->arena, r->cells, sizeof *r->cells, &r->capacity, r->n_cells + 1);
     struct replicated *cell = &r->cells[r->n_cells++];
@@ -78,36 +80,45 @@ static void list_cells(struct replicas *r)
         const struct parameter *p = &program->parameters[i];
 
         add_cell(r, p->weight);
-        if (p->master && p->master != p->weight)
+        if (p->master != p->weight)
             add_cell(r, p->master);
-        if (p->moment1)
-            add_cell(r, p->moment1);
-        if (p->moment2)
-            add_cell(r, p->moment2);
+        add_cell(r, p->moment1);
+        add_cell(r, p->moment2);
+    }
+    for (int i = 0; i < program->n_buckets; i++) {
+        const struct bucket *b = &program->buckets[i];
+
+        add_cell(r, b->own_weights);
+        if (b->master != b->own_weights)
+            add_cell(r, b->master);
+        add_cell(r, b->moment1);
+        add_cell(r, b->moment2);
     }
 }
 
 struct replicas *replicas_create(struct trainer *trainer)
 {
     const struct mesh *mesh = &trainer_program(trainer)->mesh;
-    int world_size = trainer->world_size, dp_size = mesh->size[AXIS_DP];
+    enum mesh_axis axis = mesh->size[AXIS_REPLICA] > 1 ? AXIS_REPLICA : AXIS_DP;
+    int world_size = trainer->world_size, n_copies = mesh->size[axis];
 
-    if (dp_size < 2)
+    if (n_copies < 2)
         return NULL;
     struct replicas *r = calloc(1, sizeof *r);
     CHECK(r);
     r->trainer = trainer;
+    r->axis = axis;
     list_cells(r);
     r->block_hashes = arena_array(&r->arena, uint64_t, r->n_blocks);
     r->cell_hashes = arena_array(&r->arena, uint64_t, r->n_cells);
     r->words = arena_array(&r->arena, uint64_t, world_size);
     r->first = arena_array(&r->arena, int, world_size);
-    int *ranks = arena_array(&r->arena, int, dp_size);
+    int *ranks = arena_array(&r->arena, int, n_copies);
     for (int rank = 0; rank < world_size; rank++) {
-        if (mesh_coordinate(mesh, rank, AXIS_DP) != 0)
+        if (mesh_coordinate(mesh, rank, axis) != 0)
             continue;
-        mesh_group(mesh, rank, AXIS_DP, ranks);
-        for (int i = 0; i < dp_size; i++)
+        mesh_group(mesh, rank, axis, ranks);
+        for (int i = 0; i < n_copies; i++)
             r->first[ranks[i]] = rank;
     }
     return r;
@@ -267,9 +278,9 @@ static int explain(struct replicas *r, int rank, int *differs, struct err *err)
     memcpy(own->hashes, r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
     int status = trainer_gather(t, own, all, n_bytes, err);
     if (!status && t->world_rank == root) {
-        struct trial trial = { r, all, n_bytes, ranks, mesh->size[AXIS_DP] };
+        struct trial trial = { r, all, n_bytes, ranks, mesh->size[r->axis] };
 
-        mesh_group(mesh, root, AXIS_DP, ranks);
+        mesh_group(mesh, root, r->axis, ranks);
         judge(&trial, &agreed);
     }
     free(own);

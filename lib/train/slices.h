@@ -23,7 +23,7 @@ void slices_to_read(struct slices *slices, const struct run *run, const struct p
 /*
  * Of that, what the rank saves: all ranks' together are the whole once. Where data ranks hold the
  * same bits, each has its share of the rows; where states are sharded, what it keeps; what all
- * tensor-parallel ranks have is the first one's.
+ * tensor-parallel ranks have is the first one's. For ranks of the first replica alone.
  */
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     int dp_rank, int tp_rank);

@@ -57,7 +57,9 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     t->save_step = t->step;
     describe_state(t, extra, &t->save_state);
-    slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+    /* Groups of hybrid sharding are copies of each other. */
+    if (mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_REPLICA) == 0)
+        slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
     if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)

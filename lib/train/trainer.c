@@ -23,8 +23,10 @@
 
 struct mesh trainer_mesh(const struct job *job)
 {
-    struct mesh mesh = mesh_data_parallel(job->parallel.dp);
+    int dp = job->parallel.dp, group = job->parallel.zero_group;
+    struct mesh mesh = mesh_data_parallel(group ? group : dp);
 
+    mesh.size[AXIS_REPLICA] = group ? dp / group : 1;
     mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;
     return mesh;
@@ -190,7 +192,7 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .seq_len = job->data.seq_len,
                                     .global_batch = job->train.global_batch,
                                     .micro_batch = job->train.micro_batch,
-                                    .dp_rank = t->dp_rank,
+                                    .dp_rank = mesh_data_rank(&t->program.mesh, t->world_rank),
                                     .dp_size = job->parallel.dp,
                                     .seed = job->train.seed,
                                     .split = job->eval.split,

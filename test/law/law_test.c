@@ -251,6 +251,61 @@ static void zero_two(void **state)
     zero_is_zero(2, "gpt2", "fp32", "late");
 }
 
+/* Groups of two that shard, and copy each other: as four that shard, as four that do not. */
+static void hybrid(const char *model, const char *dtype, const char *gradient_sum)
+{
+    struct law_case c = base_case(model, dtype);
+    char what[96];
+
+    c.n_ranks = 4;
+    c.gradient_sum = gradient_sum;
+    struct law_outcome wanted = reference(c);
+    c.zero_group = 2;
+    for (c.zero = 1; c.zero <= 3; c.zero++) {
+        c.recompute = c.zero == 2 ? "full" : "none";
+        c.poison = c.zero % 2;
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "%s %s %s, zero %d in groups of two", model, dtype,
+                 gradient_sum, c.zero);
+        must_equal(what, &wanted, &got);
+    }
+    c.zero = 1;
+    c.stop_after = 3;
+    c.zero_after = 1 + 3;
+    struct law_outcome got = law_run(&c);
+    must_equal("zero 1 in groups of two, gone on with under zero 3", &wanted, &got);
+}
+
+static void hybrid_sharding(void **state)
+{
+    (void)state;
+    hybrid("llama", "bf16", "late");
+    hybrid("llama", "fp32", "early");
+    hybrid("gpt2", "bf16", "early");
+}
+
+/* With stages and tensor-parallel ranks: two groups of two, twice. */
+static void hybrid_of_eight(void **state)
+{
+    struct law_case c = base_case("llama", "bf16");
+
+    (void)state;
+    c.n_ranks = 8;
+    c.tp = 2;
+    struct law_outcome wanted = reference(c);
+    c.zero = 3;
+    c.zero_group = 2;
+    struct law_outcome got = law_run(&c);
+    must_equal("tp 2, zero 3 in groups of two", &wanted, &got);
+    c.tp = 0;
+    c.n_ranks = 4;
+    wanted = reference(c);
+    c.n_ranks = 8;
+    c.pp = 2;
+    got = law_run(&c);
+    must_equal("pp 2, zero 3 in groups of two", &wanted, &got);
+}
+
 /* A checkpoint knows no zero: each stage goes on from the other's, on as many ranks or fewer. */
 static void zero_one_resumes(void **state)
 {
@@ -513,6 +568,8 @@ int main(void)
         cmocka_unit_test(zero_one_gpt2),
         cmocka_unit_test(zero_two),
         cmocka_unit_test(zero_one_resumes),
+        cmocka_unit_test(hybrid_sharding),
+        cmocka_unit_test(hybrid_of_eight),
         cmocka_unit_test(pipelines_llama),
         cmocka_unit_test(pipelines_gpt2),
         cmocka_unit_test(pipelines_resume),

@@ -82,14 +82,15 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s, hold: %s}\n"
+        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
         law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
         chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
-        law->hold ? law->hold : "pass", law->poison ? "true" : "false", law->folder);
+        law->hold ? law->hold : "pass", law->zero_group, law->poison ? "true" : "false",
+        law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -101,7 +102,7 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, dp_rank, tp_rank;
+    int number, dp_rank, tp_rank, replica;
     int begin, end;       /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
@@ -282,8 +283,10 @@ static void share(struct rank *ranks, int n_ranks, int zero)
     for (int i = 0; i < n_ranks; i++)
         for (int k = 0; k < n_ranks; k++) {
             int same = ranks[i].dp_rank == ranks[k].dp_rank;
-
             int shared = !ranks[i].has_whole_weights;
+
+            if (ranks[i].replica != ranks[k].replica)
+                continue;
 
             sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;
             sum[i].states += same || zero ? ranks[k].outcome.states : 0;
@@ -317,6 +320,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, 
                                   .number = i,
                                   .dp_rank = mesh_coordinate(&mesh, i, AXIS_DP),
                                   .tp_rank = mesh_coordinate(&mesh, i, AXIS_TP),
+                                  .replica = mesh_coordinate(&mesh, i, AXIS_REPLICA),
                                   .begin = begin,
                                   .end = end,
                                   .outcome = *outcome };

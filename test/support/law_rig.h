@@ -23,6 +23,7 @@ struct law_case {
     const char *schedule;   /* NULL: 1f1b */
     int global_batch;       /* 0: 16 */
     int zero, bucket_mb;    /* bucket_mb 0: 1 */
+    int zero_group;         /* 0: all data-parallel ranks */
     const char *hold; /* NULL: pass */
     int poison;
     int seed;          /* 0: 1 */
