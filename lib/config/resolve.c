@@ -182,6 +182,7 @@ int job_check_built(const struct job *job, struct err *err)
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
         { job->parallel.zero > 2, "parallel.zero above 2" },
+        { job->parallel.zero_group > 0, "parallel.zero_group" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
         { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
         { job->recompute == RECOMPUTE_AUTO, "recompute auto" },

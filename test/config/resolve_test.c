@@ -176,6 +176,7 @@ static void test_not_built(void **state)
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
         { "parallel.zero=3", "parallel.zero above 2" },
+        { "parallel={zero: 1, zero_group: 2}", "parallel.zero_group" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
         { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },
         { "recompute=auto", "recompute auto" },
