@@ -105,32 +105,16 @@ static int check_pipeline(const struct job *job, struct err *err)
     return 0;
 }
 
-/* "2 or 8": what divides n next to a number that does not; 0 stands for all of it. */
-static const char *near_divisors(int n, int value, char *text, size_t size)
-{
-    int below = min_int(value, n), above = value + 1;
-
-    while (below > 1 && n % below != 0)
-        below--;
-    while (above < n && n % above != 0)
-        above++;
-    if (below > 1 && above <= n)
-        snprintf(text, size, "%d or %d", below, above);
-    else
-        snprintf(text, size, "%d", below > 1 ? below : above <= n ? above : 0);
-    return text;
-}
-
 static int check_sharding(struct job *job, struct arena *arena, struct err *err)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
-    char hint[32];
+    int largest = dp & -dp; /* power of two */
 
     if (group > 0 && dp % group != 0)
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel.zero_group is %d, does not divide dp %d (hint: %s)",
-                       PLACE(job, "parallel.zero_group"), group, dp,
-                       near_divisors(dp, group, hint, sizeof hint));
+                       "%s: parallel.zero_group is %d, does not divide dp %d (hint: %d%s)",
+                       PLACE(job, "parallel.zero_group"), group, dp, largest > 1 ? largest : 0,
+                       largest > 2 ? " or less, powers of two" : "");
     if (job->parallel.zero > 0 && dp == 1)
         job_note(job, arena, "parallel.zero = %d shards nothing: dp is 1", job->parallel.zero);
     return 0;

@@ -113,7 +113,7 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "dlogits", OPERAND_OPTIONAL }, { "loss", OPERAND_ACCUMULATED } } },
     [OP_ACCUMULATE] = { "accumulate", 1, 1,
         { { "x", 0 } },
-        { { "y", OPERAND_UPDATED } } },
+        { { "y", OPERAND_ACCUMULATED } } },
     [OP_ALL_GATHER] = { "all_gather", 1, 1,
         { { "shard", 0 } },
         { { "full", 0 } } },

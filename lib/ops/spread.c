@@ -291,6 +291,15 @@ static int spread_select_rows(const struct query *q)
     return want(q, 1, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME);
 }
 
+/* Element by element: what is added up lies as it did. */
+static int spread_accumulate(const struct query *q)
+{
+    if (q->in[0] == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    give_all(q, q->in[0]);
+    return 0;
+}
+
 /* Sums of blocks follow the shard, whose edges lie on blocks' edges. */
 static int spread_sumsq(const struct query *q)
 {
@@ -323,7 +332,6 @@ static const struct form {
     [OP_CAST] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_HEAD_CROSS_ENTROPY] = { IN(0) | IN(2), 0, MAY_ROWS },
     [OP_HEAD_LOSS] = { IN(0) | IN(2), 0, MAY_ROWS },
-    [OP_ACCUMULATE] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_SUM_RUNS] = { IN(0), 0, MAY_COLS }, /* by tables that all have: parts alike */
     [OP_GRADIENT_NORM] = { IN(0), 0, 0 },
     [OP_ADAMW] = { IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS },
@@ -373,6 +381,8 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_SEND:
     case OP_RECEIVE: /* as it was sent, which is the program's to know */
         return 0;
+    case OP_ACCUMULATE:
+        return spread_accumulate(q);
     case OP_SUMSQ:
         return spread_sumsq(q);
     default:

@@ -197,6 +197,9 @@ static int check_accumulation(struct walk *w, const struct function *f, const st
     enum first_mode mode = program_first_mode(p, op, output);
     int first = mode == FIRST_MICRO_BATCH ? w->first : mode == FIRST_ALWAYS;
 
+    /* What adds to a sum that is whole: it may have another name by then. */
+    if (mode == FIRST_NEVER && op->kind == OP_ACCUMULATE)
+        return check_read(w, f, op, id);
     if (mode == FIRST_ALWAYS && check_restart(w, f, op, id) < 0)
         return -1;
     if (first || w->entry != ENTRY_STEP)

@@ -52,12 +52,12 @@ static void add_cell(struct replicas *r, int id)
 {
     const struct program *program = trainer_program(r->trainer);
     const struct value *v = &program->values[id];
-    const unsigned char *data = run_data(trainer_run(r->trainer), id, 0);
-    size_t left = program_value_bytes(program, id);
 
     /* Under zero 3 a weight is the name of what is gathered now and then. */
     if (!id || v->role == ROLE_NONE || v->spread[r->axis] != SPREAD_SAME)
         return;
+    const unsigned char *data = run_data(trainer_run(r->trainer), id, 0);
+    size_t left = program_value_bytes(program, id);
     r->cells = arena_grow(&r->arena, r->cells, sizeof *r->cells, &r->capacity, r->n_cells + 1);
     struct replicated *cell = &r->cells[r->n_cells++];
     *cell = (struct replicated){ v->name, r->n_blocks, ceil_div((int64_t)left, BLOCK_BYTES) };

@@ -94,12 +94,12 @@ static void test_mismatches(void **state)
           "(hint: "
           "12)" },
         { "dp: auto", "global_batch: 64, micro_batch: 4", 3, "= 12 (hint: 60 or 72)" },
-        { "zero: 1, zero_group: 3", "global_batch: 64", 4,
-          "j.yaml:1:71: parallel.zero_group is 3, does not divide dp 4 (hint: 2 or 4)" },
+        { "zero: 1, zero_group: 4", "global_batch: 48", 6,
+          "j.yaml:1:71: parallel.zero_group is 4, does not divide dp 6 (hint: 2)" },
         { "zero: 3, zero_group: 8", "global_batch: 64", 4,
-          "parallel.zero_group is 8, does not divide dp 4 (hint: 4)" },
+          "parallel.zero_group is 8, does not divide dp 4 (hint: 4 or less, powers of two)" },
         { "zero: 3, zero_group: 2", "global_batch: 60", 5,
-          "parallel.zero_group is 2, does not divide dp 5 (hint: 5)" },
+          "parallel.zero_group is 2, does not divide dp 5 (hint: 0)" },
         { "zero: 3, zero_group: 2", "global_batch: 64", 1,
           "parallel.zero_group is 2, does not divide dp 1 (hint: 0)" },
         { "pp: 2, schedule: interleaved", "global_batch: 64", 2,
@@ -160,7 +160,7 @@ static void test_sharding(void **state)
     assert_int_equal(job_derive(&j, 1, &arena, &err), 0);
     assert_true(has_note(&j, "parallel.zero = 2 shards nothing: dp is 1"));
     /* A place of an override is named like one of the file. */
-    assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 1, zero_group: 3}", &arena, &err),
+    assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 1, zero_group: 8}", &arena, &err),
                      0);
     assert_int_equal(job_derive(&j, 4, &arena, &err), -1);
     assert_non_null(strstr(err.text, "--set parallel"));

@@ -11,11 +11,12 @@
 
 #define WORLD_MAX 64
 
-/* The rank at these coordinates, by the order that mesh.h states: tp fastest, then cp, ep, dp, pp.
- */
+/* The rank at these coordinates, by the order that mesh.h states: tp fastest, then cp, ep, dp,
+ * replica, pp. */
 static int rank_at(const struct mesh *mesh, const int *coordinates)
 {
-    static const enum mesh_axis slowest_first[] = { AXIS_PP, AXIS_DP, AXIS_EP, AXIS_CP, AXIS_TP };
+    static const enum mesh_axis slowest_first[] = { AXIS_PP, AXIS_REPLICA, AXIS_DP,
+                                                    AXIS_EP, AXIS_CP,      AXIS_TP };
     int rank = 0;
 
     for (int i = 0; i < N_AXES; i++)
@@ -33,6 +34,8 @@ static void check_rank(const struct mesh *mesh, int rank)
         assert_in_range(at[axis], 0, mesh->size[axis] - 1);
     }
     assert_int_equal(rank_at(mesh, at), rank);
+    assert_int_equal(mesh_data_rank(mesh, rank),
+                     at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]);
     for (int axis = 0; axis < N_AXES; axis++) {
         int here = at[axis];
 
@@ -55,12 +58,16 @@ static void every_mesh(void **state)
         for (int tp = 1; dp * tp <= WORLD_MAX; tp++)
             for (int pp = 1; dp * tp * pp <= WORLD_MAX; pp++)
                 for (int cp = 1; dp * tp * pp * cp <= WORLD_MAX; cp++) {
-                    mesh = (struct mesh){ .size = { [AXIS_DP] = dp,
+                    int replica = dp % 2 ? 1 : 2; /* dp / 2 in each of two groups */
+
+                    mesh = (struct mesh){ .size = { [AXIS_DP] = dp / replica,
+                                                    [AXIS_REPLICA] = replica,
                                                     [AXIS_TP] = tp,
                                                     [AXIS_PP] = pp,
                                                     [AXIS_CP] = cp,
                                                     [AXIS_EP] = 1 } };
                     assert_int_equal(mesh_world_size(&mesh), dp * tp * pp * cp);
+                    assert_int_equal(mesh_data_size(&mesh), dp);
                     for (int rank = 0; rank < mesh_world_size(&mesh); rank++)
                         check_rank(&mesh, rank);
                     n_meshes++;
@@ -71,9 +78,12 @@ static void every_mesh(void **state)
 /* Neighbours in the world talk over tp. */
 static void tp_is_fastest(void **state)
 {
-    struct mesh mesh = {
-        .size = { [AXIS_DP] = 3, [AXIS_TP] = 2, [AXIS_PP] = 2, [AXIS_CP] = 1, [AXIS_EP] = 1 }
-    };
+    struct mesh mesh = { .size = { [AXIS_DP] = 3,
+                                   [AXIS_TP] = 2,
+                                   [AXIS_PP] = 2,
+                                   [AXIS_CP] = 1,
+                                   [AXIS_EP] = 1,
+                                   [AXIS_REPLICA] = 1 } };
     int ranks[3];
 
     (void)state;

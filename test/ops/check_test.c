@@ -279,7 +279,7 @@ static void test_attributes(void **state)
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
     attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
     attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
-    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 5, wanted 0..4");
+    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 6, wanted 0..5");
 }
 
 static void test_stride(void **state)

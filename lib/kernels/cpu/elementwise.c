@@ -116,16 +116,16 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
         act_put(y, i, act_get(x, i, !bf16), bf16);
 }
 
+/* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
 CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                               int bf16)
+                               int first)
 {
     const float *x = float_row(&op->in[0], row);
     float *y = float_row_mut(&op->out[0], row);
 
-    (void)bf16;
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        y[i] += x[i];
+        y[i] = first ? x[i] : y[i] + x[i];
 }
 
 /* ---- the tiles ---------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const str
 struct elementwise {
     const struct op_shape *op;
     struct tiling tiling;
-    int bf16;
+    int which; /* of a kind's two loops: bf16's, or, where that is fp32 alone, first's */
 };
 
 #define ELEMENTWISE(name) \
@@ -143,7 +143,7 @@ struct elementwise {
         const struct elementwise *e = context; \
         struct rectangle r = tiling_at(&e->tiling, tile); \
 \
-        if (e->bf16) \
+        if (e->which) \
             for (int64_t row = r.row; row < r.row_end; row++) \
                 name##_row(e->op, row, &r, 1); \
         else \
@@ -154,12 +154,12 @@ struct elementwise {
 \
     static void name##_run(struct kernels *kernels, const struct kernel_call *call, int first) \
     { \
-        (void)first; \
-        elementwise(kernels, call, name##_tile[cpu_of(kernels)->isa]); \
+        elementwise(kernels, call, name##_tile[cpu_of(kernels)->isa], first); \
     }
 
 /* Which operand's dtype chooses the loop, and whose extents are cut. */
-static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile)
+static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile,
+                        int first)
 {
     const struct op_shape *op = &call->op;
     int grad = op->kind == OP_SWIGLU_GRAD;
@@ -167,7 +167,7 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
     const struct tensor *typed = op->kind == OP_ADD ? &op->in[1] : &op->out[0];
     struct elementwise e = { .op = op,
                              .tiling = tiling_of(cut->rows, cut->cols),
-                             .bf16 = is_bf16(typed) };
+                             .which = op->kind == OP_ACCUMULATE ? first != 0 : is_bf16(typed) };
 
     pool_run(kernels->pool, e.tiling.n_tiles, tile, &e);
 }
