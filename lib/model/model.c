@@ -412,7 +412,7 @@ static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int
     }
 }
 
-/* Returns the gradient of x. */
+/* Returns the gradient of x, or, of what x was gathered from. */
 static int train_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
@@ -423,7 +423,8 @@ static int train_end(const struct emitter *e, int x)
         memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
         p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
         emit_head_pieces(e, x, dx, dw, p->ports.loss);
-        return dx;
+        /* Summed here, so that the rank's rows are all that the backward finds. */
+        return leave(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),
@@ -483,8 +484,8 @@ struct model_part model_forward(struct model_builder *builder, int function,
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"));
-    x = enter(&e, x);
     part.value = x;
+    x = enter(&e, x);
     if (end == MODEL_TRAIN)
         part.gradient = train_end(&e, x);
     else if (end == MODEL_EVALUATE)

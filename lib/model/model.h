@@ -69,7 +69,7 @@ void model_declare_evaluation(struct model_builder *builder);
 /* The forward of a chunk, and where it meets others. */
 struct model_part {
     int value;    /* what the next stage reads; of the last stage, what differentiate begins with */
-    int gradient; /* of value, where the last stage has made it (MODEL_TRAIN) */
+    int gradient; /* of value, where the last stage has made it (MODEL_TRAIN), summed over tp */
 };
 
 /*
