@@ -154,6 +154,7 @@ static const char *const aliases[][2] = {
     { "zero_stage", "parallel.zero" },
     { "deepspeed", "parallel.zero" },
     { "fsdp", "parallel.zero: 3" },
+    { "reshard_after_forward", "parallel.hold" },
     { "use_distributed_optimizer", "parallel.zero: 1" },
     { "ddp_bucket_size", "parallel.bucket_mb" },
     { "bucket_cap_mb", "parallel.bucket_mb" },
