@@ -127,6 +127,20 @@ static void print_memory(const struct plan *plan, struct str *out)
     report_table_release(&table);
 }
 
+/* "full", or "swiglu, rmsnorm". */
+static void print_recompute(const struct job *job, struct str *out)
+{
+    int n = 0;
+
+    if (job->recompute != RECOMPUTE_LIST)
+        str_add(out, job->recompute == RECOMPUTE_FULL        ? "full"
+                     : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
+                                                             : "none");
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        if (job->recompute_ops >> kind & 1)
+            str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
+}
+
 static void print_summary(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
@@ -144,20 +158,19 @@ static void print_summary(const struct plan *plan, struct str *out)
         str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.zero)
         str_printf(out, ", zero %d", job->parallel.zero);
+    if (job->parallel.zero_group)
+        str_printf(out, " in groups of %d", job->parallel.zero_group);
     if (job->parallel.zero == 3)
         str_printf(out, " hold %s",
                    job->parallel.hold == HOLD_OP     ? "op"
                    : job->parallel.hold == HOLD_PASS ? "pass"
                    : job->parallel.hold == HOLD_RUN  ? "run"
                                                      : "step");
-    str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute %s\n",
-               job->n_micro_batches, job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch,
-               job->data.seq_len, dtype_name(job->train.dtype),
-               job->recompute == RECOMPUTE_FULL        ? "full"
-               : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
-               : job->recompute == RECOMPUTE_LIST      ? "by list"
-                                                       : "none");
-    str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
+    str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute ", job->n_micro_batches,
+               job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch, job->data.seq_len,
+               dtype_name(job->train.dtype));
+    print_recompute(job, out);
+    str_printf(out, "\nprogram: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
                p->entries[ENTRY_STEP].n_actions);
 }
 

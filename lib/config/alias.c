@@ -154,6 +154,8 @@ static const char *const aliases[][2] = {
     { "zero_stage", "parallel.zero" },
     { "deepspeed", "parallel.zero" },
     { "fsdp", "parallel.zero: 3" },
+    { "hybrid_shard", "parallel.zero_group" },
+    { "zero_hpz_partition_size", "parallel.zero_group" },
     { "reshard_after_forward", "parallel.hold" },
     { "use_distributed_optimizer", "parallel.zero: 1" },
     { "ddp_bucket_size", "parallel.bucket_mb" },

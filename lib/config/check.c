@@ -194,33 +194,107 @@ static void check_model(struct job_reader *r)
                      r->job->data.seq_len, s->max_seq_len, s->max_seq_len);
 }
 
+/* Why so many tensor-parallel ranks cannot have the model in equal parts; 0 if they can. */
+static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
+{
+    int kv = s->n_kv_heads;
+
+    if (s->n_heads % tp != 0)
+        return snprintf(why, size, "does not divide n_heads %d", s->n_heads);
+    if (s->ffn_size % tp != 0)
+        return snprintf(why, size, "does not divide ffn_size %d", s->ffn_size);
+    if (kv % tp != 0 && tp % kv != 0)
+        return snprintf(why, size, "neither divides n_kv_heads %d nor is a multiple of it", kv);
+    if (tp > kv && s->head_dim % (tp / kv) != 0)
+        return snprintf(why, size,
+                        "shares a kv head (n_kv_heads %d) among %d ranks, which do not divide its "
+                        "head_dim %d",
+                        kv, tp / kv, s->head_dim);
+    return 0;
+}
+
+static int check_tp(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+    int tp = r->job->parallel.tp;
+    char why[160], others[64], hint[128] = "";
+    size_t used = 0;
+
+    if (!tp_misfit(s, tp, why, sizeof why))
+        return 0;
+    for (int other = 1; other <= s->n_heads && used + 16 < sizeof hint; other++)
+        if (!tp_misfit(s, other, others, sizeof others))
+            used += (size_t)snprintf(hint + used, sizeof hint - used, used ? ", %d" : "%d", other);
+    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
+                        "parallel.tp is %d, %s (hint: %s)", tp, why, hint);
+}
+
+/* Every rank has as many rows of a micro-batch between the norms. */
+static void check_sequence_parallel(struct job_reader *r)
+{
+    struct job *job = r->job;
+    const struct yaml_node *node = reader_given(r, "parallel.sequence_parallel");
+    int tp = job->parallel.tp, seq_len = job->data.seq_len, unit = tp;
+
+    if (tp == 1) {
+        if (node && job->parallel.sequence_parallel)
+            job_note(job, r->arena, "parallel.sequence_parallel is off: tp is 1");
+        return;
+    }
+    if (!job->parallel.sequence_parallel || (int64_t)job->train.micro_batch * seq_len % tp == 0)
+        return;
+    /* The smallest step of seq_len. */
+    for (int factor = 2; factor <= tp; factor++)
+        if (tp % factor == 0 && (int64_t)job->train.micro_batch * (tp / factor) % tp == 0)
+            unit = tp / factor;
+    int near = max_int(1, seq_len / unit) * unit;
+    mistakes_add(&r->mistakes, node ? node : reader_given(r, "parallel.tp"),
+                 "parallel.sequence_parallel: micro_batch %d * seq_len %d is %lld tokens, not a "
+                 "multiple of tp %d (hint: data.seq_len: %d, or sequence_parallel: false)",
+                 job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp,
+                 near);
+}
+
+static void check_zero(struct job_reader *r)
+{
+    struct job *job = r->job;
+    int group = job->parallel.zero_group;
+
+    if (group > 0 && job->parallel.zero == 0)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
+                     "parallel.zero_group is %d, but zero 0 shards nothing (hint: zero: 1, or no "
+                     "zero_group)",
+                     group);
+    else if (group == 1)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
+                     "parallel.zero_group is 1: a group of one shards nothing (hint: 2, or zero: "
+                     "0)");
+    if (job->parallel.hold != HOLD_PASS && job->parallel.zero < 3)
+        job_note(job, r->arena,
+                 "parallel.hold means nothing under zero %d: only zero 3 gathers "
+                 "parameters",
+                 job->parallel.zero);
+}
+
 static void check_parallel(struct job_reader *r)
 {
     const struct job *job = r->job;
     const struct model_spec *s = &job->model;
-    int tp = job->parallel.tp, kv = s->n_kv_heads;
     char divisors[128];
 
-    if (s->n_heads % tp != 0 || s->ffn_size % tp != 0) {
-        const char *what = s->n_heads % tp != 0 ? "n_heads" : "ffn_size";
-
-        list_divisors(s->n_heads, divisors, sizeof divisors);
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
-                     "parallel.tp is %d, does not divide %s %d (hint: %s)", tp, what,
-                     s->n_heads % tp != 0 ? s->n_heads : s->ffn_size, divisors);
-    } else if (kv % tp != 0 && tp % kv != 0) {
-        list_divisors(kv, divisors, sizeof divisors);
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
-                     "parallel.tp is %d, does not divide n_kv_heads %d (hint: %s)", tp, kv,
-                     divisors);
-    }
+    if (!check_tp(r))
+        check_sequence_parallel(r);
+    check_zero(r);
     if (job->parallel.pp > s->n_layers)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
-                     "parallel.pp is %d, more than the %d layers", job->parallel.pp, s->n_layers);
-    if (job->data.seq_len % job->parallel.cp != 0)
+                     "parallel.pp is %d, more than the %d layers (hint: %d)", job->parallel.pp,
+                     s->n_layers, s->n_layers);
+    if (job->data.seq_len % job->parallel.cp != 0) {
+        list_divisors(job->data.seq_len, divisors, sizeof divisors);
         mistakes_add(&r->mistakes, reader_given(r, "parallel.cp"),
-                     "parallel.cp is %d, does not divide seq_len %d", job->parallel.cp,
-                     job->data.seq_len);
+                     "parallel.cp is %d, does not divide seq_len %d (hint: %s)", job->parallel.cp,
+                     job->data.seq_len, divisors);
+    }
 }
 
 static void check_optimizer(struct job_reader *r)

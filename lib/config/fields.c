@@ -213,6 +213,13 @@ const struct field job_fields[] = {
       .help = "expert parallel degree; divides dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
       .help = "what is sharded over dp: 1 optimizer states, 2 and gradients, 3 and parameters" },
+    { "parallel.zero_group", FIELD_INT, AT(parallel.zero_group), .initial = "0", .max = 1000000,
+      .unit = "ranks",
+      .help = "neighbours of dp that shard among themselves, while the groups are copies of each "
+              "other (hybrid sharding); divides dp; 0: all of dp" },
+    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = holds,
+      .help = "how long zero 3 keeps what it has gathered of the parameters: for an op, a pass of "
+              "one micro-batch, a run of micro-batches of one chunk, or the step" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = schedules, .help = "order of micro-batches in a pipeline" },
     { "parallel.chunks", FIELD_INT, AT(parallel.chunks), .initial = "auto", .word = "auto",
@@ -225,9 +232,6 @@ const struct field job_fields[] = {
               "counted" },
     { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
       .help = "with tp, norms and residuals are split along tokens" },
-    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = holds,
-      .help = "how long gathered weights are kept under zero 3: for one op, one pass of a "
-              "micro-batch, a run of micro-batches of one chunk, or the step" },
     { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",
       .choices = sums, .given_offset = AT(parallel.gradient_sum_given),
       .help = "late: micro-batches first, then ranks; early: ranks first; auto: late for zero 0 "

@@ -133,6 +133,33 @@ static void read_root(struct job_reader *r, struct yaml_node *root)
         reader_check(r);
 }
 
+/* Where each field was given. */
+static const char *const *list_places(const struct job_reader *r)
+{
+    const char **places = arena_array(r->arena, const char *, n_job_fields);
+
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct yaml_node *node = r->given[i];
+
+        if (node && node->line > 0)
+            places[i] = arena_printf(r->arena, "%s:%d:%d", node->source, node->line, node->column);
+        else if (node)
+            places[i] = node->source;
+    }
+    return places;
+}
+
+const char *job_place(const struct job *job, const char *const *keys)
+{
+    for (; job->places && *keys; keys++) {
+        const char *place = job->places[field_find(*keys) - job_fields];
+
+        if (place)
+            return place;
+    }
+    return job->source;
+}
+
 static int read_tree(struct job *job, struct yaml_node *root, const char *source,
                      const char *const *overrides, int n_overrides, struct arena *arena,
                      struct err *err)
@@ -151,6 +178,7 @@ static int read_tree(struct job *job, struct yaml_node *root, const char *source
     if (mistakes_tell(&r.mistakes, err))
         return -1;
     result.n_read_notes = result.n_notes;
+    result.places = list_places(&r);
     *job = result;
     return 0;
 }

@@ -27,8 +27,8 @@ enum recompute_mode {
     RECOMPUTE_LIST
 };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
+enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
-enum weight_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
@@ -46,7 +46,8 @@ struct job_counts {
 };
 
 struct job {
-    const char *source; /* the job file's name, for messages */
+    const char *source;        /* the job file's name, for messages */
+    const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
     struct model_spec model;
 
     struct {
@@ -95,7 +96,8 @@ struct job {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
         int dp_given;           /* else by the number of ranks */
         int zero;
-        enum weight_hold hold; /* how long gathered weights are kept under zero 3 */
+        int zero_group;           /* dp ranks that shard together; 0: all */
+        enum parameter_hold hold; /* of parameters that zero 3 has gathered */
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
@@ -153,7 +155,7 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
 
 /*
  * The most ranks, at most n_possible, with which the job can go on at the same global batch:
- * degrees but dp kept, dp smaller (elastic restart). 0 if there is none.
+ * degrees but dp kept, dp smaller (elastic restart) and a multiple of zero_group. 0 if there is none.
  */
 int job_fit_ranks(const struct job *job, int n_possible);
 

@@ -47,6 +47,12 @@ void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node,
 /* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
 const char *alias_find(const char *leaf);
 
+/*
+ * Where the first of these fields, ended by NULL, that the job file or an override gives stands, for
+ * messages of what is found later; the job's name if it gives none.
+ */
+const char *job_place(const struct job *job, const char *const *keys);
+
 /* Add a note on a derived value. */
 void job_note(struct job *job, struct arena *arena, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

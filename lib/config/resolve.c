@@ -8,6 +8,9 @@
 #include "config/read_impl.h"
 #include "layout/stage.h"
 
+/* The place of the first of these keys that is given. */
+#define PLACE(job, ...) job_place(job, (const char *const[]){ __VA_ARGS__, NULL })
+
 /* Fill dp from the ranks, or hold it against them. */
 static int derive_dp(struct job *job, int world_size, struct arena *arena, struct err *err)
 {
@@ -19,8 +22,8 @@ static int derive_dp(struct job *job, int world_size, struct arena *arena, struc
             return err_set(err, ERR_CONFIG,
                            "%s: %d ranks are not a multiple of parallel tp %d * pp %d * cp %d "
                            "(hint: %lld ranks)",
-                           job->source, world_size, tp, pp, cp,
-                           (long long)((world_size / others + 1) * others));
+                           PLACE(job, "parallel.tp", "parallel.pp", "parallel.cp"), world_size, tp,
+                           pp, cp, (long long)((world_size / others + 1) * others));
         job->parallel.dp = (int)(world_size / others);
         job_note(job, arena, "parallel.dp = %d (auto: %d ranks / (tp %d * pp %d * cp %d))",
                  job->parallel.dp, world_size, tp, pp, cp);
@@ -30,7 +33,7 @@ static int derive_dp(struct job *job, int world_size, struct arena *arena, struc
         return err_set(err, ERR_CONFIG,
                        "%s: parallel tp %d * pp %d * cp %d * dp %d is %lld, but there %s %d rank%s "
                        "(hint: ranks: %lld, or dp: auto)",
-                       job->source, tp, pp, cp, job->parallel.dp,
+                       PLACE(job, "parallel.dp"), tp, pp, cp, job->parallel.dp,
                        (long long)others * job->parallel.dp, world_size == 1 ? "is" : "are",
                        world_size, world_size == 1 ? "" : "s",
                        (long long)others * job->parallel.dp);
@@ -55,7 +58,8 @@ static int derive_micro_batches(struct job *job, struct arena *arena, struct err
             err, ERR_CONFIG,
             "%s: train.global_batch is %d, not a multiple of micro_batch %d * dp %d = %lld "
             "(hint: %s)",
-            job->source, global, job->train.micro_batch, job->parallel.dp, (long long)unit, hint);
+            PLACE(job, "train.global_batch", "train.micro_batch", "parallel.dp"), global,
+            job->train.micro_batch, job->parallel.dp, (long long)unit, hint);
     }
     job->n_micro_batches = (int)(global / unit);
     job_note(job, arena, "n_micro_batches = %d (global_batch %d / (micro_batch %d * dp %d))",
@@ -85,16 +89,50 @@ static int check_pipeline(const struct job *job, struct err *err)
     int n_stages = job->parallel.pp * job->parallel.chunks;
 
     if (pipeline_check(&spec, err))
-        return err_add(err, "%s: parallel", job->source);
+        return err_add(err, "%s: parallel",
+                       PLACE(job, "parallel.chunks", "parallel.schedule", "parallel.pp",
+                             "train.global_batch"));
     if (n_stages > job->model.n_layers)
         return err_set(err, ERR_CONFIG,
                        "%s: parallel pp %d * chunks %d is %d stages, the model has %d layers "
                        "(hint: parallel.pp: %d)",
-                       job->source, job->parallel.pp, job->parallel.chunks, n_stages,
-                       job->model.n_layers, max_int(1, job->model.n_layers / job->parallel.chunks));
+                       PLACE(job, "parallel.pp", "parallel.chunks", "parallel.schedule"),
+                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers,
+                       max_int(1, job->model.n_layers / job->parallel.chunks));
     if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
                                               n_stages, job->model.n_layers, err))
-        return err_add(err, "%s: parallel.stages", job->source);
+        return err_add(err, "%s: parallel.stages", PLACE(job, "parallel.stages"));
+    return 0;
+}
+
+/* "2 or 8": what divides n next to a number that does not; 0 stands for all of it. */
+static const char *near_divisors(int n, int value, char *text, size_t size)
+{
+    int below = min_int(value, n), above = value + 1;
+
+    while (below > 1 && n % below != 0)
+        below--;
+    while (above < n && n % above != 0)
+        above++;
+    if (below > 1 && above <= n)
+        snprintf(text, size, "%d or %d", below, above);
+    else
+        snprintf(text, size, "%d", below > 1 ? below : above <= n ? above : 0);
+    return text;
+}
+
+static int check_sharding(struct job *job, struct arena *arena, struct err *err)
+{
+    int dp = job->parallel.dp, group = job->parallel.zero_group;
+    char hint[32];
+
+    if (group > 0 && dp % group != 0)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.zero_group is %d, does not divide dp %d (hint: %s)",
+                       PLACE(job, "parallel.zero_group"), group, dp,
+                       near_divisors(dp, group, hint, sizeof hint));
+    if (job->parallel.zero > 0 && dp == 1)
+        job_note(job, arena, "parallel.zero = %d shards nothing: dp is 1", job->parallel.zero);
     return 0;
 }
 
@@ -110,7 +148,7 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     if (derive_dp(&result, world_size, arena, err) || derive_micro_batches(&result, arena, err))
         return -1;
     derive_chunks(&result, arena);
-    if (check_pipeline(&result, err))
+    if (check_pipeline(&result, err) || check_sharding(&result, arena, err))
         return -1;
     if (!result.parallel.gradient_sum_given) {
         result.parallel.gradient_sum =
@@ -126,9 +164,12 @@ int job_fit_ranks(const struct job *job, int n_possible)
 {
     int others = job->parallel.tp * job->parallel.pp * job->parallel.cp;
 
-    for (int dp = n_possible / others; dp > 0; dp--)
-        if (job->train.global_batch % (job->train.micro_batch * dp) == 0)
+    for (int dp = n_possible / others; dp > 0; dp--) {
+        int groups_fit = job->parallel.zero_group == 0 || dp % job->parallel.zero_group == 0;
+
+        if (groups_fit && job->train.global_batch % (job->train.micro_batch * dp) == 0)
             return dp * others;
+    }
     return 0;
 }
 
@@ -140,6 +181,7 @@ int job_check_built(const struct job *job, struct err *err)
     } gaps[] = {
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
+        { job->parallel.zero_group > 0, "parallel.zero_group" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
         { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
         { job->recompute == RECOMPUTE_AUTO, "recompute auto" },

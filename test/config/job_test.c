@@ -132,6 +132,34 @@ static void test_recompute_list(void **state)
     arena_release(&arena);
 }
 
+/* What is harmless is told. */
+static void test_layout_notes(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    must_read(&j, SMALL, &arena);
+    assert_int_equal(j.parallel.zero_group, 0);
+    assert_int_equal(j.parallel.hold, HOLD_PASS);
+    assert_true(j.parallel.sequence_parallel);
+    assert_false(has_note(&j, "parallel.hold") || has_note(&j, "parallel.sequence_parallel"));
+    assert_int_equal(read_job_with(&j, SMALL, "parallel.hold=step", &arena, &err), 0);
+    assert_true(has_note(&j, "parallel.hold means nothing under zero 0"));
+    assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 3, hold: op}", &arena, &err), 0);
+    assert_int_equal(j.parallel.hold, HOLD_OP);
+    assert_false(has_note(&j, "parallel.hold"));
+    assert_int_equal(read_job_with(&j, SMALL, "parallel.sequence_parallel=true", &arena, &err), 0);
+    assert_true(has_note(&j, "parallel.sequence_parallel is off: tp is 1"));
+    assert_int_equal(read_job_with(&j,
+                                   "{model: llama-tiny, data: {train: a, seq_len: 127}, train: "
+                                   "{steps: 1, micro_batch: 1}, parallel: {tp: 2}}",
+                                   "parallel.sequence_parallel=false", &arena, &err),
+                     0);
+    arena_release(&arena);
+}
+
 static void test_defaults(void **state)
 {
     struct arena arena = { 0 };
@@ -329,9 +357,37 @@ static const char *const mistakes[][2] = {
       "eval.early_stop without evaluations" },
     { M D "train: {steps: 1, hang_abort_seconds: 5}\n",
       "train.hang_abort_seconds is 5, less than hang_seconds 30" },
-    { M D T "parallel: {tp: 3}\n", "parallel.tp is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
-    { M D T "parallel: {pp: 3}\n", "parallel.pp is 3, more than the 2 layers" },
-    { M D T "parallel: {cp: 3}\n", "parallel.cp is 3, does not divide seq_len 128" },
+    /* layouts */
+    { M D T "parallel: {tp: 3}\n",
+      "j.yaml:4:16: parallel.tp is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
+    { "model: {from: llama-tiny, ffn_size: 126}\n" D T "parallel: {tp: 4}\n",
+      "j.yaml:4:16: parallel.tp is 4, does not divide ffn_size 126 (hint: 1, 2)" },
+    { "model: {from: llama-tiny, hidden_size: 72, n_heads: 12, n_kv_heads: 4, ffn_size: 240}\n" D T
+      "parallel: {tp: 6}\n",
+      "j.yaml:4:16: parallel.tp is 6, neither divides n_kv_heads 4 nor is a multiple of it (hint: "
+      "1, 2, 4, 12)" },
+    { "model: {from: llama-tiny, head_dim: 6, n_heads: 12, n_kv_heads: 1, ffn_size: 240}\n" D T
+      "parallel: {tp: 4}\n",
+      "j.yaml:4:16: parallel.tp is 4, shares a kv head (n_kv_heads 1) among 4 ranks, which do not "
+      "divide its head_dim 6 (hint: 1, 2, 3, 6)" },
+    { M D T "parallel: {pp: 3}\n",
+      "j.yaml:4:16: parallel.pp is 3, more than the 2 layers (hint: 2)" },
+    { M D T "parallel: {cp: 3}\n",
+      "parallel.cp is 3, does not divide seq_len 128 (hint: 1, 2, 4, 8" },
+    { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, micro_batch: 1}\n"
+        "parallel: {tp: 2}\n",
+      "j.yaml:4:16: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "
+      "multiple of tp 2 (hint: data.seq_len: 126, or sequence_parallel: false)" },
+    { M "data: {train: a, seq_len: 1}\ntrain: {steps: 1, micro_batch: 2}\n"
+        "parallel: {tp: 4, sequence_parallel: true}\n",
+      "j.yaml:4:38: parallel.sequence_parallel: micro_batch 2 * seq_len 1 is 2 tokens, not a "
+      "multiple of tp 4 (hint: data.seq_len: 2," },
+    { M D T "parallel: {zero_group: 2}\n",
+      "j.yaml:4:24: parallel.zero_group is 2, but zero 0 shards nothing (hint: zero: 1," },
+    { M D T "parallel: {zero: 3, zero_group: 1}\n",
+      "j.yaml:4:33: parallel.zero_group is 1: a group of one shards nothing" },
+    { M D T "parallel: {zero: 3, hold: passes}\n",
+      "j.yaml:4:27: parallel.hold is passes, not one of op, pass, run, step (hint: pass)" },
     /* the environment */
     { M D T "output: ${LMTRAIN_TEST_UNSET}\n",
       "j.yaml:4:9: environment variable LMTRAIN_TEST_UNSET is not set" },
@@ -535,11 +591,17 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_job),      cmocka_unit_test(test_whole_job_further),
-        cmocka_unit_test(test_recompute_list), cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_all_mistakes_in_order),
-        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_environment),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_whole_job),
+        cmocka_unit_test(test_whole_job_further),
+        cmocka_unit_test(test_recompute_list),
+        cmocka_unit_test(test_layout_notes),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

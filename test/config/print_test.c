@@ -55,7 +55,8 @@ static void test_jobs(void **state)
         "{model: {from: llama-tiny, name: '5'}, data: {train: '1e5'}, train: {steps: 1}, output: "
         "1.5}",
         "{model: llama-tiny, data: {train: 'a\\nb'}, train: {steps: 1}, output: '-x', parallel: "
-        "{dp: 4, gradient_sum: early, tp: 2, schedule: gpipe}, debug: {poison: true}}",
+        "{dp: 4, gradient_sum: early, tp: 2, schedule: gpipe, zero: 3, zero_group: 2, hold: run}, "
+        "debug: {poison: true}}",
     };
     struct arena arena = { 0 };
     struct err err;

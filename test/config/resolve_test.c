@@ -80,16 +80,45 @@ static void test_mismatches(void **state)
         const char *text;
     } rows[] = {
         { "dp: 2", "global_batch: 8", 4,
-          "j.yaml: parallel tp 1 * pp 1 * cp 1 * dp 2 is 2, but there are 4 ranks (hint: ranks: 2, "
+          "j.yaml:1:54: parallel tp 1 * pp 1 * cp 1 * dp 2 is 2, but there are 4 ranks (hint: "
+          "ranks: "
+          "2, "
           "or "
           "dp: auto)" },
         { "dp: 2", "global_batch: 8", 1, "is 2, but there is 1 rank (hint: ranks: 2" },
         { "tp: 2, pp: 2", "global_batch: 8", 6,
-          "j.yaml: 6 ranks are not a multiple of parallel tp 2 * pp 2 * cp 1 (hint: 8 ranks)" },
+          "j.yaml:1:54: 6 ranks are not a multiple of parallel tp 2 * pp 2 * cp 1 (hint: 8 "
+          "ranks)" },
         { "dp: auto", "global_batch: 8, micro_batch: 4", 3,
-          "j.yaml: train.global_batch is 8, not a multiple of micro_batch 4 * dp 3 = 12 (hint: "
+          "j.yaml:1:93: train.global_batch is 8, not a multiple of micro_batch 4 * dp 3 = 12 "
+          "(hint: "
           "12)" },
         { "dp: auto", "global_batch: 64, micro_batch: 4", 3, "= 12 (hint: 60 or 72)" },
+        { "zero: 1, zero_group: 3", "global_batch: 64", 4,
+          "j.yaml:1:71: parallel.zero_group is 3, does not divide dp 4 (hint: 2 or 4)" },
+        { "zero: 3, zero_group: 8", "global_batch: 64", 4,
+          "parallel.zero_group is 8, does not divide dp 4 (hint: 4)" },
+        { "zero: 3, zero_group: 2", "global_batch: 60", 5,
+          "parallel.zero_group is 2, does not divide dp 5 (hint: 5)" },
+        { "zero: 3, zero_group: 2", "global_batch: 64", 1,
+          "parallel.zero_group is 2, does not divide dp 1 (hint: 0)" },
+        { "pp: 2, schedule: interleaved", "global_batch: 64", 2,
+          "j.yaml:1:54: parallel pp 2 * chunks 2 is 4 stages, the model has 2 layers (hint: "
+          "parallel.pp: 1)" },
+        { "pp: 2, schedule: zb-v, chunks: 3", "global_batch: 64", 2,
+          "j.yaml:1:81: parallel: schedule zb-v runs 2 chunks on each rank, not 3 (hint: 2 "
+          "chunks" },
+        { "pp: 2, schedule: zb-v, chunks: 1", "global_batch: 64", 2,
+          "j.yaml:1:81: parallel: schedule zb-v runs 2 chunks on each rank, not 1 (hint: 2 "
+          "chunks" },
+        { "pp: 2, schedule: gpipe, chunks: 2", "global_batch: 64", 2,
+          "parallel: schedule gpipe runs 1 chunk on each rank, not 2 (hint: 1 chunk" },
+        { "pp: 2, stages: [1, 2]", "global_batch: 64", 2,
+          "j.yaml:1:65: parallel.stages: the stages have 3 layers, the model 2 (hint: 1 in the "
+          "last "
+          "stage" },
+        { "pp: 2, stages: [2]", "global_batch: 64", 2,
+          "j.yaml:1:65: parallel.stages: layers are given for 1 stages, the pipeline has 2" },
     };
     struct arena arena = { 0 };
 
@@ -110,6 +139,34 @@ static void test_mismatches(void **state)
     arena_release(&arena);
 }
 
+static void test_sharding(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    read_with(&j, "zero: 1, zero_group: 2", "global_batch: 48, micro_batch: 1", &arena);
+    assert_int_equal(job_derive(&j, 4, &arena, &err), 0);
+    assert_int_equal(j.parallel.zero_group, 2);
+    assert_false(has_note(&j, "shards nothing"));
+    /* Fewer ranks are whole groups still. */
+    assert_int_equal(job_fit_ranks(&j, 5), 4);
+    assert_int_equal(job_fit_ranks(&j, 3), 2);
+    assert_int_equal(job_fit_ranks(&j, 1), 0);
+    j.parallel.zero_group = 0;
+    assert_int_equal(job_fit_ranks(&j, 3), 3);
+    read_with(&j, "zero: 2", "global_batch: 48", &arena);
+    assert_int_equal(job_derive(&j, 1, &arena, &err), 0);
+    assert_true(has_note(&j, "parallel.zero = 2 shards nothing: dp is 1"));
+    /* A place of an override is named like one of the file. */
+    assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 1, zero_group: 3}", &arena, &err),
+                     0);
+    assert_int_equal(job_derive(&j, 4, &arena, &err), -1);
+    assert_non_null(strstr(err.text, "--set parallel"));
+    arena_release(&arena);
+}
+
 /* What cannot be run yet is read, derived and printed all the same. */
 static void test_not_built(void **state)
 {
@@ -118,6 +175,7 @@ static void test_not_built(void **state)
     } rows[] = {
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
+        { "parallel={zero: 1, zero_group: 2}", "parallel.zero_group" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
         { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },
         { "recompute=auto", "recompute auto" },
@@ -144,9 +202,8 @@ static void test_not_built(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dp_is_filled),
-        cmocka_unit_test(test_gradient_sum),
-        cmocka_unit_test(test_mismatches),
+        cmocka_unit_test(test_dp_is_filled), cmocka_unit_test(test_gradient_sum),
+        cmocka_unit_test(test_mismatches),   cmocka_unit_test(test_sharding),
         cmocka_unit_test(test_not_built),
     };
 

@@ -124,9 +124,31 @@ static void lists_on_one_rank(const char *model, const char *dtype)
     }
 }
 
+/* Also where the backward is in two, on stages and under tensor parallelism. */
+static void lists_on_ranks(int tp, int pp)
+{
+    struct law_case c = base_case("llama", "bf16");
+    char what[64];
+
+    c.tp = tp;
+    c.n_ranks = tp;
+    struct law_outcome wanted = reference(c);
+    c.n_ranks = tp * pp;
+    c.pp = pp;
+    c.schedule = "zb-h1";
+    c.poison = 1;
+    c.recompute = "[rmsnorm, linear, rope, swiglu, add]";
+    struct law_outcome got = law_run(&c);
+    snprintf(what, sizeof what, "tp %d, pp %d zb-h1, recompute %s", tp, pp, c.recompute);
+    must_equal(what, &wanted, &got);
+}
+
 static void recompute_by_list(void **state)
 {
     (void)state;
+    lists_on_ranks(1, 2);
+    lists_on_ranks(2, 1);
+    lists_on_ranks(2, 2);
     lists_on_one_rank("llama", "bf16");
     lists_on_one_rank("llama-untied", "fp32");
     lists_on_one_rank("gpt2", "bf16");
