@@ -167,9 +167,9 @@ struct bucket {
     int n_uses;                     /* one accumulator of all the parameters a use */
     int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
-    int weights;                    /* whole: as the forward reads them; 0 where no cell holds that */
-    int own_weights;                /* the rank's own part of weights, or (zero 3) its shard */
-    int master, moment1, moment2;   /* shards; master is own_weights where those are fp32 */
+    int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
+    int own_weights;              /* the rank's own part of weights, or (zero 3) its shard */
+    int master, moment1, moment2; /* shards; master is own_weights where those are fp32 */
 };
 
 /* A parameter with everything that belongs to it. */

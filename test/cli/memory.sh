@@ -60,5 +60,6 @@ whole=$planned
 memory_of zero-1 2 --set parallel.zero=1
 expect "a share of the states less: $planned of $whole" 0 '' test "$planned" -lt "$whole"
 memory_of zero-1-fp32 2 --set parallel.zero=1 --set train.dtype=fp32
-expect 'one account a process' 0 '' test "$n_accounts" = 9
+memory_of zero-3 2 --set parallel.zero=3
+expect 'one account a process' 0 '' test "$n_accounts" = 11
 finish
