@@ -149,6 +149,7 @@ static void print_summary(const struct plan *plan, struct str *out)
                job->data.seq_len, dtype_name(job->train.dtype),
                job->recompute == RECOMPUTE_FULL        ? "full"
                : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
+               : job->recompute == RECOMPUTE_LIST      ? "by list"
                                                        : "none");
     str_printf(out, "program: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
                p->entries[ENTRY_STEP].n_actions);

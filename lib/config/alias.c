@@ -168,6 +168,7 @@ static const char *const aliases[][2] = {
     { "enable_activation_checkpointing", "recompute: full" },
     { "activation_checkpoint", "recompute" },
     { "recompute_granularity", "recompute" },
+    { "recompute_modules", "recompute" },
     { "recompute_activations", "recompute: selective" },
     /* evaluation and checkpoints */
     { "eval_steps", "eval.every_steps" },

@@ -93,12 +93,60 @@ static void derive_output(struct job_reader *r)
     job_note(r->job, r->arena, "output = %s (the job file's name)", r->job->output);
 }
 
+/* Whether the job's forward has such ops. */
+static int has_op(const struct job *job, int kind)
+{
+    const struct model_spec *s = &job->model;
+    int tp = job->parallel.tp, rows = tp > 1 && job->parallel.sequence_parallel;
+
+    switch (kind) {
+    case OP_RMSNORM:
+        return s->norm == NORM_RMS;
+    case OP_LAYERNORM:
+        return s->norm == NORM_LAYER;
+    case OP_ROPE:
+        return s->position == POSITION_ROPE;
+    case OP_SWIGLU:
+        return s->activation == ACTIVATION_SWIGLU;
+    case OP_GELU:
+        return s->activation == ACTIVATION_GELU;
+    case OP_DROPOUT:
+        return s->dropout > 0;
+    case OP_ADD_BIAS:
+        return tp > 1 && s->bias;
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+        return rows;
+    case OP_ALL_REDUCE:
+        return tp > 1 && !rows;
+    case OP_GATHER_HEADS:
+        return tp > s->n_kv_heads;
+    default:
+        return 1;
+    }
+}
+
+/* A list for several models is no mistake, but may be one. */
+static void note_recompute(struct job_reader *r)
+{
+    const struct choice *c = field_find("recompute")->items;
+    struct str missing = { 0 };
+
+    for (; c->word; c++)
+        if ((r->job->recompute_ops >> c->value & 1) && !has_op(r->job, c->value))
+            str_printf(&missing, missing.length ? ", %s" : "%s", c->word);
+    if (missing.length)
+        job_note(r->job, r->arena, "recompute: this model's forward has no %s", str_text(&missing));
+    str_release(&missing);
+}
+
 void reader_derive(struct job_reader *r)
 {
     derive_model(r);
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
+    note_recompute(r);
 }
 
 static void list_divisors(int n, char *out, size_t size)

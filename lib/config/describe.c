@@ -69,6 +69,14 @@ static void schema_number(const struct field *f, struct str *out)
         str_printf(out, ", {\"const\": \"%s\"}", f->word);
 }
 
+static void schema_words(const struct choice *choices, struct str *out)
+{
+    str_add(out, "{\"enum\": [");
+    for (const struct choice *c = choices; c->word; c++)
+        str_printf(out, c == choices ? "\"%s\"" : ", \"%s\"", c->word);
+    str_add(out, "]}");
+}
+
 static void schema_type(const struct field *f, struct str *out)
 {
     switch (f->type) {
@@ -88,10 +96,13 @@ static void schema_type(const struct field *f, struct str *out)
         return;
     case FIELD_CHOICE:
     case FIELD_WORD:
-        str_add(out, "{\"enum\": [");
-        for (const struct choice *c = f->choices; c->word; c++)
-            str_printf(out, c == f->choices ? "\"%s\"" : ", \"%s\"", c->word);
-        str_add(out, "]}");
+        schema_words(f->choices, out);
+        return;
+    case FIELD_KINDS:
+        schema_words(f->choices, out);
+        str_add(out, ", {\"type\": \"array\", \"minItems\": 1, \"items\": {\"anyOf\": [");
+        schema_words(f->items, out);
+        str_add(out, ", " VARIABLE "]}}");
         return;
     case FIELD_COUNTS:
         str_printf(out,

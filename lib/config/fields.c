@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "ops/ops.h"
+
 #define AT(member) offsetof(struct job, member)
 #define N_MAX 1000000000.0
 #define N_STEPS_MAX 1e15
@@ -45,6 +47,24 @@ static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
                                             { "full", RECOMPUTE_FULL },
                                             { "auto", RECOMPUTE_AUTO },
                                             { 0 } };
+
+/* Ops that a forward may have, by their names in the catalogue. */
+static const struct choice forward_ops[] = { { "embed", OP_EMBED },
+                                             { "rmsnorm", OP_RMSNORM },
+                                             { "layernorm", OP_LAYERNORM },
+                                             { "linear", OP_LINEAR },
+                                             { "rope", OP_ROPE },
+                                             { "attention", OP_ATTENTION },
+                                             { "swiglu", OP_SWIGLU },
+                                             { "gelu", OP_GELU },
+                                             { "dropout", OP_DROPOUT },
+                                             { "add", OP_ADD },
+                                             { "add_bias", OP_ADD_BIAS },
+                                             { "all_gather", OP_ALL_GATHER },
+                                             { "reduce_scatter", OP_REDUCE_SCATTER },
+                                             { "all_reduce", OP_ALL_REDUCE },
+                                             { "gather_heads", OP_GATHER_HEADS },
+                                             { 0 } };
 
 static const struct choice output_modes[] = {
     { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
@@ -212,8 +232,11 @@ const struct field job_fields[] = {
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
       .max = 65536, .unit = "MiB", .help = "gradients that are reduced together" },
 
-    { "recompute", FIELD_CHOICE, AT(recompute), .initial = "none", .choices = recomputes,
-      .help = "activations that are computed again in the backward instead of kept" },
+    { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recomputes,
+      .items = forward_ops, .items_offset = AT(recompute_ops), .word_value = RECOMPUTE_LIST,
+      .help = "activations that are computed again in the backward instead of kept; selective: of "
+              "norms, activations, dropout and casts; full: all but the layers' inputs; a list: "
+              "of these ops" },
 
     { "checkpoint.every_steps", FIELD_I64, AT(checkpoint.every_steps), .initial = "0",
       .max = N_STEPS_MAX, .unit = "steps", .help = "how often; 0: only at the end" },

@@ -24,6 +24,8 @@ enum field_type {
     FIELD_CHOICE,   /* an enum */
     FIELD_WORD,     /* const char *, one of choices */
     FIELD_NAME,     /* char[128] */
+    FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a uint64_t
+                       with a bit 1 << value of each */
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
@@ -43,9 +45,11 @@ struct field {
     const char *unit;             /* or NULL */
     const char *help;             /* a sentence without a full stop */
     const struct choice *choices; /* ended by word NULL */
-    const char *word;             /* "auto", if that may stand for a number */
-    int word_value;               /* what is stored for the word */
-    size_t given_offset;          /* an int that is 1 if the value is given and not auto; 0: none */
+    const struct choice *items;   /* of a list, likewise; their values are below 64 */
+    size_t items_offset;
+    const char *word;    /* "auto", if that may stand for a number */
+    int word_value;      /* what is stored for the word */
+    size_t given_offset; /* an int that is 1 if the value is given and not auto; 0: none */
 };
 
 extern const struct field job_fields[];
@@ -72,6 +76,11 @@ void field_set_defaults(struct job *job, struct arena *arena);
 
 /* The field's value as YAML flow text; *out grows. */
 void field_print(const struct field *field, const struct job *job, struct str *out);
+
+/* Whether it is a FIELD_KINDS with a list; the list, with this around each word. */
+int field_has_list(const struct field *field, const struct job *job);
+void field_print_kinds(const struct field *field, const struct job *job, const char *quote,
+                       struct str *out);
 
 /* Text as a YAML scalar: plain if it can be, else in double quotes; "${" is written "$${". */
 void field_print_text(struct str *out, const char *text);

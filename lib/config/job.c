@@ -44,12 +44,6 @@ const struct yaml_node *reader_given(const struct job_reader *r, const char *key
 static void take_field(struct job_reader *r, const struct field *field,
                        const struct yaml_node *node)
 {
-    if (!strcmp(field->key, "recompute") && node->kind == YAML_MAP) {
-        mistakes_add(&r->mistakes, node,
-                     "recompute by a list of values is not built yet "
-                     "(hint: none, selective or full)");
-        return;
-    }
     if (!field_set(field, r->job, node, &r->mistakes))
         r->given[field - job_fields] = node;
     else if (!r->given[field - job_fields])

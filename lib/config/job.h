@@ -19,7 +19,13 @@
 #include "layout/pipeline.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
-enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
+enum recompute_mode {
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    RECOMPUTE_FULL,
+    RECOMPUTE_AUTO,
+    RECOMPUTE_LIST
+};
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
@@ -99,6 +105,7 @@ struct job {
     } parallel;
 
     enum recompute_mode recompute;
+    uint64_t recompute_ops; /* RECOMPUTE_LIST: a bit 1 << op_kind of each */
 
     struct {
         int64_t every_steps; /* 0: only at the end */

@@ -95,9 +95,14 @@ static void print_json_field(const struct field *field, const struct job *job, s
         str_add_char(out, ']');
         return;
     default:
+        if (field_has_list(field, job)) {
+            field_print_kinds(field, job, "\"", out);
+            return;
+        }
         field_print(field, job, &word);
         text = str_text(&word);
-        if (field->type == FIELD_CHOICE || (field->word && !strcmp(text, field->word)))
+        if (field->type == FIELD_CHOICE || field->type == FIELD_KINDS ||
+            (field->word && !strcmp(text, field->word)))
             print_json_value(out, text);
         else
             str_add(out, text);

@@ -137,11 +137,11 @@ static int set_bool(const struct field *f, struct job *job, const struct yaml_no
 
 static const char *nearest_choice(const struct choice *choices, const char *text)
 {
-    const char *words[16];
+    const char *words[64];
     int n = 0;
 
     for (; choices[n].word; n++) {
-        CHECK(n < 16);
+        CHECK(n < 64);
         words[n] = choices[n].word;
     }
     return str_nearest(text, words, n);
@@ -166,6 +166,51 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
         return 0;
     }
     return wrong(m, f, node, nearest_choice(f->choices, node->text));
+}
+
+static int set_item(const struct field *f, uint64_t *bits, const struct yaml_node *node,
+                    struct mistakes *m)
+{
+    if (node->kind != YAML_SCALAR)
+        return mistakes_add(m, node, "%s has an item that is no word", f->key);
+    for (const struct choice *c = f->items; c->word; c++)
+        if (!strcmp(node->text, c->word)) {
+            *bits |= UINT64_C(1) << c->value;
+            return 0;
+        }
+    /* "add_rmsnorm" is an add and an rmsnorm. */
+    const char *text = str_starts_with(node->text, "add_") ? node->text + 4 : node->text;
+    const char *near = nearest_choice(f->items, text);
+    struct str all = { 0 };
+    for (const struct choice *c = f->items; !near && c->word; c++)
+        str_printf(&all, c == f->items ? "%s" : ", %s", c->word);
+    mistakes_add(m, node, "%s has %.80s, which is no op of a forward (hint: %s)", f->key,
+                 node->text, near ? near : str_text(&all));
+    str_release(&all);
+    return -1;
+}
+
+static int set_kinds(const struct field *f, struct job *job, const struct yaml_node *node,
+                     struct mistakes *m)
+{
+    uint64_t *at = (uint64_t *)(void *)((char *)job + f->items_offset), bits = 0;
+    int failed = 0;
+
+    if (node->kind != YAML_LIST) {
+        if (set_choice(f, job, node, m))
+            return -1;
+        *at = 0;
+        return 0;
+    }
+    if (!node->first)
+        return mistakes_add(m, node, "%s is an empty list (hint: %s)", f->key, f->choices->word);
+    for (const struct yaml_node *item = node->first; item; item = item->next)
+        failed |= set_item(f, &bits, item, m);
+    if (failed)
+        return -1;
+    *(int *)((char *)job + f->offset) = f->word_value;
+    *at = bits;
+    return 0;
 }
 
 static int set_text(const struct field *f, struct job *job, const struct yaml_node *node,
@@ -287,6 +332,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
     case FIELD_CHOICE:
     case FIELD_WORD:
         return set_choice(f, job, node, m);
+    case FIELD_KINDS:
+        return set_kinds(f, job, node, m);
     case FIELD_TEXT:
     case FIELD_NAME:
         return set_text(f, job, node, m);
@@ -411,6 +458,27 @@ void field_print_text(struct str *out, const char *text)
     str_add_char(out, '"');
 }
 
+int field_has_list(const struct field *f, const struct job *job)
+{
+    const char *at = (const char *)job + f->offset;
+
+    return f->type == FIELD_KINDS && *(const int *)(const void *)at == f->word_value;
+}
+
+void field_print_kinds(const struct field *f, const struct job *job, const char *quote,
+                       struct str *out)
+{
+    const char *at = (const char *)job + f->items_offset;
+    uint64_t bits = *(const uint64_t *)(const void *)at;
+    int n = 0;
+
+    str_add_char(out, '[');
+    for (const struct choice *c = f->items; c->word; c++)
+        if (bits >> c->value & 1)
+            str_printf(out, "%s%s%s%s", n++ ? ", " : "", quote, c->word, quote);
+    str_add_char(out, ']');
+}
+
 static void print_counts(const struct field *f, const struct job *job, struct str *out)
 {
     const struct job_counts *counts =
@@ -488,6 +556,12 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_CHOICE:
         print_choice(f, job, out);
         return;
+    case FIELD_KINDS:
+        if (field_has_list(f, job))
+            field_print_kinds(f, job, "", out);
+        else
+            print_choice(f, job, out);
+        return;
     case FIELD_TEXT:
     case FIELD_WORD:
         text = *(const char *const *)at;
@@ -546,6 +620,14 @@ void field_print_range(const struct field *f, struct str *out)
         str_add(out, "one of ");
         for (const struct choice *c = f->choices; c->word; c++)
             str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
+        return;
+    case FIELD_KINDS:
+        str_add(out, "one of ");
+        for (const struct choice *c = f->choices; c->word; c++)
+            str_printf(out, "%s, ", c->word);
+        str_add(out, "or a list of");
+        for (const struct choice *c = f->items; c->word; c++)
+            str_printf(out, c == f->items ? " %s" : ", %s", c->word);
         return;
     case FIELD_COUNTS:
         str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,

@@ -224,7 +224,7 @@ static void emit_backwards(struct compiling *c)
         c->gradient_in[i] = differentiate(p, f->forward, f->backward, &seed, 1, c->boundary[i]);
         if (!c->options->no_fuse)
             fuse(p, f->forward);
-        recompute(p, f->forward, f->backward, c->options->recompute);
+        recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
         f->weight = f->backward;
         if (splits(c->spec.kind)) {
             f->weight = program_function(p, arena_printf(&p->arena, "weight %d", i), i);

@@ -18,6 +18,7 @@ struct compile_train {
     int sequence_parallel; /* where mesh has several tp ranks; micro_batch * seq_len divides by tp */
     uint64_t seed;
     enum recompute_kind recompute;
+    uint64_t recompute_ops; /* RECOMPUTE_KIND_LIST: RECOMPUTE_OP of each */
     /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

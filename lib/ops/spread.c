@@ -300,65 +300,69 @@ static int spread_sumsq(const struct query *q)
     return 0;
 }
 
+/* The kinds of the common form: alike()'s arguments. */
+static const struct form {
+    unsigned data, rowwise;
+    int allowed;
+} forms[N_OP_KINDS] = {
+    [OP_RMSNORM] = { IN(0), 0, MAY_ROWS },
+    [OP_RMSNORM_GRAD] = { IN(0) | IN(1) | IN(3) | IN(4), 0, MAY_ROWS },
+    [OP_LAYERNORM] = { IN(0), 0, MAY_ROWS },
+    [OP_LAYERNORM_GRAD] = { IN(0) | IN(1) | IN(3) | IN(4) | IN(5), 0, MAY_ROWS },
+    [OP_ADD_RMSNORM] = { IN(0) | IN(1), 0, MAY_ROWS },
+    [OP_ADD_LAYERNORM] = { IN(0) | IN(1), 0, MAY_ROWS },
+    [OP_ROPE] = { IN(0), IN(1), MAY_ROWS | MAY_COLS },
+    [OP_ROPE_GRAD] = { IN(0), IN(1), MAY_ROWS | MAY_COLS },
+    [OP_ATTENTION_CACHED] = { IN(0) | IN(2) | IN(3), IN(1), MAY_ROWS | MAY_COLS },
+    [OP_SWIGLU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_SWIGLU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
+    [OP_GELU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_GELU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
+    [OP_ADD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_BIAS_GRAD] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_CAST] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_HEAD_CROSS_ENTROPY] = { IN(0) | IN(2), 0, MAY_ROWS },
+    [OP_HEAD_LOSS] = { IN(0) | IN(2), 0, MAY_ROWS },
+    [OP_ACCUMULATE] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_SUM_RUNS] = { IN(0), 0, MAY_COLS }, /* by tables that all have: parts alike */
+    [OP_GRADIENT_NORM] = { IN(0), 0, 0 },
+    [OP_ADAMW] = { IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS },
+};
+
 static int spread_rule(const struct query *q, int on_axis)
 {
+    const struct form *form;
+
+    CHECK((unsigned)q->op->kind < N_OP_KINDS);
+    form = &forms[q->op->kind];
+    if (form->data)
+        return alike(q, form->data, form->rowwise, form->allowed);
     switch (q->op->kind) {
     case OP_EMBED:
         return spread_embed(q);
     case OP_EMBED_DW:
         return spread_embed_dw(q);
-    case OP_RMSNORM:
-    case OP_LAYERNORM:
-        return alike(q, IN(0), 0, MAY_ROWS);
-    case OP_ADD_RMSNORM:
-    case OP_ADD_LAYERNORM:
-        return alike(q, IN(0) | IN(1), 0, MAY_ROWS);
-    case OP_RMSNORM_GRAD:
-        return alike(q, IN(0) | IN(1) | IN(3) | IN(4), 0, MAY_ROWS);
-    case OP_LAYERNORM_GRAD:
-        return alike(q, IN(0) | IN(1) | IN(3) | IN(4) | IN(5), 0, MAY_ROWS);
     case OP_LINEAR:
         return spread_linear(q);
     case OP_LINEAR_DX:
         return spread_linear_dx(q);
     case OP_LINEAR_DW:
         return spread_linear_dw(q);
-    case OP_ROPE:
-    case OP_ROPE_GRAD:
-        return alike(q, IN(0), IN(1), MAY_ROWS | MAY_COLS);
     case OP_ATTENTION:
         return spread_attention(q, IN(0), 1, 2);
     case OP_ATTENTION_GRAD:
         return spread_attention(q, IN(0) | IN(1) | IN(2) | IN(3), 4, 5);
-    case OP_ATTENTION_CACHED:
-        return alike(q, IN(0) | IN(2) | IN(3), IN(1), MAY_ROWS | MAY_COLS);
-    case OP_SWIGLU:
-    case OP_GELU:
-    case OP_CAST:
-        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
-    case OP_SWIGLU_GRAD:
-    case OP_GELU_GRAD:
-        return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS);
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
         return spread_dropout(q);
     case OP_ADD_BIAS:
         return spread_add_bias(q);
-    case OP_BIAS_GRAD:
-        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
-    case OP_ADD:
-        return alike(q, IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL);
     case OP_SELECT_ROWS:
         return spread_select_rows(q);
-    case OP_HEAD_CROSS_ENTROPY:
-    case OP_HEAD_LOSS:
-        return alike(q, IN(0) | IN(2), 0, MAY_ROWS);
     case OP_LOGIT_STATS:
         return spread_logit_stats(q);
     case OP_CROSS_ENTROPY:
         return spread_cross_entropy(q);
-    case OP_ACCUMULATE:
-        return alike(q, IN(0), 0, MAY_ROWS | MAY_COLS);
     case OP_ALL_GATHER:
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE:
@@ -369,19 +373,11 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_SEND:
     case OP_RECEIVE: /* as it was sent, which is the program's to know */
         return 0;
-    case OP_SUM_RUNS: /* by tables that all have: parts alike */
-        return alike(q, IN(0), 0, MAY_COLS);
     case OP_SUMSQ:
         return spread_sumsq(q);
-    case OP_GRADIENT_NORM:
-        return alike(q, IN(0), 0, 0);
-    case OP_ADAMW:
-        return alike(q, IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS);
-    case N_OP_KINDS:
-        break;
+    default:
+        return err_set(q->err, ERR_FAILED, "%s: has no rule of spreads", q->info->name);
     }
-    CHECK(q->op->kind < N_OP_KINDS);
-    return -1;
 }
 
 int op_spread(const struct op_shape *op, int on_axis, const enum spread *in, enum spread *out,

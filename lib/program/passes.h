@@ -38,11 +38,21 @@ int fuse(struct program *program, int function);
 /*
  * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE
  * drops what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL
- * keeps the layers' inputs only. What is dropped is emitted again in `backward`, phase R, ahead of
+ * keeps the layers' inputs only; LIST drops what ops of these kinds make. Layers' inputs and, but
+ * under FULL, rows' statistics are kept; a fused op is an add and a norm. What is gathered over tp
+ * is kept under none of them. What is dropped is emitted again in `backward`, phase R, ahead of
  * its first use, and only as far as the backward reads it.
  */
-enum recompute_kind { RECOMPUTE_KIND_NONE, RECOMPUTE_KIND_SELECTIVE, RECOMPUTE_KIND_FULL };
-void recompute(struct program *program, int forward, int backward, enum recompute_kind kind);
+enum recompute_kind {
+    RECOMPUTE_KIND_NONE,
+    RECOMPUTE_KIND_SELECTIVE,
+    RECOMPUTE_KIND_FULL,
+    RECOMPUTE_KIND_LIST
+};
+#define RECOMPUTE_OP(kind) (UINT64_C(1) << (kind)) /* in a set of kinds */
+_Static_assert(N_OP_KINDS <= 64, "a set of op kinds is a word");
+void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
+               uint64_t ops);
 
 /*
  * split.c: move what makes weights' gradients (class W, and what was recomputed for it alone) out

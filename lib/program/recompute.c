@@ -5,6 +5,9 @@
  * right ahead of its first reader; what that copy reads is remade the same way if it is not kept
  * either. Demand alone drives it, so the last linear of a block, which nothing reads, is never
  * remade. The copies are the same ops on the same bits, so the results are the same bits.
+ *
+ * What is gathered over tp is tp times what a rank needs to keep of it, so it is gathered again
+ * whatever the mode (Korthikanti et al. 2022, section 4.2.2).
  */
 #include <string.h>
 
@@ -12,24 +15,33 @@
 
 struct remake {
     struct program *program;
-    enum recompute_kind kind;
+    int all;          /* but layers' inputs */
+    uint64_t dropped; /* kinds of ops */
     int forward, backward;
     int n_values;
     int *producer; /* by value: index of the forward op that writes it, -1 if none does */
     int *remade;   /* by value: its copy in the backward, 0 if there is none yet */
 };
 
-static int is_norm(enum op_kind kind)
-{
-    return kind == OP_RMSNORM || kind == OP_LAYERNORM || kind == OP_ADD_RMSNORM ||
-           kind == OP_ADD_LAYERNORM;
-}
-
 /* Made again at the price of a read and a write. */
-static int is_cheap(enum op_kind kind)
+#define CHEAP \
+    (RECOMPUTE_OP(OP_RMSNORM) | RECOMPUTE_OP(OP_LAYERNORM) | RECOMPUTE_OP(OP_SWIGLU) | \
+     RECOMPUTE_OP(OP_GELU) | RECOMPUTE_OP(OP_DROPOUT) | RECOMPUTE_OP(OP_CAST))
+
+/*
+ * As which kind of op the output counts: fused ops are an add and a norm. N_OP_KINDS: row
+ * statistics, which are small and kept.
+ */
+static enum op_kind kind_of(const struct op *op, int output)
 {
-    return is_norm(kind) || kind == OP_SWIGLU || kind == OP_GELU || kind == OP_DROPOUT ||
-           kind == OP_CAST;
+    switch (op->kind) {
+    case OP_ADD_RMSNORM:
+        return output == 0 ? OP_RMSNORM : output == 2 ? OP_ADD : N_OP_KINDS;
+    case OP_ADD_LAYERNORM:
+        return output == 0 ? OP_LAYERNORM : output == 3 ? OP_ADD : N_OP_KINDS;
+    default:
+        return output == 0 ? op->kind : N_OP_KINDS;
+    }
 }
 
 static int accumulates(const struct program *p, const struct op *op)
@@ -43,39 +55,54 @@ static int accumulates(const struct program *p, const struct op *op)
 static int is_kept(const struct remake *r, int v)
 {
     const struct op *op;
+    int output = 0;
 
     if (v >= r->n_values || r->producer[v] < 0)
         return 1;
     op = &r->program->functions[r->forward].ops[r->producer[v]];
-    if (r->kind == RECOMPUTE_KIND_NONE || accumulates(r->program, op))
+    if (accumulates(r->program, op) || op->kind == OP_RECEIVE)
         return 1;
-    if (r->kind == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
+    if (op->kind == OP_ALL_GATHER && op->attributes.axis == AXIS_TP)
+        return 0;
+    if (r->all || r->program->values[v].boundary)
         return r->program->values[v].boundary;
-    /* Of a cheap op its main output is dropped; row statistics and the residual sum are kept. */
-    return !(is_cheap(op->kind) && op->out[0] == v);
+    while (op->out[output] != v)
+        output++;
+    enum op_kind kind = kind_of(op, output);
+    return kind == N_OP_KINDS || !(r->dropped & RECOMPUTE_OP(kind));
 }
 
-/* Where op adds a residual and the sum is kept: the norm alone, reading the sum. */
-static struct op without_kept_sum(const struct remake *r, struct op op)
+/*
+ * An add with a norm of which one is kept: the other alone. The sum, where it is kept, is what the
+ * norm reads.
+ */
+static struct op without_kept(const struct remake *r, struct op op)
 {
-    int layer = op.kind == OP_ADD_LAYERNORM;
-    int sum = layer ? op.out[3] : op.out[2];
+    int layer = op.kind == OP_ADD_LAYERNORM, at = layer ? 3 : 2;
+    int w = op.in[2], b = op.in[3], sum = op.out[at];
 
-    if ((op.kind != OP_ADD_RMSNORM && !layer) || !is_kept(r, sum))
+    if (op.kind != OP_ADD_RMSNORM && !layer)
         return op;
-    op.kind = layer ? OP_LAYERNORM : OP_RMSNORM;
-    int w = op.in[2], b = op.in[3];
-    memset(op.in, 0, sizeof op.in);
-    op.in[0] = sum;
-    op.in[1] = w;
-    op.in[2] = layer ? b : 0;
-    op.out[layer ? 3 : 2] = 0;
+    if (is_kept(r, sum)) {
+        op.kind = layer ? OP_LAYERNORM : OP_RMSNORM;
+        memset(op.in, 0, sizeof op.in);
+        op.in[0] = sum;
+        op.in[1] = w;
+        op.in[2] = layer ? b : 0;
+        op.out[at] = 0;
+    } else if (is_kept(r, op.out[0])) {
+        op.kind = OP_ADD;
+        op.attributes.eps = 0;
+        op.in[2] = op.in[3] = 0;
+        memset(op.out, 0, sizeof op.out);
+        op.out[0] = sum;
+    }
     return op;
 }
 
 static struct op copy_of(const struct remake *r, int v)
 {
-    return without_kept_sum(r, r->program->functions[r->forward].ops[r->producer[v]]);
+    return without_kept(r, r->program->functions[r->forward].ops[r->producer[v]]);
 }
 
 /* An input of op that must be remade first, or 0. */
@@ -133,19 +160,23 @@ static void remake_value(struct remake *r, int v, int *stack)
     }
 }
 
-void recompute(struct program *program, int forward, int backward, enum recompute_kind kind)
+void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
+               uint64_t ops)
 {
     struct remake r = { .program = program,
-                        .kind = kind,
+                        .all = kind == RECOMPUTE_KIND_FULL,
+                        .dropped = kind == RECOMPUTE_KIND_SELECTIVE ? CHEAP
+                                   : kind == RECOMPUTE_KIND_LIST    ? ops
+                                                                    : 0,
                         .forward = forward,
                         .backward = backward,
                         .n_values = program->n_values };
     const struct function *f = &program->functions[forward];
     struct function *b = &program->functions[backward];
     int n_ops = b->n_ops;
-    struct op *ops = b->ops;
+    struct op *old = b->ops;
 
-    if (kind == RECOMPUTE_KIND_NONE)
+    if (kind == RECOMPUTE_KIND_NONE && program->mesh.size[AXIS_TP] == 1)
         return;
     r.producer = arena_array(&program->arena, int, r.n_values);
     r.remade = arena_array(&program->arena, int, r.n_values);
@@ -160,9 +191,9 @@ void recompute(struct program *program, int forward, int backward, enum recomput
     b->ops = NULL;
     b->n_ops = b->capacity = 0;
     for (int i = 0; i < n_ops; i++) {
-        for (int missing; (missing = missing_input(&r, &ops[i]));)
+        for (int missing; (missing = missing_input(&r, &old[i]));)
             remake_value(&r, missing, stack);
-        use_remade(&r, &ops[i]);
-        program_emit(program, backward, &ops[i]);
+        use_remade(&r, &old[i]);
+        program_emit(program, backward, &old[i]);
     }
 }

@@ -361,6 +361,8 @@ static int decay_table(const struct update *u, int number, double *uniform)
     char *name = arena_printf(&p->arena, "decay.%d", number);
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, n_blocks, DTYPE_F64);
     p->values[cell].content = table;
+    /* Of the rank's part of them. */
+    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);
 }
 

@@ -38,7 +38,7 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels)
 
 static void describe_change(const struct job *from, const struct job *to, struct str *text)
 {
-    static const char *const words[] = { "none", "selective", "full", "auto" };
+    static const char *const words[] = { "none", "selective", "full", "auto", "list" };
 
     if (to->parallel.zero != from->parallel.zero)
         str_printf(text, "parallel.zero: %d", to->parallel.zero);

@@ -37,6 +37,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
         [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL,
         [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
+        [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
 
     return (struct compile_train){
@@ -49,6 +50,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .sequence_parallel = job->parallel.sequence_parallel,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
+        .recompute_ops = job->recompute_ops,
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,

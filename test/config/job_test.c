@@ -3,6 +3,8 @@
  */
 #include "fixture.h"
 
+#include "ops/ops.h"
+
 #include <unistd.h>
 
 /* A job that gives every field. */
@@ -94,6 +96,39 @@ static void test_whole_job_further(void **state)
     assert_int_equal(j.checkpoint.keep, 0);
     assert_string_equal(j.output, "runs/x");
     assert_true(j.poison);
+    arena_release(&arena);
+}
+
+/* A list of ops, also from --set, until a mode is set; ops that the model lacks are told. */
+static void test_recompute_list(void **state)
+{
+    uint64_t norm = UINT64_C(1) << OP_RMSNORM, linear = UINT64_C(1) << OP_LINEAR;
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    must_read(&j,
+              "{model: llama-tiny, data: {train: a}, train: {steps: 1}, "
+              "recompute: [rmsnorm, linear, rmsnorm]}",
+              &arena);
+    assert_int_equal(j.recompute, RECOMPUTE_LIST);
+    assert_true(j.recompute_ops == (norm | linear));
+    assert_false(has_note(&j, "recompute"));
+    assert_int_equal(read_job_with(&j, SMALL, "recompute=[gelu, rmsnorm, dropout]", &arena, &err),
+                     0);
+    assert_int_equal(j.recompute, RECOMPUTE_LIST);
+    assert_true(has_note(&j, "recompute: this model's forward has no gelu, dropout"));
+    assert_int_equal(read_job_with(&j, SMALL, "recompute=[all_gather, all_reduce]", &arena, &err),
+                     0);
+    assert_true(has_note(&j, "has no all_gather, all_reduce"));
+    assert_int_equal(read_job_with(&j,
+                                   "{model: llama-tiny, data: {train: a}, train: {steps: 1}, "
+                                   "recompute: [linear]}",
+                                   "recompute=full", &arena, &err),
+                     0);
+    assert_int_equal(j.recompute, RECOMPUTE_FULL);
+    assert_true(j.recompute_ops == 0);
     arena_release(&arena);
 }
 
@@ -244,8 +279,17 @@ static const char *const mistakes[][2] = {
                                               "linear, cosine, wsd (hint: cosine)" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
     { M D "train: {steps: 1, dtype: float32}\n", "train.dtype is float32, not one of fp32, bf16" },
-    { M D T "recompute: [a]\n", "recompute is a list, not one of none, selective, full, auto" },
-    { M D T "recompute: {keep: [a]}\n", "recompute by a list of values is not built yet" },
+    { M D T "recompute: [rmsnorm, swigul]\n",
+      "j.yaml:4:22: recompute has swigul, which is no op of a forward (hint: swiglu)" },
+    { M D T "recompute: [add_rmsnorm]\n",
+      "j.yaml:4:13: recompute has add_rmsnorm, which is no op of a forward (hint: rmsnorm)" },
+    { M D T "recompute: [adamw, zzzzzzzz]\n", "recompute has zzzzzzzz, which is no op of a forward "
+                                              "(hint: embed, rmsnorm, layernorm, linear" },
+    { M D T "recompute: [[rmsnorm]]\n", "j.yaml:4:13: recompute has an item that is no word" },
+    { M D T "recompute: []\n", "j.yaml:4:12: recompute is an empty list (hint: none)" },
+    { M D T "recompute: {keep: [a]}\n",
+      "recompute is a map, not one of none, selective, full, auto, or a list of embed, rmsnorm" },
+    { M D T "recompute: selectiv\n", "(hint: selective)" },
     { M D T "recompute: true\n", "recompute is true, not one of" },
     /* groups */
     { M D "train: 5\n",
@@ -491,15 +535,11 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_job),
-        cmocka_unit_test(test_whole_job_further),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_all_mistakes_in_order),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_whole_job),      cmocka_unit_test(test_whole_job_further),
+        cmocka_unit_test(test_recompute_list), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment),    cmocka_unit_test(test_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,6 +45,9 @@ static void test_jobs(void **state)
         "\\x80 \\x9f \\_ \\uFEFF \\uFFFE \\uFFFF\"}, train: {steps: 1}}",
         "{model: llama-tiny, data: {train: x}, train: {steps: 1}, parallel: {pp: 2, stages: [1, "
         "1]}}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1}, recompute: [rmsnorm]}",
+        "{model: gpt2, data: {train: x}, train: {steps: 1}, recompute: [linear, gelu, "
+        "layernorm]}",
         "{model: llama-tiny, data: {train: '$${HOME}', tokenizer: '~'}, train: {steps: 1}, "
         "output: 'null'}",
         "{model: llama-tiny, data: {train: -}, train: {steps: 1}, output: 0x1F, eval: {data: "

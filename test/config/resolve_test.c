@@ -116,7 +116,6 @@ static void test_not_built(void **state)
     static const struct {
         const char *override, *text;
     } rows[] = {
-        { "parallel.tp=2", "parallel.tp above 1" },
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
         { "parallel.zero=3", "parallel.zero above 2" },

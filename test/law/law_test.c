@@ -100,6 +100,38 @@ static void all_ways_on_one_rank(const char *model, const char *dtype)
             }
 }
 
+/* Whatever ops are named, what is made again is what was. */
+static void lists_on_one_rank(const char *model, const char *dtype)
+{
+    static const char *const lists[] = {
+        "[rmsnorm, layernorm, swiglu, gelu]",
+        "[attention]",
+        "[add, rope]",
+        "[linear, dropout]",
+        "[embed, rmsnorm, layernorm, linear, rope, attention, swiglu, gelu, dropout, add]",
+    };
+    struct law_case c = base_case(model, dtype);
+    struct law_outcome wanted = reference(c);
+    char what[160];
+
+    c.n_threads = 2;
+    c.poison = 1;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        c.recompute = lists[i];
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "%s %s, recompute %s", model, dtype, lists[i]);
+        must_equal(what, &wanted, &got);
+    }
+}
+
+static void recompute_by_list(void **state)
+{
+    (void)state;
+    lists_on_one_rank("llama", "bf16");
+    lists_on_one_rank("llama-untied", "fp32");
+    lists_on_one_rank("gpt2", "bf16");
+}
+
 static void llama_fp32(void **state)
 {
     (void)state;
@@ -333,7 +365,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         int n_stages = ways[i].pp * (strcmp(ways[i].schedule, "interleaved") ? 1 : 2);
 
         c.n_ranks = tp * ways[i].dp * ways[i].pp;
-        if (c.n_ranks > 8 || n_stages > (strcmp(model, "gpt2") ? 4 : 2))
+        if (c.n_ranks > 8 || n_stages > (strcmp(model, "llama") ? 2 : 4))
             continue;
         c.pp = ways[i].pp;
         c.zero = ways[i].zero;
@@ -473,6 +505,7 @@ int main(void)
         cmocka_unit_test(llama_fp32),
         cmocka_unit_test(llama_bf16),
         cmocka_unit_test(gpt2_with_dropout_bf16),
+        cmocka_unit_test(recompute_by_list),
         cmocka_unit_test(stopped_and_resumed),
         cmocka_unit_test(four_ranks_late),
         cmocka_unit_test(four_ranks_early),

@@ -11,6 +11,7 @@
 #include "base/num.h"
 #include "base/rng.h"
 #include "support/tiny_model.h"
+#include "support/tp_layers.h"
 
 #define N_RANDOM 300
 #define ALIGNMENT 64
@@ -353,6 +354,31 @@ static void little_scratch_is_wasted(void **state)
     }
 }
 
+/* Layers' collectives are awaited by the next layer at the latest. */
+static void scratch_of_layers_with_collectives(void **state)
+{
+    (void)state;
+    for (int residual = 0; residual < 2; residual++) {
+        size_t n_bytes[TP_LAYERS_MAX + 1];
+
+        for (int n = 1; n <= 32; n *= 2) {
+            static struct tp_layers t;
+            struct err err;
+
+            tp_layers_build(&t, n, 2, residual, 64, 32, 96);
+            place(&t.program);
+            if (verify(&t.program, &err) < 0)
+                fail_msg("%s", err.text);
+            n_bytes[n] = t.program.segment_bytes[SEGMENT_SCRATCH];
+            program_release(&t.program);
+        }
+        assert_int_equal(n_bytes[8], n_bytes[4]);
+        assert_int_equal(n_bytes[32], n_bytes[4]);
+        /* No more than a layer's own values and the layers' beside it. */
+        assert_true(n_bytes[8] <= (2 * 64 * 32 + 64 * 48 + 3 * 32 * 32) * sizeof(float));
+    }
+}
+
 /* Placing again gives the same places. */
 static void placing_is_repeatable(void **state)
 {
@@ -377,6 +403,7 @@ int main(void)
         cmocka_unit_test(random_programs),
         cmocka_unit_test(long_lives),
         cmocka_unit_test(little_scratch_is_wasted),
+        cmocka_unit_test(scratch_of_layers_with_collectives),
         cmocka_unit_test(placing_is_repeatable),
     };
 

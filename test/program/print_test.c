@@ -160,6 +160,28 @@ static void zero_two_text(void **state)
     check_compiled(GOLDEN "llama.zero-2.txt", &options);
 }
 
+/* Sequence parallel with parts of kv heads gathered; sums that all ranks have, biases, dropout. */
+static void tensor_parallel_text(void **state)
+{
+    static const struct {
+        const char *model, *path;
+        int tp, sequence_parallel;
+    } rows[] = {
+        { "llama", GOLDEN "llama.tensor-sequence-4.txt", 4, 1 },
+        { "gpt2", GOLDEN "gpt2.tensor-2.txt", 2, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_spec spec = tiny_spec(rows[i].model);
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        options.mesh.size[AXIS_TP] = rows[i].tp;
+        options.sequence_parallel = rows[i].sequence_parallel;
+        check_compiled(rows[i].path, &options);
+    }
+}
+
 static void pipeline_text(void **state)
 {
     static const struct {
@@ -215,7 +237,7 @@ int main(void)
         cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
         cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
         cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(pipeline_text),
+        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

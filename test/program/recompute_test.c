@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -181,6 +182,165 @@ static void remade_ops_keep_their_attributes(void **state)
     tiny_release(&tiny);
 }
 
+static int count_remade(const struct tiny *tiny, enum op_kind kind)
+{
+    const struct function *b = &tiny->program.functions[tiny->backward];
+    int n = 0;
+
+    for (int i = 0; i < b->n_ops; i++)
+        n += b->ops[i].phase == PHASE_R && (kind == N_OP_KINDS || b->ops[i].kind == kind);
+    return n;
+}
+
+/* A list, and how many ops of one kind, of all that are remade, it makes again. */
+static void check_list(const char *model, uint64_t ops, enum op_kind kind, int n, int n_all)
+{
+    struct tiny tiny;
+
+    tiny_recompute_list(&tiny, model, ops);
+    assert_int_equal(count_remade(&tiny, kind), n);
+    assert_int_equal(count_remade(&tiny, N_OP_KINDS), n_all);
+    check_order(&tiny);
+    check_no_op_twice(&tiny);
+    tiny_release(&tiny);
+}
+
+/* Of two layers, each with two norms, and one at the end; all sums but one are layers' inputs. */
+static void lists_remake_what_they_name(void **state)
+{
+    const uint64_t norm = RECOMPUTE_OP(OP_RMSNORM), add = RECOMPUTE_OP(OP_ADD);
+    const uint64_t swiglu = RECOMPUTE_OP(OP_SWIGLU), linear = RECOMPUTE_OP(OP_LINEAR);
+
+    (void)state;
+    check_list("llama", norm, OP_RMSNORM, 4, 4); /* the head has read the last one's */
+    check_list("llama", swiglu, OP_SWIGLU, 2, 2);
+    check_list("llama", norm | swiglu, OP_SWIGLU, 2, 6);
+    check_list("llama", RECOMPUTE_OP(OP_ATTENTION), OP_ATTENTION, 2, 2);
+    check_list("llama", RECOMPUTE_OP(OP_ROPE), OP_ROPE, 2, 2); /* what it read is kept instead */
+    /* Of a layer's linears the backward reads gate and up alone. */
+    check_list("llama", linear, OP_LINEAR, 2, 2);
+    check_list("llama", RECOMPUTE_OP(OP_EMBED), OP_EMBED, 0, 0);
+    /* Fused, an add is still an add. */
+    check_list("llama", add, OP_ADD, 2, 2);
+    check_list("llama", add | norm, OP_ADD_RMSNORM, 2, 4);
+    check_list("gpt2", RECOMPUTE_OP(OP_LAYERNORM), OP_LAYERNORM, 4, 4);
+    check_list("gpt2", RECOMPUTE_OP(OP_GELU), OP_GELU, 2, 2);
+    check_list("gpt2", norm | swiglu, N_OP_KINDS, 0, 0); /* none of its ops */
+}
+
+/*
+ * A block's half under tensor and sequence parallelism, of two ranks: norm of own rows, gather,
+ * linear by columns, gelu, linear by rows, sum of which each rank takes its rows, and a norm.
+ */
+struct half {
+    struct program program;
+    int forward, backward;
+    int normed, gathered, wide, active, sum; /* values */
+};
+
+static int emit(struct half *h, enum op_kind kind, int a, int b, int rows, int cols)
+{
+    struct op op = { .kind = kind, .in = { a, b }, .layer = -1 };
+
+    if (kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER) {
+        op.attributes.axis = AXIS_TP;
+        op.stream = STREAM_TP;
+    }
+    op.out[0] = program_value(&h->program, rows, cols, DTYPE_F32);
+    if (kind == OP_RMSNORM)
+        op.out[1] = program_value(&h->program, rows, 1, DTYPE_F32);
+    program_emit(&h->program, h->forward, &op);
+    return op.out[0];
+}
+
+static int half_weight(struct half *h, const char *name, int n_dims, int rows, int cols,
+                       enum spread along)
+{
+    const struct parameter_split split = { along, 1, { along == SPREAD_ROWS ? rows : cols } };
+    int i = program_parameter(&h->program, name, n_dims, rows, cols, DTYPE_F32, INIT_ONES, 0);
+
+    if (along != SPREAD_SAME)
+        program_split_parameter(&h->program, i, &split);
+    return h->program.parameters[i].weight;
+}
+
+static void half_open(struct half *h, enum recompute_kind kind, uint64_t ops)
+{
+    struct mesh mesh = { { 1, 2, 1, 1, 1 } };
+
+    *h = (struct half){ 0 };
+    program_init(&h->program, &mesh);
+    int x = program_cell(&h->program, ROLE_INPUT, "x", 4, 16, DTYPE_F32);
+    int seed = program_cell(&h->program, ROLE_INPUT, "dy", 4, 16, DTYPE_F32);
+    h->program.values[x].spread[AXIS_TP] = SPREAD_ROWS;
+    h->program.values[seed].spread[AXIS_TP] = SPREAD_ROWS;
+    int norm = half_weight(h, "norm", 1, 1, 16, SPREAD_SAME);
+    int up = half_weight(h, "up", 2, 64, 16, SPREAD_ROWS);
+    int down = half_weight(h, "down", 2, 16, 64, SPREAD_COLS);
+    int last = half_weight(h, "last", 1, 1, 16, SPREAD_SAME);
+    h->forward = program_function(&h->program, "forward 0", 0);
+    h->backward = program_function(&h->program, "backward 0", 0);
+    h->normed = emit(h, OP_RMSNORM, x, norm, 4, 16);
+    h->gathered = emit(h, OP_ALL_GATHER, h->normed, 0, 8, 16);
+    h->wide = emit(h, OP_LINEAR, h->gathered, up, 8, 32);
+    h->active = emit(h, OP_GELU, h->wide, 0, 8, 32);
+    h->sum = emit(h, OP_REDUCE_SCATTER, emit(h, OP_LINEAR, h->active, down, 8, 16), 0, 4, 16);
+    struct gradient_seed gradient = { emit(h, OP_RMSNORM, h->sum, last, 4, 16), seed };
+    differentiate(&h->program, h->forward, h->backward, &gradient, 1, 0);
+    recompute(&h->program, h->forward, h->backward, kind, ops);
+}
+
+static int is_read(const struct half *h, int value)
+{
+    const struct function *b = &h->program.functions[h->backward];
+    int n = 0;
+
+    for (int i = 0; i < b->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            n += b->ops[i].in[k] == value;
+    return n > 0;
+}
+
+/* The R ops in their order, as "gelu linear". */
+static void check_half(enum recompute_kind kind, uint64_t ops, const char *wanted)
+{
+    char text[256] = "";
+    struct half h;
+
+    half_open(&h, kind, ops);
+    const struct function *b = &h.program.functions[h.backward];
+    for (int i = 0; i < b->n_ops; i++)
+        if (b->ops[i].phase == PHASE_R) {
+            assert_int_equal(b->ops[i].stream,
+                             op_is_collective(b->ops[i].kind) ? STREAM_TP : STREAM_COMPUTE);
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? " " : "",
+                     op_info(b->ops[i].kind)->name);
+        }
+    assert_string_equal(text, wanted);
+    assert_false(is_read(&h, h.gathered));
+    program_release(&h.program);
+}
+
+/* Under any mode, and once for all that read it. */
+static void what_is_gathered_over_tp_is_gathered_again(void **state)
+{
+    struct half h;
+
+    (void)state;
+    half_open(&h, RECOMPUTE_KIND_NONE, 0);
+    assert_true(is_read(&h, h.normed)); /* by the gather */
+    assert_true(is_read(&h, h.active));
+    assert_true(is_read(&h, h.sum));
+    program_release(&h.program);
+    check_half(RECOMPUTE_KIND_NONE, 0, "all_gather");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_LINEAR), "all_gather linear");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_GELU), "gelu all_gather");
+    check_half(RECOMPUTE_KIND_LIST, RECOMPUTE_OP(OP_REDUCE_SCATTER), "reduce_scatter all_gather");
+    check_half(RECOMPUTE_KIND_SELECTIVE, 0, "gelu rmsnorm all_gather");
+    check_half(RECOMPUTE_KIND_FULL, 0,
+               "rmsnorm all_gather linear gelu linear reduce_scatter rmsnorm");
+}
+
 static size_t stash_bytes(const struct model_spec *spec, enum recompute_kind kind, double *flops)
 {
     struct compile_train options = tiny_compile(spec, 1);
@@ -229,6 +389,8 @@ int main(void)
         cmocka_unit_test(selective_keeps_sums_and_statistics),
         cmocka_unit_test(full_keeps_layer_inputs),
         cmocka_unit_test(remade_ops_keep_their_attributes),
+        cmocka_unit_test(lists_remake_what_they_name),
+        cmocka_unit_test(what_is_gathered_over_tp_is_gathered_again),
         cmocka_unit_test(recomputation_saves_memory),
     };
 

@@ -13,6 +13,7 @@
 
 #include "base/str.h"
 #include "support/tiny_model.h"
+#include "support/tp_layers.h"
 
 static void check_accepted(const struct program *program)
 {
@@ -229,6 +230,62 @@ static void overlapping_lifetimes(void **state)
     s.program.values[b].place_bytes = 512 - 128;
     check_accepted(&s.program);
     program_release(&s.program);
+}
+
+/*
+ * What a collective reads or writes may be written over only once it has been awaited: by the op
+ * that touches its result, not by the one after its last mention.
+ */
+static void memory_of_a_collective_under_way(void **state)
+{
+    struct tp_layers t;
+    struct program *p = &t.program;
+    char both[32];
+
+    (void)state;
+    for (int awaited = 0; awaited < 2; awaited++) {
+        /* gather, linear, linear, reduce_scatter, then what touches neither, then what awaits. */
+        tp_layers_build(&t, 1, 2, 0, 64, 32, 96);
+        struct function *f = &p->functions[t.function];
+        int late = program_value(p, 32, 32, DTYPE_F32);
+        struct op op = add(t.x, t.x, late);
+        program_insert(p, t.function, f->n_ops - awaited, &op);
+        place(p);
+        check_accepted(p);
+        /* The sum that is scattered is mentioned last by the reduce_scatter. */
+        p->values[late].place_bytes = p->values[t.partial[0]].place_bytes;
+        if (!awaited) {
+            check_accepted(p);
+        } else {
+            snprintf(both, sizeof both, "%%%d and %%%d", t.partial[0], late);
+            REFUSED(p, "forward 0", both, "overlap in memory");
+        }
+        program_release(p);
+    }
+}
+
+/* Nobody awaits the last one: its memory is not free before the function's end. */
+static void memory_of_a_collective_that_nobody_awaits(void **state)
+{
+    struct tp_layers t;
+    struct program *p = &t.program;
+    char both[32];
+
+    (void)state;
+    tp_layers_build(&t, 2, 2, 1, 64, 32, 96);
+    struct function *f = &p->functions[t.function];
+    int last = program_value(p, 64, 32, DTYPE_F32), late = program_value(p, 32, 32, DTYPE_F32);
+    struct op op = f->ops[0];
+    op.out[0] = last;
+    program_emit(p, t.function, &op);
+    op = add(t.out, t.out, late);
+    program_emit(p, t.function, &op);
+    place(p);
+    check_accepted(p);
+    p->values[late].place_bytes = p->values[last].place_bytes + 128;
+    snprintf(both, sizeof both, "%%%d and %%%d", last, late);
+    REFUSED(p, "forward 0", both, "overlap in memory");
+    program_release(p);
 }
 
 static void outside_its_segment(void **state)
@@ -637,6 +694,8 @@ int main(void)
         cmocka_unit_test(never_loaded),
         cmocka_unit_test(overlapping_places),
         cmocka_unit_test(overlapping_lifetimes),
+        cmocka_unit_test(memory_of_a_collective_under_way),
+        cmocka_unit_test(memory_of_a_collective_that_nobody_awaits),
         cmocka_unit_test(outside_its_segment),
         cmocka_unit_test(slot_reused_too_early),
         cmocka_unit_test(micro_batches_out_of_order),

@@ -3,7 +3,7 @@
  *
  * Operands lie in rows with a gap behind each and guard words around; outputs and what may not be
  * read start as NaN. op_case_check runs the kernel with 1, 2, 3 and 7 threads and for each
- * instruction set, wants equal bits from all (but for instruction sets of attention in bf16),
+ * instruction set, wants equal bits from all (of instruction sets where no products are),
  * untouched guards and inputs, and results near the reference's; where the op accumulates, both
  * from poison with first and on top of random contents without.
  */

@@ -31,6 +31,9 @@ void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size);
 /* ... fused, and then recomputed. */
 void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind);
 
+/* The same by a list: RECOMPUTE_OP of each kind. */
+void tiny_recompute_list(struct tiny *tiny, const char *name, uint64_t ops);
+
 /* ... without recomputation, buckets of 8 KiB reduced early or late. */
 void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early);
 
