@@ -33,10 +33,8 @@ struct mesh trainer_mesh(const struct job *job)
 struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
-        [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE,
-        [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
-        [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL,
-        [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
+        [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE, [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
+        [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL, [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
         [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
 

@@ -438,6 +438,57 @@ static void swapped_for_its_like(void **state)
     fleet_close(&f);
 }
 
+/* One rank runs the forwards of two micro-batches in the other order, or of another function. */
+static void other_micro_batches_and_functions(void **state)
+{
+    struct way way = eight;
+    struct fleet f;
+    struct program *p;
+
+    (void)state;
+    way.pp = 1;
+    way.kind = PIPELINE_GPIPE;
+    fleet_open(&f, &way);
+    p = fleet_spoil(&f, 1);
+    struct action *actions = p->entries[ENTRY_STEP].actions;
+    int i = find_run(p, "forward 0", 1), k = find_run(p, "forward 0", 2);
+    actions[i].micro_batch = 2;
+    actions[k].micro_batch = 1;
+    REFUSED(&f, "other micro-batches",
+            "tp rank 1, dp rank 0 (world rank 1) enters reduce_scatter over tp",
+            "in forward 0, micro-batch 2", "in forward 0, micro-batch 1");
+
+    p = fleet_spoil(&f, 1);
+    find_function(p, "forward 0")->name = "evaluate 0";
+    REFUSED(&f, "other functions", "in evaluate 0, micro-batch 0", "in forward 0, micro-batch 0");
+    fleet_close(&f);
+}
+
+/* Over one communicator from two streams, whose order nobody knows. */
+static void two_streams(void **state)
+{
+    struct way way = eight;
+    struct fleet f;
+    struct program *p;
+    struct function *function;
+
+    (void)state;
+    way.kind = PIPELINE_INTERLEAVED;
+    way.n_chunks = 2;
+    fleet_open(&f, &way);
+    p = fleet_spoil(&f, 1);
+    find_function(p, "send forward 1")->ops[0].stream = STREAM_F_TO_PREVIOUS;
+    REFUSED(&f, ONE ", send over pp",
+            "in send forward 1, micro-batch 0: a channel has transfers "
+            "on two streams");
+
+    p = fleet_spoil(&f, 1);
+    function = find_function(p, "update");
+    function->ops[find_op(function, OP_ALL_REDUCE_SCALAR, AXIS_PP, 0)].stream = STREAM_F_TO_NEXT;
+    REFUSED(&f, ONE ", all_reduce_scalar over pp", "in update: a collective on a stream of sends");
+    fleet_close(&f);
+}
+
 /* Received only when they are used, breadth-first's transfers wait for each other in a ring. */
 static void ring(void **state)
 {
@@ -584,6 +635,70 @@ static void cycles_through_two_groups(void **state)
     (void)state;
     for (int held = 0; held < N_HELD; held++)
         cross_sums((enum held)held);
+}
+
+/* Two stages sum x; the first sends the sum, the second uses what it receives. */
+static void sum_and_transfer(struct program *p, const struct mesh *mesh, int rank,
+                             int receives_first)
+{
+    program_init(p, mesh);
+    int function = program_function(p, "forward 0", 0);
+    int ends = program_cell(p, ROLE_CONSTANT, "ends", 1, 1, DTYPE_I32);
+    int x = program_cell(p, ROLE_SCALAR, "x", 1, 1, DTYPE_F64);
+    int sum = program_cell(p, ROLE_SCALAR, "x.sum", 1, 1, DTYPE_F64);
+    int y = program_value(p, 1, 1, DTYPE_F64), used = program_value(p, 1, 1, DTYPE_F64);
+    struct op all = { .kind = OP_ALL_REDUCE_SCALAR,
+                      .attributes.axis = AXIS_PP,
+                      .in = { x },
+                      .out = { sum },
+                      .stream = STREAM_PP,
+                      .layer = -1 };
+    struct op transfer = { .kind = rank ? OP_RECEIVE : OP_SEND,
+                           .attributes = { .axis = AXIS_PP, .peer = rank ? -1 : 1 },
+                           .stream = rank ? STREAM_F_FROM_PREVIOUS : STREAM_F_TO_NEXT,
+                           .layer = -1 };
+    struct op use = { .kind = OP_SUM_RUNS, .in = { y, ends }, .out = { used }, .layer = -1 };
+
+    p->values[x].spread[AXIS_PP] = SPREAD_PARTIAL;
+    *(rank ? &transfer.out[0] : &transfer.in[0]) = rank ? y : sum;
+    if (!receives_first)
+        program_emit(p, function, &all);
+    program_emit(p, function, &transfer);
+    if (rank)
+        program_emit(p, function, &use);
+    if (receives_first)
+        program_emit(p, function, &all);
+    p->entries[ENTRY_STEP].actions = arena_array(&p->arena, struct action, 1);
+    p->entries[ENTRY_STEP].actions[0] = (struct action){ .kind = ACTION_RUN };
+    p->entries[ENTRY_STEP].n_actions = 1;
+    place(p);
+}
+
+/*
+ * The sender has given its send, but it comes after a sum that the receiver enters only when it has
+ * what is sent.
+ */
+static void send_that_comes_after(void **state)
+{
+    (void)state;
+    for (int receives_first = 0; receives_first < 2; receives_first++) {
+        struct program ranks[2];
+        struct fleet f = { .mesh = mesh_data_parallel(1), .n = 2 };
+
+        f.mesh.size[AXIS_PP] = 2;
+        for (int rank = 0; rank < 2; rank++) {
+            sum_and_transfer(&ranks[rank], &f.mesh, rank, rank && receives_first);
+            f.list[rank] = &ranks[rank];
+        }
+        if (receives_first)
+            REFUSED(&f, "ranks wait for ever",
+                    "pp rank 0 (world rank 0) waits in all_reduce_scalar",
+                    "pp rank 1 (world rank 1) waits in receive");
+        else
+            accepted(&f);
+        for (int rank = 0; rank < 2; rank++)
+            program_release(&ranks[rank]);
+    }
 }
 
 /* ---- any one mistake ---- */
@@ -775,8 +890,11 @@ int main(void)
         cmocka_unit_test(missing_collectives),
         cmocka_unit_test(other_sizes_and_kinds),
         cmocka_unit_test(swapped_for_its_like),
+        cmocka_unit_test(other_micro_batches_and_functions),
+        cmocka_unit_test(two_streams),
         cmocka_unit_test(ring),
         cmocka_unit_test(cycles_through_two_groups),
+        cmocka_unit_test(send_that_comes_after),
         cmocka_unit_test(one_mistake_anywhere),
     };
 
