@@ -17,7 +17,7 @@
 
 #define TEXT_BYTES 256
 #define MAX_WAITS 8   /* listed where nobody can go on */
-#define MAX_AWAITED 4 /* listed of those whom one waits for */
+#define MAX_AWAITED 3 /* listed of those whom one waits for */
 
 /* ---- in words ---- */
 
@@ -49,12 +49,13 @@ static const char *op_text(const struct ranks *r, const struct transfer *t, char
         snprintf(layer, sizeof layer, ", layer %d", op->layer);
     if (t->micro_batch >= 0)
         snprintf(micro_batch, sizeof micro_batch, ", micro-batch %d", t->micro_batch);
-    snprintf(
-        text, TEXT_BYTES, "%s over %s of %zu bytes (%s) %s%s%s in %s%s%s", op_info(op->kind)->name,
-        axis_name(op->attributes.axis), program_value_bytes(p, id), dtype_name(p->values[id].dtype),
-        op->in[0] ? verify_value_text(p, op->in[0], in, sizeof in) : "", op->out[0] ? " -> " : "",
-        op->out[0] ? verify_value_text(p, op->out[0], out, sizeof out) : "",
-        p->functions[t->function].name, layer, micro_batch);
+    snprintf(text, TEXT_BYTES, "%s over %s of %zu bytes (%s) %s%s%s in %s%s%s",
+             op_info(op->kind)->name, axis_name(op->attributes.axis), program_value_bytes(p, id),
+             dtype_name(p->values[id].dtype),
+             op->in[0] ? verify_value_text(p, op->in[0], in, sizeof in) : "",
+             op->in[0] && op->out[0] ? " -> " : "",
+             op->out[0] ? verify_value_text(p, op->out[0], out, sizeof out) : "",
+             p->functions[t->function].name, layer, micro_batch);
     return text;
 }
 
@@ -113,8 +114,6 @@ static const char *base_name(const struct program *p, int id)
 static const char *operands_differ(const struct program *p, int a, const struct program *q, int b,
                                    int is_one_program)
 {
-    if (!a != !b)
-        return "other operands";
     if (p->values[a].dtype != q->values[b].dtype)
         return "other types";
     if (bytes_of(p, a) != bytes_of(q, b))
@@ -344,6 +343,7 @@ static void add_gate(const struct ranks *r, int rank, struct str *out)
 int meetings_fail_stuck(const struct ranks *r)
 {
     struct str text = { 0 };
+    char count[48] = "";
     int n = 0;
 
     for (int i = 0; i < r->n; i++) {
@@ -365,9 +365,9 @@ int meetings_fail_stuck(const struct ranks *r)
         }
     }
     if (n > MAX_WAITS)
-        str_printf(&text, "; and %d more waits", n - MAX_WAITS);
-    err_set(r->err, ERR_FAILED, "program: %s: ranks wait for ever: %s", entry_name(r->entry),
-            str_text(&text));
+        snprintf(count, sizeof count, " (%d of %d waits)", MAX_WAITS, n);
+    err_set(r->err, ERR_FAILED, "program: %s: ranks wait for ever%s: %s", entry_name(r->entry),
+            count, str_text(&text));
     str_release(&text);
     return -1;
 }

@@ -42,10 +42,11 @@ enum held {
     BY_OPERAND, /* the second is of its sum */
     BY_END,     /* its sum dies with its function */
     BY_GATE,
-    BY_LOAD,  /* it reads an input */
-    BY_AGAIN, /* it is given twice */
-    BY_FULL,  /* it is of more than a stream takes */
-    BY_NOTHING,
+    BY_LOAD,    /* it reads an input */
+    BY_AGAIN,   /* it is given twice */
+    BY_FULL,    /* it is of more than a stream takes */
+    BY_NOTHING, /* it is of as many as a stream takes */
+    BY_NO_SLOT, /* it is given twice, of two micro-batches */
     N_HELD
 };
 
@@ -58,8 +59,8 @@ static const enum stream sum_streams[] = { STREAM_TP, STREAM_DP_REDUCE };
 static int owed_cell(struct program *p, int k, enum held held)
 {
     static const char *const names[] = { "x", "y" };
-    int cell =
-        program_cell(p, held == BY_LOAD ? ROLE_INPUT : ROLE_SCALAR, names[k], 1, 1, DTYPE_F64);
+    int cell = program_cell(p, held == BY_LOAD || held == BY_NO_SLOT ? ROLE_INPUT : ROLE_SCALAR,
+                            names[k], 1, 1, DTYPE_F64);
 
     p->values[cell].spread[sum_axes[k]] = SPREAD_PARTIAL;
     if (held == BY_OPERAND)
@@ -94,9 +95,12 @@ static void two_sums(struct program *p, const struct mesh *mesh, int y_first, en
     static const char *const names[] = { "sum x", "sum y" };
     struct action actions[8] = { { .kind = ACTION_LOAD } };
     int functions[2], cells[2], sums[2], n_actions = 1;
+    int n_runs = held == BY_AGAIN || held == BY_NO_SLOT ? 2 : 1;
 
     program_init(p, mesh);
     int ends = program_cell(p, ROLE_CONSTANT, "ends", 1, 1, DTYPE_I32);
+    if (held == BY_NO_SLOT)
+        actions[n_actions++] = (struct action){ .kind = ACTION_LOAD, .micro_batch = 1 };
     for (int k = 0; k < 2; k++) {
         functions[k] = program_function(p, names[k], 0);
         cells[k] = owed_cell(p, k, held);
@@ -116,9 +120,10 @@ static void two_sums(struct program *p, const struct mesh *mesh, int y_first, en
                                        .layer = -1 });
         if (i && (held == BY_GATE || held == BY_LOAD))
             actions[n_actions++].kind = held == BY_GATE ? ACTION_GATE : ACTION_LOAD;
-        for (int run = 0; run < 1 + (held == BY_AGAIN); run++)
-            actions[n_actions++] =
-                (struct action){ .kind = ACTION_RUN, .function = (int16_t)functions[k] };
+        for (int run = 0; run < n_runs; run++)
+            actions[n_actions++] = (struct action){ .kind = ACTION_RUN,
+                                                    .function = (int16_t)functions[k],
+                                                    .micro_batch = held == BY_NO_SLOT ? run : 0 };
     }
     p->entries[ENTRY_STEP].actions = arena_array(&p->arena, struct action, n_actions);
     memcpy(p->entries[ENTRY_STEP].actions, actions, sizeof *actions * (size_t)n_actions);
@@ -146,7 +151,7 @@ static void cross_sums(enum held held)
     }
     for (int rank = 0; rank < 4; rank++)
         list[rank] = &orders[rank == 1 || rank == 2];
-    if (held == BY_NOTHING)
+    if (held == BY_NOTHING || held == BY_NO_SLOT)
         accepted(list, &mesh);
     else
         REFUSED(list, &mesh, "ranks wait for ever",
@@ -232,11 +237,39 @@ static void send_that_comes_after(void **state)
     }
 }
 
+/* ---- many ---- */
+
+/* One of sixteen does nothing at all, or nobody else does anything. */
+static void many_waits(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(16);
+    struct program sums, nothing;
+    const struct program *list[16];
+
+    (void)state;
+    two_sums(&sums, &mesh, 1, BY_USE);
+    program_init(&nothing, &mesh);
+    for (int rank = 0; rank < 16; rank++)
+        list[rank] = rank == 5 ? &nothing : &sums;
+    REFUSED(list, &mesh,
+            "step: ranks wait for ever (8 of 15 waits): dp rank 0 (world rank 0) waits",
+            "dp rank 8 (world rank 8) waits in all_reduce_scalar over dp of 8 bytes (fp64) y -> "
+            "y.sum in sum y, micro-batch 0 for dp rank 5 (world rank 5), which is at its end");
+    for (int rank = 0; rank < 16; rank++)
+        list[rank] = rank ? &nothing : &sums;
+    REFUSED(list, &mesh, "step: ranks wait for ever: dp rank 0 (world rank 0) waits",
+            "for dp rank 1 (world rank 1), which is at its end and dp rank 2 (world rank 2), which "
+            "is at its end and dp rank 3 (world rank 3), which is at its end and others");
+    program_release(&sums);
+    program_release(&nothing);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cycles_through_two_groups),
         cmocka_unit_test(send_that_comes_after),
+        cmocka_unit_test(many_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

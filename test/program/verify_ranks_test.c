@@ -406,6 +406,16 @@ static void other_sizes_and_kinds(void **state)
     REFUSED(&f, "other kinds of collective at one place", ONE " enters all_reduce over tp",
             "(world rank 0) enters reduce_scatter over tp", "in backward 0, layer 3");
     fleet_close(&f);
+
+    /* Four ranks share two kv heads by twos. */
+    struct way way = eight;
+    way.tp = 4;
+    fleet_open(&f, &way);
+    p = fleet_spoil(&f, 1);
+    function = find_function(p, "forward 0");
+    function->ops[find_op(function, OP_GATHER_HEADS, AXIS_TP, 0)].attributes.group = 4;
+    REFUSED(&f, "other kinds of collective at one place", "gather_heads over tp");
+    fleet_close(&f);
 }
 
 /* Alike in kind and size, so that nobody would hang, but not the same thing. */
