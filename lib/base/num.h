@@ -44,4 +44,18 @@ static inline size_t align_up(size_t n, size_t alignment)
     return (n + alignment - 1) / alignment * alignment;
 }
 
+/* Of positive ones. */
+static inline int64_t least_common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+
+    while (y) {
+        int64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
 #endif

@@ -172,12 +172,18 @@ void place(struct program *program);
 int verify(const struct program *program, struct err *err);
 
 /*
- * verify_ranks.c: the programs [n_ranks] of a pipeline's ranks together: every send meets a receive
- * of the same micro-batch and bytes, whole-pipeline collectives are as many on each, and none waits
- * for ever, even if nothing is buffered. Data-parallel ranks run one program and cannot differ.
- * Returns 0, or -1 and ERR_FAILED naming rank, function and micro-batch.
+ * verify_ranks.c: the programs of a mesh's ranks together, by world rank: every send meets a
+ * receive of the same micro-batch, type and bytes; ranks of one group enter its collectives in one
+ * order, the n-th of each the same thing of the same kind, type and bytes; all pass the same gates;
+ * and none waits for ever, even if nothing is buffered. Over an axis that has one rank in this mesh
+ * and more in the programs' own, nobody is met: a mesh of pp alone, with [pp] programs, is enough
+ * for compiled ones. For ranks of one stage run one program: what the ranks at one place of the
+ * other axes can do by themselves, all can do in step, entering what they have in common at one
+ * time; and if one order of doing things comes to its end every order does, since nobody is ever
+ * kept from what he could have done. Returns 0, or -1 and ERR_FAILED naming ranks, functions, ops,
+ * micro-batches, and where nobody can go on who waits in what for whom.
  */
-int verify_ranks(const struct program *programs, int n_ranks, struct err *err);
+int verify_ranks(const struct program *const *programs, const struct mesh *mesh, struct err *err);
 
 /* print.c: the program as text (design.md §4): values, ops, actions; places after place. */
 void print_program(const struct program *program, struct str *out);

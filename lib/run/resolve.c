@@ -285,19 +285,6 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
     return 0;
 }
 
-static int64_t least_common_multiple(int64_t a, int64_t b)
-{
-    int64_t x = a, y = b;
-
-    while (y) {
-        int64_t rest = x % y;
-
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
-}
-
 /* After how many micro-batches a function meets the same slots again; at most as many as there are.
  */
 static int count_variants(const struct program *p, int function, int n_micro_batches)

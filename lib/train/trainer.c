@@ -88,13 +88,22 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
 int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                           struct err *err)
 {
+    struct mesh stages = { { 1, 1, 1, 1, 1 } };
+    struct arena arena = { 0 };
     int n = job->parallel.pp, status = 0;
+    const struct program **list = arena_array(&arena, const struct program *, n);
 
-    for (int i = 0; i < n; i++)
+    stages.size[AXIS_PP] = n;
+    for (int i = 0; i < n; i++) {
         programs[i] = (struct program){ 0 };
+        list[i] = &programs[i];
+    }
     for (int i = 0; i < n && !status; i++)
         status = trainer_compile(&programs[i], job, i, kernels, err);
-    return status ? status : verify_ranks(programs, n, err);
+    if (!status)
+        status = verify_ranks(list, &stages, err);
+    arena_release(&arena);
+    return status;
 }
 
 int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
