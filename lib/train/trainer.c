@@ -88,7 +88,7 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
 int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                           struct err *err)
 {
-    struct mesh stages = { { 1, 1, 1, 1, 1 } };
+    struct mesh stages = mesh_data_parallel(1);
     struct arena arena = { 0 };
     int n = job->parallel.pp, status = 0;
     const struct program **list = arena_array(&arena, const struct program *, n);

@@ -266,7 +266,9 @@ static int half_weight(struct half *h, const char *name, int n_dims, int rows, i
 
 static void half_open(struct half *h, enum recompute_kind kind, uint64_t ops)
 {
-    struct mesh mesh = { { 1, 2, 1, 1, 1 } };
+    struct mesh mesh = mesh_data_parallel(1);
+
+    mesh.size[AXIS_TP] = 2;
 
     *h = (struct half){ 0 };
     program_init(&h->program, &mesh);
