@@ -379,25 +379,25 @@ static void other_sizes_and_kinds(void **state)
     (void)state;
     fleet_open(&f, &eight);
     p = fleet_spoil(&f, 5);
-    function = find_function(p, "receive forward 0");
-    p->values[function->ops[0].out[0]].cols /= 2;
+    int received = find_function(p, "receive forward 0")->ops[0].out[0];
+    p->values[received].cols /= 2;
     REFUSED(&f, "other sizes", FIVE " enters receive over pp of 512 bytes",
             ONE " enters send over pp of 1024 bytes");
 
     p = fleet_spoil(&f, 5);
-    p->values[function->ops[0].out[0]].dtype = DTYPE_I32;
+    p->values[received].dtype = DTYPE_I32;
     REFUSED(&f, "other types", FIVE " enters receive over pp of 1024 bytes (i32)",
             ONE " enters send over pp of 1024 bytes (fp32)");
 
     p = fleet_spoil(&f, 1);
     function = find_function(p, "backward 0");
-    int i = find_op(function, OP_REDUCE_SCATTER, AXIS_TP, 0);
-    p->values[function->ops[i].in[0]].cols /= 2;
+    int i = find_op(function, OP_REDUCE_SCATTER, AXIS_TP, 0), whole = function->ops[i].in[0];
+    p->values[whole].cols /= 2;
     REFUSED(&f, "other sizes", ONE " enters reduce_scatter over tp of 512 bytes (bf16)",
             "enters reduce_scatter over tp of 1024 bytes (bf16)", "in backward 0, layer 3");
 
     p = fleet_spoil(&f, 1);
-    p->values[function->ops[i].in[0]].dtype = DTYPE_I32;
+    p->values[whole].dtype = DTYPE_I32;
     REFUSED(&f, "other types", ONE " enters reduce_scatter");
 
     p = fleet_spoil(&f, 1);
