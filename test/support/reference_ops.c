@@ -669,8 +669,7 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        if (op->kind == OP_ACCUMULATE)
-            start(&op->out[0], first);
+        start(&op->out[0], op->kind != OP_ACCUMULATE || first);
         for (int64_t t = 0; t < op->out[0].rows; t++)
             for (int64_t i = 0; i < op->out[0].cols; i++)
                 element(op, t, i);
