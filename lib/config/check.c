@@ -243,12 +243,20 @@ static void check_sequence_parallel(struct job_reader *r)
     }
     if (!job->parallel.sequence_parallel || (int64_t)job->train.micro_batch * seq_len % tp == 0)
         return;
+    if (!node) {
+        job->parallel.sequence_parallel = 0;
+        job_note(job, r->arena,
+                 "parallel.sequence_parallel = false: micro_batch %d * seq_len %d is %lld tokens, "
+                 "not a multiple of tp %d",
+                 job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp);
+        return;
+    }
     /* The smallest step of seq_len. */
     for (int factor = 2; factor <= tp; factor++)
         if (tp % factor == 0 && (int64_t)job->train.micro_batch * (tp / factor) % tp == 0)
             unit = tp / factor;
     int near = max_int(1, seq_len / unit) * unit;
-    mistakes_add(&r->mistakes, node ? node : reader_given(r, "parallel.tp"),
+    mistakes_add(&r->mistakes, node,
                  "parallel.sequence_parallel: micro_batch %d * seq_len %d is %lld tokens, not a "
                  "multiple of tp %d (hint: data.seq_len: %d, or sequence_parallel: false)",
                  job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp,

@@ -155,8 +155,10 @@ static void test_layout_notes(void **state)
     assert_int_equal(read_job_with(&j,
                                    "{model: llama-tiny, data: {train: a, seq_len: 127}, train: "
                                    "{steps: 1, micro_batch: 1}, parallel: {tp: 2}}",
-                                   "parallel.sequence_parallel=false", &arena, &err),
+                                   "train.steps=2", &arena, &err),
                      0);
+    assert_false(j.parallel.sequence_parallel);
+    assert_true(has_note(&j, "parallel.sequence_parallel = false: micro_batch 1 * seq_len 127 is"));
     arena_release(&arena);
 }
 
@@ -375,8 +377,8 @@ static const char *const mistakes[][2] = {
     { M D T "parallel: {cp: 3}\n",
       "parallel.cp is 3, does not divide seq_len 128 (hint: 1, 2, 4, 8" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, micro_batch: 1}\n"
-        "parallel: {tp: 2}\n",
-      "j.yaml:4:16: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "
+        "parallel: {tp: 2, sequence_parallel: true}\n",
+      "j.yaml:4:38: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "
       "multiple of tp 2 (hint: data.seq_len: 126, or sequence_parallel: false)" },
     { M "data: {train: a, seq_len: 1}\ntrain: {steps: 1, micro_batch: 2}\n"
         "parallel: {tp: 4, sequence_parallel: true}\n",
