@@ -21,6 +21,7 @@ struct law_case {
     int tp;                 /* of n_ranks; 0: 1 */
     int no_sequence_parallel;
     const char *schedule;   /* NULL: 1f1b */
+    const char *micro_batches; /* dynamic's sizes, "[1, 2, 1]"; NULL: 1 each */
     int global_batch;       /* 0: 16 */
     int zero, bucket_mb;    /* bucket_mb 0: 1 */
     int zero_group;         /* 0: all data-parallel ranks */
