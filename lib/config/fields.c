@@ -232,9 +232,10 @@ const struct field job_fields[] = {
               "dynamic, breadth-first and zb-v, else 1" },
     { "parallel.micro_batches", FIELD_COUNTS, AT(parallel.micro_batches), .initial = "none",
       .word = "none", .min = 1, .max = 1000000, .unit = "sequences",
-      .help = "for schedule dynamic: sizes of a rank's micro-batches in the order in which they are "
-              "run, as [1, 2, 4, 4, 2, 1]: small ones at both ends shorten the ramps of the "
-              "pipeline; their sum is global_batch / dp; changes the numerics" },
+      .help =
+          "for schedule dynamic: sizes of a rank's micro-batches in the order in which they are "
+          "run, as [1, 2, 4, 4, 2, 1]: small ones at both ends shorten the ramps of the "
+          "pipeline; their sum is global_batch / dp; changes the numerics" },
     { "parallel.stages", FIELD_COUNTS, AT(parallel.stages), .initial = "auto", .word = "auto",
       .min = 1, .max = 100000,
       .help = "layers of each pipeline stage, as [5, 6, 6, 5]; auto: by cost, embedding and head "

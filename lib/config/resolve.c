@@ -55,13 +55,17 @@ static int take_micro_batches(struct job *job, struct arena *arena, struct err *
     int64_t sum = sum_of(&job->parallel.micro_batches);
     int global = job->train.global_batch, dp = job->parallel.dp;
 
-    if (sum * dp != global)
+    if (sum * dp != global) {
+        char hint[40] = "";
+
+        if (global % dp == 0)
+            snprintf(hint, sizeof hint, ", or a list of %d in all", global / dp);
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel.micro_batches has %lld sequences, on dp %d rank%s %lld, but "
-                       "train.global_batch is %d (hint: global_batch: %lld)",
-                       PLACE(job, "parallel.micro_batches", "train.global_batch", "parallel.dp"),
-                       (long long)sum, dp, dp == 1 ? "" : "s", (long long)sum * dp, global,
-                       (long long)sum * dp);
+                       "%s: parallel.micro_batches are %lld sequences, times dp %d %lld, but "
+                       "train.global_batch is %d (hint: global_batch: %lld%s)",
+                       PLACE(job, "parallel.micro_batches"), (long long)sum, dp,
+                       (long long)sum * dp, global, (long long)sum * dp, hint);
+    }
     job->n_micro_batches = job->parallel.micro_batches.n;
     job_note(job, arena, "n_micro_batches = %d (parallel.micro_batches)", job->n_micro_batches);
     return 0;
@@ -99,8 +103,8 @@ static int derive_micro_batches(struct job *job, struct arena *arena, struct err
 static void derive_chunks(struct job *job, struct arena *arena)
 {
     enum pipeline_kind kind = job->parallel.schedule;
-    int several = kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST ||
-                  kind == PIPELINE_DYNAMIC;
+    int several =
+        kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST || kind == PIPELINE_DYNAMIC;
 
     if (job->parallel.chunks_given)
         return;

@@ -31,12 +31,12 @@ struct compiling {
     int n_chunks, n_stages;
     const int *first_layer; /* [n_stages + 1] */
     struct model_chunk *chunks;
-    int n_sizes, *sizes, *size_of; /* of micro-batches: sequences, increasing; by micro-batch */
+    int n_sizes, *sizes, *size_of;     /* of micro-batches: sequences, increasing; by micro-batch */
     struct chunk_functions *of_sizes;  /* [n_sizes][n_chunks] */
     struct chunk_functions *functions; /* of the size at hand */
-    int *boundary, *value;       /* by chunk: what its forward reads and gives */
-    int *gradient, *gradient_in; /* by chunk: of what it gives, and of what it reads */
-    int is_held;                 /* weights are gathered for a while by hold_weights (zero 3) */
+    int *boundary, *value;             /* by chunk: what its forward reads and gives */
+    int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
+    int is_held; /* weights are gathered for a while by hold_weights (zero 3) */
 };
 
 static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
@@ -139,7 +139,7 @@ static int plan_stages(struct compiling *c, struct err *err)
         return -1;
     c->chunks = arena_array(arena, struct model_chunk, c->n_chunks);
     list_sizes(c);
-    c->of_sizes = arena_array(arena, struct chunk_functions, c->n_sizes *c->n_chunks);
+    c->of_sizes = arena_array(arena, struct chunk_functions, c->n_sizes * c->n_chunks);
     c->functions = c->of_sizes;
     c->boundary = arena_array(arena, int, c->n_chunks);
     c->value = arena_array(arena, int, c->n_chunks);

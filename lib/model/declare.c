@@ -209,9 +209,13 @@ void model_resize(struct model_builder *b, int n_sequences)
     if (n_sequences == b->n_sequences)
         return;
     CHECK(n_sequences < b->n_sequences);
-    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
-        *ports[i] =
-            program_view(p, *ports[i], 0, ports[i] == &p->ports.samples ? n_sequences : rows, 1, 1);
+    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
+        const char *whole = p->values[*ports[i]].name;
+        int64_t n = ports[i] == &p->ports.samples ? n_sequences : rows;
+
+        *ports[i] = program_view(p, *ports[i], 0, n, 1, 1);
+        p->values[*ports[i]].name = arena_printf(&p->arena, "%s:first%d", whole, n_sequences);
+    }
     b->n_sequences = n_sequences;
     declare_row_parts(b, arena_printf(&p->arena, "row_begin.%d", n_sequences), rows);
 }

@@ -99,9 +99,7 @@ void schedule_step(struct program *program, const struct pipeline *pipeline, int
 {
     struct entry *entry = &program->entries[ENTRY_STEP];
     int n_micro_batches = pipeline->spec.n_micro_batches;
-    struct scheduling s = {
-        chunks, size_of, entry, 0, n_micro_batches, pipeline->spec.n_chunks
-    };
+    struct scheduling s = { chunks, size_of, entry, 0, n_micro_batches, pipeline->spec.n_chunks };
 
     CHECK(n_micro_batches > 0);
     entry->actions = arena_array(&program->arena, struct action,

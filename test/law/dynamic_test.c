@@ -2,8 +2,7 @@
  * dynamic_test.c - micro-batches of given sizes: one numerics on any number of stages (design.md §5)
  *
  * As law_test.c: a list of sizes is trained with on one rank after the other as the reference, and
- * then on stages, in shards, recomputed, stopped. Rows of 20 tokens, so that over tp the largest
- * micro-batches have more pieces of the head than the smallest.
+ * then on stages, in shards, recomputed, stopped.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -87,11 +87,11 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
-        sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
-        law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
-        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
-        law->hold ? law->hold : "pass", law->zero_group, sizes ? sizes : "none", law->poison ? "true" : "false",
-        law->folder);
+        sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero,
+        law->gradient_sum, law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1),
+        law->schedule ? law->schedule : "1f1b", chunks, max_int(law->tp, 1),
+        law->no_sequence_parallel ? "false" : "true", law->hold ? law->hold : "pass",
+        law->zero_group, sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
