@@ -218,6 +218,21 @@ static void pipeline_text(void **state)
     }
 }
 
+/* The functions of each size, which add to the same accumulators. */
+static void dynamic_text(void **state)
+{
+    static const int sizes[] = { 1, 2, 1 };
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_PP] = 2;
+    options.pipeline.kind = PIPELINE_DYNAMIC;
+    options.micro_batch = 2;
+    options.micro_batches = sizes;
+    check_compiled(GOLDEN "llama.pipeline-dynamic-0.txt", &options);
+}
+
 /* Zero 1: a reader can follow a step of both, bf16 with masters and fp32 without. */
 static void zero_one_text(void **state)
 {
@@ -251,7 +266,7 @@ int main(void)
         cmocka_unit_test(update_text),          cmocka_unit_test(whole_program_text),
         cmocka_unit_test(zero_one_text),        cmocka_unit_test(zero_two_text),
         cmocka_unit_test(zero_three_text),      cmocka_unit_test(pipeline_text),
-        cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,6 +70,7 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
                      struct arena *arena)
 {
     char text[2048], chunks[16] = "auto";
+    const char *sizes = law->micro_batches;
     struct err err;
 
     if (law->chunks)
@@ -78,19 +79,19 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         text, sizeof text,
         "model: %s\n"
         "data: {train: %s, seq_len: 20}\n"
-        "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
+        "train: {steps: %d, global_batch: %d, micro_batch: %s, dtype: %s, seed: %d}\n"
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d}\n"
+        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d, micro_batches: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
-        law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
-        law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
-        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
-        law->hold ? law->hold : "pass", law->zero_group, law->poison ? "true" : "false",
-        law->folder);
+        sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero,
+        law->gradient_sum, law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1),
+        law->schedule ? law->schedule : "1f1b", chunks, max_int(law->tp, 1),
+        law->no_sequence_parallel ? "false" : "true", law->hold ? law->hold : "pass",
+        law->zero_group, sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
