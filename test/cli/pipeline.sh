@@ -68,6 +68,11 @@ expect 'one rank goes on from a checkpoint of two' 0 '^going on from' sized size
 bits sizes | sed '1,4d' >"$dir/wanted.bits"
 bits sizes-on >"$dir/got.bits"
 expect 'as if it had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
+cp -r "$dir/sizes" "$dir/sizes-off"
+expect 'without sizes it goes on, and says so' 0 'changed since the checkpoint: parallel.micro_batches is now unset, was 1 2 3 1 1' \
+    pretrain sizes-off --set train.steps=13
+expect 'and with them again' 0 'changed since the checkpoint: parallel.micro_batches is now 1 2 3 1 1, was unset' \
+    sized sizes-off --set train.steps=14
 
 # A checkpoint knows no layout.
 for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do
