@@ -52,6 +52,13 @@ expect 'which are others than of equal ones' 1 'differ' cmp "$dir/wanted.bits" "
 expect 'a plan says the sizes' 0 '5 micro-batches of 1, 2, 3, 1, 1 x 32 tokens' "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 \
     --set parallel.pp=2
 expect 'and how long ranks wait with them' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
+# waits MICRO_BATCHES - what the plan says of them
+waits() {
+    "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 --set parallel.pp=2 --set "parallel.micro_batches=$1" | grep 'busiest rank'
+}
+waits '[3, 2, 3]' >"$dir/even.waits"
+waits '[1, 6, 1]' >"$dir/uneven.waits"
+expect 'which follows from them' 1 'differ' cmp "$dir/even.waits" "$dir/uneven.waits"
 expect 'as does a plan for programs' 0 '"micro_batches":.*\[1, ?2, ?3, ?1, ?1\]' "$lmtrain" plan "$dir/sizes.yaml" --json
 expect 'functions say theirs' 0 'run +backward 1, 3 sequences +micro-batch 2' "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 \
     --set parallel.pp=2 --print-program
@@ -61,6 +68,11 @@ expect 'one rank goes on from a checkpoint of two' 0 '^going on from' sized size
 bits sizes | sed '1,4d' >"$dir/wanted.bits"
 bits sizes-on >"$dir/got.bits"
 expect 'as if it had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
+cp -r "$dir/sizes" "$dir/sizes-off"
+expect 'without sizes it goes on, and says so' 0 'changed since the checkpoint: parallel.micro_batches is now unset, was 1 2 3 1 1' \
+    pretrain sizes-off --set train.steps=13
+expect 'and with them again' 0 'changed since the checkpoint: parallel.micro_batches is now 1 2 3 1 1, was unset' \
+    sized sizes-off --set train.steps=14
 
 # A checkpoint knows no layout.
 for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do

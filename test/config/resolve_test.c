@@ -72,13 +72,31 @@ static void test_gradient_sum(void **state)
     arena_release(&arena);
 }
 
+struct mismatch {
+    const char *parallel, *train;
+    int world;
+    const char *text;
+};
+
+/* Refused with that text, and nothing is changed. */
+static void must_mismatch(const struct mismatch *row, struct arena *arena)
+{
+    struct err err = { 0 };
+    struct job j;
+
+    read_with(&j, row->parallel, row->train, arena);
+    int dp = j.parallel.dp, n_notes = j.n_notes;
+    assert_int_equal(job_resolve(&j, row->world, arena, &err), -1);
+    if (!strstr(err.text, row->text))
+        fail_msg("\"%s\", not \"%s\"", err.text, row->text);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_int_equal(j.parallel.dp, dp);
+    assert_int_equal(j.n_notes, n_notes);
+}
+
 static void test_mismatches(void **state)
 {
-    static const struct {
-        const char *parallel, *train;
-        int world;
-        const char *text;
-    } rows[] = {
+    static const struct mismatch rows[] = {
         { "dp: 2", "global_batch: 8", 4,
           "j.yaml:1:54: parallel tp 1 * pp 1 * cp 1 * dp 2 is 2, but there are 4 ranks (hint: "
           "ranks: "
@@ -130,19 +148,8 @@ static void test_mismatches(void **state)
     struct arena arena = { 0 };
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct err err = { 0 };
-        struct job j;
-
-        read_with(&j, rows[i].parallel, rows[i].train, &arena);
-        int dp = j.parallel.dp, n_notes = j.n_notes;
-        assert_int_equal(job_resolve(&j, rows[i].world, &arena, &err), -1);
-        if (!strstr(err.text, rows[i].text))
-            fail_msg("\"%s\", not \"%s\"", err.text, rows[i].text);
-        assert_int_equal(err.code, ERR_CONFIG);
-        assert_int_equal(j.parallel.dp, dp);
-        assert_int_equal(j.n_notes, n_notes);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        must_mismatch(&rows[i], &arena);
     arena_release(&arena);
 }
 
