@@ -23,12 +23,12 @@ static inline int weights_read(const struct weights *weights, const struct store
                           : hf_folder_read(weights->folder, slice, err);
 }
 
-static inline void weights_close(struct weights *weights)
-{
-    if (weights->store)
-        store_close(weights->store);
-    hf_folder_close(weights->folder);
-    *weights = (struct weights){ 0 };
-}
+/*
+ * Open path: a HF folder, whose tensors must be those of this model, or the newest checkpoint of a
+ * run. ERR_DATA.
+ */
+int weights_open(struct weights *weights, const char *path, const struct model_spec *spec,
+                 struct arena *arena, struct err *err);
+void weights_close(struct weights *weights);
 
 #endif

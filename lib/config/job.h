@@ -59,6 +59,7 @@ struct job {
 
     struct {
         int64_t steps;
+        const char *init;          /* where the first weights come from, or NULL: random */
         int global_batch;          /* sequences a step, over all ranks */
         int micro_batch;           /* sequences */
         enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
