@@ -11,10 +11,11 @@
 #include "base/file.h"
 #include "cmd.h"
 #include "convert/convert.h"
+#include "train/engine.h"
 
 struct request {
     const char *from, *to, *dtype;
-    int tp, pp;
+    int tp, pp, verify, threads;
     double max_shard_gb;
 };
 
@@ -47,6 +48,19 @@ static void describe(const struct request *q, const struct convert_result *r, do
     str_printf(out, " in %s (%.0f MB/s)\n", took, (double)r->n_bytes * 1e-6 / seconds);
 }
 
+static void describe_verified(const struct convert_result *r, struct str *out)
+{
+    str_printf(out, "verified: %d tensors are the same, bit for bit", r->n_verified);
+    if (r->logits == CONVERT_LOGITS_TOO_LARGE)
+        str_add(out, "; logits are not compared: the model is larger than this machine's memory");
+    else if (r->logits_off > 0)
+        str_printf(out, " but for their type; a prompt's logits differ by %.2g of the largest",
+                   r->logits_off);
+    else
+        str_add(out, ", and so are a prompt's logits");
+    str_add_char(out, '\n');
+}
+
 static int answer(const struct request *q, struct str *out, struct err *err)
 {
     static const struct {
@@ -62,9 +76,12 @@ static int answer(const struct request *q, struct str *out, struct err *err)
                                        .pp = q->pp,
                                        .dtype = -1,
                                        .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
+                                       .verify = q->verify,
                                        .progress = isatty(2) ? show_progress : NULL,
                                        .context = &shown };
+    struct launch_rank alone = { 0, 1, 0, 1, 0 };
     struct convert_result result;
+    struct engine engine;
 
     if (!q->from || !q->to)
         return err_set(err, ERR_CONFIG, "lmtrain convert: --%s is missing",
@@ -72,11 +89,22 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(q->dtype, dtypes[i].name))
             options.dtype = dtypes[i].dtype;
+    if (q->verify) {
+        if (engine_open(&engine, &alone, q->threads, err) < 0)
+            return -1;
+        options.kernels = engine.kernels;
+        options.available_bytes = engine_available_bytes(&engine);
+    }
     /* A limit on file sizes is then an error of write. */
     signal(SIGXFSZ, SIG_IGN);
-    if (convert_model(&options, &result, err) < 0)
+    int status = convert_model(&options, &result, err);
+    if (q->verify)
+        engine_close(&engine);
+    if (status < 0)
         return -1;
     describe(q, &result, clock_seconds() - begin, out);
+    if (q->verify)
+        describe_verified(&result, out);
     return 0;
 }
 
@@ -122,6 +150,16 @@ int cmd_convert(int argc, char **argv)
           .min = 1e-6,
           .max = 1e6,
           .help = "size of a Hugging Face folder's files (5)" },
+        { .name = "verify",
+          .value = &q.verify,
+          .help = "read it again: every tensor's hash, NaNs, and the logits of a prompt" },
+        { .name = "threads",
+          .kind = OPTION_INT,
+          .value = &q.threads,
+          .argument = "N",
+          .min = 1,
+          .max = 1024,
+          .help = "compute threads of --verify (all cores)" },
     };
     const struct options options = {
         .command = "lmtrain convert",

@@ -79,6 +79,7 @@ static int make_parent(struct arena *arena, const char *path, struct err *err)
 static int convert_any(struct conversion *c, struct err *err)
 {
     struct convert_options options = *c->options;
+    struct err ignored;
 
     if (!served_is(options.from))
         return hf_folder_refuse(options.from, err);
@@ -94,6 +95,10 @@ static int convert_any(struct conversion *c, struct err *err)
         snprintf(c->result->family, sizeof c->result->family, "%s", c->family);
         c->result->to_checkpoint = c->from.weights.folder != NULL;
         status = c->from.weights.folder ? convert_to_checkpoint(c, err) : convert_to_folder(c, err);
+    }
+    if (!status && options.verify && convert_verify(c, err) < 0) {
+        file_remove_tree(options.to, &ignored);
+        status = -1;
     }
     served_close(&c->from);
     return status;

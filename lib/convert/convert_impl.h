@@ -20,6 +20,9 @@ struct conversion {
 int convert_to_checkpoint(struct conversion *conversion, struct err *err);
 int convert_to_folder(struct conversion *conversion, struct err *err);
 
+/* The same tensors and the same logits in what was written; ERR_DATA if not. */
+int convert_verify(struct conversion *conversion, struct err *err);
+
 void conversion_tell(struct conversion *conversion, const char *doing, int64_t n_bytes);
 
 /* Copy what belongs to a model beside its weights; config.json only where asked. */

@@ -75,8 +75,9 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
         if (n != m || memcmp(x, y, n) != 0) {
             const char *space = memchr(y, ' ', m);
 
-            status = err_set(err, ERR_CONFIG, "%.*s, but%.*s in %s (hint: model: %s)", (int)n, x,
-                             (int)(m - (size_t)(space - y)), space, path, path);
+            status = err_set(err, ERR_CONFIG, "%.*s is%.*s, but%.*s in %s (hint: model: %s)",
+                             (int)(strchr(x, ' ') - x), x, (int)(n - (size_t)(strchr(x, ' ') - x)),
+                             strchr(x, ' '), (int)(m - (size_t)(space - y)), space, path, path);
         }
         x += n + (x[n] == '\n');
         y += m + (y[m] == '\n');
