@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "config/hf_config.h"
 #include "convert/convert_impl.h"
 
 #define CARRIED_MAX_BYTES ((size_t)256 << 20)
@@ -70,5 +71,25 @@ int carry_files(const char *from, const char *to, int with_config, struct err *e
         if (is_carried(entry->d_name, with_config))
             status = carry_file(from, to, entry->d_name, err);
     closedir(dir);
+    return status;
+}
+
+int carry_config(const char *from, const char *to, enum dtype dtype, struct err *err)
+{
+    struct str path = { 0 }, text = { 0 };
+    char *data = NULL;
+    size_t n_bytes = 0;
+
+    str_printf(&path, "%s/config.json", from);
+    int status = file_read(str_text(&path), HF_CONFIG_MAX_BYTES, ERR_DATA, &data, &n_bytes, err);
+    if (!status)
+        status = hf_config_print_dtype(data, n_bytes, dtype, &text, err);
+    str_clear(&path);
+    str_printf(&path, "%s/config.json", to);
+    if (!status)
+        status = file_write(str_text(&path), str_text(&text), text.length, err);
+    free(data);
+    str_release(&path);
+    str_release(&text);
     return status;
 }

@@ -28,4 +28,7 @@ void conversion_tell(struct conversion *conversion, const char *doing, int64_t n
 /* Copy what belongs to a model beside its weights; config.json only where asked. */
 int carry_files(const char *from, const char *to, int with_config, struct err *err);
 
+/* config.json with another type of weights. */
+int carry_config(const char *from, const char *to, enum dtype dtype, struct err *err);
+
 #endif

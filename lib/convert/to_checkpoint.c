@@ -197,13 +197,17 @@ static int check_head(const struct hf_folder *folder, struct err *err)
     return status;
 }
 
+/* config.json says of what type the weights are. */
 static int carry(struct conversion *c, struct err *err)
 {
     const char *folder = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->partial);
+    int dtype = c->options->dtype;
 
-    if (file_make_folder(folder, err) < 0)
+    if (file_make_folder(folder, err) < 0 ||
+        carry_files(c->from.folder, folder, dtype < 0, err) < 0 ||
+        (dtype >= 0 && carry_config(c->from.folder, folder, (enum dtype)dtype, err) < 0))
         return -1;
-    return carry_files(c->from.folder, folder, 1, err) < 0 ? -1 : file_sync_folder(folder, err);
+    return file_sync_folder(folder, err);
 }
 
 /* No training state: nothing goes on from here, but much can begin here. */

@@ -213,23 +213,14 @@ static enum dtype main_dtype(const struct target *t)
 static int write_config(struct target *t, struct err *err)
 {
     struct conversion *c = t->c;
-    const char *carried =
-        arena_printf(&c->arena, "%s/" STORE_CARRIED "/config.json", c->from.folder);
-    enum dtype dtype = c->options->dtype >= 0 ? (enum dtype)c->options->dtype : main_dtype(t);
+    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
+    int asked = c->options->dtype;
     struct str text = { 0 };
-    char *data = NULL;
-    size_t n_bytes = 0;
-    int status = 0;
 
-    if (!file_exists(carried))
-        status = hf_config_print(&c->from.job.model, c->family, dtype, &text, err);
-    else if (file_read(carried, HF_CONFIG_MAX_BYTES, ERR_DATA, &data, &n_bytes, err) < 0)
-        status = -1;
-    else if (c->options->dtype >= 0)
-        status = hf_config_print_dtype(data, n_bytes, dtype, &text, err);
-    else
-        str_add_bytes(&text, data, n_bytes);
-    free(data);
+    if (file_exists(arena_printf(&c->arena, "%s/config.json", carried)))
+        return asked >= 0 ? carry_config(carried, c->partial, (enum dtype)asked, err) : 0;
+    int status = hf_config_print(&c->from.job.model, c->family,
+                                 asked >= 0 ? (enum dtype)asked : main_dtype(t), &text, err);
     const char *path = arena_printf(&c->arena, "%s/config.json", c->partial);
     if (!status)
         status = file_write(path, str_text(&text), text.length, err);
@@ -244,7 +235,7 @@ static int carry(struct conversion *c, struct err *err)
     const char *tokenizer = c->from.job.data.tokenizer;
 
     if (file_is_folder(carried))
-        return carry_files(carried, c->partial, 0, err);
+        return carry_files(carried, c->partial, c->options->dtype < 0, err);
     if (tokenizer && file_is_folder(tokenizer))
         return carry_files(tokenizer, c->partial, 0, err);
     return 0;
