@@ -108,59 +108,68 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     return 0;
 }
 
-int cmd_convert(int argc, char **argv)
+enum { N_OPTIONS = 8 };
+
+static void list_options(struct request *q, struct option *out)
 {
     static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
-    struct request q = { .dtype = "keep", .tp = 1, .pp = 1, .max_shard_gb = 5 };
-    const struct option table[] = {
+    const struct option table[N_OPTIONS] = {
         { .name = "from",
           .kind = OPTION_TEXT,
-          .value = &q.from,
+          .value = &q->from,
           .argument = "DIR",
           .help = "a Hugging Face folder, a checkpoint, or a run" },
         { .name = "to",
           .kind = OPTION_TEXT,
-          .value = &q.to,
+          .value = &q->to,
           .argument = "DIR",
           .help = "the other one of both, which is not there yet" },
         { .name = "tp",
           .kind = OPTION_INT,
-          .value = &q.tp,
+          .value = &q->tp,
           .argument = "N",
           .min = 1,
           .max = 65536,
           .help = "cut a checkpoint for so many tensor-parallel ranks (1)" },
         { .name = "pp",
           .kind = OPTION_INT,
-          .value = &q.pp,
+          .value = &q->pp,
           .argument = "N",
           .min = 1,
           .max = 65536,
           .help = "and so many pipeline ranks (1); any other layout reads it too" },
         { .name = "dtype",
           .kind = OPTION_CHOICE,
-          .value = &q.dtype,
+          .value = &q->dtype,
           .argument = "TYPE",
           .choices = dtypes,
           .help = "of all tensors: keep (as they are), fp32, bf16 or fp16" },
         { .name = "max-shard-gb",
           .kind = OPTION_FLOAT,
-          .value = &q.max_shard_gb,
+          .value = &q->max_shard_gb,
           .argument = "GB",
           .min = 1e-6,
           .max = 1e6,
           .help = "size of a Hugging Face folder's files (5)" },
         { .name = "verify",
-          .value = &q.verify,
+          .value = &q->verify,
           .help = "read it again: every tensor's hash, NaNs, and the logits of a prompt" },
         { .name = "threads",
           .kind = OPTION_INT,
-          .value = &q.threads,
+          .value = &q->threads,
           .argument = "N",
           .min = 1,
           .max = 1024,
           .help = "compute threads of --verify (all cores)" },
     };
+
+    memcpy(out, table, sizeof table);
+}
+
+int cmd_convert(int argc, char **argv)
+{
+    struct request q = { .dtype = "keep", .tp = 1, .pp = 1, .max_shard_gb = 5 };
+    struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain convert",
         .arguments = "--from DIR --to DIR",
@@ -168,12 +177,14 @@ int cmd_convert(int argc, char **argv)
         .details = "Which way it goes is found out from the folder. Tensors keep their bits.\n"
                    "Exit status: 0; 1 cannot be written; 2 usage; 3 the model is unreadable.\n",
         .table = table,
-        .n_options = sizeof table / sizeof *table,
+        .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
     struct str out = { 0 };
     struct err err;
+
+    list_options(&q, table);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (status < 0)

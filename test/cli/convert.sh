@@ -1,5 +1,6 @@
 #!/bin/sh
 # test/cli/convert.sh - lmtrain convert on a run of test/cli/support/tiny.sh: there, back, and what is refused
+# shellcheck disable=SC2016,SC2317 # expect calls functions, and scripts for sh are in single quotes
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
