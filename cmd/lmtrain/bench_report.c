@@ -116,13 +116,14 @@ static void print_job(const struct bench_report *r, struct str *out)
     const struct job *job = r->job;
     char count[40];
 
-    str_printf(out, "%s: %s parameters; %d rank%s x %d thread%s, %d micro-batch%s of %d x %d, %s\n",
-               job->model.name[0] ? job->model.name : "custom",
-               str_count(count, sizeof count, model_spec_n_parameters(&job->model)),
-               job->world_size, job->world_size == 1 ? "" : "s", pool_n_threads(r->engine->pool),
-               pool_n_threads(r->engine->pool) == 1 ? "" : "s", job->n_micro_batches,
-               job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch, job->data.seq_len,
-               dtype_name(job->train.dtype));
+    str_printf(
+        out, "%s: %s parameters; %d rank%s x %d thread%s, %d micro-batch%s of %s%d x %d, %s\n",
+        job->model.name[0] ? job->model.name : "custom",
+        str_count(count, sizeof count, model_spec_n_parameters(&job->model)), job->world_size,
+        job->world_size == 1 ? "" : "s", pool_n_threads(r->engine->pool),
+        pool_n_threads(r->engine->pool) == 1 ? "" : "s", job->n_micro_batches,
+        job->n_micro_batches == 1 ? "" : "es", job->parallel.micro_batches.n ? "at most " : "",
+        job->train.micro_batch, job->data.seq_len, dtype_name(job->train.dtype));
     str_printf(out, "%s\n", kernels_identity(r->engine->kernels));
 }
 

@@ -141,6 +141,17 @@ static void print_recompute(const struct job *job, struct str *out)
             str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
 }
 
+/* "4", or "1, 2, 4, 4, 2, 1" */
+static void print_sizes(const struct job *job, struct str *out)
+{
+    const struct job_counts *sizes = &job->parallel.micro_batches;
+
+    for (int i = 0; i < sizes->n; i++)
+        str_printf(out, i ? ", %d" : "%d", sizes->values[i]);
+    if (!sizes->n)
+        str_printf(out, "%d", job->train.micro_batch);
+}
+
 static void print_summary(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
@@ -166,8 +177,10 @@ static void print_summary(const struct plan *plan, struct str *out)
                    : job->parallel.hold == HOLD_PASS ? "pass"
                    : job->parallel.hold == HOLD_RUN  ? "run"
                                                      : "step");
-    str_printf(out, "), %d micro-batch%s of %d x %d tokens, %s, recompute ", job->n_micro_batches,
-               job->n_micro_batches == 1 ? "" : "es", job->train.micro_batch, job->data.seq_len,
+    str_printf(out, "), %d micro-batch%s of ", job->n_micro_batches,
+               job->n_micro_batches == 1 ? "" : "es");
+    print_sizes(job, out);
+    str_printf(out, " x %d tokens, %s, recompute ", job->data.seq_len,
                dtype_name(job->train.dtype));
     print_recompute(job, out);
     str_printf(out, "\nprogram: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
@@ -206,6 +219,10 @@ static void print_json(const struct plan *plan, struct str *out)
     cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
     cJSON_AddNumberToObject(json, "world_size", job->world_size);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
+    if (job->parallel.micro_batches.n)
+        cJSON_AddItemToObject(json, "micro_batches",
+                              cJSON_CreateIntArray(job->parallel.micro_batches.values,
+                                                   job->parallel.micro_batches.n));
     for (int i = 0; i < n; i++)
         cJSON_AddNumberToObject(memory, rows[i].name, (double)rows[i].n_bytes);
     cJSON_AddNumberToObject(json, "total_bytes",

@@ -41,7 +41,7 @@ static void list_layers(const struct program *p, int n_layers, struct arena *are
         str_add(out, out->length ? ", head" : "head");
 }
 
-/* FLOPs of a micro-batch by the stage's F, I and W. */
+/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are given. */
 static void add_costs(const struct plan *plan, const struct pipeline_spec *spec, int rank,
                       int64_t *costs[3])
 {
@@ -62,6 +62,9 @@ static void add_costs(const struct plan *plan, const struct pipeline_spec *spec,
             costs[which][stage] += (int64_t)op_flops(&shape);
         }
     }
+    for (int chunk = 0; spec->sizes && chunk < spec->n_chunks; chunk++)
+        for (int which = 0; which < 3; which++)
+            costs[which][pipeline_stage_of(spec, rank, chunk)] /= spec->sizes[0];
 }
 
 static void print_waits(const struct plan *plan, const struct pipeline_spec *spec, struct str *out)
@@ -76,7 +79,7 @@ static void print_waits(const struct plan *plan, const struct pipeline_spec *spe
         costs[i] = arena_array(&arena, int64_t, pipeline_n_stages(spec));
     for (int rank = 0; rank < spec->n_ranks; rank++)
         add_costs(plan, spec, rank, costs);
-    struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, NULL };
+    struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, spec->sizes };
     if (!pipeline_build(&pipeline, spec, &arena, &err) &&
         !pipeline_simulate(&timing, &pipeline, &all, &arena, &err))
         str_printf(out,
@@ -92,7 +95,8 @@ void plan_print_stages(const struct plan *plan, struct str *out)
     struct pipeline_spec spec = { .kind = job->parallel.schedule,
                                   .n_ranks = job->parallel.pp,
                                   .n_chunks = job->parallel.chunks ? job->parallel.chunks : 1,
-                                  .n_micro_batches = job->n_micro_batches };
+                                  .n_micro_batches = job->n_micro_batches,
+                                  .sizes = job->parallel.micro_batches.values };
     struct report_table table;
     struct arena arena = { 0 };
     double all = 0;

@@ -36,6 +36,15 @@ static void derive_model(struct job_reader *r)
                      "model.max_seq_len is missing (hint: learned positions need their number)");
 }
 
+static int largest_count(const struct job_counts *counts)
+{
+    int largest = 0;
+
+    for (int i = 0; i < counts->n; i++)
+        largest = max_int(largest, counts->values[i]);
+    return largest;
+}
+
 static void derive_batch(struct job_reader *r)
 {
     struct job *job = r->job;
@@ -45,7 +54,11 @@ static void derive_batch(struct job_reader *r)
         job_note(job, r->arena, "data.seq_len = %d (auto: model.max_seq_len %d, at most %d)",
                  job->data.seq_len, job->model.max_seq_len, SEQ_LEN_AUTO_MAX);
     }
-    if (job->train.micro_batch == 0) {
+    if (job->train.micro_batch == 0 && job->parallel.micro_batches.n) {
+        job->train.micro_batch = largest_count(&job->parallel.micro_batches);
+        job_note(job, r->arena, "train.micro_batch = %d (the largest of parallel.micro_batches)",
+                 job->train.micro_batch);
+    } else if (job->train.micro_batch == 0) {
         job->train.micro_batch = MICRO_BATCH_AUTO_MAX;
         while (job->train.global_batch % job->train.micro_batch != 0)
             job->train.micro_batch /= 2;
@@ -229,6 +242,18 @@ static int check_tp(struct job_reader *r)
                         "parallel.tp is %d, %s (hint: %s)", tp, why, hint);
 }
 
+/* A size of micro-batches whose tokens tp ranks cannot share evenly; 0: there is none. */
+static int misfit_size(const struct job *job, int seq_len)
+{
+    const struct job_counts *sizes = &job->parallel.micro_batches;
+    int tp = job->parallel.tp;
+
+    for (int i = 0; i < sizes->n; i++)
+        if ((int64_t)sizes->values[i] * seq_len % tp != 0)
+            return sizes->values[i];
+    return (int64_t)job->train.micro_batch * seq_len % tp ? job->train.micro_batch : 0;
+}
+
 /* Every rank has as many rows of a micro-batch between the norms. */
 static void check_sequence_parallel(struct job_reader *r)
 {
@@ -241,18 +266,28 @@ static void check_sequence_parallel(struct job_reader *r)
             job_note(job, r->arena, "parallel.sequence_parallel is off: tp is 1");
         return;
     }
-    if (!job->parallel.sequence_parallel || (int64_t)job->train.micro_batch * seq_len % tp == 0)
+    if (!job->parallel.sequence_parallel)
         return;
+    int micro = misfit_size(job, seq_len);
+    if (!micro)
+        return;
+    if (!node) {
+        job->parallel.sequence_parallel = 0;
+        job_note(job, r->arena,
+                 "parallel.sequence_parallel = false: micro_batch %d * seq_len %d is %lld tokens, "
+                 "not a multiple of tp %d",
+                 job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp);
+        return;
+    }
     /* The smallest step of seq_len. */
     for (int factor = 2; factor <= tp; factor++)
-        if (tp % factor == 0 && (int64_t)job->train.micro_batch * (tp / factor) % tp == 0)
+        if (tp % factor == 0 && !misfit_size(job, tp / factor))
             unit = tp / factor;
     int near = max_int(1, seq_len / unit) * unit;
-    mistakes_add(&r->mistakes, node ? node : reader_given(r, "parallel.tp"),
+    mistakes_add(&r->mistakes, node,
                  "parallel.sequence_parallel: micro_batch %d * seq_len %d is %lld tokens, not a "
                  "multiple of tp %d (hint: data.seq_len: %d, or sequence_parallel: false)",
-                 job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp,
-                 near);
+                 micro, seq_len, (long long)micro * seq_len, tp, near);
 }
 
 static void check_zero(struct job_reader *r)
@@ -323,11 +358,34 @@ static void check_optimizer(struct job_reader *r)
                      job->optimizer.lr);
 }
 
+/* Whether the list fits global_batch is known with dp. */
+static void check_micro_batches(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct job_counts *sizes = &job->parallel.micro_batches;
+    int is_dynamic = job->parallel.schedule == PIPELINE_DYNAMIC;
+
+    if (is_dynamic && !sizes->n)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.schedule"),
+                     "parallel.schedule dynamic needs parallel.micro_batches (hint: "
+                     "micro_batches: [1, 2, 4, 4, 2, 1], or schedule: interleaved)");
+    else if (!is_dynamic && sizes->n)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
+                     "parallel.micro_batches is given, but schedule %s has micro-batches of one "
+                     "size (hint: schedule: dynamic, or train.micro_batch: %d)",
+                     pipeline_name(job->parallel.schedule), largest_count(sizes));
+    else if (sizes->n && job->train.micro_batch != largest_count(sizes))
+        mistakes_add(&r->mistakes, reader_given(r, "train.micro_batch"),
+                     "train.micro_batch is %d, the largest of parallel.micro_batches is %d (hint: "
+                     "%d, or leave it out)",
+                     job->train.micro_batch, largest_count(sizes), largest_count(sizes));
+}
+
 static void check_batch(struct job_reader *r)
 {
     int global = r->job->train.global_batch, micro = r->job->train.micro_batch;
 
-    if (global % micro == 0)
+    if (global % micro == 0 || r->job->parallel.micro_batches.n)
         return;
     int below = global / micro * micro;
     const struct yaml_node *node = reader_given(r, "train.global_batch");
@@ -368,6 +426,7 @@ void reader_check(struct job_reader *r)
 {
     check_model(r);
     check_parallel(r);
+    check_micro_batches(r);
     check_batch(r);
     check_optimizer(r);
     check_eval(r);

@@ -44,6 +44,7 @@ static const struct choice schedules[] = { { "gpipe", PIPELINE_GPIPE },
                                            { "zb-h1", PIPELINE_ZB_H1 },
                                            { "zb-h2", PIPELINE_ZB_H2 },
                                            { "zb-v", PIPELINE_ZB_V },
+                                           { "dynamic", PIPELINE_DYNAMIC },
                                            { 0 } };
 static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
                                             { "selective", RECOMPUTE_SELECTIVE },
@@ -135,7 +136,8 @@ const struct field job_fields[] = {
     { "train.micro_batch", FIELD_INT, AT(train.micro_batch), .initial = "auto", .word = "auto",
       .min = 1, .max = N_MAX, .unit = "sequences",
       .help = "sequences a rank computes at a time; auto: the largest of 4, 2, 1 that divides "
-              "global_batch" },
+              "global_batch, or the largest of parallel.micro_batches, from which it may not "
+              "differ" },
     { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = dtypes,
       .help = "of weights and activations; masters and optimizer states are fp32" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
@@ -224,11 +226,19 @@ const struct field job_fields[] = {
       .help = "how long gathered weights are kept under zero 3: for one op, one pass of a "
               "micro-batch, a run of micro-batches of one chunk, or the step" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
-      .choices = schedules, .help = "order of micro-batches in a pipeline" },
+      .choices = schedules,
+      .help = "order of micro-batches in a pipeline; dynamic: interleaved, with their sizes from "
+              "micro_batches" },
     { "parallel.chunks", FIELD_INT, AT(parallel.chunks), .initial = "auto", .word = "auto",
       .min = 1, .max = PIPELINE_CHUNKS_MAX, .given_offset = AT(parallel.chunks_given),
       .help = "pieces of the model that each pipeline rank holds; auto: 2 for interleaved, "
-              "breadth-first and zb-v, else 1" },
+              "dynamic, breadth-first and zb-v, else 1" },
+    { "parallel.micro_batches", FIELD_COUNTS, AT(parallel.micro_batches), .initial = "none",
+      .word = "none", .min = 1, .max = 1000000, .unit = "sequences",
+      .help =
+          "for schedule dynamic: sizes of a rank's micro-batches in the order in which they are "
+          "run, as [1, 2, 4, 4, 2, 1]: small ones at both ends shorten the ramps of the "
+          "pipeline; their sum is global_batch / dp; changes the numerics" },
     { "parallel.stages", FIELD_COUNTS, AT(parallel.stages), .initial = "auto", .word = "auto",
       .min = 1, .max = 100000,
       .help = "layers of each pipeline stage, as [5, 6, 6, 5]; auto: by cost, embedding and head "

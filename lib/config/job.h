@@ -61,7 +61,7 @@ struct job {
         int64_t steps;
         const char *init;          /* where the first weights come from, or NULL: random */
         int global_batch;          /* sequences a step, over all ranks */
-        int micro_batch;           /* sequences */
+        int micro_batch;           /* sequences; the largest of parallel.micro_batches */
         enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
         enum dtype gradient_dtype; /* of accumulators; DTYPE_F32 */
         uint64_t seed;
@@ -103,8 +103,9 @@ struct job {
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
         enum pipeline_kind schedule;
-        int chunks, chunks_given; /* of a pipeline rank; else by the schedule: 2 or 1 */
-        struct job_counts stages; /* layers of each stage; none: cut by cost */
+        int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
+        struct job_counts stages;        /* layers of each stage; none: cut by cost */
+        struct job_counts micro_batches; /* dynamic: sequences of each, in order; else none */
         int sequence_parallel;
         int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;

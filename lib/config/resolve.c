@@ -40,8 +40,41 @@ static int derive_dp(struct job *job, int world_size, struct arena *arena, struc
     return 0;
 }
 
+static int64_t sum_of(const struct job_counts *counts)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < counts->n; i++)
+        sum += counts->values[i];
+    return sum;
+}
+
+/* Given one by one. */
+static int take_micro_batches(struct job *job, struct arena *arena, struct err *err)
+{
+    int64_t sum = sum_of(&job->parallel.micro_batches);
+    int global = job->train.global_batch, dp = job->parallel.dp;
+
+    if (sum * dp != global) {
+        char hint[40] = "";
+
+        if (global % dp == 0)
+            snprintf(hint, sizeof hint, ", or a list of %d in all", global / dp);
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.micro_batches are %lld sequences, times dp %d %lld, but "
+                       "train.global_batch is %d (hint: global_batch: %lld%s)",
+                       PLACE(job, "parallel.micro_batches"), (long long)sum, dp,
+                       (long long)sum * dp, global, (long long)sum * dp, hint);
+    }
+    job->n_micro_batches = job->parallel.micro_batches.n;
+    job_note(job, arena, "n_micro_batches = %d (parallel.micro_batches)", job->n_micro_batches);
+    return 0;
+}
+
 static int derive_micro_batches(struct job *job, struct arena *arena, struct err *err)
 {
+    if (job->parallel.micro_batches.n)
+        return take_micro_batches(job, arena, err);
     int global = job->train.global_batch;
     int64_t unit = (int64_t)job->train.micro_batch * job->parallel.dp;
 
@@ -70,7 +103,8 @@ static int derive_micro_batches(struct job *job, struct arena *arena, struct err
 static void derive_chunks(struct job *job, struct arena *arena)
 {
     enum pipeline_kind kind = job->parallel.schedule;
-    int several = kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST;
+    int several =
+        kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST || kind == PIPELINE_DYNAMIC;
 
     if (job->parallel.chunks_given)
         return;
@@ -85,7 +119,8 @@ static int check_pipeline(const struct job *job, struct err *err)
     struct pipeline_spec spec = { .kind = job->parallel.schedule,
                                   .n_ranks = job->parallel.pp,
                                   .n_chunks = job->parallel.chunks,
-                                  .n_micro_batches = job->n_micro_batches };
+                                  .n_micro_batches = job->n_micro_batches,
+                                  .sizes = job->parallel.micro_batches.values };
     int n_stages = job->parallel.pp * job->parallel.chunks;
 
     if (pipeline_check(&spec, err))
@@ -148,10 +183,14 @@ int job_fit_ranks(const struct job *job, int n_possible)
 {
     int others = job->parallel.tp * job->parallel.pp * job->parallel.cp;
 
+    int64_t sum = sum_of(&job->parallel.micro_batches);
+
     for (int dp = n_possible / others; dp > 0; dp--) {
         int groups_fit = job->parallel.zero_group == 0 || dp % job->parallel.zero_group == 0;
+        int batches_fit = sum ? sum * dp == job->train.global_batch
+                              : job->train.global_batch % (job->train.micro_batch * dp) == 0;
 
-        if (groups_fit && job->train.global_batch % (job->train.micro_batch * dp) == 0)
+        if (groups_fit && batches_fit)
             return dp * others;
     }
     return 0;

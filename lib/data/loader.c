@@ -32,7 +32,8 @@ struct loader {
     struct indexed *files;
     int n_files;               /* opened so far */
     struct sampler sampler;    /* the thread's, once it runs; its sizes never change */
-    int rows, n_micro_batches; /* per step, on this rank */
+    int rows, n_micro_batches; /* of a micro-batch, at most; per step, on this rank */
+    int *begins;               /* [n_micro_batches + 1]: sequences before each in a step */
     int64_t n_batches;         /* in all */
     uint64_t fingerprint;
 
@@ -49,22 +50,40 @@ struct loader {
     int stopping;
 };
 
+static int check_rows(const struct loader_options *o, struct err *err)
+{
+    if ((int64_t)o->micro_batch * o->seq_len > INT32_MAX / 4)
+        return err_set(err, ERR_CONFIG, "micro_batch %d of seq_len %d has more than %d rows",
+                       o->micro_batch, o->seq_len, INT32_MAX / 4);
+    return 0;
+}
+
 static int check_options(const struct loader_options *o, struct err *err)
 {
+    int64_t sum = 0;
+
     CHECK(o->vocab_size > 0);
     CHECK(o->seq_len > 0);
     CHECK(o->dp_rank >= 0);
     CHECK(o->dp_rank < o->dp_size);
     CHECK(o->first_step >= 0);
+    for (int i = 0; i < o->n_sizes; i++) {
+        CHECK(o->sizes[i] >= 1);
+        CHECK(o->sizes[i] <= o->micro_batch);
+        sum += o->sizes[i];
+    }
+    if (o->n_sizes && sum * o->dp_size != o->global_batch)
+        return err_set(err, ERR_CONFIG,
+                       "global_batch %d is not the sum %lld of micro-batches times dp_size %d",
+                       o->global_batch, (long long)sum, o->dp_size);
+    if (o->n_sizes)
+        return check_rows(o, err);
     if (o->micro_batch < 1 || o->global_batch < 1 ||
         o->global_batch % ((int64_t)o->micro_batch * o->dp_size) != 0)
         return err_set(err, ERR_CONFIG,
                        "global_batch %d is no multiple of micro_batch %d times dp_size %d",
                        o->global_batch, o->micro_batch, o->dp_size);
-    if ((int64_t)o->micro_batch * o->seq_len > INT32_MAX / 4)
-        return err_set(err, ERR_CONFIG, "micro_batch %d of seq_len %d has more than %d rows",
-                       o->micro_batch, o->seq_len, INT32_MAX / 4);
-    return 0;
+    return check_rows(o, err);
 }
 
 /* Files, then the sampler over them. */
@@ -143,13 +162,37 @@ static int allocate_slots(struct loader *loader, struct err *err)
     return 0;
 }
 
+/* Where each micro-batch begins on one rank. */
+static int find_begins(struct loader *loader, struct err *err)
+{
+    const struct loader_options *o = &loader->options;
+    int n = o->n_sizes ? o->n_sizes : o->global_batch / (o->micro_batch * o->dp_size);
+
+    loader->n_micro_batches = n;
+    loader->begins = calloc((size_t)n + 1, sizeof *loader->begins);
+    if (!loader->begins)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int m = 0; m < n; m++)
+        loader->begins[m + 1] = loader->begins[m] + (o->n_sizes ? o->sizes[m] : o->micro_batch);
+    loader->options.sizes = NULL;
+    return 0;
+}
+
+static int size_of(const struct loader *loader, int64_t b)
+{
+    int64_t m = b % loader->n_micro_batches;
+
+    return loader->begins[m + 1] - loader->begins[m];
+}
+
 /* The number of sample i of this rank's batch b. */
 static int64_t sample_number(const struct loader *loader, int64_t b, int i)
 {
     const struct loader_options *o = &loader->options;
     int64_t step = o->first_step + b / loader->n_micro_batches, m = b % loader->n_micro_batches;
 
-    return step * o->global_batch + (m * o->dp_size + o->dp_rank) * o->micro_batch + i;
+    return step * o->global_batch + (int64_t)loader->begins[m] * o->dp_size +
+           (int64_t)o->dp_rank * size_of(loader, b) + i;
 }
 
 static int fill_sample(struct loader *loader, struct slot *slot, int i, int64_t k)
@@ -178,7 +221,7 @@ static int fill_sample(struct loader *loader, struct slot *slot, int i, int64_t 
 static void fill_slot(struct loader *loader, struct slot *slot, int64_t b)
 {
     slot->failed = 0;
-    for (int i = 0; i < loader->options.micro_batch && !slot->failed; i++)
+    for (int i = 0; i < size_of(loader, b) && !slot->failed; i++)
         slot->failed = fill_sample(loader, slot, i, sample_number(loader, b, i)) < 0;
 }
 
@@ -233,7 +276,8 @@ int loader_open(struct loader **out, const struct loader_options *options, struc
     pthread_cond_init(&loader->filled, NULL);
     pthread_cond_init(&loader->freed, NULL);
     loader->rows = options->micro_batch * options->seq_len;
-    loader->n_micro_batches = options->global_batch / (options->micro_batch * options->dp_size);
+    if (find_begins(loader, err) < 0)
+        goto fail;
     if (open_data(loader, options, err) < 0)
         goto fail;
     loader->fingerprint = compute_fingerprint(loader);
@@ -268,6 +312,7 @@ void loader_close(struct loader *loader)
         free(loader->slots[i].targets);
         free(loader->slots[i].samples);
     }
+    free(loader->begins);
     free(loader->positions);
     free(loader->window);
     sampler_release(&loader->sampler);

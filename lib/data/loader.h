@@ -3,8 +3,8 @@
  *
  * Sample k of a run (k = step * global_batch + index in the batch) is the same tokens whatever the
  * layout; the layout only says which rank reads which k. Under data parallelism, micro-batch m of
- * data rank r holds samples (m * dp_size + r) * micro_batch ... of its step's batch. A background
- * thread prepares what comes next, so that loader_get seldom waits.
+ * data rank r holds samples (m * dp_size + r) * micro_batch ... of its step's batch; where sizes s_m
+ * are given, (s_0 + ... + s_(m-1)) * dp_size + r * s_m .... A background thread prepares what comes next, so that loader_get seldom waits.
  */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
@@ -26,6 +26,8 @@ struct loader_options {
     int vocab_size; /* a token outside 0..vocab_size-1 is ERR_DATA */
     int seq_len;
     int global_batch, micro_batch;
+    const int *sizes; /* sequences of each micro-batch of a step, at most micro_batch; copied */
+    int n_sizes;      /* 0: all are micro_batch */
     int dp_rank, dp_size;
     uint64_t seed;
     double split; /* share of the samples held out: hashed by dataset and sample, never by order */
@@ -34,7 +36,10 @@ struct loader_options {
     int64_t n_steps;    /* steps the run has in all: how many epochs are laid out */
 };
 
-/* rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i. Memory is the loader's. */
+/*
+ * rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i. Memory is the loader's. What
+ * lies behind a smaller micro-batch is anything.
+ */
 struct micro_batch {
     const int32_t *tokens;    /* [rows] */
     const int32_t *targets;   /* [rows]; LABEL_IGNORED where nothing is learned */

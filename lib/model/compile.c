@@ -31,10 +31,12 @@ struct compiling {
     int n_chunks, n_stages;
     const int *first_layer; /* [n_stages + 1] */
     struct model_chunk *chunks;
-    struct chunk_functions *functions;
-    int *boundary, *value;       /* by chunk: what its forward reads and gives */
-    int *gradient, *gradient_in; /* by chunk: of what it gives, and of what it reads */
-    int is_held;                 /* weights are gathered for a while by hold_weights (zero 3) */
+    int n_sizes, *sizes, *size_of;     /* of micro-batches: sequences, increasing; by micro-batch */
+    struct chunk_functions *of_sizes;  /* [n_sizes][n_chunks] */
+    struct chunk_functions *functions; /* of the size at hand */
+    int *boundary, *value;             /* by chunk: what its forward reads and gives */
+    int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
+    int is_held; /* weights are gathered for a while by hold_weights (zero 3) */
 };
 
 static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
@@ -89,6 +91,33 @@ static int cut_stages(struct compiling *c, struct err *err)
     return 0;
 }
 
+/* The smallest size of micro-batches above this one. */
+static int next_size(const struct compile_train *o, int above)
+{
+    int next = o->micro_batch;
+
+    for (int m = 0; m < o->n_micro_batches && o->micro_batches; m++)
+        if (o->micro_batches[m] > above && o->micro_batches[m] < next)
+            next = o->micro_batches[m];
+    return next;
+}
+
+static void list_sizes(struct compiling *c)
+{
+    const struct compile_train *o = c->options;
+    int size = 0;
+
+    c->sizes = arena_array(&c->program->arena, int, o->n_micro_batches + 1);
+    c->size_of = arena_array(&c->program->arena, int, o->n_micro_batches);
+    while (size < o->micro_batch) {
+        size = next_size(o, size);
+        for (int m = 0; m < o->n_micro_batches; m++)
+            if (!o->micro_batches || o->micro_batches[m] == size)
+                c->size_of[m] = c->n_sizes;
+        c->sizes[c->n_sizes++] = size;
+    }
+}
+
 static int plan_stages(struct compiling *c, struct err *err)
 {
     const struct compile_train *o = c->options;
@@ -101,14 +130,17 @@ static int plan_stages(struct compiling *c, struct err *err)
     c->spec = (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
                                       .n_ranks = o->mesh.size[AXIS_PP],
                                       .n_chunks = c->n_chunks,
-                                      .n_micro_batches = o->n_micro_batches };
+                                      .n_micro_batches = o->n_micro_batches,
+                                      .sizes = o->micro_batches };
     if (pipeline_build(&c->pipeline, &c->spec, arena, err))
         return -1;
     c->n_stages = pipeline_n_stages(&c->spec);
     if (cut_stages(c, err))
         return -1;
     c->chunks = arena_array(arena, struct model_chunk, c->n_chunks);
-    c->functions = arena_array(arena, struct chunk_functions, c->n_chunks);
+    list_sizes(c);
+    c->of_sizes = arena_array(arena, struct chunk_functions, c->n_sizes * c->n_chunks);
+    c->functions = c->of_sizes;
     c->boundary = arena_array(arena, int, c->n_chunks);
     c->value = arena_array(arena, int, c->n_chunks);
     c->gradient = arena_array(arena, int, c->n_chunks);
@@ -116,6 +148,18 @@ static int plan_stages(struct compiling *c, struct err *err)
     for (int i = 0; i < c->n_chunks; i++)
         c->chunks[i] = chunk_of(c, o->pipeline.rank, i);
     return 0;
+}
+
+/* "forward 0"; "forward 0, 2 sequences" where there are other sizes too. */
+static int function_named(const struct compiling *c, const char *name, int chunk)
+{
+    struct arena *arena = &c->program->arena;
+    char *text = arena_printf(arena, "%s %d", name, chunk);
+    int n = c->builder.n_sequences;
+
+    if (c->n_sizes > 1)
+        text = arena_printf(arena, "%s, %d sequence%s", text, n, n == 1 ? "" : "s");
+    return program_function(c->program, text, chunk);
 }
 
 /* ---- boundaries ---- */
@@ -143,18 +187,16 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
 {
     static const char *const words[2][2] = { { "receive backward", "send backward" },
                                              { "receive forward", "send forward" } };
-    struct program *p = c->program;
     int stage = c->chunks[chunk].stage;
     struct op op = { .kind = sends ? OP_SEND : OP_RECEIVE,
                      .attributes.axis = AXIS_PP,
                      .phase = forward ? PHASE_F : PHASE_B,
                      .layer = -1 };
-    char *name = arena_printf(&p->arena, "%s %d", words[forward][sends], chunk);
-    int function = program_function(p, name, chunk);
+    int function = function_named(c, words[forward][sends], chunk);
 
     op.stream = stream_of(c, stage, stage + step, forward, sends, &op.attributes.peer);
     *(sends ? &op.in[0] : &op.out[0]) = value;
-    program_emit(p, function, &op);
+    program_emit(c->program, function, &op);
     return function;
 }
 
@@ -162,7 +204,7 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
 static int boundary_value(const struct compiling *c)
 {
     struct program *p = c->program;
-    int64_t rows = (int64_t)c->options->micro_batch * c->options->seq_len;
+    int64_t rows = (int64_t)c->builder.n_sequences * c->options->seq_len;
     int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
     int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
 
@@ -175,8 +217,6 @@ static int boundary_value(const struct compiling *c)
 /* The forwards of all chunks, with what they receive and send. */
 static void emit_forwards(struct compiling *c, enum model_end end, const char *name)
 {
-    struct program *p = c->program;
-
     for (int i = 0; i < c->n_chunks; i++) {
         struct chunk_functions *f = &c->functions[i];
         int before = neighbour(c, i, -1), is_last = c->chunks[i].stage + 1 == c->n_stages;
@@ -189,7 +229,7 @@ static void emit_forwards(struct compiling *c, enum model_end end, const char *n
         } else if (c->chunks[i].stage) {
             c->boundary[i] = c->value[before];
         }
-        f->forward = program_function(p, arena_printf(&p->arena, "%s %d", name, i), i);
+        f->forward = function_named(c, name, i);
         struct model_part part =
             model_forward(&c->builder, f->forward, &c->chunks[i], end, c->boundary[i]);
         c->value[i] = part.value;
@@ -220,14 +260,14 @@ static void emit_backwards(struct compiling *c)
             c->gradient[i] = c->gradient_in[behind];
         }
         struct gradient_seed seed = { c->value[i], c->gradient[i] };
-        f->backward = program_function(p, arena_printf(&p->arena, "backward %d", i), i);
+        f->backward = function_named(c, "backward", i);
         c->gradient_in[i] = differentiate(p, f->forward, f->backward, &seed, 1, c->boundary[i]);
         if (!c->options->no_fuse)
             fuse(p, f->forward);
         recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
         f->weight = f->backward;
         if (splits(c->spec.kind)) {
-            f->weight = program_function(p, arena_printf(&p->arena, "weight %d", i), i);
+            f->weight = function_named(c, "weight", i);
             split_backward(p, f->backward, f->weight);
         }
         overlap_collectives(p, f->backward);
@@ -235,6 +275,24 @@ static void emit_backwards(struct compiling *c)
             overlap_collectives(p, f->weight);
         if (c->chunks[i].stage && neighbour(c, i, -1) < 0)
             f->send_backward = transfer(c, i, -1, 0, 1, c->gradient_in[i]);
+    }
+}
+
+/* Forwards and backwards of each size of micro-batches. */
+static void emit_sizes(struct compiling *c)
+{
+    const struct model_builder whole = c->builder;
+    const struct ports ports = c->program->ports;
+
+    for (int i = 0; i < c->n_sizes; i++) {
+        c->functions = c->of_sizes + i * c->n_chunks;
+        if (i)
+            program_repeat_uses(c->program);
+        model_resize(&c->builder, c->sizes[i]);
+        emit_forwards(c, MODEL_TRAIN, "forward");
+        emit_backwards(c);
+        c->builder = whole;
+        c->program->ports = ports;
     }
 }
 
@@ -323,7 +381,7 @@ static int sum_over_all(struct program *p, int function, int value, const char *
                     arena_printf(&p->arena, "%s_all_stages", name));
 }
 
-/* The evaluation's own forward, on the same inputs, and its sum over ranks. */
+/* The evaluation's own forward, on the same inputs (the largest size), and its sum over ranks. */
 static void build_evaluate(struct compiling *c)
 {
     struct program *p = c->program;
@@ -394,16 +452,19 @@ int compile_train(struct program *program, const struct compile_train *options, 
     model_declare(&c.builder, c.chunks, c.n_chunks);
     tie_stages(&c);
     model_declare_loss(&c.builder);
-    emit_forwards(&c, MODEL_TRAIN, "forward");
-    emit_backwards(&c);
+    emit_sizes(&c);
     int update = program_function(program, "update", 0);
-    shard_gradients(program, c.functions, c.n_chunks, update, &options->gradients);
+    struct shard_options sharding = options->gradients;
+    sharding.n_sizes = c.n_sizes;
+    sharding.last_size = c.size_of[options->n_micro_batches - 1];
+    shard_gradients(program, c.of_sizes, c.n_chunks, update, &sharding);
     int gather = shard_parameters(&c);
     if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total = sum_over_all(program, update, program->ports.loss, "loss_total");
     build_update(program, update, &update_options);
-    schedule_step(program, &c.pipeline, options->pipeline.rank, c.functions, gather, update);
+    schedule_step(program, &c.pipeline, options->pipeline.rank, c.of_sizes, c.size_of, gather,
+                  update);
     build_evaluate(&c);
     if (c.is_held)
         hold_weights(program, options->gradients.hold);

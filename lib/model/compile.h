@@ -15,7 +15,9 @@ struct compile_train {
     struct mesh mesh;
     enum dtype dtype;
     int micro_batch, seq_len, n_micro_batches;
-    int sequence_parallel; /* where mesh has several tp ranks; micro_batch * seq_len divides by tp */
+    const int *micro_batches; /* [n_micro_batches]: sequences of each, the most of them micro_batch;
+                                 NULL: micro_batch each */
+    int sequence_parallel; /* where mesh has several tp ranks; micro-batches' tokens divide by tp */
     uint64_t seed;
     enum recompute_kind recompute;
     uint64_t recompute_ops; /* RECOMPUTE_KIND_LIST: RECOMPUTE_OP of each */

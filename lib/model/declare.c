@@ -151,6 +151,16 @@ static int begins(const struct model_builder *b, const char *name, int64_t each)
     return program_own_part(p, arena_printf(&p->arena, "%s:own", name), cell, AXIS_TP);
 }
 
+/* Where a rank has a part of the micro-batch's rows. */
+static void declare_row_parts(struct model_builder *b, const char *name, int64_t rows)
+{
+    if (!b->sequence_parallel)
+        return;
+    b->parts.rows = begins(b, name, rows / b->program->mesh.size[AXIS_TP]);
+    b->parts.positions =
+        program_own_part(b->program, "positions:own", b->program->ports.positions, AXIS_TP);
+}
+
 static void declare_parts(struct model_builder *b, int64_t rows)
 {
     const struct model_spec *s = b->spec;
@@ -159,11 +169,7 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     if (tp == 1)
         return;
     b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
-    if (b->sequence_parallel) {
-        b->parts.rows = begins(b, "row_begin", rows / tp);
-        b->parts.positions =
-            program_own_part(b->program, "positions:own", b->program->ports.positions, AXIS_TP);
-    }
+    declare_row_parts(b, "row_begin", rows);
     if (b->dropout && s->attention_dropout > 0)
         b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
 }
@@ -192,6 +198,26 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
         p->ports.rope_table =
             program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions, s->head_dim, DTYPE_F32);
     declare_parts(b, rows);
+}
+
+void model_resize(struct model_builder *b, int n_sequences)
+{
+    struct program *p = b->program;
+    int *ports[] = { &p->ports.tokens, &p->ports.positions, &p->ports.targets, &p->ports.samples };
+    int64_t rows = (int64_t)n_sequences * b->seq_len;
+
+    if (n_sequences == b->n_sequences)
+        return;
+    CHECK(n_sequences < b->n_sequences);
+    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
+        const char *whole = p->values[*ports[i]].name;
+        int64_t n = ports[i] == &p->ports.samples ? n_sequences : rows;
+
+        *ports[i] = program_view(p, *ports[i], 0, n, 1, 1);
+        p->values[*ports[i]].name = arena_printf(&p->arena, "%s:first%d", whole, n_sequences);
+    }
+    b->n_sequences = n_sequences;
+    declare_row_parts(b, arena_printf(&p->arena, "row_begin.%d", n_sequences), rows);
 }
 
 void model_declare_loss(struct model_builder *b)

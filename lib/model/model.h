@@ -61,6 +61,12 @@ struct model_chunk model_whole(const struct model_spec *spec);
  */
 void model_declare(struct model_builder *builder, const struct model_chunk *chunks, int n_chunks);
 
+/*
+ * From now on micro-batches are of so many sequences, at most as many as were declared: the first
+ * of them in the inputs, of which the ports then name views.
+ */
+void model_resize(struct model_builder *builder, int n_sequences);
+
 /* The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss;
  * ports.eval_loss. */
 void model_declare_loss(struct model_builder *builder);

@@ -67,7 +67,11 @@ void split_backward(struct program *program, int backward, int weight);
  */
 void overlap_collectives(struct program *program, int function);
 
-/* The functions of a chunk, as indices. */
+/*
+ * The functions of a chunk, as indices. Where micro-batches are of several sizes there are such for
+ * each size: chunks[size * n_chunks + chunk], the same ops in the same order over other numbers of
+ * rows, but that a larger one may have more pieces of the head (model.c).
+ */
 struct chunk_functions {
     int forward;
     int backward; /* B and W; only B and what it needs where the schedule splits them */
@@ -89,6 +93,8 @@ struct chunk_functions {
  * early, whole gradients only while they are under way: the rest of the step holds shards. Zero 3 is
  * zero 2 with buckets of weights that are read together: matrices of one layer, or vectors of any;
  * one parameter each where weights are held by `op`. With one data-parallel rank all are zero 0.
+ * Of several sizes (n_sizes, 0 is 1) all that is early is in the functions of each, and what is late
+ * in `last` of last_size, which is that of the last micro-batch.
  */
 enum hold_kind { HOLD_KIND_PASS, HOLD_KIND_OP, HOLD_KIND_RUN, HOLD_KIND_STEP };
 struct shard_options {
@@ -96,6 +102,7 @@ struct shard_options {
     int early;
     size_t bucket_bytes;
     enum hold_kind hold; /* zero 3 */
+    int n_sizes, last_size;
 };
 void shard_gradients(struct program *program, struct chunk_functions *chunks, int n_chunks,
                      int update, const struct shard_options *options);
@@ -103,8 +110,8 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
 /*
  * gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank updates its
  * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
- * the order in which the chunks' forwards first read of them. Run ahead of the forward, its first
- * op then waits for its own bucket alone while later ones still travel.
+ * the order in which the chunks' forwards (of one size, whichever) first read of them. Run ahead of
+ * the forward, its first op then waits for its own bucket alone while later ones still travel.
  */
 void gather_parameters(struct program *program, const struct chunk_functions *chunks, int n_chunks,
                        int gather);
@@ -143,10 +150,12 @@ void build_update(struct program *program, int update, const struct update_optio
  * schedule.c: the step's actions: gather the weights, if there is such a function (-1: none), then
  * the rank's list of the pipeline, each micro-batch loaded ahead of its first forward, boundaries
  * sent when they are made and received from that moment on, then the update. The pipeline's lists
- * are such as pipeline_verify accepts.
+ * are such as pipeline_verify accepts. size_of says by micro-batch which size's functions it runs;
+ * NULL: there is one size.
  */
 void schedule_step(struct program *program, const struct pipeline *pipeline, int rank,
-                   const struct chunk_functions *chunks, int gather, int update);
+                   const struct chunk_functions *chunks, const int *size_of, int gather,
+                   int update);
 
 /* One micro-batch through this rank's chunks, forward only. */
 void schedule_forward(struct program *program, enum entry_kind entry,

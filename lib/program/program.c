@@ -96,7 +96,7 @@ int program_own_part(struct program *program, const char *name, int value, enum 
     int64_t rows = by_rows ? whole->rows / size : 1;
     int64_t cols = by_rows ? whole->cols : whole->cols / size;
 
-    CHECK(!whole->base);
+    CHECK(whole->rows == 1 || whole->stride == whole->cols);
     CHECK(rows * cols * size == whole->rows * whole->cols);
     int own = program_view(program, value, 0, rows, cols, cols);
     program->values[own].name = name ? arena_strdup(&program->arena, name) : NULL;
@@ -222,13 +222,24 @@ int program_add_gradient(struct program *program, int parameter)
 
     if (!p->trainable)
         return 0;
+    if (p->n_uses_found < p->n_gradients)
+        return p->gradients[p->n_uses_found++];
     CHECK(p->n_gradients < TENSOR_MAX_USES);
     const char *name = p->n_gradients
                            ? arena_printf(&program->arena, "%s.grad.%d", p->name, p->n_gradients)
                            : arena_printf(&program->arena, "%s.grad", p->name);
     int cell = program_cell(program, ROLE_GRADIENT, name, p->rows, p->cols, DTYPE_F32);
     p->gradients[p->n_gradients++] = cell;
+    p->n_uses_found = p->n_gradients;
     return cell;
+}
+
+void program_repeat_uses(struct program *program)
+{
+    for (int i = 0; i < program->n_parameters; i++) {
+        CHECK(program->parameters[i].n_uses_found == program->parameters[i].n_gradients);
+        program->parameters[i].n_uses_found = 0;
+    }
 }
 
 int program_function(struct program *program, const char *name, int chunk)

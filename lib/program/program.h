@@ -187,6 +187,7 @@ struct parameter {
                                              a mere name where hold_weights gathers it */
     int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
     int n_gradients;
+    int n_uses_found;      /* by program_add_gradient, since program_repeat_uses */
     int is_copy;           /* of a tied parameter: another stage's is saved and counted */
     int tied_peer;         /* +1, -1: the rank along pp that has another use of it; 0: none */
     int bucket;            /* the sharded bucket it lies in, or -1 */
@@ -234,9 +235,10 @@ struct ports {
 };
 
 /*
- * Values of SCOPE_STASH that the same functions touch. Every schedule runs each function on the
- * micro-batches in increasing order, so those that live at one time follow one another, and
- * micro-batch m lies in slot m % n_slots.
+ * Values of SCOPE_STASH that the same functions touch. Micro-batch m lies in slot m % n_slots, where
+ * no two that live at one time meet. Every schedule runs each function on its micro-batches in
+ * increasing order; where these follow one another (they are all of one size) n_slots is how many
+ * live at one time at most.
  */
 struct stash {
     int n_slots;
@@ -325,8 +327,17 @@ struct parameter_part program_parameter_part(const struct program *program, int 
 /* Index of the parameter whose weight is this value, or -1. */
 int program_parameter_of(const struct program *program, int weight);
 
-/* A new fp32 accumulator for one more use of the parameter; 0 if it is not trainable. */
+/*
+ * The fp32 accumulator for the next use of the parameter: a new one, or where the uses are repeated
+ * that which it got before; 0 if it is not trainable.
+ */
 int program_add_gradient(struct program *program, int parameter);
+
+/*
+ * What is emitted from now on does again what was emitted so far (for micro-batches of another
+ * size), with as many uses of each parameter in the same order, and adds to the same accumulators.
+ */
+void program_repeat_uses(struct program *program);
 
 /* A new function; returns its index (pointers to functions do not survive this). */
 int program_function(struct program *program, const char *name, int chunk);

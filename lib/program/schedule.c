@@ -9,10 +9,19 @@
 #include "program/passes.h"
 
 struct scheduling {
-    const struct chunk_functions *chunks;
+    const struct chunk_functions *chunks; /* [size][n_chunks] */
+    const int *size_of;                   /* by micro-batch; NULL: 0 */
     struct entry *entry;
-    int n_loaded, n_micro_batches;
+    int n_loaded, n_micro_batches, n_chunks;
 };
+
+static const struct chunk_functions *functions_of(const struct scheduling *s, int chunk,
+                                                  int micro_batch)
+{
+    int size = s->size_of ? s->size_of[micro_batch] : 0;
+
+    return &s->chunks[size * s->n_chunks + chunk];
+}
 
 static void push(struct scheduling *s, struct action action)
 {
@@ -39,13 +48,14 @@ static void receive(struct scheduling *s, const struct pipeline_spec *spec, int 
     if (step->kind == STEP_W || to < 0 || to >= pipeline_n_stages(spec) ||
         pipeline_rank_of(spec, to) != rank)
         return;
-    const struct chunk_functions *c = &s->chunks[pipeline_chunk_of(spec, to)];
+    const struct chunk_functions *c =
+        functions_of(s, pipeline_chunk_of(spec, to), step->micro_batch);
     push_run(s, forward ? c->receive_forward : c->receive_backward, step->micro_batch);
 }
 
 static void compute(struct scheduling *s, const struct pipeline_step *step)
 {
-    const struct chunk_functions *c = &s->chunks[step->chunk];
+    const struct chunk_functions *c = functions_of(s, step->chunk, step->micro_batch);
     int m = step->micro_batch, last = m + 1 == s->n_micro_batches;
 
     if (step->kind == STEP_F) {
@@ -85,11 +95,11 @@ static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank
 }
 
 void schedule_step(struct program *program, const struct pipeline *pipeline, int rank,
-                   const struct chunk_functions *chunks, int gather, int update)
+                   const struct chunk_functions *chunks, const int *size_of, int gather, int update)
 {
     struct entry *entry = &program->entries[ENTRY_STEP];
     int n_micro_batches = pipeline->spec.n_micro_batches;
-    struct scheduling s = { chunks, entry, 0, n_micro_batches };
+    struct scheduling s = { chunks, size_of, entry, 0, n_micro_batches, pipeline->spec.n_chunks };
 
     CHECK(n_micro_batches > 0);
     entry->actions = arena_array(&program->arena, struct action,
@@ -105,7 +115,7 @@ void schedule_forward(struct program *program, enum entry_kind kind,
                       const struct chunk_functions *chunks, int n_chunks)
 {
     struct entry *entry = &program->entries[kind];
-    struct scheduling s = { chunks, entry, 0, 1 };
+    struct scheduling s = { chunks, NULL, entry, 0, 1, n_chunks };
 
     entry->actions = arena_array(&program->arena, struct action, 3 * n_chunks + 1);
     entry->n_actions = 0;

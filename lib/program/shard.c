@@ -15,6 +15,10 @@
  * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
  * added, and parameters whose weights differ in dtype lie in different buckets. Under zero 2
  * (early) whole sums of one micro-batch have no memory of their own but share a few lanes.
+ *
+ * Micro-batches of other sizes have functions of their own, which do the same in the same order; so
+ * what is decided here is decided on those of the last micro-batch, and only the numbers of ops are
+ * looked up in each.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +56,9 @@ struct reduction {
 
 struct sharding {
     struct program *program;
-    struct chunk_functions *chunks;
-    int n_chunks;
+    struct chunk_functions *sizes;  /* [n_sizes][n_chunks] */
+    struct chunk_functions *chunks; /* of one size */
+    int n_chunks, n_sizes;
     const struct shard_options *options;
     int early;    /* sums over ranks come first: in the function that completes them */
     int together; /* sharded: all uses of a parameter share a fate */
@@ -514,6 +519,39 @@ static void reduce_over_groups(const struct sharding *s, int function, int index
                                  .layer = -1 });
 }
 
+/* The op in the functions of s->chunks behind which the flat cell is reduced; -1: their first. */
+static int find_done(const struct sharding *s, const struct member *list, int n,
+                     const struct reduction *r)
+{
+    int done = -1;
+
+    for (int i = 0; i < n; i++) {
+        if (list[i].bucket != r->bucket)
+            continue;
+        struct moment at = completion(s, accumulator_cell(s->program, &list[i], r->use));
+        if (at.turn == r->at.turn && at.part == r->at.part)
+            done = max_int(done, at.done);
+    }
+    return done;
+}
+
+/* In the function that completes the flat cell, or `last`. */
+static void reduce_in(const struct sharding *s, const struct member *list, int n,
+                      const struct reduction *r, int cell, int shard)
+{
+    struct program *p = s->program;
+    int function = s->early ? function_of(s, r->at.turn, r->at.part)
+                            : s->chunks[s->n_chunks - 1 - r->at.turn].last;
+    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
+
+    if (p->mesh.size[AXIS_REPLICA] > 1)
+        reduce_over_groups(s, function, r->at.done + 1, cell, shard);
+    else
+        program_insert(p, function, r->at.done + 1, &op);
+    if (r->lane)
+        clear_gaps(s, list, n, r, function);
+}
+
 /* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
 static void reduce(const struct sharding *s, const struct member *list, int n,
                    const struct reduction *r, int update, int zero)
@@ -521,31 +559,32 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     struct program *p = s->program;
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
-    int function = s->early ? function_of(s, r->at.turn, r->at.part)
-                            : s->chunks[s->n_chunks - 1 - r->at.turn].last;
     char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
     int shard =
         program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP], DTYPE_F32);
-    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
     b->shards[r->use] = shard;
-    if (p->mesh.size[AXIS_REPLICA] > 1) {
-        reduce_over_groups(s, function, r->at.done + 1, cell, shard);
-        if (!s->early)
-            b->shards[r->use] = summed_view(p, shard, AXIS_REPLICA);
-    } else {
-        program_insert(p, function, r->at.done + 1, &op);
+    reduce_in(s, list, n, r, cell, shard);
+    for (int size = 0; s->early && size < s->n_sizes; size++) {
+        struct sharding other = *s;
+        struct reduction there = *r;
+
+        other.chunks = s->sizes + size * s->n_chunks;
+        if (other.chunks == s->chunks)
+            continue;
+        there.at.done = find_done(&other, list, n, r);
+        reduce_in(&other, list, n, &there, cell, shard);
     }
-    if (r->lane)
-        clear_gaps(s, list, n, r, function);
+    if (!s->early && p->mesh.size[AXIS_REPLICA] > 1)
+        b->shards[r->use] = summed_view(p, shard, AXIS_REPLICA);
     if (zero)
         return;
-    op = gather_op(p, cell, shard, s->early ? PHASE_U : PHASE_W);
+    struct op op = gather_op(p, cell, shard, s->early ? PHASE_U : PHASE_W);
     b->gradients[r->use] = op.out[0];
     if (s->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, function, r->at.done + 2, &op);
+        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2, &op);
 }
 
 /* From now on the names of accumulators that are partial stand for the sums over the axis. */
@@ -594,13 +633,11 @@ static void sum_over_tp(const struct sharding *s, const struct member *list, int
 /* In which functions sums over ranks are begun, and how accumulators start. */
 static void choose_last(struct sharding *s, int early)
 {
-    for (int c = 0; c < s->n_chunks; c++) {
-        struct chunk_functions *chunk = &s->chunks[c];
+    for (int c = 0; c < s->n_chunks && !early; c++)
+        s->chunks[c].last = copy_function(s->program, s->chunks[c].weight, ", last micro-batch");
+    for (int c = 0; c < s->n_chunks * s->n_sizes && early; c++) {
+        struct chunk_functions *chunk = &s->sizes[c];
 
-        if (!early) {
-            chunk->last = copy_function(s->program, chunk->weight, ", last micro-batch");
-            continue;
-        }
         accumulate_alone(s->program, chunk->forward);
         accumulate_alone(s->program, chunk->backward);
         if (chunk->weight != chunk->backward)
@@ -613,8 +650,10 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
 {
     int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
     struct sharding s = { .program = p,
-                          .chunks = chunks,
+                          .sizes = chunks,
+                          .chunks = chunks + options->last_size * n_chunks,
                           .n_chunks = n_chunks,
+                          .n_sizes = max_int(options->n_sizes, 1),
                           .options = options,
                           .early = options->early && !is_alone,
                           .together = options->zero > 0 && !is_alone };
@@ -630,7 +669,7 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     }
     for (int i = 0; i < n_reductions; i++)
         make_cell(p, list, n, &reductions[i]);
-    for (int c = 0; c < n_chunks; c++)
+    for (int c = 0; c < n_chunks * s.n_sizes; c++)
         chunks[c].last = chunks[c].weight;
     if (is_alone) {
         sum_over_tp(&s, list, n, update);

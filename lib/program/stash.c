@@ -19,6 +19,7 @@ struct dividing {
     int n_words;
     struct touchers *of_value, *of_stash;
     int *first, *last; /* by micro-batch: the action that touches it first, last + 1; 0 none */
+    int *until;        /* by slot: the last of the micro-batch in it */
     int n_micro_batches;
 };
 
@@ -74,10 +75,10 @@ static int touches(const struct touchers *t, const struct action *a)
     return a->kind == ACTION_RUN && (t->functions[a->function / 64] >> a->function % 64 & 1);
 }
 
-static int count_slots(struct dividing *d, const struct touchers *t, const struct entry *e)
+/* When each micro-batch is touched first and last. */
+static void find_lives(struct dividing *d, const struct touchers *t, const struct entry *e)
 {
     size_t n_bytes = sizeof(int) * (size_t)d->n_micro_batches;
-    int oldest = 0, newest = -1, most = 1;
 
     memset(d->first, 0, n_bytes);
     memset(d->last, 0, n_bytes);
@@ -90,15 +91,63 @@ static int count_slots(struct dividing *d, const struct touchers *t, const struc
             d->first[m] = i + 1;
         d->last[m] = i + 1;
     }
+}
+
+/* The most that live at one time: no fewer slots will do. */
+static int count_living(const struct dividing *d, const struct entry *e)
+{
+    int living = 0, most = 1;
+
     for (int i = 0; i < e->n_actions; i++) {
-        while (newest + 1 < d->n_micro_batches && d->first[newest + 1] &&
-               d->first[newest + 1] <= i + 1)
-            newest++;
-        most = max_int(most, newest - oldest + 1);
-        while (oldest <= newest && d->last[oldest] <= i + 1)
-            oldest++;
+        int m = e->actions[i].micro_batch;
+
+        if (m < 0)
+            continue;
+        living += d->first[m] == i + 1;
+        most = max_int(most, living);
+        living -= d->last[m] == i + 1;
     }
     return most;
+}
+
+/* Does a micro-batch find its slot taken by one that still lives? */
+static int do_meet(struct dividing *d, const struct entry *e, int n_slots)
+{
+    memset(d->until, 0, sizeof(int) * (size_t)n_slots);
+    for (int i = 0; i < e->n_actions; i++) {
+        int m = e->actions[i].micro_batch;
+
+        if (m < 0 || d->first[m] != i + 1)
+            continue;
+        if (d->until[m % n_slots] > i + 1)
+            return 1;
+        d->until[m % n_slots] = d->last[m];
+    }
+    return 0;
+}
+
+/* The fewest, and at least so many, with which no two meet in one entry. */
+static int count_slots(struct dividing *d, const struct touchers *t, const struct entry *e,
+                       int at_least)
+{
+    find_lives(d, t, e);
+    int n = max_int(at_least, count_living(d, e));
+    while (do_meet(d, e, n))
+        n++;
+    return n;
+}
+
+/* What suits one entry may not suit another that was asked before: until all agree. */
+static int count_slots_of_all(struct dividing *d, const struct touchers *t)
+{
+    int n = 1, before;
+
+    do {
+        before = n;
+        for (int e = 0; e < N_ENTRIES; e++)
+            n = count_slots(d, t, &d->program->entries[e], n);
+    } while (n != before);
+    return n;
 }
 
 static int n_micro_batches(const struct program *p)
@@ -124,6 +173,7 @@ void divide_stash(struct program *program, const char *marked)
     d.of_stash = arena_array(&arena, struct touchers, n_values);
     d.first = arena_array(&arena, int, d.n_micro_batches);
     d.last = arena_array(&arena, int, d.n_micro_batches);
+    d.until = arena_array(&arena, int, max_int(d.n_micro_batches, 1));
     for (int id = 1; id < program->n_values; id++)
         if (marked[id]) {
             d.of_value[id].functions = arena_array(&arena, uint64_t, d.n_words);
@@ -132,11 +182,7 @@ void divide_stash(struct program *program, const char *marked)
     find_touchers(&d);
     divide(&d);
     program->stashes = arena_array(&program->arena, struct stash, program->n_stashes + 1);
-    for (int i = 0; i < program->n_stashes; i++) {
-        program->stashes[i].n_slots = 1;
-        for (int e = 0; e < N_ENTRIES; e++)
-            program->stashes[i].n_slots = max_int(
-                program->stashes[i].n_slots, count_slots(&d, &d.of_stash[i], &program->entries[e]));
-    }
+    for (int i = 0; i < program->n_stashes; i++)
+        program->stashes[i].n_slots = count_slots_of_all(&d, &d.of_stash[i]);
     arena_release(&arena);
 }

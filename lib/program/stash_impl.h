@@ -8,8 +8,8 @@
 
 /*
  * Put the marked values (bases; by id) into stashes, by the functions that touch them, and count
- * each one's slots from the entries' actions: the longest row of micro-batches between whose first
- * and last touch the others' lie. Sizes are place's.
+ * each one's slots from the entries' actions: the fewest n where no two micro-batches that differ by
+ * a multiple of n live at one time, from their first touch to their last. Sizes are place's.
  */
 void divide_stash(struct program *program, const char *marked);
 

@@ -383,7 +383,10 @@ static int check_ports(const struct program *p, struct err *err)
     return 0;
 }
 
-/* An own part is one of as many equal ones as the axis has ranks, and is called split. */
+/*
+ * An own part is one of as many equal ones as the axis has ranks, and is called split. Together they
+ * are all of their base; of an input, maybe the first rows alone (a smaller micro-batch).
+ */
 static int check_own_parts(const struct program *p, struct err *err)
 {
     char text[32];
@@ -396,8 +399,9 @@ static int check_own_parts(const struct program *p, struct err *err)
             continue;
         enum spread split = whole->rows > 1 ? SPREAD_ROWS : SPREAD_COLS;
         int64_t n = v->rows * v->cols * p->mesh.size[axis];
-        if (!v->base || v->offset || v->stride != v->cols || n != whole->rows * whole->cols ||
-            v->spread[axis] != split)
+        int64_t all = whole->rows * whole->cols;
+        if (!v->base || v->offset || v->stride != v->cols || n > all ||
+            (n < all && v->role != ROLE_INPUT) || v->spread[axis] != split)
             return err_set(err, ERR_FAILED, "program: %s is not a rank's own part over %s",
                            verify_value_text(p, id, text, sizeof text),
                            axis_name((enum mesh_axis)axis));

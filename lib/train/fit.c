@@ -79,6 +79,8 @@ static int try_micro_batches(struct fit *fit, struct job job)
 {
     int per_rank = job.train.micro_batch * job.n_micro_batches;
 
+    if (job.parallel.micro_batches.n)
+        return 0;
     for (int micro = job.train.micro_batch / 2; micro >= 1; micro /= 2) {
         if (per_rank % micro != 0)
             continue;

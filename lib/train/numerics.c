@@ -108,6 +108,21 @@ static void describe_optimizer(const struct job *job, struct str *out)
     add_number(out, "optimizer.clip", job->optimizer.clip);
 }
 
+/* Micro-batches of one size are the same numerics however they are given. */
+static void describe_sizes(const struct job_counts *sizes, struct str *out)
+{
+    int differ = 0;
+
+    for (int i = 1; i < sizes->n; i++)
+        differ |= sizes->values[i] != sizes->values[0];
+    if (!differ)
+        return;
+    str_add(out, "parallel.micro_batches");
+    for (int i = 0; i < sizes->n; i++)
+        str_printf(out, " %d", sizes->values[i]);
+    str_add(out, "\n");
+}
+
 void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out)
 {
     int early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
@@ -122,6 +137,7 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     add_count(out, "data.seq_len", job->data.seq_len);
     add_count(out, "train.global_batch", job->train.global_batch);
     add_count(out, "train.micro_batch", job->train.micro_batch);
+    describe_sizes(&job->parallel.micro_batches, out);
     str_printf(out, "train.dtype %s\ntrain.gradient_dtype %s\n", dtype_name(job->train.dtype),
                dtype_name(job->train.gradient_dtype));
     add_count(out, "parallel.dp", job->parallel.dp);

@@ -190,6 +190,23 @@ static int must_not_change(const char *key, size_t length)
     return 0;
 }
 
+/* Lines that the checkpoint's description has and ours has not. */
+static void note_gone(const char *ours, const char *theirs, struct str *notes)
+{
+    size_t length;
+
+    for (const char *line = theirs; line && *line;) {
+        const char *end = strchr(line, '\n'), *space = strchr(line, ' ');
+
+        if (!end || !space)
+            return;
+        if (!find_line(ours, line, (size_t)(space - line), &length))
+            str_printf(notes, "%.*s is now unset, was %.*s\n", (int)(space - line), line,
+                       (int)(end - space - 1), space + 1);
+        line = end + 1;
+    }
+}
+
 /* Compare our description with the checkpoint's, line by line. */
 static int compare_descriptions(const char *ours, const char *theirs, struct str *notes,
                                 struct err *err)
@@ -213,10 +230,11 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
                                before ? before : "");
             else
                 str_printf(notes, "%.*s is now %.*s, was %.*s\n", (int)key, line, (int)n, space + 1,
-                           (int)length, before ? before : "unset");
+                           before ? (int)length : 5, before ? before : "unset");
         }
         line = end ? end + 1 : NULL;
     }
+    note_gone(ours, theirs, notes);
     if (data_key)
         return err_set(err, ERR_CONFIG,
                        "data.train: the datasets, their weights or eval.split are not those that "

@@ -54,6 +54,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
         .n_micro_batches = job->n_micro_batches,
+        .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
@@ -201,6 +202,8 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .seq_len = job->data.seq_len,
                                     .global_batch = job->train.global_batch,
                                     .micro_batch = job->train.micro_batch,
+                                    .sizes = job->parallel.micro_batches.values,
+                                    .n_sizes = job->parallel.micro_batches.n,
                                     .dp_rank = mesh_data_rank(&t->program.mesh, t->world_rank),
                                     .dp_size = job->parallel.dp,
                                     .seed = job->train.seed,
@@ -247,6 +250,7 @@ static int open_held_out(struct trainer *t, struct err *err)
     if (!trainer_has_held_out(t))
         return 0;
     options.held_out = 1;
+    options.n_sizes = 0;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->eval.data) {
         if (check_there("eval.data", t->job->eval.data, err) < 0)

@@ -61,5 +61,6 @@ memory_of zero-1 2 --set parallel.zero=1
 expect "a share of the states less: $planned of $whole" 0 '' test "$planned" -lt "$whole"
 memory_of zero-1-fp32 2 --set parallel.zero=1 --set train.dtype=fp32
 memory_of zero-3 2 --set parallel.zero=3
-expect 'one account a process' 0 '' test "$n_accounts" = 11
+memory_of tensor 2 --set parallel.tp=2
+expect 'one account a process' 0 '' test "$n_accounts" = 13
 finish

@@ -34,6 +34,46 @@ same_bits 'have the bits of two ranks' two two-piped 12
 expect 'stages as one likes them' 0 '^done: step 12' piped given 2 2 --set 'parallel.stages=[1, 3]'
 same_bits 'have its bits' one given 12
 
+# Sizes are numerics: the same on one stage and on two, and another run than with equal ones.
+sizes='parallel: {schedule: dynamic, micro_batches: [1, 2, 3, 1, 1]}'
+sed 's/, micro_batch: 2//' "$dir/job.yaml" >"$dir/sizes.yaml"
+echo "$sizes" >>"$dir/sizes.yaml"
+sized() {
+    sized_run=$1
+    shift
+    "$lmtrain" pretrain "$dir/sizes.yaml" --set "output=$dir/$sized_run" "$@"
+}
+expect 'micro-batches of given sizes' 0 '^done: step 12' sized sizes
+expect 'on two ranks of two stages each' 0 '^done: step 12' sized sizes-piped --ranks 2 --set parallel.pp=2
+same_bits 'have the bits of one rank' sizes sizes-piped 12
+bits one >"$dir/wanted.bits"
+bits sizes >"$dir/got.bits"
+expect 'which are others than of equal ones' 1 'differ' cmp "$dir/wanted.bits" "$dir/got.bits"
+expect 'a plan says the sizes' 0 '5 micro-batches of 1, 2, 3, 1, 1 x 32 tokens' "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 \
+    --set parallel.pp=2
+expect 'and how long ranks wait with them' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
+# waits MICRO_BATCHES - what the plan says of them
+waits() {
+    "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 --set parallel.pp=2 --set "parallel.micro_batches=$1" | grep 'busiest rank'
+}
+waits '[3, 2, 3]' >"$dir/even.waits"
+waits '[1, 6, 1]' >"$dir/uneven.waits"
+expect 'which follows from them' 1 'differ' cmp "$dir/even.waits" "$dir/uneven.waits"
+expect 'as does a plan for programs' 0 '"micro_batches":.*\[1, ?2, ?3, ?1, ?1\]' "$lmtrain" plan "$dir/sizes.yaml" --json
+expect 'functions say theirs' 0 'run +backward 1, 3 sequences +micro-batch 2' "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 \
+    --set parallel.pp=2 --print-program
+mkdir -p "$dir/sizes-on/checkpoints"
+cp -r "$dir/sizes-piped/checkpoints/step-00000004" "$dir/sizes-on/checkpoints/"
+expect 'one rank goes on from a checkpoint of two' 0 '^going on from' sized sizes-on
+bits sizes | sed '1,4d' >"$dir/wanted.bits"
+bits sizes-on >"$dir/got.bits"
+expect 'as if it had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
+cp -r "$dir/sizes" "$dir/sizes-off"
+expect 'without sizes it goes on, and says so' 0 'changed since the checkpoint: parallel.micro_batches is now unset, was 1 2 3 1 1' \
+    pretrain sizes-off --set train.steps=13
+expect 'and with them again' 0 'changed since the checkpoint: parallel.micro_batches is now 1 2 3 1 1, was unset' \
+    sized sizes-off --set train.steps=14
+
 # A checkpoint knows no layout.
 for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do
     # shellcheck disable=SC2086 # words
@@ -79,6 +119,13 @@ expect 'stages for another pipeline' 2 'layers are given for 3 stages, the pipel
     piped wrong 2 2 --set 'parallel.stages=[1, 1, 2]'
 expect 'stages that are no numbers' 2 'parallel.stages has an item that is no whole number from 1 ' \
     piped wrong 2 2 --set 'parallel.stages=[1, many]'
+expect 'sizes that are not the batch' 2 \
+    'set parallel.micro_batches: parallel.micro_batches are 4 sequences, times dp 1 4, .*global_batch is 8 \(hint: global_batch: 4, or' \
+    sized wrong --set 'parallel.micro_batches=[1, 2, 1]'
+expect 'dynamic without sizes' 2 'schedule dynamic needs parallel.micro_batches \(hint: ' piped wrong 2 2 --set parallel.schedule=dynamic
+expect 'sizes without dynamic' 2 'schedule 1f1b has micro-batches of one size' piped wrong 2 2 --set 'parallel.micro_batches=[4, 4]'
+expect 'another largest than is given' 2 'train.micro_batch is 2, the largest of parallel.micro_batches is 3' \
+    sized wrong --set train.micro_batch=2
 expect 'a plan of stages' 0 '^ +1  3, head ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.pp=2
 expect 'says how long they wait' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
 expect 'each rank has its own program' 0 'receive +.*stream f_from_previous|receive' "$lmtrain" plan "$dir/job.yaml" \

@@ -67,6 +67,15 @@ for way in 'whole sharded 1' 'sharded whole 0' 'early two 3' 'three-pass two 2';
     expect "as if it had begun it" 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
 done
 
+expect 'four ranks' 0 '' pretrain four --ranks 4
+for zero in 1 3; do
+    expect "zero $zero in groups of two" 0 '' pretrain "groups-$zero" --ranks 4 --set "parallel.zero=$zero" \
+        --set parallel.zero_group=2 --set parallel.gradient_sum=late --set train.compare_every=2
+    expect 'has their bits' 0 '' same four "groups-$zero"
+done
+expect 'a group that is no power of two' 2 'zero_group is 3, no power of two' pretrain wrong --ranks 6 \
+    --set 'parallel={zero: 1, zero_group: 3}'
+
 LMTRAIN_FAULT=rank1:gradients:6:nan
 export LMTRAIN_FAULT
 for zero in 0 1 3; do

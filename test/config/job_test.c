@@ -155,8 +155,10 @@ static void test_layout_notes(void **state)
     assert_int_equal(read_job_with(&j,
                                    "{model: llama-tiny, data: {train: a, seq_len: 127}, train: "
                                    "{steps: 1, micro_batch: 1}, parallel: {tp: 2}}",
-                                   "parallel.sequence_parallel=false", &arena, &err),
+                                   "train.steps=2", &arena, &err),
                      0);
+    assert_false(j.parallel.sequence_parallel);
+    assert_true(has_note(&j, "parallel.sequence_parallel = false: micro_batch 1 * seq_len 127 is"));
     arena_release(&arena);
 }
 
@@ -348,6 +350,25 @@ static const char *const mistakes[][2] = {
       "optimizer.min_lr is 0.0002, more than lr 0.0001" },
     { M D "train: {steps: 1, global_batch: 10, micro_batch: 4}\n",
       "j.yaml:3:33: train.global_batch is 10, not a multiple of micro_batch 4 (hint: 8 or 12)" },
+    { M D "train: {steps: 1}\nparallel: {schedule: dynamic}\n",
+      "j.yaml:4:22: parallel.schedule dynamic needs parallel.micro_batches (hint: micro_batches: "
+      "[1, "
+      "2, 4, 4, 2, 1], or schedule: interleaved)" },
+    { M D "train: {steps: 1, global_batch: 4}\nparallel: {micro_batches: [1, 2, 1]}\n",
+      "j.yaml:4:27: parallel.micro_batches is given, but schedule 1f1b has micro-batches of one "
+      "size "
+      "(hint: schedule: dynamic, or train.micro_batch: 2)" },
+    { M D "train: {steps: 1, global_batch: 4, micro_batch: 1}\n"
+          "parallel: {schedule: dynamic, micro_batches: [1, 2, 1]}\n",
+      "j.yaml:3:49: train.micro_batch is 1, the largest of parallel.micro_batches is 2 (hint: 2, "
+      "or "
+      "leave it out)" },
+    { M D "train: {steps: 1}\nparallel: {schedule: dynamic, micro_batches: [1, 0]}\n",
+      "parallel.micro_batches has an item that is no whole number from 1 to 1000000" },
+    { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, global_batch: 9}\n"
+        "parallel: {tp: 2, schedule: dynamic, micro_batches: [2, 3, 4]}\n",
+      "j.yaml:4:16: parallel.sequence_parallel: micro_batch 3 * seq_len 127 is 381 tokens, not a "
+      "multiple of tp 2 (hint: data.seq_len: 126" },
     { M D "train: {steps: 1, global_batch: 2, micro_batch: 4}\n", "of micro_batch 4 (hint: 4)" },
     { M D "train: {steps: 1, micro_batch: 5}\n",
       "j.yaml:3:32: train.global_batch is 64, not a multiple of micro_batch 5 (hint: 60 or 65)" },
@@ -375,8 +396,8 @@ static const char *const mistakes[][2] = {
     { M D T "parallel: {cp: 3}\n",
       "parallel.cp is 3, does not divide seq_len 128 (hint: 1, 2, 4, 8" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, micro_batch: 1}\n"
-        "parallel: {tp: 2}\n",
-      "j.yaml:4:16: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "
+        "parallel: {tp: 2, sequence_parallel: true}\n",
+      "j.yaml:4:38: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "
       "multiple of tp 2 (hint: data.seq_len: 126, or sequence_parallel: false)" },
     { M "data: {train: a, seq_len: 1}\ntrain: {steps: 1, micro_batch: 2}\n"
         "parallel: {tp: 4, sequence_parallel: true}\n",

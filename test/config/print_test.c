@@ -43,6 +43,8 @@ static void test_jobs(void **state)
         /* What YAML takes for a line's end, or would not read, if it were not escaped. */
         "{model: {from: llama-tiny, name: \"a \\Nb \\L\\P c\"}, data: {train: \"\\x01 \\x7F "
         "\\x80 \\x9f \\_ \\uFEFF \\uFFFE \\uFFFF\"}, train: {steps: 1}}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1, global_batch: 6}, parallel: "
+        "{schedule: dynamic, micro_batches: [1, 3, 2]}}",
         "{model: llama-tiny, data: {train: x}, train: {steps: 1}, parallel: {pp: 2, stages: [1, "
         "1]}}",
         "{model: llama-tiny, data: {train: x}, train: {steps: 1}, recompute: [rmsnorm]}",
@@ -86,6 +88,8 @@ static void test_every_choice(void **state)
             struct str out = { 0 };
             const char *override = arena_printf(&arena, "%s=%s", job_fields[i].key, c->word);
 
+            if (!strcmp(c->word, "dynamic")) /* needs a list: a job above */
+                continue;
             if (read_job_with(&j, SMALL, override, &arena, &err))
                 fail_msg("%s: %s", override, err.text);
             field_print(&job_fields[i], &j, &out);

@@ -72,13 +72,31 @@ static void test_gradient_sum(void **state)
     arena_release(&arena);
 }
 
+struct mismatch {
+    const char *parallel, *train;
+    int world;
+    const char *text;
+};
+
+/* Refused with that text, and nothing is changed. */
+static void must_mismatch(const struct mismatch *row, struct arena *arena)
+{
+    struct err err = { 0 };
+    struct job j;
+
+    read_with(&j, row->parallel, row->train, arena);
+    int dp = j.parallel.dp, n_notes = j.n_notes;
+    assert_int_equal(job_resolve(&j, row->world, arena, &err), -1);
+    if (!strstr(err.text, row->text))
+        fail_msg("\"%s\", not \"%s\"", err.text, row->text);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_int_equal(j.parallel.dp, dp);
+    assert_int_equal(j.n_notes, n_notes);
+}
+
 static void test_mismatches(void **state)
 {
-    static const struct {
-        const char *parallel, *train;
-        int world;
-        const char *text;
-    } rows[] = {
+    static const struct mismatch rows[] = {
         { "dp: 2", "global_batch: 8", 4,
           "j.yaml:1:54: parallel tp 1 * pp 1 * cp 1 * dp 2 is 2, but there are 4 ranks (hint: "
           "ranks: "
@@ -119,23 +137,41 @@ static void test_mismatches(void **state)
           "stage" },
         { "pp: 2, stages: [2]", "global_batch: 64", 2,
           "j.yaml:1:65: parallel.stages: layers are given for 1 stages, the pipeline has 2" },
+        { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 10", 2,
+          "j.yaml:1:84: parallel.micro_batches are 4 sequences, times dp 2 8, but "
+          "train.global_batch is 10 (hint: global_batch: 8, or a list of 5 in all)" },
+        { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 7", 2,
+          "but train.global_batch is 7 (hint: global_batch: 8)" },
+        { "pp: 2, schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 4", 2,
+          "parallel pp 2 * chunks 2 is 4 stages, the model has 2 layers (hint: " },
     };
     struct arena arena = { 0 };
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct err err = { 0 };
-        struct job j;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        must_mismatch(&rows[i], &arena);
+    arena_release(&arena);
+}
 
-        read_with(&j, rows[i].parallel, rows[i].train, &arena);
-        int dp = j.parallel.dp, n_notes = j.n_notes;
-        assert_int_equal(job_resolve(&j, rows[i].world, &arena, &err), -1);
-        if (!strstr(err.text, rows[i].text))
-            fail_msg("\"%s\", not \"%s\"", err.text, rows[i].text);
-        assert_int_equal(err.code, ERR_CONFIG);
-        assert_int_equal(j.parallel.dp, dp);
-        assert_int_equal(j.n_notes, n_notes);
-    }
+/* The list says how many there are, the largest is micro_batch, and dp must be as it was. */
+static void test_given_micro_batches(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    read_with(&j, "schedule: dynamic, micro_batches: [1, 3, 2]", "global_batch: 12", &arena);
+    assert_int_equal(j.train.micro_batch, 3);
+    assert_true(has_note(&j, "train.micro_batch = 3 (the largest of parallel.micro_batches)"));
+    assert_int_equal(job_resolve(&j, 2, &arena, &err), 0);
+    assert_int_equal(j.n_micro_batches, 3);
+    assert_int_equal(j.parallel.chunks, 1);
+    assert_int_equal(job_fit_ranks(&j, 7), 2);
+    assert_int_equal(job_fit_ranks(&j, 1), 0);
+    read_with(&j, "schedule: dynamic, micro_batches: [1, 3, 2]", "global_batch: 6, micro_batch: 3",
+              &arena);
+    assert_int_equal(job_resolve(&j, 1, &arena, &err), 0);
     arena_release(&arena);
 }
 
@@ -202,8 +238,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dp_is_filled), cmocka_unit_test(test_gradient_sum),
-        cmocka_unit_test(test_mismatches),   cmocka_unit_test(test_sharding),
-        cmocka_unit_test(test_not_built),
+        cmocka_unit_test(test_mismatches),   cmocka_unit_test(test_given_micro_batches),
+        cmocka_unit_test(test_sharding),     cmocka_unit_test(test_not_built),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

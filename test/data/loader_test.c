@@ -136,6 +136,45 @@ static void test_layout_and_resume_change_nothing(void **state)
             }
 }
 
+/* Each rank's part of each micro-batch, where they are of given sizes, follows the one before. */
+static void test_given_sizes(void **state)
+{
+    static const int sizes[] = { 1, 2, 4, 1 };
+    struct loader_dataset dataset = { a, 1 };
+    struct loader_options options = options_for(&dataset, 1);
+    int32_t reference[16 * 24];
+
+    (void)state;
+    clear(reference, 16 * 24);
+    collect(&options, reference);
+    options.dp_size = 2;
+    options.micro_batch = 4;
+    options.sizes = sizes;
+    options.n_sizes = 4;
+    for (options.dp_rank = 0; options.dp_rank < 2; options.dp_rank++)
+        for (options.first_step = 0; options.first_step < 6; options.first_step += 5) {
+            struct loader *loader = open_loader(&options);
+            int64_t k = options.first_step * 16;
+
+            for (int n = 0; n < 40; n++) {
+                int size = sizes[n % 4];
+                struct micro_batch batch;
+                struct err err;
+
+                assert_int_equal(loader_next(loader, &batch, &err), 0);
+                for (int s = 0; s < size; s++) {
+                    int64_t wanted = k + options.dp_rank * size + s;
+
+                    assert_int_equal(batch.samples[s], wanted);
+                    assert_int_equal(batch.tokens[s * SEQ_LEN], reference[wanted]);
+                    assert_int_equal(batch.positions[s * SEQ_LEN + 1], 1);
+                }
+                k += 2 * size;
+            }
+            loader_close(loader);
+        }
+}
+
 static void test_seed_changes_the_order(void **state)
 {
     struct loader_dataset dataset = { a, 1 };
@@ -312,6 +351,11 @@ static void test_refusals(void **state)
     o.global_batch = 15;
     expect_error(&o, ERR_CONFIG, "no multiple");
     o = options;
+    o.sizes = (const int[]){ 1, 2 };
+    o.n_sizes = 2;
+    expect_error(&o, ERR_CONFIG,
+                 "global_batch 16 is not the sum 3 of micro-batches times dp_size 1");
+    o = options;
     o.split = 0.6;
     expect_error(&o, ERR_CONFIG, "split is 0.6");
     o = options;
@@ -374,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sample_once_per_epoch),
         cmocka_unit_test(test_layout_and_resume_change_nothing),
+        cmocka_unit_test(test_given_sizes),
         cmocka_unit_test(test_seed_changes_the_order),
         cmocka_unit_test(test_held_out_reads_all_once_and_again),
         cmocka_unit_test(test_rewind_at_any_moment),

@@ -3,8 +3,8 @@
  *
  * Loss and every gradient of one step in fp32, put together from the ranks' parts: against PyTorch's
  * goldens for tp 1, 2 and 4 with and without sequence parallel, with dp and pp; and, for a
- * vocabulary that no degree divides and up to 8 data-parallel ranks, against one rank's. Per tensor
- * the largest difference is at most 1e-5 of the largest element. Ranks are threads.
+ * vocabulary that no degree divides, up to 8 data-parallel ranks, and micro-batches of several
+ * sequences, as many each or not, against one rank's with one each. Per tensor the largest difference is at most 1e-5 of the largest element. Ranks are threads.
  */
 #include <math.h>
 #include <pthread.h>
@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/num.h"
 #include "ckpt/safetensors.h"
 #include "comm/comm.h"
 #include "golden/fill.h"
@@ -26,7 +27,7 @@
 #define TOLERANCE 1e-5
 #define N_RANKS_MAX 8
 #define N_PARAMETERS_MAX 32
-#define N_SEQUENCES_MAX 8
+#define N_SEQUENCES_MAX 16
 #define N_ROWS_MAX (N_SEQUENCES_MAX * GOLDEN_SEQ_LEN)
 
 struct layout {
@@ -53,6 +54,8 @@ struct experiment {
     struct layout layout;
     struct mesh mesh;
     int n_sequences, n_learned;
+    const int *sizes; /* of n_sizes micro-batches; NULL: 1 each */
+    int n_sizes;
     int32_t tokens[N_ROWS_MAX], targets[N_ROWS_MAX];
     struct comm_hub *hub;
     pthread_mutex_t lock; /* of outcome */
@@ -167,17 +170,23 @@ static int leave_hub(void *argument, struct err *err)
 static int compile(struct rank *r)
 {
     const struct experiment *e = r->experiment;
+    int largest = 1;
+
+    for (int i = 0; i < e->n_sizes; i++)
+        largest = max_int(largest, e->sizes[i]);
     struct run_scratch scratch = { r->kernels, e->mesh };
     struct compile_train options = {
         .model = &e->spec,
         .mesh = e->mesh,
         .dtype = DTYPE_F32,
-        .micro_batch = 1,
+        .micro_batch = largest,
         .seq_len = GOLDEN_SEQ_LEN,
-        .n_micro_batches = e->n_sequences / e->layout.dp,
+        .n_micro_batches = e->sizes ? e->n_sizes : e->n_sequences / e->layout.dp,
+        .micro_batches = e->sizes,
         .sequence_parallel = e->layout.sequence_parallel,
         .recompute = e->layout.recompute,
-        .pipeline = { .kind = PIPELINE_1F1B, .rank = coordinate(r, AXIS_PP) },
+        .pipeline = { .kind = e->sizes ? PIPELINE_DYNAMIC : PIPELINE_1F1B,
+                      .rank = coordinate(r, AXIS_PP) },
         .gradients = { .early = e->layout.early, .bucket_bytes = 1 << 14 },
         .update = { .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1 },
         .scratch = run_scratch_bytes,
@@ -187,24 +196,35 @@ static int compile(struct rank *r)
     return compile_train(&r->program, &options, &r->err);
 }
 
-/* Data-parallel ranks take neighbouring sequences, one a micro-batch. */
+static void load_sequence(struct rank *r, int micro_batch, int at, int sequence)
+{
+    const struct experiment *e = r->experiment;
+    const struct ports *ports = &r->program.ports;
+    int32_t *tokens = run_data(r->run, ports->tokens, micro_batch);
+    int32_t *targets = run_data(r->run, ports->targets, micro_batch);
+    int32_t *positions = run_data(r->run, ports->positions, micro_batch);
+    size_t n_bytes = GOLDEN_SEQ_LEN * sizeof(int32_t);
+
+    memcpy(tokens + at * GOLDEN_SEQ_LEN, e->tokens + sequence * GOLDEN_SEQ_LEN, n_bytes);
+    memcpy(targets + at * GOLDEN_SEQ_LEN, e->targets + sequence * GOLDEN_SEQ_LEN, n_bytes);
+    for (int i = 0; i < GOLDEN_SEQ_LEN; i++)
+        positions[at * GOLDEN_SEQ_LEN + i] = i;
+    ((int64_t *)run_data(r->run, ports->samples, micro_batch))[at] = sequence;
+}
+
+/* Data-parallel ranks take neighbouring sequences, each as many. */
 static int load(void *context, int micro_batch, struct err *err)
 {
     struct rank *r = context;
     const struct experiment *e = r->experiment;
-    const struct ports *ports = &r->program.ports;
-    int32_t *positions = run_data(r->run, ports->positions, micro_batch);
-    int sequence = coordinate(r, AXIS_DP) * (e->n_sequences / e->layout.dp) + micro_batch;
-    size_t n_bytes = GOLDEN_SEQ_LEN * sizeof(int32_t);
+    int n = e->sizes ? e->sizes[micro_batch] : 1, before = e->sizes ? 0 : micro_batch;
 
     (void)err;
-    memcpy(run_data(r->run, ports->tokens, micro_batch), e->tokens + sequence * GOLDEN_SEQ_LEN,
-           n_bytes);
-    memcpy(run_data(r->run, ports->targets, micro_batch), e->targets + sequence * GOLDEN_SEQ_LEN,
-           n_bytes);
-    for (int i = 0; i < GOLDEN_SEQ_LEN; i++)
-        positions[i] = i;
-    *(int64_t *)run_data(r->run, ports->samples, micro_batch) = sequence;
+    for (int m = 0; e->sizes && m < micro_batch; m++)
+        before += e->sizes[m];
+    for (int i = 0; i < n; i++)
+        load_sequence(r, micro_batch, i,
+                      coordinate(r, AXIS_DP) * (e->n_sequences / e->layout.dp) + before + i);
     return 0;
 }
 
@@ -415,6 +435,32 @@ static void gpt2(void **state)
     golden_model("gpt2");
 }
 
+static void check_outcome(const char *what, const struct outcome *got, const struct outcome *wanted)
+{
+    check_scalar(what, "loss", got->loss, wanted->loss);
+    check_scalar(what, "gradient norm", got->norm, wanted->norm);
+    assert_int_equal(got->n_gradients, wanted->n_gradients);
+    for (int k = 0; k < wanted->n_gradients; k++) {
+        const struct gradient *g = &wanted->gradients[k];
+        int i = 0;
+
+        while (i < got->n_gradients && strcmp(got->gradients[i].name, g->name) != 0)
+            i++;
+        assert_true(i < got->n_gradients);
+        check_gradient(what, &got->gradients[i], g->data);
+    }
+}
+
+/* Batches of the goldens one after the other. */
+static void fill_batches(struct experiment *e, int n)
+{
+    for (int step = 0; step < n; step++)
+        golden_batch(step, e->spec.vocab_size, e->tokens + step * GOLDEN_BATCH_ROWS,
+                     e->targets + step * GOLDEN_BATCH_ROWS);
+    for (int i = 0; i < n * GOLDEN_BATCH_ROWS; i++)
+        e->n_learned += e->targets[i] >= 0;
+}
+
 /* 67 tokens, dropout where the model has it: one rank's loss and gradients. */
 static void odd_vocabulary(const char *model, double dropout)
 {
@@ -430,23 +476,13 @@ static void odd_vocabulary(const char *model, double dropout)
 
     e.spec.vocab_size = 67;
     e.spec.dropout = e.spec.attention_dropout = dropout;
-    for (int step = 0; step < 2; step++)
-        golden_batch(step, e.spec.vocab_size, e.tokens + step * GOLDEN_BATCH_ROWS,
-                     e.targets + step * GOLDEN_BATCH_ROWS);
-    for (int i = 0; i < 2 * GOLDEN_BATCH_ROWS; i++)
-        e.n_learned += e.targets[i] >= 0;
+    fill_batches(&e, 2);
     run_layout(&e, &alone);
     struct outcome wanted = e.outcome;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         run_layout(&e, &layouts[i]);
         describe(&layouts[i], what, sizeof what);
-        check_scalar(what, "loss", e.outcome.loss, wanted.loss);
-        check_scalar(what, "gradient norm", e.outcome.norm, wanted.norm);
-        assert_int_equal(e.outcome.n_gradients, wanted.n_gradients);
-        for (int k = 0; k < wanted.n_gradients; k++) {
-            assert_string_equal(e.outcome.gradients[k].name, wanted.gradients[k].name);
-            check_gradient(what, &e.outcome.gradients[k], wanted.gradients[k].data);
-        }
+        check_outcome(what, &e.outcome, &wanted);
         release(&e.outcome);
     }
     release(&wanted);
@@ -464,6 +500,45 @@ static void odd_gpt2_with_dropout(void **state)
     odd_vocabulary("gpt2", 0.1);
 }
 
+/* The same sequences, some at a time: only the order of sums is another. */
+static void given_sizes(const char *model, double dropout)
+{
+    static const int ramps[] = { 1, 2, 4, 4, 2, 1, 2 }, mixed[] = { 3, 5, 1, 3, 4 };
+    static const struct layout layouts[] = {
+        { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },
+        { 1, 1, 2, 0, 0, RECOMPUTE_KIND_SELECTIVE },
+        { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },
+        { 2, 1, 2, 1, 0, RECOMPUTE_KIND_FULL },
+    };
+    struct experiment e = { .spec = golden_spec(model), .n_sequences = 16 };
+    char text[128], what[160];
+
+    e.spec.dropout = e.spec.attention_dropout = dropout;
+    fill_batches(&e, 4);
+    run_layout(&e, &layouts[0]);
+    struct outcome wanted = e.outcome;
+    for (int k = 0; k < 8; k++) {
+        const struct layout *layout = &layouts[k / 2];
+
+        e.sizes = k % 2 ? mixed : ramps;
+        e.n_sizes = k % 2 ? 5 : 7;
+        run_layout(&e, layout);
+        describe(layout, text, sizeof text);
+        snprintf(what, sizeof what, "%s sizes, %s", k % 2 ? "mixed" : "ramps", text);
+        check_outcome(what, &e.outcome, &wanted);
+        release(&e.outcome);
+    }
+    release(&wanted);
+}
+
+static void sizes_of_micro_batches(void **state)
+{
+    (void)state;
+    given_sizes("llama", 0);
+    given_sizes("llama-tied", 0);
+    given_sizes("gpt2", 0.1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -472,6 +547,7 @@ int main(void)
         cmocka_unit_test(gpt2),
         cmocka_unit_test(odd_llama),
         cmocka_unit_test(odd_gpt2_with_dropout),
+        cmocka_unit_test(sizes_of_micro_batches),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

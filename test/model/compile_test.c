@@ -45,6 +45,42 @@ static void every_combination(void **state)
                 }
 }
 
+/*
+ * Micro-batches of several sizes, for each rank of pipelines: over tp the larger have more pieces of
+ * the head than the smaller, so that their sums over ranks are begun at other ops.
+ */
+static void given_sizes(void **state)
+{
+    static const int sizes[] = { 1, 3, 1, 2, 2, 1 };
+    static const char *const models[] = { "llama", "gpt2" };
+    struct program program;
+
+    (void)state;
+    for (int n = 0; n < 2 * 2 * 2 * 2 * 4; n++) {
+        struct model_spec spec = tiny_spec(models[n & 1]);
+        int tp = 1 + (n >> 1 & 1), pp = 1 + (n >> 2 & 1);
+        struct compile_train options = tiny_compile(&spec, 2);
+
+        spec.max_seq_len = 1024;
+        options.seq_len = 512;
+        options.micro_batch = 3;
+        options.n_micro_batches = 6;
+        options.micro_batches = sizes;
+        options.mesh.size[AXIS_TP] = tp;
+        options.mesh.size[AXIS_PP] = pp;
+        options.sequence_parallel = n >> 5 & 1;
+        options.pipeline.kind = PIPELINE_DYNAMIC;
+        options.pipeline.n_chunks = 1;
+        options.gradients.early = n >> 3 & 1;
+        options.gradients.zero = n >> 4 & 3;
+        options.recompute = (enum recompute_kind)(n % 3);
+        for (options.pipeline.rank = 0; options.pipeline.rank < pp; options.pipeline.rank++) {
+            must_compile(&program, &options);
+            program_release(&program);
+        }
+    }
+}
+
 static double cpu_seconds(void)
 {
     struct timespec now;
@@ -145,9 +181,8 @@ static void scratch_of_ops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_combination),
-        cmocka_unit_test(compiling_is_fast),
-        cmocka_unit_test(compiling_is_repeatable),
+        cmocka_unit_test(every_combination), cmocka_unit_test(given_sizes),
+        cmocka_unit_test(compiling_is_fast), cmocka_unit_test(compiling_is_repeatable),
         cmocka_unit_test(scratch_of_ops),
     };
 

@@ -182,6 +182,19 @@ static void tensor_parallel_text(void **state)
     }
 }
 
+/* Groups of two that shard, and sum over each other, ranks first: ahead of the next reduction. */
+static void hybrid_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.mesh.size[AXIS_REPLICA] = 2;
+    options.gradients.zero = 1;
+    options.gradients.early = 1;
+    check_compiled(GOLDEN "llama.hybrid-early.txt", &options);
+}
+
 /* Gathers of weights stand in the functions that read them. */
 static void zero_three_text(void **state)
 {
@@ -218,6 +231,21 @@ static void pipeline_text(void **state)
     }
 }
 
+/* The functions of each size, which add to the same accumulators. */
+static void dynamic_text(void **state)
+{
+    static const int sizes[] = { 1, 2, 1 };
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_PP] = 2;
+    options.pipeline.kind = PIPELINE_DYNAMIC;
+    options.micro_batch = 2;
+    options.micro_batches = sizes;
+    check_compiled(GOLDEN "llama.pipeline-dynamic-0.txt", &options);
+}
+
 /* Zero 1: a reader can follow a step of both, bf16 with masters and fp32 without. */
 static void zero_one_text(void **state)
 {
@@ -246,12 +274,13 @@ static void zero_one_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differentiate_text),   cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),       cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),          cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),        cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(zero_three_text),      cmocka_unit_test(pipeline_text),
-        cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(hybrid_text),        cmocka_unit_test(zero_three_text),
+        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(dynamic_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

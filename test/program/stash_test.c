@@ -156,10 +156,72 @@ static void too_few_slots_are_found(void **state)
     }
 }
 
+/* Do two micro-batches that lie in one slot live at the same time? */
+static int do_meet(const struct chain *c, int id, int n_slots)
+{
+    const struct entry *e = &c->program.entries[ENTRY_STEP];
+    int first[N_MICRO_BATCHES_MAX], last[N_MICRO_BATCHES_MAX];
+
+    for (int m = 0; m < N_MICRO_BATCHES_MAX; m++)
+        first[m] = last[m] = -1;
+    for (int i = 0; i < e->n_actions; i++) {
+        int m = e->actions[i].micro_batch;
+
+        if (!touches(c, &e->actions[i], id))
+            continue;
+        first[m] = first[m] < 0 ? i : first[m];
+        last[m] = i;
+    }
+    for (int a = 0; a < N_MICRO_BATCHES_MAX; a++)
+        for (int b = a + n_slots; b < N_MICRO_BATCHES_MAX; b += n_slots)
+            if (first[a] >= 0 && first[b] >= 0 && first[b] < last[a] && first[a] < last[b])
+                return 1;
+    return 0;
+}
+
+/*
+ * Functions that run some of the micro-batches only (those of one size): as many slots as keep those
+ * apart, which may be more than live at one time, and no more.
+ */
+static void slots_of_some_micro_batches(void **state)
+{
+    int n_more = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct chain c;
+        struct entry *e = &c.program.entries[ENTRY_STEP];
+        struct err err;
+        int n_left = 0;
+
+        chain_open(&c);
+        random_actions(&c, seed, N_MICRO_BATCHES_MAX);
+        for (int i = 0; i < e->n_actions; i++)
+            if (seed >> e->actions[i].micro_batch % 9 & 1)
+                e->actions[n_left++] = e->actions[i];
+        e->n_actions = n_left;
+        place(&c.program);
+        if (verify(&c.program, &err) < 0)
+            fail_msg("seed %d: %s", (int)seed, err.text);
+        const int ids[] = { c.x, c.u, c.v, c.w };
+        for (int i = 0; i < 4; i++) {
+            int n = c.program.stashes[c.program.values[ids[i]].stash].n_slots;
+
+            assert_false(do_meet(&c, ids[i], n));
+            for (int fewer = 1; fewer < n; fewer++)
+                assert_true(do_meet(&c, ids[i], fewer));
+            n_more += n > count_alive(&c, ids[i]);
+        }
+        program_release(&c.program);
+    }
+    assert_true(n_more > 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_of_random_orders),
+        cmocka_unit_test(slots_of_some_micro_batches),
         cmocka_unit_test(too_few_slots_are_found),
     };
 

@@ -591,6 +591,9 @@ static void wrong_own_part(void **state)
     p.values[own].spread[AXIS_DP] = SPREAD_COLS;
     p.values[own].cols /= 2;
     REFUSED(&p, "weights.0:shard", "is not a rank's own part over dp");
+    /* Of some of the weights: others would never be updated. */
+    p.values[own].stride = p.values[own].cols;
+    REFUSED(&p, "weights.0:shard", "is not a rank's own part over dp");
     program_release(&p);
 }
 

@@ -66,10 +66,11 @@ static const char *model_text(const char *model)
 }
 
 /* 16 sequences of 20 tokens a step: 16 micro-batches alone, 4 on each of 4 ranks. */
-static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero, int pp,
-                     struct arena *arena)
+static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero, int group,
+                     int pp, struct arena *arena)
 {
     char text[2048], chunks[16] = "auto";
+    const char *sizes = law->micro_batches;
     struct err err;
 
     if (law->chunks)
@@ -78,19 +79,19 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         text, sizeof text,
         "model: %s\n"
         "data: {train: %s, seq_len: 20}\n"
-        "train: {steps: %d, global_batch: %d, micro_batch: 1, dtype: %s, seed: %d}\n"
+        "train: {steps: %d, global_batch: %d, micro_batch: %s, dtype: %s, seed: %d}\n"
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d}\n"
+        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d, micro_batches: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
-        law->dtype, law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
-        law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
-        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
-        law->hold ? law->hold : "pass", law->zero_group, law->poison ? "true" : "false",
-        law->folder);
+        sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero,
+        law->gradient_sum, law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1),
+        law->schedule ? law->schedule : "1f1b", chunks, max_int(law->tp, 1),
+        law->no_sequence_parallel ? "false" : "true", law->hold ? law->hold : "pass", group,
+        sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
     if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -298,8 +299,8 @@ static void share(struct rank *ranks, int n_ranks, int zero)
 }
 
 /* Steps begin .. end - 1 on n_ranks ranks. */
-static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, int begin, int end,
-                     struct law_outcome *outcome)
+static void run_part(const struct law_case *law, int n_ranks, int zero, int group, int pp,
+                     int begin, int end, struct law_outcome *outcome)
 {
     struct rank ranks[N_RANKS_MAX] = { { 0 } };
     pthread_t threads[N_RANKS_MAX];
@@ -309,7 +310,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int pp, 
     struct err err;
 
     assert_true(n_ranks <= N_RANKS_MAX);
-    read_job(&job, law, n_ranks, zero, pp, &arena);
+    read_job(&job, law, n_ranks, zero, group, pp, &arena);
     struct mesh mesh = trainer_mesh(&job);
     if (n_ranks > 1 && comm_hub_create(&hub, n_ranks, &err) < 0)
         fail_msg("%s", err.text);
@@ -348,12 +349,13 @@ struct law_outcome law_run(const struct law_case *law)
     struct law_outcome outcome = { 0 };
 
     if (!law->stop_after) {
-        run_part(law, law->n_ranks, law->zero, law->pp, 0, LAW_STEPS, &outcome);
+        run_part(law, law->n_ranks, law->zero, law->zero_group, law->pp, 0, LAW_STEPS, &outcome);
         return outcome;
     }
-    run_part(law, law->n_ranks, law->zero, law->pp, 0, law->stop_after, &outcome);
+    run_part(law, law->n_ranks, law->zero, law->zero_group, law->pp, 0, law->stop_after, &outcome);
     run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks,
              law->zero_after ? law->zero_after - 1 : law->zero,
+             law->zero_group_after ? law->zero_group_after - 1 : law->zero_group,
              law->pp_after ? law->pp_after : law->pp, law->stop_after, LAW_STEPS, &outcome);
     return outcome;
 }
@@ -365,7 +367,7 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
     struct engine engine;
     struct job job;
 
-    read_job(&job, law, launched->world_size, law->zero, law->pp, &arena);
+    read_job(&job, law, launched->world_size, law->zero, law->zero_group, law->pp, &arena);
     struct rank rank = { .law = law,
                          .job = &job,
                          .number = launched->world_rank,

@@ -20,17 +20,19 @@ struct law_case {
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
     int tp;                 /* of n_ranks; 0: 1 */
     int no_sequence_parallel;
-    const char *schedule; /* NULL: 1f1b */
-    int global_batch;     /* 0: 16 */
-    int zero, bucket_mb;  /* bucket_mb 0: 1 */
-    int zero_group;       /* 0: all data-parallel ranks */
-    const char *hold;     /* NULL: pass */
+    const char *schedule;      /* NULL: 1f1b */
+    const char *micro_batches; /* dynamic's sizes, "[1, 2, 1]"; NULL: 1 each */
+    int global_batch;          /* 0: 16 */
+    int zero, bucket_mb;       /* bucket_mb 0: 1 */
+    int zero_group;            /* 0: all data-parallel ranks */
+    const char *hold;          /* NULL: pass */
     int poison;
-    int seed;          /* 0: 1 */
-    int stop_after;    /* 0: never; else save, forget all, and go on from the checkpoint */
-    int n_ranks_after; /* ranks it goes on with; 0: the same */
-    int zero_after;    /* and the zero stage then, plus 1; 0: the same */
-    int pp_after;      /* and the pipeline's ranks; 0: the same */
+    int seed;             /* 0: 1 */
+    int stop_after;       /* 0: never; else save, forget all, and go on from the checkpoint */
+    int n_ranks_after;    /* ranks it goes on with; 0: the same */
+    int zero_after;       /* and the zero stage then, plus 1; 0: the same */
+    int zero_group_after; /* and its groups, plus 1; 0: the same */
+    int pp_after;         /* and the pipeline's ranks; 0: the same */
 };
 
 struct law_outcome {

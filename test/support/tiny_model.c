@@ -140,7 +140,7 @@ void schedule_alone(struct program *program, const struct chunk_functions *chunk
     struct err err;
 
     CHECK(pipeline_build(&pipeline, &spec, &program->arena, &err) == 0);
-    schedule_step(program, &pipeline, 0, chunk, gather, update);
+    schedule_step(program, &pipeline, 0, chunk, NULL, gather, update);
 }
 
 void tiny_release(struct tiny *tiny)

@@ -134,6 +134,34 @@ static void what_changes_no_bit_is_not(void **state)
             fail_msg("%s is in it", overrides[i]);
 }
 
+/* The list, but not that sizes that are all the same came in a list. */
+static void sizes_count(void **state)
+{
+    struct arena arena = { 0 };
+    struct str texts[3] = { { 0 }, { 0 }, { 0 } };
+    static const char *const lists[] = { "[2, 1, 1]", "[1, 2, 1]", "[1, 1, 1, 1]" };
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *overrides[] = { "parallel.schedule=dynamic", "train.global_batch=4",
+                                    "train.micro_batch=auto",
+                                    arena_printf(&arena, "parallel.micro_batches=%s", lists[i]) };
+        struct job job;
+
+        if (job_read_text(&job, text, sizeof text - 1, "job", overrides, 4, &arena, &err) < 0 ||
+            job_resolve(&job, 1, &arena, &err) < 0)
+            fail_msg("%s", err.text);
+        numerics_describe(&job, 42, "cpu", &texts[i]);
+    }
+    assert_non_null(strstr(str_text(&texts[0]), "\nparallel.micro_batches 2 1 1\n"));
+    assert_non_null(strstr(str_text(&texts[1]), "\nparallel.micro_batches 1 2 1\n"));
+    assert_null(strstr(str_text(&texts[2]), "micro_batches"));
+    for (int i = 0; i < 3; i++)
+        str_release(&texts[i]);
+    arena_release(&arena);
+}
+
 /* Over two ranks with several micro-batches the order of sums counts, and so does their number. */
 static void ranks_count(void **state)
 {
@@ -176,6 +204,7 @@ int main(void)
         cmocka_unit_test(lines_have_keys_of_their_own),
         cmocka_unit_test(what_decides_bits_is_in_it),
         cmocka_unit_test(what_changes_no_bit_is_not),
+        cmocka_unit_test(sizes_count),
         cmocka_unit_test(ranks_count),
         cmocka_unit_test(data_and_kernels_count),
     };

@@ -1,0 +1,165 @@
+/*
+ * layouts_test.c - the law over layouts: every schedule, and from each layout into each
+ *
+ * What law_test.c samples is walked here in full: all schedules at pp 1, 2 and 4, both orders of
+ * sums, on a model deep enough for two chunks a rank; and a run that is stopped under one layout
+ * and goes on under another, for all pairs. Ranks are threads.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "support/law_rig.h"
+#include "support/temporary.h"
+
+static char folder[256];
+static char dataset[300];
+
+static int make_dataset(void **state)
+{
+    (void)state;
+    if (temporary_folder(folder, sizeof folder))
+        return -1;
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    return 0;
+}
+
+static int drop_dataset(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+static struct law_case base_case(const char *model, const char *gradient_sum)
+{
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = model,
+                              .dtype = "bf16",
+                              .n_ranks = 1,
+                              .n_threads = 1,
+                              .recompute = "none",
+                              .gradient_sum = gradient_sum };
+}
+
+static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
+{
+    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0)
+        fail_msg("%s: other losses", what);
+    if (memcmp(a->norm, b->norm, sizeof a->norm) != 0)
+        fail_msg("%s: other gradient norms", what);
+    if (a->parameters != b->parameters || a->states != b->states)
+        fail_msg("%s: other parameters or states", what);
+    if (a->numerics != b->numerics)
+        fail_msg("%s: other numerics", what);
+}
+
+/* ---- schedules ---- */
+
+static void all_schedules(const char *gradient_sum, int dp)
+{
+    static const char *const schedules[] = { "gpipe", "1f1b",  "interleaved", "breadth-first",
+                                             "zb-h1", "zb-h2", "zb-v" };
+    static const char *const modes[] = { "none", "selective", "full" };
+    struct law_case c = base_case("llama-deep", gradient_sum);
+    char what[96];
+
+    c.n_ranks = dp;
+    struct law_outcome wanted = law_run(&c);
+    for (int s = 0; s < 7; s++)
+        for (c.pp = 1; c.pp <= 4; c.pp *= 2) {
+            c.n_ranks = dp * c.pp;
+            c.schedule = schedules[s];
+            c.recompute = modes[(s + c.pp) % 3];
+            c.poison = s % 2;
+            c.zero = dp > 1 ? (s + c.pp) % 4 : 0;
+            struct law_outcome got = law_run(&c);
+            snprintf(what, sizeof what, "dp %d, pp %d %s, %s sums, recompute %s, zero %d", dp, c.pp,
+                     c.schedule, gradient_sum, c.recompute, c.zero);
+            must_equal(what, &wanted, &got);
+        }
+}
+
+static void schedules_late(void **state)
+{
+    (void)state;
+    all_schedules("late", 1);
+    all_schedules("late", 2);
+}
+
+static void schedules_early(void **state)
+{
+    (void)state;
+    all_schedules("early", 1);
+    all_schedules("early", 2);
+}
+
+/* ---- from each into each ---- */
+
+/* Four data-parallel ranks, one numerics. */
+static void from_each_into_each(const char *model, const char *gradient_sum)
+{
+    static const struct {
+        const char *name;
+        int zero, group, pp;
+    } ways[] = {
+        { "zero 0", 0, 0, 1 },        { "zero 1", 1, 0, 1 }, { "zero 2", 2, 0, 1 },
+        { "zero 3", 3, 0, 1 },        { "hybrid", 2, 2, 1 }, { "two stages", 0, 0, 2 },
+        { "two of zero 3", 3, 0, 2 },
+    };
+    enum { N = sizeof ways / sizeof *ways };
+    struct law_case c = base_case(model, gradient_sum);
+    char what[96];
+
+    c.n_ranks = 4;
+    struct law_outcome wanted = law_run(&c);
+    c.stop_after = 3;
+    for (int from = 0; from < N; from++)
+        for (int to = 0; to < N; to++) {
+            c.zero = ways[from].zero;
+            c.zero_group = ways[from].group;
+            c.pp = ways[from].pp;
+            c.n_ranks = 4 * c.pp;
+            c.zero_after = 1 + ways[to].zero;
+            c.zero_group_after = 1 + ways[to].group;
+            c.pp_after = ways[to].pp;
+            c.n_ranks_after = 4 * c.pp_after;
+            struct law_outcome got = law_run(&c);
+            snprintf(what, sizeof what, "%s %s, from %s into %s", model, gradient_sum,
+                     ways[from].name, ways[to].name);
+            must_equal(what, &wanted, &got);
+        }
+}
+
+static void from_each_into_each_late(void **state)
+{
+    (void)state;
+    from_each_into_each("gpt2", "late");
+}
+
+static void from_each_into_each_early(void **state)
+{
+    (void)state;
+    from_each_into_each("llama-deep", "early");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schedules_late),
+        cmocka_unit_test(schedules_early),
+        cmocka_unit_test(from_each_into_each_late),
+        cmocka_unit_test(from_each_into_each_early),
+    };
+
+    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+}
