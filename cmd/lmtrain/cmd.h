@@ -17,6 +17,7 @@
 int cmd_bench(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_config(int argc, char **argv);
+int cmd_convert(int argc, char **argv);
 int cmd_daemon(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);

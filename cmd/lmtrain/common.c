@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/completion.h"
-#include "base/file.h"
 #include "cmd.h"
+#include "serve/served.h"
 #include "version.h"
 
 int cmd_print(const struct str *text)
@@ -24,9 +24,7 @@ const char *cmd_build(void)
 
 int cmd_check_model(const char *folder, struct err *err)
 {
-    if (file_exists(folder))
-        return 0;
-    return err_set(err, ERR_DATA, "%s does not exist (hint: a run's output folder)", folder);
+    return served_is(folder) ? 0 : hf_folder_refuse(folder, err);
 }
 
 int cmd_fail(const struct err *err)

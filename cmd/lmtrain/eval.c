@@ -95,7 +95,7 @@ int cmd_eval(int argc, char **argv)
           .kind = OPTION_TEXT,
           .value = &q.model,
           .argument = "DIR",
-          .help = "a run, or a checkpoint" },
+          .help = "a run, a checkpoint, or a Hugging Face folder" },
         { .name = "task",
           .kind = OPTION_CHOICE,
           .value = &q.task,

@@ -306,7 +306,7 @@ static void list_options(struct request *q, struct option *out)
           .kind = OPTION_TEXT,
           .value = &q->model,
           .argument = "DIR",
-          .help = "a run, or a checkpoint" },
+          .help = "a run, a checkpoint, or a Hugging Face folder" },
         { .name = "prompt",
           .kind = OPTION_TEXT,
           .value = &q->prompt,

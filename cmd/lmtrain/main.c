@@ -17,6 +17,7 @@ static const struct command commands[] = {
     { "pretrain", cmd_pretrain, "train a model from one job file" },
     { "generate", cmd_generate, "continue a text with a trained model" },
     { "eval", cmd_eval, "measure a trained model" },
+    { "convert", cmd_convert, "turn a Hugging Face folder into a checkpoint, or back" },
     { "plan", cmd_plan, "what a job takes in memory and FLOPs, before it runs" },
     { "bench", cmd_bench, "how fast a job runs here, op by op, and how near the machine's limits" },
     { "data", cmd_data, "turn text into tokens, and look at them" },
@@ -48,7 +49,7 @@ static int usage(int status)
 
 static int unknown(const char *name)
 {
-    static const char *const later[] = { "finetune", "lora", "convert", "serve" };
+    static const char *const later[] = { "finetune", "lora", "serve" };
     const char *names[N_COMMANDS];
     int n = 0;
 

@@ -47,6 +47,20 @@ int store_save_busy(const struct store_save *save);
 int store_save_wait(struct store_save *save, struct err *err);
 
 /*
+ * The same at once and without the memory of all slices: each one's data (and stride) is asked for
+ * when it is written, and is needed until the next is asked for.
+ */
+typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
+int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
+                store_load_fn load, void *context, struct err *err);
+
+/* Where the files of a checkpoint are until it is committed: folder.partial, in the arena. */
+char *store_partial(const char *folder, struct arena *arena);
+
+/* A folder in a checkpoint for what came with the model: config.json, tokenizer files. */
+#define STORE_CARRIED "hf"
+
+/*
  * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size
  * ranks into the manifest with `state` (a JSON object's text), check that the slices cover each
  * tensor exactly once, fsync, rename to folder. Then the checkpoint exists, and one of that name is

@@ -35,6 +35,8 @@ struct store_save {
     int world_rank;
     struct store_slice *slices; /* with elements; sorted by name and place */
     int n_slices;
+    store_load_fn load; /* NULL: their data is there */
+    void *load_context;
     int failed;
     struct err err;
 };
@@ -47,6 +49,11 @@ static char *path_with(struct arena *arena, const char *path, const char *suffix
     while (length > 1 && path[length - 1] == '/')
         length--;
     return arena_printf(arena, "%.*s%s", (int)length, path, suffix);
+}
+
+char *store_partial(const char *folder, struct arena *arena)
+{
+    return path_with(arena, folder, ".partial");
 }
 
 static void check_slice(const struct store_slice *slice)
@@ -162,7 +169,8 @@ static int write_data(struct store_save *save, const char *path, struct manifest
 
         if (i == save->n_slices / 2)
             fault_at("save:writing", step_of(save->partial));
-        if (write_slice(writer, &save->slices[tag], &places[tag].hash, err) < 0) {
+        if ((save->load && save->load(save->load_context, &save->slices[tag], err) < 0) ||
+            write_slice(writer, &save->slices[tag], &places[tag].hash, err) < 0) {
             safetensors_abandon(writer);
             return -1;
         }
@@ -212,16 +220,25 @@ static void *save_main(void *context)
     return NULL;
 }
 
-int store_save_start(struct store_save **save, const char *folder, int world_rank,
-                     const struct store_slice *slices, int n_slices, struct err *err)
+static void save_destroy(struct store_save *save)
+{
+    arena_release(&save->arena);
+    free(save);
+}
+
+/* A save of slices that is not begun, its folder made; NULL with err. */
+static struct store_save *save_create(const char *folder, int world_rank,
+                                      const struct store_slice *slices, int n_slices,
+                                      struct err *err)
 {
     struct store_save *made = calloc(1, sizeof *made);
-    sigset_t all, before;
 
     CHECK(world_rank >= 0);
-    if (!made)
-        return err_set(err, ERR_DEVICE, "%s: out of host memory", folder);
-    made->partial = path_with(&made->arena, folder, ".partial");
+    if (!made) {
+        err_set(err, ERR_DEVICE, "%s: out of host memory", folder);
+        return NULL;
+    }
+    made->partial = store_partial(folder, &made->arena);
     made->world_rank = world_rank;
     made->slices = arena_array(&made->arena, struct store_slice, n_slices);
     for (int i = 0; i < n_slices; i++) {
@@ -233,8 +250,20 @@ int store_save_start(struct store_save **save, const char *folder, int world_ran
     }
     if (made->n_slices)
         qsort(made->slices, (size_t)made->n_slices, sizeof *made->slices, compare_slices);
-    if (file_make_folder(made->partial, err) < 0)
-        goto fail;
+    if (file_make_folder(made->partial, err) == 0)
+        return made;
+    save_destroy(made);
+    return NULL;
+}
+
+int store_save_start(struct store_save **save, const char *folder, int world_rank,
+                     const struct store_slice *slices, int n_slices, struct err *err)
+{
+    struct store_save *made = save_create(folder, world_rank, slices, n_slices, err);
+    sigset_t all, before;
+
+    if (!made)
+        return -1;
     atomic_store(&made->busy, 1);
     /* Signals are for the main thread; blocked, SIGXFSZ becomes an error of write. */
     sigfillset(&all);
@@ -244,14 +273,28 @@ int store_save_start(struct store_save **save, const char *folder, int world_ran
     if (failed) {
         errno = failed;
         err_set_errno(err, ERR_DEVICE, "%s: cannot start the saving thread", folder);
-        goto fail;
+        save_destroy(made);
+        return -1;
     }
     *save = made;
     return 0;
-fail:
-    arena_release(&made->arena);
-    free(made);
-    return -1;
+}
+
+int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
+                store_load_fn load, void *context, struct err *err)
+{
+    struct store_save *save = save_create(folder, world_rank, slices, n_slices, err);
+
+    if (!save)
+        return -1;
+    save->load = load;
+    save->load_context = context;
+    save_main(save);
+    int failed = save->failed;
+    if (failed)
+        *err = save->err;
+    save_destroy(save);
+    return failed ? -1 : 0;
 }
 
 int store_save_busy(const struct store_save *save)
@@ -265,8 +308,7 @@ int store_save_wait(struct store_save *save, struct err *err)
     int failed = save->failed;
     if (failed)
         *err = save->err;
-    arena_release(&save->arena);
-    free(save);
+    save_destroy(save);
     return failed ? -1 : 0;
 }
 
@@ -300,7 +342,8 @@ static int belongs(const char *name, int world_size)
     char ending[32];
     int rank;
 
-    if (!strcmp(name, "manifest.json") || !strcmp(name, ".") || !strcmp(name, ".."))
+    if (!strcmp(name, "manifest.json") || !strcmp(name, STORE_CARRIED) || !strcmp(name, ".") ||
+        !strcmp(name, ".."))
         return 1;
     if (sscanf(name, "rank-%5d.%31s", &rank, ending) != 2 || rank < 0 || rank >= world_size)
         return 0;

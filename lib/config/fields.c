@@ -127,6 +127,9 @@ const struct field job_fields[] = {
 
     { "train.steps", FIELD_I64, AT(train.steps), .min = 1, .max = N_STEPS_MAX,
       .help = "updates of the parameters" },
+    { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
+      .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
+              "else they are random" },
     { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "64", .min = 1,
       .max = N_MAX, .unit = "sequences",
       .help = "sequences a step over all ranks; a multiple of micro_batch * dp" },

@@ -108,7 +108,8 @@ static void check_missing(struct job_reader *r)
     for (int i = 0; i < n_job_fields; i++) {
         int of_model = str_starts_with(job_fields[i].key, "model.");
 
-        if (job_fields[i].initial || r->given[i] || (of_model && (!has_model || r->model_failed)))
+        if (job_fields[i].initial || r->given[i] || (of_model && (!has_model || r->model_failed)) ||
+            (!of_model && r->model_only))
             continue;
         mistakes_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,
                      job_fields[i].help);
@@ -160,20 +161,28 @@ const char *job_place(const struct job *job, const char *const *keys)
     return job->source;
 }
 
-static int read_tree(struct job *job, struct yaml_node *root, const char *source,
-                     const char *const *overrides, int n_overrides, struct arena *arena,
-                     struct err *err)
+/* What is to be read, and how. */
+struct request {
+    const char *source;
+    const char *const *overrides;
+    int n_overrides;
+    int model_only;
+};
+
+static int read_tree(struct job *job, struct yaml_node *root, const struct request *request,
+                     struct arena *arena, struct err *err)
 {
-    struct job result = { .source = arena_strdup(arena, source),
+    struct job result = { .source = arena_strdup(arena, request->source),
                           .notes = arena_array(arena, const char *, JOB_MAX_NOTES) };
     struct job_reader r = { .job = &result,
                             .arena = arena,
+                            .model_only = request->model_only,
                             .mistakes = { .arena = arena, .source = result.source },
                             .given = arena_array(arena, const struct yaml_node *, n_job_fields) };
 
     field_set_defaults(&result, arena);
-    for (int i = 0; i < n_overrides; i++)
-        tree_override(root, overrides[i], &r.mistakes);
+    for (int i = 0; i < request->n_overrides; i++)
+        tree_override(root, request->overrides[i], &r.mistakes);
     read_root(&r, root);
     if (mistakes_tell(&r.mistakes, err))
         return -1;
@@ -188,14 +197,43 @@ int job_read_text(struct job *job, const char *text, size_t n_bytes, const char 
                   struct err *err)
 {
     struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
+    struct request request = { source, overrides, n_overrides, 0 };
 
-    return root ? read_tree(job, root, source, overrides, n_overrides, arena, err) : -1;
+    return root ? read_tree(job, root, &request, arena, err) : -1;
+}
+
+int job_read_model(struct job *job, const char *text, size_t n_bytes, const char *source,
+                   const char *const *overrides, int n_overrides, struct arena *arena,
+                   struct err *err)
+{
+    struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
+    struct request request = { source, overrides, n_overrides, 1 };
+
+    return root ? read_tree(job, root, &request, arena, err) : -1;
+}
+
+int job_read_folder(struct job *job, const char *folder, const char *const *overrides,
+                    int n_overrides, struct arena *arena, struct err *err)
+{
+    struct str text = { 0 };
+
+    /* Without a slash it could be a name in configs/models. */
+    const char *path = strchr(folder, '/') ? folder : arena_printf(arena, "./%s", folder);
+
+    str_add(&text, "model: ");
+    field_print_text(&text, path);
+    str_add_char(&text, '\n');
+    int status = job_read_model(job, str_text(&text), text.length, folder, overrides, n_overrides,
+                                arena, err);
+    str_release(&text);
+    return status;
 }
 
 int job_read(struct job *job, const char *path, const char *const *overrides, int n_overrides,
              struct arena *arena, struct err *err)
 {
     struct yaml_node *root = yaml_read(path, arena, err);
+    struct request request = { path, overrides, n_overrides, 0 };
 
-    return root ? read_tree(job, root, path, overrides, n_overrides, arena, err) : -1;
+    return root ? read_tree(job, root, &request, arena, err) : -1;
 }

@@ -59,6 +59,7 @@ struct job {
 
     struct {
         int64_t steps;
+        const char *init;          /* where the first weights come from, or NULL: random */
         int global_batch;          /* sequences a step, over all ranks */
         int micro_batch;           /* sequences; the largest of parallel.micro_batches */
         enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
@@ -145,6 +146,18 @@ int job_read_text(struct job *job, const char *text, size_t n_bytes, const char 
                   struct err *err);
 
 /*
+ * The same of a text that need not be more than a model: without data.train and train.steps it is a
+ * job that cannot be run, but says what the model is.
+ */
+int job_read_model(struct job *job, const char *text, size_t n_bytes, const char *source,
+                   const char *const *overrides, int n_overrides, struct arena *arena,
+                   struct err *err);
+
+/* job_read_model of a HF folder. */
+int job_read_folder(struct job *job, const char *folder, const char *const *overrides,
+                    int n_overrides, struct arena *arena, struct err *err);
+
+/*
  * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse
  * what job_check_built refuses. Returns 0, or -1 and ERR_CONFIG: the product of the degrees
  * differs, global_batch does not divide, .... May be called again with another world_size.
@@ -167,7 +180,10 @@ int job_check_built(const struct job *job, struct err *err);
 /* The whole job as YAML that reads back to the same job, model inline. */
 void job_print(const struct job *job, struct str *out);
 
-/* The same as a JSON object; being YAML as well, it is a job file too. */
+/* The model's fields alone, for job_read_model. */
+void job_print_model(const struct job *job, struct str *out);
+
+/* The same as job_print, as a JSON object; being YAML as well, it is a job file too. */
 void job_print_json(const struct job *job, struct str *out);
 
 /* A JSON Schema (draft 2020-12) of job files. */

@@ -45,6 +45,16 @@ void job_print(const struct job *job, struct str *out)
     }
 }
 
+void job_print_model(const struct job *job, struct str *out)
+{
+    const char *previous = "";
+
+    for (int i = 0; i < n_job_fields && str_starts_with(job_fields[i].key, "model."); i++) {
+        print_field(&job_fields[i], previous, job, out);
+        previous = job_fields[i].key;
+    }
+}
+
 void field_print_json_text(struct str *out, const char *text)
 {
     str_add_char(out, '"');

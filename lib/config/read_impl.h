@@ -15,6 +15,7 @@ struct job_reader {
     struct mistakes mistakes;
     const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
     int model_failed;               /* said so already: its missing fields are no news */
+    int model_only;                 /* what is missing beside the model's fields is none */
 };
 
 /* The node that a field was given by, or NULL. The key must be a field's. */

@@ -6,15 +6,50 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "config/hf_config.h"
+
+/* Files beside the weights that a tokenizer can be made of. */
+static int has_tokenizer(struct arena *arena, const char *folder)
+{
+    return file_exists(arena_printf(arena, "%s/tokenizer.json", folder)) ||
+           file_exists(arena_printf(arena, "%s/tokenizer.model", folder));
+}
+
+/* Where the job names none, what came with the model. */
+static void find_tokenizer(struct served *served)
+{
+    const char *folder = served->folder;
+
+    if (served->job.data.tokenizer)
+        return;
+    if (served->weights.store)
+        folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, folder);
+    if (has_tokenizer(&served->arena, folder))
+        served->job.data.tokenizer = folder;
+}
+
+int served_is(const char *path)
+{
+    struct arena arena = { 0 };
+    struct err ignored;
+    int is = hf_folder_is(path) || store_count(path, &ignored) > 0 ||
+             file_exists(arena_printf(&arena, "%s/manifest.json", path)) ||
+             file_is_folder(arena_printf(&arena, "%s/checkpoints", path));
+
+    arena_release(&arena);
+    return is;
+}
+
 static int read_job(struct served *served, struct err *err)
 {
-    cJSON *state = cJSON_Parse(store_state(served->store));
+    cJSON *state = cJSON_Parse(store_state(served->weights.store));
     const cJSON *job = cJSON_GetObjectItemCaseSensitive(state, "job");
     int status;
 
     if (cJSON_IsString(job))
-        status = job_read_text(&served->job, job->valuestring, strlen(job->valuestring), "its job",
-                               NULL, 0, &served->arena, err);
+        status = job_read_model(&served->job, job->valuestring, strlen(job->valuestring), "its job",
+                                NULL, 0, &served->arena, err);
     else
         status = err_set(err, ERR_DATA, "it does not say what job it is of");
     cJSON_Delete(state);
@@ -25,20 +60,51 @@ static int read_job(struct served *served, struct err *err)
     return 0;
 }
 
+/* fp16 has bits that bf16 lacks. */
+static int open_folder(struct served *served, struct err *err)
+{
+    struct job *job = &served->job;
+    const char *family = hf_config_family(served->folder, &served->arena, err);
+
+    if (!family)
+        return -1;
+    if (job_read_folder(job, served->folder, NULL, 0, &served->arena, err) < 0) {
+        err->code = ERR_DATA;
+        return -1;
+    }
+    if (hf_folder_open(&served->weights.folder, served->folder, family, &job->model, err) < 0)
+        return -1;
+    job->train.dtype =
+        hf_folder_common_dtype(served->weights.folder) == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    return 0;
+}
+
+static int open_any(struct served *served, const char *path, struct err *err)
+{
+    if (hf_folder_is(path)) {
+        served->folder = arena_strdup(&served->arena, path);
+        return open_folder(served, err);
+    }
+    served->folder = store_newest(path, &served->arena, err);
+    return served->folder && store_open(&served->weights.store, served->folder, err) == 0
+               ? read_job(served, err)
+               : -1;
+}
+
 int served_open(struct served *served, const char *path, struct err *err)
 {
     memset(served, 0, sizeof *served);
-    served->folder = store_newest(path, &served->arena, err);
-    if (served->folder && store_open(&served->store, served->folder, err) == 0 &&
-        read_job(served, err) == 0)
-        return 0;
-    served_close(served);
-    return -1;
+    if (open_any(served, path, err) < 0) {
+        served_close(served);
+        return -1;
+    }
+    find_tokenizer(served);
+    return 0;
 }
 
 void served_close(struct served *served)
 {
-    store_close(served->store);
+    weights_close(&served->weights);
     arena_release(&served->arena);
     memset(served, 0, sizeof *served);
 }
@@ -58,7 +124,7 @@ int served_load(struct served *served, struct run *run, const struct program *pr
                                      .col_end = cols,
                                      .data = run_data(run, p->weight, 0) };
 
-        if (store_read(served->store, &slice, err) < 0)
+        if (weights_read(&served->weights, &slice, err) < 0)
             return err_add(err, "%s", served->folder);
     }
     return 0;

@@ -2,23 +2,27 @@
  * served.h - a trained model, found by its folder: its job, its weights
  *
  * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one
- * checkpoint are enough to know the model, its tokenizer and its dtype.
+ * checkpoint are enough to know the model, its tokenizer and its dtype. So is a Hugging Face
+ * folder, whose job is its model alone, computed in the dtype of its weights.
  */
 #ifndef SERVE_SERVED_H
 #define SERVE_SERVED_H
 
-#include "ckpt/store.h"
+#include "ckpt/weights.h"
 #include "config/job.h"
 #include "run/run.h"
 
 struct served {
     struct arena arena;
-    const char *folder; /* of the checkpoint */
-    struct store *store;
+    const char *folder; /* of the checkpoint, or the HF folder */
+    struct weights weights;
     struct job job; /* not resolved: ranks mean nothing here */
 };
 
-/* path: a run, its checkpoints/, or a checkpoint. Returns 0, or -1 and ERR_DATA. */
+/* Whether path looks like one of those that served_open takes; else hf_folder_refuse says why. */
+int served_is(const char *path);
+
+/* path: a run, its checkpoints/, a checkpoint, or a HF folder. Returns 0, or -1 and ERR_DATA. */
 int served_open(struct served *served, const char *path, struct err *err);
 void served_close(struct served *served);
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 /* Grows when the engine's arithmetic changes, so that old runs are not taken for equal ones. */
@@ -55,6 +56,37 @@ static void describe_model(const struct model_spec *s, struct str *out)
     add_number(out, "model.init_std", s->init_std);
 }
 
+/* Lines of both descriptions go side by side: the keys are the same. */
+int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
+                           const char *path, struct err *err)
+{
+    struct model_spec other = *theirs;
+    struct str a = { 0 }, b = { 0 };
+    int status = 0;
+
+    other.dropout = ours->dropout;
+    other.attention_dropout = ours->attention_dropout;
+    other.init_std = ours->init_std;
+    describe_model(ours, &a);
+    describe_model(&other, &b);
+    for (const char *x = str_text(&a), *y = str_text(&b); *x && *y && !status;) {
+        size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+
+        if (n != m || memcmp(x, y, n) != 0) {
+            const char *space = memchr(y, ' ', m);
+
+            status = err_set(err, ERR_CONFIG, "%.*s is%.*s, but%.*s in %s (hint: model: %s)",
+                             (int)(strchr(x, ' ') - x), x, (int)(n - (size_t)(strchr(x, ' ') - x)),
+                             strchr(x, ' '), (int)(m - (size_t)(space - y)), space, path, path);
+        }
+        x += n + (x[n] == '\n');
+        y += m + (y[m] == '\n');
+    }
+    str_release(&a);
+    str_release(&b);
+    return status;
+}
+
 /* What a schedule does not look at is left out, so that it may change. */
 static void describe_optimizer(const struct job *job, struct str *out)
 {
@@ -99,6 +131,8 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
 
     add_count(out, "version", NUMERICS_VERSION);
     describe_model(&job->model, out);
+    if (job->train.init)
+        str_printf(out, "train.init %s\n", job->train.init);
     str_printf(out, "data %016" PRIx64 "\ntrain.seed %" PRIu64 "\n", data, job->train.seed);
     add_count(out, "data.seq_len", job->data.seq_len);
     add_count(out, "train.global_batch", job->train.global_batch);

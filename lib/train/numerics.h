@@ -16,4 +16,12 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
 /* xxh64 of that text. */
 uint64_t numerics_hash(const struct str *description);
 
+/*
+ * Whether weights of one model are weights of another: all of its arithmetic but dropout and what
+ * random weights begin with. Else ERR_CONFIG naming the first field that differs; path is where
+ * `theirs` is from.
+ */
+int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
+                           const char *path, struct err *err);
+
 #endif

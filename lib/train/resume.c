@@ -115,6 +115,15 @@ static int restore(struct pretrain *p, const char *folder, struct str *notes, st
     return 0;
 }
 
+static int begin(struct pretrain *p, struct err *err)
+{
+    if (trainer_begin(p->trainer, err) < 0)
+        return -1;
+    if (p->job->train.init)
+        log_info("beginning with the weights of %s", p->job->train.init);
+    return 0;
+}
+
 /* --resume DIR; else what the output folder holds. */
 static int resume(struct pretrain *p, struct str *notes, struct err *err)
 {
@@ -126,10 +135,10 @@ static int resume(struct pretrain *p, struct str *notes, struct err *err)
     if (find_newest(p, &step, err) < 0)
         return -1;
     if (!strcmp(wanted, "auto") && step < 0)
-        return 0;
+        return begin(p, err);
     if (!strcmp(wanted, "none")) {
         if (step < 0)
-            return 0;
+            return begin(p, err);
         return err_set(err, ERR_CONFIG,
                        "--resume none, but %s holds a run at step %" PRId64
                        " (hint: give another output, or remove that folder)",

@@ -13,6 +13,7 @@ struct owner {
     const struct run *run;
     const struct program *program;
     int dp_rank, tp_rank;
+    int n_states; /* the master, and its moments */
 };
 
 static void add(struct slices *slices, const struct store_slice *slice)
@@ -34,7 +35,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
     struct store_slice slice = { .dtype = DTYPE_F32, .n_dims = p->n_dims };
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < o->n_states; k++) {
         float *data = run_data(o->run, cells[k], 0);
 
         CHECK(o->program->values[cells[k]].dtype == DTYPE_F32);
@@ -53,16 +54,29 @@ static void add_elements(const struct owner *o, int parameter, const struct para
     }
 }
 
+static void add_all(const struct owner *o)
+{
+    for (int i = 0; i < o->program->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(o->program, i, o->dp_rank);
+
+        add_elements(o, i, &part, part.begin, part.end);
+    }
+}
+
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
                     int dp_rank, int tp_rank)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
 
-    for (int i = 0; i < program->n_parameters; i++) {
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+    add_all(&owner);
+}
 
-        add_elements(&owner, i, &part, part.begin, part.end);
-    }
+void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
+                       int dp_rank, int tp_rank)
+{
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1 };
+
+    add_all(&owner);
 }
 
 /* Of what all data-parallel ranks have, the elements of those rows that this one saves. */
@@ -82,7 +96,7 @@ static void share_rows(const struct owner *o, int parameter, int64_t *begin, int
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     int dp_rank, int tp_rank)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
 
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];

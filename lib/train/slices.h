@@ -20,6 +20,10 @@ struct slices {
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
                     int dp_rank, int tp_rank);
 
+/* Of that the parameters alone, without their moments. */
+void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
+                       int dp_rank, int tp_rank);
+
 /*
  * Of that, what the rank saves: all ranks' together are the whole once. Where data ranks hold the
  * same bits, each has its share of the rows; where states are sharded, what it keeps; what all

@@ -265,7 +265,11 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
     t->n_skipped = number_of(state, "skipped");
     if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
         !cJSON_IsString(description))
-        err_set(err, ERR_DATA, "its training state is incomplete");
+        err_set(err, ERR_DATA, "%s",
+                cJSON_HasObjectItem(state, "converted")
+                    ? "it has weights, but no training to go on with (hint: train.init begins "
+                      "with them)"
+                    : "its training state is incomplete");
     else
         status =
             compare_descriptions(str_text(&t->description), description->valuestring, notes, err);

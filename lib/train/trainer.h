@@ -84,6 +84,12 @@ int trainer_save_finish(struct trainer *trainer, struct err *err);
 int trainer_save_failed(struct trainer *trainer, struct err *why);
 
 /*
+ * Where a run begins: take the weights that the job's train.init names, if it names any, instead of
+ * random ones. ERR_CONFIG where they are of another model. Each rank reads its own parts.
+ */
+int trainer_begin(struct trainer *trainer, struct err *err);
+
+/*
  * Load a checkpoint: parameters, moments, counters. A changed model, seed or data is ERR_CONFIG and
  * names the key. What else changed (lr, steps, layout, ...) is listed in *notes, one a line, for
  * the log. Collective.

@@ -1,0 +1,195 @@
+/*
+ * convert.c - lmtrain convert: between Hugging Face folders and checkpoints
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "cmd.h"
+#include "convert/convert.h"
+#include "train/engine.h"
+
+struct request {
+    const char *from, *to, *dtype;
+    int tp, pp, verify, threads;
+    double max_shard_gb;
+};
+
+static void show_progress(void *context, const char *doing, int64_t done, int64_t total)
+{
+    double *last = context, now = clock_seconds();
+    char is[32], all[32];
+
+    if (done < total && now - *last < 0.1)
+        return;
+    *last = now;
+    fprintf(stderr, "\r%s %s of %s\033[K%s", doing, str_bytes(is, sizeof is, (uint64_t)done),
+            str_bytes(all, sizeof all, (uint64_t)total), done == total ? "\r\033[K" : "");
+}
+
+static void describe(const struct request *q, const struct convert_result *r, double seconds,
+                     struct str *out)
+{
+    char size[32], took[32];
+
+    str_bytes(size, sizeof size, (uint64_t)r->n_bytes);
+    str_duration(took, sizeof took, seconds);
+    if (r->to_checkpoint)
+        str_printf(out, "%s: %d tensors of %s, %s, as a checkpoint of %d file%s (tp %d x pp %d)",
+                   q->to, r->n_tensors, r->family, size, r->n_files, r->n_files == 1 ? "" : "s",
+                   q->tp, q->pp);
+    else
+        str_printf(out, "%s: %d tensors of %s, %s, as a Hugging Face folder of %d file%s", q->to,
+                   r->n_tensors, r->family, size, r->n_files, r->n_files == 1 ? "" : "s");
+    str_printf(out, " in %s (%.0f MB/s)\n", took, (double)r->n_bytes * 1e-6 / seconds);
+}
+
+static void describe_verified(const struct convert_result *r, struct str *out)
+{
+    str_printf(out, "verified: %d tensors are the same, bit for bit", r->n_verified);
+    if (r->logits == CONVERT_LOGITS_TOO_LARGE)
+        str_add(out, "; logits are not compared: the model is larger than this machine's memory");
+    else if (r->logits_off > 0)
+        str_printf(out, " but for their type; a prompt's logits differ by %.2g of the largest",
+                   r->logits_off);
+    else
+        str_add(out, ", and so are a prompt's logits");
+    str_add_char(out, '\n');
+}
+
+static int answer(const struct request *q, struct str *out, struct err *err)
+{
+    static const struct {
+        const char *name;
+        int dtype;
+    } dtypes[] = {
+        { "keep", -1 }, { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
+    };
+    double begin = clock_seconds(), shown = 0;
+    struct convert_options options = { .from = q->from,
+                                       .to = q->to,
+                                       .tp = q->tp,
+                                       .pp = q->pp,
+                                       .dtype = -1,
+                                       .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
+                                       .verify = q->verify,
+                                       .progress = isatty(2) ? show_progress : NULL,
+                                       .context = &shown };
+    struct launch_rank alone = { 0, 1, 0, 1, 0 };
+    struct convert_result result;
+    struct engine engine;
+
+    if (!q->from || !q->to)
+        return err_set(err, ERR_CONFIG, "lmtrain convert: --%s is missing",
+                       q->from ? "to" : "from");
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(q->dtype, dtypes[i].name))
+            options.dtype = dtypes[i].dtype;
+    if (q->verify) {
+        if (engine_open(&engine, &alone, q->threads, err) < 0)
+            return -1;
+        options.kernels = engine.kernels;
+        options.available_bytes = engine_available_bytes(&engine);
+    }
+    /* A limit on file sizes is then an error of write. */
+    signal(SIGXFSZ, SIG_IGN);
+    int status = convert_model(&options, &result, err);
+    if (q->verify)
+        engine_close(&engine);
+    if (status < 0)
+        return -1;
+    describe(q, &result, clock_seconds() - begin, out);
+    if (q->verify)
+        describe_verified(&result, out);
+    return 0;
+}
+
+enum { N_OPTIONS = 8 };
+
+static void list_options(struct request *q, struct option *out)
+{
+    static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
+    const struct option table[N_OPTIONS] = {
+        { .name = "from",
+          .kind = OPTION_TEXT,
+          .value = &q->from,
+          .argument = "DIR",
+          .help = "a Hugging Face folder, a checkpoint, or a run" },
+        { .name = "to",
+          .kind = OPTION_TEXT,
+          .value = &q->to,
+          .argument = "DIR",
+          .help = "the other one of both, which is not there yet" },
+        { .name = "tp",
+          .kind = OPTION_INT,
+          .value = &q->tp,
+          .argument = "N",
+          .min = 1,
+          .max = 65536,
+          .help = "cut a checkpoint for so many tensor-parallel ranks (1)" },
+        { .name = "pp",
+          .kind = OPTION_INT,
+          .value = &q->pp,
+          .argument = "N",
+          .min = 1,
+          .max = 65536,
+          .help = "and so many pipeline ranks (1); any other layout reads it too" },
+        { .name = "dtype",
+          .kind = OPTION_CHOICE,
+          .value = &q->dtype,
+          .argument = "TYPE",
+          .choices = dtypes,
+          .help = "of all tensors: keep (as they are), fp32, bf16 or fp16" },
+        { .name = "max-shard-gb",
+          .kind = OPTION_FLOAT,
+          .value = &q->max_shard_gb,
+          .argument = "GB",
+          .min = 1e-6,
+          .max = 1e6,
+          .help = "size of a Hugging Face folder's files (5)" },
+        { .name = "verify",
+          .value = &q->verify,
+          .help = "read it again: every tensor's hash, NaNs, and the logits of a prompt" },
+        { .name = "threads",
+          .kind = OPTION_INT,
+          .value = &q->threads,
+          .argument = "N",
+          .min = 1,
+          .max = 1024,
+          .help = "compute threads of --verify (all cores)" },
+    };
+
+    memcpy(out, table, sizeof table);
+}
+
+int cmd_convert(int argc, char **argv)
+{
+    struct request q = { .dtype = "keep", .tp = 1, .pp = 1, .max_shard_gb = 5 };
+    struct option table[N_OPTIONS];
+    const struct options options = {
+        .command = "lmtrain convert",
+        .arguments = "--from DIR --to DIR",
+        .summary = "Convert a model between a Hugging Face folder and a checkpoint",
+        .details = "Which way it goes is found out from the folder. Tensors keep their bits.\n"
+                   "Exit status: 0; 1 cannot be written; 2 usage; 3 the model is unreadable.\n",
+        .table = table,
+        .n_options = N_OPTIONS,
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err;
+
+    list_options(&q, table);
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0)
+        status = answer(&q, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
+    str_release(&out);
+    arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,408 @@
+/*
+ * hf_folder.c - which files a folder has, and what they hold
+ */
+#include "ckpt/hf_folder.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/str.h"
+#include "ckpt/convert.h"
+#include "ckpt/hf_folder_impl.h"
+#include "ckpt/json_reader.h"
+
+#define INDEX_NAME "model.safetensors.index.json"
+#define INDEX_MAX_BYTES ((size_t)64 << 20)
+
+/* ---- what is there ---- */
+
+static int has(const char *folder, const char *name)
+{
+    struct str path = { 0 };
+
+    str_printf(&path, "%s/%s", folder, name);
+    int there = file_exists(str_text(&path));
+    str_release(&path);
+    return there;
+}
+
+int hf_folder_is(const char *path)
+{
+    return has(path, "config.json") || has(path, "model.safetensors") || has(path, INDEX_NAME);
+}
+
+static int is_pickle(const char *name)
+{
+    return str_ends_with(name, ".bin") || str_ends_with(name, ".pt") ||
+           str_ends_with(name, ".pth") || str_ends_with(name, ".ckpt");
+}
+
+/* "org/name" that is no path here. */
+static int is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+
+    return slash && slash > path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' &&
+           path[0] != '~' &&
+           strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                        "0123456789-_./") == strlen(path);
+}
+
+int hf_folder_refuse(const char *path, struct err *err)
+{
+    DIR *dir = opendir(path);
+    char pickle[256] = "";
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir)))
+        if (is_pickle(entry->d_name) && (!*pickle || strcmp(entry->d_name, pickle) < 0))
+            snprintf(pickle, sizeof pickle, "%s", entry->d_name);
+    if (dir)
+        closedir(dir);
+    if (*pickle)
+        return err_set(err, ERR_DATA,
+                       "%s/%s is a pickle, which can run code when it is read: lmtrain never does "
+                       "(hint: save it as safetensors, in Python: AutoModelForCausalLM"
+                       ".from_pretrained(\"%s\").save_pretrained(\"%s-safetensors\"))",
+                       path, pickle, path, path);
+    if (file_exists(path))
+        return err_set(err, ERR_DATA,
+                       "%s is neither a checkpoint nor a folder with config.json and "
+                       "model.safetensors",
+                       path);
+    if (is_hub_name(path))
+        return err_set(err, ERR_DATA,
+                       "%s is not a folder here (hint: if it is a name on the Hugging Face hub: "
+                       "hf download %s --local-dir %s, then give that folder)",
+                       path, path, strchr(path, '/') + 1);
+    return err_set(err, ERR_DATA, "%s does not exist", path);
+}
+
+/* ---- the index ---- */
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct hf_entry *)a)->name, ((const struct hf_entry *)b)->name);
+}
+
+struct hf_entry *hf_folder_entry(const struct hf_folder *f, const char *name)
+{
+    struct hf_entry key = { .name = name };
+
+    if (!f->n_entries)
+        return NULL;
+    return bsearch(&key, f->entries, (size_t)f->n_entries, sizeof key, compare_entries);
+}
+
+static struct hf_entry *new_entry(struct hf_folder *f)
+{
+    f->entries =
+        arena_grow(&f->arena, f->entries, sizeof *f->entries, &f->entry_capacity, f->n_entries + 1);
+    f->entries[f->n_entries] = (struct hf_entry){ 0 };
+    return &f->entries[f->n_entries++];
+}
+
+/* The file's number by its name, which is taken in if it is new. Few names: shards. */
+static int file_number(struct hf_folder *f, const char *name)
+{
+    for (int i = f->n_files; i-- > 0;)
+        if (!strcmp(f->file_names[i], name))
+            return i;
+    if (f->n_files == HF_FOLDER_FILES_MAX)
+        return -1;
+    f->file_names[f->n_files] = name;
+    return f->n_files++;
+}
+
+static int is_plain_name(const char *name)
+{
+    return *name && *name != '.' && !strchr(name, '/') && str_ends_with(name, ".safetensors");
+}
+
+static int take_entry(struct hf_folder *f, const char *path, const char *name, const char *file,
+                      struct err *err)
+{
+    if (!is_plain_name(file))
+        return err_set(err, ERR_DATA,
+                       "%s: tensor %.200s is said to be in \"%.200s\", which is no safetensors "
+                       "file of this folder",
+                       path, name, file);
+    int number = file_number(f, file);
+    if (number < 0)
+        return err_set(err, ERR_DATA, "%s names more than %d files", path, HF_FOLDER_FILES_MAX);
+    struct hf_entry *entry = new_entry(f);
+    entry->name = name;
+    entry->file = number;
+    return 0;
+}
+
+static int read_index(struct hf_folder *f, struct err *err)
+{
+    const char *path = arena_printf(&f->arena, "%s/" INDEX_NAME, f->path);
+    struct json_reader reader;
+    char *text;
+    size_t n_bytes;
+    int status = 0, n_maps = 0;
+
+    if (file_read(path, INDEX_MAX_BYTES, ERR_DATA, &text, &n_bytes, err) < 0)
+        return -1;
+    json_reader_init(&reader, text, n_bytes, &f->arena);
+    json_open(&reader, '{');
+    while (!status && json_next(&reader, '}')) {
+        if (strcmp(json_key(&reader), "weight_map") != 0) {
+            json_skip(&reader);
+            continue;
+        }
+        n_maps++;
+        json_open(&reader, '{');
+        while (!status && json_next(&reader, '}')) {
+            const char *name = json_key(&reader), *file = json_string(&reader);
+
+            if (!reader.problem)
+                status = take_entry(f, path, name, file, err);
+        }
+    }
+    if (!status && json_end(&reader) < 0)
+        status =
+            err_set(err, ERR_DATA, "%s: byte %zu: %s", path, reader.problem_at, reader.problem);
+    else if (!status && n_maps != 1)
+        status =
+            err_set(err, ERR_DATA, "%s has %s weight_map", path, n_maps ? "more than one" : "no");
+    free(text);
+    if (status < 0)
+        return -1;
+    if (f->n_entries)
+        qsort(f->entries, (size_t)f->n_entries, sizeof *f->entries, compare_entries);
+    for (int i = 1; i < f->n_entries; i++)
+        if (!strcmp(f->entries[i - 1].name, f->entries[i].name))
+            return err_set(err, ERR_DATA, "%s names tensor %.200s twice", path, f->entries[i].name);
+    return 0;
+}
+
+/* ---- the files ---- */
+
+static int open_files(struct hf_folder *f, struct err *err)
+{
+    f->files = arena_array(&f->arena, struct safetensors *, f->n_files);
+    for (int i = 0; i < f->n_files; i++) {
+        const char *path = arena_printf(&f->arena, "%s/%s", f->path, f->file_names[i]);
+
+        if (safetensors_open(&f->files[i], path, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* What the index says and what the shards hold must be the same. */
+static int match_index(struct hf_folder *f, struct err *err)
+{
+    for (int i = 0; i < f->n_files; i++)
+        for (int k = 0; k < f->files[i]->index.n_tensors; k++) {
+            const struct safetensors_tensor *tensor = &f->files[i]->index.tensors[k];
+            struct hf_entry *entry = hf_folder_entry(f, tensor->name);
+
+            if (!entry || entry->file != i)
+                return err_set(err, ERR_DATA, "%s holds tensor %.200s, which " INDEX_NAME " %s%s",
+                               f->files[i]->path, tensor->name, entry ? "has in " : "does not list",
+                               entry ? f->file_names[entry->file] : "");
+            entry->tensor = tensor;
+        }
+    for (int i = 0; i < f->n_entries; i++)
+        if (!f->entries[i].tensor)
+            return err_set(err, ERR_DATA,
+                           "%s lacks tensor %.200s, which " INDEX_NAME " says it holds",
+                           f->files[f->entries[i].file]->path, f->entries[i].name);
+    return 0;
+}
+
+static int open_single(struct hf_folder *f, struct err *err)
+{
+    f->file_names[f->n_files++] = "model.safetensors";
+    if (open_files(f, err) < 0)
+        return -1;
+    for (int k = 0; k < f->files[0]->index.n_tensors; k++) {
+        struct hf_entry *entry = new_entry(f);
+
+        entry->tensor = &f->files[0]->index.tensors[k];
+        entry->name = entry->tensor->name;
+    }
+    return 0;
+}
+
+/* ---- what they must hold ---- */
+
+static void print_shape(const int64_t *shape, int n_dims, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "[");
+
+    for (int i = 0; i < n_dims && used < size; i++)
+        used +=
+            (size_t)snprintf(out + used, size - used, i ? ", %lld" : "%lld", (long long)shape[i]);
+    if (used < size)
+        snprintf(out + used, size - used, "]");
+}
+
+static int check_tensor(const struct hf_folder *f, const struct hf_tensor *want,
+                        const struct hf_entry *entry, struct err *err)
+{
+    const struct safetensors_tensor *tensor = entry->tensor;
+    int64_t shape[2] = { want->n_rows, want->whole->cols };
+    int n_dims = want->whole->n_dims, same;
+    char wanted[64], is[256];
+    int dtype = safetensors_type_dtype(tensor->type);
+
+    if (want->transposed) {
+        shape[0] = want->whole->cols;
+        shape[1] = want->n_rows;
+    }
+    same = tensor->n_dims == n_dims;
+    for (int i = 0; i < n_dims && same; i++)
+        same = tensor->shape[i] == shape[i];
+    if (!same) {
+        print_shape(shape, n_dims, wanted, sizeof wanted);
+        print_shape(tensor->shape, tensor->n_dims, is, sizeof is);
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, by config.json it is %s",
+                       f->files[entry->file]->path, tensor->name, is, wanted);
+    }
+    if (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype))
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, F32, BF16 or F16 is read",
+                       f->files[entry->file]->path, tensor->name,
+                       safetensors_type_name(tensor->type));
+    return 0;
+}
+
+/* Their name in this folder: that of the table, or without the prefix in a bare model's. */
+static struct hf_entry *find_theirs(const struct hf_folder *f, const char *name)
+{
+    const char *prefix = f->names.prefix;
+
+    if (f->is_bare && str_starts_with(name, prefix))
+        name += strlen(prefix);
+    return hf_folder_entry(f, name);
+}
+
+static int match_names(struct hf_folder *f, struct err *err)
+{
+    f->is_bare = 1;
+    for (int i = 0; i < f->n_entries; i++)
+        f->is_bare &= !str_starts_with(f->entries[i].name, f->names.prefix);
+    f->theirs = arena_array(&f->arena, const struct hf_entry *, f->names.n_tensors);
+    for (int i = 0; i < f->names.n_tensors; i++) {
+        const struct hf_tensor *want = &f->names.tensors[i];
+        struct hf_entry *entry = find_theirs(f, want->name);
+
+        if (!entry)
+            return err_set(err, ERR_DATA, "%s: tensor %.200s is missing", f->source, want->name);
+        entry->wanted = 1;
+        f->theirs[i] = entry;
+        if (check_tensor(f, want, entry, err) < 0)
+            return -1;
+    }
+    for (int i = 0; i < f->n_entries; i++) {
+        const struct hf_entry *entry = &f->entries[i];
+
+        if (entry->wanted || hf_names_is_buffer(entry->name))
+            continue;
+        if (strcmp(entry->name, HF_NAMES_HEAD) != 0)
+            return err_set(err, ERR_DATA,
+                           "%s: tensor %.200s is none that a %s model of this config.json has",
+                           f->files[entry->file]->path, entry->name, f->names.family);
+        f->tied_head = entry;
+    }
+    return 0;
+}
+
+static int open_folder(struct hf_folder *f, const char *family, const struct model_spec *spec,
+                       struct err *err)
+{
+    if (hf_names_build(&f->names, family, spec, &f->arena, err) < 0)
+        return err_add(err, "%s", f->path);
+    if (has(f->path, "model.safetensors")) {
+        f->source = arena_printf(&f->arena, "%s/model.safetensors", f->path);
+        if (open_single(f, err) < 0)
+            return -1;
+    } else if (has(f->path, INDEX_NAME)) {
+        f->source = arena_printf(&f->arena, "%s/" INDEX_NAME, f->path);
+        if (read_index(f, err) < 0 || open_files(f, err) < 0 || match_index(f, err) < 0)
+            return -1;
+    } else {
+        hf_folder_refuse(f->path, err);
+        return strstr(err->text, "pickle")
+                   ? -1
+                   : err_set(err, ERR_DATA, "%s has no model.safetensors", f->path);
+    }
+    return match_names(f, err);
+}
+
+int hf_folder_open(struct hf_folder **folder, const char *path, const char *family,
+                   const struct model_spec *spec, struct err *err)
+{
+    struct hf_folder *f = calloc(1, sizeof *f);
+
+    if (!f)
+        return err_set(err, ERR_DEVICE, "%s: out of host memory", path);
+    f->path = arena_strdup(&f->arena, path);
+    f->file_names = arena_array(&f->arena, const char *, HF_FOLDER_FILES_MAX);
+    if (open_folder(f, family, spec, err) < 0) {
+        hf_folder_close(f);
+        return -1;
+    }
+    *folder = f;
+    return 0;
+}
+
+void hf_folder_close(struct hf_folder *f)
+{
+    if (!f)
+        return;
+    for (int i = 0; f->files && i < f->n_files; i++)
+        if (f->files[i])
+            safetensors_close(f->files[i]);
+    free(f->buffer);
+    arena_release(&f->arena);
+    free(f);
+}
+
+const struct hf_names *hf_folder_names(const struct hf_folder *f)
+{
+    return &f->names;
+}
+
+const struct safetensors *hf_folder_tensor(const struct hf_folder *f, int i,
+                                           const struct safetensors_tensor **tensor)
+{
+    *tensor = f->theirs[i]->tensor;
+    return f->files[f->theirs[i]->file];
+}
+
+const struct safetensors *hf_folder_tied_head(const struct hf_folder *f,
+                                              const struct safetensors_tensor **tensor)
+{
+    if (!f->tied_head)
+        return NULL;
+    *tensor = f->tied_head->tensor;
+    return f->files[f->tied_head->file];
+}
+
+enum dtype hf_folder_dtype(const struct hf_folder *f, const struct hf_whole *whole)
+{
+    enum dtype dtype = (enum dtype)safetensors_type_dtype(f->theirs[whole->first]->tensor->type);
+
+    for (int i = 1; i < whole->n; i++)
+        if (safetensors_type_dtype(f->theirs[whole->first + i]->tensor->type) != (int)dtype)
+            return DTYPE_F32;
+    return dtype;
+}
+
+enum dtype hf_folder_common_dtype(const struct hf_folder *f)
+{
+    enum dtype dtype = hf_folder_dtype(f, &f->names.wholes[0]);
+
+    for (int i = 1; i < f->names.n_wholes; i++)
+        if (hf_folder_dtype(f, &f->names.wholes[i]) != dtype)
+            return DTYPE_F32;
+    return dtype;
+}

@@ -1,0 +1,264 @@
+/*
+ * hf_names.c - the families' tables
+ */
+#include "ckpt/hf_names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+
+/* Which rows of ours a row's tensor has. */
+enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP };
+
+struct row {
+    const char *ours, *theirs; /* ".N." is the layer */
+    enum part part;
+    int transposed;
+};
+
+struct family {
+    const char *name, *prefix;
+    const struct row *rows;
+    int n_rows;
+};
+
+#define SPLIT_BLOCK(kind) \
+    { "layers.N.qkv." kind, "model.layers.N.self_attn.q_proj." kind, QUERIES, 0 }, \
+        { "layers.N.qkv." kind, "model.layers.N.self_attn.k_proj." kind, KEYS, 0 }, \
+        { "layers.N.qkv." kind, "model.layers.N.self_attn.v_proj." kind, VALUES, 0 }, \
+        { "layers.N.attention_out." kind, "model.layers.N.self_attn.o_proj." kind, ALL, 0 }, \
+        { "layers.N.gate_up." kind, "model.layers.N.mlp.gate_proj." kind, GATE, 0 }, \
+        { "layers.N.gate_up." kind, "model.layers.N.mlp.up_proj." kind, UP, 0 }, \
+    { \
+        "layers.N.down." kind, "model.layers.N.mlp.down_proj." kind, ALL, 0 \
+    }
+
+static const struct row llama_rows[] = {
+    { "embedding.weight", "model.embed_tokens.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "model.layers.N.input_layernorm.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
+    SPLIT_BLOCK("weight"),
+    SPLIT_BLOCK("bias"),
+    { "final_norm.weight", "model.norm.weight", ALL, 0 },
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
+#define GPT2_LINEAR(ours, theirs) \
+    { "layers.N." ours ".weight", "transformer.h.N." theirs ".weight", ALL, 1 }, \
+    { \
+        "layers.N." ours ".bias", "transformer.h.N." theirs ".bias", ALL, 0 \
+    }
+#define GPT2_NORM(ours, theirs) \
+    { ours ".weight", "transformer." theirs ".weight", ALL, 0 }, \
+    { \
+        ours ".bias", "transformer." theirs ".bias", ALL, 0 \
+    }
+
+static const struct row gpt2_rows[] = {
+    { "embedding.weight", "transformer.wte.weight", ALL, 0 },
+    { "position.weight", "transformer.wpe.weight", ALL, 0 },
+    GPT2_NORM("layers.N.attention_norm", "h.N.ln_1"),
+    GPT2_LINEAR("qkv", "attn.c_attn"),
+    GPT2_LINEAR("attention_out", "attn.c_proj"),
+    GPT2_NORM("layers.N.ffn_norm", "h.N.ln_2"),
+    GPT2_LINEAR("up", "mlp.c_fc"),
+    GPT2_LINEAR("down", "mlp.c_proj"),
+    GPT2_NORM("final_norm", "ln_f"),
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
+#define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
+
+static const struct family families[] = {
+    { "llama", "model.", ROWS(llama_rows) },
+    { "gpt2", "transformer.", ROWS(gpt2_rows) },
+};
+
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+/* ---- shapes of ours ---- */
+
+struct widths {
+    int64_t attention, kv, ffn;
+};
+
+static struct widths widths_of(const struct model_spec *s)
+{
+    return (struct widths){ (int64_t)s->n_heads * s->head_dim, (int64_t)s->n_kv_heads * s->head_dim,
+                            s->ffn_size };
+}
+
+/* Outputs and inputs of one of ours by its name without layer and kind; 0 if the model lacks it. */
+static int64_t shape_of(const struct model_spec *s, const char *name, int64_t *cols)
+{
+    struct widths w = widths_of(s);
+    int gated = s->activation == ACTIVATION_SWIGLU;
+
+    *cols = s->hidden_size;
+    if (!strcmp(name, "embedding"))
+        return s->vocab_size;
+    if (!strcmp(name, "head"))
+        return s->tied_embeddings ? 0 : s->vocab_size;
+    if (!strcmp(name, "position"))
+        return s->position == POSITION_LEARNED ? s->max_seq_len : 0;
+    if (!strcmp(name, "qkv"))
+        return w.attention + 2 * w.kv;
+    if (!strcmp(name, "gate_up"))
+        return gated ? 2 * w.ffn : 0;
+    if (!strcmp(name, "up"))
+        return gated ? 0 : w.ffn;
+    if (!strcmp(name, "attention_out"))
+        *cols = w.attention;
+    else if (!strcmp(name, "down"))
+        *cols = w.ffn;
+    else
+        *cols = 1; /* a norm */
+    return s->hidden_size;
+}
+
+/* Fill the whole tensor of a table's name; 0 if the model has none. */
+static int describe(const struct model_spec *s, const char *ours, struct store_slice *whole)
+{
+    char name[64];
+    const char *begin = strncmp(ours, "layers.N.", 9) ? ours : ours + 9;
+    const char *dot = strchr(begin, '.');
+    int is_bias = !strcmp(dot, ".bias");
+    int64_t cols;
+
+    CHECK((size_t)(dot - begin) < sizeof name);
+    memcpy(name, begin, (size_t)(dot - begin));
+    name[dot - begin] = '\0';
+    int64_t rows = shape_of(s, name, &cols);
+    int is_norm = cols == 1;
+    if (!rows || (is_bias && (!s->bias || (is_norm && s->norm != NORM_LAYER))))
+        return 0;
+    cols = is_bias ? 1 : cols;
+    *whole = (struct store_slice){ .dtype = DTYPE_F32,
+                                   .n_dims = is_bias || is_norm ? 1 : 2,
+                                   .rows = rows,
+                                   .cols = cols,
+                                   .row_end = rows,
+                                   .col_end = cols };
+    return 1;
+}
+
+static struct hf_piece piece_of(const struct model_spec *s, enum part part, int64_t rows)
+{
+    struct widths w = widths_of(s);
+
+    switch (part) {
+    case QUERIES:
+        return (struct hf_piece){ 0, 0, w.attention };
+    case KEYS:
+        return (struct hf_piece){ 0, w.attention, w.kv };
+    case VALUES:
+        return (struct hf_piece){ 0, w.attention + w.kv, w.kv };
+    case GATE:
+        return (struct hf_piece){ 0, 0, w.ffn };
+    case UP:
+        return (struct hf_piece){ 0, w.ffn, w.ffn };
+    default:
+        return (struct hf_piece){ 0, 0, rows };
+    }
+}
+
+/* ---- building ---- */
+
+struct building {
+    struct hf_names *names;
+    const struct model_spec *spec;
+    struct arena *arena;
+    int tensor_capacity, whole_capacity;
+};
+
+/* The table's name with the layer's number for its N. */
+static const char *name_at(struct arena *arena, const char *pattern, int layer)
+{
+    const char *n = strstr(pattern, ".N.");
+
+    if (!n)
+        return arena_strdup(arena, pattern);
+    return arena_printf(arena, "%.*s.%d.%s", (int)(n - pattern), pattern, layer, n + 3);
+}
+
+/* The tensor at hand goes to the whole made last, or begins another. */
+static void add(struct building *b, const struct row *row, int layer)
+{
+    struct hf_names *names = b->names;
+    struct hf_piece *piece;
+    struct hf_whole whole = { .first = names->n_tensors };
+
+    if (!describe(b->spec, row->ours, &whole.whole))
+        return;
+    whole.whole.name = name_at(b->arena, row->ours, layer);
+    if (!names->n_wholes ||
+        strcmp(names->wholes[names->n_wholes - 1].whole.name, whole.whole.name) != 0) {
+        names->wholes = arena_grow(b->arena, names->wholes, sizeof whole, &b->whole_capacity,
+                                   names->n_wholes + 1);
+        names->wholes[names->n_wholes++] = whole;
+    }
+    names->wholes[names->n_wholes - 1].n++;
+    piece = arena_new(b->arena, struct hf_piece);
+    *piece = piece_of(b->spec, row->part, whole.whole.rows);
+    names->tensors = arena_grow(b->arena, names->tensors, sizeof *names->tensors,
+                                &b->tensor_capacity, names->n_tensors + 1);
+    names->tensors[names->n_tensors++] =
+        (struct hf_tensor){ .name = name_at(b->arena, row->theirs, layer),
+                            .n_rows = piece->n,
+                            .transposed = row->transposed,
+                            .layer = layer,
+                            .n_pieces = 1,
+                            .pieces = piece };
+}
+
+static int compare_wholes(const void *a, const void *b)
+{
+    return strcmp(((const struct hf_whole *)a)->whole.name,
+                  ((const struct hf_whole *)b)->whole.name);
+}
+
+int hf_names_build(struct hf_names *names, const char *family, const struct model_spec *spec,
+                   struct arena *arena, struct err *err)
+{
+    struct building b = { .names = names, .spec = spec, .arena = arena };
+    const struct family *f = families;
+    int behind = -1;
+
+    while (f < families + N_FAMILIES && strcmp(f->name, family) != 0)
+        f++;
+    if (f == families + N_FAMILIES)
+        return err_set(err, ERR_CONFIG, "model_type %.64s: its tensors' names are not known",
+                       family);
+    *names = (struct hf_names){ .family = f->name, .prefix = f->prefix };
+    for (int i = 0; i < f->n_rows; i++) {
+        int is_layer = strstr(f->rows[i].ours, ".N.") != NULL;
+        int begin = is_layer ? 0 : behind, end = is_layer ? spec->n_layers : begin + 1;
+
+        /* All parts of a layer's one, then the next layer's. */
+        behind = is_layer ? spec->n_layers : behind;
+        for (int layer = begin; layer < end; layer++)
+            for (int k = i; k < f->n_rows && !strcmp(f->rows[k].ours, f->rows[i].ours); k++)
+                add(&b, &f->rows[k], layer);
+        while (i + 1 < f->n_rows && !strcmp(f->rows[i + 1].ours, f->rows[i].ours))
+            i++;
+    }
+    qsort(names->wholes, (size_t)names->n_wholes, sizeof *names->wholes, compare_wholes);
+    for (int i = 0; i < names->n_wholes; i++)
+        for (int k = 0; k < names->wholes[i].n; k++)
+            names->tensors[names->wholes[i].first + k].whole = &names->wholes[i].whole;
+    return 0;
+}
+
+const struct hf_whole *hf_names_find(const struct hf_names *names, const char *ours)
+{
+    struct hf_whole key = { .whole.name = ours };
+
+    return bsearch(&key, names->wholes, (size_t)names->n_wholes, sizeof key, compare_wholes);
+}
+
+int hf_names_is_buffer(const char *name)
+{
+    return str_ends_with(name, ".rotary_emb.inv_freq") || str_ends_with(name, ".attn.bias") ||
+           str_ends_with(name, ".attn.masked_bias");
+}

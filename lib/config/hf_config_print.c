@@ -1,0 +1,175 @@
+/*
+ * hf_config_print.c - config.json for a model of ours
+ */
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "config/fields_impl.h"
+#include "config/hf_config.h"
+
+const char *hf_config_family(const char *folder, struct arena *arena, struct err *err)
+{
+    const char *path = arena_printf(arena, "%s/config.json", folder), *family = NULL;
+    char *text;
+    size_t n_bytes;
+
+    if (file_read(path, HF_CONFIG_MAX_BYTES, ERR_DATA, &text, &n_bytes, err) < 0)
+        return NULL;
+    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
+    if (cJSON_IsString(type))
+        family = arena_strdup(arena, type->valuestring);
+    else
+        err_set(err, ERR_DATA, "%s: %s", path, json ? "model_type is missing" : "not valid JSON");
+    cJSON_Delete(json);
+    free(text);
+    return family;
+}
+
+static int is_llama(const struct model_spec *s)
+{
+    return s->norm == NORM_RMS && s->position == POSITION_ROPE &&
+           s->activation == ACTIVATION_SWIGLU;
+}
+
+static int is_gpt2(const struct model_spec *s)
+{
+    return s->norm == NORM_LAYER && s->position == POSITION_LEARNED &&
+           s->activation == ACTIVATION_GELU && s->bias && s->n_kv_heads == s->n_heads &&
+           s->n_heads * s->head_dim == s->hidden_size;
+}
+
+static void add_text(cJSON *json, const char *name, const char *text)
+{
+    cJSON_AddStringToObject(json, name, text);
+}
+
+static void add_int(cJSON *json, const char *name, int value)
+{
+    cJSON_AddNumberToObject(json, name, value);
+}
+
+/* cJSON's own numbers have 17 digits: 1.0000000000000001e-05. */
+static void add_float(cJSON *json, const char *name, double value)
+{
+    struct str text = { 0 };
+
+    field_print_float(&text, value);
+    cJSON_AddRawToObject(json, name, str_text(&text));
+    str_release(&text);
+}
+
+static void add_flag(cJSON *json, const char *name, int value)
+{
+    cJSON_AddBoolToObject(json, name, value);
+}
+
+static void add_llama(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "attention_bias", s->bias);
+    add_float(json, "attention_dropout", s->attention_dropout);
+    add_int(json, "head_dim", s->head_dim);
+    add_text(json, "hidden_act", "silu");
+    add_int(json, "hidden_size", s->hidden_size);
+    add_float(json, "initializer_range", s->init_std);
+    add_int(json, "intermediate_size", s->ffn_size);
+    add_int(json, "max_position_embeddings", s->max_seq_len);
+    add_flag(json, "mlp_bias", s->bias);
+    add_int(json, "num_attention_heads", s->n_heads);
+    add_int(json, "num_hidden_layers", s->n_layers);
+    add_int(json, "num_key_value_heads", s->n_kv_heads);
+    add_float(json, "rms_norm_eps", s->norm_eps);
+    cJSON_AddNullToObject(json, "rope_scaling");
+    add_float(json, "rope_theta", s->rope_theta);
+}
+
+static void add_gpt2(cJSON *json, const struct model_spec *s)
+{
+    add_text(json, "activation_function", "gelu_new");
+    add_float(json, "attn_pdrop", s->attention_dropout);
+    add_float(json, "embd_pdrop", s->dropout);
+    add_float(json, "initializer_range", s->init_std);
+    add_float(json, "layer_norm_epsilon", s->norm_eps);
+    add_int(json, "n_embd", s->hidden_size);
+    add_int(json, "n_head", s->n_heads);
+    add_int(json, "n_inner", s->ffn_size);
+    add_int(json, "n_layer", s->n_layers);
+    add_int(json, "n_positions", s->max_seq_len);
+    add_float(json, "resid_pdrop", s->dropout);
+}
+
+/* The plainest first. */
+static const struct family {
+    const char *model_type, *architecture;
+    int (*has)(const struct model_spec *spec);
+    void (*add)(cJSON *json, const struct model_spec *spec);
+} families[] = {
+    { "llama", "LlamaForCausalLM", is_llama, add_llama },
+    { "gpt2", "GPT2LMHeadModel", is_gpt2, add_gpt2 },
+};
+
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+const char *hf_config_family_of(const struct model_spec *spec)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (families[i].has(spec))
+            return families[i].model_type;
+    return NULL;
+}
+
+static const char *torch_name(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? "bfloat16" : dtype == DTYPE_F16 ? "float16" : "float32";
+}
+
+static void print_json(cJSON *json, struct str *out)
+{
+    char *text = cJSON_Print(json);
+
+    CHECK(text);
+    str_printf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(json);
+}
+
+int hf_config_print(const struct model_spec *spec, const char *family, enum dtype dtype,
+                    struct str *out, struct err *err)
+{
+    const struct family *f = families;
+
+    while (f < families + N_FAMILIES && strcmp(f->model_type, family) != 0)
+        f++;
+    if (f == families + N_FAMILIES || !f->has(spec))
+        return err_set(err, ERR_CONFIG, "%s models have another shape than %s", family, spec->name);
+    cJSON *json = cJSON_CreateObject();
+    const char *architecture = f->architecture;
+    cJSON_AddItemToObject(json, "architectures", cJSON_CreateStringArray(&architecture, 1));
+    add_text(json, "model_type", f->model_type);
+    f->add(json, spec);
+    add_flag(json, "tie_word_embeddings", spec->tied_embeddings);
+    add_text(json, "torch_dtype", torch_name(dtype));
+    add_flag(json, "use_cache", 1);
+    add_int(json, "vocab_size", spec->vocab_size);
+    print_json(json, out);
+    return 0;
+}
+
+int hf_config_print_dtype(const char *text, size_t n_bytes, enum dtype dtype, struct str *out,
+                          struct err *err)
+{
+    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    int is_new = cJSON_HasObjectItem(json, "dtype");
+
+    if (!cJSON_IsObject(json)) {
+        cJSON_Delete(json);
+        return err_set(err, ERR_DATA, "config.json is no JSON object");
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "torch_dtype");
+    add_text(json, is_new ? "dtype" : "torch_dtype", torch_name(dtype));
+    print_json(json, out);
+    return 0;
+}

@@ -1,0 +1,71 @@
+/*
+ * theirs.c - rows of their tensors, made from ours
+ *
+ * A row of a transposed one is a column of ours: columns are read as they lie, then turned.
+ */
+#include "convert/theirs.h"
+
+#include <string.h>
+
+#include "base/num.h"
+
+#define STEP_BYTES ((int64_t)16 << 20)
+#define TURN_BLOCK 32
+
+int64_t theirs_rows(const struct hf_tensor *tensor)
+{
+    return tensor->transposed ? tensor->whole->cols : tensor->n_rows;
+}
+
+int64_t theirs_cols(const struct hf_tensor *tensor)
+{
+    return tensor->transposed ? tensor->n_rows : tensor->whole->cols;
+}
+
+int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype)
+{
+    int64_t row_bytes = theirs_cols(tensor) * (int64_t)dtype_bytes(dtype);
+
+    return min_i64(max_i64(1, STEP_BYTES / row_bytes), theirs_rows(tensor));
+}
+
+static void turn(const unsigned char *from, unsigned char *to, int64_t rows, int64_t cols,
+                 size_t element)
+{
+    for (int64_t r = 0; r < rows; r += TURN_BLOCK)
+        for (int64_t c = 0; c < cols; c += TURN_BLOCK)
+            for (int64_t row = r; row < min_i64(r + TURN_BLOCK, rows); row++)
+                for (int64_t col = c; col < min_i64(c + TURN_BLOCK, cols); col++)
+                    memcpy(to + (size_t)(col * rows + row) * element,
+                           from + (size_t)(row * cols + col) * element, element);
+}
+
+int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, enum dtype dtype,
+                int64_t begin, int64_t n, void *out, void *scratch, struct err *err)
+{
+    struct store_slice slice = *tensor->whole;
+    size_t element = dtype_bytes(dtype);
+    int turned = tensor->transposed;
+    unsigned char *data = turned ? scratch : out;
+
+    slice.dtype = dtype;
+    slice.col_begin = turned ? begin : 0;
+    slice.col_end = turned ? begin + n : tensor->whole->cols;
+    int64_t cols = slice.col_end - slice.col_begin;
+    int64_t first = turned ? 0 : begin, end = turned ? tensor->n_rows : begin + n;
+    for (int i = 0; i < tensor->n_pieces; i++) {
+        struct hf_piece p = tensor->pieces[i];
+        int64_t from = max_i64(p.theirs, first), to = min_i64(p.theirs + p.n, end);
+
+        if (from >= to)
+            continue;
+        slice.row_begin = p.ours + from - p.theirs;
+        slice.row_end = slice.row_begin + to - from;
+        slice.data = data + (size_t)((from - first) * cols) * element;
+        if (weights_read(weights, &slice, err) < 0)
+            return -1;
+    }
+    if (turned)
+        turn(scratch, out, tensor->n_rows, n, element);
+    return 0;
+}

@@ -1,0 +1,60 @@
+/*
+ * begin.c - a run that begins with weights from elsewhere: a HF folder, a checkpoint, another run
+ */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "ckpt/weights.h"
+#include "train/fill.h"
+#include "train/numerics.h"
+#include "train/slices.h"
+#include "train/trainer_impl.h"
+
+/* The model that a folder holds, by its config.json or by the checkpoint's job. */
+static int read_model(struct trainer *t, const char *path, struct weights *weights, struct job *job,
+                      struct err *err)
+{
+    struct arena *arena = &t->program.arena;
+
+    if (hf_folder_is(path)) {
+        if (job_read_folder(job, path, NULL, 0, arena, err) < 0)
+            return -1;
+        return weights_open(weights, path, &job->model, arena, err);
+    }
+    if (weights_open(weights, path, NULL, arena, err) < 0)
+        return -1;
+    cJSON *state = cJSON_Parse(store_state(weights->store));
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(state, "job");
+    int status = cJSON_IsString(text)
+                     ? job_read_model(job, text->valuestring, strlen(text->valuestring), path, NULL,
+                                      0, arena, err)
+                     : err_set(err, ERR_DATA, "%s does not say what job it is of", path);
+    cJSON_Delete(state);
+    return status;
+}
+
+int trainer_begin(struct trainer *t, struct err *err)
+{
+    const char *path = t->job->train.init;
+    struct slices list = { 0 };
+    struct weights weights = { 0 };
+    struct job theirs;
+
+    if (!path)
+        return 0;
+    progress_phase(t->options.progress, "reading the first weights");
+    int status = read_model(t, path, &weights, &theirs, err);
+    if (!status)
+        status = numerics_check_weights(&t->job->model, &theirs.model, path, err);
+    slices_of_masters(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+    for (int i = 0; i < list.n && !status; i++) {
+        progress_beat(t->options.progress);
+        status = weights_read(&weights, &list.slices[i], err);
+    }
+    slices_release(&list);
+    weights_close(&weights);
+    if (status < 0)
+        return err_add(err, "train.init");
+    fill_weights_from_masters(t->run, &t->program, t->dp_rank);
+    return 0;
+}
