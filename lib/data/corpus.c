@@ -34,6 +34,10 @@ static int add_document(struct corpus *c, const char *text, size_t n_bytes)
     c->ids.n = 0;
     if (tokenizer_encode_cached(c->tokenizer, c->cache, text, n_bytes, &c->ids, c->err) < 0)
         return -1;
+    if (c->ids.n == 0) { /* SentencePiece makes nothing of white space alone */
+        c->counts->n_empty++;
+        return 0;
+    }
     int32_t end_of_text = c->options->end_of_text;
     if (end_of_text >= 0 && token_list_add(&c->ids, end_of_text, c->err) < 0)
         return -1;
