@@ -3,6 +3,7 @@
  */
 #include "tokenizer/unigram.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ void unigram_init(struct unigram *u, struct arena *arena, const struct unigram_p
     while (size < 2 * n_bytes)
         size *= 2;
     *u = (struct unigram){
-        .mask = size - 1, .pieces = pieces, .least_score = INFINITY, .greatest_score = -INFINITY
+        .mask = size - 1, .pieces = pieces, .least_score = INFINITY, .greatest_score = FLT_MIN
     };
     u->nodes = arena_array(arena, struct unigram_node, size);
     memset(u->nodes, 0xff, size * sizeof *u->nodes);
@@ -62,11 +63,11 @@ void unigram_init(struct unigram *u, struct arena *arena, const struct unigram_p
     }
 }
 
-static void offer(struct unigram_step *step, size_t start, int32_t id, double score)
+static void offer(struct unigram_step *step, size_t start, int32_t id, float score)
 {
-    if (step->start != SIZE_MAX && !(score > (double)step->score))
+    if (step->start != SIZE_MAX && !(score > step->score))
         return;
-    *step = (struct unigram_step){ start, id, (float)score };
+    *step = (struct unigram_step){ start, id, score };
 }
 
 /* All pieces that start at a place; whether one of them is its first character. */
@@ -87,9 +88,10 @@ static int offer_pieces(const struct unigram *u, const unsigned char *text, size
             continue;
         const struct unigram_piece *piece = &u->pieces[item->piece];
         size_t length = at + 1 - start;
-        double score = piece->is_user_defined ? (double)((float)length * u->greatest_score) - 0.1
-                                              : (double)piece->score;
-        offer(&steps[at + 1], start, piece->id, score + (double)before);
+        float score = piece->is_user_defined
+                          ? (float)((double)((float)length * u->greatest_score) - 0.1)
+                          : piece->score;
+        offer(&steps[at + 1], start, piece->id, score + before);
         has_character |= length == n_character;
     }
     return has_character;
@@ -107,6 +109,6 @@ void unigram_encode(const struct unigram *u, const char *text, size_t n_bytes,
     for (size_t at = 0; at < n_bytes; at += length) {
         unicode_decode(bytes + at, &length);
         if (!offer_pieces(u, bytes, n_bytes, at, length, steps))
-            offer(&steps[at + length], at, -1, (double)(unknown + steps[at].score));
+            offer(&steps[at + length], at, -1, unknown + steps[at].score);
     }
 }

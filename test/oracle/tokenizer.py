@@ -157,7 +157,7 @@ def added_tokens(first_id, in_vocabulary=()):
     """With every flag; those of in_vocabulary first, with their ids."""
     base = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     rows = [{**base, "content": text, "id": id} for text, id in in_vocabulary]
-    extra = [("<|endoftext|>", {}), ("<a>", {}), ("<a><b>", {}), ("LEFT", {"lstrip": True}), ("RIGHT", {"rstrip": True}),
+    extra = [("<a>", {}), ("<a><b>", {}), ("LEFT", {"lstrip": True}), ("RIGHT", {"rstrip": True}),
              ("BOTH", {"lstrip": True, "rstrip": True}), ("WORD", {"single_word": True}),
              ("ADD ED", {"normalized": True, "special": False}), ("ADD", {"normalized": True, "special": False}),
              ("e\u0301lan", {"normalized": True, "special": False})]  # fmt: skip
@@ -178,8 +178,7 @@ def byte_tokenizers(folder):
         spec = copy.deepcopy(base)
         spec.update(normalizer=normalizer, pre_tokenizer=pre_tokenizer)
         spec["model"]["ignore_merges"] = name in ("llama3", "o200k")
-        vocab = spec["model"]["vocab"]  # ends with <|endoftext|>, which added_tokens begins with
-        spec["added_tokens"] = added_tokens(vocab["<|endoftext|>"])
+        spec["added_tokens"] = added_tokens(len(spec["model"]["vocab"]), [("<|endoftext|>", 0)])
         yield name, save(folder, name, spec)
 
 
@@ -250,6 +249,12 @@ def spm_models(folder):
             input=text, model_prefix=prefix, vocab_size=3000, character_coverage=0.99, num_threads=2, minloglevel=2, **options
         )
         yield name, prefix + ".model"
+
+
+def passages():
+    """The held-out text in pieces of a few kB: in much longer ones a unigram model's float sums are noise."""
+    lines = bible("heldout")[0].split("\n")
+    return ["\n".join(lines[i : i + 40]) for i in range(0, len(lines), 40)]
 
 
 # ---- checks ----------------------------------------------------------------------------------------
@@ -337,7 +342,8 @@ def checks(folder):
         yield from texts(name, path, usual + ((code_points_briefly,) if name == "llama2" else ()))
     if sentencepiece:
         for name, path in spm_models(folder):
-            yield from texts(name, path, (train, code_points_briefly, *usual))
+            of_bible = (passages,) if name.startswith("unigram") else (train, heldout)
+            yield from texts(name, path, (code_points_briefly, *of_bible, *usual[1:]))
     else:
         print("skip SentencePiece models: there is no sentencepiece")
     for path in sorted(glob.glob(os.path.join(os.environ.get("LMTRAIN_TOKENIZERS", "/nowhere"), "*"))):
