@@ -178,7 +178,8 @@ static int read_byte_level(struct reader *r, const cJSON *part, int index)
     int prefix = get_flag(part, "add_prefix_space", 1), regex = get_flag(part, "use_regex", 1);
 
     if (prefix < 0 || regex < 0)
-        return unsupported(r, part, " with flags that are neither true nor false");
+        return unsupported(r, part,
+                           " with an add_prefix_space or use_regex that is neither true nor false");
     if (prefix && index > 0)
         return unsupported(r, part, " with add_prefix_space behind another part");
     r->tokenizer->add_prefix_space = prefix;

@@ -53,14 +53,26 @@ static void test_refusals(void **state)
     static const struct {
         const char *from, *to, *error;
     } cases[] = {
-        { "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer NFC" },
+        { "\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}",
+          "normalizer Lowercase" },
         { "\"pre_tokenizer\": {\"type\": \"ByteLevel\"",
-          "\"pre_tokenizer\": {\"type\": \"Metaspace\"", "pre_tokenizer Metaspace" },
-        { "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"x\": {", "pre_tokenizer null" },
-        { "\"use_regex\": true", "\"use_regex\": false", "use_regex false" },
+          "\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"", "pre_tokenizer BertPreTokenizer" },
+        { "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"x\": {", "decoder ByteLevel" },
+        { "\"pre_tokenizer\": {",
+          "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a(?<=b)\"}, "
+          "\"behavior\": \"Isolated\"}, \"x\": {",
+          "pattern 'a(?<=b)': what is not supported at byte 1" },
+        { "\"pre_tokenizer\": {",
+          "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, "
+          "\"behavior\": \"Sometimes\"}, \"x\": {",
+          "pre_tokenizer Split with this pattern, behavior" },
+        { "\"normalizer\": null",
+          "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Replace\", "
+          "\"pattern\": {\"Regex\": \"a\"}, \"content\": \"b\"}]}",
+          "normalizer Replace" },
         { "\"add_prefix_space\": true", "\"add_prefix_space\": 1", "add_prefix_space" },
         { "\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
-          "post_processor TemplateProcessing" },
+          "post_processor: its template has not one text" },
         { "\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
           "decoder WordPiece" },
         { "\"decoder\": {", "\"decoder\": null, \"x\": {", "decoder null" },
@@ -92,9 +104,6 @@ static void test_refusals(void **state)
         { "\"added_tokens\": [", "\"added_tokens\": 1, \"x\": [", "added_tokens is no list" },
         { "\"content\": \"<a>\"", "\"content\": \"\"", "added_tokens[1] has no content" },
         { "\"content\": \"<a>\"", "\"content\": 1", "added_tokens[1] has no content" },
-        { "\"single_word\": false", "\"single_word\": true", "has single_word" },
-        { "\"lstrip\": false", "\"lstrip\": true", "has lstrip" },
-        { "\"rstrip\": false", "\"rstrip\": true", "has rstrip" },
         { "\"content\": \"<a>\"", "\"content\": \"!\"", "which the vocabulary gives otherwise" },
         { "\"content\": \"<a>\"", "\"content\": \"<a><b>\"", "is there twice" },
         { "\"content\": \"<a>\"", "\"content\": \"\\u0041DD\", \"normalized\": true",
