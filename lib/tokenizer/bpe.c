@@ -1,7 +1,9 @@
 /*
  * bpe.c - merging by a linked list of symbols and a heap of candidates
  *
- * The heap holds every pair of neighbours that has a merge, least rank first and leftmost among
+ * Nearly all words are short: of those the best pair is found by looking at all of them, in arrays
+ * that fit in a few lines of memory (three times as fast as a heap at ten symbols). For the long
+ * ones the heap holds every pair of neighbours that has a merge, least rank first and leftmost among
  * equals. A pair that has changed since it was put in is recognised when it comes out, by what it
  * would join to. So a word of n bytes takes n log n, whatever it looks like; searching the least
  * rank anew for each merge would take a minute for a megabyte without a space.
@@ -335,6 +337,63 @@ static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, int32_
     }
 }
 
+/* ---- short words ---- */
+
+enum { SHORT_SYMBOLS = 48 };
+
+struct short_word {
+    int32_t ids[SHORT_SYMBOLS], ranks[SHORT_SYMBOLS]; /* ranks: of a symbol with the next one */
+    int32_t joined[SHORT_SYMBOLS];                    /* and what the two become */
+    uint32_t starts[SHORT_SYMBOLS];
+    int n;
+};
+
+static void rank_pair(const struct bpe *bpe, struct short_word *w, int at)
+{
+    w->ranks[at] = INT32_MAX;
+    if (at + 1 >= w->n)
+        return;
+    const struct bpe_merge *merge = merge_slot(bpe, w->ids[at], w->ids[at + 1]);
+    if (merge->pair != PAIR_FREE) {
+        w->ranks[at] = merge->rank;
+        w->joined[at] = merge->id;
+    }
+}
+
+/* Merge, then write the symbols that are left as merge_all leaves them. */
+static void merge_short(const struct bpe *bpe, struct bpe_symbol *symbols, int32_t n)
+{
+    struct short_word w = { .n = n };
+
+    for (int i = 0; i < n; i++) {
+        w.ids[i] = symbols[i].id;
+        w.starts[i] = symbols[i].start;
+    }
+    for (int i = 0; i < n; i++)
+        rank_pair(bpe, &w, i);
+    for (;;) {
+        int best = 0;
+
+        for (int i = 1; i < w.n; i++)
+            best = w.ranks[i] < w.ranks[best] ? i : best;
+        if (w.ranks[best] == INT32_MAX)
+            break;
+        w.ids[best] = w.joined[best];
+        w.n--;
+        for (int i = best + 1; i < w.n; i++) {
+            w.ids[i] = w.ids[i + 1];
+            w.ranks[i] = w.ranks[i + 1];
+            w.joined[i] = w.joined[i + 1];
+            w.starts[i] = w.starts[i + 1];
+        }
+        rank_pair(bpe, &w, best);
+        if (best > 0)
+            rank_pair(bpe, &w, best - 1);
+    }
+    for (int i = 0; i < w.n; i++)
+        symbols[i] = (struct bpe_symbol){ w.ids[i], i - 1, i + 1 < w.n ? i + 1 : -1, w.starts[i] };
+}
+
 /* The id of a word that is a token as it is, or -1. */
 static int32_t find_whole(const struct bpe *bpe, const char *word, size_t n)
 {
@@ -445,7 +504,10 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
     int32_t n = bpe->is_byte_level ? start_bytes(bpe, symbols, word, (int32_t)n_bytes)
                                    : start_characters(bpe, symbols, word, n_bytes);
     symbols[n - 1].next = -1;
-    merge_all(bpe, scratch, n);
+    if (n <= SHORT_SYMBOLS)
+        merge_short(bpe, symbols, n);
+    else
+        merge_all(bpe, scratch, n);
     *n_ids = put_ids(bpe, symbols, word, n_bytes, ids);
     return ids;
 }

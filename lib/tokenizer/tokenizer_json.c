@@ -389,6 +389,20 @@ static int index_added(struct reader *r)
     return 0;
 }
 
+/* What is put around a text must be in the vocabulary. */
+static int check_frame(struct reader *r)
+{
+    const struct tokenizer *t = r->tokenizer;
+
+    for (int i = 0; i < t->n_before + t->n_after; i++) {
+        int id = i < t->n_before ? t->before[i] : t->after[i - t->n_before];
+
+        if (id >= t->vocab_size)
+            return REFUSE(r, "%s: post_processor: id %d is not in the vocabulary", r->name, id);
+    }
+    return 0;
+}
+
 static int read_added(struct reader *r, const cJSON *list)
 {
     struct tokenizer *t = r->tokenizer;
@@ -406,7 +420,7 @@ static int read_added(struct reader *r, const cJSON *list)
         t->n_added++;
         t->vocab_size = token->id >= t->vocab_size ? token->id + 1 : t->vocab_size;
     }
-    return index_added(r);
+    return check_frame(r) < 0 ? -1 : index_added(r);
 }
 
 /* Parse and check that nothing but white space follows. */

@@ -48,70 +48,69 @@ static void expect_refused(const char *json, size_t n_bytes, const char *error)
         fail_msg("'%s' does not say '%s'", err.text, error);
 }
 
+/* What small.json is edited to, and what the error then says. */
+static const struct {
+    const char *from, *to, *error;
+} cases[] = {
+    { "\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}", "normalizer Lowercase" },
+    { "\"pre_tokenizer\": {\"type\": \"ByteLevel\"",
+      "\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"", "pre_tokenizer BertPreTokenizer" },
+    { "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"x\": {", "decoder ByteLevel" },
+    { "\"pre_tokenizer\": {",
+      "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a(?<=b)\"}, "
+      "\"behavior\": \"Isolated\"}, \"x\": {",
+      "pattern 'a(?<=b)': what is not supported at byte 1" },
+    { "\"pre_tokenizer\": {",
+      "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, "
+      "\"behavior\": \"Sometimes\"}, \"x\": {",
+      "pre_tokenizer Split with this pattern, behavior" },
+    { "\"normalizer\": null",
+      "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Replace\", "
+      "\"pattern\": {\"Regex\": \"a\"}, \"content\": \"b\"}]}",
+      "normalizer Replace" },
+    { "\"add_prefix_space\": true", "\"add_prefix_space\": 1", "add_prefix_space" },
+    { "\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
+      "post_processor: its template has not one text" },
+    { "\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
+      "decoder WordPiece" },
+    { "\"decoder\": {", "\"decoder\": null, \"x\": {", "decoder null" },
+    { "\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model Unigram" },
+    { "\"model\": {", "\"model\": 3, \"x\": {", "model" },
+    { "\"dropout\": null", "\"dropout\": 0.1", "model.dropout" },
+    { "\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",
+      "model.continuing_subword_prefix" },
+    { "\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
+      "model.end_of_word_suffix" },
+    { "\"vocab\": {", "\"vocab\": 1, \"x\": {", "model.vocab is no object" },
+    { "\"merges\": [", "\"merges\": {}, \"x\": [", "model.merges is no list" },
+    { "\"!\": 0", "\"!\": -1", "the id of '!'" },
+    { "\"!\": 0", "\"!\": 0.5", "the id of '!'" },
+    { "\"!\": 0", "\"!\": 4194304", "not in 0..4194303" },
+    { "\"!\": 0", "\"!\": 1e99", "the id of '!'" },
+    { "\"!\": 0", "\"!\": \"0\"", "the id of '!'" },
+    { "\"!\": 0", "\"!\": 1", "there twice" },
+    { "\"!\": 0", "\"!\": 0, \"!\": 500", "there twice" },
+    { "\"!\": 0", "\"nix\": 0", "no token for byte 0x21" },
+    { "\"merges\": [", "\"merges\": [7, ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [\"a\", ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [\"a b c\", ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\"], ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\", 1], ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [[\"q\", \"q\"], ", "model.merges[0]: 'q', 'q' or both" },
+    { "\"merges\": [", "\"merges\": [\"nix q\", ", "is not in the vocabulary" },
+    { "\"added_tokens\": [", "\"added_tokens\": 1, \"x\": [", "added_tokens is no list" },
+    { "\"content\": \"<a>\"", "\"content\": \"\"", "added_tokens[1] has no content" },
+    { "\"content\": \"<a>\"", "\"content\": 1", "added_tokens[1] has no content" },
+    { "\"content\": \"<a>\"", "\"content\": \"!\"", "which the vocabulary gives otherwise" },
+    { "\"content\": \"<a>\"", "\"content\": \"<a><b>\"", "is there twice" },
+    { "\"content\": \"<a>\"", "\"content\": \"\\u0041DD\", \"normalized\": true", "there twice" },
+    { "\"added_tokens\": [", "\"added_tokens\": [{\"id\": 5, \"content\": \"<x>\"}, ",
+      "which the vocabulary gives otherwise" },
+};
+
 static void test_refusals(void **state)
 {
-    static const struct {
-        const char *from, *to, *error;
-    } cases[] = {
-        { "\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}",
-          "normalizer Lowercase" },
-        { "\"pre_tokenizer\": {\"type\": \"ByteLevel\"",
-          "\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"", "pre_tokenizer BertPreTokenizer" },
-        { "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"x\": {", "decoder ByteLevel" },
-        { "\"pre_tokenizer\": {",
-          "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a(?<=b)\"}, "
-          "\"behavior\": \"Isolated\"}, \"x\": {",
-          "pattern 'a(?<=b)': what is not supported at byte 1" },
-        { "\"pre_tokenizer\": {",
-          "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, "
-          "\"behavior\": \"Sometimes\"}, \"x\": {",
-          "pre_tokenizer Split with this pattern, behavior" },
-        { "\"normalizer\": null",
-          "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Replace\", "
-          "\"pattern\": {\"Regex\": \"a\"}, \"content\": \"b\"}]}",
-          "normalizer Replace" },
-        { "\"add_prefix_space\": true", "\"add_prefix_space\": 1", "add_prefix_space" },
-        { "\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
-          "post_processor: its template has not one text" },
-        { "\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
-          "decoder WordPiece" },
-        { "\"decoder\": {", "\"decoder\": null, \"x\": {", "decoder null" },
-        { "\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model Unigram" },
-        { "\"model\": {", "\"model\": 3, \"x\": {", "model" },
-        { "\"dropout\": null", "\"dropout\": 0.1", "model.dropout" },
-        { "\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",
-          "model.continuing_subword_prefix" },
-        { "\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
-          "model.end_of_word_suffix" },
-        { "\"vocab\": {", "\"vocab\": 1, \"x\": {", "model.vocab is no object" },
-        { "\"merges\": [", "\"merges\": {}, \"x\": [", "model.merges is no list" },
-        { "\"!\": 0", "\"!\": -1", "the id of '!'" },
-        { "\"!\": 0", "\"!\": 0.5", "the id of '!'" },
-        { "\"!\": 0", "\"!\": 4194304", "not in 0..4194303" },
-        { "\"!\": 0", "\"!\": 1e99", "the id of '!'" },
-        { "\"!\": 0", "\"!\": \"0\"", "the id of '!'" },
-        { "\"!\": 0", "\"!\": 1", "there twice" },
-        { "\"!\": 0", "\"!\": 0, \"!\": 500", "there twice" },
-        { "\"!\": 0", "\"nix\": 0", "no token for byte 0x21" },
-        { "\"merges\": [", "\"merges\": [7, ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [\"a\", ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [\"a b c\", ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [[\"a\"], ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [[\"a\", 1], ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", "model.merges[0] is no pair" },
-        { "\"merges\": [", "\"merges\": [[\"q\", \"q\"], ", "model.merges[0]: 'q', 'q' or both" },
-        { "\"merges\": [", "\"merges\": [\"nix q\", ", "is not in the vocabulary" },
-        { "\"added_tokens\": [", "\"added_tokens\": 1, \"x\": [", "added_tokens is no list" },
-        { "\"content\": \"<a>\"", "\"content\": \"\"", "added_tokens[1] has no content" },
-        { "\"content\": \"<a>\"", "\"content\": 1", "added_tokens[1] has no content" },
-        { "\"content\": \"<a>\"", "\"content\": \"!\"", "which the vocabulary gives otherwise" },
-        { "\"content\": \"<a>\"", "\"content\": \"<a><b>\"", "is there twice" },
-        { "\"content\": \"<a>\"", "\"content\": \"\\u0041DD\", \"normalized\": true",
-          "there twice" },
-        { "\"added_tokens\": [", "\"added_tokens\": [{\"id\": 5, \"content\": \"<x>\"}, ",
-          "which the vocabulary gives otherwise" },
-    };
-
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *json = edited(cases[i].from, cases[i].to);
