@@ -65,6 +65,9 @@ const struct added_token *added_find(const struct added_tokens *added, const cha
                 return NULL;
             i = (size_t)(next - text);
         }
+        int first = (unsigned char)text[i];
+        if (added->start[first] == added->start[first + 1])
+            continue;
         const struct added_token *token = added_match(added, text + i, n_bytes - i);
         if (token) {
             *at = i;

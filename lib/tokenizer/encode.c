@@ -7,7 +7,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer_impl.h"
@@ -46,6 +45,56 @@ static int append(struct encoder *e, const int32_t *ids, size_t n)
     return token_list_append(e->out, ids, n, e->err);
 }
 
+/* ---- the cache ---- */
+
+static uint64_t load(const char *from, size_t n)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, from, n);
+    return value;
+}
+
+/* The first and the last bytes of a word, up to eight each, which overlap if it is shorter. */
+static void word_ends(const char *word, size_t n, uint64_t *first, uint64_t *last)
+{
+    if (n >= 8) {
+        *first = load(word, 8);
+        *last = load(word + n - 8, 8);
+    } else if (n >= 4) {
+        *first = load(word, 4);
+        *last = load(word + n - 4, 4);
+    } else {
+        *first = (unsigned char)word[0];
+        *last = (uint64_t)(unsigned char)word[n / 2] << 8 | (unsigned char)word[n - 1];
+    }
+}
+
+/* Of 1..CACHE_WORD_BYTES bytes; no library's hash is as fast for so few. */
+static size_t cache_slot(const char *word, size_t n)
+{
+    uint64_t first, last;
+
+    word_ends(word, n, &first, &last);
+    uint64_t hash = (first ^ n) * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ hash >> 32 ^ last) * 0xD6E8FEB86659FD93u;
+    if (n > 16)
+        hash = (hash ^ hash >> 32 ^ load(word + 8, 8) ^ load(word + n - 16, 8) << 1) *
+               0xA0761D6478BD642Fu;
+    return (hash ^ hash >> 29) % CACHE_SLOTS;
+}
+
+static int is_same_word(const char *a, const char *b, size_t n)
+{
+    uint64_t a_first, a_last, b_first, b_last;
+
+    word_ends(a, n, &a_first, &a_last);
+    word_ends(b, n, &b_first, &b_last);
+    return a_first == b_first && a_last == b_last && (n <= 16 || memcmp(a + 8, b + 8, n - 16) == 0);
+}
+
+/* ---- words ---- */
+
 /* The ids of a word, but for an unknown one right behind another if such are to be one. */
 static int append_word(struct encoder *e, const int32_t *ids, size_t n)
 {
@@ -56,6 +105,18 @@ static int append_word(struct encoder *e, const int32_t *ids, size_t n)
     int skips = e->after_unknown && bpe->fuse_unknown && ids[0] == bpe->unknown;
     e->after_unknown = ids[n - 1] == bpe->unknown;
     return append(e, ids + skips, n - (size_t)skips);
+}
+
+/* The same from a slot of the cache: all of its ids are copied, which is faster than to count. */
+static int append_cached(struct encoder *e, const struct cached_word *slot)
+{
+    struct token_list *out = e->out;
+
+    if (out->capacity - out->n < CACHE_IDS || !e->tokenizer->bpe.is_byte_level)
+        return append_word(e, slot->ids, slot->n_ids);
+    memcpy(out->ids + out->n, slot->ids, sizeof slot->ids);
+    out->n += slot->n_ids;
+    return 0;
 }
 
 static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struct cached_word *slot)
@@ -84,9 +145,9 @@ static int encode_word(struct encoder *e, const char *word, size_t n_bytes)
     if (n_bytes == 1 && e->tokenizer->bpe.is_byte_level)
         return append(e, &e->tokenizer->bpe.byte_ids[(unsigned char)word[0]], 1);
     if (e->cache && n_bytes <= CACHE_WORD_BYTES) {
-        slot = &e->cache->words[XXH3_64bits(word, n_bytes) % CACHE_SLOTS];
-        if (slot->n_bytes == n_bytes && memcmp(slot->word, word, n_bytes) == 0)
-            return append_word(e, slot->ids, slot->n_ids);
+        slot = &e->cache->words[cache_slot(word, n_bytes)];
+        if (slot->n_bytes == n_bytes && is_same_word(slot->word, word, n_bytes))
+            return append_cached(e, slot);
     }
     return merge_word(e, word, n_bytes, slot);
 }
@@ -227,11 +288,37 @@ static int joins(enum split_behavior behavior, struct stretch before, struct str
     }
 }
 
+/* The common last step, whose pattern matches all: match after match. How far that went. */
+static int64_t encode_matches(struct encoder *e, const struct split_step *split, const char *text,
+                              size_t n_bytes)
+{
+    size_t at = 0;
+
+    while (at < n_bytes) {
+        size_t length = pattern_match(&split->pattern, text + at, n_bytes - at);
+
+        if (length == 0)
+            break;
+        if (encode_piece(e, text + at, length) < 0)
+            return -1;
+        at += length;
+    }
+    return (int64_t)at;
+}
+
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes)
 {
     if (step == e->tokenizer->n_splits)
         return encode_piece(e, text, n_bytes);
     const struct split_step *split = &e->tokenizer->splits[step];
+    if (step + 1 == e->tokenizer->n_splits && split->behavior == SPLIT_ISOLATED) {
+        int64_t done = encode_matches(e, split, text, n_bytes);
+
+        if (done < 0)
+            return -1;
+        text += done;
+        n_bytes -= (size_t)done;
+    }
     struct stretch pending = { 0, 0, 0 };
     size_t n_known = 0;
     int follows_match = 0;

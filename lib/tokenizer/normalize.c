@@ -62,6 +62,15 @@ size_t tokenizer_utf8_end(const char *text, size_t n_bytes)
     size_t at = 0;
 
     while (at < n_bytes) {
+        uint64_t eight;
+
+        if (n_bytes - at >= sizeof eight) { /* nearly all text is ASCII */
+            memcpy(&eight, bytes + at, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
         int length = bytes[at] < 0x80 ? 1 : str_utf8_length(bytes + at, n_bytes - at);
 
         if (length == 0)
