@@ -152,23 +152,26 @@ static int encode_word(struct encoder *e, const char *word, size_t n_bytes)
     return merge_word(e, word, n_bytes, slot);
 }
 
-/* Length of the first word of a piece: up to a mark that no token has behind what is before it. */
+static int is_mark(const unsigned char *bytes)
+{
+    return bytes[0] == 0xe2 && bytes[1] == 0x96 && bytes[2] == 0x81;
+}
+
+/* Length of the first word of a piece: up to where no token goes on, above all before a mark. */
 static size_t marked_word(const struct tokenizer *t, const char *text, size_t n_bytes)
 {
-    size_t at = 1;
+    const unsigned char *bytes = (const unsigned char *)text;
 
-    while (at < n_bytes) {
-        const char *mark = memchr(text + at, BPE_SPACE[0], n_bytes - at);
+    for (size_t at = 1; at < n_bytes; at++) {
+        unsigned char before = bytes[at - 1], byte = bytes[at];
 
-        if (!mark)
-            return n_bytes;
-        at = (size_t)(mark - text);
-        if (n_bytes - at < 3)
-            return n_bytes;
-        if (memcmp(mark, BPE_SPACE, 3) == 0 && !t->joins_space[(unsigned char)mark[-1]] &&
-            (at < 3 || memcmp(mark - 3, BPE_SPACE, 3) != 0))
+        if ((byte & 0xc0) == 0x80)
+            continue; /* within a character */
+        if (!(t->joins[before][byte >> 3] >> (byte & 7) & 1))
             return at;
-        at++;
+        if (byte == 0xe2 && !t->joins_space[before] && n_bytes - at >= 3 && is_mark(bytes + at) &&
+            !(at >= 3 && is_mark(bytes + at - 3)))
+            return at;
     }
     return n_bytes;
 }

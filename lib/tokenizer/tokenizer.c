@@ -139,6 +139,12 @@ void tokenizer_index_words(struct tokenizer *tokenizer)
             continue;
         tokenizer->token_bytes_max =
             n > tokenizer->token_bytes_max ? n : tokenizer->token_bytes_max;
+        for (size_t at = 1; at < n; at++) {
+            unsigned char second = (unsigned char)text[at];
+
+            tokenizer->joins[(unsigned char)text[at - 1]][second >> 3] |=
+                (uint8_t)(1 << (second & 7));
+        }
         for (size_t at = 1; at + 3 <= n; at++)
             if (memcmp(text + at, BPE_SPACE, 3) == 0 &&
                 (at < 3 || memcmp(text + at - 3, BPE_SPACE, 3) != 0))

@@ -66,9 +66,10 @@ struct tokenizer {
     enum prepend prepend;
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
-    /* By the last byte of a character: whether a token has it before a BPE_SPACE. Elsewhere a word
-     * ends before BPE_SPACE, whatever the merges. */
-    uint8_t joins_space[256];
+    /* Of characters. What no token has side by side no merge joins, so that words may end there:
+     * a bit for every two bytes; and by the last byte of a character, whether a token has it before
+     * BPE_SPACE, whose first byte begins many other characters. */
+    uint8_t joins[256][32], joins_space[256];
     size_t token_bytes_max;
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
