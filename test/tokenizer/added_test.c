@@ -22,8 +22,9 @@ static void expect(const struct added_tokens *added, const char *text, int id, s
 static void test_find(void **state)
 {
     struct added_token items[] = {
-        { "<a>", 3, 1, 0 }, { "<a><b>", 6, 2, 0 }, { "xyz", 3, 3, 0 },
-        { "yz<", 3, 4, 0 }, { "<", 1, 5, 0 },
+        { .text = "<a>", .n_bytes = 3, .id = 1 }, { .text = "<a><b>", .n_bytes = 6, .id = 2 },
+        { .text = "xyz", .n_bytes = 3, .id = 3 }, { .text = "yz<", .n_bytes = 3, .id = 4 },
+        { .text = "<", .n_bytes = 1, .id = 5 },
     };
     struct added_tokens added;
 
@@ -43,7 +44,8 @@ static void test_find(void **state)
 
 static void test_one_first_byte(void **state)
 {
-    struct added_token items[] = { { "<a>", 3, 1, 0 }, { "<bb>", 4, 2, 0 } };
+    struct added_token items[] = { { .text = "<a>", .n_bytes = 3, .id = 1 },
+                                   { .text = "<bb>", .n_bytes = 4, .id = 2 } };
     struct added_tokens added;
 
     (void)state;

@@ -17,7 +17,8 @@ static void build(void)
     static char spellings[256 + N_MERGES][128];
     int n = 0, n_merges = 0;
 
-    bpe_init(&bpe, &arena, 256 + N_MERGES, 256 + N_MERGES, N_MERGES);
+    bpe_init(&bpe, &arena, 1, 256 + N_MERGES, 256 + N_MERGES);
+    bpe_init_merges(&bpe, N_MERGES);
     for (int code = 0; code <= 0x143; code++) {
         char *spelling = spellings[n];
         int printable = (code >= '!' && code <= '~') || (code >= 0xa1 && code != 0xad);
@@ -121,7 +122,7 @@ static void test_taken(void **state)
     struct bpe small;
 
     (void)state;
-    bpe_init(&small, &arena, 4, 8, 0);
+    bpe_init(&small, &arena, 1, 4, 8);
     assert_int_equal(bpe_add_token(&small, 7, "a b", 3), 0);
     assert_int_equal(bpe_add_token(&small, 7, "x", 1), -1);
     assert_int_equal(bpe_add_token(&small, 6, "a b", 3), -1);
