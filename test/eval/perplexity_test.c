@@ -131,7 +131,7 @@ static void fails_to_open(const char *path, const char *words)
     assert_int_equal(err.code, ERR_DATA);
     if (!strstr(err.text, words))
         fail_msg("\"%s\" is not in \"%s\"", words, err.text);
-    assert_null(none.store);
+    assert_null(none.weights.store);
 }
 
 static void what_cannot_be_served(void **state)
