@@ -17,7 +17,7 @@
 struct request {
     const char *tokenizer, *prefix, *column, *format;
     int no_eod, json;
-    int n_shown;
+    int n_shown, n_threads;
 };
 
 /* A live line on a terminal, and only there. */
@@ -63,9 +63,10 @@ static void show_progress(void *context, const struct corpus_counts *counts)
     if (!p->is_terminal || t - p->shown < PROGRESS_S)
         return;
     p->shown = t;
-    fprintf(stderr, "\r%d/%d inputs  %s tokens  %.2f M tokens/s\033[K", counts->n_inputs,
+    fprintf(stderr, "\r%d/%d inputs  %s tokens  %.2f M tokens/s  %.1f MB/s\033[K", counts->n_inputs,
             p->n_inputs, str_count(tokens, sizeof tokens, counts->n_tokens),
-            (double)counts->n_tokens / (t - p->start) * 1e-6);
+            (double)counts->n_tokens / (t - p->start) * 1e-6,
+            (double)counts->n_bytes / (t - p->start) * 1e-6);
 }
 
 static void print_counts(const struct request *q, const struct corpus_counts *counts,
@@ -91,8 +92,9 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
     if (counts->n_tokens > 0)
         str_printf(out, " (%.2f bytes a token)",
                    (double)counts->n_bytes / (double)counts->n_tokens);
-    str_printf(out, "; %s, %.2f M tokens/s\n", str_duration(duration, sizeof duration, seconds),
-               rate * 1e-6);
+    str_printf(out, "; %s, %.2f M tokens/s, %.1f MB/s\n",
+               str_duration(duration, sizeof duration, seconds), rate * 1e-6,
+               (double)counts->n_bytes / (seconds > 0 ? seconds : 1e-9) * 1e-6);
     if (counts->n_empty > 0)
         str_printf(out, "left out: %s empty documents\n",
                    str_count(documents, sizeof documents, counts->n_empty));
@@ -110,6 +112,7 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
         .column = q->column,
         .prefix = q->prefix,
         .end_of_text = -1,
+        .n_threads = q->n_threads,
         .progress = show_progress,
         .context = &progress,
     };
@@ -125,6 +128,7 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
         return -1;
     int rc = -1;
+    progress.start = clock_seconds(); /* the speed is that of tokenizing, without reading tables */
     if (!q->no_eod)
         options.end_of_text = tokenizer_end_of_text(tokenizer);
     if (!q->no_eod && options.end_of_text < 0)
@@ -277,7 +281,7 @@ static struct options tokenize_options(struct request *q, struct option *table)
           .kind = OPTION_TEXT,
           .value = &q->tokenizer,
           .argument = "DIR",
-          .help = "folder with tokenizer.json, or the file itself" },
+          .help = "folder with tokenizer.json or tokenizer.model, or the file" },
         { .name = "out",
           .kind = OPTION_TEXT,
           .value = &q->prefix,
@@ -294,6 +298,13 @@ static struct options tokenize_options(struct request *q, struct option *table)
           .argument = "FORMAT",
           .choices = formats,
           .help = "auto: JSONL if the name ends in .jsonl or .json, else text" },
+        { .name = "threads",
+          .kind = OPTION_INT,
+          .value = &q->n_threads,
+          .argument = "N",
+          .min = 1,
+          .max = 256,
+          .help = "threads that tokenize (one a core); the output is the same" },
         { .name = "no-eod",
           .value = &q->no_eod,
           .help = "add no end-of-text token after each document" },

@@ -276,7 +276,7 @@ static void check_sequence_parallel(struct job_reader *r)
         job_note(job, r->arena,
                  "parallel.sequence_parallel = false: micro_batch %d * seq_len %d is %lld tokens, "
                  "not a multiple of tp %d",
-                 job->train.micro_batch, seq_len, (long long)job->train.micro_batch * seq_len, tp);
+                 micro, seq_len, (long long)micro * seq_len, tp);
         return;
     }
     /* The smallest step of seq_len. */

@@ -9,124 +9,168 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "data/batch.h"
 #include "data/indexed_writer.h"
-#include "data/jsonl.h"
 
 #define TEXT_BYTES_MAX ((size_t)8 << 30)
 #define LINE_BYTES_MAX ((size_t)256 << 20)
 
+#define BUFFER_BYTES ((size_t)1 << 18)
+
 struct corpus {
-    const struct tokenizer *tokenizer;
     const struct corpus_options *options;
-    struct tokenizer_cache *cache;
+    struct batches *batches;
+    struct batch *batch; /* being filled, or NULL */
     struct indexed_writer writer;
-    struct token_list ids;
     struct corpus_counts *counts;
     struct err *err;
+    char buffer[BUFFER_BYTES];
 };
 
-static int add_document(struct corpus *c, const char *text, size_t n_bytes)
+/* ---- batches ---- */
+
+/* Write the oldest batch: 1, or 0 if there is none, or -1. */
+static int write_batch(struct corpus *c)
 {
-    if (n_bytes == 0) {
-        c->counts->n_empty++;
+    const struct batch *batch = batches_take(c->batches);
+    int64_t start = 0;
+
+    if (!batch)
         return 0;
+    for (int i = 0; i < batch->n_done; start = batch->ends[i++])
+        if (indexed_writer_add(&c->writer, batch->ids.ids + start, batch->ends[i] - start, c->err) <
+            0)
+            return -1;
+    if (batch->failed) {
+        *c->err = batch->err;
+        return -1;
     }
-    c->ids.n = 0;
-    if (tokenizer_encode_cached(c->tokenizer, c->cache, text, n_bytes, &c->ids, c->err) < 0)
-        return -1;
-    int32_t end_of_text = c->options->end_of_text;
-    if (end_of_text >= 0 && token_list_add(&c->ids, end_of_text, c->err) < 0)
-        return -1;
-    if (indexed_writer_add(&c->writer, c->ids.ids, c->ids.n, c->err) < 0)
-        return -1;
-    c->counts->n_documents++;
-    c->counts->n_bytes += (int64_t)n_bytes;
+    c->counts->n_documents += batch->n_done;
+    c->counts->n_empty += batch->n_empty;
+    c->counts->n_bytes += batch->n_text_bytes;
     c->counts->n_tokens = c->writer.n_tokens;
     if (c->options->progress)
         c->options->progress(c->options->context, c->counts);
-    return 0;
+    return 1;
 }
+
+static int write_all(struct corpus *c)
+{
+    int rc;
+
+    if (c->batch)
+        batches_submit(c->batches);
+    c->batch = NULL;
+    while ((rc = write_batch(c)) > 0)
+        ;
+    return rc;
+}
+
+/* The batch that takes the next document; NULL on failure. */
+static struct batch *open_batch(struct corpus *c)
+{
+    if (c->batch &&
+        (c->batch->text.length >= BATCH_BYTES || c->batch->n_documents == BATCH_DOCUMENTS)) {
+        batches_submit(c->batches);
+        c->batch = NULL;
+    }
+    while (!c->batch && !(c->batch = batches_next(c->batches)))
+        if (write_batch(c) < 0)
+            return NULL;
+    return c->batch;
+}
+
+/* The text at the batch's end, from start on, is a document. */
+static void close_document(struct batch *batch, const char *path, int64_t line, size_t start)
+{
+    batch->documents[batch->n_documents++] =
+        (struct batch_document){ path, line, start, batch->text.length - start };
+    str_add_char(&batch->text, '\0');
+}
+
+/* ---- inputs ---- */
 
 static int read_text(struct corpus *c, const char *path)
 {
     const char *from = strcmp(path, "-") == 0 ? "/dev/stdin" : path;
+    struct batch *batch = open_batch(c);
     size_t n_bytes;
     char *text;
 
+    if (!batch)
+        return -1;
     if (file_read(from, TEXT_BYTES_MAX, ERR_DATA, &text, &n_bytes, c->err) < 0)
-        return -1;
-    int rc = add_document(c, text, n_bytes);
+        return err_add(c->err, "%s", path);
+    if (n_bytes == 0) {
+        c->counts->n_empty++;
+    } else {
+        size_t start = batch->text.length;
+
+        str_add_bytes(&batch->text, text, n_bytes);
+        close_document(batch, path, 0, start);
+    }
     free(text);
-    return rc < 0 ? err_add(c->err, "%s", path) : 0;
+    return 0;
 }
 
-/* One line; a blank one is passed over. */
-static int read_line(struct corpus *c, const char *line, size_t n_bytes, struct str *text)
-{
-    if (strspn(line, " \t\r\n") == n_bytes)
-        return 0;
-    str_clear(text);
-    if (jsonl_text(line, n_bytes, c->options->column, text, c->err) < 0)
-        return -1;
-    return add_document(c, str_text(text), text->length);
-}
-
-struct line {
-    char *text; /* ends with 0 */
-    size_t n_bytes, capacity;
+/* A JSONL file while it is read. */
+struct lines {
+    const char *path;
+    int64_t number; /* of the line that is being read */
+    size_t start;   /* of its part that is in the batch */
+    int is_open;    /* there is such a part */
 };
 
-/*
- * The next line, its end included: 1, or 0 at the end of the file, or -1. getline() would take a
- * line of any length, and its running out of memory looks like the end of the file.
- */
-static int next_line(FILE *file, struct line *line, struct err *err)
+static int line_failed(struct corpus *c, const struct lines *lines)
 {
-    int c = 0;
+    return err_add(c->err, "%s:%lld", lines->path, (long long)lines->number);
+}
 
-    line->n_bytes = 0;
-    while (c != '\n' && (c = getc_unlocked(file)) != EOF) {
-        if (line->n_bytes == LINE_BYTES_MAX)
-            return err_set(err, ERR_DATA, "the line is longer than %zu bytes", LINE_BYTES_MAX);
-        if (line->n_bytes + 1 >= line->capacity) {
-            size_t capacity = line->capacity ? 2 * line->capacity : 4096;
-            char *grown = realloc(line->text, capacity);
+/* Take n bytes of the file, line by line. */
+static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        const char *end = memchr(bytes, '\n', n);
+        size_t length = end ? (size_t)(end - bytes) + 1 : n;
+        struct batch *batch = lines->is_open ? c->batch : open_batch(c);
 
-            if (!grown)
-                return err_set(err, ERR_DEVICE, "out of host memory");
-            line->text = grown;
-            line->capacity = capacity;
+        if (!batch)
+            return -1;
+        if (!lines->is_open)
+            lines->start = batch->text.length;
+        lines->is_open = 1;
+        if (batch->text.length - lines->start + length > LINE_BYTES_MAX) {
+            err_set(c->err, ERR_DATA, "the line is longer than %zu bytes", LINE_BYTES_MAX);
+            return line_failed(c, lines);
         }
-        line->text[line->n_bytes++] = (char)c;
+        str_add_bytes(&batch->text, bytes, length);
+        bytes += length;
+        n -= length;
+        if (end) {
+            close_document(batch, lines->path, lines->number++, lines->start);
+            lines->is_open = 0;
+        }
     }
-    if (c == EOF && ferror(file))
-        return err_set_errno(err, ERR_DATA, "cannot be read");
-    if (line->n_bytes)
-        line->text[line->n_bytes] = '\0';
-    return line->n_bytes > 0;
+    return 0;
 }
 
 static int read_jsonl(struct corpus *c, const char *path)
 {
-    int is_stdin = strcmp(path, "-") == 0;
+    int is_stdin = strcmp(path, "-") == 0, rc = 0;
     FILE *file = is_stdin ? stdin : fopen(path, "re");
-    struct str text = { 0 };
-    struct line line = { 0 };
-    int64_t number = 0;
-    int rc;
+    struct lines lines = { .path = path, .number = 1 };
+    size_t n;
 
     if (!file)
         return err_set_errno(c->err, ERR_DATA, "%s", path);
-    do {
-        number++;
-        rc = next_line(file, &line, c->err);
-        if (rc == 1 && read_line(c, line.text, line.n_bytes, &text) < 0)
-            rc = -1;
-    } while (rc == 1);
-    if (rc < 0)
-        err_add(c->err, "%s:%lld", path, (long long)number);
-    free(line.text);
-    str_release(&text);
+    while (rc == 0 && (n = fread(c->buffer, 1, sizeof c->buffer, file)) > 0)
+        rc = add_lines(c, &lines, c->buffer, n);
+    if (rc == 0 && ferror(file)) {
+        err_set_errno(c->err, ERR_DATA, "cannot be read");
+        rc = line_failed(c, &lines);
+    }
+    if (rc == 0 && lines.is_open)
+        close_document(c->batch, path, lines.number, lines.start);
     if (!is_stdin)
         fclose(file);
     return rc;
@@ -144,24 +188,44 @@ static int read_input(struct corpus *c, const char *path)
     return format == CORPUS_JSONL ? read_jsonl(c, path) : read_text(c, path);
 }
 
+/* Read all inputs; what was read before an error may have one of its own, which comes first. */
+static int read_all(struct corpus *c)
+{
+    const struct corpus_options *options = c->options;
+    struct err err = { 0 };
+    int rc = 0;
+
+    for (int i = 0; i < options->n_inputs && rc == 0; i++) {
+        rc = read_input(c, options->inputs[i]);
+        c->counts->n_inputs += rc == 0;
+    }
+    if (rc == 0)
+        return write_all(c);
+    err = *c->err;
+    if (write_all(c) == 0)
+        *c->err = err;
+    return -1;
+}
+
 int corpus_tokenize(const struct tokenizer *tokenizer, const struct corpus_options *options,
                     struct corpus_counts *counts, struct err *err)
 {
-    struct corpus c = { .tokenizer = tokenizer, .options = options, .counts = counts, .err = err };
-    int rc = 0;
+    struct corpus *c = calloc(1, sizeof *c);
+    int rc = -1;
 
+    if (!c)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    *c = (struct corpus){ .options = options, .counts = counts, .err = err };
     *counts = (struct corpus_counts){ 0 };
-    if (indexed_writer_open(&c.writer, options->prefix, tokenizer_vocab_size(tokenizer), err) < 0)
-        return -1;
-    c.cache = tokenizer_cache_create();
-    for (int i = 0; i < options->n_inputs && rc == 0; i++) {
-        rc = read_input(&c, options->inputs[i]);
-        counts->n_inputs += rc == 0;
-    }
+    if (indexed_writer_open(&c->writer, options->prefix, tokenizer_vocab_size(tokenizer), err) ==
+            0 &&
+        batches_create(&c->batches, tokenizer, options->column, options->end_of_text,
+                       options->n_threads, err) == 0)
+        rc = read_all(c);
     if (rc == 0)
-        rc = indexed_writer_finish(&c.writer, err);
-    indexed_writer_abandon(&c.writer);
-    tokenizer_cache_destroy(c.cache);
-    token_list_release(&c.ids);
+        rc = indexed_writer_finish(&c->writer, err);
+    batches_destroy(c->batches);
+    indexed_writer_abandon(&c->writer);
+    free(c);
     return rc;
 }

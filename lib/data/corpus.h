@@ -35,7 +35,8 @@ struct corpus_options {
     const char *column;          /* of JSONL */
     const char *prefix;          /* of the output */
     int end_of_text;             /* id to add after each document, or -1 */
-    corpus_progress_fn progress; /* called after each document; NULL is allowed */
+    int n_threads;               /* 0: one a core; the output does not depend on it */
+    corpus_progress_fn progress; /* called now and then, by this thread; NULL is allowed */
     void *context;
 };
 

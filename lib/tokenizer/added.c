@@ -37,8 +37,8 @@ void added_init(struct added_tokens *added, struct added_token *items, int n)
     }
 }
 
-static const struct added_token *match_at(const struct added_tokens *added, const char *text,
-                                          size_t n_bytes)
+const struct added_token *added_match(const struct added_tokens *added, const char *text,
+                                      size_t n_bytes)
 {
     int byte = (unsigned char)text[0];
 
@@ -65,7 +65,7 @@ const struct added_token *added_find(const struct added_tokens *added, const cha
                 return NULL;
             i = (size_t)(next - text);
         }
-        const struct added_token *token = match_at(added, text + i, n_bytes - i);
+        const struct added_token *token = added_match(added, text + i, n_bytes - i);
         if (token) {
             *at = i;
             return token;

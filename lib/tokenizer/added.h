@@ -11,10 +11,14 @@
 #include <stdint.h>
 
 struct added_token {
-    const char *text; /* valid UTF-8, not empty */
+    const char *text; /* valid UTF-8, not empty; as it is looked for */
     size_t n_bytes;
+    const char *shown; /* as it was given, before normalizing */
+    size_t n_shown;
     int32_t id;
     int normalized;
+    int takes_left, takes_right; /* the white space beside it goes with it */
+    int single_word;             /* not within a word */
 };
 
 /* The tokens of one pass: by first byte, and the longest first. */
@@ -26,6 +30,10 @@ struct added_tokens {
 
 /* Sort items (they stay the caller's) and index them. */
 void added_init(struct added_tokens *added, struct added_token *items, int n);
+
+/* The longest that text begins with, or NULL. */
+const struct added_token *added_match(const struct added_tokens *added, const char *text,
+                                      size_t n_bytes);
 
 /* The first match in text, or NULL; *at is where it is. */
 const struct added_token *added_find(const struct added_tokens *added, const char *text,

@@ -8,6 +8,7 @@
  */
 #include "tokenizer/bpe.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -17,9 +18,13 @@
 
 #define PAIR_FREE UINT64_MAX
 
+/* A character that is in no token: no merge has it. */
+#define ID_UNKNOWN INT32_MAX
+
 struct bpe_symbol {
     int32_t id;             /* -1: joined to the one before */
     int32_t previous, next; /* -1: none */
+    uint32_t start;         /* in the word, of characters */
 };
 
 struct bpe_candidate {
@@ -37,17 +42,29 @@ static size_t table_size(int n)
     return size;
 }
 
-void bpe_init(struct bpe *bpe, struct arena *arena, int n_tokens, int n_ids, int n_merges)
+void bpe_init(struct bpe *bpe, struct arena *arena, int is_byte_level, int n_tokens, int n_ids)
 {
-    size_t n_spellings = table_size(n_tokens), n_pairs = table_size(n_merges);
+    size_t n_spellings = table_size(n_tokens);
 
-    *bpe = (struct bpe){
-        .arena = arena, .n_ids = n_ids, .spelling_mask = n_spellings - 1, .merge_mask = n_pairs - 1
-    };
+    *bpe = (struct bpe){ .arena = arena,
+                         .n_ids = n_ids,
+                         .n_visible = n_ids,
+                         .spelling_mask = n_spellings - 1,
+                         .is_byte_level = is_byte_level,
+                         .unknown = -1 };
+    memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
+    memset(bpe->ascii_ids, 0xff, sizeof bpe->ascii_ids);
     bpe->tokens = arena_array(arena, struct bpe_token, n_ids);
     bpe->by_spelling = arena_array(arena, int32_t, n_spellings);
-    bpe->merges = arena_array(arena, struct bpe_merge, n_pairs);
     memset(bpe->by_spelling, 0xff, n_spellings * sizeof *bpe->by_spelling);
+}
+
+void bpe_init_merges(struct bpe *bpe, int n_merges)
+{
+    size_t n_pairs = table_size(n_merges);
+
+    bpe->merge_mask = n_pairs - 1;
+    bpe->merges = arena_array(bpe->arena, struct bpe_merge, n_pairs);
     memset(bpe->merges, 0xff, n_pairs * sizeof *bpe->merges);
 }
 
@@ -106,6 +123,23 @@ static void unspell(struct bpe *bpe, struct bpe_token *token)
     token->n_bytes = n_bytes;
 }
 
+/* SentencePiece's spelling: "▁" is a space. */
+static void unmark(struct bpe *bpe, struct bpe_token *token)
+{
+    char *bytes = arena_alloc(bpe->arena, token->n_spelling + 1);
+    uint32_t n = 0;
+
+    for (uint32_t at = 0; at < token->n_spelling; n++)
+        if (token->n_spelling - at >= 3 && memcmp(token->spelling + at, BPE_SPACE, 3) == 0) {
+            bytes[n] = ' ';
+            at += 3;
+        } else {
+            bytes[n] = token->spelling[at++];
+        }
+    token->bytes = bytes;
+    token->n_bytes = n;
+}
+
 int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_bytes)
 {
     CHECK(id >= 0);
@@ -118,34 +152,55 @@ int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_by
         return -1;
     token->spelling = arena_strndup(bpe->arena, spelling, n_bytes);
     token->n_spelling = (uint32_t)n_bytes;
-    unspell(bpe, token);
+    if (bpe->is_byte_level)
+        unspell(bpe, token);
+    else
+        unmark(bpe, token);
     bpe->by_spelling[slot] = id;
     return 0;
 }
 
-/* UTF-8 of a code point below 0x800. */
-static size_t put_utf8(char *out, uint32_t code)
-{
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 0x3f));
-    return 2;
-}
-
 int bpe_find_bytes(struct bpe *bpe)
 {
-    char spelling[2];
+    char spelling[8];
 
     memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
     for (uint32_t code = 0; code <= 0x143; code++)
         if (byte_spelled(code) >= 0)
-            bpe->byte_ids[byte_spelled(code)] = bpe_find(bpe, spelling, put_utf8(spelling, code));
+            bpe->byte_ids[byte_spelled(code)] =
+                bpe_find(bpe, spelling, unicode_encode(spelling, code));
     for (int byte = 0; byte < 256; byte++)
         if (bpe->byte_ids[byte] < 0)
             return byte;
+    return -1;
+}
+
+void bpe_find_ascii(struct bpe *bpe)
+{
+    for (int i = 0; i < 128; i++) {
+        char c = (char)i;
+
+        bpe->ascii_ids[i] = bpe_find(bpe, &c, 1);
+    }
+}
+
+int bpe_find_fallback(struct bpe *bpe)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char spelling[8];
+        int n = snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
+        int32_t id = bpe_find(bpe, spelling, (size_t)n);
+
+        if (id < 0) {
+            memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
+            return byte;
+        }
+        char *bytes = arena_alloc(bpe->arena, 1);
+        *bytes = (char)byte;
+        bpe->tokens[id].bytes = bytes;
+        bpe->tokens[id].n_bytes = 1;
+        bpe->byte_ids[byte] = id;
+    }
     return -1;
 }
 
@@ -286,6 +341,8 @@ static int32_t find_whole(const struct bpe *bpe, const char *word, size_t n)
     char spelling[256];
     size_t n_spelling = 0;
 
+    if (!bpe->is_byte_level)
+        return bpe_find(bpe, word, n);
     if (n > sizeof spelling / 2)
         return -1;
     for (size_t i = 0; i < n; i++) {
@@ -297,6 +354,78 @@ static int32_t find_whole(const struct bpe *bpe, const char *word, size_t n)
     return bpe_find(bpe, spelling, n_spelling);
 }
 
+static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
+                           int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        symbols[i] = (struct bpe_symbol){ bpe->byte_ids[(unsigned char)word[i]], i - 1, i + 1, 0 };
+    return n;
+}
+
+static int32_t start_characters(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
+                                size_t n_bytes)
+{
+    int32_t n = 0;
+    size_t length;
+
+    for (size_t at = 0; at < n_bytes; at += length, n++) {
+        const struct added_token *whole =
+            bpe->whole.n > 0 ? added_match(&bpe->whole, word + at, n_bytes - at) : NULL;
+        int32_t id;
+
+        if (whole) {
+            id = whole->id;
+            length = whole->n_bytes;
+        } else if ((unsigned char)word[at] < 0x80) {
+            id = bpe->ascii_ids[(unsigned char)word[at]];
+            length = 1;
+        } else {
+            unicode_decode((const unsigned char *)word + at, &length);
+            id = bpe_find(bpe, word + at, length);
+        }
+        symbols[n] = (struct bpe_symbol){ id < 0 ? ID_UNKNOWN : id, n - 1, n + 1, (uint32_t)at };
+    }
+    return n;
+}
+
+/* What stands for bytes that are in no token. */
+static size_t put_unknown(const struct bpe *bpe, const char *bytes, size_t n_bytes, int32_t *ids,
+                          int after_unknown)
+{
+    if (bpe->byte_ids[0] >= 0) {
+        for (size_t i = 0; i < n_bytes; i++)
+            ids[i] = bpe->byte_ids[(unsigned char)bytes[i]];
+        return n_bytes;
+    }
+    if (bpe->unknown < 0 || (after_unknown && bpe->fuse_unknown))
+        return 0;
+    ids[0] = bpe->unknown;
+    return 1;
+}
+
+static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, const char *word,
+                      size_t n_bytes, int32_t *ids)
+{
+    size_t count = 0;
+    int after_unknown = 0;
+
+    for (int32_t at = 0; at >= 0; at = symbols[at].next) {
+        const struct bpe_symbol *symbol = &symbols[at];
+        int is_unknown = symbol->id >= bpe->n_visible;
+
+        if (!is_unknown) {
+            ids[count++] = symbol->id;
+        } else {
+            size_t end = symbol->next >= 0 ? symbols[symbol->next].start : n_bytes;
+
+            count += put_unknown(bpe, word + symbol->start, end - symbol->start, ids + count,
+                                 after_unknown);
+        }
+        after_unknown = is_unknown;
+    }
+    return count;
+}
+
 const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
                           size_t n_bytes, size_t *n_ids)
 {
@@ -306,20 +435,17 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         return NULL;
     struct bpe_symbol *symbols = scratch->symbols;
     int32_t *ids = (int32_t *)(void *)scratch->candidates; /* done with when the ids are written */
-    int32_t whole = bpe->ignore_merges ? find_whole(bpe, word, n_bytes) : -1, n = (int32_t)n_bytes;
+    int32_t whole = bpe->ignore_merges ? find_whole(bpe, word, n_bytes) : -1;
 
     if (whole >= 0) {
         ids[0] = whole;
         *n_ids = 1;
         return ids;
     }
-    for (int32_t i = 0; i < n; i++)
-        symbols[i] = (struct bpe_symbol){ bpe->byte_ids[(unsigned char)word[i]], i - 1,
-                                          i + 1 < n ? i + 1 : -1 };
+    int32_t n = bpe->is_byte_level ? start_bytes(bpe, symbols, word, (int32_t)n_bytes)
+                                   : start_characters(bpe, symbols, word, n_bytes);
+    symbols[n - 1].next = -1;
     merge_all(bpe, scratch, n);
-    size_t count = 0;
-    for (int32_t at = 0; at >= 0; at = symbols[at].next)
-        ids[count++] = symbols[at].id;
-    *n_ids = count;
+    *n_ids = put_ids(bpe, symbols, word, n_bytes, ids);
     return ids;
 }

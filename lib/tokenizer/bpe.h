@@ -1,10 +1,11 @@
 /*
- * bpe.h - a byte-level BPE vocabulary and its merges
+ * bpe.h - a BPE vocabulary and its merges
  *
- * Tokens are spelled in tokenizer.json with one printable character a byte (GPT-2's
- * bytes_to_unicode: "Ġ" is the space); here they are kept with the bytes they stand for. A word
- * starts as one token a byte, and the neighbours whose merge has the least rank are joined, the
- * leftmost first, until none can be.
+ * Of bytes: tokens are spelled in tokenizer.json with one printable character a byte (GPT-2's
+ * bytes_to_unicode: "Ġ" is the space), and a word starts as one token a byte. Or of characters, as
+ * SentencePiece has it ("▁" is the space): a word starts as one token a character, and what is in
+ * no token becomes its bytes' tokens (<0x0A>) in the end, or the unknown token. The neighbours whose
+ * merge has the least rank are joined, the leftmost first, until none can be.
  */
 #ifndef TOKENIZER_BPE_H
 #define TOKENIZER_BPE_H
@@ -13,6 +14,9 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "tokenizer/added.h"
+
+#define BPE_SPACE "\xe2\x96\x81" /* how a space is spelled in tokens of characters */
 
 struct bpe_token {
     const char *spelling; /* NULL: no token has this id */
@@ -33,12 +37,21 @@ struct bpe {
     size_t spelling_mask;
     struct bpe_merge *merges; /* hash table */
     size_t merge_mask;
-    int32_t byte_ids[256];
-    int ignore_merges; /* a word that is a token is that token */
+    int32_t byte_ids[256]; /* of each byte; of characters: -1 if there is no byte_fallback */
+    int ignore_merges;     /* a word that is a token is that token */
+    int is_byte_level;
+    /* Of characters: */
+    int32_t ascii_ids[128];    /* -1: no token */
+    int n_visible;             /* ids from here on only help to merge: they come out as unknown */
+    int32_t unknown;           /* -1: what is unknown is left out */
+    int fuse_unknown;          /* several in a row become one */
+    struct added_tokens whole; /* characters that are one symbol from the start, never merged */
 };
 
-/* Tables for n_tokens tokens with ids below n_ids, and n_merges merges. */
-void bpe_init(struct bpe *bpe, struct arena *arena, int n_tokens, int n_ids, int n_merges);
+/* Tables for n_tokens tokens with ids below n_ids. */
+void bpe_init(struct bpe *bpe, struct arena *arena, int is_byte_level, int n_tokens, int n_ids);
+/* The table for n_merges merges. */
+void bpe_init_merges(struct bpe *bpe, int n_merges);
 
 /* Add a token by its spelling (valid UTF-8, copied). Returns 0, or -1 if its id or spelling is
  * taken. */
@@ -49,6 +62,11 @@ int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 
 /* Once all tokens are in: -1, or the least byte that no token stands for. */
 int bpe_find_bytes(struct bpe *bpe);
+/* Of characters, once all tokens are in: index those of one ASCII character. */
+void bpe_find_ascii(struct bpe *bpe);
+/* Of characters, once all tokens are in: take <0x00>..<0xFF> for the bytes of what is in no token.
+ * Returns -1, or the least byte that has none. */
+int bpe_find_fallback(struct bpe *bpe);
 
 /* left and right join to id, ranked; a pair that is there already gets the new rank. */
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);

@@ -1,8 +1,10 @@
 /*
  * tokenizer.h - text to ids and back, exactly as the model's own library does it
  *
- * Read from a folder's tokenizer.json (byte-level BPE with the GPT-2 split for now). Safe to use
- * from several threads at once, each with its own struct tokenizer_cache or none.
+ * Read from a folder's tokenizer.json (BPE of bytes or of characters, with its normalizer, its
+ * splits and its added tokens), or from a SentencePiece model (BPE or unigram). What would change
+ * ids and isn't known is refused by name. Safe to use from several threads at once, each with its
+ * own struct tokenizer_cache or none.
  */
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
@@ -15,7 +17,7 @@
 
 struct tokenizer;
 
-/* folder, or a tokenizer.json itself. ERR_DATA names file and what is not supported. */
+/* A folder with tokenizer.json or else tokenizer.model, or such a file itself. ERR_DATA names file and what is not supported. */
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
@@ -53,9 +55,24 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
                             const char *text, size_t n_bytes, struct token_list *out,
                             struct err *err);
 
-/* Append the bytes of ids. They may end within a UTF-8 sequence: see tokenizer_whole_length. */
+/*
+ * What the tokenizer puts around a text for a model that was trained so (BOS, EOS): its template,
+ * or what tokenizer_config.json says of a .model. tokenizer_encode does not. The ids belong to the
+ * tokenizer.
+ */
+void tokenizer_frame(const struct tokenizer *tokenizer, const int32_t **before, int *n_before,
+                     const int32_t **after, int *n_after);
+
+/*
+ * Append the bytes of ids, as they stand within a text: part by part gives the same as all at once.
+ * They may end within a UTF-8 sequence: see tokenizer_whole_length.
+ */
 void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
                       struct str *out);
+
+/* The same for the ids of a whole text: without the space that the tokenizer put at its start. */
+void tokenizer_decode_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                           struct str *out);
 
 /* How many bytes of text (n_bytes) can be shown now: all but a UTF-8 sequence cut off at the end.
  */

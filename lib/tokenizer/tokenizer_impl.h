@@ -1,5 +1,8 @@
 /*
  * tokenizer_impl.h - what reading a tokenizer and using it share
+ *
+ * Text goes through: added tokens of the first pass, normalizing, added tokens of the second pass,
+ * a mark instead of the spaces, the splits one within the other, then the model, word by word.
  */
 #ifndef TOKENIZER_TOKENIZER_IMPL_H
 #define TOKENIZER_TOKENIZER_IMPL_H
@@ -7,19 +10,72 @@
 #include "base/arena.h"
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/charsmap.h"
+#include "tokenizer/pattern.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram.h"
+
+enum { TOKENIZER_STEPS_MAX = 8, TOKENIZER_FRAME_MAX = 16 };
+
+enum normal_kind {
+    NORMAL_NFC,
+    NORMAL_PREPEND,  /* a, unless the text is empty */
+    NORMAL_REPLACE,  /* a by b */
+    NORMAL_CHARSMAP, /* SentencePiece's own */
+};
+
+struct normal_step {
+    enum normal_kind kind;
+    const char *a, *b;
+    size_t n_a, n_b;
+};
+
+/* What becomes of the matches of a pattern and of the text between them, as HF names it. */
+enum split_behavior {
+    SPLIT_ISOLATED,
+    SPLIT_REMOVED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS,
+};
+
+struct split_step {
+    struct pattern pattern;
+    enum split_behavior behavior;
+    int inverted; /* matches and the rest change places */
+};
+
+enum prepend { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
 
 struct tokenizer {
     struct arena arena; /* holds all that follows */
-    struct bpe bpe;
+    struct bpe bpe;     /* of a unigram model: its vocabulary only */
+    int is_unigram;
+    struct unigram unigram;
+    struct charsmap charsmap;
+
     struct added_token *added; /* all, of both passes */
     int n_added;
     struct added_tokens passes[2]; /* the plain ones, then the normalized */
     const struct added_token *
         *added_by_id; /* [vocab_size], NULL where the id is no added token's */
+    struct normal_step normal[TOKENIZER_STEPS_MAX];
+    int n_normal;
+    int add_prefix_space;
+    int marks_spaces; /* " " becomes BPE_SPACE before the splits, and one is put in front: */
+    enum prepend prepend;
+    struct split_step splits[TOKENIZER_STEPS_MAX];
+    int n_splits;
+    /* By the last byte of a character: whether a token has it before a BPE_SPACE. Elsewhere a word
+     * ends before BPE_SPACE, whatever the merges. */
+    uint8_t joins_space[256];
+    size_t token_bytes_max;
+
+    int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
+    int n_before, n_after;
+    int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;
-    int add_prefix_space;
 };
 
 #define TOKENIZER_JSON_BYTES_MAX ((size_t)64 << 20)
@@ -29,9 +85,33 @@ struct tokenizer {
 int tokenizer_parse(struct tokenizer **tokenizer, const char *name, const char *json,
                     size_t n_bytes, struct err *err);
 
+/* The parts of tokenizer.json that say how text is normalized and split. */
+struct cJSON;
+int tokenizer_parse_normalizer(struct tokenizer *tokenizer, const char *name,
+                               const struct cJSON *normalizer, struct err *err);
+int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
+                           const struct cJSON *pre_tokenizer, int *is_byte_level, struct err *err);
+
 /* Take the end of text from the text of a tokenizer_config.json. ERR_DATA. */
 int tokenizer_parse_config(struct tokenizer *tokenizer, const char *name, const char *json,
                            size_t n_bytes, struct err *err);
+
+/* Make a tokenizer of a SentencePiece model. ERR_DATA. */
+int tokenizer_parse_spm(struct tokenizer **tokenizer, const char *name, const char *data,
+                        size_t n_bytes, struct err *err);
+
+/* Set the end of text by the names that it usually has, if it is not known. */
+void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);
+
+/* Once all tokens are in, of characters: joins_space and token_bytes_max. */
+void tokenizer_index_words(struct tokenizer *tokenizer);
+
+/* Append what text becomes by the normalizing steps. */
+void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
+                         struct str *out);
+
+/* Append n ids. Returns 0, or -1 and ERR_DEVICE. */
+int token_list_append(struct token_list *list, const int32_t *ids, size_t n, struct err *err);
 
 /* Where text (n_bytes) stops being UTF-8, or n_bytes. */
 size_t tokenizer_utf8_end(const char *text, size_t n_bytes);

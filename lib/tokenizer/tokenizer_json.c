@@ -52,33 +52,120 @@ static int get_id(const cJSON *item, int limit)
     return (int)item->valuedouble;
 }
 
-/* Normalizer, splitter, decoder and so on: what is not here must be absent. */
-static int check_parts(struct reader *r, const cJSON *root)
-{
-    const cJSON *normalizer = get(root, "normalizer"), *split = get(root, "pre_tokenizer");
-    const cJSON *post = get(root, "post_processor"), *decoder = get(root, "decoder");
+/* ---- what is around a text, and decoding ---- */
 
-    if (!is_absent(normalizer))
-        return REFUSE(r, "%s: normalizer %s is not supported (only null)", r->name,
-                      type_name(normalizer));
-    if (!is_text(get(split, "type"), "ByteLevel"))
-        return REFUSE(r, "%s: pre_tokenizer %s is not supported (only ByteLevel)", r->name,
-                      type_name(split));
-    const cJSON *use_regex = get(split, "use_regex"), *prefix = get(split, "add_prefix_space");
-    if (use_regex && !cJSON_IsTrue(use_regex))
-        return REFUSE(r, "%s: pre_tokenizer ByteLevel with use_regex false is not supported",
-                      r->name);
-    if (prefix && !cJSON_IsBool(prefix))
-        return REFUSE(r, "%s: pre_tokenizer.add_prefix_space is neither true nor false", r->name);
-    r->tokenizer->add_prefix_space = !prefix || cJSON_IsTrue(prefix);
-    if (!is_absent(post) && !is_text(get(post, "type"), "ByteLevel"))
-        return REFUSE(r, "%s: post_processor %s is not supported (only null and ByteLevel)",
-                      r->name, type_name(post));
-    if (!is_text(get(decoder, "type"), "ByteLevel"))
-        return REFUSE(r, "%s: decoder %s is not supported (only ByteLevel)", r->name,
-                      type_name(decoder));
+static int add_frame(struct reader *r, int32_t *ids, int *n, const cJSON *list)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, list)
+    {
+        int id = get_id(item, TOKENIZER_IDS_MAX);
+
+        if (id < 0 || *n == TOKENIZER_FRAME_MAX)
+            return REFUSE(r, "%s: post_processor: the ids of a special token are not as expected",
+                          r->name);
+        ids[(*n)++] = id;
+    }
     return 0;
 }
+
+/* The template of a single text: special tokens, the text once, special tokens. */
+static int read_template(struct reader *r, const cJSON *template)
+{
+    const cJSON *special = get(template, "special_tokens"), *item;
+    struct tokenizer *t = r->tokenizer;
+    int n_texts = 0;
+
+    cJSON_ArrayForEach(item, get(template, "single"))
+    {
+        const cJSON *token = get(get(item, "SpecialToken"), "id");
+        int rc;
+
+        if (get(item, "Sequence")) {
+            n_texts++;
+            continue;
+        }
+        const cJSON *ids =
+            cJSON_IsString(token) ? get(get(special, token->valuestring), "ids") : NULL;
+        if (!cJSON_IsArray(ids))
+            return REFUSE(r, "%s: post_processor: a special token of its template has no ids",
+                          r->name);
+        rc = n_texts ? add_frame(r, t->after, &t->n_after, ids)
+                     : add_frame(r, t->before, &t->n_before, ids);
+        if (rc < 0)
+            return -1;
+    }
+    return n_texts == 1 ? 0
+                        : REFUSE(r, "%s: post_processor: its template has not one text", r->name);
+}
+
+static int read_post_processor(struct reader *r, const cJSON *post)
+{
+    if (is_absent(post) || is_text(get(post, "type"), "ByteLevel"))
+        return 0;
+    if (is_text(get(post, "type"), "TemplateProcessing"))
+        return read_template(r, post);
+    return REFUSE(r, "%s: post_processor %s is not supported", r->name, type_name(post));
+}
+
+static int read_post_processors(struct reader *r, const cJSON *post)
+{
+    const cJSON *item;
+
+    if (!is_text(get(post, "type"), "Sequence"))
+        return read_post_processor(r, post);
+    cJSON_ArrayForEach(item, get(post, "processors"))
+    {
+        if (read_post_processor(r, item) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* How ids become text again is known from the model; the decoder must not say otherwise. */
+static int read_decoder(struct reader *r, const cJSON *decoder, int is_byte_level)
+{
+    static const char *const known[] = { "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace" };
+    const cJSON *one =
+        is_text(get(decoder, "type"), "Sequence") ? get(decoder, "decoders")->child : decoder;
+
+    if (is_byte_level && !is_text(get(one, "type"), "ByteLevel"))
+        return REFUSE(r, "%s: decoder %s is not supported (only ByteLevel)", r->name,
+                      type_name(one));
+    for (; one && !is_byte_level && !is_absent(one); one = one->next) {
+        int i = 0;
+
+        while (i < 5 && !is_text(get(one, "type"), known[i]))
+            i++;
+        if (i == 5)
+            return REFUSE(r, "%s: decoder %s is not supported", r->name, type_name(one));
+        if (i >= 3 && !is_text(get(one, "prepend_scheme"), "never"))
+            r->tokenizer->strips_space = 1;
+        if (one == decoder)
+            break;
+    }
+    return 0;
+}
+
+/* All but the model and the added tokens. */
+static int read_parts(struct reader *r, const cJSON *root, int *is_byte_level)
+{
+    const cJSON *decoder = get(root, "decoder");
+
+    if (is_text(get(decoder, "type"), "Sequence") && !cJSON_IsArray(get(decoder, "decoders")))
+        return REFUSE(r, "%s: decoder.decoders is no list", r->name);
+    if (tokenizer_parse_normalizer(r->tokenizer, r->name, get(root, "normalizer"), r->err) < 0)
+        return -1;
+    if (tokenizer_parse_splits(r->tokenizer, r->name, get(root, "pre_tokenizer"), is_byte_level,
+                               r->err) < 0)
+        return -1;
+    if (read_post_processors(r, get(root, "post_processor")) < 0)
+        return -1;
+    return read_decoder(r, decoder, *is_byte_level);
+}
+
+/* ---- the model ---- */
 
 static int check_model(struct reader *r, const cJSON *model)
 {
@@ -122,7 +209,30 @@ static int measure_vocab(struct reader *r, const cJSON *vocab, int *n_tokens, in
     return 0;
 }
 
-static int read_vocab(struct reader *r, const cJSON *model)
+/* The tokens of bytes, and the one for what is unknown, of a vocabulary of characters. */
+static int read_fallback(struct reader *r, const cJSON *model)
+{
+    struct bpe *bpe = &r->tokenizer->bpe;
+    const cJSON *unknown = get(model, "unk_token");
+
+    bpe_find_ascii(bpe);
+    bpe->fuse_unknown = cJSON_IsTrue(get(model, "fuse_unk"));
+    if (cJSON_IsString(unknown)) {
+        bpe->unknown = bpe_find(bpe, unknown->valuestring, strlen(unknown->valuestring));
+        if (bpe->unknown < 0)
+            return REFUSE(r, "%s: model.unk_token '%s' is not in the vocabulary", r->name,
+                          unknown->valuestring);
+    }
+    if (!cJSON_IsTrue(get(model, "byte_fallback")))
+        return 0;
+    int missing = bpe_find_fallback(bpe);
+    if (missing >= 0)
+        return REFUSE(r, "%s: model.byte_fallback without a token <0x%02X>", r->name,
+                      (unsigned)missing);
+    return 0;
+}
+
+static int read_vocab(struct reader *r, const cJSON *model, int is_byte_level)
 {
     const cJSON *vocab = get(model, "vocab"), *item;
     struct bpe *bpe = &r->tokenizer->bpe;
@@ -130,17 +240,20 @@ static int read_vocab(struct reader *r, const cJSON *model)
 
     if (measure_vocab(r, vocab, &n_tokens, &n_ids) < 0)
         return -1;
-    bpe_init(bpe, &r->tokenizer->arena, n_tokens, n_ids, cJSON_GetArraySize(get(model, "merges")));
+    bpe_init(bpe, &r->tokenizer->arena, is_byte_level, n_tokens, n_ids);
+    bpe_init_merges(bpe, cJSON_GetArraySize(get(model, "merges")));
     bpe->ignore_merges = cJSON_IsTrue(get(model, "ignore_merges"));
     cJSON_ArrayForEach(
         item, vocab) if (bpe_add_token(bpe, item->valueint, item->string, strlen(item->string)) <
                          0) return REFUSE(r, "%s: model.vocab: '%s' or its id %d is there twice",
                                           r->name, item->string, item->valueint);
+    r->tokenizer->vocab_size = n_ids;
+    if (!is_byte_level)
+        return read_fallback(r, model);
     int missing = bpe_find_bytes(bpe);
     if (missing >= 0)
         return REFUSE(r, "%s: model.vocab has no token for byte 0x%02x, so it is not byte-level",
                       r->name, (unsigned)missing);
-    r->tokenizer->vocab_size = n_ids;
     return 0;
 }
 
@@ -201,20 +314,26 @@ static int read_merges(struct reader *r, const cJSON *merges)
     return rc;
 }
 
+/* What is looked for in normalized text is the token's text normalized. */
+static void normalize_token(struct tokenizer *t, struct added_token *token)
+{
+    struct str text = { 0 };
+
+    tokenizer_normalize(t, token->shown, token->n_shown, &text);
+    token->text = arena_strndup(&t->arena, str_text(&text), text.length);
+    token->n_bytes = text.length;
+    str_release(&text);
+}
+
 static int read_added_token(struct reader *r, const cJSON *item, int index,
                             struct added_token *token)
 {
-    static const char *const unsupported[] = { "single_word", "lstrip", "rstrip" };
     const cJSON *content = get(item, "content"), *normalized = get(item, "normalized");
     int id = get_id(get(item, "id"), TOKENIZER_IDS_MAX);
 
     if (!cJSON_IsString(content) || !*content->valuestring || id < 0)
         return REFUSE(r, "%s: added_tokens[%d] has no content or no id in 0..%d", r->name, index,
                       TOKENIZER_IDS_MAX - 1);
-    for (int i = 0; i < 3; i++)
-        if (cJSON_IsTrue(get(item, unsupported[i])))
-            return REFUSE(r, "%s: added token '%s' has %s, which is not supported", r->name,
-                          content->valuestring, unsupported[i]);
     int32_t in_vocab =
         bpe_find(&r->tokenizer->bpe, content->valuestring, strlen(content->valuestring));
     int taken = id < r->tokenizer->bpe.n_ids && r->tokenizer->bpe.tokens[id].spelling != NULL;
@@ -226,8 +345,17 @@ static int read_added_token(struct reader *r, const cJSON *item, int index,
         .n_bytes = strlen(content->valuestring),
         .id = id,
         .normalized = normalized ? cJSON_IsTrue(normalized) : !cJSON_IsTrue(get(item, "special")),
+        .takes_left = cJSON_IsTrue(get(item, "lstrip")),
+        .takes_right = cJSON_IsTrue(get(item, "rstrip")),
+        .single_word = cJSON_IsTrue(get(item, "single_word")),
     };
-    return 0;
+    token->shown = token->text;
+    token->n_shown = token->n_bytes;
+    if (token->normalized && r->tokenizer->n_normal > 0)
+        normalize_token(r->tokenizer, token);
+    return token->n_bytes > 0
+               ? 0
+               : REFUSE(r, "%s: added token '%s' is normalized to nothing", r->name, token->shown);
 }
 
 /* Split the added tokens by pass, and index them by id. */
@@ -248,14 +376,14 @@ static int index_added(struct reader *r)
     added_init(&t->passes[1], t->added + n_plain, t->n_added - n_plain);
     for (int i = 1; i < t->n_added; i++)
         if (i != n_plain && strcmp(t->added[i - 1].text, t->added[i].text) == 0)
-            return REFUSE(r, "%s: added token '%s' is there twice", r->name, t->added[i].text);
+            return REFUSE(r, "%s: added token '%s' is there twice", r->name, t->added[i].shown);
     t->added_by_id = arena_array(&t->arena, const struct added_token *, t->vocab_size);
     for (int i = 0; i < t->n_added; i++) {
         const struct added_token *token = &t->added[i];
 
         if (t->added_by_id[token->id])
             return REFUSE(r, "%s: added tokens '%s' and '%s' have the same id %d", r->name,
-                          t->added_by_id[token->id]->text, token->text, token->id);
+                          t->added_by_id[token->id]->shown, token->shown, token->id);
         t->added_by_id[token->id] = token;
     }
     return 0;
@@ -300,10 +428,6 @@ static cJSON *parse_json(struct reader *r, const char *json, size_t n_bytes)
     return NULL;
 }
 
-static const char *const end_of_text_names[] = {
-    "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>",
-};
-
 int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, size_t n_bytes,
                     struct err *err)
 {
@@ -318,19 +442,46 @@ int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, 
         return err_set(err, ERR_DEVICE, "%s: out of host memory", name);
     }
     const cJSON *model = get(root, "model");
-    int failed = check_model(&r, model) < 0 || check_parts(&r, root) < 0 ||
-                 read_vocab(&r, model) < 0 || read_merges(&r, get(model, "merges")) < 0 ||
+    int is_byte_level = 0;
+    int failed = check_model(&r, model) < 0 || read_parts(&r, root, &is_byte_level) < 0 ||
+                 read_vocab(&r, model, is_byte_level) < 0 ||
+                 read_merges(&r, get(model, "merges")) < 0 ||
                  read_added(&r, get(root, "added_tokens")) < 0;
     cJSON_Delete(root);
     if (failed) {
         tokenizer_close(r.tokenizer);
         return -1;
     }
-    r.tokenizer->end_of_text = -1;
-    for (size_t i = 0; i < sizeof end_of_text_names / sizeof *end_of_text_names; i++)
-        if (r.tokenizer->end_of_text < 0)
-            r.tokenizer->end_of_text = tokenizer_find(r.tokenizer, end_of_text_names[i]);
+    if (!is_byte_level)
+        tokenizer_index_words(r.tokenizer);
+    tokenizer_guess_end_of_text(r.tokenizer);
     *out = r.tokenizer;
+    return 0;
+}
+
+/* A .model says nothing of what is put around a text: these two flags do. */
+static int read_spm_frame(struct reader *r, const cJSON *root)
+{
+    static const char *const flags[] = { "add_bos_token", "add_eos_token" };
+    static const char *const names[] = { "bos_token", "eos_token" };
+    struct tokenizer *t = r->tokenizer;
+
+    for (int i = 0; i < 2; i++) {
+        const cJSON *token = get(root, names[i]);
+
+        if (!cJSON_IsTrue(get(root, flags[i])))
+            continue;
+        if (cJSON_IsObject(token))
+            token = get(token, "content");
+        int id = cJSON_IsString(token) ? tokenizer_find(t, token->valuestring) : -1;
+        if (id < 0)
+            return REFUSE(r, "%s: %s is set, but %s is not in the vocabulary", r->name, flags[i],
+                          names[i]);
+        if (i == 0)
+            t->before[t->n_before++] = id;
+        else
+            t->after[t->n_after++] = id;
+    }
     return 0;
 }
 
@@ -351,6 +502,8 @@ int tokenizer_parse_config(struct tokenizer *tokenizer, const char *name, const 
         if (tokenizer->end_of_text < 0)
             rc = REFUSE(&r, "%s: eos_token '%s' is not in the vocabulary", name, eos->valuestring);
     }
+    if (rc == 0 && !tokenizer->added)
+        rc = read_spm_frame(&r, root);
     cJSON_Delete(root);
     return rc;
 }

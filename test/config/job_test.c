@@ -366,8 +366,8 @@ static const char *const mistakes[][2] = {
     { M D "train: {steps: 1}\nparallel: {schedule: dynamic, micro_batches: [1, 0]}\n",
       "parallel.micro_batches has an item that is no whole number from 1 to 1000000" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, global_batch: 9}\n"
-        "parallel: {tp: 2, schedule: dynamic, micro_batches: [2, 3, 4]}\n",
-      "j.yaml:4:16: parallel.sequence_parallel: micro_batch 3 * seq_len 127 is 381 tokens, not a "
+        "parallel: {tp: 2, sequence_parallel: true, schedule: dynamic, micro_batches: [2, 3, 4]}\n",
+      "j.yaml:4:38: parallel.sequence_parallel: micro_batch 3 * seq_len 127 is 381 tokens, not a "
       "multiple of tp 2 (hint: data.seq_len: 126" },
     { M D "train: {steps: 1, global_batch: 2, micro_batch: 4}\n", "of micro_batch 4 (hint: 4)" },
     { M D "train: {steps: 1, micro_batch: 5}\n",

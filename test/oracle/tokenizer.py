@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""`lmtrain data tokenize` against HF tokenizers: ids of much text, and of every code point in several surroundings.
+"""`lmtrain data tokenize` against HF tokenizers and sentencepiece: ids of much text, and of every code point.
 
-Also that the committed goldens are still what the library says. Prints, last, `N passed, N failed`.
+The tokenizers are the committed ones, ones of every kind that is supported made here from them (the patterns and
+normalizers of published models over a small vocabulary), SentencePiece models trained here, and every file in the
+folder $LMTRAIN_TOKENIZERS (published tokenizer.json and .model files). Also that the committed goldens are still what
+the libraries say. Prints, last, `N passed, N failed`.
 """
 import array
+import copy
+import glob
 import json
 import lzma
 import os
@@ -12,20 +17,32 @@ import subprocess
 import sys
 import tempfile
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, trainers
+
+try:
+    import sentencepiece
+except ImportError:
+    sentencepiece = None
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
 GOLDEN = os.path.join(ROOT, "test", "tokenizer", "golden")
-TOKENIZERS = {
-    "kjv": os.path.join(ROOT, "data", "kjv-tokenizer", "tokenizer.json"),
-    "small": os.path.join(GOLDEN, "small.json"),
-}
+KJV = os.path.join(ROOT, "data", "kjv-tokenizer", "tokenizer.json")
+
+# ---- text ------------------------------------------------------------------------------------------
 
 
-def bible(part):
+def bible(part, n_characters=None):
     with lzma.open(os.path.join(ROOT, "data", "kjv", f"{part}.txt.xz"), "rt", newline="") as file:
-        return [file.read()]
+        return [file.read()[:n_characters]]
+
+
+def source_code():
+    paths = sorted(glob.glob(os.path.join(ROOT, "lib", "*", "*.[ch]")) + glob.glob(os.path.join(ROOT, "scripts", "*")))
+    for path in paths:
+        if os.path.isfile(path) and not path.endswith("_tables.c"):
+            with open(path) as file:
+                yield file.read()
 
 
 def all_code_points():
@@ -37,12 +54,35 @@ def all_code_points():
         yield "".join(f"a{c}a 1{c}1!{c}! {c}{c} {c}\n{c}'{c}s" for c in characters)
 
 
+def code_points_briefly():
+    """Each after a letter, before a number, after a space, with a mark, and within a case-blind contraction."""
+    for start in range(0, 0x110000, 256):
+        if 0xD800 <= start < 0xE000:
+            continue
+        characters = [chr(code) for code in range(start, start + 256)]
+        yield "".join(f"a{c}1 {c}\u0323'{c}." for c in characters)
+
+
+def mixed_scripts():
+    """Chinese, Japanese, Korean, Arabic, Hindi, Thai, accents composed and not, emoji, odd spaces."""
+    rng = random.Random(11)
+    words = (
+        "天地玄黃 宇宙洪荒。日月盈昃，辰宿列张 人工智能 语言模型的训练 ひらがな カタカナ 日本語 한국어 학습 각 العربية لغة "
+        "हिन्दी भाषा ภาษาไทย Ελληνικά русский язык עברית déjà déjà Ångström Å ệ ộ ñ 2024年12月31日 ３．１４ "
+        "①②③ ½ ⅷ 🙂 👨‍👩‍👧 🇨🇳 ﬁne ſ 'ſ don't DON'T I'LL K \u212a \u1100\u1161\u11a8 … “quoted” — fast\u00a0space \u3000"
+    ).split(" ")
+    for _ in range(1500):
+        separators = (" ", " ", "", "", "\n", "  ", "\t", "\u3000", "，", "1", "12345", "\u00a0")
+        yield "".join(rng.choice(words) + rng.choice(separators) for _ in range(rng.randrange(1, 80)))
+
+
 def noise():
     """Random code points, mostly from a few blocks, with the apostrophes and spaces that make splits hard."""
     rng = random.Random(3)
     blocks = [(0x20, 0x7F), (0x20, 0x7F), (0, 0x100), (0x300, 0x370), (0x600, 0x700), (0x2000, 0x2070), (0x4E00, 0x4F00),
               (0x1F600, 0x1F640), (0x10000, 0x10FFFF)]  # fmt: skip
-    common = [" ", "  ", "\n", "\t", "'s", "'ll", "'", "the", "\u3000", "<|endoftext|>", "<a><b>", "ADDED", "0", "."]
+    common = [" ", "  ", "\n", "\t", "'s", "'ll", "'", "the", "\u3000", "<|endoftext|>", "<a><b>", "ADDED", "0", ".",
+              "\u2581", "<s>", "<unk>", "<0x41>", "LEFT", "RIGHT", "WORD", "123456", "\r\n", "    "]  # fmt: skip
     for _ in range(3000):
         yield "".join(
             rng.choice(common) if rng.random() < 0.5 else chr(rng.randrange(*rng.choice(blocks)))
@@ -59,6 +99,167 @@ def long_words():
         yield "!" * n
 
 
+# ---- tokenizers ------------------------------------------------------------------------------------
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LLAMA3 = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)  # fmt: skip
+QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)  # fmt: skip
+O200K = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS + "?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS + "?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])  # fmt: skip
+DEEPSEEK3 = [
+    r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^" + "\r\n" + r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+["
+    + "\r\n" + r"]*|\s*[" + "\r\n" + r"]+|\s+(?!\S)|\s+",
+]  # fmt: skip
+DEEPSEEK1 = ["[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ]+",
+             r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+"]  # fmt: skip
+BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
+
+
+def split(pattern, behavior="Isolated", invert=False):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+def byte_level(use_regex=False):
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def sequence(*parts):
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
+DIGITS = {"type": "Digits", "individual_digits": True}
+NFC = {"type": "NFC"}
+BYTE_KINDS = {
+    "llama3": (None, sequence(split(LLAMA3), byte_level())),
+    "qwen2": (NFC, sequence(split(QWEN2), byte_level())),
+    "qwen3.5": (NFC, sequence(split(QWEN35), byte_level())),
+    "o200k": (None, sequence(split(O200K), byte_level())),
+    "deepseek3": ({"type": "Sequence", "normalizers": []}, sequence(*map(split, DEEPSEEK3), byte_level())),
+    "deepseek1": (None, sequence(*map(split, DEEPSEEK1), DIGITS, byte_level())),
+    "bloom": (None, sequence(split(BLOOM), byte_level())),
+    "smollm": (None, sequence(DIGITS, byte_level(True))),
+    "behaviors": (None, sequence(split(r"\p{Lu}", "MergedWithNext"), split("[.!?]", "MergedWithPrevious"),
+                                 split("[a-m]", "Contiguous"), split("(?:x|yz)+|\\d", "Removed"), byte_level())),
+    "inverted": (None, sequence(split(r"\p{L}+", "Removed", True), split("e", "MergedWithNext", True), byte_level())),
+}  # fmt: skip
+
+
+def added_tokens(first_id, in_vocabulary=()):
+    """With every flag; those of in_vocabulary first, with their ids."""
+    base = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    rows = [{**base, "content": text, "id": id} for text, id in in_vocabulary]
+    extra = [("<a>", {}), ("<a><b>", {}), ("LEFT", {"lstrip": True}), ("RIGHT", {"rstrip": True}),
+             ("BOTH", {"lstrip": True, "rstrip": True}), ("WORD", {"single_word": True}),
+             ("ADD ED", {"normalized": True, "special": False}), ("ADD", {"normalized": True, "special": False}),
+             ("e\u0301lan", {"normalized": True, "special": False})]  # fmt: skip
+    return rows + [{**base, "content": text, "id": first_id + i, **flags} for i, (text, flags) in enumerate(extra)]
+
+
+def save(folder, name, spec):
+    path = os.path.join(folder, name + ".json")
+    with open(path, "w") as file:
+        json.dump(spec, file, ensure_ascii=False)
+    return path
+
+
+def byte_tokenizers(folder):
+    with open(KJV) as file:
+        base = json.load(file)
+    for name, (normalizer, pre_tokenizer) in BYTE_KINDS.items():
+        spec = copy.deepcopy(base)
+        spec.update(normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+        spec["model"]["ignore_merges"] = name in ("llama3", "o200k")
+        spec["added_tokens"] = added_tokens(len(spec["model"]["vocab"]), [("<|endoftext|>", 0)])
+        yield name, save(folder, name, spec)
+
+
+PREPEND = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+           {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}  # fmt: skip
+LLAMA_DECODER = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                 {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}  # fmt: skip
+
+
+def metaspace(scheme, splits):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": splits}
+
+
+def character_tokenizers(folder):
+    """As Llama-2's and Mistral's tokenizer.json: trained here, by words that begin with a mark."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    words = ("▁" + word for text in bible("train", 400_000) for word in text.split())
+    tokenizer.train_from_iterator(words, trainers.BpeTrainer(vocab_size=2000, special_tokens=special, show_progress=False))
+    base = json.loads(tokenizer.to_str())
+    vocab = base["model"]["vocab"]
+    for run in ("▁▁", "▁▁▁▁"):
+        vocab[run] = len(vocab)
+        half = run[: len(run) // 2]
+        base["model"]["merges"].append([half, half])
+    base["decoder"] = LLAMA_DECODER
+    base["added_tokens"] = added_tokens(len(vocab), [("<unk>", 0), ("<s>", 1), ("</s>", 2)])
+    kinds = {
+        "llama2": (PREPEND, None, True),
+        "metaspace-first": (None, metaspace("first", False), True),
+        "metaspace-always": (None, metaspace("always", True), True),
+        "metaspace-never": (NFC, metaspace("never", True), True),
+        "unknown-fused": (PREPEND, None, False),
+        "unknown-each": (None, metaspace("always", False), False),
+    }
+    for name, (normalizer, pre_tokenizer, byte_fallback) in kinds.items():
+        spec = copy.deepcopy(base)
+        spec.update(normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+        spec["model"].update(byte_fallback=byte_fallback, fuse_unk=name != "unknown-each")
+        yield name, save(folder, name, spec)
+
+
+SPM_KINDS = {
+    # as Llama-2 and Mistral
+    "bpe-llama": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=True,
+                      remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True),
+    "bpe-user": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="nfkc", add_dummy_prefix=False,
+                     remove_extra_whitespaces=False, user_defined_symbols=["▁▁", "▁▁▁▁", "<a>", "<a><b>", "1", "\t", "the"],
+                     control_symbols=["<mask>", "[INST]"]),
+    "bpe-across": dict(model_type="bpe", byte_fallback=False, split_by_whitespace=False, max_sentencepiece_length=12),
+    "unigram": dict(model_type="unigram"),
+    "unigram-bytes": dict(model_type="unigram", byte_fallback=True, normalization_rule_name="nmt_nfkc_cf",
+                          user_defined_symbols=["<sep>", "ADD", "the"]),
+    "unigram-suffix": dict(model_type="unigram", treat_whitespace_as_suffix=True, normalization_rule_name="identity"),
+}  # fmt: skip
+
+
+def spm_models(folder):
+    text = os.path.join(folder, "train.txt")
+    rng = random.Random(2)
+    with open(text, "w") as file:
+        lines = bible("train", 600_000)[0].split("\n") + [line.replace("\n", " ") for line in mixed_scripts()]
+        rng.shuffle(lines)
+        file.write("\n".join(line.strip()[:2000] for line in lines) + "\n")
+    for name, options in SPM_KINDS.items():
+        prefix = os.path.join(folder, name)
+        sentencepiece.SentencePieceTrainer.train(
+            input=text, model_prefix=prefix, vocab_size=3000, character_coverage=0.99, num_threads=2, minloglevel=2, **options
+        )
+        yield name, prefix + ".model"
+
+
+def passages():
+    """The held-out text in pieces of a few kB: in much longer ones a unigram model's float sums are noise."""
+    lines = bible("heldout")[0].split("\n")
+    return ["\n".join(lines[i : i + 40]) for i in range(0, len(lines), 40)]
+
+
+# ---- checks ----------------------------------------------------------------------------------------
+
+
 def our_ids(folder, tokenizer, texts):
     """Ids of each text by one run over a JSONL file."""
     lines, prefix = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out")
@@ -67,11 +268,11 @@ def our_ids(folder, tokenizer, texts):
             file.write(json.dumps({"text": text}) + "\n")
     command = [LMTRAIN, "data", "tokenize", lines, "--tokenizer", tokenizer, "--out", prefix, "--no-eod"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    tokens = array.array("H")
-    with open(prefix + ".bin", "rb") as file:
-        tokens.frombytes(file.read())
     with open(prefix + ".idx", "rb") as file:
         index = file.read()
+    tokens = array.array({8: "H", 4: "i"}[index[17]])
+    with open(prefix + ".bin", "rb") as file:
+        tokens.frombytes(file.read())
     n = int.from_bytes(index[18:26], "little")
     lengths = array.array("i", index[34 : 34 + 4 * n])
     assert n == len(texts), f"{n} documents of {len(texts)}"
@@ -81,41 +282,87 @@ def our_ids(folder, tokenizer, texts):
         start += length
 
 
+def their_ids(path, texts):
+    if path.endswith(".json"):
+        tokenizer = Tokenizer.from_file(path)
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    processor = sentencepiece.SentencePieceProcessor(model_file=path)
+    return [processor.encode(text) for text in texts]
+
+
 def check_texts(folder, path, make):
     texts = [text for text in make() if text]
-    tokenizer = Tokenizer.from_file(path)
-    expected = tokenizer.encode_batch(texts, add_special_tokens=False)
-    for text, ours, theirs in zip(texts, our_ids(folder, path, texts), expected):
-        if ours != theirs.ids:
-            at = next((i for i, pair in enumerate(zip(ours, theirs.ids)) if pair[0] != pair[1]), -1)
-            raise AssertionError(f"{text[:80]!r}: id {at} of {len(ours)} and {len(theirs.ids)}")
+    expected = their_ids(path, texts)
+    pairs = [(text, ids) for text, ids in zip(texts, expected) if ids]  # a text without ids is left out as empty
+    for (text, theirs), ours in zip(pairs, our_ids(folder, path, [text for text, _ in pairs])):
+        if ours != theirs:
+            at = next((i for i, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), -1)
+            before = max(at - 3, 0)
+            raise AssertionError(
+                f"{make.__name__}: {text[:60]!r}: id {at} of {len(ours)} and {len(theirs)}: {ours[before : at + 4]} and "
+                f"{theirs[before : at + 4]}"
+            )
 
 
-def check_golden(name):
-    tokenizer = Tokenizer.from_file(TOKENIZERS[name])
-    with open(os.path.join(GOLDEN, f"{name}.txt")) as file:
-        for line in file:
-            probe, ids = line.rstrip("\n").split("\t")
-            text = bytes.fromhex(probe).decode()
-            now = tokenizer.encode(text, add_special_tokens=False).ids
-            assert now == [int(id) for id in ids.split()], f"{text!r} is now {now}"
+def check_golden(path, golden):
+    with open(golden) as file:
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    texts = [bytes.fromhex(probe).decode() for probe, _ in rows]
+    for text, (_, ids), now in zip(texts, rows, their_ids(path, texts)):
+        assert now == [int(id) for id in ids.split()], f"{text!r} is now {now}"
+
+
+def heldout():
+    return bible("heldout")
+
+
+def train():
+    return bible("train")
+
+
+def checks(folder):
+    """(name, function, arguments)"""
+    usual = (heldout, noise, long_words, mixed_scripts, source_code)
+
+    def texts(name, path, makers):
+        return [(f"{name} {make.__name__}", check_texts, (folder, path, make)) for make in makers]
+
+    yield from texts("kjv", KJV, (train, all_code_points, *usual))
+    yield from texts("small", os.path.join(GOLDEN, "small.json"), usual)
+    for golden in sorted(glob.glob(os.path.join(GOLDEN, "*.txt"))):
+        name = os.path.basename(golden)[:-4]
+        paths = [KJV] if name == "kjv" else glob.glob(os.path.join(GOLDEN, name + ".json"))
+        paths = paths or glob.glob(os.path.join(GOLDEN, name + ".model"))
+        if paths[0].endswith(".json") or sentencepiece:
+            yield f"golden {name}", check_golden, (paths[0], golden)
+    for name, path in byte_tokenizers(folder):
+        probes = (code_points_briefly,) if name in ("qwen2", "o200k", "deepseek3", "deepseek1", "bloom") else ()
+        yield from texts(name, path, usual + probes)
+    for name, path in character_tokenizers(folder):
+        yield from texts(name, path, usual + ((code_points_briefly,) if name == "llama2" else ()))
+    if sentencepiece:
+        for name, path in spm_models(folder):
+            of_bible = (passages,) if name.startswith("unigram") else (train, heldout)
+            yield from texts(name, path, (code_points_briefly, *of_bible, *usual[1:]))
+    else:
+        print("skip SentencePiece models: there is no sentencepiece")
+    for path in sorted(glob.glob(os.path.join(os.environ.get("LMTRAIN_TOKENIZERS", "/nowhere"), "*"))):
+        yield from texts(os.path.basename(path), path, (train, code_points_briefly, *usual))
 
 
 def main():
-    makers = (lambda: bible("train"), lambda: bible("heldout"), noise, long_words)
     failed = n = 0
+    wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in TOKENIZERS.items():
-            checks = [(check_texts, folder, path, make) for make in makers] + [(check_golden, name)]
-            if name == "kjv":  # classes of code points are the same for all, and HF takes a minute for them
-                checks.append((check_texts, folder, path, all_code_points))
-            for i, (check, *arguments) in enumerate(checks):
-                n += 1
-                try:
-                    check(*arguments)
-                except (AssertionError, subprocess.CalledProcessError) as error:
-                    failed += 1
-                    print(f"FAIL {name} {check.__name__} {i}: {error}")
+        for name, check, arguments in checks(folder):
+            if wanted and not any(name.startswith(start) for start in wanted):
+                continue
+            n += 1
+            try:
+                check(*arguments)
+            except (AssertionError, subprocess.CalledProcessError) as error:
+                failed += 1
+                print(f"FAIL {name}: {error}")
     print(f"{n - failed} passed, {failed} failed")
     return failed > 0
 

@@ -1,0 +1,137 @@
+/*
+ * charsmap.c - prefix by prefix
+ *
+ * The double array comes from a file: every step in it is checked against its size.
+ */
+#include "tokenizer/charsmap.h"
+
+#include <string.h>
+
+#include "tokenizer/bpe.h"
+#include "tokenizer/unicode.h"
+
+/* What a prefix of the text becomes, and how long the prefix is. */
+struct prefix {
+    const char *text;
+    size_t n_text, n_bytes;
+};
+
+/* The value of the longest key that text begins with, and its length in *n_key; -1: none. */
+static int64_t find_longest(const struct charsmap *map, const unsigned char *text, size_t n_bytes,
+                            size_t *n_key)
+{
+    size_t at = 0;
+    int64_t value = -1;
+    uint32_t unit = map->units[0];
+
+    for (size_t i = 0; i < n_bytes; i++) {
+        at ^= (unit >> 10) << ((unit & 0x200) >> 6);
+        at ^= text[i];
+        if (at >= map->n_units)
+            break;
+        unit = map->units[at];
+        if ((unit & 0x800000ffu) != text[i])
+            break;
+        size_t leaf = at ^ (unit >> 10) << ((unit & 0x200) >> 6);
+        if ((unit >> 8 & 1) && leaf < map->n_units) {
+            value = map->units[leaf] & 0x7fffffff;
+            *n_key = i + 1;
+        }
+    }
+    return value;
+}
+
+static struct prefix next_prefix(const struct charsmap *map, const char *text, size_t n_bytes)
+{
+    const struct added_token *whole =
+        map->whole->n > 0 ? added_match(map->whole, text, n_bytes) : NULL;
+    size_t n = 0;
+
+    if (whole)
+        return (struct prefix){ text, whole->n_bytes, whole->n_bytes };
+    if (map->units) {
+        int64_t value = find_longest(map, (const unsigned char *)text, n_bytes, &n);
+
+        if (value >= 0 && (size_t)value < map->n_texts)
+            return (struct prefix){ map->texts + value, strlen(map->texts + value), n };
+    }
+    unicode_decode((const unsigned char *)text, &n);
+    return (struct prefix){ text, n, n };
+}
+
+static void add_space(const struct charsmap *map, struct str *out)
+{
+    str_add(out, map->escape_whitespaces ? BPE_SPACE : " ");
+}
+
+static void add_text(const struct charsmap *map, const char *text, size_t n, struct str *out)
+{
+    if (!map->escape_whitespaces) {
+        str_add_bytes(out, text, n);
+        return;
+    }
+    while (n > 0) {
+        const char *space = memchr(text, ' ', n);
+        size_t before = space ? (size_t)(space - text) : n;
+
+        str_add_bytes(out, text, before);
+        if (space)
+            str_add(out, BPE_SPACE);
+        text += before + (space != NULL);
+        n -= before + (space != NULL);
+    }
+}
+
+/* Without replacements and with spaces left alone, only the spaces are to be marked. */
+static int is_plain(const struct charsmap *map)
+{
+    return !map->units && !map->remove_extra_whitespaces && map->whole->n == 0;
+}
+
+void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out)
+{
+    int after_space = map->remove_extra_whitespaces;
+    size_t start = out->length;
+
+    while (after_space && n_bytes > 0) {
+        struct prefix p = next_prefix(map, text, n_bytes);
+
+        if (p.n_text != 1 || *p.text != ' ')
+            break;
+        text += p.n_bytes;
+        n_bytes -= p.n_bytes;
+    }
+    if (n_bytes == 0)
+        return;
+    if (map->add_dummy_prefix && !map->dummy_is_suffix)
+        add_space(map, out);
+    if (is_plain(map)) {
+        add_text(map, text, n_bytes, out);
+        n_bytes = 0;
+    }
+    while (n_bytes > 0) {
+        struct prefix p = next_prefix(map, text, n_bytes);
+
+        text += p.n_bytes;
+        n_bytes -= p.n_bytes;
+        while (after_space && p.n_text > 0 && *p.text == ' ') {
+            p.text++;
+            p.n_text--;
+        }
+        if (p.n_text > 0) {
+            add_text(map, p.text, p.n_text, out);
+            after_space = p.text[p.n_text - 1] == ' ';
+        }
+        if (!map->remove_extra_whitespaces)
+            after_space = 0;
+    }
+    const char *space = map->escape_whitespaces ? BPE_SPACE : " ";
+    size_t n_space = strlen(space);
+    while (map->remove_extra_whitespaces && out->length >= start + n_space &&
+           memcmp(out->data + out->length - n_space, space, n_space) == 0) {
+        out->length -= n_space;
+        out->data[out->length] = 0;
+    }
+    if (map->add_dummy_prefix && map->dummy_is_suffix)
+        add_space(map, out);
+}

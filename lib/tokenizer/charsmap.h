@@ -1,0 +1,30 @@
+/*
+ * charsmap.h - SentencePiece's normalizer
+ *
+ * A table of replacements (a Darts double array and the texts that its values point at), the longest
+ * match first; then spaces are stripped and joined, marked, and one is put in front, as the model
+ * says. User-defined pieces are passed on as they are. All is as sentencepiece's normalizer.cc does
+ * it, for a model was trained on just that.
+ */
+#ifndef TOKENIZER_CHARSMAP_H
+#define TOKENIZER_CHARSMAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+#include "tokenizer/added.h"
+
+struct charsmap {
+    const uint32_t *units; /* NULL: nothing is replaced */
+    size_t n_units;
+    const char *texts; /* each ends with 0, the last one too */
+    size_t n_texts;
+    const struct added_tokens *whole; /* user-defined pieces; may be empty */
+    int add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, dummy_is_suffix;
+};
+
+/* Append what text (valid UTF-8) becomes. */
+void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out);
+
+#endif

@@ -1,0 +1,417 @@
+/*
+ * encode.c - text to ids
+ *
+ * Text is cut at added tokens, the rest normalized and cut into words, and each word made ids by
+ * merging. Words repeat: a direct-mapped cache of short ones, a line of memory each, answers nearly
+ * all of them.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "tokenizer/nfc.h"
+#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/unicode.h"
+
+#define CACHE_SLOTS ((size_t)1 << 15)
+#define CACHE_WORD_BYTES 30
+#define CACHE_IDS 8
+
+struct cached_word {
+    int32_t ids[CACHE_IDS];
+    char word[CACHE_WORD_BYTES];
+    uint8_t n_bytes; /* 0: free */
+    uint8_t n_ids;
+};
+
+_Static_assert(sizeof(struct cached_word) == 64, "one line of memory a word");
+
+struct tokenizer_cache {
+    struct cached_word words[CACHE_SLOTS];
+};
+
+/* One call's state. */
+struct encoder {
+    const struct tokenizer *tokenizer;
+    struct tokenizer_cache *cache;
+    struct bpe_scratch scratch;
+    struct str normalized, marked;
+    int after_unknown; /* the id before is of what is unknown, in the same piece of text */
+    struct token_list *out;
+    struct err *err;
+};
+
+static int append(struct encoder *e, const int32_t *ids, size_t n)
+{
+    return token_list_append(e->out, ids, n, e->err);
+}
+
+/* The ids of a word, but for an unknown one right behind another if such are to be one. */
+static int append_word(struct encoder *e, const int32_t *ids, size_t n)
+{
+    const struct bpe *bpe = &e->tokenizer->bpe;
+
+    if (n == 0)
+        return 0;
+    int skips = e->after_unknown && bpe->fuse_unknown && ids[0] == bpe->unknown;
+    e->after_unknown = ids[n - 1] == bpe->unknown;
+    return append(e, ids + skips, n - (size_t)skips);
+}
+
+static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struct cached_word *slot)
+{
+    size_t n_ids;
+
+    if (n_bytes > BPE_WORD_BYTES_MAX)
+        return err_set(e->err, ERR_DATA, "a word of %zu bytes, at most %zu are supported", n_bytes,
+                       BPE_WORD_BYTES_MAX);
+    const int32_t *ids = bpe_encode(&e->tokenizer->bpe, &e->scratch, word, n_bytes, &n_ids);
+    if (!ids)
+        return err_set(e->err, ERR_DEVICE, "out of host memory for a word of %zu bytes", n_bytes);
+    if (slot && n_ids <= CACHE_IDS) {
+        memcpy(slot->ids, ids, n_ids * sizeof *ids);
+        memcpy(slot->word, word, n_bytes);
+        slot->n_bytes = (uint8_t)n_bytes;
+        slot->n_ids = (uint8_t)n_ids;
+    }
+    return append_word(e, ids, n_ids);
+}
+
+static int encode_word(struct encoder *e, const char *word, size_t n_bytes)
+{
+    struct cached_word *slot = NULL;
+
+    if (n_bytes == 1 && e->tokenizer->bpe.is_byte_level)
+        return append(e, &e->tokenizer->bpe.byte_ids[(unsigned char)word[0]], 1);
+    if (e->cache && n_bytes <= CACHE_WORD_BYTES) {
+        slot = &e->cache->words[XXH3_64bits(word, n_bytes) % CACHE_SLOTS];
+        if (slot->n_bytes == n_bytes && memcmp(slot->word, word, n_bytes) == 0)
+            return append_word(e, slot->ids, slot->n_ids);
+    }
+    return merge_word(e, word, n_bytes, slot);
+}
+
+/* Length of the first word of a piece: up to a mark that no token has behind what is before it. */
+static size_t marked_word(const struct tokenizer *t, const char *text, size_t n_bytes)
+{
+    size_t at = 1;
+
+    while (at < n_bytes) {
+        const char *mark = memchr(text + at, BPE_SPACE[0], n_bytes - at);
+
+        if (!mark)
+            return n_bytes;
+        at = (size_t)(mark - text);
+        if (n_bytes - at < 3)
+            return n_bytes;
+        if (memcmp(mark, BPE_SPACE, 3) == 0 && !t->joins_space[(unsigned char)mark[-1]] &&
+            (at < 3 || memcmp(mark - 3, BPE_SPACE, 3) != 0))
+            return at;
+        at++;
+    }
+    return n_bytes;
+}
+
+static int append_unknown(struct encoder *e, const char *text, size_t n_bytes)
+{
+    const struct bpe *bpe = &e->tokenizer->bpe;
+
+    if (bpe->byte_ids[0] < 0)
+        return append_word(e, &bpe->unknown, 1);
+    for (size_t i = 0; i < n_bytes; i++)
+        if (append_word(e, &bpe->byte_ids[(unsigned char)text[i]], 1) < 0)
+            return -1;
+    return 0;
+}
+
+static int encode_unigram(struct encoder *e, const char *text, size_t n_bytes)
+{
+    if (n_bytes > BPE_WORD_BYTES_MAX)
+        return err_set(e->err, ERR_DATA, "a text of %zu bytes, a unigram model takes up to %zu",
+                       n_bytes, BPE_WORD_BYTES_MAX);
+    struct unigram_step *steps = malloc((n_bytes + 1) * sizeof *steps);
+    if (!steps)
+        return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes", n_bytes);
+    unigram_encode(&e->tokenizer->unigram, text, n_bytes, steps);
+    /* Turn the way round: from where each piece ends to where it starts. */
+    size_t end = n_bytes, later = 0;
+    int32_t id = 0;
+    while (end > 0) {
+        struct unigram_step step = steps[end];
+
+        steps[end].start = later;
+        steps[end].id = id;
+        later = end;
+        id = step.id;
+        end = step.start;
+    }
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at < n_bytes; at = later, later = steps[at].start) {
+        rc = id < 0 ? append_unknown(e, text + at, later - at) : append_word(e, &id, 1);
+        id = steps[later].id;
+    }
+    free(steps);
+    return rc;
+}
+
+/* A piece that is split no more. */
+static int encode_piece(struct encoder *e, const char *text, size_t n_bytes)
+{
+    const struct tokenizer *t = e->tokenizer;
+
+    e->after_unknown = 0;
+    if (t->bpe.is_byte_level)
+        return encode_word(e, text, n_bytes);
+    if (t->is_unigram)
+        return encode_unigram(e, text, n_bytes);
+    int32_t whole = t->bpe.ignore_merges && n_bytes <= t->token_bytes_max
+                        ? bpe_find(&t->bpe, text, n_bytes)
+                        : -1;
+    if (whole >= 0)
+        return append(e, &whole, 1);
+    while (n_bytes > 0) {
+        /* With ignore_merges a word is looked up whole, so it must not be cut. */
+        size_t length = t->bpe.ignore_merges ? n_bytes : marked_word(t, text, n_bytes);
+
+        if (encode_word(e, text, length) < 0)
+            return -1;
+        text += length;
+        n_bytes -= length;
+    }
+    return 0;
+}
+
+static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes);
+
+/* What a split gives: a stretch that is a match or lies between matches. */
+struct stretch {
+    size_t start, end;
+    int is_match;
+};
+
+/* The stretch that begins at `at`; *next is the match behind it if it was found on the way. */
+static struct stretch next_stretch(const struct split_step *step, const char *text, size_t n_bytes,
+                                   size_t at, size_t *n_known)
+{
+    size_t start = at, length = *n_known;
+
+    *n_known = 0;
+    while (length == 0 && at < n_bytes) {
+        length = pattern_match(&step->pattern, text + at, n_bytes - at);
+        if (length == 0) {
+            size_t n;
+
+            unicode_decode((const unsigned char *)text + at, &n);
+            at += n;
+        }
+    }
+    if (at == start)
+        return (struct stretch){ at, at + length, !step->inverted };
+    *n_known = length;
+    return (struct stretch){ start, at, step->inverted };
+}
+
+/* Whether a stretch goes on with the one before it. */
+static int joins(enum split_behavior behavior, struct stretch before, struct stretch stretch,
+                 int follows_match)
+{
+    switch (behavior) {
+    case SPLIT_MERGED_WITH_PREVIOUS:
+        return stretch.is_match && !follows_match;
+    case SPLIT_MERGED_WITH_NEXT:
+        return before.is_match && !stretch.is_match;
+    case SPLIT_CONTIGUOUS:
+        return before.is_match == stretch.is_match;
+    default:
+        return 0;
+    }
+}
+
+static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes)
+{
+    if (step == e->tokenizer->n_splits)
+        return encode_piece(e, text, n_bytes);
+    const struct split_step *split = &e->tokenizer->splits[step];
+    struct stretch pending = { 0, 0, 0 };
+    size_t n_known = 0;
+    int follows_match = 0;
+
+    for (size_t at = 0; at < n_bytes;) {
+        struct stretch stretch = next_stretch(split, text, n_bytes, at, &n_known);
+
+        at = stretch.end;
+        if (split->behavior == SPLIT_REMOVED && stretch.is_match)
+            continue;
+        if (pending.end > 0 && joins(split->behavior, pending, stretch, follows_match)) {
+            pending.end = stretch.end;
+            pending.is_match = stretch.is_match && pending.is_match;
+        } else {
+            if (pending.end > pending.start &&
+                encode_split(e, step + 1, text + pending.start, pending.end - pending.start) < 0)
+                return -1;
+            pending = stretch;
+        }
+        follows_match = stretch.is_match;
+    }
+    if (pending.end > pending.start)
+        return encode_split(e, step + 1, text + pending.start, pending.end - pending.start);
+    return 0;
+}
+
+/* Spaces become marks, and one more is put in front. */
+static void mark_spaces(struct encoder *e, const char *text, size_t n_bytes, int is_start)
+{
+    const struct tokenizer *t = e->tokenizer;
+    int is_marked = text[0] == ' ' || (n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0);
+
+    str_clear(&e->marked);
+    if (!is_marked && (t->prepend == PREPEND_ALWAYS || (t->prepend == PREPEND_FIRST && is_start)))
+        str_add(&e->marked, BPE_SPACE);
+    for (size_t i = 0; i < n_bytes; i++)
+        if (text[i] == ' ')
+            str_add(&e->marked, BPE_SPACE);
+        else
+            str_add_char(&e->marked, text[i]);
+}
+
+/* Text without added tokens, normalized. */
+static int encode_plain(struct encoder *e, const char *text, size_t n_bytes, int is_start)
+{
+    if (n_bytes == 0)
+        return 0;
+    if (e->tokenizer->add_prefix_space && text[0] != ' ') {
+        str_clear(&e->marked);
+        str_add_char(&e->marked, ' ');
+        str_add_bytes(&e->marked, text, n_bytes);
+        text = e->marked.data;
+        n_bytes++;
+    } else if (e->tokenizer->marks_spaces) {
+        mark_spaces(e, text, n_bytes, is_start);
+        text = e->marked.data;
+        n_bytes = e->marked.length;
+    }
+    return encode_split(e, 0, text, n_bytes);
+}
+
+static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes, int is_start);
+
+/* What lies between the added tokens of a pass goes to the next. */
+static int encode_between(struct encoder *e, int pass, const char *text, size_t n_bytes,
+                          int is_start)
+{
+    const struct tokenizer *t = e->tokenizer;
+
+    if (pass == 1)
+        return encode_plain(e, text, n_bytes, is_start);
+    int is_normal = t->n_normal == 0 || (t->n_normal == 1 && t->normal[0].kind == NORMAL_NFC &&
+                                         nfc_length(text, n_bytes) == n_bytes);
+    if (is_normal)
+        return encode_pass(e, 1, text, n_bytes, is_start);
+    str_clear(&e->normalized);
+    tokenizer_normalize(t, text, n_bytes, &e->normalized);
+    return encode_pass(e, 1, str_text(&e->normalized), e->normalized.length, is_start);
+}
+
+/* What \w matches, as Rust's regex has it. */
+static int is_word(uint32_t code)
+{
+    uint32_t category = unicode_run_value(unicode_category_runs, unicode_n_category_runs, code);
+
+    return (category >= UNICODE_LU && category <= UNICODE_NL) || category == UNICODE_PC ||
+           code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9) ||
+           (code >= 0x1f130 && code <= 0x1f149) || (code >= 0x1f150 && code <= 0x1f169) ||
+           (code >= 0x1f170 && code <= 0x1f189);
+}
+
+/* The code point that ends at text + end. */
+static uint32_t code_before(const char *text, size_t end, size_t *n)
+{
+    size_t at = end - 1;
+
+    while (((unsigned char)text[at] & 0xc0) == 0x80)
+        at--;
+    return unicode_decode((const unsigned char *)text + at, n);
+}
+
+static int is_within_word(const char *text, size_t n_bytes, size_t start, size_t end)
+{
+    size_t n;
+
+    return (start > 0 && is_word(code_before(text, start, &n))) ||
+           (end < n_bytes && is_word(unicode_decode((const unsigned char *)text + end, &n)));
+}
+
+/* Widen a match over the white space beside it, to the left not before least. */
+static void take_space(const struct added_token *token, const char *text, size_t n_bytes,
+                       size_t least, size_t *start, size_t *end)
+{
+    size_t n;
+
+    while (token->takes_left && *start > least && unicode_is_space(code_before(text, *start, &n)))
+        *start -= n;
+    while (token->takes_right && *end < n_bytes &&
+           unicode_is_space(unicode_decode((const unsigned char *)text + *end, &n)))
+        *end += n;
+}
+
+/* Cut at the added tokens of one pass. */
+static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes, int is_start)
+{
+    const struct added_tokens *tokens = &e->tokenizer->passes[pass];
+    const struct added_token *token;
+    size_t from = 0, done = 0, at;
+
+    while ((token = added_find(tokens, text + from, n_bytes - from, &at)) != NULL) {
+        size_t start = from + at, end = start + token->n_bytes;
+
+        from = end;
+        if (token->single_word && is_within_word(text, n_bytes, start, end))
+            continue;
+        take_space(token, text, n_bytes, done, &start, &end);
+        if (done < start &&
+            encode_between(e, pass, text + done, start - done, is_start && done == 0) < 0)
+            return -1;
+        if (append(e, &token->id, 1) < 0)
+            return -1;
+        done = end;
+    }
+    return done < n_bytes
+               ? encode_between(e, pass, text + done, n_bytes - done, is_start && done == 0)
+               : 0;
+}
+
+int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                            const char *text, size_t n_bytes, struct token_list *out,
+                            struct err *err)
+{
+    struct encoder e = { .tokenizer = tokenizer, .cache = cache, .out = out, .err = err };
+    size_t valid = tokenizer_utf8_end(text, n_bytes);
+    int64_t n_before = out->n;
+
+    if (valid < n_bytes)
+        return err_set(err, ERR_DATA, "byte %zu (0x%02x) is no UTF-8", valid,
+                       (unsigned)(unsigned char)text[valid]);
+    int rc = encode_pass(&e, 0, text, n_bytes, 1);
+    if (rc < 0)
+        out->n = n_before;
+    bpe_scratch_release(&e.scratch);
+    str_release(&e.normalized);
+    str_release(&e.marked);
+    return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
+                     struct token_list *out, struct err *err)
+{
+    return tokenizer_encode_cached(tokenizer, NULL, text, n_bytes, out, err);
+}
+
+struct tokenizer_cache *tokenizer_cache_create(void)
+{
+    return calloc(1, sizeof(struct tokenizer_cache));
+}
+
+void tokenizer_cache_destroy(struct tokenizer_cache *cache)
+{
+    free(cache);
+}

@@ -1,0 +1,72 @@
+/*
+ * normalize.c - the normalizing steps, and what must be UTF-8
+ */
+#include <string.h>
+
+#include "tokenizer/nfc.h"
+#include "tokenizer/tokenizer_impl.h"
+
+static void replace(const struct normal_step *step, struct str *text)
+{
+    struct str out = { 0 };
+    const char *from = str_text(text), *end = from + text->length, *found;
+
+    while (from < end && (found = memmem(from, (size_t)(end - from), step->a, step->n_a))) {
+        str_add_bytes(&out, from, (size_t)(found - from));
+        str_add_bytes(&out, step->b, step->n_b);
+        from = found + step->n_a;
+    }
+    str_add_bytes(&out, from, (size_t)(end - from));
+    str_release(text);
+    *text = out;
+}
+
+/* One step, of text in place. */
+static void normalize_step(const struct tokenizer *t, const struct normal_step *step,
+                           struct str *text)
+{
+    struct str out = { 0 };
+
+    if (step->kind == NORMAL_REPLACE) {
+        replace(step, text);
+        return;
+    }
+    if (step->kind == NORMAL_NFC) {
+        nfc_append(&out, str_text(text), text->length);
+    } else if (step->kind == NORMAL_CHARSMAP) {
+        charsmap_apply(&t->charsmap, str_text(text), text->length, &out);
+    } else {
+        if (text->length > 0)
+            str_add_bytes(&out, step->a, step->n_a);
+        str_add_bytes(&out, str_text(text), text->length);
+    }
+    str_release(text);
+    *text = out;
+}
+
+void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
+                         struct str *out)
+{
+    struct str now = { 0 };
+
+    str_add_bytes(&now, text, n_bytes);
+    for (int i = 0; i < tokenizer->n_normal; i++)
+        normalize_step(tokenizer, &tokenizer->normal[i], &now);
+    str_add_bytes(out, str_text(&now), now.length);
+    str_release(&now);
+}
+
+size_t tokenizer_utf8_end(const char *text, size_t n_bytes)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t at = 0;
+
+    while (at < n_bytes) {
+        int length = bytes[at] < 0x80 ? 1 : str_utf8_length(bytes + at, n_bytes - at);
+
+        if (length == 0)
+            break;
+        at += (size_t)length;
+    }
+    return at;
+}
