@@ -20,12 +20,10 @@ static const struct choice positions[] = { { "rope", POSITION_ROPE },
 static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
                                              { "gelu", ACTIVATION_GELU },
                                              { 0 } };
-static const struct choice rope_scalings[] = { { "none", ROPE_PLAIN },
-                                               { "linear", ROPE_LINEAR },
-                                               { "dynamic", ROPE_DYNAMIC },
-                                               { "llama3", ROPE_LLAMA3 },
-                                               { "yarn", ROPE_YARN },
-                                               { 0 } };
+static const struct choice rope_scalings[] = {
+    { "none", ROPE_PLAIN },    { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
+    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },     { 0 }
+};
 static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE },
                                                   { "qkv", ATTENTION_BIAS_QKV },
                                                   { "all", ATTENTION_BIAS_ALL },
@@ -135,8 +133,8 @@ const struct field job_fields[] = {
     { "model.rope_scaling.attention_factor", FIELD_FLOAT, AT(model.rope_scaling.attention_factor),
       .initial = "auto", .word = "auto", .max = 1e6, .above_min = 1,
       .help = "yarn: factor of cosines and sines; auto: 0.1 ln(factor) + 1" },
-    { "model.rope_scaling.truncate", FIELD_BOOL, AT(model.rope_scaling.truncate),
-      .initial = "true", .help = "yarn: bounds are whole dimensions" },
+    { "model.rope_scaling.truncate", FIELD_BOOL, AT(model.rope_scaling.truncate), .initial = "true",
+      .help = "yarn: bounds are whole dimensions" },
     { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
       .choices = activations, .help = "of the feed-forward part; gelu is the tanh form" },
     { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false",

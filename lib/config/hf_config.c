@@ -250,7 +250,7 @@ static void check_window(struct hf_reader *h, const cJSON *window, int initial)
 {
     double n = window ? cJSON_GetNumberValue(window) : initial;
 
-    if (n && !(n >= h->job->job->model.max_seq_len))
+    if (n != 0 && !(n >= h->job->job->model.max_seq_len))
         refuse(h,
                "sliding_window %.0f is not built yet (hint: null, if texts of at most so many "
                "tokens are meant)",

@@ -117,6 +117,28 @@ static void test_gpt2(void **state)
     arena_release(&arena);
 }
 
+/* Each config.json is refused with these words. */
+static void refuse_all(const char *const (*rows)[2], size_t n)
+{
+    struct folder f;
+    struct arena arena = { 0 };
+
+    folder_make(&f);
+    for (size_t i = 0; i < n; i++) {
+        struct err err = { 0 };
+        struct job j;
+
+        if (!read_config(&f, rows[i][0], &j, &arena, &err))
+            fail_msg("no mistake in %s", rows[i][0]);
+        if (!strstr(err.text, rows[i][1]))
+            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], err.text, rows[i][1]);
+        assert_int_equal(err.code, ERR_CONFIG);
+    }
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+/* A file in ./configs/models is asked before the one in the binary. */
 static void test_refusals(void **state)
 {
     static const char *const rows[][2] = {
@@ -139,23 +161,6 @@ static void test_refusals(void **state)
         { LLAMA ", \"num_key_value_heads\": 5}",
           "model.n_kv_heads is 5, does not divide n_heads 12" },
         { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
-        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}}", "rope scaling: factor is missing" },
-        { LLAMA ", \"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}}",
-          "rope scaling longrope is not built yet (hint: linear, dynamic, llama3, yarn)" },
-        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}",
-          "rope scaling: factor is not a number" },
-        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}",
-          "model.rope_scaling.factor is 0.5, not a number from 1" },
-        { LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
-          "rope scaling: low_freq_factor is missing" },
-        { LLAMA ", \"rope_scaling\": {\"factor\": 8}}", "rope_scaling without a type" },
-        { LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}}",
-          "rope scaling: factor is missing" },
-        { LLAMA ", \"rope_scaling\": {\"type\": 3}}", "rope scaling of an unknown kind" },
-        { LLAMA ", \"rope_theta\": [1]}", "rope_theta is not a number" },
-        { LLAMA ", \"rope_theta\": 0}", "model.rope_theta is 0, not a number above 0" },
-        { LLAMA ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
-          "partial_rotary_factor" },
         { LLAMA ", \"mlp_bias\": true}", "mlp_bias without attention_bias" },
         { "{\"model_type\": \"mistral\", \"sliding_window\": 1024, " LLAMA_SHAPE "}",
           "sliding_window 1024 is not built yet" },
@@ -174,26 +179,37 @@ static void test_refusals(void **state)
         { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
           "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
     };
-    struct folder f;
-    struct arena arena = { 0 };
 
     (void)state;
-    folder_make(&f);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct err err = { 0 };
-        struct job j;
-
-        if (!read_config(&f, rows[i][0], &j, &arena, &err))
-            fail_msg("no mistake in %s", rows[i][0]);
-        if (!strstr(err.text, rows[i][1]))
-            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], err.text, rows[i][1]);
-        assert_int_equal(err.code, ERR_CONFIG);
-    }
-    folder_remove(&f);
-    arena_release(&arena);
+    refuse_all(rows, sizeof rows / sizeof *rows);
 }
 
-/* A file in ./configs/models is asked before the one in the binary. */
+static void test_rope_refusals(void **state)
+{
+    static const char *const rows[][2] = {
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}}", "rope scaling: factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}}",
+          "rope scaling longrope is not built yet (hint: linear, dynamic, llama3, yarn)" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}",
+          "rope scaling: factor is not a number" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}",
+          "model.rope_scaling.factor is 0.5, not a number from 1" },
+        { LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
+          "rope scaling: low_freq_factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"factor\": 8}}", "rope_scaling without a type" },
+        { LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}}",
+          "rope scaling: factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"type\": 3}}", "rope scaling of an unknown kind" },
+        { LLAMA ", \"rope_theta\": [1]}", "rope_theta is not a number" },
+        { LLAMA ", \"rope_theta\": 0}", "model.rope_theta is 0, not a number above 0" },
+        { LLAMA ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+          "partial_rotary_factor" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
+}
+
 static void test_disk_wins(void **state)
 {
     static const char text[] =
@@ -236,9 +252,8 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope_refusals),
         cmocka_unit_test(test_disk_wins),
     };
 

@@ -116,8 +116,8 @@ static void logits_are_those_of_transformers(void **state)
 
 static void same_file(struct arena *arena, const char *a, const char *b, const char *name)
 {
-    char *x, *y;
-    size_t n, m;
+    char *x = NULL, *y = NULL;
+    size_t n = 0, m = 0;
     struct err err;
 
     if (file_read(arena_printf(arena, "%s/%s", a, name), 1 << 20, ERR_DATA, &x, &n, &err) < 0 ||
