@@ -78,6 +78,8 @@ static void must_equal(const struct law_case *c, int dp, const struct law_outcom
 /* Zero 3 in the way that c says. */
 static void must_be_zero_0(struct law_case c, int dp, const struct law_outcome *wanted)
 {
+    if (law_left_out())
+        return;
     c.zero = 3;
     c.poison = 1;
     struct law_outcome got = law_run(&c);

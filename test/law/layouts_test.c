@@ -77,6 +77,8 @@ static void all_schedules(const char *gradient_sum, int dp)
     struct law_outcome wanted = law_run(&c);
     for (int s = 0; s < 7; s++)
         for (c.pp = 1; c.pp <= 4; c.pp *= 2) {
+            if (law_left_out())
+                continue;
             c.n_ranks = dp * c.pp;
             c.schedule = schedules[s];
             c.recompute = modes[(s + c.pp) % 3];
@@ -125,6 +127,8 @@ static void from_each_into_each(const char *model, const char *gradient_sum)
     c.stop_after = 3;
     for (int from = 0; from < N; from++)
         for (int to = 0; to < N; to++) {
+            if (law_left_out())
+                continue;
             c.zero = ways[from].zero;
             c.zero_group = ways[from].group;
             c.pp = ways[from].pp;
