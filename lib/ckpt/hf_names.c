@@ -9,7 +9,7 @@
 #include "base/str.h"
 
 /* Which rows of ours a row's tensor has. */
-enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP };
+enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS };
 
 struct row {
     const char *ours, *theirs; /* ".N." is the layer */
@@ -23,6 +23,7 @@ struct family {
     int n_rows;
 };
 
+/* LLaMA's, and of those that came after it. */
 #define SPLIT_BLOCK(kind) \
     { "layers.N.qkv." kind, "model.layers.N.self_attn.q_proj." kind, QUERIES, 0 }, \
         { "layers.N.qkv." kind, "model.layers.N.self_attn.k_proj." kind, KEYS, 0 }, \
@@ -42,6 +43,36 @@ static const struct row llama_rows[] = {
     SPLIT_BLOCK("bias"),
     { "final_norm.weight", "model.norm.weight", ALL, 0 },
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
+/* Baichuan packs q, k and v as we do. */
+static const struct row baichuan_rows[] = {
+    { "embedding.weight", "model.embed_tokens.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "model.layers.N.input_layernorm.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
+    { "layers.N.qkv.weight", "model.layers.N.self_attn.W_pack.weight", ALL, 0 },
+    { "layers.N.attention_out.weight", "model.layers.N.self_attn.o_proj.weight", ALL, 0 },
+    { "layers.N.gate_up.weight", "model.layers.N.mlp.gate_proj.weight", GATE, 0 },
+    { "layers.N.gate_up.weight", "model.layers.N.mlp.up_proj.weight", UP, 0 },
+    { "layers.N.down.weight", "model.layers.N.mlp.down_proj.weight", ALL, 0 },
+    { "final_norm.weight", "model.norm.weight", ALL, 0 },
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
+/* InternLM2 packs them by kv head: its queries, itself, its values. */
+static const struct row internlm2_rows[] = {
+    { "embedding.weight", "model.tok_embeddings.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "model.layers.N.attention_norm.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "model.layers.N.ffn_norm.weight", ALL, 0 },
+    { "layers.N.qkv.weight", "model.layers.N.attention.wqkv.weight", BY_GROUPS, 0 },
+    { "layers.N.qkv.bias", "model.layers.N.attention.wqkv.bias", BY_GROUPS, 0 },
+    { "layers.N.attention_out.weight", "model.layers.N.attention.wo.weight", ALL, 0 },
+    { "layers.N.attention_out.bias", "model.layers.N.attention.wo.bias", ALL, 0 },
+    { "layers.N.gate_up.weight", "model.layers.N.feed_forward.w1.weight", GATE, 0 },
+    { "layers.N.gate_up.weight", "model.layers.N.feed_forward.w3.weight", UP, 0 },
+    { "layers.N.down.weight", "model.layers.N.feed_forward.w2.weight", ALL, 0 },
+    { "final_norm.weight", "model.norm.weight", ALL, 0 },
+    { "head.weight", "output.weight", ALL, 0 },
 };
 
 #define GPT2_LINEAR(ours, theirs) \
@@ -71,8 +102,10 @@ static const struct row gpt2_rows[] = {
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static const struct family families[] = {
-    { "llama", "model.", ROWS(llama_rows) },
-    { "gpt2", "transformer.", ROWS(gpt2_rows) },
+    { "llama", "model.", ROWS(llama_rows) },         { "gpt2", "transformer.", ROWS(gpt2_rows) },
+    { "qwen2", "model.", ROWS(llama_rows) },         { "mistral", "model.", ROWS(llama_rows) },
+    { "aquila", "model.", ROWS(llama_rows) },        { "internlm", "model.", ROWS(llama_rows) },
+    { "internlm2", "model.", ROWS(internlm2_rows) }, { "baichuan", "model.", ROWS(baichuan_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
@@ -117,6 +150,15 @@ static int64_t shape_of(const struct model_spec *s, const char *name, int64_t *c
     return s->hidden_size;
 }
 
+static int has_bias(const struct model_spec *s, const char *name, int is_norm)
+{
+    if (!strcmp(name, "qkv"))
+        return model_spec_has_qkv_bias(s);
+    if (!strcmp(name, "attention_out"))
+        return model_spec_has_output_bias(s);
+    return s->bias && (!is_norm || s->norm == NORM_LAYER);
+}
+
 /* Fill the whole tensor of a table's name; 0 if the model has none. */
 static int describe(const struct model_spec *s, const char *ours, struct store_slice *whole)
 {
@@ -131,7 +173,7 @@ static int describe(const struct model_spec *s, const char *ours, struct store_s
     name[dot - begin] = '\0';
     int64_t rows = shape_of(s, name, &cols);
     int is_norm = cols == 1;
-    if (!rows || (is_bias && (!s->bias || (is_norm && s->norm != NORM_LAYER))))
+    if (!rows || (is_bias && !has_bias(s, name, is_norm)))
         return 0;
     cols = is_bias ? 1 : cols;
     *whole = (struct store_slice){ .dtype = DTYPE_F32,
@@ -143,24 +185,32 @@ static int describe(const struct model_spec *s, const char *ours, struct store_s
     return 1;
 }
 
-static struct hf_piece piece_of(const struct model_spec *s, enum part part, int64_t rows)
+/* Where a part's rows are; returns how many pieces. */
+static int pieces_of(const struct model_spec *s, enum part part, int64_t rows,
+                     struct hf_piece *pieces)
 {
     struct widths w = widths_of(s);
+    int64_t head = s->head_dim, queries = w.attention / s->n_kv_heads, group = queries + 2 * head;
+    const struct hf_piece plain[] = {
+        [ALL] = { 0, 0, rows },
+        [QUERIES] = { 0, 0, w.attention },
+        [KEYS] = { 0, w.attention, w.kv },
+        [VALUES] = { 0, w.attention + w.kv, w.kv },
+        [GATE] = { 0, 0, w.ffn },
+        [UP] = { 0, w.ffn, w.ffn },
+    };
 
-    switch (part) {
-    case QUERIES:
-        return (struct hf_piece){ 0, 0, w.attention };
-    case KEYS:
-        return (struct hf_piece){ 0, w.attention, w.kv };
-    case VALUES:
-        return (struct hf_piece){ 0, w.attention + w.kv, w.kv };
-    case GATE:
-        return (struct hf_piece){ 0, 0, w.ffn };
-    case UP:
-        return (struct hf_piece){ 0, w.ffn, w.ffn };
-    default:
-        return (struct hf_piece){ 0, 0, rows };
+    if (part != BY_GROUPS) {
+        pieces[0] = plain[part];
+        return 1;
     }
+    for (int64_t g = 0; g < s->n_kv_heads; g++) {
+        *pieces++ = (struct hf_piece){ g * group, g * queries, queries };
+        *pieces++ = (struct hf_piece){ g * group + queries, w.attention + g * head, head };
+        *pieces++ =
+            (struct hf_piece){ g * group + queries + head, w.attention + w.kv + g * head, head };
+    }
+    return 3 * s->n_kv_heads;
 }
 
 /* ---- building ---- */
@@ -186,7 +236,7 @@ static const char *name_at(struct arena *arena, const char *pattern, int layer)
 static void add(struct building *b, const struct row *row, int layer)
 {
     struct hf_names *names = b->names;
-    struct hf_piece *piece;
+    struct hf_piece *pieces;
     struct hf_whole whole = { .first = names->n_tensors };
 
     if (!describe(b->spec, row->ours, &whole.whole))
@@ -199,17 +249,18 @@ static void add(struct building *b, const struct row *row, int layer)
         names->wholes[names->n_wholes++] = whole;
     }
     names->wholes[names->n_wholes - 1].n++;
-    piece = arena_new(b->arena, struct hf_piece);
-    *piece = piece_of(b->spec, row->part, whole.whole.rows);
+    pieces = arena_array(b->arena, struct hf_piece,
+                         row->part == BY_GROUPS ? 3 * b->spec->n_kv_heads : 1);
+    int n = pieces_of(b->spec, row->part, whole.whole.rows, pieces);
     names->tensors = arena_grow(b->arena, names->tensors, sizeof *names->tensors,
                                 &b->tensor_capacity, names->n_tensors + 1);
     names->tensors[names->n_tensors++] =
         (struct hf_tensor){ .name = name_at(b->arena, row->theirs, layer),
-                            .n_rows = piece->n,
+                            .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
                             .transposed = row->transposed,
                             .layer = layer,
-                            .n_pieces = 1,
-                            .pieces = piece };
+                            .n_pieces = n,
+                            .pieces = pieces };
 }
 
 static int compare_wholes(const void *a, const void *b)
@@ -225,7 +276,7 @@ int hf_names_build(struct hf_names *names, const char *family, const struct mode
     const struct family *f = families;
     int behind = -1;
 
-    while (f < families + N_FAMILIES && strcmp(f->name, family) != 0)
+    while (f < families + N_FAMILIES && strcasecmp(f->name, family) != 0)
         f++;
     if (f == families + N_FAMILIES)
         return err_set(err, ERR_CONFIG, "model_type %.64s: its tensors' names are not known",

@@ -10,9 +10,9 @@
 #include "base/num.h"
 #include "ckpt/convert.h"
 #include "ckpt/hf_folder_impl.h"
+#include "ckpt/transpose.h"
 
 #define BUFFER_BYTES ((int64_t)4 << 20)
-#define TURN_BLOCK 32
 
 /* One tensor of theirs on its way into the slice that is wanted. */
 struct transfer {
@@ -91,19 +91,8 @@ static void turn(const struct transfer *t, const unsigned char *rows, int64_t co
 {
     size_t element = dtype_bytes(t->want->dtype);
 
-    for (int64_t r = 0; r < t->piece.n; r += TURN_BLOCK)
-        for (int64_t c = 0; c < n; c += TURN_BLOCK)
-            for (int64_t row = r; row < min_i64(r + TURN_BLOCK, t->piece.n); row++) {
-                unsigned char *to = place(t, t->piece.ours + row, col + c);
-                const unsigned char *from =
-                    rows + (size_t)(c * t->row_elements + t->piece.theirs + row) * element;
-
-                for (int64_t k = c; k < min_i64(c + TURN_BLOCK, n); k++) {
-                    memcpy(to, from, element);
-                    to += element;
-                    from += (size_t)t->row_elements * element;
-                }
-            }
+    transpose(place(t, t->piece.ours, col), t->stride, rows + (size_t)t->piece.theirs * element,
+              t->row_elements, n, t->piece.n, element);
 }
 
 static int copy_turned(struct transfer *t, struct err *err)
@@ -111,7 +100,7 @@ static int copy_turned(struct transfer *t, struct err *err)
     const struct store_slice *want = t->want;
     int64_t step = rows_at_a_time(t), theirs = (int64_t)dtype_bytes(t->dtype);
     int64_t ours = (int64_t)dtype_bytes(want->dtype);
-    size_t raw_bytes = (size_t)(step * t->row_elements * theirs);
+    size_t raw_bytes = ((size_t)(step * t->row_elements * theirs) + 15) & ~(size_t)15;
 
     /* As read, and behind it as wanted. */
     if (need_buffer(t->folder, raw_bytes + (size_t)(step * t->row_elements * ours), err) < 0)

@@ -126,7 +126,7 @@ static int has_op(const struct job *job, int kind)
     case OP_DROPOUT:
         return s->dropout > 0;
     case OP_ADD_BIAS:
-        return tp > 1 && s->bias;
+        return tp > 1 && model_spec_has_output_bias(s);
     case OP_ALL_GATHER:
     case OP_REDUCE_SCATTER:
         return rows;

@@ -155,27 +155,88 @@ static void take_activation(struct hf_reader *h, const char *name, const char *c
            allowed[0]);
 }
 
+/* A number of rope_scaling into one of ours; absent: initial, and if that is NULL it must be there. */
+static void take_number(struct hf_reader *h, const cJSON *from, const char *theirs,
+                        const char *ours, const char *initial)
+{
+    const cJSON *item = member(from, theirs);
+    const char *text = cJSON_IsNumber(item) ? scalar_text(h, item) : initial;
+
+    if (item && !cJSON_IsNumber(item))
+        refuse(h, "rope scaling: %s is not a number", theirs);
+    else if (!text)
+        refuse(h, "rope scaling: %s is missing", theirs);
+    else
+        set(h, arena_printf(h->job->arena, "model.rope_scaling.%s", ours), text, 1);
+}
+
+/* Without mscale's ratio (DeepSeek) the factor is ours by default too. */
+static void take_yarn_attention(struct hf_reader *h, const cJSON *from)
+{
+    double factor = cJSON_GetNumberValue(member(from, "factor"));
+    double mscale = cJSON_GetNumberValue(member(from, "mscale"));
+    double all_dim = cJSON_GetNumberValue(member(from, "mscale_all_dim"));
+    struct str text = { 0 };
+
+    if (member(from, "attention_factor") || !(mscale > 0) || !(all_dim > 0) || !(factor > 1)) {
+        take_number(h, from, "attention_factor", "attention_factor", "auto");
+        return;
+    }
+    field_print_float(&text, (0.1 * mscale * log(factor) + 1) / (0.1 * all_dim * log(factor) + 1));
+    set(h, "model.rope_scaling.attention_factor", arena_strdup(h->job->arena, str_text(&text)), 1);
+    str_release(&text);
+}
+
+static void take_scaling(struct hf_reader *h, const cJSON *from, const char *type)
+{
+    int yarn = !strcmp(type, "yarn"), llama3 = !strcmp(type, "llama3");
+
+    if (!yarn && !llama3 && strcmp(type, "linear") != 0 && strcmp(type, "dynamic") != 0) {
+        refuse(h, "rope scaling %.64s is not built yet (hint: linear, dynamic, llama3, yarn)",
+               type);
+        return;
+    }
+    set(h, "model.rope_scaling.type", arena_strdup(h->job->arena, type), 0);
+    take_number(h, from, "factor", "factor", NULL);
+    if (llama3 || yarn)
+        take_number(h, from, "original_max_position_embeddings", "original_max_seq_len", "auto");
+    if (llama3) {
+        take_number(h, from, "low_freq_factor", "low_freq_factor", NULL);
+        take_number(h, from, "high_freq_factor", "high_freq_factor", NULL);
+    }
+    if (yarn) {
+        take_number(h, from, "beta_fast", "beta_fast", "32.0");
+        take_number(h, from, "beta_slow", "beta_slow", "1.0");
+        take_yarn_attention(h, from);
+        if (cJSON_IsFalse(member(from, "truncate")))
+            set(h, "model.rope_scaling.truncate", "false", 1);
+    }
+}
+
 static void take_rope(struct hf_reader *h)
 {
     const cJSON *parameters = member(h->json, "rope_parameters");
     const cJSON *scaling = member(h->json, "rope_scaling");
     const cJSON *theta = member(h->json, "rope_theta");
     const cJSON *both[] = { parameters, scaling };
+    int n_taken = 0;
 
     for (int i = 0; i < 2; i++) {
         const cJSON *type = both[i] ? member(both[i], "rope_type") : NULL;
 
         if (both[i] && !type)
             type = member(both[i], "type");
-        if (type && (!cJSON_IsString(type) || strcmp(type->valuestring, "default") != 0))
-            refuse(h, "rope scaling %.64s is not built yet",
-                   cJSON_IsString(type) ? type->valuestring : "of an unknown kind");
+        if (type && !cJSON_IsString(type))
+            refuse(h, "rope scaling of an unknown kind is not built yet");
+        else if (type && strcmp(type->valuestring, "default") != 0 && n_taken++ == 0)
+            take_scaling(h, both[i], type->valuestring);
         else if (both[i] && i == 1 && !type)
             refuse(h, "rope_scaling without a type");
     }
     if (parameters && member(parameters, "rope_theta"))
         theta = member(parameters, "rope_theta");
-    if (parameters && member(parameters, "partial_rotary_factor"))
+    if ((parameters && member(parameters, "partial_rotary_factor")) ||
+        member(h->json, "partial_rotary_factor"))
         refuse(h, "partial_rotary_factor is not built yet");
     const char *text = theta ? scalar_text(h, theta) : "10000.0";
     if (text)
@@ -184,21 +245,82 @@ static void take_rope(struct hf_reader *h)
         refuse(h, "rope_theta is not a number");
 }
 
-static void take_llama(struct hf_reader *h)
+/* Nothing is hidden from a token as long as the text fits into the window. */
+static void check_window(struct hf_reader *h, const cJSON *window, int initial)
+{
+    double n = window ? cJSON_GetNumberValue(window) : initial;
+
+    if (n != 0 && !(n >= h->job->job->model.max_seq_len))
+        refuse(h,
+               "sliding_window %.0f is not built yet (hint: null, if texts of at most so many "
+               "tokens are meant)",
+               n);
+}
+
+/* What is llama's in all families of its shape. biases: "none", "qkv" or "all", in attention. */
+static void take_llama_shape(struct hf_reader *h, const char *biases)
 {
     static const char *const silu[] = { "silu", "swish" };
-    int attention_bias = flag(h, "attention_bias", 0), mlp_bias = flag(h, "mlp_bias", 0);
 
     take_fields(h, llama_fields, sizeof llama_fields / sizeof *llama_fields);
     take_activation(h, "hidden_act", silu, 2, "silu");
     take_rope(h);
-    if (attention_bias != mlp_bias)
-        refuse(h, "attention_bias without mlp_bias (or the reverse) is not built yet");
-    set(h, "model.bias", attention_bias ? "true" : "false", 1);
+    set(h, "model.bias", "false", 1);
+    set(h, "model.attention_bias", biases, 0);
     set(h, "model.norm", "rmsnorm", 1);
     set(h, "model.position", "rope", 1);
     set(h, "model.activation", "swiglu", 1);
     set(h, "model.dropout", "0.0", 1);
+}
+
+static void take_llama(struct hf_reader *h)
+{
+    int attention_bias = flag(h, "attention_bias", 0), mlp_bias = flag(h, "mlp_bias", 0);
+
+    take_llama_shape(h, attention_bias && !mlp_bias ? "all" : "none");
+    if (mlp_bias && !attention_bias)
+        refuse(h, "mlp_bias without attention_bias is not built yet");
+    else if (mlp_bias)
+        set(h, "model.bias", "true", 1);
+}
+
+static void take_qwen2(struct hf_reader *h)
+{
+    take_llama_shape(h, "qkv");
+    if (flag(h, "use_sliding_window", 0))
+        check_window(h, member(h->json, "sliding_window"), 4096);
+}
+
+static void take_mistral(struct hf_reader *h)
+{
+    const cJSON *window = cJSON_GetObjectItemCaseSensitive(h->json, "sliding_window");
+
+    take_llama_shape(h, "none");
+    if (!cJSON_IsNull(window))
+        check_window(h, window, 4096);
+}
+
+/* All of InternLM's attention has biases, or nothing has. */
+static void take_internlm(struct hf_reader *h)
+{
+    take_llama_shape(h, flag(h, "bias", 1) ? "all" : "none");
+}
+
+static void take_aquila(struct hf_reader *h)
+{
+    take_llama_shape(h, "none");
+}
+
+/* The 13B has ALiBi and says so by max_position_embeddings that is not there. */
+static void take_baichuan(struct hf_reader *h)
+{
+    const cJSON *vocab_size = member(h->json, "vocab_size");
+
+    take_llama_shape(h, "none");
+    if (!member(h->json, "max_position_embeddings"))
+        refuse(h, "a Baichuan with ALiBi (no max_position_embeddings) is not built yet");
+    if (cJSON_GetNumberValue(vocab_size) == 125696)
+        refuse(h, "Baichuan 2's normalised head is not built yet");
 }
 
 static void take_gpt2(struct hf_reader *h)
@@ -229,20 +351,47 @@ static void take_gpt2(struct hf_reader *h)
     set(h, "model.activation", "gelu", 1);
 }
 
+static const struct {
+    const char *model_type;
+    void (*take)(struct hf_reader *h);
+} hf_families[] = {
+    { "llama", take_llama },        { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
+    { "mistral", take_mistral },    { "aquila", take_aquila },     { "internlm", take_internlm },
+    { "internlm2", take_internlm }, { "baichuan", take_baichuan },
+};
+
+#define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)
+
+static const char *family_names(struct hf_reader *h)
+{
+    struct str all = { 0 };
+
+    for (size_t i = 0; i < N_HF_FAMILIES; i++)
+        str_printf(&all, i ? ", %s" : "%s", hf_families[i].model_type);
+    const char *text = arena_strdup(h->job->arena, str_text(&all));
+    str_release(&all);
+    return text;
+}
+
+/* Some of these wrote their names in capitals: "InternLM". */
 static void take_family(struct hf_reader *h)
 {
     const cJSON *type = member(h->json, "model_type");
 
-    if (!cJSON_IsObject(h->json))
+    if (!cJSON_IsObject(h->json)) {
         refuse(h, "not a JSON object");
-    else if (!cJSON_IsString(type))
-        refuse(h, "model_type is missing (hint: llama or gpt2)");
-    else if (!strcmp(type->valuestring, "llama"))
-        take_llama(h);
-    else if (!strcmp(type->valuestring, "gpt2"))
-        take_gpt2(h);
-    else
-        refuse(h, "model_type is %.64s, not built yet (hint: llama or gpt2)", type->valuestring);
+        return;
+    }
+    if (!cJSON_IsString(type)) {
+        refuse(h, "model_type is missing (hint: %s)", family_names(h));
+        return;
+    }
+    for (size_t i = 0; i < N_HF_FAMILIES; i++)
+        if (!strcasecmp(type->valuestring, hf_families[i].model_type)) {
+            hf_families[i].take(h);
+            return;
+        }
+    refuse(h, "model_type is %.64s, not built yet (hint: %s)", type->valuestring, family_names(h));
 }
 
 int hf_config_take(struct job_reader *r, const char *path, const char *text, size_t n_bytes)

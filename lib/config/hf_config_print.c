@@ -28,10 +28,20 @@ const char *hf_config_family(const char *folder, struct arena *arena, struct err
     return family;
 }
 
-static int is_llama(const struct model_spec *s)
+static int is_llama_shape(const struct model_spec *s)
 {
     return s->norm == NORM_RMS && s->position == POSITION_ROPE &&
            s->activation == ACTIVATION_SWIGLU;
+}
+
+static int is_llama(const struct model_spec *s)
+{
+    return is_llama_shape(s) && (s->bias || s->attention_bias != ATTENTION_BIAS_QKV);
+}
+
+static int is_qwen2(const struct model_spec *s)
+{
+    return is_llama_shape(s) && !s->bias && s->attention_bias == ATTENTION_BIAS_QKV;
 }
 
 static int is_gpt2(const struct model_spec *s)
@@ -66,9 +76,36 @@ static void add_flag(cJSON *json, const char *name, int value)
     cJSON_AddBoolToObject(json, name, value);
 }
 
-static void add_llama(cJSON *json, const struct model_spec *s)
+static void add_scaling(cJSON *json, const struct model_spec *s)
 {
-    add_flag(json, "attention_bias", s->bias);
+    static const char *const types[] = { "default", "linear", "dynamic", "llama3", "yarn" };
+    const struct rope_scaling_spec *r = &s->rope_scaling;
+    int original = r->original_max_seq_len ? r->original_max_seq_len : s->max_seq_len;
+
+    if (r->type == ROPE_PLAIN) {
+        cJSON_AddNullToObject(json, "rope_scaling");
+        return;
+    }
+    cJSON *scaling = cJSON_AddObjectToObject(json, "rope_scaling");
+    add_text(scaling, "rope_type", types[r->type]);
+    add_float(scaling, "factor", r->factor);
+    if (r->type == ROPE_LLAMA3 || r->type == ROPE_YARN)
+        add_int(scaling, "original_max_position_embeddings", original);
+    if (r->type == ROPE_LLAMA3) {
+        add_float(scaling, "low_freq_factor", r->low_freq_factor);
+        add_float(scaling, "high_freq_factor", r->high_freq_factor);
+    }
+    if (r->type == ROPE_YARN) {
+        add_float(scaling, "beta_fast", r->beta_fast);
+        add_float(scaling, "beta_slow", r->beta_slow);
+        add_flag(scaling, "truncate", r->truncate);
+    }
+    if (r->type == ROPE_YARN && r->attention_factor > 0)
+        add_float(scaling, "attention_factor", r->attention_factor);
+}
+
+static void add_llama_shape(cJSON *json, const struct model_spec *s)
+{
     add_float(json, "attention_dropout", s->attention_dropout);
     add_int(json, "head_dim", s->head_dim);
     add_text(json, "hidden_act", "silu");
@@ -76,13 +113,25 @@ static void add_llama(cJSON *json, const struct model_spec *s)
     add_float(json, "initializer_range", s->init_std);
     add_int(json, "intermediate_size", s->ffn_size);
     add_int(json, "max_position_embeddings", s->max_seq_len);
-    add_flag(json, "mlp_bias", s->bias);
     add_int(json, "num_attention_heads", s->n_heads);
     add_int(json, "num_hidden_layers", s->n_layers);
     add_int(json, "num_key_value_heads", s->n_kv_heads);
     add_float(json, "rms_norm_eps", s->norm_eps);
-    cJSON_AddNullToObject(json, "rope_scaling");
+    add_scaling(json, s);
     add_float(json, "rope_theta", s->rope_theta);
+}
+
+static void add_llama(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "attention_bias", model_spec_has_qkv_bias(s));
+    add_flag(json, "mlp_bias", s->bias);
+    add_llama_shape(json, s);
+}
+
+static void add_qwen2(cJSON *json, const struct model_spec *s)
+{
+    add_llama_shape(json, s);
+    add_flag(json, "use_sliding_window", 0);
 }
 
 static void add_gpt2(cJSON *json, const struct model_spec *s)
@@ -100,7 +149,8 @@ static void add_gpt2(cJSON *json, const struct model_spec *s)
     add_float(json, "resid_pdrop", s->dropout);
 }
 
-/* The plainest first. */
+/* Those that a model of ours alone can become; the plainest first. Others keep the config.json that
+ * they came with. */
 static const struct family {
     const char *model_type, *architecture;
     int (*has)(const struct model_spec *spec);
@@ -108,6 +158,7 @@ static const struct family {
 } families[] = {
     { "llama", "LlamaForCausalLM", is_llama, add_llama },
     { "gpt2", "GPT2LMHeadModel", is_gpt2, add_gpt2 },
+    { "qwen2", "Qwen2ForCausalLM", is_qwen2, add_qwen2 },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

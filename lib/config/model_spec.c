@@ -17,6 +17,16 @@ int64_t model_spec_n_matmul_parameters(const struct model_spec *s)
     return s->n_layers * linears_of_a_layer(s) + (int64_t)s->vocab_size * s->hidden_size;
 }
 
+int model_spec_has_qkv_bias(const struct model_spec *s)
+{
+    return s->bias || s->attention_bias != ATTENTION_BIAS_NONE;
+}
+
+int model_spec_has_output_bias(const struct model_spec *s)
+{
+    return s->bias || s->attention_bias == ATTENTION_BIAS_ALL;
+}
+
 int64_t model_spec_n_parameters(const struct model_spec *s)
 {
     int64_t hidden = s->hidden_size;
@@ -26,9 +36,12 @@ int64_t model_spec_n_parameters(const struct model_spec *s)
     if (s->bias) {
         int64_t up = s->activation == ACTIVATION_SWIGLU ? 2 : 1;
 
-        layer += (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim + hidden;
         layer += up * s->ffn_size + hidden;
     }
+    if (model_spec_has_qkv_bias(s))
+        layer += (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
+    if (model_spec_has_output_bias(s))
+        layer += hidden;
     int64_t total = s->n_layers * layer + norm + (int64_t)s->vocab_size * hidden;
     if (!s->tied_embeddings)
         total += (int64_t)s->vocab_size * hidden;

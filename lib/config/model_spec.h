@@ -13,6 +13,22 @@
 enum norm_kind { NORM_RMS, NORM_LAYER };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
+enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
+enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
+
+/*
+ * How rotary frequencies are changed for texts longer than the model was first trained on (train/
+ * rope.h has the formulas). What a kind does not look at has its default.
+ */
+struct rope_scaling_spec {
+    enum rope_scaling type;
+    double factor;
+    int original_max_seq_len;                 /* 0: max_seq_len */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow;              /* yarn, in rotations */
+    double attention_factor; /* yarn, of cosines and sines; 0: 0.1 ln(factor) + 1 */
+    int truncate;            /* yarn: whole dimensions as bounds */
+};
 
 struct model_spec {
     char name[128];
@@ -28,13 +44,19 @@ struct model_spec {
     double norm_eps;
     enum position_kind position;
     double rope_theta;
+    struct rope_scaling_spec rope_scaling;
     enum activation_kind activation;
-    int bias;                 /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
-    int tied_embeddings;      /* the head uses the embedding's table: 0 or 1 */
-    double dropout;           /* after the embedding and on both residual branches */
-    double attention_dropout; /* on attention probabilities */
-    double init_std;          /* residual projections: divided by sqrt(2 n_layers) */
+    int bias; /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
+    enum attention_bias attention_bias; /* where bias is 0: on q, k, v, or on the output too */
+    int tied_embeddings;                /* the head uses the embedding's table: 0 or 1 */
+    double dropout;                     /* after the embedding and on both residual branches */
+    double attention_dropout;           /* on attention probabilities */
+    double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };
+
+/* Whether q, k and v have a bias, and whether attention's output has one. */
+int model_spec_has_qkv_bias(const struct model_spec *spec);
+int model_spec_has_output_bias(const struct model_spec *spec);
 
 /* Parameters in all; a tied table counts once. */
 int64_t model_spec_n_parameters(const struct model_spec *spec);

@@ -548,7 +548,10 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
             str_printf(out, "%lld", (long long)load_whole(f, job));
         return;
     case FIELD_FLOAT:
-        field_print_float(out, *(const double *)at);
+        if (f->word && *(const double *)at == f->word_value)
+            str_add(out, f->word);
+        else
+            field_print_float(out, *(const double *)at);
         return;
     case FIELD_BOOL:
         str_add(out, *(const int *)at ? "true" : "false");

@@ -35,6 +35,9 @@ static int is_carried(const char *name, int with_config)
 
     if (!strcmp(name, "config.json"))
         return with_config;
+    /* Families that transformers lacks bring their code; here it is only copied. */
+    if (str_ends_with(name, ".py"))
+        return 1;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;

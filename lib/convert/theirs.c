@@ -5,12 +5,10 @@
  */
 #include "convert/theirs.h"
 
-#include <string.h>
-
 #include "base/num.h"
+#include "ckpt/transpose.h"
 
 #define STEP_BYTES ((int64_t)16 << 20)
-#define TURN_BLOCK 32
 
 int64_t theirs_rows(const struct hf_tensor *tensor)
 {
@@ -27,17 +25,6 @@ int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype)
     int64_t row_bytes = theirs_cols(tensor) * (int64_t)dtype_bytes(dtype);
 
     return min_i64(max_i64(1, STEP_BYTES / row_bytes), theirs_rows(tensor));
-}
-
-static void turn(const unsigned char *from, unsigned char *to, int64_t rows, int64_t cols,
-                 size_t element)
-{
-    for (int64_t r = 0; r < rows; r += TURN_BLOCK)
-        for (int64_t c = 0; c < cols; c += TURN_BLOCK)
-            for (int64_t row = r; row < min_i64(r + TURN_BLOCK, rows); row++)
-                for (int64_t col = c; col < min_i64(c + TURN_BLOCK, cols); col++)
-                    memcpy(to + (size_t)(col * rows + row) * element,
-                           from + (size_t)(row * cols + col) * element, element);
 }
 
 int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, enum dtype dtype,
@@ -66,6 +53,6 @@ int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, e
             return -1;
     }
     if (turned)
-        turn(scratch, out, tensor->n_rows, n, element);
+        transpose(out, tensor->n_rows, scratch, n, tensor->n_rows, n, element);
     return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "convert/convert_impl.h"
 #include "layout/stage.h"
 #include "model/model.h"
@@ -41,7 +42,13 @@ static int check_degrees(struct conversion *c, struct err *err)
                                 "parallel.sequence_parallel=false" };
     struct job job;
 
-    return job_read_folder(&job, o->from, overrides, 3, &c->arena, err);
+    if (job_read_folder(&job, o->from, overrides, 3, &c->arena, err) == 0)
+        return 0;
+    /* It was asked for by --tp and --pp, which say so themselves. */
+    static const char prefix[] = "--set parallel.tp: ";
+    if (str_starts_with(err->text, prefix))
+        memmove(err->text, err->text + sizeof prefix - 1, strlen(err->text) + 2 - sizeof prefix);
+    return -1;
 }
 
 /* Stages by their matrices, as training cuts them but for attention's part. */

@@ -58,6 +58,7 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, struct err
     t->c->total += t->items[t->n_items++].n_bytes;
     size_t step =
         (size_t)(theirs_step(tensor, dtype) * theirs_cols(tensor) * (int64_t)dtype_bytes(dtype));
+    step = (step + 15) & ~(size_t)15;
     t->step_bytes = step > t->step_bytes ? step : t->step_bytes;
     return 0;
 }

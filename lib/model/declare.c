@@ -47,14 +47,14 @@ static void split(const struct model_builder *b, enum spread along, const struct
 }
 
 static void linear(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
-                   double std, const struct parameter_split *parts)
+                   double std, int has_bias, const struct parameter_split *parts)
 {
     char full[96];
 
     snprintf(full, sizeof full, "%s.weight", name);
     matrix(b, full, rows, cols, std);
     split(b, parts->along, parts);
-    if (b->spec->bias) {
+    if (has_bias) {
         snprintf(full, sizeof full, "%s.bias", name);
         vector(b, full, rows, INIT_ZEROS);
         if (parts->along == SPREAD_ROWS)
@@ -80,11 +80,12 @@ static void layer(const struct model_builder *b, int n)
     for (int i = 0; i < 6; i++)
         snprintf(name[i], sizeof name[i], "layers.%d.%s", n, i == 4 && !gated ? "up" : parts[i]);
     norm(b, name[0]);
-    linear(b, name[1], attention + 2 * kv, hidden, s->init_std, &by_heads);
-    linear(b, name[2], hidden, attention, residual_std, &from_heads);
+    linear(b, name[1], attention + 2 * kv, hidden, s->init_std, model_spec_has_qkv_bias(s),
+           &by_heads);
+    linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
     norm(b, name[3]);
-    linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, &by_ffn);
-    linear(b, name[5], hidden, ffn, residual_std, &from_ffn);
+    linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
+    linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
 }
 
 static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)

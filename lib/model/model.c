@@ -50,7 +50,12 @@ static int layer_weight(const struct emitter *e, const char *name)
 /* "layers.3.qkv.bias"; 0 where the model has none. */
 static int layer_bias(const struct emitter *e, const char *name)
 {
-    return e->b->spec->bias ? layer_weight(e, name) : 0;
+    const struct model_spec *s = e->b->spec;
+    int has = !strcmp(name, "qkv.bias")             ? model_spec_has_qkv_bias(s)
+              : !strcmp(name, "attention_out.bias") ? model_spec_has_output_bias(s)
+                                                    : s->bias;
+
+    return has ? layer_weight(e, name) : 0;
 }
 
 /* With as many rows as v has. */

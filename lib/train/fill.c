@@ -3,12 +3,12 @@
  */
 #include "train/fill.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "base/rng.h"
 #include "train/rectangles.h"
+#include "train/rope.h"
 
 #define FILL_BLOCK ((int64_t)1 << 14) /* elements a tile */
 
@@ -106,20 +106,9 @@ void fill_constants(struct run *run, const struct program *program, const struct
 {
     int id = program->ports.rope_table;
 
-    if (!id)
-        return;
-    const struct value *v = &program->values[id];
-    float *table = run_data(run, id, 0);
-    int64_t half = v->cols / 2;
+    if (id) {
+        const struct value *v = &program->values[id];
 
-    for (int64_t position = 0; position < v->rows; position++)
-        for (int64_t i = 0; i < half; i++) {
-            /* Frequencies in fp32 as HF makes them, angles and their cosines from those. */
-            float frequency =
-                (float)(1.0 / pow(spec->rope_theta, (double)(2 * i) / (double)v->cols));
-            float angle = (float)position * frequency;
-
-            table[position * v->cols + i] = (float)cos((double)angle);
-            table[position * v->cols + half + i] = (float)sin((double)angle);
-        }
+        rope_fill(run_data(run, id, 0), v->rows, (int)v->cols, spec);
+    }
 }

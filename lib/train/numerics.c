@@ -30,6 +30,28 @@ static void add_count(struct str *out, const char *key, int64_t value)
     str_printf(out, "%s %" PRId64 "\n", key, value);
 }
 
+static void describe_rope_scaling(const struct model_spec *s, struct str *out)
+{
+    static const char *const types[] = { "none", "linear", "dynamic", "llama3", "yarn" };
+    const struct rope_scaling_spec *r = &s->rope_scaling;
+
+    str_printf(out, "model.rope_scaling.type %s\n", types[r->type]);
+    add_number(out, "model.rope_scaling.factor", r->factor);
+    if (r->type != ROPE_LINEAR)
+        add_count(out, "model.rope_scaling.original_max_seq_len",
+                  r->original_max_seq_len ? r->original_max_seq_len : s->max_seq_len);
+    if (r->type == ROPE_LLAMA3) {
+        add_number(out, "model.rope_scaling.low_freq_factor", r->low_freq_factor);
+        add_number(out, "model.rope_scaling.high_freq_factor", r->high_freq_factor);
+    }
+    if (r->type == ROPE_YARN) {
+        add_number(out, "model.rope_scaling.beta_fast", r->beta_fast);
+        add_number(out, "model.rope_scaling.beta_slow", r->beta_slow);
+        add_number(out, "model.rope_scaling.attention_factor", r->attention_factor);
+        add_count(out, "model.rope_scaling.truncate", r->truncate);
+    }
+}
+
 static void describe_model(const struct model_spec *s, struct str *out)
 {
     int learned = s->position == POSITION_LEARNED;
@@ -54,9 +76,21 @@ static void describe_model(const struct model_spec *s, struct str *out)
     add_number(out, "model.dropout", s->dropout);
     add_number(out, "model.attention_dropout", s->attention_dropout);
     add_number(out, "model.init_std", s->init_std);
+    /* What came later is named only where it is used: other runs keep their hash. */
+    if (!s->bias && s->attention_bias)
+        str_printf(out, "model.attention_bias %s\n",
+                   s->attention_bias == ATTENTION_BIAS_QKV ? "qkv" : "all");
+    if (!learned && s->rope_scaling.type != ROPE_PLAIN)
+        describe_rope_scaling(s, out);
 }
 
-/* Lines of both descriptions go side by side: the keys are the same. */
+/* The line of a text that begins here, or nothing behind its end. */
+static size_t line_length(const char *line)
+{
+    return strcspn(line, "\n");
+}
+
+/* Lines of both descriptions go side by side: those that only one may have are the last. */
 int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
                            const char *path, struct err *err)
 {
@@ -69,16 +103,13 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
     other.init_std = ours->init_std;
     describe_model(ours, &a);
     describe_model(&other, &b);
-    for (const char *x = str_text(&a), *y = str_text(&b); *x && *y && !status;) {
-        size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+    for (const char *x = str_text(&a), *y = str_text(&b); (*x || *y) && !status;) {
+        size_t n = line_length(x), m = line_length(y);
 
-        if (n != m || memcmp(x, y, n) != 0) {
-            const char *space = memchr(y, ' ', m);
-
-            status = err_set(err, ERR_CONFIG, "%.*s is%.*s, but%.*s in %s (hint: model: %s)",
-                             (int)(strchr(x, ' ') - x), x, (int)(n - (size_t)(strchr(x, ' ') - x)),
-                             strchr(x, ' '), (int)(m - (size_t)(space - y)), space, path, path);
-        }
+        if (n != m || memcmp(x, y, n) != 0)
+            status =
+                err_set(err, ERR_CONFIG, "the job has %.*s, %s has %.*s (hint: model: %s)",
+                        n ? (int)n : 4, n ? x : "none", path, m ? (int)m : 4, m ? y : "none", path);
         x += n + (x[n] == '\n');
         y += m + (y[m] == '\n');
     }

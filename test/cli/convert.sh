@@ -77,7 +77,7 @@ rm -r "$dir/ck1x1"
 expect 'what it began with is not needed to go on' 0 'going on from' pretrain three \
     --set train.init="$dir/gone" --set train.dtype=fp32 --set train.steps=13
 expect 'nothing goes on from a converted one' 3 'hint: train.init begins with them' pretrain four --resume "$dir/ck2x2"
-expect 'another model' 2 'model.norm_eps is 1e-05, but 0.001 in' sh -c 'sed "s/\"rms_norm_eps\":.*/\"rms_norm_eps\": 1e-3,/" \
+expect 'another model' 2 'the job has model.norm_eps 1e-05, .*/other has model.norm_eps 0.001 \(hint: model: ' sh -c 'sed "s/\"rms_norm_eps\":.*/\"rms_norm_eps\": 1e-3,/" \
     "$1/hf/config.json" >"$1/config.other" && mkdir "$1/other" && cp "$1/hf"/* "$1/other" && cp "$1/config.other" "$1/other/config.json" &&
     exec "$2" pretrain "$1/job.yaml" --set "output=$1/five" --set "train.init=$1/other"' sh "$dir" "$lmtrain"
 

@@ -117,56 +117,14 @@ static void test_gpt2(void **state)
     arena_release(&arena);
 }
 
-static void test_refusals(void **state)
+/* Each config.json is refused with these words. */
+static void refuse_all(const char *const (*rows)[2], size_t n)
 {
-    static const char *const rows[][2] = {
-        { "", "config.json: not valid JSON" },
-        { "{\"model_type\": ", "not valid JSON" },
-        { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
-        { "[]", "not a JSON object" },
-        { "{}", "model_type is missing (hint: llama or gpt2)" },
-        { "{\"model_type\": 3}", "model_type is missing" },
-        { "{\"model_type\": \"qwen2\"}",
-          "model_type is qwen2, not built yet (hint: llama or gpt2)" },
-        { "{\"model_type\": \"llama\"}", "hidden_size is missing" },
-        { LLAMA ", \"head_dim\": [64]}", "head_dim is a list or an object" },
-        { LLAMA ", \"num_key_value_heads\": 0}",
-          "model.n_kv_heads is 0, not a whole number from 1" },
-        { LLAMA ", \"num_key_value_heads\": 2.5}", "model.n_kv_heads is 2.5, not a whole number" },
-        { LLAMA ", \"num_key_value_heads\": \"4\"}",
-          "model.n_kv_heads is \"4\", not a whole number" },
-        { LLAMA ", \"num_key_value_heads\": 1e999}", "model.n_kv_heads is infinite, not a whole" },
-        { LLAMA ", \"num_key_value_heads\": 5}",
-          "model.n_kv_heads is 5, does not divide n_heads 12" },
-        { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
-        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
-          "rope scaling linear is not built yet" },
-        { LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
-          "rope scaling llama3 is not built yet" },
-        { LLAMA ", \"rope_scaling\": {\"factor\": 8}}", "rope_scaling without a type" },
-        { LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}}",
-          "rope scaling yarn is not built yet" },
-        { LLAMA ", \"rope_theta\": [1]}", "rope_theta is not a number" },
-        { LLAMA ", \"rope_theta\": 0}", "model.rope_theta is 0, not a number above 0" },
-        { LLAMA ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
-          "partial_rotary_factor" },
-        { LLAMA ", \"attention_bias\": true}", "attention_bias without mlp_bias" },
-        { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
-          "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
-        { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
-        { GPT2 ", \"scale_attn_weights\": false}", "attention is scaled otherwise" },
-        { GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "attention is scaled otherwise" },
-        { GPT2 ", \"add_cross_attention\": true}", "add_cross_attention" },
-        { GPT2 ", \"n_inner\": -4}", "model.ffn_size is -4" },
-        { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
-          "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
-    };
     struct folder f;
     struct arena arena = { 0 };
 
-    (void)state;
     folder_make(&f);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct err err = { 0 };
         struct job j;
 
@@ -181,6 +139,77 @@ static void test_refusals(void **state)
 }
 
 /* A file in ./configs/models is asked before the one in the binary. */
+static void test_refusals(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "config.json: not valid JSON" },
+        { "{\"model_type\": ", "not valid JSON" },
+        { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
+        { "[]", "not a JSON object" },
+        { "{}", "model_type is missing (hint: llama, gpt2, qwen2, " },
+        { "{\"model_type\": 3}", "model_type is missing" },
+        { "{\"model_type\": \"phi3\"}",
+          "model_type is phi3, not built yet (hint: llama, gpt2, qwen2" },
+        { "{\"model_type\": \"llama\"}", "hidden_size is missing" },
+        { LLAMA ", \"head_dim\": [64]}", "head_dim is a list or an object" },
+        { LLAMA ", \"num_key_value_heads\": 0}",
+          "model.n_kv_heads is 0, not a whole number from 1" },
+        { LLAMA ", \"num_key_value_heads\": 2.5}", "model.n_kv_heads is 2.5, not a whole number" },
+        { LLAMA ", \"num_key_value_heads\": \"4\"}",
+          "model.n_kv_heads is \"4\", not a whole number" },
+        { LLAMA ", \"num_key_value_heads\": 1e999}", "model.n_kv_heads is infinite, not a whole" },
+        { LLAMA ", \"num_key_value_heads\": 5}",
+          "model.n_kv_heads is 5, does not divide n_heads 12" },
+        { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
+        { LLAMA ", \"mlp_bias\": true}", "mlp_bias without attention_bias" },
+        { "{\"model_type\": \"mistral\", \"sliding_window\": 1024, " LLAMA_SHAPE "}",
+          "sliding_window 1024 is not built yet" },
+        { "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": "
+          "512, " LLAMA_SHAPE "}",
+          "sliding_window 512 is not built yet" },
+        { "{\"model_type\": \"baichuan\", \"vocab_size\": 125696}",
+          "normalised head is not built yet" },
+        { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
+          "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
+        { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
+        { GPT2 ", \"scale_attn_weights\": false}", "attention is scaled otherwise" },
+        { GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "attention is scaled otherwise" },
+        { GPT2 ", \"add_cross_attention\": true}", "add_cross_attention" },
+        { GPT2 ", \"n_inner\": -4}", "model.ffn_size is -4" },
+        { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
+          "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
+}
+
+static void test_rope_refusals(void **state)
+{
+    static const char *const rows[][2] = {
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}}", "rope scaling: factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}}",
+          "rope scaling longrope is not built yet (hint: linear, dynamic, llama3, yarn)" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}",
+          "rope scaling: factor is not a number" },
+        { LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}",
+          "model.rope_scaling.factor is 0.5, not a number from 1" },
+        { LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
+          "rope scaling: low_freq_factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"factor\": 8}}", "rope_scaling without a type" },
+        { LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}}",
+          "rope scaling: factor is missing" },
+        { LLAMA ", \"rope_scaling\": {\"type\": 3}}", "rope scaling of an unknown kind" },
+        { LLAMA ", \"rope_theta\": [1]}", "rope_theta is not a number" },
+        { LLAMA ", \"rope_theta\": 0}", "model.rope_theta is 0, not a number above 0" },
+        { LLAMA ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+          "partial_rotary_factor" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
+}
+
 static void test_disk_wins(void **state)
 {
     static const char text[] =
@@ -223,9 +252,8 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope_refusals),
         cmocka_unit_test(test_disk_wins),
     };
 
