@@ -122,7 +122,10 @@ static int check_pipeline(const struct job *job, struct err *err)
                                   .n_micro_batches = job->n_micro_batches,
                                   .sizes = job->parallel.micro_batches.values };
     int n_stages = job->parallel.pp * job->parallel.chunks;
+    char hint[32] = "schedule: 1f1b";
 
+    if (job->parallel.chunks <= job->model.n_layers)
+        snprintf(hint, sizeof hint, "pp: %d", job->model.n_layers / job->parallel.chunks);
     if (pipeline_check(&spec, err))
         return err_add(err, "%s: parallel",
                        PLACE(job, "parallel.chunks", "parallel.schedule", "parallel.pp",
@@ -130,10 +133,9 @@ static int check_pipeline(const struct job *job, struct err *err)
     if (n_stages > job->model.n_layers)
         return err_set(err, ERR_CONFIG,
                        "%s: parallel pp %d * chunks %d is %d stages, the model has %d layers "
-                       "(hint: parallel.pp: %d)",
+                       "(hint: parallel.%s)",
                        PLACE(job, "parallel.pp", "parallel.chunks", "parallel.schedule"),
-                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers,
-                       max_int(1, job->model.n_layers / job->parallel.chunks));
+                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers, hint);
     if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
                                               n_stages, job->model.n_layers, err))
         return err_add(err, "%s: parallel.stages", PLACE(job, "parallel.stages"));

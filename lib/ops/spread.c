@@ -291,11 +291,9 @@ static int spread_select_rows(const struct query *q)
     return want(q, 1, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME);
 }
 
-/* Element by element: what is added up lies as it did. */
+/* Element by element: what is added up lies as it did, a sum that is owed included. */
 static int spread_accumulate(const struct query *q)
 {
-    if (q->in[0] == SPREAD_PARTIAL)
-        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
     give_all(q, q->in[0]);
     return 0;
 }

@@ -156,6 +156,30 @@ static void from_each_into_each_early(void **state)
     from_each_into_each("llama-deep", "early");
 }
 
+/* Groups that shard, of tensor-parallel ranks whose norms learn of their own rows alone. */
+static void hybrid_and_sequence_parallel(void **state)
+{
+    static const char *const sums[] = { "late", "early" };
+    char what[96];
+
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct law_case c = base_case("llama-deep", sums[s]);
+
+        c.tp = 2;
+        c.n_ranks = 8;
+        struct law_outcome wanted = law_run(&c);
+        c.zero_group = 2;
+        for (c.zero = 1; c.zero <= 3; c.zero++) {
+            c.poison = c.zero % 2;
+            struct law_outcome got = law_run(&c);
+            snprintf(what, sizeof what, "tp 2, dp 4, zero %d in groups of two, %s sums", c.zero,
+                     sums[s]);
+            must_equal(what, &wanted, &got);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +187,7 @@ int main(void)
         cmocka_unit_test(schedules_early),
         cmocka_unit_test(from_each_into_each_late),
         cmocka_unit_test(from_each_into_each_early),
+        cmocka_unit_test(hybrid_and_sequence_parallel),
     };
 
     return cmocka_run_group_tests(tests, make_dataset, drop_dataset);

@@ -55,6 +55,7 @@ static const struct rule rules[] = {
     { OP_CROSS_ENTROPY, "sssss", "ss" }, { OP_CROSS_ENTROPY, "rrrss", "rp" },
     { OP_CROSS_ENTROPY, "csssc", "cs" },
     { OP_ACCUMULATE, "s", "s" }, { OP_ACCUMULATE, "r", "r" }, { OP_ACCUMULATE, "c", "c" },
+    { OP_ACCUMULATE, "p", "p" },
     { OP_ALL_GATHER, "s", "s" }, { OP_ALL_GATHER, "r", "r" }, { OP_ALL_GATHER, "c", "c" },
     { OP_ALL_GATHER, "p", "p" },
     { OP_REDUCE_SCATTER, "s", "s" }, { OP_REDUCE_SCATTER, "r", "r" },
@@ -216,7 +217,7 @@ static void test_partial_is_not_same(void **state)
     (void)state;
     for (int kind = 0; kind < N_OP_KINDS; kind++) {
         struct op_text text;
-        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD;
+        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD || kind == OP_ACCUMULATE;
 
         op_text_parse(&text, op_texts[kind]);
         for (int i = 0; !takes && i < text.n_inputs; i++) {
