@@ -346,6 +346,7 @@ static int isas_agree(const struct op_shape *op)
         return 0;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
+    case OP_ATTENTION_CACHED:
         return op->in[0].dtype != DTYPE_BF16;
     default:
         return 1;
