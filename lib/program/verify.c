@@ -223,8 +223,8 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     int id = op->out[k], base = program_base(p, id);
     const struct value *v = &p->values[base];
 
-    if (v->role == ROLE_NONE && w->once[id] == w->run &&
-        program_first_mode(p, op, k) != FIRST_NEVER)
+    int adds = program_accumulates(p, op, k) && program_first_mode(p, op, k) == FIRST_NEVER;
+    if (v->role == ROLE_NONE && w->once[id] == w->run && !adds)
         return complain(p, f, op, id, "is written twice", w->err);
     w->once[id] = w->run;
     if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)
