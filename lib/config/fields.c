@@ -14,10 +14,9 @@
 static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
                                        { "layernorm", NORM_LAYER },
                                        { 0 } };
-static const struct choice positions[] = { { "rope", POSITION_ROPE },
-                                           { "learned", POSITION_LEARNED },
-                                           { "alibi", POSITION_ALIBI },
-                                           { 0 } };
+static const struct choice positions[] = {
+    { "rope", POSITION_ROPE }, { "learned", POSITION_LEARNED }, { "alibi", POSITION_ALIBI }, { 0 }
+};
 static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
                                              { "gelu", ACTIVATION_GELU },
                                              { 0 } };
@@ -108,7 +107,8 @@ const struct field job_fields[] = {
     { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
       .above_min = 1, .help = "added to the variance before its root" },
     { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope", .choices = positions,
-      .help = "how positions enter: rotary, a learned table, or linear biases of attention (ALiBi)" },
+      .help =
+          "how positions enter: rotary, a learned table, or linear biases of attention (ALiBi)" },
     { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
       .above_min = 1, .help = "base of the rotary frequencies" },
     { "model.rope_scaling.type", FIELD_CHOICE, AT(model.rope_scaling.type), .initial = "none",
@@ -142,7 +142,8 @@ const struct field job_fields[] = {
       .help = "rmsnorm over each head of q and of k, before rope" },
     { "model.window", FIELD_INT, AT(model.window), .initial = "none", .word = "none", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .help = "sliding window: a token sees so many, itself the last of them; none: all before it" },
+      .help =
+          "sliding window: a token sees so many, itself the last of them; none: all before it" },
     { "model.window_first_layer", FIELD_INT, AT(model.window_first_layer), .initial = "0",
       .max = 10000, .help = "layers before this one have no window" },
     { "model.normalized_head", FIELD_BOOL, AT(model.normalized_head), .initial = "false",

@@ -300,16 +300,17 @@ static int first_with_window(struct hf_reader *h, const cJSON *types)
     {
         int slides = cJSON_IsString(type) && !strcmp(type->valuestring, "sliding_attention");
 
-        if (!slides &&
-            !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
-            refuse(h, "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
-                      "sliding_attention)",
+        if (!slides && !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
+            refuse(h,
+                   "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
+                   "sliding_attention)",
                    cJSON_IsString(type) ? type->valuestring : "the kind", n);
             return -1;
         }
         if (!slides && first < n) {
-            refuse(h, "layer_types: full_attention of layer %d behind sliding_attention is not "
-                      "built yet (hint: layers without a window come first)",
+            refuse(h,
+                   "layer_types: full_attention of layer %d behind sliding_attention is not "
+                   "built yet (hint: layers without a window come first)",
                    n);
             return -1;
         }
@@ -430,14 +431,16 @@ static void take_baichuan(struct hf_reader *h)
         set(h, "model.position", "alibi", 1);
     }
     if (z_loss && cJSON_GetNumberValue(z_loss) != 0)
-        refuse(h, "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
+        refuse(h,
+               "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
     if (z_loss || cJSON_GetNumberValue(vocab_size) == 125696)
         set(h, "model.normalized_head", "true", 1);
 }
 
 static void take_bloom(struct hf_reader *h)
 {
-    const cJSON *inner = member(h->json, "n_inner"), *width = member_of(h->json, "hidden_size|n_embed");
+    const cJSON *inner = member(h->json, "n_inner"),
+                *width = member_of(h->json, "hidden_size|n_embed");
     double wide = 4 * cJSON_GetNumberValue(width);
 
     take_fields(h, bloom_fields, sizeof bloom_fields / sizeof *bloom_fields);

@@ -48,8 +48,7 @@ static int is_mistral(const struct model_spec *s)
 
 static int is_qwen2(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->qk_norm && !s->bias &&
-           s->attention_bias == ATTENTION_BIAS_QKV;
+    return is_llama_shape(s) && !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_QKV;
 }
 
 static int is_qwen3(const struct model_spec *s)

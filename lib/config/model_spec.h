@@ -46,9 +46,9 @@ struct model_spec {
     enum position_kind position;
     double rope_theta;
     struct rope_scaling_spec rope_scaling;
-    int embedding_norm; /* a norm behind the embedding, before the first block: 0 or 1 */
-    int qk_norm;        /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
-    int window;         /* a token sees so many, itself the last of them; 0: all before it */
+    int embedding_norm;     /* a norm behind the embedding, before the first block: 0 or 1 */
+    int qk_norm;            /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
+    int window;             /* a token sees so many, itself the last of them; 0: all before it */
     int window_first_layer; /* layers before this one have no window */
     int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;

@@ -234,11 +234,11 @@ static int attention_over_cache(const struct emitter *e, int qkv)
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
     }
     int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
-    emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
-                         .attributes = head_attributes(e),
-                         .in = { qkv, b->program->ports.positions, cells[0], cells[1],
-                                 b->parts.heads },
-                         .out = { out } });
+    emit(e, (struct op){
+                .kind = OP_ATTENTION_CACHED,
+                .attributes = head_attributes(e),
+                .in = { qkv, b->program->ports.positions, cells[0], cells[1], b->parts.heads },
+                .out = { out } });
     return out;
 }
 
@@ -271,11 +271,11 @@ static int normed_heads(const struct emitter *e, int qkv)
     int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
     int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
     attributes.eps = e->b->spec->norm_eps;
-    emit(e, (struct op){ .kind = OP_HEAD_NORM,
-                         .attributes = attributes,
-                         .in = { qkv, layer_weight(e, "q_norm.weight"),
-                                 layer_weight(e, "k_norm.weight") },
-                         .out = { y, rstd } });
+    emit(e, (struct op){
+                .kind = OP_HEAD_NORM,
+                .attributes = attributes,
+                .in = { qkv, layer_weight(e, "q_norm.weight"), layer_weight(e, "k_norm.weight") },
+                .out = { y, rstd } });
     return y;
 }
 
