@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "config/hf_config.h"
 #include "support/temporary.h"
 
 struct folder {
@@ -253,6 +254,53 @@ static void test_baichuan(void **state)
     arena_release(&arena);
 }
 
+/* What becomes a family's config.json reads back as the same model. */
+static void test_printed(void **state)
+{
+    static const struct {
+        const char *family, *text;
+    } rows[] = {
+        { "llama", LLAMA ", \"num_key_value_heads\": 4, \"attention_bias\": true, "
+                         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+                         "\"original_max_position_embeddings\": 1024}}" },
+        { "gpt2", GPT2 ", \"n_inner\": 1000}" },
+        { "qwen2", FAMILY("qwen2") LLAMA_SHAPE "}" },
+        { "qwen2", FAMILY("qwen2") LLAMA_SHAPE
+          ", \"use_sliding_window\": true, \"sliding_window\": 512, \"max_window_layers\": 3}" },
+        { "mistral", FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": 1024}" },
+        { "qwen3", QWEN3 ", \"attention_bias\": true, \"tie_word_embeddings\": true}" },
+        { "qwen3", QWEN3 ", \"use_sliding_window\": true, \"max_window_layers\": 7}" },
+        { "bloom", BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2}" },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err = { 0 };
+    struct job j, again;
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (read_config(&f, rows[i].text, &j, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_string_equal(hf_config_family_of(&j.model), rows[i].family);
+        str_clear(&out);
+        if (hf_config_print(&j.model, rows[i].family, DTYPE_BF16, &out, &err) ||
+            read_config(&f, str_text(&out), &again, &arena, &err))
+            fail_msg("%s", err.text);
+        if (memcmp(&j.model, &again.model, sizeof j.model) != 0)
+            fail_msg("%s\nis another model than\n%s", str_text(&out), rows[i].text);
+    }
+    /* Nobody has all of these together. */
+    j.model.normalized_head = 1;
+    assert_null(hf_config_family_of(&j.model));
+    assert_int_equal(hf_config_print(&j.model, "bloom", DTYPE_F32, &out, &err), -1);
+    assert_non_null(strstr(err.text, "bloom models have another shape"));
+    str_release(&out);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
 /* Each config.json is refused with these words. */
 static void refuse_all(const char *const (*rows)[2], size_t n)
 {
@@ -409,10 +457,11 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),         cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_rope_refusals), cmocka_unit_test(test_disk_wins),
+        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_printed),   cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_disk_wins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
