@@ -88,7 +88,7 @@ MODELS = {
     "qwen3-yarn-bf16": ("Qwen3", SHAPE | {"head_dim": 8} | rope("yarn", factor=4.0, original_max_position_embeddings=16),
                         torch.bfloat16, "20KB"),
     "mistral-window": ("Mistral", SHAPE | {"sliding_window": 9}, torch.float32, "5GB"),
-    "mistral-window-of-one": ("Mistral", SHAPE | {"sliding_window": 1, "head_dim": 6}, torch.float32, "5GB"),
+    "mistral-window-of-two": ("Mistral", SHAPE | {"sliding_window": 2, "head_dim": 6}, torch.float32, "5GB"),
     "bloom": ("Bloom", BLOOM, torch.float32, "5GB"),
     "bloom-six-heads": ("Bloom", BLOOM | {"n_head": 6, "hidden_size": 30}, torch.float32, "20KB"),
     "bloom-twelve-heads-untied": ("Bloom", BLOOM | {"n_head": 12, "hidden_size": 36, "tie_word_embeddings": False},
@@ -99,6 +99,7 @@ MODELS = {
                      torch.float32, ""),
     "baichuan2-13b": ("Baichuan", BAICHUAN | {"z_loss_weight": 0}, torch.float32, ""),
     "gpt2": ("GPT2", GPT2, torch.float32, "5GB"),
+    "gpt2-odd-head-dim": ("GPT2", GPT2 | {"n_embd": 36}, torch.float32, "5GB"),
     "gpt2-bf16-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}, torch.bfloat16, "20KB"),
 }
 CAUSAL = {"GPT2": "GPT2LMHeadModel"}
@@ -247,12 +248,15 @@ def gradients_of(family, model, ids):
     return loss.detach(), logits.detach(), packed(family, found, model.config) if family in PACKED else found
 
 
+def heads_of(model):
+    return model.config["num_attention_heads"] if isinstance(model.config, dict) else model.config.num_attention_heads
+
+
 def check_gradients(name, model, folder):
     ids = numpy.random.default_rng(7).integers(0, VOCAB, (N_TEXTS, TEXT_LENGTH + 1))
     ids.astype("<i4").tofile(folder + "-text")
     loss, logits, wanted = gradients_of(name.split("-")[0], model, ids)
-    heads = getattr(model.config, "num_attention_heads", None) or model.config["num_attention_heads"]
-    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads % 4 == 0 else [])
+    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads_of(model) % 4 == 0 else [])
     done = subprocess.run([GRADIENTS, folder, folder + "-text", str(TEXT_LENGTH), folder + "-ours", *layouts],
                           capture_output=True, text=True, check=False)
     check(f"{name}: gradients", done.returncode == 0, done.stderr)
@@ -280,7 +284,7 @@ def check_model(name, scratch):
     if disguised:
         disguise(folder, name.split("-")[0], model)
     checkpoints = []
-    for tp, pp in LAYOUTS:
+    for tp, pp in [(tp, pp) for tp, pp in LAYOUTS if heads_of(model) % tp == 0]:
         checkpoint = f"{folder}-{tp}x{pp}"
         there = lmtrain("convert", "--from", folder, "--to", checkpoint, "--tp", str(tp), "--pp", str(pp))
         back = there and lmtrain("convert", "--from", checkpoint, "--to", checkpoint + "-hf",
