@@ -303,13 +303,52 @@ def check_model(name, scratch):
         check_loss(name, model, [folder, checkpoints[0], checkpoints[-1]], scratch)
 
 
+# Trained here, so that config.json is ours: fields of a job's model, and the class that must read it.
+OWN = {
+    "own-llama": ("Llama", "tied_embeddings: true, rope_scaling: {type: yarn, factor: 2.0, original_max_seq_len: 32}"),
+    "own-qwen2": ("Qwen2", "attention_bias: qkv, window: 9, window_first_layer: 1"),
+    "own-qwen3": ("Qwen3", "qk_norm: true, head_dim: 10, n_kv_heads: 2"),
+    "own-mistral": ("Mistral", "window: 11, n_kv_heads: 1"),
+    "own-gpt2": ("GPT2", "norm: layernorm, position: learned, activation: gelu, bias: true"),
+    "own-bloom": ("Bloom", "norm: layernorm, position: alibi, activation: gelu, bias: true, embedding_norm: true, "
+                           "ffn_size: 128, tied_embeddings: true"),
+}
+
+
+def check_own(name, scratch):
+    """A run of one step goes to a folder that transformers loads, and computes the same."""
+    family, fields = OWN[name]
+    run = os.path.join(scratch, name)
+    ids = numpy.random.default_rng(5).integers(0, VOCAB, LENGTH + 1)
+    write_tokens(run + "-text", ids)
+    with open(run + ".yaml", "w", encoding="ascii") as job:
+        job.write(f"model: {{vocab_size: {VOCAB}, hidden_size: 32, n_layers: 2, n_heads: 4, max_seq_len: {LENGTH}, init_std: 0.1, "
+                  f"{'' if 'ffn_size' in fields else 'ffn_size: 48, '}{fields}}}\n"
+                  f"data: {{train: {run}-text}}\noptimizer: {{lr: 0.1}}\n"
+                  "train: {steps: 1, global_batch: 1, dtype: fp32}\n" f"output: {run}\n")
+    fine = lmtrain("pretrain", run + ".yaml") is not None
+    fine = fine and lmtrain("convert", "--from", run, "--to", run + "-hf", "--verify") is not None
+    check(f"{name}: trained and converted", fine)
+    if not fine:
+        return
+    model, info = getattr(transformers, CAUSAL.get(family, family + "ForCausalLM")).from_pretrained(
+        run + "-hf", output_loading_info=True, attn_implementation="eager")
+    check(f"{name}: transformers loads it", not any(info.values()), str(info))
+    with torch.no_grad():
+        loss = loss_of(model, ids[None])[0].item()
+    for folder in (run, run + "-hf"):
+        ours = measured(folder, run + "-text")
+        check(f"{name}: loss of {os.path.basename(folder)}", abs(ours - loss) <= TOLERANCE * loss,
+              f"is {ours}, transformers' is {loss}")
+
+
 def main():
-    names = sys.argv[1:] or MODELS
+    names = sys.argv[1:] or [*MODELS, *OWN]
     # Every file is made to last: on a busy disk that takes most of the time.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as scratch:
         for name in names:
-            check_model(name, scratch)
+            (check_own if name in OWN else check_model)(name, scratch)
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 
