@@ -80,6 +80,7 @@ MODELS = {
     "baichuan": ("Llama", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
     "qwen2-window": ("Qwen2", SHAPE | window(7, 1), torch.float32, "5GB"),
     "qwen2-window-everywhere": ("Qwen2", SHAPE | window(16, 0), torch.float32, "20KB"),
+    "qwen": ("Qwen2", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 10}, torch.float32, "5GB"),
     "qwen3-tied-bias-no-groups": ("Qwen3", SHAPE | {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 8,
                                                     "num_key_value_heads": 4}, torch.float32, "5GB"),
@@ -103,8 +104,8 @@ MODELS = {
     "gpt2-bf16-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}, torch.bfloat16, "20KB"),
 }
 CAUSAL = {"GPT2": "GPT2LMHeadModel"}
-PACKED = ("baichuan", "internlm2")
-DISGUISED = ("aquila", "internlm", "internlm2", "baichuan")
+PACKED = ("baichuan", "internlm2", "qwen")
+DISGUISED = ("aquila", "internlm", "internlm2", "baichuan", "qwen")
 LAYOUTS = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 4)]
 
 results = []
@@ -147,15 +148,22 @@ def packed(family, state, config):
     names = {"self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "mlp.gate_proj": "feed_forward.w1",
              "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
              "post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings", "lm_head": "output"}
+    if family == "qwen":
+        names = {"model.": "transformer.", "layers.": "h.", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
+                 "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1", "mlp.down_proj": "mlp.c_proj",
+                 "post_attention_layernorm": "ln_2", "embed_tokens": "wte", "transformer.norm": "transformer.ln_f"}
     found = {}
-    for name, tensor in state.items():
-        if family == "internlm2":
+    for key, tensor in state.items():
+        name = key
+        if family in ("internlm2", "qwen"):
             for theirs, ours in names.items():
                 name = name.replace(theirs, ours)
         if "q_proj" in name:
-            q, k, v = (state[name.replace("q_proj", f"{part}_proj")] for part in "qkv")
+            q, k, v = (state[key.replace("q_proj", f"{part}_proj")] for part in "qkv")
             if family == "baichuan":
                 found[name.replace("q_proj", "W_pack")] = torch.cat([q, k, v])
+            elif family == "qwen":
+                found[name.replace("self_attn.q_proj", "attn.c_attn")] = torch.cat([q, k, v])
             else:
                 rows = [q.view(groups, heads // groups, -1, *q.shape[1:]), k.view(groups, 1, -1, *k.shape[1:]),
                         v.view(groups, 1, -1, *v.shape[1:])]
@@ -169,7 +177,12 @@ def disguise(folder, family, model):
     """A LLaMA's folder as one of a family of its shape."""
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
-    config |= {"model_type": family, "bias": model.config.attention_bias, "architectures": [family.title() + "ForCausalLM"]}
+    config |= {"model_type": family, "architectures": [family.title() + "ForCausalLM"]}
+    if family == "qwen":
+        config |= {"intermediate_size": 2 * config["intermediate_size"], "kv_channels": config.pop("head_dim", 8),
+                   "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"), "no_bias": True}
+    else:
+        config["bias"] = model.config.attention_bias
     json.dump(config, open(path, "w"))
     if family in PACKED:
         path = os.path.join(folder, "model.safetensors")
