@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import reduce
 
 import numpy
 import torch
@@ -21,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
+LMTRAIN = os.path.abspath(os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain")))
 GRADIENTS = os.path.join(os.path.dirname(LMTRAIN), "test", "oracle", "gradients")
 sys.path.insert(0, os.path.join(ROOT, "scripts", "golden"))
 import baichuan  # noqa: E402
@@ -99,13 +100,20 @@ MODELS = {
     "baichuan2-7b": ("Baichuan", BAICHUAN | {"num_attention_heads": 6, "max_position_embeddings": LENGTH, "z_loss_weight": 0},
                      torch.float32, ""),
     "baichuan2-13b": ("Baichuan", BAICHUAN | {"z_loss_weight": 0}, torch.float32, ""),
+    "described": ("Llama", SHAPE | {"attention_bias": True}, torch.float32, "20KB"),
     "gpt2": ("GPT2", GPT2, torch.float32, "5GB"),
     "gpt2-odd-head-dim": ("GPT2", GPT2 | {"n_embd": 36}, torch.float32, "5GB"),
     "gpt2-bf16-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}, torch.bfloat16, "20KB"),
 }
 CAUSAL = {"GPT2": "GPT2LMHeadModel"}
-PACKED = ("baichuan", "internlm2", "qwen")
-DISGUISED = ("aquila", "internlm", "internlm2", "baichuan", "qwen")
+PACKED = ("baichuan", "internlm2", "qwen", "described")
+# What transformers lacks, by a description beside where lmtrain is started.
+DESCRIBED = """like: llama
+keys: {num_hidden_layers: depth, rms_norm_eps: epsilon}
+names: {model: base, self_attn.q_proj: attn.wq, embed_tokens: tokens, lm_head: base.output}
+model: {attention_bias: all}
+"""
+DISGUISED = ("described", "aquila", "internlm", "internlm2", "baichuan", "qwen")
 LAYOUTS = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 4)]
 
 results = []
@@ -152,6 +160,9 @@ def packed(family, state, config):
         names = {"model.": "transformer.", "layers.": "h.", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
                  "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1", "mlp.down_proj": "mlp.c_proj",
                  "post_attention_layernorm": "ln_2", "embed_tokens": "wte", "transformer.norm": "transformer.ln_f"}
+    if family == "described":
+        renamed = {"model.": "base.", "self_attn.q_proj": "attn.wq", "embed_tokens": "tokens", "lm_head": "base.output"}
+        return {reduce(lambda name, pair: name.replace(*pair), renamed.items(), key): value for key, value in state.items()}
     found = {}
     for key, tensor in state.items():
         name = key
@@ -178,13 +189,23 @@ def disguise(folder, family, model):
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
     config |= {"model_type": family, "architectures": [family.title() + "ForCausalLM"]}
-    if family == "qwen":
+    if family == "described":
+        del config["attention_bias"]
+        config |= {"depth": config.pop("num_hidden_layers"), "epsilon": config.pop("rms_norm_eps")}
+    elif family == "qwen":
         config |= {"intermediate_size": 2 * config["intermediate_size"], "kv_channels": config.pop("head_dim", 8),
                    "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"), "no_bias": True}
     else:
         config["bias"] = model.config.attention_bias
     json.dump(config, open(path, "w"))
-    if family in PACKED:
+    if family == "described":
+        for path in glob.glob(os.path.join(folder, "*.safetensors")):
+            save_file(packed(family, load_file(path), model.config), path, {"format": "pt"})
+        path = os.path.join(folder, "model.safetensors.index.json")
+        index = json.load(open(path))
+        index["weight_map"] = packed(family, index["weight_map"], model.config)
+        json.dump(index, open(path, "w"))
+    elif family in PACKED:
         path = os.path.join(folder, "model.safetensors")
         save_file(packed(family, load_file(path), model.config), path, {"format": "pt"})
 
@@ -360,6 +381,10 @@ def main():
     # Every file is made to last: on a busy disk that takes most of the time.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as scratch:
+        os.chdir(scratch)
+        os.makedirs("configs/families")
+        with open("configs/families/described.yaml", "w", encoding="ascii") as description:
+            description.write(DESCRIBED)
         for name in names:
             (check_own if name in OWN else check_model)(name, scratch)
     print(f"{results.count(True)} passed, {results.count(False)} failed")
