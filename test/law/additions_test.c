@@ -49,7 +49,8 @@ static const struct way {
 } ways[] = {
     { 1, 1, 1, 0, "1f1b", "selective", NULL, 0 },
     { 1, 1, 1, 0, "1f1b", "full", NULL, 3 },
-    { 1, 1, 1, 0, "1f1b", "[embed, rmsnorm, layernorm, linear, head_norm, rope, attention]", NULL, 0 },
+    { 1, 1, 1, 0, "1f1b", "[embed, rmsnorm, layernorm, linear, head_norm, rope, attention]", NULL,
+      0 },
     { 1, 1, 2, 0, "1f1b", "none", NULL, 2 },
     { 1, 1, 2, 0, "zb-h1", "selective", NULL, 0 },
     { 1, 2, 1, 1, "1f1b", "none", NULL, 0 },
