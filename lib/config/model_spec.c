@@ -27,6 +27,11 @@ int model_spec_has_output_bias(const struct model_spec *s)
     return s->bias || s->attention_bias == ATTENTION_BIAS_ALL;
 }
 
+int model_spec_window(const struct model_spec *s, int layer)
+{
+    return layer >= s->window_first_layer ? s->window : 0;
+}
+
 int64_t model_spec_n_parameters(const struct model_spec *s)
 {
     int64_t hidden = s->hidden_size;
@@ -42,20 +47,32 @@ int64_t model_spec_n_parameters(const struct model_spec *s)
         layer += (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
     if (model_spec_has_output_bias(s))
         layer += hidden;
+    if (s->qk_norm)
+        layer += 2 * s->head_dim;
     int64_t total = s->n_layers * layer + norm + (int64_t)s->vocab_size * hidden;
     if (!s->tied_embeddings)
         total += (int64_t)s->vocab_size * hidden;
     if (s->position == POSITION_LEARNED)
         total += (int64_t)s->max_seq_len * hidden;
+    if (s->embedding_norm)
+        total += norm;
     return total;
+}
+
+double model_spec_keys(const struct model_spec *s, int layer, int seq_len)
+{
+    double length = seq_len, window = model_spec_window(s, layer);
+
+    return window > 0 && window < length ? window - window * window / (2 * length) : length / 2;
 }
 
 double model_spec_flops_per_token(const struct model_spec *s, int seq_len)
 {
-    double attention = (double)s->n_heads * s->head_dim;
+    double attention = (double)s->n_heads * s->head_dim, keys = 0;
 
-    return 6.0 * (double)model_spec_n_matmul_parameters(s) +
-           6.0 * s->n_layers * attention * (double)seq_len;
+    for (int i = 0; i < s->n_layers; i++)
+        keys += model_spec_keys(s, i, seq_len);
+    return 6.0 * (double)model_spec_n_matmul_parameters(s) + 12.0 * attention * keys;
 }
 
 double model_spec_megatron_flops_per_token(const struct model_spec *s, int seq_len,
