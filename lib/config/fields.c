@@ -14,9 +14,9 @@
 static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
                                        { "layernorm", NORM_LAYER },
                                        { 0 } };
-static const struct choice positions[] = { { "rope", POSITION_ROPE },
-                                           { "learned", POSITION_LEARNED },
-                                           { 0 } };
+static const struct choice positions[] = {
+    { "rope", POSITION_ROPE }, { "learned", POSITION_LEARNED }, { "alibi", POSITION_ALIBI }, { 0 }
+};
 static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
                                              { "gelu", ACTIVATION_GELU },
                                              { 0 } };
@@ -124,13 +124,14 @@ const struct field job_fields[] = {
           "trained on and reported apart from loss" },
     { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .help = "rows of the table of learned positions; with rope, how long texts are meant to be" },
+      .help = "rows of the table of learned positions; else how long texts are meant to be" },
     { "model.norm", FIELD_CHOICE, AT(model.norm), .initial = "rmsnorm", .choices = norms,
       .help = "normalisation before attention, before the feed-forward part and at the end" },
     { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
       .above_min = 1, .help = "added to the variance before its root" },
     { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope", .choices = positions,
-      .help = "how positions enter: rotary, or a learned table" },
+      .help =
+          "how positions enter: rotary, a learned table, or linear biases of attention (ALiBi)" },
     { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
       .above_min = 1, .help = "base of the rotary frequencies" },
     { "model.rope_scaling.type", FIELD_CHOICE, AT(model.rope_scaling.type), .initial = "none",
@@ -158,6 +159,18 @@ const struct field job_fields[] = {
       .help = "yarn: factor of cosines and sines; auto: 0.1 ln(factor) + 1" },
     { "model.rope_scaling.truncate", FIELD_BOOL, AT(model.rope_scaling.truncate), .initial = "true",
       .help = "yarn: bounds are whole dimensions" },
+    { "model.embedding_norm", FIELD_BOOL, AT(model.embedding_norm), .initial = "false",
+      .help = "normalisation behind the embedding, too" },
+    { "model.qk_norm", FIELD_BOOL, AT(model.qk_norm), .initial = "false",
+      .help = "rmsnorm over each head of q and of k, before rope" },
+    { "model.window", FIELD_INT, AT(model.window), .initial = "none", .word = "none", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help =
+          "sliding window: a token sees so many, itself the last of them; none: all before it" },
+    { "model.window_first_layer", FIELD_INT, AT(model.window_first_layer), .initial = "0",
+      .max = 10000, .help = "layers before this one have no window" },
+    { "model.normalized_head", FIELD_BOOL, AT(model.normalized_head), .initial = "false",
+      .help = "logits are of the head's rows at length 1" },
     { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
       .choices = activations, .help = "of the feed-forward part; gelu is the tanh form" },
     { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false",

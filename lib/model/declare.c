@@ -6,7 +6,8 @@
  *
  * Tensor-parallel ranks have parts (Shoeybi et al. 2019, section 3): of what reads the whole hidden
  * state the outputs, by heads and by feed-forward columns; of what gives it the inputs; of the
- * vocabulary its rows. Norms, learned positions, and biases that are added to sums, all of them.
+ * vocabulary its rows. Norms, those of heads too, learned positions, and biases that are added to
+ * sums, all of them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -81,6 +82,17 @@ static void experts(const struct model_builder *b, int n)
     split(b, SPREAD_COLS, &from_ffn);
 }
 
+/* All heads share them. */
+static void head_norms(const struct model_builder *b, int layer)
+{
+    char name[64];
+
+    for (int i = 0; i < 2 && b->spec->qk_norm; i++) {
+        snprintf(name, sizeof name, "layers.%d.%c_norm.weight", layer, "qk"[i]);
+        vector(b, name, b->spec->head_dim, INIT_ONES);
+    }
+}
+
 static void layer(const struct model_builder *b, int n)
 {
     const struct model_spec *s = b->spec;
@@ -101,6 +113,7 @@ static void layer(const struct model_builder *b, int n)
     norm(b, name[0]);
     linear(b, name[1], attention + 2 * kv, hidden, s->init_std, model_spec_has_qkv_bias(s),
            &by_heads);
+    head_norms(b, n);
     linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
     norm(b, name[3]);
     if (model_spec_has_experts(s, n)) {
@@ -147,6 +160,8 @@ static void embeddings(const struct model_builder *b)
     vocabulary(b, "embedding.weight");
     if (s->position == POSITION_LEARNED)
         matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
+    if (s->embedding_norm)
+        norm(b, "embedding_norm");
 }
 
 static void head(const struct model_builder *b, int has_embedding)
@@ -194,7 +209,7 @@ static void declare_parts(struct model_builder *b, int64_t rows)
         return;
     b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
     declare_row_parts(b, "row_begin", rows);
-    if (b->dropout && s->attention_dropout > 0)
+    if ((b->dropout && s->attention_dropout > 0) || s->position == POSITION_ALIBI)
         b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
 }
 

@@ -17,7 +17,7 @@ struct routing {
     const struct op_shape *op;
     const struct tensor *logits; /* or none */
     double *sums;        /* router, where it has stats: of probabilities [tiles x m]; else NULL */
-    const float *shares; /* router_grad with aux_scale: m / T aux_scale f_e [m]; else NULL */
+    const float *shares; /* router_grad with balance: m / T balance f_e [m]; else NULL */
     float *rows;         /* router_grad: a row of probabilities a thread [threads x m] */
 };
 
@@ -246,10 +246,10 @@ static void router_grad_run(struct kernels *kernels, const struct kernel_call *c
     (void)first;
     if (tensor_given(&op->in[3]))
         r.logits = &op->in[3];
-    if (op->attributes.aux_scale > 0) {
+    if (op->attributes.balance > 0) {
         count_choices(&op->in[2], m, counts);
         for (int64_t e = 0; e < m; e++)
-            shares[e] = (float)(op->attributes.aux_scale * (double)m / (double)T * counts[e] /
+            shares[e] = (float)(op->attributes.balance * (double)m / (double)T * counts[e] /
                                 (double)(T * n));
         r.shares = shares;
     }
