@@ -22,6 +22,7 @@ int hf_model_open(struct hf_model *model, const char *folder, struct err *err)
         served_close(&model->served);
         return err_set(err, ERR_DATA, "%s is no Hugging Face folder", folder);
     }
+    model->served.job.train.dtype = DTYPE_F32;
     model->names = hf_folder_names(model->served.weights.folder);
     model->experiment.spec = model->served.job.model;
     model->experiment.spec.dropout = model->experiment.spec.attention_dropout = 0;

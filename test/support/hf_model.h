@@ -1,5 +1,5 @@
 /*
- * hf_model.h - loss and gradients of the model in a Hugging Face folder, under its own names
+ * hf_model.h - loss and gradients, in fp32, of the model in a Hugging Face folder, by its own names
  */
 #ifndef SUPPORT_HF_MODEL_H
 #define SUPPORT_HF_MODEL_H
