@@ -31,5 +31,14 @@ void reference_head_norm(const struct op_shape *op);
 void reference_head_norm_grad(const struct op_shape *op, int first);
 void reference_normalize_rows(const struct op_shape *op);
 void reference_normalize_rows_grad(const struct op_shape *op, int first);
+void reference_router(const struct op_shape *op, int first);
+void reference_router_grad(const struct op_shape *op);
+void reference_expert_order(const struct op_shape *op);
+void reference_dispatch(const struct op_shape *op);
+void reference_combine(const struct op_shape *op);
+void reference_expert_linear(const struct op_shape *op);
+void reference_expert_linear_dw(const struct op_shape *op, int first);
+void reference_expert_swiglu(const struct op_shape *op);
+void reference_expert_swiglu_grad(const struct op_shape *op);
 
 #endif
