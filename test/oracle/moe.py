@@ -77,16 +77,20 @@ def loss_of(model, ids):
     loss, logits = plain_loss(model, ids)
     if not model.config.output_router_logits:
         return loss, logits
-    ids = torch.tensor(ids)[..., :-1]
+    ids = torch.as_tensor(ids)[..., :-1]
     more = sum(balance(model, model(row[None], output_router_logits=True).router_logits) for row in ids) / len(ids)
     return loss + (more - more.detach()), logits
 
 
-def main():
+def take_over():
     convert.MODELS = MODELS
     convert.PACKED = ("mixtral", "qwen3moe")
     convert.packed = apart
     convert.loss_of, convert.off = loss_of, off
+
+
+def main():
+    take_over()
     return convert.main()
 
 
