@@ -359,7 +359,7 @@ static struct routes route(const struct emitter *e, int y)
                         .place = value(e, logits, s->n_active_experts, DTYPE_I32),
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
     struct op_attributes attributes = { .normalize = s->router_normalize };
-    if (e->end == MODEL_TRAIN)
+    if (e->end == MODEL_TRAIN && s->router_balance > 0)
         attributes.balance =
             s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
     emit(e, (struct op){ .kind = OP_ROUTER,
