@@ -692,7 +692,7 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        if (!reference_run_norm(op, first))
+        if (!reference_run_norm(op, first) && !reference_run_expert(op, first))
             elements(op, first);
     }
 }
