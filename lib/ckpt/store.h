@@ -47,12 +47,22 @@ int store_save_busy(const struct store_save *save);
 int store_save_wait(struct store_save *save, struct err *err);
 
 /*
- * The same at once and without the memory of all slices: each one's data (and stride) is asked for
- * when it is written, and is needed until the next is asked for.
+ * The same at once and without the memory of all slices: they are asked for piece by piece, each
+ * from its first row to its last. load is given the rest of a slice; it may lower row_end to what it
+ * gives now, and sets data (and stride), which must stay until the piece after the next is asked
+ * for. It is called by another thread, while the piece before is written.
  */
 typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
 int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
                 store_load_fn load, void *context, struct err *err);
+
+/*
+ * Whether store_write (or a save) of this rank came to its end and its file is still what was
+ * written: 1, and its bytes are in *n_bytes; 0 if not. All of the file is read. tick, if any, is
+ * told the bytes read.
+ */
+int store_written(const char *folder, int world_rank, int64_t *n_bytes,
+                  void (*tick)(void *context, int64_t n_bytes), void *context);
 
 /* Where the files of a checkpoint are until it is committed: folder.partial, in the arena. */
 char *store_partial(const char *folder, struct arena *arena);
