@@ -98,3 +98,54 @@ void convert(enum dtype to, void *dst, enum dtype from, const void *src, int64_t
     else
         loops[to][from](dst, src, n);
 }
+
+/* All of the exponent's bits are set. Blocks are judged whole, so that nothing branches inside. */
+static int is_bad16(const unsigned char *in, int64_t n, uint16_t exponent)
+{
+    int bad = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t x;
+        memcpy(&x, in + (size_t)i * sizeof x, sizeof x);
+        bad |= (x & exponent) == exponent;
+    }
+    return bad;
+}
+
+static int is_bad32(const unsigned char *in, int64_t n)
+{
+    int bad = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t x;
+        memcpy(&x, in + (size_t)i * sizeof x, sizeof x);
+        bad |= (x & 0x7f800000u) == 0x7f800000u;
+    }
+    return bad;
+}
+
+static int is_bad(enum dtype dtype, const unsigned char *in, int64_t n)
+{
+    if (dtype == DTYPE_F32)
+        return is_bad32(in, n);
+    return is_bad16(in, n, dtype == DTYPE_BF16 ? 0x7f80 : 0x7c00);
+}
+
+int64_t convert_first_bad(enum dtype dtype, const void *data, int64_t n)
+{
+    const unsigned char *in = data;
+    size_t element = dtype_bytes(dtype);
+    const int64_t block = 4096;
+
+    CHECK(is_convertible(dtype));
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t end = i + block < n ? i + block : n;
+
+        if (!is_bad(dtype, in + (size_t)i * element, end - i))
+            continue;
+        while (!is_bad(dtype, in + (size_t)i * element, 1))
+            i++;
+        return i;
+    }
+    return -1;
+}

@@ -70,6 +70,9 @@ char *store_partial(const char *folder, struct arena *arena);
 /* A folder in a checkpoint for what came with the model: config.json, tokenizer files. */
 #define STORE_CARRIED "hf"
 
+/* A file that whoever writes a checkpoint keeps in its partial folder, and removes before the end. */
+#define STORE_NOTES "convert.notes"
+
 /*
  * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size
  * ranks into the manifest with `state` (a JSON object's text), check that the slices cover each
@@ -78,6 +81,11 @@ char *store_partial(const char *folder, struct arena *arena);
  */
 int store_commit(const char *folder, int world_size, int64_t step, const char *state,
                  struct err *err);
+
+/* The same in two: the partial folder can be opened as a checkpoint; and it gets its name. */
+int store_seal(const char *folder, int world_size, int64_t step, const char *state,
+               struct err *err);
+int store_publish(const char *folder, struct err *err);
 
 /*
  * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
@@ -101,6 +109,10 @@ int store_n_tensors(const struct store *store);
 /* The i-th tensor in name order, as a slice that is the whole (data NULL), or NULL. */
 const struct store_slice *store_tensor(const struct store *store, int i);
 const struct store_slice *store_find(const struct store *store, const char *name);
+
+/* The path of the file that holds an element of a tensor that is there, in the arena. */
+const char *store_file_of(const struct store *store, const char *name, int64_t row, int64_t col,
+                          struct arena *arena);
 
 /*
  * Fill slice->data with its range of the tensor of that name, from whatever files hold it,

@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "ckpt/ahead.h"
+#include "ckpt/file_hash.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/json_reader.h"
 #include "ckpt/manifest.h"
@@ -389,28 +390,6 @@ static int read_part(struct manifest *part, const struct folder *folder, int ran
     return 0;
 }
 
-static int hash_file(const struct folder *folder, const struct manifest_file *file,
-                     void (*tick)(void *context, int64_t n_bytes), void *context, uint64_t *hash)
-{
-    struct err ignored;
-    int fd = folder_open_file(folder, file->name, file->n_bytes, &ignored);
-    unsigned char *buffer = malloc(PIECE_BYTES);
-    XXH3_state_t state;
-    ssize_t n = -1;
-
-    XXH3_64bits_reset(&state);
-    while (fd >= 0 && buffer && (n = read(fd, buffer, PIECE_BYTES)) > 0) {
-        XXH3_64bits_update(&state, buffer, (size_t)n);
-        if (tick)
-            tick(context, n);
-    }
-    free(buffer);
-    if (fd >= 0)
-        close(fd);
-    *hash = XXH3_64bits_digest(&state);
-    return n == 0 ? 0 : -1;
-}
-
 int store_written(const char *folder, int world_rank, int64_t *n_bytes,
                   void (*tick)(void *context, int64_t n_bytes), void *context)
 {
@@ -419,13 +398,17 @@ int store_written(const char *folder, int world_rank, int64_t *n_bytes,
     struct manifest part;
     struct err ignored;
     uint64_t hash;
+    int fd = -1;
     int whole = folder_open(&partial, store_partial(folder, &arena), &ignored) == 0 &&
                 read_part(&part, &partial, world_rank, &arena, &ignored) == 0 &&
-                hash_file(&partial, &part.files[0], tick, context, &hash) == 0 &&
-                hash == part.files[0].hash;
+                (fd = folder_open_file(&partial, part.files[0].name, part.files[0].n_bytes,
+                                       &ignored)) >= 0 &&
+                file_hash(fd, &hash, tick, context) == 0 && hash == part.files[0].hash;
 
     if (whole)
         *n_bytes = part.files[0].n_bytes;
+    if (fd >= 0)
+        close(fd);
     folder_close(&partial);
     arena_release(&arena);
     return whole;
@@ -437,8 +420,8 @@ static int belongs(const char *name, int world_size)
     char ending[32];
     int rank;
 
-    if (!strcmp(name, "manifest.json") || !strcmp(name, STORE_CARRIED) || !strcmp(name, ".") ||
-        !strcmp(name, ".."))
+    if (!strcmp(name, "manifest.json") || !strcmp(name, STORE_CARRIED) ||
+        !strcmp(name, STORE_NOTES) || !strcmp(name, ".") || !strcmp(name, ".."))
         return 1;
     if (sscanf(name, "rank-%5d.%31s", &rank, ending) != 2 || rank < 0 || rank >= world_size)
         return 0;
@@ -510,8 +493,8 @@ static int check_state(const char *state, struct arena *arena, struct err *err)
     return 0;
 }
 
-static int commit(const char *folder, const struct folder *partial, struct manifest *whole,
-                  struct arena *arena, struct err *err)
+static int seal(const struct folder *partial, struct manifest *whole, struct arena *arena,
+                struct err *err)
 {
     int world_size = whole->world_size;
     struct manifest *parts = arena_array(arena, struct manifest, world_size);
@@ -532,23 +515,37 @@ static int commit(const char *folder, const struct folder *partial, struct manif
     if (failed || file_sync_folder(partial->path, err) < 0)
         return -1;
     fault_at("save:before_commit", whole->step);
-    return publish(partial->path, folder, arena, err);
+    return 0;
 }
 
-int store_commit(const char *folder, int world_size, int64_t step, const char *state,
-                 struct err *err)
+int store_seal(const char *folder, int world_size, int64_t step, const char *state, struct err *err)
 {
     struct manifest whole = { .step = step, .world_size = world_size, .state = state };
     struct arena arena = { 0 };
     struct folder partial = { .fd = -1 };
-    char *final = path_with(&arena, folder, "");
 
     CHECK(world_size > 0);
     CHECK(step >= 0);
     int failed = check_state(state, &arena, err) < 0 ||
                  folder_open(&partial, path_with(&arena, folder, ".partial"), err) < 0 ||
-                 commit(final, &partial, &whole, &arena, err) < 0;
+                 seal(&partial, &whole, &arena, err) < 0;
     folder_close(&partial);
     arena_release(&arena);
     return failed ? -1 : 0;
+}
+
+int store_publish(const char *folder, struct err *err)
+{
+    struct arena arena = { 0 };
+    int status = publish(path_with(&arena, folder, ".partial"), path_with(&arena, folder, ""),
+                         &arena, err);
+
+    arena_release(&arena);
+    return status;
+}
+
+int store_commit(const char *folder, int world_size, int64_t step, const char *state,
+                 struct err *err)
+{
+    return store_seal(folder, world_size, step, state, err) < 0 ? -1 : store_publish(folder, err);
 }

@@ -27,7 +27,7 @@ int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype)
     return min_i64(max_i64(1, STEP_BYTES / row_bytes), theirs_rows(tensor));
 }
 
-int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, enum dtype dtype,
+int theirs_read(const struct source *source, const struct hf_tensor *tensor, enum dtype dtype,
                 int64_t begin, int64_t n, void *out, void *scratch, struct err *err)
 {
     struct store_slice slice = *tensor->whole;
@@ -49,7 +49,7 @@ int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, e
         slice.row_begin = p.ours + from - p.theirs;
         slice.row_end = slice.row_begin + to - from;
         slice.data = data + (size_t)((from - first) * cols) * element;
-        if (weights_read(weights, &slice, err) < 0)
+        if (source_read(source, &slice, err) < 0)
             return -1;
     }
     if (turned)

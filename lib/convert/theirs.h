@@ -4,7 +4,7 @@
 #ifndef CONVERT_THEIRS_H
 #define CONVERT_THEIRS_H
 
-#include "ckpt/weights.h"
+#include "convert/source.h"
 
 /* Rows of theirs that a buffer of about 16 MiB has, at least 1; and rows there are in all. */
 int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype);
@@ -14,9 +14,9 @@ int64_t theirs_cols(const struct hf_tensor *tensor);
 
 /*
  * n rows of a tensor of theirs, from row `begin` on, into out (dense). scratch is as large. ERR_DATA
- * as weights_read.
+ * as source_read.
  */
-int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, enum dtype dtype,
+int theirs_read(const struct source *source, const struct hf_tensor *tensor, enum dtype dtype,
                 int64_t begin, int64_t n, void *out, void *scratch, struct err *err);
 
 #endif
