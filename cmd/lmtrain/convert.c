@@ -107,8 +107,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
                                        .to = q->to,
                                        .tp = tp,
                                        .pp = pp,
-                                       .as_checkpoint =
-                                           !strcmp(q->as, "checkpoint") || q->tp || q->pp,
+                                       .as = CONVERT_OTHER,
                                        .dtype = -1,
                                        .vocab_size = q->vocab_size,
                                        .pad_vocab = q->pad_vocab,
@@ -126,6 +125,10 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(q->dtype, dtypes[i].name))
             options.dtype = dtypes[i].dtype;
+    if (!strcmp(q->as, "checkpoint") || q->tp || q->pp)
+        options.as = CONVERT_CHECKPOINT;
+    if (!strcmp(q->as, "hf"))
+        options.as = CONVERT_FOLDER;
     if (!strcmp(q->as, "hf") && (q->tp || q->pp))
         return err_set(err, ERR_CONFIG, "--tp and --pp cut a checkpoint, --as hf is none");
     if (fault_init(0, 0, err) < 0)

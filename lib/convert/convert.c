@@ -163,7 +163,9 @@ static int prepare(struct conversion *c, struct err *err)
         return err_set(err, ERR_CONFIG, "--from and --to are both %s", o->to);
     if (check_target(o->to, err) < 0 || served_open(&c->from, o->from, err) < 0)
         return -1;
-    int is_between = c->from.weights.store && o->as_checkpoint;
+    if (c->from.weights.folder && o->as == CONVERT_FOLDER)
+        return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
+    int is_between = c->from.weights.store && o->as == CONVERT_CHECKPOINT;
     c->result->to_checkpoint = c->from.weights.folder || is_between;
     c->source = (struct source){ .weights = &c->from.weights };
     if (check_options(o, is_between, err) < 0)

@@ -26,9 +26,11 @@ struct kernels;
 
 typedef void (*convert_progress_fn)(void *context, const char *doing, int64_t done, int64_t total);
 
+enum convert_kind { CONVERT_OTHER, CONVERT_CHECKPOINT, CONVERT_FOLDER };
+
 struct convert_options {
     const char *from, *to;
-    int as_checkpoint;       /* of a checkpoint another one, and not a HF folder */
+    enum convert_kind as;    /* what is made; a HF folder becomes a checkpoint alone */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */
     int64_t max_shard_bytes; /* of a HF folder's files */
