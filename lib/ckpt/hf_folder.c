@@ -43,6 +43,40 @@ static int is_pickle(const char *name)
            str_ends_with(name, ".pth") || str_ends_with(name, ".ckpt");
 }
 
+/* Weights in formats that are not read: what to call them; NULL if it is none. */
+static const char *other_format(const char *name)
+{
+    static const char *const formats[][2] = {
+        { ".gguf", "GGUF" },        { ".ggml", "GGML" },       { ".h5", "TensorFlow's" },
+        { ".msgpack", "Flax's" },   { ".onnx", "ONNX" },       { ".npz", "NumPy's" },
+        { ".tflite", "TFLite's" },
+    };
+
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (str_ends_with(name, formats[i][0]))
+            return formats[i][1];
+    return NULL;
+}
+
+/* The first name in the folder for which `is` is true, or "". */
+static void find_file(const char *folder, int (*is)(const char *name), char *found, size_t size)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+
+    *found = '\0';
+    while (dir && (entry = readdir(dir)))
+        if (is(entry->d_name) && (!*found || strcmp(entry->d_name, found) < 0))
+            snprintf(found, size, "%s", entry->d_name);
+    if (dir)
+        closedir(dir);
+}
+
+static int is_other(const char *name)
+{
+    return other_format(name) != NULL;
+}
+
 /* "org/name" that is no path here. */
 static int is_hub_name(const char *path)
 {
@@ -54,23 +88,39 @@ static int is_hub_name(const char *path)
                         "0123456789-_./") == strlen(path);
 }
 
-int hf_folder_refuse(const char *path, struct err *err)
+/* A folder's weights, or a file itself, that is not read; 0 if there is none. */
+static int refuse_format(const char *path, struct err *err)
 {
-    DIR *dir = opendir(path);
-    char pickle[256] = "";
-    struct dirent *entry;
+    char name[256];
 
-    while (dir && (entry = readdir(dir)))
-        if (is_pickle(entry->d_name) && (!*pickle || strcmp(entry->d_name, pickle) < 0))
-            snprintf(pickle, sizeof pickle, "%s", entry->d_name);
-    if (dir)
-        closedir(dir);
-    if (*pickle)
+    find_file(path, is_pickle, name, sizeof name);
+    if (*name)
         return err_set(err, ERR_DATA,
                        "%s/%s is a pickle, which can run code when it is read: lmtrain never does "
                        "(hint: save it as safetensors, in Python: AutoModelForCausalLM"
                        ".from_pretrained(\"%s\").save_pretrained(\"%s-safetensors\"))",
-                       path, pickle, path, path);
+                       path, name, path, path);
+    find_file(path, is_other, name, sizeof name);
+    if (*name)
+        return err_set(err, ERR_DATA,
+                       "%s/%s: weights in %s format are not read (hint: the safetensors that it was "
+                       "made of, as the model's own page has them)",
+                       path, name, other_format(name));
+    if (!file_exists(path) || file_is_folder(path))
+        return 0;
+    if (other_format(path))
+        return err_set(err, ERR_DATA, "%s: weights in %s format are not read (hint: the folder of "
+                       "safetensors that it was made of)",
+                       path, other_format(path));
+    return err_set(err, ERR_DATA, "%s is a file%s", path,
+                   str_ends_with(path, ".safetensors") ? " (hint: the folder that it is in)"
+                                                       : ", not a folder");
+}
+
+int hf_folder_refuse(const char *path, struct err *err)
+{
+    if (refuse_format(path, err) < 0)
+        return -1;
     if (file_exists(path))
         return err_set(err, ERR_DATA,
                        "%s is neither a checkpoint nor a folder with config.json and "
@@ -407,8 +457,7 @@ static int open_folder(struct hf_folder *f, const char *family, const struct mod
         if (read_index(f, err) < 0 || open_files(f, err) < 0 || match_index(f, err) < 0)
             return -1;
     } else {
-        hf_folder_refuse(f->path, err);
-        return strstr(err->text, "pickle")
+        return refuse_format(f->path, err) < 0
                    ? -1
                    : err_set(err, ERR_DATA, "%s has no model.safetensors", f->path);
     }

@@ -16,6 +16,11 @@
 #include "convert/convert_impl.h"
 #include "tokenizer/tokenizer.h"
 
+int64_t conversion_piece(const struct conversion *c)
+{
+    return c->options->piece_bytes ? c->options->piece_bytes : (int64_t)16 << 20;
+}
+
 enum dtype conversion_dtype(const struct conversion *c, enum dtype stored)
 {
     return c->options->dtype >= 0 ? (enum dtype)c->options->dtype : stored;

@@ -40,6 +40,7 @@ struct convert_options {
      * 0. New rows are the mean of those that are there.
      */
     int vocab_size, pad_vocab;
+    int64_t piece_bytes;     /* read at a time; 0: 16 MiB */
     int verify;              /* read it again, and compare all tensors and a prompt's logits */
     struct kernels *kernels; /* for that */
     size_t available_bytes;  /* larger models' logits are left out; 0: never */

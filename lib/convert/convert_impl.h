@@ -34,6 +34,9 @@ int convert_verify(struct conversion *conversion, struct err *err);
 
 void conversion_tell(struct conversion *conversion, const char *doing, int64_t n_bytes);
 
+/* Bytes that are read and written at a time. */
+int64_t conversion_piece(const struct conversion *conversion);
+
 /* The type in which one of ours that has this type is written. */
 enum dtype conversion_dtype(const struct conversion *conversion, enum dtype stored);
 

@@ -6,8 +6,8 @@
 
 #include "convert/source.h"
 
-/* Rows of theirs that a buffer of about 16 MiB has, at least 1; and rows there are in all. */
-int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype);
+/* Rows of theirs that a piece of so many bytes has, at least 1; and rows there are in all. */
+int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype, int64_t piece_bytes);
 int64_t theirs_rows(const struct hf_tensor *tensor);
 /* Elements of a row. */
 int64_t theirs_cols(const struct hf_tensor *tensor);

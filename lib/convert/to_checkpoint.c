@@ -18,8 +18,6 @@
 #include "model/model.h"
 #include "train/rectangles.h"
 
-#define STEP_BYTES ((int64_t)16 << 20)
-
 struct target {
     struct conversion *c;
     int *first_layer; /* [pp + 1] */
@@ -201,7 +199,7 @@ static int load_piece(void *context, struct store_slice *slice, struct err *err)
 
     /* A row of ours would be a column of theirs, for which all of theirs is read. */
     if (!is_transposed(c, slice->name))
-        n = min_i64(n, max_i64(1, STEP_BYTES / row_bytes));
+        n = min_i64(n, max_i64(1, conversion_piece(c) / row_bytes));
     size_t n_bytes = (size_t)(n * row_bytes);
     if (t->buffer_bytes[turn] < n_bytes) {
         free(t->buffers[turn]);

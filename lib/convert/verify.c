@@ -20,7 +20,6 @@
 #include "serve/decode.h"
 
 #define PROMPT_TOKENS 16
-#define STEP_BYTES ((int64_t)16 << 20)
 
 /* One tensor at both places. */
 struct comparison {
@@ -149,7 +148,7 @@ static void describe_tensor(struct comparison *v, int number)
         v->dtype = ours->dtype;
         v->rows = ours->rows;
         v->cols = ours->cols;
-        v->step = max_i64(1, STEP_BYTES / (v->cols * (int64_t)dtype_bytes(v->dtype)));
+        v->step = max_i64(1, conversion_piece(c) / (v->cols * (int64_t)dtype_bytes(v->dtype)));
         v->step = min_i64(v->step, v->rows);
         return;
     }
@@ -157,7 +156,7 @@ static void describe_tensor(struct comparison *v, int number)
     v->name = tensor->name;
     v->rows = theirs_rows(tensor);
     v->cols = theirs_cols(tensor);
-    v->step = theirs_step(tensor, DTYPE_F32);
+    v->step = theirs_step(tensor, DTYPE_F32, conversion_piece(c));
     if (v->to.weights->store) {
         v->dtype = store_find(v->to.weights->store, tensor->whole->name)->dtype;
         return;
