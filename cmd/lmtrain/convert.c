@@ -70,7 +70,8 @@ static void describe(const struct request *q, const struct convert_result *r, do
     if (r->n_found_whole)
         str_printf(out, "%d of the files were whole already\n", r->n_found_whole);
     if (r->vocab_after > r->vocab_before)
-        str_printf(out, "embedding and head have %d rows, of which %d are new: the mean of the others\n",
+        str_printf(out,
+                   "embedding and head have %d rows, of which %d are new: the mean of the others\n",
                    r->vocab_after, r->vocab_after - r->vocab_before);
     if (r->n_dropped)
         str_printf(out,
@@ -201,7 +202,7 @@ static void list_options(struct request *q, struct option *out)
           .value = &q->vocab_size,
           .argument = "N",
           .min = 1,
-          .max = 1 << 28,
+          .max = 16777216,
           .help = "rows of embedding and head (at least as many as the tokenizer has tokens)" },
         { .name = "pad-vocab",
           .kind = OPTION_INT,
@@ -219,7 +220,8 @@ static void list_options(struct request *q, struct option *out)
           .help = "size of a Hugging Face folder's files (5)" },
         { .name = "verify",
           .value = &q->verify,
-          .help = "read it again: every tensor's hash, that all are finite, and the logits of a prompt" },
+          .help = "read it again: every tensor's hash, that all are finite, and the logits of a "
+                  "prompt" },
         { .name = "threads",
           .kind = OPTION_INT,
           .value = &q->threads,

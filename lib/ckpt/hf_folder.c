@@ -18,7 +18,8 @@
 
 #define INDEX_NAME "model.safetensors.index.json"
 #define INDEX_MAX_BYTES ((size_t)64 << 20)
-#define FP8_BLOCK 128 /* rows and columns that have one scale, where they do not divide the matrix */
+#define FP8_BLOCK \
+    128 /* rows and columns that have one scale, where they do not divide the matrix */
 
 /* ---- what is there ---- */
 
@@ -47,8 +48,8 @@ static int is_pickle(const char *name)
 static const char *other_format(const char *name)
 {
     static const char *const formats[][2] = {
-        { ".gguf", "GGUF" },        { ".ggml", "GGML" },       { ".h5", "TensorFlow's" },
-        { ".msgpack", "Flax's" },   { ".onnx", "ONNX" },       { ".npz", "NumPy's" },
+        { ".gguf", "GGUF" },       { ".ggml", "GGML" }, { ".h5", "TensorFlow's" },
+        { ".msgpack", "Flax's" },  { ".onnx", "ONNX" }, { ".npz", "NumPy's" },
         { ".tflite", "TFLite's" },
     };
 
@@ -102,14 +103,16 @@ static int refuse_format(const char *path, struct err *err)
                        path, name, path, path);
     find_file(path, is_other, name, sizeof name);
     if (*name)
-        return err_set(err, ERR_DATA,
-                       "%s/%s: weights in %s format are not read (hint: the safetensors that it was "
-                       "made of, as the model's own page has them)",
-                       path, name, other_format(name));
+        return err_set(
+            err, ERR_DATA,
+            "%s/%s: weights in %s format are not read (hint: the safetensors that it was "
+            "made of, as the model's own page has them)",
+            path, name, other_format(name));
     if (!file_exists(path) || file_is_folder(path))
         return 0;
     if (other_format(path))
-        return err_set(err, ERR_DATA, "%s: weights in %s format are not read (hint: the folder of "
+        return err_set(err, ERR_DATA,
+                       "%s: weights in %s format are not read (hint: the folder of "
                        "safetensors that it was made of)",
                        path, other_format(path));
     return err_set(err, ERR_DATA, "%s is a file%s", path,
@@ -321,10 +324,9 @@ static int check_tensor(const struct hf_folder *f, const struct hf_tensor *want,
                        f->files[entry->file]->path, tensor->name, is, wanted);
     }
     if (!fp8_is(tensor->type) && (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype)))
-        return err_set(err, ERR_DATA,
-                       "%s: tensor %.200s is %s; F32, BF16, F16, F8_E4M3 and F8_E5M2 are read",
-                       f->files[entry->file]->path, tensor->name,
-                       safetensors_type_name(tensor->type));
+        return err_set(
+            err, ERR_DATA, "%s: tensor %.200s is %s; F32, BF16, F16, F8_E4M3 and F8_E5M2 are read",
+            f->files[entry->file]->path, tensor->name, safetensors_type_name(tensor->type));
     return 0;
 }
 
@@ -365,8 +367,9 @@ static int check_scale(const struct hf_folder *f, const struct hf_entry *entry, 
 
     if (scale->type != SAFETENSORS_F8_E8M0 &&
         (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype)))
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s; a scale is F32, BF16, F16 or F8_E8M0",
-                       path, scale->name, safetensors_type_name(scale->type));
+        return err_set(err, ERR_DATA,
+                       "%s: tensor %.200s is %s; a scale is F32, BF16, F16 or F8_E8M0", path,
+                       scale->name, safetensors_type_name(scale->type));
     if (hf_folder_grid(scale, weight->shape[0], weight->n_dims > 1 ? weight->shape[1] : 1, &grid) ==
         0)
         return 0;

@@ -11,7 +11,7 @@ struct hf_entry {
     const char *name;
     int file;
     const struct safetensors_tensor *tensor;
-    int wanted; /* by the family's table */
+    int wanted;                   /* by the family's table */
     const struct hf_entry *scale; /* of eight-bit numbers; NULL: 1 */
 };
 

@@ -124,8 +124,7 @@ static int read_rows(const struct transfer *t, int64_t row, int64_t n, void *out
                          err) < 0)
         return -1;
     for (int64_t i = 0; i < n; i++)
-        decode_row(t, row + i, raw + (size_t)i * row_bytes,
-                   (float *)out + i * t->row_elements);
+        decode_row(t, row + i, raw + (size_t)i * row_bytes, (float *)out + i * t->row_elements);
     return 0;
 }
 

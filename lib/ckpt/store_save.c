@@ -537,8 +537,8 @@ int store_seal(const char *folder, int world_size, int64_t step, const char *sta
 int store_publish(const char *folder, struct err *err)
 {
     struct arena arena = { 0 };
-    int status = publish(path_with(&arena, folder, ".partial"), path_with(&arena, folder, ""),
-                         &arena, err);
+    int status =
+        publish(path_with(&arena, folder, ".partial"), path_with(&arena, folder, ""), &arena, err);
 
     arena_release(&arena);
     return status;

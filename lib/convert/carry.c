@@ -18,15 +18,12 @@
 static int is_carried(const char *name, int with_config)
 {
     static const char *const names[] = {
-        "generation_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "merges.txt",
-        "preprocessor_config.json",
-        "processor_config.json",
+        "generation_config.json",   "special_tokens_map.json", "added_tokens.json", "merges.txt",
+        "preprocessor_config.json", "processor_config.json",
     };
     static const char *const beginnings[] = {
-        "tokenizer", "tokenization", "vocab.", "chat_template", "README", "LICEN", "NOTICE", "USE_POLICY",
+        "tokenizer", "tokenization", "vocab.", "chat_template",
+        "README",    "LICEN",        "NOTICE", "USE_POLICY",
     };
     static const char *const endings[] = { ".model", ".tiktoken", ".jinja", ".py", ".vocab" };
 

@@ -82,7 +82,8 @@ static int count_tokens(const struct conversion *c)
     struct err ignored;
     int n = 0;
 
-    if (c->from.job.data.tokenizer && tokenizer_open(&tokenizer, c->from.job.data.tokenizer, &ignored) == 0) {
+    if (c->from.job.data.tokenizer &&
+        tokenizer_open(&tokenizer, c->from.job.data.tokenizer, &ignored) == 0) {
         n = tokenizer_vocab_size(tokenizer);
         tokenizer_close(tokenizer);
     }
@@ -94,7 +95,8 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 {
     const struct convert_options *o = c->options;
     struct model_spec *spec = &c->from.job.model;
-    int is = spec->vocab_size, wanted = o->vocab_size ? o->vocab_size : max_int(is, count_tokens(c));
+    int is = spec->vocab_size,
+        wanted = o->vocab_size ? o->vocab_size : max_int(is, count_tokens(c));
 
     if (wanted < is)
         return err_set(err, ERR_CONFIG,
@@ -125,7 +127,7 @@ static int check_options(const struct convert_options *o, int to_checkpoint, str
         return err_set(err, ERR_CONFIG,
                        "--%s: a checkpoint becomes another one as it is (hint: by way of a Hugging "
                        "Face folder)",
-                       o->dtype >= 0    ? "dtype"
+                       o->dtype >= 0   ? "dtype"
                        : o->vocab_size ? "vocab-size"
                                        : "pad-vocab");
     return 0;

@@ -40,10 +40,10 @@ struct convert_options {
      * 0. New rows are the mean of those that are there.
      */
     int vocab_size, pad_vocab;
-    int64_t piece_bytes;     /* read at a time; 0: 16 MiB */
-    int verify;              /* read it again, and compare all tensors and a prompt's logits */
-    struct kernels *kernels; /* for that */
-    size_t available_bytes;  /* larger models' logits are left out; 0: never */
+    int64_t piece_bytes;          /* read at a time; 0: 16 MiB */
+    int verify;                   /* read it again, and compare all tensors and a prompt's logits */
+    struct kernels *kernels;      /* for that */
+    size_t available_bytes;       /* larger models' logits are left out; 0: never */
     convert_progress_fn progress; /* may be NULL */
     void *context;
 };
@@ -59,7 +59,7 @@ struct convert_result {
     int64_t n_bytes;
     int n_found_whole; /* of the files: left by the same conversion, interrupted */
     int vocab_before, vocab_after;
-    int n_dropped; /* tensors of optimizer state that a HF folder has no place for */
+    int n_dropped;  /* tensors of optimizer state that a HF folder has no place for */
     int n_verified; /* tensors that are the same, bit for bit, in the type that was written */
     enum convert_logits logits;
     double logits_off; /* max|a-b| / max|a| */

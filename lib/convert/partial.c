@@ -180,7 +180,8 @@ static int take_over(struct conversion *c, const char *notes, int *goes_on, stru
     *goes_on = 0;
     if (is_empty(c->partial))
         return 0;
-    if (file_read(notes_path(&c->arena, c), NOTES_MAX_BYTES, ERR_DATA, &was, &n_bytes, &ignored) < 0) {
+    if (file_read(notes_path(&c->arena, c), NOTES_MAX_BYTES, ERR_DATA, &was, &n_bytes, &ignored) <
+        0) {
         log_info("%s: an interrupted conversion left it without notes: beginning anew", c->partial);
     } else if (strcmp(was, notes) != 0) {
         log_info("%s: an interrupted conversion left it, but %s: beginning anew", c->partial,
@@ -293,7 +294,8 @@ int partial_forget(const struct conversion *c, struct err *err)
 
     while (dir && !status && (entry = readdir(dir)))
         if (str_ends_with(entry->d_name, DONE))
-            status = file_remove_tree(arena_printf(&arena, "%s/%s", c->partial, entry->d_name), err);
+            status =
+                file_remove_tree(arena_printf(&arena, "%s/%s", c->partial, entry->d_name), err);
     if (dir)
         closedir(dir);
     /* Last: without its notes it would begin anew. */

@@ -29,7 +29,8 @@ const float *source_mean(const struct source *s, const char *name, int64_t col)
     return s->means[number_of(name)] + col;
 }
 
-static int add_rows(const struct source *s, struct store_slice *slice, double *sums, struct err *err)
+static int add_rows(const struct source *s, struct store_slice *slice, double *sums,
+                    struct err *err)
 {
     int64_t cols = slice->cols, step = max_i64(1, STEP_BYTES / (cols * (int64_t)sizeof(float)));
     float *rows = malloc((size_t)(step * cols) * sizeof *rows);
@@ -92,7 +93,8 @@ int source_read(const struct source *s, const struct store_slice *slice, struct 
     stride = stride ? stride : n_cols;
     for (int64_t row = max_i64(slice->row_begin, s->rows_there); row < slice->row_end; row++)
         convert(slice->dtype,
-                (unsigned char *)slice->data + (size_t)((row - slice->row_begin) * stride) * element,
+                (unsigned char *)slice->data +
+                    (size_t)((row - slice->row_begin) * stride) * element,
                 DTYPE_F32, source_mean(s, slice->name, slice->col_begin), n_cols);
     return 0;
 }

@@ -59,8 +59,8 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, int number
     t->c->total += t->items[t->n_items++].n_bytes;
     if (number >= 0)
         seen_init(&t->c->seen[number], dtype, tensor->n_rows * tensor->whole->cols);
-    size_t step =
-        (size_t)(theirs_step(tensor, dtype, conversion_piece(t->c)) * theirs_cols(tensor) * element);
+    size_t step = (size_t)(theirs_step(tensor, dtype, conversion_piece(t->c)) *
+                           theirs_cols(tensor) * element);
     step = (step + 15) & ~(size_t)15;
     t->step_bytes = step > t->step_bytes ? step : t->step_bytes;
     return 0;
@@ -144,7 +144,8 @@ static int read_piece(void *context, struct err *err)
     f->turn ^= 1;
     f->piece = t->buffer + (size_t)f->turn * t->step_bytes;
     f->piece_row = f->row;
-    f->piece_rows = min_i64(theirs_step(tensor, item->dtype, conversion_piece(t->c)), rows - f->row);
+    f->piece_rows =
+        min_i64(theirs_step(tensor, item->dtype, conversion_piece(t->c)), rows - f->row);
     if (theirs_read(&t->c->source, tensor, item->dtype, f->row, f->piece_rows, f->piece,
                     t->buffer + 2 * t->step_bytes, err) < 0)
         return -1;

@@ -106,9 +106,9 @@ static int refuse_number(const struct comparison *v, int64_t at, int nan, struct
     int64_t row = at / v->cols, col = at % v->cols;
     int asked = v->c->options->dtype;
 
-    return err_set(err, ERR_DATA, "%s: tensor %s holds %s, at [%lld, %lld]%s%s", file_of(v, row, col),
-                   v->name, nan ? "a NaN" : "an infinite number", (long long)row, (long long)col,
-                   asked >= 0 && !nan ? " as " : "",
+    return err_set(err, ERR_DATA, "%s: tensor %s holds %s, at [%lld, %lld]%s%s",
+                   file_of(v, row, col), v->name, nan ? "a NaN" : "an infinite number",
+                   (long long)row, (long long)col, asked >= 0 && !nan ? " as " : "",
                    asked >= 0 && !nan ? dtype_name((enum dtype)asked) : "");
 }
 
@@ -127,7 +127,8 @@ static int hash_tensor(struct comparison *v, const struct source *from, const ch
         int64_t bad = convert_first_bad(v->dtype, v->data, n * v->cols);
         if (bad >= 0)
             return refuse_number(v, row * v->cols + bad,
-                                 is_nan(v->dtype, v->data + (size_t)bad * dtype_bytes(v->dtype)), err);
+                                 is_nan(v->dtype, v->data + (size_t)bad * dtype_bytes(v->dtype)),
+                                 err);
         XXH3_64bits_update(&state, v->data, n_bytes);
         conversion_tell(v->c, doing, (int64_t)n_bytes);
     }

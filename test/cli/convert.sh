@@ -281,5 +281,12 @@ expect 'a vocabulary made a multiple of 1000' 0 'embedding and head have 5000 ro
     --from "$dir/hf" --to "$dir/grown" --tp 2 --pad-vocab 1000 --verify
 expect 'back' 0 '"vocab_size":[[:space:]]*5000' sh -c '"$1" convert --from "$2/grown" --to "$2/grown-hf" && cat "$2/grown-hf/config.json"' sh \
     "$lmtrain" "$dir"
-sed 's/"id": 4095,/"id": 4099,/' "$dir/hf/tokenizer.json" >"$dir/tokenizer.more"
+cp -r "$dir/hf" "$dir/added"
+sed -i 's/"added_tokens": \[/&{"id": 4098, "content": "<|new|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},/' \
+    "$dir/added/tokenizer.json"
+expect 'a token more than rows' 0 'its tokenizer has 4099 tokens, its embedding 4096 rows: it grows' convert \
+    --from "$dir/added" --to "$dir/ckadded" --verify
+expect 'is known' 0 . "$lmtrain" generate --model "$dir/ckadded" --prompt 'And God <|new|>' --temperature 0 --max-new-tokens 2
+expect 'or kept out' 0 '' convert --from "$dir/added" --to "$dir/ckkept" --vocab-size 4096
+refuse 'without new rows' 'new'
 finish
