@@ -1,5 +1,6 @@
 #!/bin/sh
 # test/cli/convert-checkpoints.sh - lmtrain convert from checkpoint to checkpoint: a run goes on as if nothing had been
+# shellcheck disable=SC2016,SC2317 # expect calls functions, and scripts for sh are in single quotes
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
