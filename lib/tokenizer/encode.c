@@ -12,7 +12,7 @@
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/unicode.h"
 
-#define CACHE_SLOTS ((size_t)1 << 15)
+#define CACHE_SLOTS ((size_t)1 << 16)
 #define CACHE_WORD_BYTES 30
 #define CACHE_IDS 8
 
@@ -29,12 +29,23 @@ struct tokenizer_cache {
     struct cached_word words[CACHE_SLOTS];
 };
 
+/* A word that waits for its line of the cache to come from memory. */
+struct waiting_word {
+    const char *word;
+    size_t n_bytes;
+    struct cached_word *slot; /* NULL: not to be cached */
+};
+
+enum { WAITING_MAX = 16 };
+
 /* One call's state. */
 struct encoder {
     const struct tokenizer *tokenizer;
     struct tokenizer_cache *cache;
     struct bpe_scratch scratch;
     struct str normalized, marked;
+    struct waiting_word waiting[WAITING_MAX];
+    int n_waiting;
     int after_unknown; /* the id before is of what is unknown, in the same piece of text */
     struct token_list *out;
     struct err *err;
@@ -138,18 +149,38 @@ static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struc
     return append_word(e, ids, n_ids);
 }
 
+/* Encode the words that wait. */
+static int flush(struct encoder *e)
+{
+    const struct bpe *bpe = &e->tokenizer->bpe;
+    int rc = 0;
+
+    for (int i = 0; i < e->n_waiting && rc == 0; i++) {
+        const struct waiting_word *w = &e->waiting[i];
+
+        if (w->n_bytes == 1 && bpe->is_byte_level)
+            rc = append(e, &bpe->byte_ids[(unsigned char)w->word[0]], 1);
+        else if (w->slot && w->slot->n_bytes == w->n_bytes &&
+                 is_same_word(w->slot->word, w->word, w->n_bytes))
+            rc = append_cached(e, w->slot);
+        else
+            rc = merge_word(e, w->word, w->n_bytes, w->slot);
+    }
+    e->n_waiting = 0;
+    return rc;
+}
+
+/* A word is put off until its text is about to go: meanwhile its line is on its way. */
 static int encode_word(struct encoder *e, const char *word, size_t n_bytes)
 {
     struct cached_word *slot = NULL;
 
-    if (n_bytes == 1 && e->tokenizer->bpe.is_byte_level)
-        return append(e, &e->tokenizer->bpe.byte_ids[(unsigned char)word[0]], 1);
-    if (e->cache && n_bytes <= CACHE_WORD_BYTES) {
+    if (e->cache && n_bytes > 1 && n_bytes <= CACHE_WORD_BYTES) {
         slot = &e->cache->words[cache_slot(word, n_bytes)];
-        if (slot->n_bytes == n_bytes && is_same_word(slot->word, word, n_bytes))
-            return append_cached(e, slot);
+        __builtin_prefetch(slot);
     }
-    return merge_word(e, word, n_bytes, slot);
+    e->waiting[e->n_waiting++] = (struct waiting_word){ word, n_bytes, slot };
+    return e->n_waiting == WAITING_MAX ? flush(e) : 0;
 }
 
 static int is_mark(const unsigned char *bytes)
@@ -242,7 +273,7 @@ static int encode_piece(struct encoder *e, const char *text, size_t n_bytes)
         text += length;
         n_bytes -= length;
     }
-    return 0;
+    return flush(e); /* what is unknown is told apart by piece */
 }
 
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes);
@@ -260,7 +291,7 @@ static struct stretch next_stretch(const struct split_step *step, const char *te
     size_t start = at, length = *n_known;
 
     *n_known = 0;
-    while (length == 0 && at < n_bytes) {
+    while (length == 0 && (at = pattern_skip(&step->pattern, text, n_bytes, at)) < n_bytes) {
         length = pattern_match(&step->pattern, text + at, n_bytes - at);
         if (length == 0) {
             size_t n;
@@ -380,7 +411,7 @@ static int encode_plain(struct encoder *e, const char *text, size_t n_bytes, int
         text = e->marked.data;
         n_bytes = e->marked.length;
     }
-    return encode_split(e, 0, text, n_bytes);
+    return encode_split(e, 0, text, n_bytes) < 0 ? -1 : flush(e);
 }
 
 static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes, int is_start);

@@ -468,6 +468,10 @@ int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, 
     }
     if (!is_byte_level)
         tokenizer_index_words(r.tokenizer);
+    else if (bpe_index_words(&r.tokenizer->bpe) < 0) {
+        tokenizer_close(r.tokenizer);
+        return err_set(err, ERR_DEVICE, "%s: out of host memory", name);
+    }
     tokenizer_guess_end_of_text(r.tokenizer);
     *out = r.tokenizer;
     return 0;
