@@ -130,6 +130,17 @@ static int append_cached(struct encoder *e, const struct cached_word *slot)
     return 0;
 }
 
+static int is_in_slot(const struct cached_word *slot, const struct waiting_word *w)
+{
+    return slot->n_bytes == w->n_bytes && is_same_word(slot->word, w->word, w->n_bytes);
+}
+
+/* A line beside it, which is fetched with it: a word goes there when another takes its place. */
+static struct cached_word *other_slot(struct encoder *e, struct cached_word *slot)
+{
+    return &e->cache->words[(size_t)(slot - e->cache->words) ^ 1];
+}
+
 static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struct cached_word *slot)
 {
     size_t n_ids;
@@ -141,6 +152,8 @@ static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struc
     if (!ids)
         return err_set(e->err, ERR_DEVICE, "out of host memory for a word of %zu bytes", n_bytes);
     if (slot && n_ids <= CACHE_IDS) {
+        if (slot->n_bytes > 0)
+            *other_slot(e, slot) = *slot;
         memcpy(slot->ids, ids, n_ids * sizeof *ids);
         memcpy(slot->word, word, n_bytes);
         slot->n_bytes = (uint8_t)n_bytes;
@@ -160,9 +173,10 @@ static int flush(struct encoder *e)
 
         if (w->n_bytes == 1 && bpe->is_byte_level)
             rc = append(e, &bpe->byte_ids[(unsigned char)w->word[0]], 1);
-        else if (w->slot && w->slot->n_bytes == w->n_bytes &&
-                 is_same_word(w->slot->word, w->word, w->n_bytes))
+        else if (w->slot && is_in_slot(w->slot, w))
             rc = append_cached(e, w->slot);
+        else if (w->slot && is_in_slot(other_slot(e, w->slot), w))
+            rc = append_cached(e, other_slot(e, w->slot));
         else
             rc = merge_word(e, w->word, w->n_bytes, w->slot);
     }
