@@ -165,6 +165,24 @@ int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_by
     return 0;
 }
 
+/* The character that spells a byte. */
+static uint32_t spelling_of(unsigned char byte)
+{
+    if ((byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad))
+        return byte;
+    return byte <= 32 ? 0x100u + byte : byte == 173 ? 0x143u : 0x100u + 33 + byte - 127;
+}
+
+int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_t n_bytes)
+{
+    char *spelling = arena_alloc(bpe->arena, 2 * n_bytes + 2);
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_bytes; i++)
+        n += unicode_encode(spelling + n, spelling_of(bytes[i]));
+    return bpe_add_token(bpe, id, spelling, n);
+}
+
 int bpe_find_bytes(struct bpe *bpe)
 {
     char spelling[8];

@@ -73,6 +73,9 @@ void bpe_init_merges(struct bpe *bpe, int n_merges);
  * taken. */
 int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_bytes);
 
+/* Of bytes: the same by what it stands for. */
+int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_t n_bytes);
+
 /* Id by spelling, or -1. */
 int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 

@@ -43,6 +43,7 @@ struct encoder {
     const struct tokenizer *tokenizer;
     struct tokenizer_cache *cache;
     struct bpe_scratch scratch;
+    struct unigram_scratch way;
     struct str normalized, marked;
     struct waiting_word waiting[WAITING_MAX];
     int n_waiting;
@@ -238,29 +239,26 @@ static int encode_unigram(struct encoder *e, const char *text, size_t n_bytes)
     if (n_bytes > BPE_WORD_BYTES_MAX)
         return err_set(e->err, ERR_DATA, "a text of %zu bytes, a unigram model takes up to %zu",
                        n_bytes, BPE_WORD_BYTES_MAX);
-    struct unigram_step *steps = malloc((n_bytes + 1) * sizeof *steps);
-    if (!steps)
-        return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes", n_bytes);
-    unigram_encode(&e->tokenizer->unigram, text, n_bytes, steps);
-    /* Turn the way round: from where each piece ends to where it starts. */
-    size_t end = n_bytes, later = 0;
-    int32_t id = 0;
-    while (end > 0) {
-        struct unigram_step step = steps[end];
+    e->way.score = 0;
+    while (n_bytes > 0) {
+        size_t n_done, n;
+        const struct unigram_step *steps =
+            unigram_encode(&e->tokenizer->unigram, &e->way, text, n_bytes, &n_done, &n);
 
-        steps[end].start = later;
-        steps[end].id = id;
-        later = end;
-        id = step.id;
-        end = step.start;
+        if (!steps)
+            return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes",
+                           n_bytes);
+        for (size_t i = 0; i < n; i++) {
+            int rc = steps[i].id >= 0 ? append_word(e, &steps[i].id, 1)
+                                      : append_unknown(e, text + steps[i].start,
+                                                       steps[i].end - steps[i].start);
+            if (rc < 0)
+                return -1;
+        }
+        text += n_done;
+        n_bytes -= n_done;
     }
-    int rc = 0;
-    for (size_t at = 0; rc == 0 && at < n_bytes; at = later, later = steps[at].start) {
-        rc = id < 0 ? append_unknown(e, text + at, later - at) : append_word(e, &id, 1);
-        id = steps[later].id;
-    }
-    free(steps);
-    return rc;
+    return 0;
 }
 
 /* A piece that is split no more. */
@@ -530,6 +528,7 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
     if (rc < 0)
         out->n = n_before;
     bpe_scratch_release(&e.scratch);
+    unigram_scratch_release(&e.way);
     str_release(&e.normalized);
     str_release(&e.marked);
     return rc;
