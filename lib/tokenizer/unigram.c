@@ -248,7 +248,7 @@ static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
     if (reserve_steps(scratch, end + 1) < 0)
         return -1;
     for (size_t i = *reach + 1; i <= end; i++)
-        scratch->steps[i].start = UINT32_MAX;
+        scratch->steps[i] = (struct unigram_step){ 0, UINT32_MAX, 0, -1 };
     *reach = end;
     return 0;
 }
@@ -256,11 +256,24 @@ static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
 static void offer(const struct unigram *u, struct unigram_step *step, size_t start, int32_t id,
                   double score)
 {
+    if (u->keeps_floats)
+        score = (double)(float)score;
     if (step->start != UINT32_MAX && !(score > step->score))
         return;
-    step->score = u->keeps_floats ? (double)(float)score : score;
+    step->score = score;
     step->start = (uint32_t)start;
     step->id = id;
+}
+
+/* Where SentencePiece's sum is below this it begins anew, for floats that large are coarse. */
+#define SUM_LEAST (-100000.0)
+
+static void begin_anew(struct unigram_scratch *scratch, size_t at, size_t reach)
+{
+    double base = scratch->steps[at].score;
+
+    for (size_t i = at; i <= reach; i++)
+        scratch->steps[i].score = (double)(float)(scratch->steps[i].score - base);
 }
 
 /* All pieces that start at a place, and its first character if that is none of them. */
@@ -309,6 +322,8 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
         return NULL;
     scratch->steps[0].score = scratch->score;
     do {
+        if (u->keeps_floats && scratch->steps[at].score < SUM_LEAST)
+            begin_anew(scratch, at, reach);
         if (offer_pieces(u, scratch, bytes, n_bytes, at, &reach) < 0)
             return NULL;
         unicode_decode(bytes + at, &length);
