@@ -354,10 +354,19 @@ static int64_t encode_matches(struct encoder *e, const struct split_step *split,
 
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes)
 {
+    if (step > 0 && step == e->tokenizer->mark_step &&
+        !(n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0)) {
+        str_clear(&e->marked); /* pieces with marks are encoded at once: nobody looks at the last */
+        str_add(&e->marked, BPE_SPACE);
+        str_add_bytes(&e->marked, text, n_bytes);
+        text = e->marked.data;
+        n_bytes = e->marked.length;
+    }
     if (step == e->tokenizer->n_splits)
         return encode_piece(e, text, n_bytes);
     const struct split_step *split = &e->tokenizer->splits[step];
-    if (step + 1 == e->tokenizer->n_splits && split->behavior == SPLIT_ISOLATED) {
+    if (step + 1 == e->tokenizer->n_splits && split->behavior == SPLIT_ISOLATED &&
+        step + 1 != e->tokenizer->mark_step) {
         int64_t done = encode_matches(e, split, text, n_bytes);
 
         if (done < 0)
