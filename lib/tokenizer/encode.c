@@ -249,9 +249,9 @@ static int encode_unigram(struct encoder *e, const char *text, size_t n_bytes)
             return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes",
                            n_bytes);
         for (size_t i = 0; i < n; i++) {
-            int rc = steps[i].id >= 0 ? append_word(e, &steps[i].id, 1)
-                                      : append_unknown(e, text + steps[i].start,
-                                                       steps[i].end - steps[i].start);
+            int rc = steps[i].id >= 0
+                         ? append_word(e, &steps[i].id, 1)
+                         : append_unknown(e, text + steps[i].start, steps[i].end - steps[i].start);
             if (rc < 0)
                 return -1;
         }

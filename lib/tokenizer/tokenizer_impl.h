@@ -79,7 +79,7 @@ struct tokenizer {
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
     int n_before, n_after;
-    int takes_frame; /* from tokenizer_config.json's add_bos_token and add_eos_token */
+    int takes_frame;  /* from tokenizer_config.json's add_bos_token and add_eos_token */
     int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;

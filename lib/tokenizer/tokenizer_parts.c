@@ -96,8 +96,8 @@ static int read_replace(struct reader *r, const cJSON *part)
     struct arena *arena = &r->tokenizer->arena;
     struct normal_step *step;
 
-    if (!cJSON_IsString(content) || !(cJSON_IsString(regex) ||
-                                      (cJSON_IsString(text) && *text->valuestring)))
+    if (!cJSON_IsString(content) ||
+        !(cJSON_IsString(regex) || (cJSON_IsString(text) && *text->valuestring)))
         return unsupported(r, part, " with this pattern or content");
     if (!(step = add_normal(r, cJSON_IsString(regex) ? NORMAL_PATTERN : NORMAL_REPLACE)))
         return -1;
