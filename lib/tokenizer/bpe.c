@@ -568,12 +568,18 @@ int bpe_derive_merges(struct bpe *bpe)
 static void index_byte_pairs(struct bpe *bpe)
 {
     bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
-    for (int i = 0; i < 256 * 256; i++) {
-        const struct bpe_merge *merge =
-            find_merge(bpe, bpe->byte_ids[i >> 8], bpe->byte_ids[i & 255]);
+    memset(bpe->byte_pairs, 0xff, 256 * 256 * sizeof *bpe->byte_pairs);
+    for (size_t slot = 0; slot <= bpe->merge_mask; slot++) {
+        struct bpe_merge merge = bpe->merges[slot];
+        const struct bpe_token *left, *right;
 
-        bpe->byte_pairs[i] = merge ? (struct bpe_byte_pair){ merge->rank, merge->id }
-                                   : (struct bpe_byte_pair){ INT32_MAX, -1 };
+        if (merge.pair == PAIR_FREE)
+            continue;
+        left = &bpe->tokens[merge.pair >> 32];
+        right = &bpe->tokens[merge.pair & UINT32_MAX];
+        if (is_of_bytes(left) && is_of_bytes(right) && left->n_bytes == 1 && right->n_bytes == 1)
+            bpe->byte_pairs[(unsigned char)*left->bytes << 8 | (unsigned char)*right->bytes] =
+                (struct bpe_byte_pair){ merge.rank, merge.id };
     }
 }
 

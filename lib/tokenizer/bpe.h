@@ -35,7 +35,7 @@ struct bpe_word {
 };
 
 struct bpe_byte_pair {
-    int32_t rank, id; /* rank INT32_MAX: there is no merge */
+    int32_t rank, id; /* id -1: there is no merge */
 };
 
 struct bpe {

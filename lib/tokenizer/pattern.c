@@ -218,6 +218,9 @@ static void find_starts(struct pattern *pattern, const uint8_t *classes)
     char bytes[4];
 
     for (uint32_t code = 0; code < UNICODE_CODES; code++) {
+        /* Within 64 code points the first byte is the same. */
+        if (code >= 0x80 && code % 64 != 0 && classes[code] == classes[code - 1])
+            continue;
         unicode_encode(bytes, code);
         pattern->starts[(unsigned char)bytes[0]] |= start[classes[code]] != 0;
     }
