@@ -22,12 +22,16 @@ enum normal_kind {
     NORMAL_PREPEND,  /* a, unless the text is empty */
     NORMAL_REPLACE,  /* a by b */
     NORMAL_CHARSMAP, /* SentencePiece's own */
+    NORMAL_CLUSTERS, /* its table only, as HF's Precompiled */
+    NORMAL_STRIP,    /* white space at the left (n_a) and at the right (n_b) */
+    NORMAL_PATTERN,  /* what pattern matches by b */
 };
 
 struct normal_step {
     enum normal_kind kind;
     const char *a, *b;
     size_t n_a, n_b;
+    const struct pattern *pattern;
 };
 
 /* What becomes of the matches of a pattern and of the text between them, as HF names it. */
@@ -66,6 +70,7 @@ struct tokenizer {
     enum prepend prepend;
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
+    int mark_step; /* if not 0: what this many splits leave gets a mark in front, unless it has one */
     /* Of characters. What no token has side by side no merge joins, so that words may end there:
      * a bit for every two bytes; and by the last byte of a character, whether a token has it before
      * BPE_SPACE, whose first byte begins many other characters. */
@@ -74,6 +79,7 @@ struct tokenizer {
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
     int n_before, n_after;
+    int takes_frame;  /* from tokenizer_config.json's add_bos_token and add_eos_token */
     int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;
@@ -93,13 +99,35 @@ int tokenizer_parse_normalizer(struct tokenizer *tokenizer, const char *name,
 int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
                            const struct cJSON *pre_tokenizer, int *is_byte_level, struct err *err);
 
-/* Take the end of text from the text of a tokenizer_config.json. ERR_DATA. */
+/* Take the end of text, and what is put around a text, from a tokenizer_config.json. ERR_DATA. */
+int tokenizer_read_config(struct tokenizer *tokenizer, const char *name, const struct cJSON *root,
+                          struct err *err);
+/* The same from its text. */
 int tokenizer_parse_config(struct tokenizer *tokenizer, const char *name, const char *json,
                            size_t n_bytes, struct err *err);
 
 /* Make a tokenizer of a SentencePiece model. ERR_DATA. */
 int tokenizer_parse_spm(struct tokenizer **tokenizer, const char *name, const char *data,
                         size_t n_bytes, struct err *err);
+
+/* Whether a file begins as one of ranks does. */
+int tokenizer_is_tiktoken(const char *data, size_t n_bytes);
+/* Make a tokenizer of a file of ranks (tiktoken); config is tokenizer_config.json, or NULL.
+ * ERR_DATA. */
+int tokenizer_parse_tiktoken(struct tokenizer **tokenizer, const char *name, const char *data,
+                             size_t n_bytes, const struct cJSON *config, struct err *err);
+
+/* The files beside a vocabulary; each may be NULL. */
+struct tokenizer_side {
+    const struct cJSON *config;      /* tokenizer_config.json */
+    const struct cJSON *special_map; /* special_tokens_map.json */
+    const struct cJSON *added;       /* added_tokens.json */
+};
+
+/* Make a tokenizer of vocab.json and merges.txt (both terminated). ERR_DATA. */
+int tokenizer_parse_merges(struct tokenizer **tokenizer, const char *name, const char *vocab_json,
+                           size_t n_vocab, const char *merges, size_t n_merges,
+                           const struct tokenizer_side *side, struct err *err);
 
 /* Set the end of text by the names that it usually has, if it is not known. */
 void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);

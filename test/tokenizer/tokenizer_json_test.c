@@ -66,7 +66,7 @@ static const struct {
       "pre_tokenizer Split with this pattern, behavior" },
     { "\"normalizer\": null",
       "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Replace\", "
-      "\"pattern\": {\"Regex\": \"a\"}, \"content\": \"b\"}]}",
+      "\"pattern\": {\"Regex\": \"a\"}, \"content\": 1}]}",
       "normalizer Replace" },
     { "\"add_prefix_space\": true", "\"add_prefix_space\": 1", "add_prefix_space" },
     { "\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
@@ -74,7 +74,7 @@ static const struct {
     { "\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
       "decoder WordPiece" },
     { "\"decoder\": {", "\"decoder\": null, \"x\": {", "decoder null" },
-    { "\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model Unigram" },
+    { "\"type\": \"BPE\"", "\"type\": \"WordPiece\"", "model WordPiece" },
     { "\"model\": {", "\"model\": 3, \"x\": {", "model" },
     { "\"dropout\": null", "\"dropout\": 0.1", "model.dropout" },
     { "\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",
