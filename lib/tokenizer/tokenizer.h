@@ -1,8 +1,9 @@
 /*
  * tokenizer.h - text to ids and back, exactly as the model's own library does it
  *
- * Read from a folder's tokenizer.json (BPE of bytes or of characters, with its normalizer, its
- * splits and its added tokens), or from a SentencePiece model (BPE or unigram). What would change
+ * Read from a folder's tokenizer.json (BPE of bytes or of characters, or Unigram, with its
+ * normalizer, its splits and its added tokens), from a SentencePiece model (BPE or unigram), from
+ * ranks (tiktoken), or from a vocabulary and merges. What would change
  * ids and isn't known is refused by name. Safe to use from several threads at once, each with its
  * own struct tokenizer_cache or none.
  */
@@ -17,7 +18,8 @@
 
 struct tokenizer;
 
-/* A folder with tokenizer.json or else tokenizer.model, or such a file itself. ERR_DATA names file and what is not supported. */
+/* A folder with tokenizer.json, tokenizer.model, one *.tiktoken, or vocab.json and merges.txt (the
+ * first of these), or such a file itself. ERR_DATA names file and what is not supported. */
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
