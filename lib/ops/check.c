@@ -184,6 +184,12 @@ static int64_t known(const struct solver *s, enum dim dim)
         return d[DIM_T] == UNBOUND || has_part_of_rows(s->op) ? UNBOUND : d[DIM_T] / a->seq_len;
     case DIM_CACHE:
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / a->seq_len * a->cache_len;
+    case DIM_1M:
+        return d[DIM_M] == UNBOUND ? UNBOUND : 1 + d[DIM_M];
+    case DIM_TS:
+        return d[DIM_T] == UNBOUND || d[DIM_S] == UNBOUND ? UNBOUND : d[DIM_T] * d[DIM_S];
+    case DIM_MN:
+        return d[DIM_M] == UNBOUND || d[DIM_N] == UNBOUND ? UNBOUND : d[DIM_M] * d[DIM_N];
     case DIM_BLOCKS:
         return ceil_div(d[DIM_R] * d[DIM_D], OPS_NORM_BLOCK);
     default:
@@ -221,6 +227,12 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted an even number",
                            name, operand, (long long)extent);
         s->dims[DIM_F] = extent / 2;
+    } else if (dim == DIM_MN) {
+        /* Catalogue: the experts are known by then. */
+        if (extent % s->dims[DIM_M])
+            return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of %lld",
+                           name, operand, (long long)extent, (long long)s->dims[DIM_M]);
+        s->dims[DIM_N] = extent / s->dims[DIM_M];
     } else if (dim == DIM_SIZE_N && s->dims[DIM_N] != UNBOUND) {
         if (extent % s->dims[DIM_N])
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of %lld",
@@ -338,6 +350,30 @@ static int check_parts(const struct solver *s)
     return 0;
 }
 
+static int check_router(const struct solver *s)
+{
+    const struct op_shape *op = s->op;
+    const char *name = s->info->name;
+    int grad = op->kind == OP_ROUTER_GRAD;
+    int64_t slots = grad ? op->in[0].cols : op->out[0].cols;
+    int64_t experts = grad ? op->out[0].cols : op->in[0].cols;
+
+    if (slots > experts)
+        return err_set(s->err, ERR_FAILED, "%s: weight has %lld columns, wanted at most %lld", name,
+                       (long long)slots, (long long)experts);
+    if (!grad)
+        return 0;
+    if (!(op->attributes.balance >= 0))
+        return err_set(s->err, ERR_FAILED, "%s: balance is %g, wanted at least 0", name,
+                       op->attributes.balance);
+    if ((!op->attributes.normalize || op->attributes.balance > 0) && !tensor_given(&op->in[3]))
+        return err_set(s->err, ERR_FAILED,
+                       "%s: logits is missing, wanted where weights are not normalized or "
+                       "balance is %g",
+                       name, op->attributes.balance);
+    return 0;
+}
+
 /* What no single operand can say. */
 static int check_whole(const struct solver *s)
 {
@@ -348,6 +384,8 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
+    if ((op->kind == OP_ROUTER || op->kind == OP_ROUTER_GRAD) && check_router(s))
+        return -1;
     if (op->kind == OP_CAST && op->in[0].dtype == op->out[0].dtype)
         return err_set(s->err, ERR_FAILED, "%s: y is %s, wanted another dtype than x", name,
                        dtype_name(op->out[0].dtype));

@@ -45,6 +45,8 @@ static double flops_an_element(enum op_kind kind)
     case OP_DROPOUT_GRAD:
     case OP_SUMSQ:
         return 2;
+    case OP_ROUTER:
+        return 6;
     case OP_ROPE:
     case OP_ROPE_GRAD:
     case OP_LOGIT_STATS:
@@ -88,6 +90,19 @@ double op_flops(const struct op_shape *op)
     case OP_LINEAR:
     case OP_LINEAR_DX:
         return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_LINEAR_DX: /* each row meets one expert */
+        return 2 * tokens * (double)in[2].rows / (double)in[1].cols * (double)in[2].cols;
+    case OP_EXPERT_LINEAR_DW:
+        return 2 * tokens * (double)in[0].cols * (double)in[1].cols;
+    case OP_EXPERT_SWIGLU:
+        return 6 * (double)tensor_elements(&out[0]);
+    case OP_EXPERT_SWIGLU_GRAD:
+        return 14 * (double)tensor_elements(&in[2]);
+    case OP_COMBINE:
+        return (double)tensor_elements(&in[1]);
+    case OP_ROUTER_GRAD:
+        return 4 * (double)tensor_elements(&out[0]);
     case OP_LINEAR_DW:
         return 2 * tokens * (double)out[0].rows * (double)out[0].cols;
     case OP_HEAD_LOSS:

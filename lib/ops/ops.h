@@ -8,7 +8,7 @@
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, c = (h + 2 g) e. "act" is the run's dtype (fp32 or bf16). Residual stream, its
+ * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's dtype (fp32 or bf16). Residual stream, its
  * gradient, 1-D parameters, gradient accumulators, masters and optimizer states are fp32.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
@@ -71,6 +71,32 @@
  *   gelu                x[T x f] act -> y[T x f]
  *                         tanh form, Hendrycks & Gimpel 2016
  *   gelu_grad           dy, x -> dx
+ *   router              logits[T x m] fp32
+ *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=
+ *                         expert: those of a token's s largest logits, the largest first, of equal
+ *                         ones the lower; weight: softmax over these (`normalize`), or theirs of
+ *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
+ *                         share of the T s choices and P_e the mean of its softmax over all m
+ *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
+ *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m]
+ *                       -> dlogits[T x m] fp32
+ *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
+ *                         logits: where that is more than 0, or weights are not normalized
+ *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
+ *                         rows by expert, then token: place is each choice's row, expert e's are
+ *                         ends[e-1] .. ends[e] - 1
+ *   dispatch            place[T x s] i32, x[T x d] act -> y[T s x d] act
+ *                         y[place[t, i]] = x[t]; combine's gradient
+ *   combine             place[T x s] i32, y[T s x d] act -> x[T x d] act
+ *                         x[t] = sum_i y[place[t, i]], in order; dispatch's gradient
+ *   expert_linear       x[R x k] act, ends[1 x m] i32, w[m n x k] act -> y[R x n] act
+ *                         rows of expert e times its w, rows e n .. of w
+ *   expert_linear_dx    dy[R x n] act, ends, w[m n x k] act -> dx[R x k] act
+ *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
+ *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[T s x 2f] act -> y[T s x f] act
+ *                         swiglu's, times the row's weight: so that what comes out of an expert
+ *                         need not be kept for the weight's gradient
+ *   expert_swiglu_grad  weight, place, dy[T s x f], gu -> dgu[T s x 2f], dweight[T x s] fp32
  *   dropout             x[T x d], sample[S x 1] i64, begin?[1 x 1] i32 -> y[T x d], y's dtype =
  *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
@@ -184,6 +210,16 @@ enum op_kind {
     OP_SWIGLU_GRAD,
     OP_GELU,
     OP_GELU_GRAD,
+    OP_ROUTER,
+    OP_ROUTER_GRAD,
+    OP_EXPERT_ORDER,
+    OP_DISPATCH,
+    OP_COMBINE,
+    OP_EXPERT_LINEAR,
+    OP_EXPERT_LINEAR_DX,
+    OP_EXPERT_LINEAR_DW,
+    OP_EXPERT_SWIGLU,
+    OP_EXPERT_SWIGLU_GRAD,
     OP_DROPOUT,
     OP_DROPOUT_GRAD,
     OP_ADD,
@@ -227,6 +263,8 @@ struct op_attributes {
     int group;      /* gather_heads: neighbours that share a kv head */
     int window;     /* attentions: keys that a query sees, its own among them; 0: all before it */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
+    int normalize;  /* router: weights are of the chosen experts' softmax */
+    double balance; /* router_grad: coefficient of the balance in the loss */
     double scale;   /* attention */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */

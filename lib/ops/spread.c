@@ -283,6 +283,49 @@ static int spread_linear_dw(const struct query *q)
     }
 }
 
+/* Like a linear's: of split columns of w, which all experts' are, a part of y or a summand of it. */
+static int spread_expert_linear(const struct query *q)
+{
+    enum spread x = q->in[0], w = q->in[2];
+    int dx = q->op->kind == OP_EXPERT_LINEAR_DX;
+    enum spread inputs = dx ? SPREAD_ROWS : SPREAD_COLS; /* of w: where its inputs are split */
+    enum spread outputs = dx ? SPREAD_COLS : SPREAD_ROWS;
+
+    if (x == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    if (want(q, 1, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    if (x == SPREAD_COLS) {
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 2, inputs);
+    }
+    if (w == outputs && x == SPREAD_SAME) {
+        give_all(q, SPREAD_COLS);
+        return 0;
+    }
+    give_all(q, x);
+    return want(q, 2, SPREAD_SAME);
+}
+
+static int spread_expert_linear_dw(const struct query *q)
+{
+    enum spread dy = q->in[0];
+
+    if (want(q, 2, dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    return spread_linear_dw(q);
+}
+
+/* A weight's gradient is a sum along the columns. */
+static int spread_expert_swiglu_grad(const struct query *q)
+{
+    if (alike(q, IN(2) | IN(3), IN(0) | IN(1), MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[2] == SPREAD_COLS)
+        q->out[1] = SPREAD_PARTIAL;
+    return 0;
+}
+
 /* What a gather joins, or what a reduce_scatter leaves: parts of rows, or of a flat cell. */
 static enum spread parts_of(const struct query *q)
 {
@@ -352,6 +395,12 @@ static const struct form {
     [OP_SWIGLU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
+    [OP_ROUTER] = { IN(0), 0, MAY_ROWS },
+    [OP_ROUTER_GRAD] = { IN(0) | IN(1) | IN(2) | IN(3), 0, MAY_ROWS },
+    [OP_EXPERT_ORDER] = { IN(0), 0, MAY_ROWS },
+    [OP_DISPATCH] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_COMBINE] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_EXPERT_SWIGLU] = { IN(2), IN(0) | IN(1), MAY_ROWS | MAY_COLS },
     [OP_ADD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     [OP_BIAS_GRAD] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_CAST] = { IN(0), 0, MAY_ROWS | MAY_COLS },
@@ -381,6 +430,13 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_linear_dx(q);
     case OP_LINEAR_DW:
         return spread_linear_dw(q);
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_LINEAR_DX:
+        return spread_expert_linear(q);
+    case OP_EXPERT_LINEAR_DW:
+        return spread_expert_linear_dw(q);
+    case OP_EXPERT_SWIGLU_GRAD:
+        return spread_expert_swiglu_grad(q);
     case OP_ATTENTION:
         return spread_attention(q, IN(0), IN(1) | IN(3), 1, 2);
     case OP_ATTENTION_GRAD:

@@ -52,6 +52,16 @@ static void describe_rope_scaling(const struct model_spec *s, struct str *out)
     }
 }
 
+static void describe_experts(const struct model_spec *s, struct str *out)
+{
+    add_count(out, "model.n_experts", s->n_experts);
+    add_count(out, "model.n_active_experts", s->n_active_experts);
+    add_count(out, "model.expert_ffn_size", s->expert_ffn_size);
+    add_count(out, "model.expert_every", s->expert_every);
+    add_count(out, "model.router_normalize", s->router_normalize);
+    add_number(out, "model.router_balance", s->router_balance);
+}
+
 static void describe_model(const struct model_spec *s, struct str *out)
 {
     static const char *const positions[] = { "rope", "learned", "alibi" };
@@ -81,6 +91,8 @@ static void describe_model(const struct model_spec *s, struct str *out)
     if (!s->bias && s->attention_bias)
         str_printf(out, "model.attention_bias %s\n",
                    s->attention_bias == ATTENTION_BIAS_QKV ? "qkv" : "all");
+    if (s->n_experts)
+        describe_experts(s, out);
     if (rope && s->rope_scaling.type != ROPE_PLAIN)
         describe_rope_scaling(s, out);
     if (s->embedding_norm)
@@ -112,6 +124,7 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
     other.dropout = ours->dropout;
     other.attention_dropout = ours->attention_dropout;
     other.init_std = ours->init_std;
+    other.router_balance = ours->router_balance;
     describe_model(ours, &a);
     describe_model(&other, &b);
     for (const char *x = str_text(&a), *y = str_text(&b); (*x || *y) && !status;) {

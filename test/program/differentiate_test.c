@@ -61,6 +61,7 @@ static void every_parameter_has_its_gradient(void **state)
     (void)state;
     check_accumulators("llama", NULL);
     check_accumulators("gpt2", "embedding.weight");
+    check_accumulators("mixture", NULL);
 }
 
 /* What a weight's gradient is made by is class W, what goes on to the input is class B. */

@@ -47,23 +47,25 @@ static int coordinate(const struct rank *r, enum mesh_axis axis)
 static void copy_part(const struct rank *r, int parameter, float *part, float *whole, int to_whole)
 {
     const struct parameter *q = &r->program.parameters[parameter];
-    struct parameter_range ranges[PARAMETER_MAX_PIECES];
-    int n = program_parameter_ranges(&r->program, parameter, coordinate(r, AXIS_TP), ranges);
+    int n = program_parameter_n_ranges(&r->program, parameter);
     int by_cols = q->split.along == SPREAD_COLS;
 
-    for (int i = 0; i < n; i++)
-        for (int64_t row = 0; row < (by_cols ? q->rows : ranges[i].n); row++) {
-            int64_t at =
-                by_cols ? row * q->cols + ranges[i].local : (ranges[i].local + row) * q->cols;
-            int64_t at_whole = by_cols ? row * q->whole_cols + ranges[i].whole
-                                       : (ranges[i].whole + row) * q->whole_cols;
-            size_t n_bytes = sizeof(float) * (size_t)(by_cols ? ranges[i].n : q->cols);
+    for (int i = 0; i < n; i++) {
+        struct parameter_range range =
+            program_parameter_range(&r->program, parameter, coordinate(r, AXIS_TP), i);
+
+        for (int64_t row = 0; row < (by_cols ? q->rows : range.n); row++) {
+            int64_t at = by_cols ? row * q->cols + range.local : (range.local + row) * q->cols;
+            int64_t at_whole =
+                by_cols ? row * q->whole_cols + range.whole : (range.whole + row) * q->whole_cols;
+            size_t n_bytes = sizeof(float) * (size_t)(by_cols ? range.n : q->cols);
 
             if (to_whole)
                 memcpy(whole + at_whole, part + at, n_bytes);
             else
                 memcpy(part + at, whole + at_whole, n_bytes);
         }
+    }
 }
 
 int layout_golden_weights(void *context, const char *name, int n_dims, int64_t rows, int64_t cols,

@@ -621,7 +621,7 @@ static void adamw(const struct op_shape *op)
 
 void reference_run(const struct op_shape *op, int first)
 {
-    if (reference_run_norm(op, first))
+    if (reference_run_norm(op, first) || reference_run_expert(op, first))
         return;
     switch (op->kind) {
     case OP_EMBED:
