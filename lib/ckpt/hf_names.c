@@ -171,8 +171,7 @@ static const struct family families[] = {
     { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
     { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
     { "bloom", "transformer.", ROWS(bloom_rows) }, { "qwen", "transformer.", ROWS(qwen_rows) },
-    { "mixtral", "model.", ROWS(mixtral_rows) },
-    { "qwen3_moe", "model.", ROWS(llama_rows) },
+    { "mixtral", "model.", ROWS(mixtral_rows) },   { "qwen3_moe", "model.", ROWS(llama_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

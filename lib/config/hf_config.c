@@ -637,12 +637,10 @@ static const struct {
     const char *model_type;
     void (*take)(struct hf_reader *h);
 } hf_families[] = {
-    { "llama", take_llama },       { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
-    { "mistral", take_mistral },   { "internlm", take_internlm }, { "internlm2", take_internlm },
-    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },       { "bloom", take_bloom },
-    { "qwen", take_qwen },
-    { "mixtral", take_mixtral },
-    { "qwen3_moe", take_qwen3_moe },
+    { "llama", take_llama },       { "gpt2", take_gpt2 },           { "qwen2", take_qwen2 },
+    { "mistral", take_mistral },   { "internlm", take_internlm },   { "internlm2", take_internlm },
+    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },         { "bloom", take_bloom },
+    { "mixtral", take_mixtral },   { "qwen3_moe", take_qwen3_moe }, { "qwen", take_qwen },
 };
 
 #define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)

@@ -3,8 +3,6 @@
  */
 #include "config/model_spec.h"
 
-#include "base/num.h"
-
 int model_spec_has_experts(const struct model_spec *s, int n)
 {
     return s->n_experts && (n + 1) % s->expert_every == 0;

@@ -546,12 +546,12 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),         cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_qwen),          cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_rope_refusals), cmocka_unit_test(test_disk_wins),
+        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_disk_wins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

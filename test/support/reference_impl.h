@@ -27,10 +27,8 @@ static inline void start(const struct tensor *t, int first)
             ((double *)t->data)[i] = 0;
 }
 
-/* reference_norms.c: whether op is of a kind that it has, and then ran. */
+/* reference_norms.c, reference_experts.c: whether op is of a kind that it has, and then ran. */
 int reference_run_norm(const struct op_shape *op, int first);
-
-/* reference_experts.c: likewise. */
 int reference_run_expert(const struct op_shape *op, int first);
 
 #endif

@@ -132,22 +132,25 @@ static void combine_run(struct kernels *kernels, const struct kernel_call *call,
 
 /* ---- the activation ---- */
 
+CPU_INLINE void swiglu_row(const void *gu, void *y, float w, int64_t f, int bf16)
+{
+    INDEPENDENT_TURNS
+    for (int64_t c = 0; c < f; c++) {
+        float gate = act_get(gu, c, bf16), up = act_get(gu, f + c, bf16);
+
+        act_put(y, c, gate * vec_sigmoid(gate) * up * w, bf16);
+    }
+}
+
 CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, int bf16)
 {
     const struct tensor *gu = &m->op->in[2], *y = &m->op->out[0];
 
     for (int64_t i = 0; i < m->place->cols; i++) {
         int32_t row = int_row(m->place, t)[i];
-        const void *from = cpu_row(gu, row);
-        void *to = cpu_row(y, row);
-        float w = float_row(&m->op->in[0], t)[i];
 
-        INDEPENDENT_TURNS
-        for (int64_t c = 0; c < y->cols; c++) {
-            float gate = act_get(from, c, bf16), up = act_get(from, y->cols + c, bf16);
-
-            act_put(to, c, gate * vec_sigmoid(gate) * up * w, bf16);
-        }
+        swiglu_row(cpu_row(gu, row), cpu_row(y, row), float_row(&m->op->in[0], t)[i], y->cols,
+                   bf16);
     }
 }
 
