@@ -41,3 +41,4 @@ END
 for file in configs/jobs/*.yaml; do
     expect "$file is a job" 0 '' "$lmtrain" config "$file"
 done
+finish
