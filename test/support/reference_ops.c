@@ -619,10 +619,16 @@ static void adamw(const struct op_shape *op)
     }
 }
 
+static void elements(const struct op_shape *op, int first)
+{
+    start(&op->out[0], op->kind != OP_ACCUMULATE || first);
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t i = 0; i < op->out[0].cols; i++)
+            element(op, t, i);
+}
+
 void reference_run(const struct op_shape *op, int first)
 {
-    if (reference_run_norm(op, first) || reference_run_expert(op, first))
-        return;
     switch (op->kind) {
     case OP_EMBED:
         embed(op);
@@ -686,9 +692,7 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        start(&op->out[0], op->kind != OP_ACCUMULATE || first);
-        for (int64_t t = 0; t < op->out[0].rows; t++)
-            for (int64_t i = 0; i < op->out[0].cols; i++)
-                element(op, t, i);
+        if (!reference_run_norm(op, first) && !reference_run_expert(op, first))
+            elements(op, first);
     }
 }
