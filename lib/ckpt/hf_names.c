@@ -128,6 +128,21 @@ static const struct row gpt2_rows[] = {
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
 
+/* Qwen's first generation; w2 is the half that goes through the activation. */
+static const struct row qwen_rows[] = {
+    { "embedding.weight", "transformer.wte.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "transformer.h.N.ln_1.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "transformer.h.N.ln_2.weight", ALL, 0 },
+    { "layers.N.qkv.weight", "transformer.h.N.attn.c_attn.weight", ALL, 0 },
+    { "layers.N.qkv.bias", "transformer.h.N.attn.c_attn.bias", ALL, 0 },
+    { "layers.N.attention_out.weight", "transformer.h.N.attn.c_proj.weight", ALL, 0 },
+    { "layers.N.gate_up.weight", "transformer.h.N.mlp.w2.weight", GATE, 0 },
+    { "layers.N.gate_up.weight", "transformer.h.N.mlp.w1.weight", UP, 0 },
+    { "layers.N.down.weight", "transformer.h.N.mlp.c_proj.weight", ALL, 0 },
+    { "final_norm.weight", "transformer.ln_f.weight", ALL, 0 },
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
 /* The rows of q, k and v: head by head, each its three. */
 #define BLOOM_LINEAR(ours, theirs, part) \
     { "layers.N." ours ".weight", "transformer.h.N." theirs ".weight", part, 0 }, \
@@ -155,8 +170,8 @@ static const struct family families[] = {
     { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
     { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
     { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
-    { "bloom", "transformer.", ROWS(bloom_rows) }, { "mixtral", "model.", ROWS(mixtral_rows) },
-    { "qwen3_moe", "model.", ROWS(llama_rows) },
+    { "bloom", "transformer.", ROWS(bloom_rows) }, { "qwen", "transformer.", ROWS(qwen_rows) },
+    { "mixtral", "model.", ROWS(mixtral_rows) },   { "qwen3_moe", "model.", ROWS(llama_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

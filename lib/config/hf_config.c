@@ -73,6 +73,21 @@ static const struct hf_field gpt2_fields[] = {
     { "tie_word_embeddings", "model.tied_embeddings", "true" },
 };
 
+static const struct hf_field qwen_fields[] = {
+    { "vocab_size", "model.vocab_size", NULL },
+    { "hidden_size", "model.hidden_size", NULL },
+    { "num_hidden_layers", "model.n_layers", NULL },
+    { "num_attention_heads", "model.n_heads", NULL },
+    { "kv_channels", "model.head_dim", "auto" },
+    { "seq_length|max_position_embeddings", "model.max_seq_len", "8192" },
+    { "layer_norm_epsilon", "model.norm_eps", "1.0e-6" },
+    { "rotary_emb_base", "model.rope_theta", "10000.0" },
+    { "initializer_range", "model.init_std", "0.02" },
+    { "emb_dropout_prob", "model.dropout", "0.0" },
+    { "attn_dropout_prob", "model.attention_dropout", "0.0" },
+    { "tie_word_embeddings", "model.tied_embeddings", "false" },
+};
+
 static const struct hf_field bloom_fields[] = {
     { "vocab_size", "model.vocab_size", NULL },
     { "hidden_size|n_embed", "model.hidden_size", NULL },
@@ -535,6 +550,35 @@ static void take_baichuan(struct hf_reader *h)
         set(h, "model.normalized_head", "true", 1);
 }
 
+/*
+ * The first generation. intermediate_size counts both halves of what the activation joins. Up to
+ * seq_length use_dynamic_ntk and use_logn_attn change nothing.
+ */
+static void take_qwen(struct hf_reader *h)
+{
+    const cJSON *inner = member(h->json, "intermediate_size"),
+                *turned = member(h->json, "rotary_pct");
+
+    take_fields(h, qwen_fields, sizeof qwen_fields / sizeof *qwen_fields);
+    if (cJSON_IsNumber(inner))
+        set(h, "model.ffn_size",
+            arena_printf(h->job->arena, "%.15g", cJSON_GetNumberValue(inner) / 2), 1);
+    else
+        refuse(h, "intermediate_size is missing");
+    if (turned && cJSON_GetNumberValue(turned) != 1)
+        refuse(h, "rotary_pct is not built yet (hint: 1.0)");
+    if (!flag(h, "no_bias", 1))
+        refuse(h, "no_bias false is not built yet (hint: true, as the published models have it)");
+    if (!flag(h, "scale_attn_weights", 1))
+        refuse(h, "attention is scaled otherwise than by 1/sqrt(head_dim): not built yet");
+    set(h, "model.bias", "false", 1);
+    set(h, "model.attention_bias", "qkv", 0);
+    set(h, "model.n_kv_heads", "auto", 1);
+    set(h, "model.norm", "rmsnorm", 1);
+    set(h, "model.position", "rope", 1);
+    set(h, "model.activation", "swiglu", 1);
+}
+
 static void take_bloom(struct hf_reader *h)
 {
     const cJSON *inner = member(h->json, "n_inner"),
@@ -596,7 +640,7 @@ static const struct {
     { "llama", take_llama },       { "gpt2", take_gpt2 },           { "qwen2", take_qwen2 },
     { "mistral", take_mistral },   { "internlm", take_internlm },   { "internlm2", take_internlm },
     { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },         { "bloom", take_bloom },
-    { "mixtral", take_mixtral },   { "qwen3_moe", take_qwen3_moe },
+    { "mixtral", take_mixtral },   { "qwen3_moe", take_qwen3_moe }, { "qwen", take_qwen },
 };
 
 #define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)

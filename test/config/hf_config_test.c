@@ -302,6 +302,31 @@ static void test_baichuan(void **state)
     arena_release(&arena);
 }
 
+#define QWEN \
+    FAMILY("qwen") \
+    "\"vocab_size\": 151936, \"hidden_size\": 4096, \"num_hidden_layers\": 32, " \
+    "\"num_attention_heads\": 32, \"kv_channels\": 128, \"seq_length\": 2048, " \
+    "\"max_position_embeddings\": 8192, \"layer_norm_epsilon\": 1e-6"
+
+static void test_qwen(void **state)
+{
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    if (read_config(&f, QWEN ", \"intermediate_size\": 22016, \"rotary_pct\": 1.0}", &j, &arena,
+                    &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model_spec_n_parameters(&j.model), 7721324544);
+    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_QKV);
+    assert_int_equal(j.model.max_seq_len, 2048);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
 /* What becomes a family's config.json reads back as the same model. */
 static void test_printed(void **state)
 {
@@ -431,6 +456,12 @@ static void test_refusals(void **state)
           "n_inner is not 4 hidden_size" },
         { BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, \"hidden_dropout\": 0.1}",
           "hidden_dropout is 0.1, but lmtrain would drop behind the embedding too (hint: 0)" },
+        { QWEN "}", "intermediate_size is missing" },
+        { QWEN ", \"intermediate_size\": 7}", "model.ffn_size is 3.5, not a whole number" },
+        { QWEN ", \"intermediate_size\": 64, \"no_bias\": false}",
+          "no_bias false is not built yet (hint: true" },
+        { QWEN ", \"intermediate_size\": 64, \"rotary_pct\": 0.5}",
+          "rotary_pct is not built yet (hint: 1.0)" },
         { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
         { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
           "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
@@ -515,11 +546,12 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),         cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),      cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_rope_refusals), cmocka_unit_test(test_disk_wins),
+        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_disk_wins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

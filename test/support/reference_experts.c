@@ -41,7 +41,7 @@ static double share_of(const struct tensor *experts, int64_t e)
     return n / (double)tensor_elements(experts);
 }
 
-void reference_router(const struct op_shape *op, int first)
+static void router(const struct op_shape *op, int first)
 {
     const struct tensor *experts = &op->out[1];
     int64_t n_tokens = op->in[0].rows, m = op->in[0].cols;
@@ -68,7 +68,7 @@ void reference_router(const struct op_shape *op, int first)
 }
 
 /* By the whole Jacobians of softmax. */
-void reference_router_grad(const struct op_shape *op)
+static void router_grad(const struct op_shape *op)
 {
     const struct tensor *experts = &op->in[2];
     int64_t m = op->out[0].cols, n = experts->cols;
@@ -93,7 +93,7 @@ void reference_router_grad(const struct op_shape *op)
     }
 }
 
-void reference_expert_order(const struct op_shape *op)
+static void expert_order(const struct op_shape *op)
 {
     const struct tensor *experts = &op->in[0];
     int32_t row = 0;
@@ -106,7 +106,7 @@ void reference_expert_order(const struct op_shape *op)
     }
 }
 
-void reference_dispatch(const struct op_shape *op)
+static void dispatch(const struct op_shape *op)
 {
     const struct tensor *place = &op->in[0];
 
@@ -116,7 +116,7 @@ void reference_dispatch(const struct op_shape *op)
                 OUT(0, *chosen(place, t, i), col) = IN(1, t, col);
 }
 
-void reference_combine(const struct op_shape *op)
+static void combine(const struct op_shape *op)
 {
     const struct tensor *place = &op->in[0];
 
@@ -136,7 +136,7 @@ static int64_t expert_of(const struct tensor *ends, int64_t row)
     return e;
 }
 
-void reference_expert_linear(const struct op_shape *op)
+static void expert_linear(const struct op_shape *op)
 {
     int dx = op->kind == OP_EXPERT_LINEAR_DX;
     int64_t n = op->in[2].rows / op->in[1].cols;
@@ -151,7 +151,7 @@ void reference_expert_linear(const struct op_shape *op)
             }
 }
 
-void reference_expert_linear_dw(const struct op_shape *op, int first)
+static void expert_linear_dw(const struct op_shape *op, int first)
 {
     int64_t n = op->in[0].cols;
 
@@ -167,7 +167,7 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
-void reference_expert_swiglu(const struct op_shape *op)
+static void expert_swiglu(const struct op_shape *op)
 {
     int64_t f = op->out[0].cols;
 
@@ -180,7 +180,7 @@ void reference_expert_swiglu(const struct op_shape *op)
         }
 }
 
-void reference_expert_swiglu_grad(const struct op_shape *op)
+static void expert_swiglu_grad(const struct op_shape *op)
 {
     int64_t f = op->in[2].cols;
 
@@ -198,4 +198,40 @@ void reference_expert_swiglu_grad(const struct op_shape *op)
                 OUT(1, t, i) += g * silu(gate) * up;
             }
         }
+}
+
+int reference_run_expert(const struct op_shape *op, int first)
+{
+    switch (op->kind) {
+    case OP_ROUTER:
+        router(op, first);
+        return 1;
+    case OP_ROUTER_GRAD:
+        router_grad(op);
+        return 1;
+    case OP_EXPERT_ORDER:
+        expert_order(op);
+        return 1;
+    case OP_DISPATCH:
+        dispatch(op);
+        return 1;
+    case OP_COMBINE:
+        combine(op);
+        return 1;
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_LINEAR_DX:
+        expert_linear(op);
+        return 1;
+    case OP_EXPERT_LINEAR_DW:
+        expert_linear_dw(op, first);
+        return 1;
+    case OP_EXPERT_SWIGLU:
+        expert_swiglu(op);
+        return 1;
+    case OP_EXPERT_SWIGLU_GRAD:
+        expert_swiglu_grad(op);
+        return 1;
+    default:
+        return 0;
+    }
 }
