@@ -399,8 +399,7 @@ static void refuse_all(const char *const (*rows)[2], size_t n)
     arena_release(&arena);
 }
 
-/* A file in ./configs/models is asked before the one in the binary. */
-static void test_refusals(void **state)
+static void test_refusals_of_experts(void **state)
 {
     static const char *const rows[][2] = {
         { MIXTRAL ", \"router_jitter_noise\": 0.1}", "router_jitter_noise is not built (hint: 0" },
@@ -409,6 +408,16 @@ static void test_refusals(void **state)
         { QWEN3_MOE ", \"decoder_sparse_step\": 0}", "decoder_sparse_step is not in 1..12" },
         { QWEN3_MOE ", \"mlp_only_layers\": [0, 1, 5]}", "mlp_only_layers: layers with experts are "
                                                          "not every so many-th one" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
+}
+
+/* A file in ./configs/models is asked before the one in the binary. */
+static void test_refusals(void **state)
+{
+    static const char *const rows[][2] = {
         { "", "config.json: not valid JSON" },
         { "{\"model_type\": ", "not valid JSON" },
         { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
@@ -546,11 +555,17 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refusals_of_experts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_rope_refusals),
         cmocka_unit_test(test_disk_wins),
     };
 

@@ -619,6 +619,15 @@ static void adamw(const struct op_shape *op)
     }
 }
 
+/* What is computed element by element. */
+static void elements(const struct op_shape *op, int first)
+{
+    start(&op->out[0], op->kind != OP_ACCUMULATE || first);
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t i = 0; i < op->out[0].cols; i++)
+            element(op, t, i);
+}
+
 void reference_run(const struct op_shape *op, int first)
 {
     if (reference_run_norm(op, first) || reference_run_expert(op, first))
@@ -686,9 +695,6 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        start(&op->out[0], op->kind != OP_ACCUMULATE || first);
-        for (int64_t t = 0; t < op->out[0].rows; t++)
-            for (int64_t i = 0; i < op->out[0].cols; i++)
-                element(op, t, i);
+        elements(op, first);
     }
 }
