@@ -522,11 +522,10 @@ static void tensor_parallel_mixture(void **state)
 }
 
 /* A checkpoint knows no tensor parallelism either. */
-static void tensor_parallel_resumes(void **state)
+static void check_resumed(const char *model)
 {
-    struct law_case c = base_case("llama", "bf16");
+    struct law_case c = base_case(model, "bf16");
 
-    (void)state;
     c.n_ranks = c.tp = 2;
     struct law_outcome wanted = reference(c);
     c.stop_after = 3;
@@ -536,6 +535,13 @@ static void tensor_parallel_resumes(void **state)
     c.pp_after = 2;
     got = law_run(&c);
     must_equal("tp 2, gone on with by two stages", &wanted, &got);
+}
+
+static void tensor_parallel_resumes(void **state)
+{
+    (void)state;
+    check_resumed("llama");
+    check_resumed("mixture");
 }
 
 /* A checkpoint knows no pipeline: what one saved another goes on with. */

@@ -174,26 +174,32 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
                   expert_swiglu_tile[cpu_of(kernels)->isa]);
 }
 
-/* One row: dgu, and what is returned is the weight's gradient. */
+/* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
+CPU_INLINE void swiglu_grad_cols(const void *dy, const void *gu, void *dgu, float w, int64_t f,
+                                 int64_t c, int64_t n, float *lanes, int bf16)
+{
+    INDEPENDENT_TURNS
+    for (int64_t l = 0; l < n; l++) {
+        float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
+        float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
+        float gw = g * w;
+
+        lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
+        act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
+        act_put(dgu, f + c + l, gw * gate * s, bf16);
+    }
+}
+
+/* A row; returns the weight's gradient. */
 CPU_INLINE float swiglu_grad_row(const void *dy, const void *gu, void *dgu, float w, int64_t f,
                                  int bf16)
 {
     float lanes[SUM_LANES] = { 0 };
+    int64_t c = 0;
 
-    for (int64_t c = 0; c < f; c += SUM_LANES) {
-        int64_t n = min_i64(SUM_LANES, f - c);
-
-        INDEPENDENT_TURNS
-        for (int64_t l = 0; l < n; l++) {
-            float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
-            float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
-            float gw = g * w;
-
-            lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
-            act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
-            act_put(dgu, f + c + l, gw * gate * s, bf16);
-        }
-    }
+    for (; c + SUM_LANES <= f; c += SUM_LANES)
+        swiglu_grad_cols(dy, gu, dgu, w, f, c, SUM_LANES, lanes, bf16);
+    swiglu_grad_cols(dy, gu, dgu, w, f, c, f - c, lanes, bf16);
     return sum_lanes(lanes);
 }
 
