@@ -207,6 +207,14 @@ static int is_movable(const struct op_shape *shape, const struct tensor *t)
            t->stride == t->cols;
 }
 
+/* NULL where no collective of the stream needs any. */
+static unsigned char *comm_scratch(const struct run *run, enum stream stream)
+{
+    unsigned char *segment = run->memory.segment[SEGMENT_COMM];
+
+    return segment ? segment + run->program->stream_scratch[stream] : NULL;
+}
+
 static void resolve_op(struct run *run, const struct op *op, int micro_batch,
                        struct resolved_op *out)
 {
@@ -235,8 +243,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
                              .group = run->groups[op->attributes.axis][run_group_of(op->stream)],
                              .in = shape.in[0],
                              .out = shape.out[0],
-                             .scratch = run->memory.segment[SEGMENT_COMM] +
-                                        run->program->stream_scratch[op->stream],
+                             .scratch = comm_scratch(run, op->stream),
                              .worker = run->options.worker };
     if (op->attributes.peer) {
         int size = run->program->mesh.size[op->attributes.axis];
