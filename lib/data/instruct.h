@@ -50,9 +50,9 @@ struct instruct_options {
     enum instruct_format format;
     const struct instruct_column *columns;
     int n_columns;
-    const char *tokenizer;  /* folder or file */
-    const char *chat;       /* a template's name or file; NULL: the tokenizer's folder has one */
-    const char *system;     /* where a row has no system message; NULL: none */
+    const char *tokenizer; /* folder or file */
+    const char *chat;      /* a template's name or file; NULL: the tokenizer's folder has one */
+    const char *system;    /* where a row has no system message; NULL: none */
     enum instruct_mask mask;
     enum instruct_too_long too_long;
     enum instruct_bad_rows bad_rows;

@@ -79,8 +79,9 @@ int loader_next(struct loader *loader, struct micro_batch *out, struct err *err)
 /* Targets learned in the whole global batch of this step, over all ranks: the loss's divisor. */
 int64_t loader_step_tokens(const struct loader *loader, int64_t step);
 
-/* How long the sequences of this micro-batch are, on every rank of dp. */
-int loader_length(const struct loader *loader, int64_t step, int micro_batch);
+/* How long the sequences of this micro-batch are, on every rank of dp. For one thread, as
+ * loader_next is. */
+int loader_length(struct loader *loader, int64_t step, int micro_batch);
 
 /* Steps of the run (n_steps, or what n_epochs came to), or of one evaluation. */
 int64_t loader_n_steps(const struct loader *loader);
@@ -92,7 +93,7 @@ struct loader_usage {
     int64_t n_tokens, n_learned;
     int64_t n_rows; /* with padding: n_tokens / n_rows is the efficiency */
 };
-struct loader_usage loader_usage(const struct loader *loader);
+struct loader_usage loader_usage(struct loader *loader);
 
 /* Sequences and tokens in one epoch (training), or in all (held out). */
 int64_t loader_n_samples(const struct loader *loader);
