@@ -56,8 +56,9 @@ struct instruct_options {
     enum instruct_mask mask;
     enum instruct_too_long too_long;
     enum instruct_bad_rows bad_rows;
-    int max_tokens; /* of a sample: data.seq_len */
-    int n_threads;  /* 0: one a core */
+    int max_tokens;   /* of a sample: data.seq_len */
+    int64_t max_rows; /* read no more than so many; 0: all */
+    int n_threads;    /* 0: one a core */
     void (*progress)(void *context, int64_t n_rows, int64_t n_tokens); /* now and then; or NULL */
     void (*warn)(void *context, const char *text); /* a bad row that was skipped; or NULL */
     void *context;
@@ -65,6 +66,7 @@ struct instruct_options {
 
 struct instruct_report {
     int64_t n_files, n_rows;     /* read */
+    int64_t n_ignored;           /* files in folders whose names don't say what they are */
     int64_t n_samples;           /* made */
     int64_t n_tokens, n_learned; /* of them */
     int64_t n_cut, n_dropped;    /* too long */
@@ -82,6 +84,12 @@ struct instruct_report {
  */
 int instruct_prepare(const struct instruct_options *options, const char *prefix,
                      struct instruct_report *report, struct err *err);
+
+/* Names of the enums' values in their order, NULL behind the last. */
+extern const char *const instruct_format_names[];
+extern const char *const instruct_mask_names[];
+extern const char *const instruct_too_long_names[];
+extern const char *const instruct_bad_rows_names[];
 
 /* The report for people: several lines, each with its newline; what was lost is never left out. */
 void instruct_describe(const struct instruct_report *report, struct str *out);
