@@ -21,6 +21,7 @@ static int is_carried(const char *name, int with_config)
         "tokenizer_config.json",
         "tokenizer.model",
         "spiece.model",
+        "sentencepiece.bpe.model",
         "special_tokens_map.json",
         "added_tokens.json",
         "vocab.json",
@@ -36,7 +37,7 @@ static int is_carried(const char *name, int with_config)
     if (!strcmp(name, "config.json"))
         return with_config;
     /* Families that transformers lacks bring their code; here it is only copied. */
-    if (str_ends_with(name, ".py"))
+    if (str_ends_with(name, ".py") || str_ends_with(name, ".tiktoken"))
         return 1;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
