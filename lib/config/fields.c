@@ -69,6 +69,8 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "attention", OP_ATTENTION },
                                              { "swiglu", OP_SWIGLU },
                                              { "gelu", OP_GELU },
+                                             { "scale", OP_SCALE },
+                                             { "lora", OP_LORA },
                                              { "dropout", OP_DROPOUT },
                                              { "add", OP_ADD },
                                              { "add_bias", OP_ADD_BIAS },
@@ -78,11 +80,22 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "gather_heads", OP_GATHER_HEADS },
                                              { 0 } };
 
+static const struct choice kinds[] = {
+    { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
+};
+static const struct choice lora_biases[] = { { "none", LORA_BIAS_NONE },
+                                             { "all", LORA_BIAS_ALL },
+                                             { "lora_only", LORA_BIAS_LORA_ONLY },
+                                             { 0 } };
+
 static const struct choice output_modes[] = {
     { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
 };
 
 const struct field job_fields[] = {
+    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
+      .help = "what the job is; the command says it" },
+
     { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
       .help = "what the model is called in messages and reports" },
     { "model.vocab_size", FIELD_INT, AT(model.vocab_size), .min = 1, .max = 16777216,
@@ -193,6 +206,29 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "how often data-parallel replicas compare hashes of their parameters, to find silent "
               "corruption; 0: never" },
+
+    { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
+      .help = "patterns of the parameters that are trained, such as layers.11.*; others stay as "
+              "they are, without gradients and optimizer states" },
+    { "train.freeze", FIELD_TEXTS, AT(train.freeze), .initial = "none", .word = "none",
+      .help = "patterns of parameters that stay as they are, such as embedding.*" },
+
+    { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
+      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none" },
+    { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
+      .above_min = 1, .help = "adapters' products count alpha / rank times; auto: twice the rank" },
+    { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,
+      .help = "on what adapters read" },
+    { "lora.rslora", FIELD_BOOL, AT(lora.rslora), .initial = "false",
+      .help = "alpha / sqrt(rank) in place of alpha / rank" },
+    { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_biases,
+      .help = "biases that are trained too: of the adapted modules, or all" },
+    { "lora.targets", FIELD_TEXTS, AT(lora.targets), .initial = "all", .word = "",
+      .help = "modules with adapters, such as [q_proj, v_proj], or all: every matrix of every "
+              "layer" },
+    { "lora.modules_to_save", FIELD_TEXTS, AT(lora.modules_to_save), .initial = "none",
+      .word = "none",
+      .help = "modules that are trained whole besides, such as [embed_tokens, lm_head, norm]" },
 
     { "eval.every_steps", FIELD_I64, AT(eval.every_steps), .initial = "0", .max = N_STEPS_MAX,
       .unit = "steps", .help = "how often held-out loss is measured; 0: only at the end" },

@@ -12,6 +12,7 @@
  *     layers.N.gate_up.weight [2 f x d], rows gate | up    or    layers.N.up.weight [f x d] (.bias)
  *     layers.N.down.weight [d x f]                                                          (.bias)
  *     final_norm.weight (.bias)           head.weight [V x d]              (untied)
+ *     layers.N.MODULE.lora_a [r x k]      layers.N.MODULE.lora_b [n x r]   (adapters, tuning.h)
  *
  * Over tp ranks the heads, the feed-forward's columns and the vocabulary are divided (Shoeybi et
  * al. 2019). The residual stream is the same on all of them, or, sequence parallel, each has its
@@ -23,6 +24,7 @@
 #define MODEL_MODEL_H
 
 #include "config/model_spec.h"
+#include "config/tuning.h"
 #include "program/program.h"
 
 enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS };
@@ -44,11 +46,13 @@ struct model_builder {
     int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
-    int parameter_asked; /* by model_forward: where a name was found last */
+    const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
+    int parameter_asked;         /* by model_forward: where a name was found last */
     /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
      * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
     struct {
         int vocabulary, rows, heads, positions;
+        int attention_cols, ffn_cols; /* of what the blocks' last matrices read, for dropout */
     } parts;
 };
 

@@ -25,10 +25,10 @@
  *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
- *                       -> dx[T x d] fp32, dw[1 x d] +=
+ *                       -> dx[T x d] fp32, dw?[1 x d] +=
  *                         dx = add + the norm's own
  *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw +=, db? +=
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=
  *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
@@ -59,13 +59,22 @@
  *   gelu                x[T x f] act -> y[T x f]
  *                         tanh form, Hendrycks & Gimpel 2016
  *   gelu_grad           dy, x -> dx
+ *   scale               x[T x d] act -> y[T x d] act
+ *                         y = `scale` x
+ *   lora                y[T x n] act, h0?[T x r] act, b0?[n0 x r] act, h1?, b1?, h2?, b2?
+ *                       -> out[T x n] act
+ *                         `parts` n0, n1, n2 (0: none) are the widths of what y is made of, n in
+ *                         all: out = y + [h0 b0' | h1 b1' | h2 b2'], the sum in fp32; a part
+ *                         without h and b is y's. Hu et al. 2021, equation 3
  *   dropout             x[T x d], sample[S x 1] i64, begin?[1 x 1] i32 -> y[T x d], y's dtype =
  *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
  *                         `place`, element); begin: x's rows are those of the micro-batch from
- *                         there on, and sample is of all of it
+ *                         there on, and sample is of all of it; or, where `by_columns`, its
+ *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
+ *                         or all three bf16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=
@@ -73,7 +82,7 @@
  *   cast                x[T x d] -> y[T x d] of another dtype
  *   select_rows         x[T x d] act, index[S x 1] i32 -> y[S x d] act
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                       -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
+ *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=
  *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
  *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
  *                         never exist whole
@@ -136,6 +145,7 @@
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
@@ -163,6 +173,8 @@ enum op_kind {
     OP_SWIGLU_GRAD,
     OP_GELU,
     OP_GELU_GRAD,
+    OP_SCALE,
+    OP_LORA,
     OP_DROPOUT,
     OP_DROPOUT_GRAD,
     OP_ADD,
@@ -199,12 +211,14 @@ enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AX
 /* What an op is told besides its operands; zero where it means nothing to the kind. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;    /* rows of one sequence */
-    int cache_len;  /* L of attention_cached */
-    int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
-    int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
-    int group;      /* gather_heads: neighbours that share a kv head */
-    double scale;   /* attention */
+    int seq_len;               /* rows of one sequence */
+    int cache_len;             /* L of attention_cached */
+    int chunk;                 /* tokens of head_cross_entropy's and head_loss's chunks */
+    int vocab_size;            /* logit_stats, cross_entropy: tokens there are, on all ranks */
+    int group;                 /* gather_heads: neighbours that share a kv head */
+    int parts[OPS_LORA_PARTS]; /* lora: columns of each */
+    int by_columns; /* dropout: x's columns are those of the whole from `begin` on, not its rows */
+    double scale;   /* attention, scale */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
     uint64_t seed;  /* of the run, for dropout */

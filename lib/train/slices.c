@@ -32,13 +32,18 @@ static void add_elements(const struct owner *o, int parameter, const struct para
     struct rectangle rectangles[RECTANGLES_MAX];
     int n = rectangles_of(o->program, parameter, o->tp_rank, begin, end, rectangles);
     int cells[3] = { part->master, part->moment1, part->moment2 };
-    struct store_slice slice = { .dtype = DTYPE_F32, .n_dims = p->n_dims };
+    struct store_slice slice = { .n_dims = p->n_dims };
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
     for (int k = 0; k < o->n_states; k++) {
-        float *data = run_data(o->run, cells[k], 0);
+        /* A frozen parameter has no moments, and is of the run's dtype. */
+        if (!cells[k])
+            continue;
+        char *data = run_data(o->run, cells[k], 0);
+        enum dtype dtype = o->program->values[cells[k]].dtype;
 
-        CHECK(o->program->values[cells[k]].dtype == DTYPE_F32);
+        CHECK(dtype == DTYPE_F32 || !p->trainable);
+        slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
         for (int i = 0; i < n; i++) {
             const struct rectangle *r = &rectangles[i];
@@ -48,7 +53,8 @@ static void add_elements(const struct owner *o, int parameter, const struct para
             slice.col_begin = r->col;
             slice.col_end = r->col + r->cols;
             slice.stride = r->stride;
-            slice.data = data + part->offset + r->local - part->begin;
+            slice.data =
+                data + (size_t)(part->offset + r->local - part->begin) * dtype_bytes(dtype);
             add(o->slices, &slice);
         }
     }
@@ -125,9 +131,13 @@ void slices_clear_split(const struct run *run, const struct program *program, in
         if (program->parameters[i].split.along == SPREAD_SAME)
             continue;
         for (int k = 0; k < 3; k++) {
-            float *data = run_data(run, cells[k], 0);
+            if (!cells[k])
+                continue;
+            char *data = run_data(run, cells[k], 0);
+            size_t element = dtype_bytes(program->values[cells[k]].dtype);
 
-            memset(data + part.offset, 0, (size_t)(part.end - part.begin) * sizeof *data);
+            memset(data + (size_t)part.offset * element, 0,
+                   (size_t)(part.end - part.begin) * element);
         }
     }
 }

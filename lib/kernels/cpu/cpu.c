@@ -70,6 +70,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_attention(table);
     cpu_register_elementwise(table);
     cpu_register_dropout(table);
+    cpu_register_lora(table);
     cpu_register_optimizer(table);
 }
 

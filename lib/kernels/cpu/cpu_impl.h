@@ -81,6 +81,7 @@ void cpu_register_rope(struct kernels_backend *table);
 void cpu_register_attention(struct kernels_backend *table);
 void cpu_register_elementwise(struct kernels_backend *table);
 void cpu_register_dropout(struct kernels_backend *table);
+void cpu_register_lora(struct kernels_backend *table);
 void cpu_register_optimizer(struct kernels_backend *table);
 
 #endif
