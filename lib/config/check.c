@@ -194,8 +194,20 @@ static void derive_tuning(struct job_reader *r)
         job->tuning = tuning;
 }
 
+/* What is tuned is a model that is there. */
+static void derive_init(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->kind == JOB_PRETRAIN || job->train.init || !r->model_folder)
+        return;
+    job->train.init = r->model_folder;
+    job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
+}
+
 void reader_derive(struct job_reader *r)
 {
+    derive_init(r);
     derive_model(r);
     if (r->mistakes.n == 0)
         derive_tuning(r);

@@ -104,6 +104,11 @@ static int convert_any(struct conversion *c, struct err *err)
     return status;
 }
 
+int convert_carry(const char *from, const char *to, int with_config, struct err *err)
+{
+    return carry_files(from, to, with_config, err);
+}
+
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err)
 {

@@ -54,4 +54,10 @@ struct convert_result {
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err);
 
+/*
+ * Copy what belongs to a model beside its weights (tokenizer, chat template, ...) from a Hugging Face
+ * folder; config.json only where asked. ERR_DATA, ERR_FAILED.
+ */
+int convert_carry(const char *from, const char *to, int with_config, struct err *err);
+
 #endif

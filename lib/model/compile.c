@@ -513,7 +513,8 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
                                .dtype = options->dtype,
                                .n_sequences = options->micro_batch,
                                .seq_len = options->seq_len,
-                               .max_positions = options->seq_len };
+                               .max_positions = options->seq_len,
+                               .tuning = options->tuning };
 
     struct model_chunk whole = model_whole(options->model);
 
@@ -538,7 +539,8 @@ int compile_generate(struct program *program, const struct compile_generate *opt
                                .n_sequences = options->n_sequences,
                                .seq_len = options->prefill_len,
                                .cache_len = options->cache_len,
-                               .max_positions = options->cache_len };
+                               .max_positions = options->cache_len,
+                               .tuning = options->tuning };
 
     struct model_chunk chunk = model_whole(options->model);
 

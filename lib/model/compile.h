@@ -46,6 +46,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
 
 struct compile_evaluate {
     const struct model_spec *model;
+    const struct tuning *tuning; /* adapters; NULL: none */
     enum dtype dtype;
     int micro_batch, seq_len;
     program_scratch_fn scratch;
@@ -58,6 +59,7 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
 
 struct compile_generate {
     const struct model_spec *model;
+    const struct tuning *tuning; /* adapters; NULL: none */
     enum dtype dtype;
     int n_sequences; /* decoded side by side */
     int prefill_len; /* prompt tokens of each sequence that one PREFILL takes, padded */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "config/tuning.h"
 #include "train/rectangles.h"
 
 /* Whose view it is. */
@@ -14,7 +15,16 @@ struct owner {
     const struct program *program;
     int dp_rank, tp_rank;
     int n_states; /* the master, and its moments */
+    enum slices_of of;
 };
+
+static int is_left_out(const struct owner *o, int parameter)
+{
+    const struct parameter *p = &o->program->parameters[parameter];
+
+    return (o->of == SLICES_OF_TRAINED && !p->trainable) ||
+           (o->of == SLICES_OF_MODEL && tuning_is_adapter(p->name));
+}
 
 static void add(struct slices *slices, const struct store_slice *slice)
 {
@@ -65,14 +75,15 @@ static void add_all(const struct owner *o)
     for (int i = 0; i < o->program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(o->program, i, o->dp_rank);
 
-        add_elements(o, i, &part, part.begin, part.end);
+        if (!is_left_out(o, i))
+            add_elements(o, i, &part, part.begin, part.end);
     }
 }
 
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank)
+                    int dp_rank, int tp_rank, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
 
     add_all(&owner);
 }
@@ -80,7 +91,7 @@ void slices_to_read(struct slices *slices, const struct run *run, const struct p
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
                        int dp_rank, int tp_rank)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1, SLICES_OF_MODEL };
 
     add_all(&owner);
 }
@@ -100,16 +111,16 @@ static void share_rows(const struct owner *o, int parameter, int64_t *begin, int
 }
 
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank)
+                    int dp_rank, int tp_rank, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
 
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
         int64_t begin = part.begin, end = part.end;
 
-        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
+        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0) || is_left_out(&owner, i))
             continue;
         if (p->bucket < 0)
             share_rows(&owner, i, &begin, &end);
