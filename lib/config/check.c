@@ -32,6 +32,11 @@ static void derive_model(struct job_reader *r)
         job_note(r->job, r->arena, "model.head_dim = %d (auto: hidden_size %d / n_heads %d)",
                  s->head_dim, s->hidden_size, s->n_heads);
     }
+    if (s->expert_ffn_size == 0) {
+        s->expert_ffn_size = s->ffn_size;
+        if (s->n_experts)
+            job_note(r->job, r->arena, "model.expert_ffn_size = %d (auto: ffn_size)", s->ffn_size);
+    }
     if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
         mistakes_add(&r->mistakes, NULL,
                      "model.max_seq_len is missing (hint: learned positions need their number)");
@@ -121,7 +126,15 @@ static int has_op(const struct job *job, int kind)
     case OP_ROPE:
         return s->position == POSITION_ROPE;
     case OP_SWIGLU:
-        return s->activation == ACTIVATION_SWIGLU;
+        return s->activation == ACTIVATION_SWIGLU &&
+               model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
+    case OP_ROUTER:
+    case OP_EXPERT_ORDER:
+    case OP_DISPATCH:
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_SWIGLU:
+    case OP_COMBINE:
+        return s->n_experts > 0;
     case OP_GELU:
         return s->activation == ACTIVATION_GELU;
     case OP_SCALE:
@@ -227,6 +240,59 @@ static void list_divisors(int n, char *out, size_t size)
             used += (size_t)snprintf(out + used, size - used, used ? ", %d" : "%d", d);
 }
 
+/* Where a field was given, or else what makes it matter. */
+static const struct yaml_node *given_or(const struct job_reader *r, const char *field,
+                                        const char *other)
+{
+    const struct yaml_node *node = reader_given(r, field);
+
+    return node ? node : reader_given(r, other);
+}
+
+static void check_experts(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+
+    if (!s->n_experts)
+        return;
+    if (s->n_active_experts > s->n_experts)
+        mistakes_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
+                     "model.n_active_experts is %d, more than the %d experts (hint: %d)",
+                     s->n_active_experts, s->n_experts, s->n_experts);
+    if (s->expert_every > s->n_layers)
+        mistakes_add(&r->mistakes, reader_given(r, "model.expert_every"),
+                     "model.expert_every is %d, more than the %d layers: none would have experts "
+                     "(hint: %d, or n_experts: 0)",
+                     s->expert_every, s->n_layers, s->n_layers);
+    if (s->activation != ACTIVATION_SWIGLU)
+        mistakes_add(&r->mistakes, reader_given(r, "model.activation"),
+                     "model.activation is gelu, but experts are gated (hint: swiglu)");
+    if (s->bias)
+        mistakes_add(&r->mistakes, reader_given(r, "model.bias"),
+                     "model.bias is true, but experts have none (hint: attention_bias: all)");
+    if ((int64_t)s->n_experts * max_int(2 * s->expert_ffn_size, s->hidden_size) > INT32_MAX)
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_experts"),
+                     "model.n_experts %d * expert_ffn_size %d is more than %d rows", s->n_experts,
+                     s->expert_ffn_size, INT32_MAX / 2);
+}
+
+static void check_window(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+    const struct yaml_node *node = reader_given(r, "model.window_first_layer");
+
+    if (s->window_first_layer > 0 && !s->window)
+        mistakes_add(&r->mistakes, node,
+                     "model.window_first_layer is %d, but there is no window (hint: give "
+                     "model.window)",
+                     s->window_first_layer);
+    else if (s->window_first_layer > 0 && s->window_first_layer >= s->n_layers)
+        mistakes_add(&r->mistakes, node,
+                     "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
+                     "window: none)",
+                     s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
+}
+
 static void check_model(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
@@ -252,10 +318,12 @@ static void check_model(struct job_reader *r)
                      "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
                      OPS_HEAD_DIM_MAX);
     }
+    check_experts(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
                      "model.n_heads * head_dim is %lld, more than 1048576",
                      (long long)s->n_heads * s->head_dim);
+    check_window(r);
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
         mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
                      "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",
@@ -269,7 +337,9 @@ static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
 
     if (s->n_heads % tp != 0)
         return snprintf(why, size, "does not divide n_heads %d", s->n_heads);
-    if (s->ffn_size % tp != 0)
+    if (s->n_experts && s->expert_ffn_size % tp != 0)
+        return snprintf(why, size, "does not divide expert_ffn_size %d", s->expert_ffn_size);
+    if (s->ffn_size % tp != 0 && model_spec_n_expert_layers(s, s->n_layers) < s->n_layers)
         return snprintf(why, size, "does not divide ffn_size %d", s->ffn_size);
     if (kv % tp != 0 && tp % kv != 0)
         return snprintf(why, size, "neither divides n_kv_heads %d nor is a multiple of it", kv);

@@ -99,7 +99,7 @@ static int list_slices(const struct target *t, const struct program *program, in
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
         struct store_slice slice = { .n_dims = p->n_dims };
-        struct rectangle rectangles[RECTANGLES_MAX];
+        struct rectangle r;
         int64_t rows, cols;
 
         if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
@@ -108,12 +108,12 @@ static int list_slices(const struct target *t, const struct program *program, in
         slice.dtype = dtype_of(t, p->name);
         rectangles_whole(program, i, &slice.rows, &slice.cols);
         rectangles_part(program, i, &rows, &cols);
-        int n_rectangles = rectangles_of(program, i, tp_rank, 0, rows * cols, rectangles);
-        for (int k = 0; k < n_rectangles; k++) {
-            slice.row_begin = rectangles[k].row;
-            slice.row_end = rectangles[k].row + rectangles[k].rows;
-            slice.col_begin = rectangles[k].col;
-            slice.col_end = rectangles[k].col + rectangles[k].cols;
+        struct rectangle_walk walk = rectangle_walk(program, i, tp_rank, 0, rows * cols);
+        while (rectangle_next(&walk, &r)) {
+            slice.row_begin = r.row;
+            slice.row_end = r.row + r.rows;
+            slice.col_begin = r.col;
+            slice.col_end = r.col + r.cols;
             *slices = arena_grow(arena, *slices, sizeof slice, &capacity, n + 1);
             (*slices)[n++] = slice;
         }

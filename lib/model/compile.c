@@ -59,6 +59,16 @@ static int neighbour(const struct compiling *c, int chunk, int step)
     return pipeline_chunk_of(&c->spec, stage);
 }
 
+/* Of a layer's feed-forward part: parameters that a token meets, over hidden_size. */
+static int64_t wide_of(const struct model_spec *m, int layer)
+{
+    int64_t products = m->activation == ACTIVATION_SWIGLU ? 3 : 2;
+
+    if (!model_spec_has_experts(m, layer))
+        return products * m->ffn_size;
+    return products * m->n_active_experts * m->expert_ffn_size + m->n_experts;
+}
+
 /* Parameters count as FLOPs do: each is multiplied once a token; the head's twice as many times as
  * others have for their forward alone, as its loss is forward and backward in one. */
 static int cut_stages(struct compiling *c, struct err *err)
@@ -70,14 +80,13 @@ static int cut_stages(struct compiling *c, struct err *err)
     const int *counts = by_cost;
     int64_t attention = (int64_t)m->n_heads * m->head_dim;
     int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
-    int64_t wide = (m->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)m->ffn_size;
     struct stage_costs costs = { .n_layers = m->n_layers,
                                  .layers = layers,
                                  .head = (int64_t)m->vocab_size * m->hidden_size };
 
     for (int i = 0; i < m->n_layers; i++)
-        layers[i] =
-            m->hidden_size * (2 * attention + 2 * kv + wide) + attention * c->options->seq_len;
+        layers[i] = m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
+                    attention * c->options->seq_len;
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
@@ -380,13 +389,13 @@ static void tie_stages(struct compiling *c)
 
 /* ---- entries ---- */
 
-/* A scalar summed over the ranks of an axis that has several. */
+/* Scalars summed over the ranks of an axis that has several. */
 static int sum_over(struct program *p, int function, enum mesh_axis axis, enum stream stream,
                     int value, const char *name)
 {
     if (p->mesh.size[axis] == 1)
         return value;
-    int sum = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
+    int sum = program_cell(p, ROLE_SCALAR, name, 1, p->values[value].cols, DTYPE_F64);
     memcpy(p->values[sum].spread, p->values[value].spread, sizeof p->values[sum].spread);
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
@@ -460,6 +469,16 @@ static int finish(struct program *p, program_scratch_fn scratch, void *context, 
     return verify(p, err);
 }
 
+/* Sequences that all data-parallel ranks see in a step. */
+static int64_t global_batch(const struct compile_train *o)
+{
+    int64_t n = 0;
+
+    for (int m = 0; m < o->n_micro_batches; m++)
+        n += o->micro_batches ? o->micro_batches[m] : o->micro_batch;
+    return n * mesh_data_size(&o->mesh);
+}
+
 int compile_train(struct program *program, const struct compile_train *options, struct err *err)
 {
     struct compiling c = { .options = options,
@@ -474,7 +493,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                                              options->mesh.size[AXIS_TP] > 1,
                                         .max_positions = options->seq_len,
                                         .seed = options->seed,
-                                        .tuning = options->tuning } };
+                                        .tuning = options->tuning,
+                                        .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 
     program_init(program, &options->mesh);
@@ -495,6 +515,9 @@ int compile_train(struct program *program, const struct compile_train *options, 
     if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total = sum_over_all(program, update, program->ports.loss, "loss_total");
+    if (program->ports.router_stats)
+        program->ports.router_stats_total =
+            sum_over_all(program, update, program->ports.router_stats, "router_stats_total");
     build_update(program, update, &update_options);
     schedule_step(program, &c.pipeline, options->pipeline.rank, c.of_sizes, c.size_of, gather,
                   update);

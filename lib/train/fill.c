@@ -52,8 +52,8 @@ static void fill_tile(void *context, int64_t tile, int thread)
 {
     const struct fill *f = context;
     int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
-    struct rectangle rectangles[RECTANGLES_MAX];
-    int n = rectangles_of(f->program, f->index, f->tp_rank, begin, end, rectangles);
+    struct rectangle_walk walk = rectangle_walk(f->program, f->index, f->tp_rank, begin, end);
+    struct rectangle r;
 
     (void)thread;
     /* What no rectangle has is padding. */
@@ -61,19 +61,16 @@ static void fill_tile(void *context, int64_t tile, int thread)
         memset(f->rounded + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->rounded);
     else
         memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
-    for (int k = 0; k < n; k++) {
-        const struct rectangle *r = &rectangles[k];
+    while (rectangle_next(&walk, &r))
+        for (int64_t row = 0; row < r.rows; row++) {
+            int64_t at = r.local + row * r.stride - f->begin;
+            int64_t first = (r.row + row) * f->whole_cols + r.col;
 
-        for (int64_t row = 0; row < r->rows; row++) {
-            int64_t at = r->local + row * r->stride - f->begin;
-            int64_t first = (r->row + row) * f->whole_cols + r->col;
-
-            for (int64_t i = 0; i < r->cols && f->rounded; i++)
+            for (int64_t i = 0; i < r.cols && f->rounded; i++)
                 f->rounded[at + i] = bf16_from_float(initial(f, first + i));
-            for (int64_t i = 0; i < r->cols && !f->rounded; i++)
+            for (int64_t i = 0; i < r.cols && !f->rounded; i++)
                 f->data[at + i] = initial(f, first + i);
         }
-    }
 }
 
 void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,

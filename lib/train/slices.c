@@ -39,8 +39,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 {
     static const char *const suffixes[3] = { "", ".m", ".v" };
     const struct parameter *p = &o->program->parameters[parameter];
-    struct rectangle rectangles[RECTANGLES_MAX];
-    int n = rectangles_of(o->program, parameter, o->tp_rank, begin, end, rectangles);
+    struct rectangle r;
     int cells[3] = { part->master, part->moment1, part->moment2 };
     struct store_slice slice = { .n_dims = p->n_dims };
 
@@ -55,16 +54,15 @@ static void add_elements(const struct owner *o, int parameter, const struct para
         CHECK(dtype == DTYPE_F32 || !p->trainable);
         slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
-        for (int i = 0; i < n; i++) {
-            const struct rectangle *r = &rectangles[i];
-
-            slice.row_begin = r->row;
-            slice.row_end = r->row + r->rows;
-            slice.col_begin = r->col;
-            slice.col_end = r->col + r->cols;
-            slice.stride = r->stride;
+        struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->tp_rank, begin, end);
+        while (rectangle_next(&walk, &r)) {
+            slice.row_begin = r.row;
+            slice.row_end = r.row + r.rows;
+            slice.col_begin = r.col;
+            slice.col_end = r.col + r.cols;
+            slice.stride = r.stride;
             slice.data =
-                data + (size_t)(part->offset + r->local - part->begin) * dtype_bytes(dtype);
+                data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
             add(o->slices, &slice);
         }
     }

@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "ckpt/hf_names.h"
+#include "config/hf_config.h"
 #include "convert/convert.h"
 #include "device/pool.h"
 #include "kernels/kernels.h"
@@ -33,7 +34,8 @@
 #define N_PROMPT 16
 
 static const char *const models[] = {
-    "llama", "qwen2", "mistral", "internlm2", "baichuan", "gpt2"
+    "llama", "qwen2", "mistral", "internlm2",   "baichuan",
+    "gpt2",  "qwen3", "bloom",   "baichuan13b", "baichuan2",
 };
 
 #define N_MODELS ((int)(sizeof models / sizeof *models))
@@ -141,6 +143,7 @@ static void same_folder(struct arena *arena, const char *a, const char *b)
     assert_non_null(dir);
     while ((entry = readdir(dir)))
         if (*entry->d_name != '.' && strcmp(entry->d_name, "logits.safetensors") != 0 &&
+            strcmp(entry->d_name, "gradients.safetensors") != 0 &&
             strncmp(entry->d_name, "model-", 6) != 0 && !str_ends_with(entry->d_name, "index.json"))
             same_file(arena, a, b, entry->d_name);
     closedir(dir);
@@ -198,6 +201,7 @@ static void tables_are_those_of_the_model(void **state)
         struct arena arena = { 0 };
         struct mesh alone = mesh_data_parallel(1);
         struct model_chunk whole;
+        const char *family;
         struct program program;
         struct hf_names names;
         struct err err;
@@ -205,7 +209,9 @@ static void tables_are_those_of_the_model(void **state)
 
         if (job_read_folder(&job, arena_printf(&arena, GOLDEN "%s", models[i]), NULL, 0, &arena,
                             &err) < 0 ||
-            hf_names_build(&names, models[i], &job.model, &arena, &err) < 0)
+            !(family =
+                  hf_config_family(arena_printf(&arena, GOLDEN "%s", models[i]), &arena, &err)) ||
+            hf_names_build(&names, family, &job.model, &arena, &err) < 0)
             fail_msg("%s", err.text);
         program_init(&program, &alone);
         struct model_builder builder = { .program = &program,
