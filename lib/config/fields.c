@@ -99,9 +99,6 @@ static const struct choice output_modes[] = {
 };
 
 const struct field job_fields[] = {
-    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
-      .help = "what the job is; the command says it" },
-
     { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
       .help = "what the model is called in messages and reports" },
     { "model.vocab_size", FIELD_INT, AT(model.vocab_size), .min = 1, .max = 16777216,
@@ -378,6 +375,9 @@ const struct field job_fields[] = {
       .help = "run folder; by default runs/ and the job file's name" },
     { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private", .choices = output_modes,
       .help = "who may read the run folder: its owner alone, the group too, or everybody" },
+
+    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
+      .help = "what the job is; the command says it" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

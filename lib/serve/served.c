@@ -162,6 +162,17 @@ int served_open(struct served *served, const char *path, struct err *err)
     return 0;
 }
 
+int served_open_adapted(struct served *served, const char *path, const char *adapter,
+                        struct err *err)
+{
+    if (served_open(served, path, err) < 0)
+        return -1;
+    if (!adapter || served_adapt(served, adapter, err) == 0)
+        return 0;
+    served_close(served);
+    return -1;
+}
+
 void served_close(struct served *served)
 {
     weights_close(&served->weights);

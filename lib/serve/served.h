@@ -37,6 +37,10 @@ const char *served_family(struct served *served, struct err *err);
  * -1 and ERR_DATA: it has some already, or these are another model's.
  */
 int served_adapt(struct served *served, const char *path, struct err *err);
+
+/* Both: adapter may be NULL. */
+int served_open_adapted(struct served *served, const char *path, const char *adapter,
+                        struct err *err);
 void served_close(struct served *served);
 
 /* Fill the weights of a program's parameters, rounded to their dtype as training rounds them. */
