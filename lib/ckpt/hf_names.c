@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "config/hf_family.h"
 
 /* Which rows of ours a row's tensor has. */
 enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS };
@@ -41,6 +42,8 @@ static const struct row llama_rows[] = {
     { "layers.N.ffn_norm.weight", "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
     SPLIT_BLOCK("weight"),
     SPLIT_BLOCK("bias"),
+    { "layers.N.q_norm.weight", "model.layers.N.self_attn.q_norm.weight", ALL, 0 },
+    { "layers.N.k_norm.weight", "model.layers.N.self_attn.k_norm.weight", ALL, 0 },
     { "final_norm.weight", "model.norm.weight", ALL, 0 },
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
@@ -99,13 +102,34 @@ static const struct row gpt2_rows[] = {
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
 
+/* The rows of q, k and v: head by head, each its three. */
+#define BLOOM_LINEAR(ours, theirs, part) \
+    { "layers.N." ours ".weight", "transformer.h.N." theirs ".weight", part, 0 }, \
+    { \
+        "layers.N." ours ".bias", "transformer.h.N." theirs ".bias", part, 0 \
+    }
+
+static const struct row bloom_rows[] = {
+    { "embedding.weight", "transformer.word_embeddings.weight", ALL, 0 },
+    GPT2_NORM("embedding_norm", "word_embeddings_layernorm"),
+    GPT2_NORM("layers.N.attention_norm", "h.N.input_layernorm"),
+    BLOOM_LINEAR("qkv", "self_attention.query_key_value", BY_GROUPS),
+    BLOOM_LINEAR("attention_out", "self_attention.dense", ALL),
+    GPT2_NORM("layers.N.ffn_norm", "h.N.post_attention_layernorm"),
+    BLOOM_LINEAR("up", "mlp.dense_h_to_4h", ALL),
+    BLOOM_LINEAR("down", "mlp.dense_4h_to_h", ALL),
+    GPT2_NORM("final_norm", "ln_f"),
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static const struct family families[] = {
-    { "llama", "model.", ROWS(llama_rows) },         { "gpt2", "transformer.", ROWS(gpt2_rows) },
-    { "qwen2", "model.", ROWS(llama_rows) },         { "mistral", "model.", ROWS(llama_rows) },
-    { "aquila", "model.", ROWS(llama_rows) },        { "internlm", "model.", ROWS(llama_rows) },
-    { "internlm2", "model.", ROWS(internlm2_rows) }, { "baichuan", "model.", ROWS(baichuan_rows) },
+    { "llama", "model.", ROWS(llama_rows) },       { "gpt2", "transformer.", ROWS(gpt2_rows) },
+    { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
+    { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
+    { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
+    { "bloom", "transformer.", ROWS(bloom_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
@@ -137,6 +161,14 @@ static int64_t shape_of(const struct model_spec *s, const char *name, int64_t *c
         return s->position == POSITION_LEARNED ? s->max_seq_len : 0;
     if (!strcmp(name, "qkv"))
         return w.attention + 2 * w.kv;
+    if (!strcmp(name, "q_norm") || !strcmp(name, "k_norm")) {
+        *cols = 1;
+        return s->qk_norm ? s->head_dim : 0;
+    }
+    if (!strcmp(name, "embedding_norm")) {
+        *cols = 1;
+        return s->embedding_norm ? s->hidden_size : 0;
+    }
     if (!strcmp(name, "gate_up"))
         return gated ? 2 * w.ffn : 0;
     if (!strcmp(name, "up"))
@@ -218,6 +250,7 @@ static int pieces_of(const struct model_spec *s, enum part part, int64_t rows,
 struct building {
     struct hf_names *names;
     const struct model_spec *spec;
+    const struct hf_family *described;
     struct arena *arena;
     int tensor_capacity, whole_capacity;
 };
@@ -254,13 +287,14 @@ static void add(struct building *b, const struct row *row, int layer)
     int n = pieces_of(b->spec, row->part, whole.whole.rows, pieces);
     names->tensors = arena_grow(b->arena, names->tensors, sizeof *names->tensors,
                                 &b->tensor_capacity, names->n_tensors + 1);
-    names->tensors[names->n_tensors++] =
-        (struct hf_tensor){ .name = name_at(b->arena, row->theirs, layer),
-                            .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
-                            .transposed = row->transposed,
-                            .layer = layer,
-                            .n_pieces = n,
-                            .pieces = pieces };
+    names->tensors[names->n_tensors++] = (struct hf_tensor){
+        .name = name_at(b->arena, hf_family_rename(b->described, row->theirs, b->arena), layer),
+        .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
+        .transposed = row->transposed,
+        .layer = layer,
+        .n_pieces = n,
+        .pieces = pieces
+    };
 }
 
 static int compare_wholes(const void *a, const void *b)
@@ -272,16 +306,22 @@ static int compare_wholes(const void *a, const void *b)
 int hf_names_build(struct hf_names *names, const char *family, const struct model_spec *spec,
                    struct arena *arena, struct err *err)
 {
-    struct building b = { .names = names, .spec = spec, .arena = arena };
+    struct hf_family described;
+    struct building b = { .names = names, .spec = spec, .described = &described, .arena = arena };
     const struct family *f = families;
     int behind = -1;
 
-    while (f < families + N_FAMILIES && strcasecmp(f->name, family) != 0)
+    if (hf_family_read(&described, family, arena, err) < 0)
+        return -1;
+    while (f < families + N_FAMILIES && strcasecmp(f->name, described.like) != 0)
         f++;
     if (f == families + N_FAMILIES)
         return err_set(err, ERR_CONFIG, "model_type %.64s: its tensors' names are not known",
                        family);
-    *names = (struct hf_names){ .family = f->name, .prefix = f->prefix };
+    const char *prefix =
+        hf_family_rename(&described, arena_strndup(arena, f->prefix, strlen(f->prefix) - 1), arena);
+    *names = (struct hf_names){ .family = described.model_type,
+                                .prefix = arena_printf(arena, "%s.", prefix) };
     for (int i = 0; i < f->n_rows; i++) {
         int is_layer = strstr(f->rows[i].ours, ".N.") != NULL;
         int begin = is_layer ? 0 : behind, end = is_layer ? spec->n_layers : begin + 1;

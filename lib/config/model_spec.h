@@ -2,8 +2,9 @@
  * model_spec.h - the shape of a decoder, and nothing about how it is run
  *
  * One struct covers LLaMA (RMSNorm, rotary positions, SwiGLU, grouped KV heads, no biases) and
- * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout). A family is a set of these fields,
- * not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
+ * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout), and what lies between and beside them
+ * (Bloom's ALiBi, Qwen3's norms of queries and keys, Mistral's window, Baichuan2's head). A family
+ * is a set of these fields, not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
  */
 #ifndef CONFIG_MODEL_SPEC_H
 #define CONFIG_MODEL_SPEC_H
@@ -11,7 +12,7 @@
 #include <stdint.h>
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-enum position_kind { POSITION_ROPE, POSITION_LEARNED };
+enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
 enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
@@ -39,12 +40,23 @@ struct model_spec {
     int n_kv_heads; /* divides n_heads */
     int head_dim;   /* hidden_size / n_heads unless given */
     int ffn_size;
-    int max_seq_len; /* learned positions: rows of their table; rope: a promise of quality */
+    int n_experts;        /* 0: no mixture of experts */
+    int n_active_experts; /* of them that a token goes to */
+    int expert_ffn_size;  /* width of one */
+    int expert_every;     /* every so many-th layer has experts, others a plain feed-forward part */
+    int router_normalize; /* a token's experts share its weight of 1: 0 or 1 */
+    double router_balance; /* coefficient of the balance in what is minimised, 0: none */
+    int max_seq_len;       /* learned positions: rows of their table; rope: a promise of quality */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;
     double rope_theta;
     struct rope_scaling_spec rope_scaling;
+    int embedding_norm;     /* a norm behind the embedding, before the first block: 0 or 1 */
+    int qk_norm;            /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
+    int window;             /* a token sees so many, itself the last of them; 0: all before it */
+    int window_first_layer; /* layers before this one have no window */
+    int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;
     int bias; /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
     enum attention_bias attention_bias; /* where bias is 0: on q, k, v, or on the output too */
@@ -54,6 +66,13 @@ struct model_spec {
     double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };
 
+/* Whether layer n (from 0) has experts, and how many layers of the first n do. */
+int model_spec_has_experts(const struct model_spec *spec, int n);
+int model_spec_n_expert_layers(const struct model_spec *spec, int n);
+
+/* The window of a layer; 0: none. */
+int model_spec_window(const struct model_spec *spec, int layer);
+
 /* Whether q, k and v have a bias, and whether attention's output has one. */
 int model_spec_has_qkv_bias(const struct model_spec *spec);
 int model_spec_has_output_bias(const struct model_spec *spec);
@@ -61,13 +80,14 @@ int model_spec_has_output_bias(const struct model_spec *spec);
 /* Parameters in all; a tied table counts once. */
 int64_t model_spec_n_parameters(const struct model_spec *spec);
 
-/* Parameters that multiply activations (MFU's N_matmul): linears and the head, no embedding, norm,
- * bias. */
+/* Parameters that multiply a token's activations (MFU's N_matmul): linears and the head, no
+ * embedding, norm, bias; of experts those that a token goes to. */
 int64_t model_spec_n_matmul_parameters(const struct model_spec *spec);
 
 /*
  * Model FLOPs of training on one token at a sequence length: 6 N_matmul + 6 L d T, d = n_heads
- * head_dim (causal attention counted once; design.md §10). No recomputation in it.
+ * head_dim (causal attention counted once; design.md §10). Of a layer with a window w < T, T / 2
+ * keys a token become w - w^2 / 2T. No recomputation in it.
  */
 double model_spec_flops_per_token(const struct model_spec *spec, int seq_len);
 

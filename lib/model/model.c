@@ -7,7 +7,7 @@
  * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
  * the backward does there follows from them (differentiate).
  */
-#include "model/model.h"
+#include "model/lora_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@ struct emitter {
     int function, layer;
     int64_t rows; /* of a micro-batch */
     int tp;       /* ranks that divide heads, feed-forward and vocabulary */
+    enum model_end end;
 };
 
 /* 0 if there is none. They are asked for in about the order of their declaration. */
@@ -114,6 +115,12 @@ static int leave(const struct emitter *e, int x)
     return sum;
 }
 
+/* What the layer's adapters of this matrix, which has read x and given y, make of y. */
+static int adapted(const struct emitter *e, const char *matrix, int x, int y)
+{
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, matrix, x, y });
+}
+
 static int linear(const struct emitter *e, int x, int weight, int bias)
 {
     int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
@@ -123,11 +130,11 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 }
 
 /* A block's last: of what is divided among ranks into the residual stream. */
-static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
+static int linear_leaving(const struct emitter *e, const char *matrix, int x, int weight, int bias)
 {
     if (e->tp == 1)
-        return linear(e, x, weight, bias);
-    int sum = leave(e, linear(e, x, weight, 0));
+        return adapted(e, matrix, x, linear(e, x, weight, bias));
+    int sum = leave(e, adapted(e, matrix, x, linear(e, x, weight, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -135,10 +142,10 @@ static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
     return y;
 }
 
-static int norm(const struct emitter *e, int x, int weight, int bias)
+static int norm(const struct emitter *e, int x, int weight, int bias, enum dtype dtype)
 {
     const struct model_spec *s = e->b->spec;
-    int y = value(e, x, cols_of(e, x), e->b->dtype);
+    int y = value(e, x, cols_of(e, x), dtype);
     int rstd = value(e, x, 1, DTYPE_F32);
 
     if (s->norm == NORM_RMS) {
@@ -200,6 +207,7 @@ static int n_kv_heads(const struct emitter *e)
     return max_int(1, e->b->spec->n_kv_heads / e->tp);
 }
 
+/* Of attention and what leads to it. */
 static struct op_attributes head_attributes(const struct emitter *e)
 {
     const struct model_spec *s = e->b->spec;
@@ -209,6 +217,8 @@ static struct op_attributes head_attributes(const struct emitter *e)
                                    .head_dim = s->head_dim,
                                    .seq_len = e->b->seq_len,
                                    .cache_len = e->b->cache_len,
+                                   .window = model_spec_window(s, e->layer),
+                                   .alibi = s->position == POSITION_ALIBI ? s->n_heads : 0,
                                    .scale = 1.0 / sqrt((double)s->head_dim) };
 }
 
@@ -231,10 +241,11 @@ static int attention_over_cache(const struct emitter *e, int qkv)
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
     }
     int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
-    emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
-                         .attributes = head_attributes(e),
-                         .in = { qkv, b->program->ports.positions, cells[0], cells[1] },
-                         .out = { out } });
+    emit(e, (struct op){
+                .kind = OP_ATTENTION_CACHED,
+                .attributes = head_attributes(e),
+                .in = { qkv, b->program->ports.positions, cells[0], cells[1], b->parts.heads },
+                .out = { out } });
     return out;
 }
 
@@ -257,12 +268,30 @@ static int whole_heads(const struct emitter *e, int qkv)
     return whole;
 }
 
+/* Queries and keys at length sqrt(e) each, but for weights. */
+static int normed_heads(const struct emitter *e, int qkv)
+{
+    struct op_attributes attributes = head_attributes(e);
+
+    if (!e->b->spec->qk_norm)
+        return qkv;
+    int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
+    int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
+    attributes.eps = e->b->spec->norm_eps;
+    emit(e, (struct op){
+                .kind = OP_HEAD_NORM,
+                .attributes = attributes,
+                .in = { qkv, layer_weight(e, "q_norm.weight"), layer_weight(e, "k_norm.weight") },
+                .out = { y, rstd } });
+    return y;
+}
+
 static int self_attention(const struct emitter *e, int qkv)
 {
     const struct model_builder *b = e->b;
     struct op_attributes attributes = head_attributes(e);
 
-    qkv = whole_heads(e, qkv);
+    qkv = normed_heads(e, whole_heads(e, qkv));
     if (b->spec->position == POSITION_ROPE) {
         int turned = value(e, qkv, cols_of(e, qkv), b->dtype);
         emit(e,
@@ -279,13 +308,13 @@ static int self_attention(const struct emitter *e, int qkv)
         attributes.seed = b->seed;
         attributes.place = dropout_place(e, PLACE_ATTENTION);
     }
-    int drops = attributes.p > 0;
+    int drops = attributes.p > 0, numbered = drops || attributes.alibi;
     int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
     emit(e, (struct op){
                 .kind = OP_ATTENTION,
                 .attributes = attributes,
-                .in = { qkv, drops ? b->program->ports.samples : 0, drops ? b->parts.heads : 0 },
+                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0 },
                 .out = { out, lse } });
     return out;
 }
@@ -296,25 +325,106 @@ static int feed_forward(const struct emitter *e, int x)
     int gated = s->activation == ACTIVATION_SWIGLU;
     int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
                       layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
+    wide = adapted(e, gated ? "gate_up" : "up", x, wide);
     int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear_leaving(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+    return linear_leaving(e, "down", y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+}
+
+/* ---- experts ---- */
+
+/* A token's weights and experts, its rows of those sorted by expert, and where an expert's end. */
+struct routes {
+    int weight, expert, place, ends;
+};
+
+/* Of a layer's part of the step's stats; 0 where nobody reads them. */
+static int stats_of_layer(const struct emitter *e)
+{
+    struct program *p = e->b->program;
+    int64_t n = 1 + (int64_t)e->b->spec->n_experts;
+
+    if (e->end != MODEL_TRAIN)
+        return 0;
+    return program_view(p, p->ports.router_stats,
+                        model_spec_n_expert_layers(e->b->spec, e->layer) * n, 1, n, n);
+}
+
+/* From the rank's rows of a norm's output. The balance is that of all the micro-batch's rows. */
+static struct routes route(const struct emitter *e, int y)
+{
+    const struct model_spec *s = e->b->spec;
+    int logits = value(e, y, s->n_experts, DTYPE_F32);
+
+    emit(e, (struct op){ .kind = OP_LINEAR,
+                         .in = { y, layer_weight(e, "router.weight") },
+                         .out = { logits } });
+    logits = enter(e, logits);
+    struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
+                        .expert = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .place = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
+    struct op_attributes attributes = { .normalize = s->router_normalize };
+    if (e->end == MODEL_TRAIN)
+        attributes.balance =
+            s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
+    emit(e, (struct op){ .kind = OP_ROUTER,
+                         .attributes = attributes,
+                         .in = { logits },
+                         .out = { r.weight, r.expert, stats_of_layer(e) } });
+    emit(e, (struct op){ .kind = OP_EXPERT_ORDER, .in = { r.expert }, .out = { r.place, r.ends } });
+    return r;
+}
+
+static int expert_linear(const struct emitter *e, int x, int ends, int weight)
+{
+    int64_t n = e->b->program->values[weight].rows / e->b->spec->n_experts;
+    int y = value(e, x, n, e->b->dtype);
+
+    emit(e, (struct op){ .kind = OP_EXPERT_LINEAR, .in = { x, ends, weight }, .out = { y } });
+    return y;
+}
+
+/* Shazeer et al. 2017, without noise, and without a capacity: no token is dropped. */
+static int mixture(const struct emitter *e, int y)
+{
+    const struct model_spec *s = e->b->spec;
+    struct program *p = e->b->program;
+    struct routes r = route(e, y);
+    int64_t n_rows = e->rows * s->n_active_experts;
+    int x = enter(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
+
+    emit(e, (struct op){ .kind = OP_DISPATCH, .in = { r.place, x }, .out = { rows } });
+    int wide = expert_linear(e, rows, r.ends, layer_weight(e, "experts.gate_up.weight"));
+    int h = value(e, wide, s->expert_ffn_size / e->tp, e->b->dtype);
+    emit(e,
+         (struct op){ .kind = OP_EXPERT_SWIGLU, .in = { r.weight, r.place, wide }, .out = { h } });
+    int out = expert_linear(e, h, r.ends, layer_weight(e, "experts.down.weight"));
+    int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
+    emit(e, (struct op){ .kind = OP_COMBINE, .in = { r.place, out }, .out = { sum } });
+    return leave(e, sum);
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */
 static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
-    int y =
-        norm(e, x, layer_weight(e, "attention_norm.weight"), layer_bias(e, "attention_norm.bias"));
-    int qkv = linear(e, enter(e, y), layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
-    int out = linear_leaving(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
+    enum dtype dtype = e->b->dtype;
+    int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
+                 layer_bias(e, "attention_norm.bias"), dtype);
+    int entered = enter(e, y);
+    int qkv = linear(e, entered, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
+    qkv = adapted(e, "qkv", entered, qkv);
+    int out = linear_leaving(e, "attention_out", self_attention(e, qkv),
+                             layer_weight(e, "attention_out.weight"),
                              layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
-    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"));
-    return residual_add(e, x, dropout(e, feed_forward(e, enter(e, y)), PLACE_FFN_OUT));
+    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"), dtype);
+    out =
+        model_spec_has_experts(e->b->spec, e->layer) ? mixture(e, y) : feed_forward(e, enter(e, y));
+    return residual_add(e, x, dropout(e, out, PLACE_FFN_OUT));
 }
 
 static int embedding(const struct emitter *e)
@@ -336,12 +446,57 @@ static int embedding(const struct emitter *e)
                              .out = { sum } });
         x = sum;
     }
+    if (e->b->spec->embedding_norm) {
+        /* As wide as the residual stream, and kept as a layer's input is. */
+        e->b->program->values[x].boundary = 1;
+        x = norm(e, x, parameter_weight(e, "embedding_norm.weight"),
+                 parameter_weight(e, "embedding_norm.bias"), DTYPE_F32);
+    }
     return dropout(e, x, PLACE_EMBEDDING);
 }
 
 static int head_weight(const struct emitter *e)
 {
     return parameter_weight(e, e->b->spec->tied_embeddings ? "embedding.weight" : "head.weight");
+}
+
+/* Row lengths of the head below this count as this: torch.nn.functional.normalize's. */
+#define HEAD_ROW_MIN 1e-12
+
+/* What logits are made with: the head's weight, or that with rows of length 1. */
+struct head {
+    int weight, rows, lengths; /* rows is weight, and lengths 0, where nothing is normalised */
+};
+
+static struct head head_of(const struct emitter *e)
+{
+    struct head h = { .weight = head_weight(e) };
+
+    h.rows = h.weight;
+    if (!e->b->spec->normalized_head)
+        return h;
+    h.rows = value(e, h.weight, cols_of(e, h.weight), dtype_of(e, h.weight));
+    h.lengths = value(e, h.weight, 1, DTYPE_F32);
+    emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS,
+                         .attributes.eps = HEAD_ROW_MIN,
+                         .in = { h.weight },
+                         .out = { h.rows, h.lengths } });
+    return h;
+}
+
+/* Where the gradient of the head's rows goes: the parameter's, or what that is made of. */
+static int rows_gradient(const struct emitter *e, const struct head *h, int dw)
+{
+    return h->lengths && dw ? value(e, h->weight, cols_of(e, h->weight), DTYPE_F32) : dw;
+}
+
+static void emit_head_gradient(const struct emitter *e, const struct head *h, int drows, int dw)
+{
+    if (drows != dw)
+        emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS_GRAD,
+                             .attributes.eps = HEAD_ROW_MIN,
+                             .in = { drows, h->weight, h->lengths },
+                             .out = { dw } });
 }
 
 /* Tokens whose logits exist at a time: about 8 M logits, whatever the vocabulary. */
@@ -358,7 +513,7 @@ static int head_chunk(const struct emitter *e)
 /* One piece of the rows. */
 struct head_piece {
     int x, target, weight;
-    int dx, dw; /* 0 where only the loss is wanted */
+    int dx, dw; /* 0 where only the loss is wanted; dw where the head is frozen */
     int loss;
     enum first_mode first;
 };
@@ -391,13 +546,15 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
     if (!h->dx)
         return;
     emit(e, (struct op){ .kind = OP_LINEAR_DX, .in = { dlogits, h->weight }, .out = { h->dx } });
-    emit(e,
-         (struct op){
-             .kind = OP_LINEAR_DW, .in = { dlogits, h->x }, .out = { h->dw }, .first = h->first });
+    if (h->dw)
+        emit(e, (struct op){ .kind = OP_LINEAR_DW,
+                             .in = { dlogits, h->x },
+                             .out = { h->dw },
+                             .first = h->first });
 }
 
 /* Piece by piece, so that the logits never exist whole. */
-static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int loss)
+static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw, int loss)
 {
     struct program *p = e->b->program;
     int64_t cols = cols_of(e, x), chunk = head_chunk(e);
@@ -408,7 +565,7 @@ static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int
         emit_head_piece(e, &(struct head_piece){
                                .x = program_view(p, x, row * cols, n, cols, cols),
                                .target = program_view(p, p->ports.targets, row, n, 1, 1),
-                               .weight = head_weight(e),
+                               .weight = weight,
                                .dx = dx ? program_view(p, dx, row * cols, n, cols, cols) : 0,
                                .dw = dw,
                                .loss = loss,
@@ -421,20 +578,24 @@ static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int
 static int train_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
-    int weight = head_weight(e), dx = value(e, x, cols_of(e, x), e->b->dtype);
-    int dw = program_add_gradient(p, program_parameter_of(p, weight));
+    struct head h = head_of(e);
+    int dx = value(e, x, cols_of(e, x), e->b->dtype);
+    int dw = program_add_gradient(p, program_parameter_of(p, h.weight));
+    int drows = rows_gradient(e, &h, dw);
 
     if (e->tp > 1) {
         memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
         p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
-        emit_head_pieces(e, x, dx, dw, p->ports.loss);
+        emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
+        emit_head_gradient(e, &h, drows, dw);
         /* Summed here, so that the rank's rows are all that the backward finds. */
         return leave(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),
-                         .in = { x, weight, p->ports.targets, p->ports.loss_scale },
-                         .out = { dx, dw, p->ports.loss } });
+                         .in = { x, h.rows, p->ports.targets, p->ports.loss_scale },
+                         .out = { dx, drows, p->ports.loss } });
+    emit_head_gradient(e, &h, drows, dw);
     return dx;
 }
 
@@ -442,13 +603,15 @@ static void evaluate_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
 
+    int rows = head_of(e).rows;
+
     if (e->tp > 1) {
-        emit_head_pieces(e, x, 0, 0, p->ports.eval_loss);
+        emit_head_pieces(e, x, rows, 0, 0, p->ports.eval_loss);
         return;
     }
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,
                          .attributes.chunk = head_chunk(e),
-                         .in = { x, head_weight(e), p->ports.targets },
+                         .in = { x, rows, p->ports.targets },
                          .out = { p->ports.eval_loss } });
 }
 
@@ -466,7 +629,7 @@ static void logits_end(const struct emitter *e, int x)
     emit(e,
          (struct op){ .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
     emit(e, (struct op){
-                .kind = OP_LINEAR, .in = { rows, head_weight(e) }, .out = { p->ports.logits } });
+                .kind = OP_LINEAR, .in = { rows, head_of(e).rows }, .out = { p->ports.logits } });
 }
 
 struct model_part model_forward(struct model_builder *builder, int function,
@@ -476,6 +639,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
                          .function = function,
                          .layer = -1,
                          .tp = builder->program->mesh.size[AXIS_TP],
+                         .end = end,
                          .rows = (int64_t)builder->n_sequences * builder->seq_len };
     struct model_part part = { 0 };
     int x = chunk->stage == 0 ? embedding(&e) : boundary;
@@ -488,7 +652,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
         return part;
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
-             parameter_weight(&e, "final_norm.bias"));
+             parameter_weight(&e, "final_norm.bias"), builder->dtype);
     part.value = x;
     x = enter(&e, x);
     if (end == MODEL_TRAIN)

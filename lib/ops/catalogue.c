@@ -6,6 +6,7 @@
  * tables, into op_flops and op_bytes (cost.c) where it is no plain sum, and into op_spread
  * (spread.c).
  */
+#include <math.h>
 #include <string.h>
 
 #include "ops/rules_impl.h"
@@ -24,14 +25,14 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "y", 0 }, { "rstd", 0 } } },
     [OP_RMSNORM_GRAD] = { "rmsnorm_grad", 5, 2,
         { { "dy", 0 }, { "x", 0 }, { "w", 0 }, { "rstd", 0 }, { "add", OPERAND_OPTIONAL } },
-        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED } } },
+        { { "dx", 0 }, { "dw", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
     [OP_LAYERNORM] = { "layernorm", 3, 3,
         { { "x", 0 }, { "w", 0 }, { "b", OPERAND_OPTIONAL } },
         { { "y", 0 }, { "mean", 0 }, { "rstd", 0 } } },
     [OP_LAYERNORM_GRAD] = { "layernorm_grad", 6, 3,
         { { "dy", 0 }, { "x", 0 }, { "w", 0 }, { "mean", 0 }, { "rstd", 0 },
           { "add", OPERAND_OPTIONAL } },
-        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED },
+        { { "dx", 0 }, { "dw", OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
           { "db", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
     [OP_ADD_RMSNORM] = { "add_rmsnorm", 3, 3,
         { { "x", 0 }, { "delta", 0 }, { "w", 0 } },
@@ -54,16 +55,31 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_ROPE_GRAD] = { "rope_grad", 3, 1,
         { { "dout", 0 }, { "position", 0 }, { "table", 0 } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION] = { "attention", 3, 2,
-        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
+    [OP_HEAD_NORM] = { "head_norm", 3, 2,
+        { { "qkv", 0 }, { "wq", 0 }, { "wk", 0 } },
+        { { "out", 0 }, { "rstd", 0 } } },
+    [OP_HEAD_NORM_GRAD] = { "head_norm_grad", 5, 3,
+        { { "dout", 0 }, { "qkv", 0 }, { "wq", 0 }, { "wk", 0 }, { "rstd", 0 } },
+        { { "dqkv", 0 }, { "dwq", OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+          { "dwk", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
+    [OP_NORMALIZE_ROWS] = { "normalize_rows", 1, 2,
+        { { "w", 0 } },
+        { { "y", 0 }, { "norm", 0 } } },
+    [OP_NORMALIZE_ROWS_GRAD] = { "normalize_rows_grad", 3, 1,
+        { { "dy", 0 }, { "w", 0 }, { "norm", 0 } },
+        { { "dw", OPERAND_ACCUMULATED } } },
+    [OP_ATTENTION] = { "attention", 4, 2,
+        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL },
+          { "start", OPERAND_OPTIONAL } },
         { { "out", 0 }, { "lse", 0 } } },
-    [OP_ATTENTION_GRAD] = { "attention_grad", 6, 1,
+    [OP_ATTENTION_GRAD] = { "attention_grad", 7, 1,
         { { "dout", 0 }, { "qkv", 0 }, { "out", 0 }, { "lse", 0 },
-          { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
+          { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL },
+          { "start", OPERAND_OPTIONAL } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION_CACHED] = { "attention_cached", 4, 1,
+    [OP_ATTENTION_CACHED] = { "attention_cached", 5, 1,
         { { "qkv", 0 }, { "position", 0 }, { "keys", OPERAND_UPDATED },
-          { "values", OPERAND_UPDATED } },
+          { "values", OPERAND_UPDATED }, { "begin", OPERAND_OPTIONAL } },
         { { "out", 0 } } },
     [OP_SWIGLU] = { "swiglu", 1, 1,
         { { "gu", 0 } },
@@ -77,6 +93,45 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_GELU_GRAD] = { "gelu_grad", 2, 1,
         { { "dy", 0 }, { "x", 0 } },
         { { "dx", 0 } } },
+    [OP_SCALE] = { "scale", 1, 1,
+        { { "x", 0 } },
+        { { "y", 0 } } },
+    [OP_LORA] = { "lora", 7, 1,
+        { { "y", 0 }, { "h0", OPERAND_OPTIONAL }, { "b0", OPERAND_OPTIONAL },
+          { "h1", OPERAND_OPTIONAL }, { "b1", OPERAND_OPTIONAL }, { "h2", OPERAND_OPTIONAL },
+          { "b2", OPERAND_OPTIONAL } },
+        { { "out", 0 } } },
+    [OP_ROUTER] = { "router", 1, 3,
+        { { "logits", 0 } },
+        { { "weight", 0 }, { "expert", 0 },
+          { "stats", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
+    [OP_ROUTER_GRAD] = { "router_grad", 4, 1,
+        { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL } },
+        { { "dlogits", 0 } } },
+    [OP_EXPERT_ORDER] = { "expert_order", 1, 2,
+        { { "expert", 0 } },
+        { { "place", 0 }, { "ends", 0 } } },
+    [OP_DISPATCH] = { "dispatch", 2, 1,
+        { { "place", 0 }, { "x", 0 } },
+        { { "y", 0 } } },
+    [OP_COMBINE] = { "combine", 2, 1,
+        { { "place", 0 }, { "y", 0 } },
+        { { "x", 0 } } },
+    [OP_EXPERT_LINEAR] = { "expert_linear", 3, 1,
+        { { "x", 0 }, { "ends", 0 }, { "w", 0 } },
+        { { "y", 0 } } },
+    [OP_EXPERT_LINEAR_DX] = { "expert_linear_dx", 3, 1,
+        { { "dy", 0 }, { "ends", 0 }, { "w", 0 } },
+        { { "dx", 0 } } },
+    [OP_EXPERT_LINEAR_DW] = { "expert_linear_dw", 3, 1,
+        { { "dy", 0 }, { "x", 0 }, { "ends", 0 } },
+        { { "dw", OPERAND_ACCUMULATED } } },
+    [OP_EXPERT_SWIGLU] = { "expert_swiglu", 3, 1,
+        { { "weight", 0 }, { "place", 0 }, { "gu", 0 } },
+        { { "y", 0 } } },
+    [OP_EXPERT_SWIGLU_GRAD] = { "expert_swiglu_grad", 4, 2,
+        { { "weight", 0 }, { "place", 0 }, { "dy", 0 }, { "gu", 0 } },
+        { { "dgu", 0 }, { "dweight", 0 } } },
     [OP_DROPOUT] = { "dropout", 3, 1,
         { { "x", 0 }, { "sample", 0 }, { "begin", OPERAND_OPTIONAL } },
         { { "y", 0 } } },
@@ -100,7 +155,8 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "y", 0 } } },
     [OP_HEAD_CROSS_ENTROPY] = { "head_cross_entropy", 4, 3,
         { { "x", 0 }, { "w", 0 }, { "target", 0 }, { "scale", 0 } },
-        { { "dx", 0 }, { "dw", OPERAND_ACCUMULATED }, { "loss", OPERAND_ACCUMULATED } } },
+        { { "dx", 0 }, { "dw", OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+          { "loss", OPERAND_ACCUMULATED } } },
     [OP_HEAD_LOSS] = { "head_loss", 3, 1,
         { { "x", 0 }, { "w", 0 }, { "target", 0 } },
         { { "loss", OPERAND_ACCUMULATED } } },
@@ -206,18 +262,33 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_FREE, DIM_E, TYPE_F32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_HEAD_NORM] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 }, { DIM_ONE, DIM_E, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_QK_HEADS, TYPE_F32 } } },
+    [OP_HEAD_NORM_GRAD] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 },
+          { DIM_ONE, DIM_E, TYPE_F32 }, { DIM_T, DIM_QK_HEADS, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 },
+          { DIM_ONE, DIM_E, TYPE_F32 } } },
+    [OP_NORMALIZE_ROWS] = {
+        { { DIM_V, DIM_D, TYPE_ACT } },
+        { { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } } },
+    [OP_NORMALIZE_ROWS_GRAD] = {
+        { { DIM_V, DIM_D, TYPE_F32 }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } },
+        { { DIM_V, DIM_D, TYPE_F32 } } },
     [OP_ATTENTION] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+          { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_H, TYPE_F32 } } },
     [OP_ATTENTION_GRAD] = {
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_HE, TYPE_ACT },
           { DIM_T, DIM_H, TYPE_F32 }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+          { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
     [OP_ATTENTION_CACHED] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
-          { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT } },
+          { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT } } },
     [OP_SWIGLU] = {
         { { DIM_T, DIM_2F, TYPE_ACT } },
@@ -231,6 +302,46 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_GELU_GRAD] = {
         { { DIM_T, DIM_F, TYPE_ACT }, { DIM_T, DIM_F, TYPE_ACT } },
         { { DIM_T, DIM_F, TYPE_ACT } } },
+    [OP_SCALE] = {
+        { { DIM_T, DIM_D, TYPE_ACT } },
+        { { DIM_T, DIM_D, TYPE_ACT } } },
+    [OP_LORA] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_FREE, TYPE_ACT }, { DIM_FREE, DIM_FREE, TYPE_ACT },
+          { DIM_T, DIM_FREE, TYPE_ACT }, { DIM_FREE, DIM_FREE, TYPE_ACT },
+          { DIM_T, DIM_FREE, TYPE_ACT }, { DIM_FREE, DIM_FREE, TYPE_ACT } },
+        { { DIM_T, DIM_N, TYPE_ACT } } },
+    [OP_ROUTER] = {
+        { { DIM_T, DIM_M, TYPE_F32 } },
+        { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_ONE, DIM_1M, TYPE_F64 } } },
+    [OP_ROUTER_GRAD] = {
+        { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 },
+          { DIM_T, DIM_M, TYPE_F32 } },
+        { { DIM_T, DIM_M, TYPE_F32 } } },
+    [OP_EXPERT_ORDER] = {
+        { { DIM_T, DIM_S, TYPE_I32 } },
+        { { DIM_T, DIM_S, TYPE_I32 }, { DIM_ONE, DIM_M, TYPE_I32 } } },
+    [OP_DISPATCH] = {
+        { { DIM_T, DIM_S, TYPE_I32 }, { DIM_T, DIM_D, TYPE_ACT } },
+        { { DIM_TS, DIM_D, TYPE_ACT } } },
+    [OP_COMBINE] = {
+        { { DIM_T, DIM_S, TYPE_I32 }, { DIM_TS, DIM_D, TYPE_ACT } },
+        { { DIM_T, DIM_D, TYPE_ACT } } },
+    [OP_EXPERT_LINEAR] = {
+        { { DIM_T, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_M, TYPE_I32 }, { DIM_MN, DIM_K, TYPE_ACT } },
+        { { DIM_T, DIM_N, TYPE_ACT } } },
+    [OP_EXPERT_LINEAR_DX] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_ONE, DIM_M, TYPE_I32 }, { DIM_MN, DIM_K, TYPE_ACT } },
+        { { DIM_T, DIM_K, TYPE_ACT } } },
+    [OP_EXPERT_LINEAR_DW] = {
+        { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_M, TYPE_I32 } },
+        { { DIM_MN, DIM_K, TYPE_F32 } } },
+    [OP_EXPERT_SWIGLU] = {
+        { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_TS, DIM_2F, TYPE_ACT } },
+        { { DIM_TS, DIM_F, TYPE_ACT } } },
+    [OP_EXPERT_SWIGLU_GRAD] = {
+        { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_TS, DIM_F, TYPE_ACT },
+          { DIM_TS, DIM_2F, TYPE_ACT } },
+        { { DIM_TS, DIM_2F, TYPE_ACT }, { DIM_T, DIM_S, TYPE_F32 } } },
     [OP_DROPOUT] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
@@ -240,8 +351,8 @@ static const struct op_rules rules[N_OP_KINDS] = {
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_D, TYPE_ACT } } },
     [OP_ADD] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_FLOAT } },
-        { { DIM_T, DIM_D, TYPE_F32 } } },
+        { { DIM_T, DIM_D, TYPE_FLOAT }, { DIM_T, DIM_D, TYPE_FLOAT } },
+        { { DIM_T, DIM_D, TYPE_FLOAT } } },
     [OP_ADD_BIAS] = {
         { { DIM_T, DIM_N, TYPE_ACT }, { DIM_ONE, DIM_N, TYPE_F32 } },
         { { DIM_T, DIM_N, TYPE_ACT } } },
@@ -343,6 +454,17 @@ int op_is_collective(enum op_kind kind)
     return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE ||
            kind == OP_ALL_REDUCE_SCALAR || kind == OP_GATHER_HEADS ||
            kind == OP_GATHER_HEADS_GRAD || kind == OP_SEND || kind == OP_RECEIVE;
+}
+
+double ops_alibi_slope(int head, int n_heads)
+{
+    int n = 1; /* the largest power of two among them; the others go between its first slopes */
+
+    CHECK(head >= 0);
+    CHECK(head < n_heads);
+    while (2 * n <= n_heads)
+        n *= 2;
+    return head < n ? exp2(-8.0 * (head + 1) / n) : exp2(-4.0 * (2 * (head - n) + 1) / n);
 }
 
 const char *axis_name(enum mesh_axis axis)

@@ -24,6 +24,7 @@ enum dim {
     DIM_C,
     DIM_C_PART, /* with a part of the kv heads' columns */
     DIM_H,
+    DIM_QK_HEADS,
     DIM_E,
     DIM_HE,
     DIM_GE, /* from the heads */
@@ -31,6 +32,11 @@ enum dim {
     DIM_SEQUENCES,
     DIM_CACHE,
     DIM_BLOCKS,
+    DIM_M,  /* experts */
+    DIM_S,  /* a token's */
+    DIM_1M, /* 1 + M */
+    DIM_TS, /* T * S */
+    DIM_MN, /* M * N */
     DIM_SIZE_N,
     DIM_SIZE_T, /* from other dimensions */
     DIM_FREE,   /* anything, binds nothing */
