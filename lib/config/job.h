@@ -57,6 +57,13 @@ struct job {
         int n_train;
         const char *tokenizer; /* folder, or NULL */
         int seq_len;
+        /* Of finetuning, as data/instruct.h says; words are those of its enums. */
+        const char *format, *mask, *too_long, *bad_rows;
+        const char *chat_template; /* a name or a file; NULL: the tokenizer's */
+        const char *system;        /* message, or NULL */
+        struct job_texts columns;  /* "FIELD=COLUMN" */
+        int packing;
+        struct job_counts lengths; /* without packing; none: by seq_len */
     } data;
 
     struct {
