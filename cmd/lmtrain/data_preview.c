@@ -264,7 +264,7 @@ static int add_usage(struct previewing *p, const char *prefix, int packing)
                    packing ? "packed" : "padded", (long long)u.n_sequences, full / 100);
         return 0;
     }
-    str_printf(p->out, "  %s %s sequences, %.1f %% full%s",
+    str_printf(p->out, "  %s %s sequence%s, %.1f %% full%s",
                packing ? "packed:" : "one each:", str_count(number, sizeof number, u.n_sequences),
                full, packing ? " of sequences of " : " when padded to");
     for (int i = 0; i < options.n_lengths; i++)
