@@ -266,7 +266,8 @@ static int add_usage(struct previewing *p, const char *prefix, int packing)
     }
     str_printf(p->out, "  %s %s sequence%s, %.1f %% full%s",
                packing ? "packed:" : "one each:", str_count(number, sizeof number, u.n_sequences),
-               full, packing ? " of sequences of " : " when padded to");
+               u.n_sequences == 1 ? "" : "s", full,
+               packing ? " of sequences of " : " when padded to");
     for (int i = 0; i < options.n_lengths; i++)
         str_printf(p->out, "%s %d", i > 0 ? "," : "", options.lengths[i]);
     if (packing)
