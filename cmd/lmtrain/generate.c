@@ -110,7 +110,7 @@ static int generation_open(struct generation *g, struct err *err)
     struct launch_rank alone = { 0, 1, 0, 1, 0 };
 
     if (q->model) {
-        if (cmd_check_model(q->model, err) < 0 || served_open(&g->served, q->model, err) < 0)
+        if (cmd_check_model(q->model, err) < 0 || served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
         g->has_model = 1;
     }
@@ -229,13 +229,15 @@ static int run(struct generate_request *q)
         .max = most, .help = says \
     }
 
-enum { N_OPTIONS = 21 };
+enum { N_OPTIONS = 22 };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
     static const char *const when[] = { "no", "yes", "never", NULL };
     const struct option table[] = {
         TEXT("model", model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
+        TEXT("adapter", adapter, "DIR",
+             "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
         TEXT("prompt", prompt, "TEXT", "what to continue; the text streams as it comes"),
         TEXT("prompts", prompts, "FILE", "continue each line of FILE (JSON if it ends in .jsonl)"),
         FLAG("chat", chat,

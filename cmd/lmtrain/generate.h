@@ -15,7 +15,7 @@
 #define GENERATE_ENDS_MAX 32
 
 struct generate_request {
-    const char *model, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
+    const char *model, *adapter, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
     struct option_list stops;
     int chat, json, print_prompt, threads, batch;
     double temperature; /* < 0: not given */

@@ -12,6 +12,7 @@
 #define SEQ_LEN_AUTO_MAX 2048
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
+#define LORA_RANK_AUTO 8
 
 static void derive_model(struct job_reader *r)
 {
@@ -138,6 +139,9 @@ static int has_op(const struct job *job, int kind)
         return s->n_experts > 0;
     case OP_GELU:
         return s->activation == ACTIVATION_GELU;
+    case OP_SCALE:
+    case OP_LORA:
+        return job->lora.rank > 0;
     case OP_DROPOUT:
         return s->dropout > 0;
     case OP_ADD_BIAS:
@@ -168,9 +172,60 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
+/* What is trained, where that is not everything. */
+static void derive_tuning(struct job_reader *r)
+{
+    struct job *job = r->job;
+    struct lora_wish wish = { .rank = job->lora.rank,
+                              .alpha = job->lora.alpha,
+                              .dropout = job->lora.dropout,
+                              .rslora = job->lora.rslora,
+                              .bias = job->lora.bias,
+                              .targets = job->lora.targets,
+                              .saved = job->lora.modules_to_save,
+                              .packed = job->model.position == POSITION_LEARNED };
+    struct tuning *tuning = arena_new(r->arena, struct tuning);
+    struct err err;
+
+    if (job->kind == JOB_LORA && !job->lora.rank)
+        wish.rank = job->lora.rank = LORA_RANK_AUTO;
+    if (job->lora.rank && (job->train.only.n || job->train.freeze.n)) {
+        mistakes_add(&r->mistakes,
+                     reader_given(r, job->train.only.n ? "train.only" : "train.freeze"),
+                     "with lora the model's own parameters stay as they are (hint: "
+                     "lora.modules_to_save, or without lora)");
+        return;
+    }
+    if (job->lora.rank && tuning_make_lora(tuning, &job->model, &wish, r->arena, &err) < 0) {
+        mistakes_add(&r->mistakes,
+                     reader_given(r, strstr(err.text, "lora.targets") ? "lora.targets"
+                                                                      : "lora.modules_to_save"),
+                     "%s", err.text);
+        return;
+    }
+    tuning->only = job->train.only;
+    tuning->freeze = job->train.freeze;
+    if (job->lora.rank || tuning->only.n || tuning->freeze.n)
+        job->tuning = tuning;
+}
+
+/* What is tuned is a model that is there. */
+static void derive_init(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->kind == JOB_PRETRAIN || job->train.init || !r->model_folder)
+        return;
+    job->train.init = r->model_folder;
+    job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
+}
+
 void reader_derive(struct job_reader *r)
 {
+    derive_init(r);
     derive_model(r);
+    if (r->mistakes.n == 0)
+        derive_tuning(r);
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
@@ -271,6 +326,15 @@ static void check_model(struct job_reader *r)
                      "model.n_heads * head_dim is %lld, more than 1048576",
                      (long long)s->n_heads * s->head_dim);
     check_window(r);
+    const struct job_counts *lengths = &r->job->data.lengths;
+    for (int i = 0; i < lengths->n; i++)
+        if (lengths->values[i] >= r->job->data.seq_len ||
+            (i > 0 && lengths->values[i] <= lengths->values[i - 1])) {
+            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
+                         "data.lengths has %d, not ascending and below data.seq_len %d",
+                         lengths->values[i], r->job->data.seq_len);
+            break;
+        }
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
         mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
                      "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",

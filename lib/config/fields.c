@@ -70,6 +70,8 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "attention", OP_ATTENTION },
                                              { "swiglu", OP_SWIGLU },
                                              { "gelu", OP_GELU },
+                                             { "scale", OP_SCALE },
+                                             { "lora", OP_LORA },
                                              { "router", OP_ROUTER },
                                              { "expert_order", OP_EXPERT_ORDER },
                                              { "dispatch", OP_DISPATCH },
@@ -83,6 +85,24 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "reduce_scatter", OP_REDUCE_SCATTER },
                                              { "all_reduce", OP_ALL_REDUCE },
                                              { "gather_heads", OP_GATHER_HEADS },
+                                             { 0 } };
+
+static const struct choice data_formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
+                                              { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
+                                              { "leetcode", 6 }, { "text", 7 },   { 0 } };
+static const struct choice data_masks[] = {
+    { "prompt", 0 }, { "history", 1 }, { "none", 2 }, { 0 }
+};
+static const struct choice data_too_longs[] = {
+    { "cut", 0 }, { "drop", 1 }, { "split", 2 }, { "refuse", 3 }, { 0 }
+};
+static const struct choice data_bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, { 0 } };
+static const struct choice kinds[] = {
+    { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
+};
+static const struct choice lora_biases[] = { { "none", LORA_BIAS_NONE },
+                                             { "all", LORA_BIAS_ALL },
+                                             { "lora_only", LORA_BIAS_LORA_ONLY },
                                              { 0 } };
 
 static const struct choice output_modes[] = {
@@ -197,6 +217,32 @@ const struct field job_fields[] = {
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },
+    { "data.format", FIELD_WORD, AT(data.format), .initial = "auto", .choices = data_formats,
+      .help = "what rows of finetuning data are: their columns say it if it is auto" },
+    { "data.columns", FIELD_PAIRS, AT(data.columns), .initial = "none", .word = "none",
+      .help = "what the files call a format's columns, as {instruction: question, output: answer}; "
+              "user_tag, assistant_tag, system_tag, tool_tag, call_tag are roles" },
+    { "data.template", FIELD_TEXT, AT(data.chat_template), .initial = "",
+      .help = "chat template: a name (chatml, llama3, ...) or a file of Jinja; by default the one "
+              "in data.tokenizer" },
+    { "data.system", FIELD_TEXT, AT(data.system), .initial = "",
+      .help = "system message of conversations that have none" },
+    { "data.mask", FIELD_WORD, AT(data.mask), .initial = "prompt", .choices = data_masks,
+      .help = "what is not learned: prompts, so that every answer is; all but the last answer "
+              "(history); or nothing (none)" },
+    { "data.too_long", FIELD_WORD, AT(data.too_long), .initial = "cut", .choices = data_too_longs,
+      .help = "samples of more than seq_len tokens are cut, dropped, refused, or, if they are "
+              "plain text, split" },
+    { "data.bad_rows", FIELD_WORD, AT(data.bad_rows), .initial = "refuse", .choices = data_bad_rows,
+      .help = "rows that are not what the format wants end the job, or are skipped and counted" },
+    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "false",
+      .help = "several samples share a sequence of seq_len, without attention across them; else "
+              "each has one, padded" },
+    { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help = "without packing: lengths below seq_len to which micro-batches of short samples are "
+              "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
+              "half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .min = 1, .max = N_STEPS_MAX,
       .help = "updates of the parameters" },
@@ -230,6 +276,29 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "how often data-parallel replicas compare hashes of their parameters, to find silent "
               "corruption; 0: never" },
+
+    { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
+      .help = "patterns of the parameters that are trained, such as layers.11.*; others stay as "
+              "they are, without gradients and optimizer states" },
+    { "train.freeze", FIELD_TEXTS, AT(train.freeze), .initial = "none", .word = "none",
+      .help = "patterns of parameters that stay as they are, such as embedding.*" },
+
+    { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
+      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none" },
+    { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
+      .above_min = 1, .help = "adapters' products count alpha / rank times; auto: twice the rank" },
+    { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,
+      .help = "on what adapters read" },
+    { "lora.rslora", FIELD_BOOL, AT(lora.rslora), .initial = "false",
+      .help = "alpha / sqrt(rank) in place of alpha / rank" },
+    { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_biases,
+      .help = "biases that are trained too: of the adapted modules, or all" },
+    { "lora.targets", FIELD_TEXTS, AT(lora.targets), .initial = "all", .word = "",
+      .help = "modules with adapters, such as [q_proj, v_proj], or all: every matrix of every "
+              "layer" },
+    { "lora.modules_to_save", FIELD_TEXTS, AT(lora.modules_to_save), .initial = "none",
+      .word = "none",
+      .help = "modules that are trained whole besides, such as [embed_tokens, lm_head, norm]" },
 
     { "eval.every_steps", FIELD_I64, AT(eval.every_steps), .initial = "0", .max = N_STEPS_MAX,
       .unit = "steps", .help = "how often held-out loss is measured; 0: only at the end" },
@@ -343,6 +412,9 @@ const struct field job_fields[] = {
       .help = "run folder; by default runs/ and the job file's name" },
     { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private", .choices = output_modes,
       .help = "who may read the run folder: its owner alone, the group too, or everybody" },
+
+    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
+      .help = "what the job is; the command says it" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

@@ -58,7 +58,7 @@ static int check_target(const char *to, struct err *err)
 /* The family of a checkpoint: of the folder it came from, else the plainest. */
 static int find_family(struct conversion *c, struct err *err)
 {
-    const char *carried = c->from.folder;
+    const char *carried = c->from.base;
 
     if (c->from.weights.store)
         carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, carried);
@@ -133,6 +133,39 @@ static int check_options(const struct convert_options *o, int to_checkpoint, str
     return 0;
 }
 
+/* Adapters, asked for or the run's own, become a part of the matrices. */
+static int adapt(struct conversion *c, struct err *err)
+{
+    struct served *from = &c->from;
+    const struct tuning *own = from->job.tuning;
+
+    /* A run that has all in its checkpoint. */
+    if (!from->weights.adapter && own && own->has_lora) {
+        from->job.tuning = NULL;
+        if (served_adapt(from, from->folder, err) < 0)
+            return -1;
+    }
+    if (c->options->adapter) {
+        if (served_adapt(from, c->options->adapter, err) < 0)
+            return -1;
+    }
+    from->weights.is_merged = from->weights.adapter != NULL;
+    if (from->weights.is_merged && c->options->as == CONVERT_CHECKPOINT && from->weights.store)
+        return err_set(err, ERR_CONFIG,
+                       "--as checkpoint: %s is one, whose training could not go on with an adapter "
+                       "in it (hint: make a Hugging Face folder, and of that a checkpoint)",
+                       from->base);
+    return 0;
+}
+
+/* Matrices that an adapter changes. */
+static void count_merged(struct conversion *c)
+{
+    for (int i = 0; c->from.weights.is_merged && i < c->names.n_tensors; i++)
+        c->result->n_merged +=
+            adapter_changes(c->from.weights.adapter, c->names.tensors[i].whole->name);
+}
+
 /* A name without slashes at its end, or with the folder beside it still to be made. */
 static const char *plain_path(struct arena *arena, const char *path)
 {
@@ -168,12 +201,15 @@ static int prepare(struct conversion *c, struct err *err)
         return hf_folder_refuse(o->from, err);
     if (is_same_folder(o->from, o->to))
         return err_set(err, ERR_CONFIG, "--from and --to are both %s", o->to);
-    if (check_target(o->to, err) < 0 || served_open(&c->from, o->from, err) < 0)
+    if (check_target(o->to, err) < 0 || served_open(&c->from, o->from, err) < 0 ||
+        adapt(c, err) < 0)
         return -1;
-    if (c->from.weights.folder && o->as == CONVERT_FOLDER)
+    int is_merge = c->from.weights.is_merged;
+    if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
         return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
     int is_between = c->from.weights.store && o->as == CONVERT_CHECKPOINT;
-    c->result->to_checkpoint = c->from.weights.folder || is_between;
+    c->result->to_checkpoint = is_merge ? o->as == CONVERT_CHECKPOINT
+                                        : c->from.weights.folder || is_between;
     c->source = (struct source){ .weights = &c->from.weights };
     if (check_options(o, is_between, err) < 0)
         return -1;
@@ -183,6 +219,7 @@ static int prepare(struct conversion *c, struct err *err)
         return -1;
     if (hf_names_build(&c->names, c->family, &c->from.job.model, &c->arena, err) < 0)
         return err_add(err, "%s", c->from.folder);
+    count_merged(c);
     return make_parent(&c->arena, o->to, err);
 }
 
@@ -210,6 +247,11 @@ static int convert_any(struct conversion *c, struct err *err)
     if (c->options->verify && convert_verify(c, err) < 0)
         return -1;
     return publish(c, err);
+}
+
+int convert_carry(const char *from, const char *to, int with_config, struct err *err)
+{
+    return carry_files(from, to, with_config, err);
 }
 
 int convert_model(const struct convert_options *options, struct convert_result *result,

@@ -30,7 +30,13 @@ enum convert_kind { CONVERT_OTHER, CONVERT_CHECKPOINT, CONVERT_FOLDER };
 
 struct convert_options {
     const char *from, *to;
-    enum convert_kind as;    /* what is made; a HF folder becomes a checkpoint alone */
+    /*
+     * A folder of peft's, or a run or checkpoint that trained adapters: they are added to the
+     * matrices, in fp32, and rounded once to the type that is written. NULL: none. Those that a run
+     * has itself are added always.
+     */
+    const char *adapter;
+    enum convert_kind as;    /* what is made; a HF folder becomes one only with an adapter */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */
     int64_t max_shard_bytes; /* of a HF folder's files */
@@ -57,6 +63,7 @@ struct convert_result {
     int n_tensors; /* of theirs */
     int n_files;
     int64_t n_bytes;
+    int n_merged;      /* of them: an adapter was added to */
     int n_found_whole; /* of the files: left by the same conversion, interrupted */
     int vocab_before, vocab_after;
     int n_dropped;  /* tensors of optimizer state that a HF folder has no place for */
@@ -73,5 +80,11 @@ struct convert_result {
  */
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err);
+
+/*
+ * Copy what belongs to a model beside its weights (tokenizer, chat template, ...) from a Hugging Face
+ * folder; config.json only where asked. ERR_DATA, ERR_FAILED.
+ */
+int convert_carry(const char *from, const char *to, int with_config, struct err *err);
 
 #endif

@@ -62,7 +62,7 @@ static void add_text(XXH3_state_t *hash, const char *path)
 static uint64_t hash_source(struct conversion *c)
 {
     const struct hf_folder *folder = c->from.weights.folder;
-    const char *path = c->from.folder, *last = "";
+    const char *path = c->from.base, *last = "";
     XXH3_state_t *hash = XXH3_createState();
 
     CHECK(hash);
@@ -86,6 +86,21 @@ static uint64_t hash_source(struct conversion *c)
     return found;
 }
 
+static uint64_t hash_adapter(struct conversion *c)
+{
+    const char *path = c->options->adapter ? c->options->adapter : c->from.folder;
+    XXH3_state_t *hash = XXH3_createState();
+
+    CHECK(hash);
+    XXH3_64bits_reset(hash);
+    add_text(hash, arena_printf(&c->arena, "%s/adapter_config.json", path));
+    add_text(hash, arena_printf(&c->arena, "%s/adapter_model.safetensors", path));
+    add_text(hash, arena_printf(&c->arena, "%s/manifest.json", path));
+    uint64_t found = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return found;
+}
+
 static void describe(struct conversion *c, struct str *out)
 {
     const struct convert_options *o = c->options;
@@ -95,6 +110,8 @@ static void describe(struct conversion *c, struct str *out)
 
     str_printf(out, "lmtrain convert %d\n--from %s\n", NOTES_VERSION, from);
     str_printf(out, "source %016" PRIx64 "\n", hash_source(c));
+    if (c->from.weights.adapter)
+        str_printf(out, "--adapter %016" PRIx64 "\n", hash_adapter(c));
     str_printf(out, "--dtype %s\n--vocab-size %d\n", dtype, c->from.job.model.vocab_size);
     if (c->result->to_checkpoint)
         str_printf(out, "--tp %d\n--pp %d\n", o->tp, o->pp);

@@ -40,15 +40,30 @@ static int compare_items(const void *a, const void *b)
     return left->order - right->order;
 }
 
+/* Of one of ours as it lies there; 0 if it does not. A folder is read to be merged. */
+static int stored_dtype(const struct conversion *c, const struct store_slice *whole,
+                        enum dtype *dtype)
+{
+    const struct weights *w = &c->from.weights;
+    const struct store_slice *stored = w->store ? store_find(w->store, whole->name) : NULL;
+    const struct hf_whole *theirs =
+        w->store ? NULL : hf_names_find(hf_folder_names(w->folder), whole->name);
+
+    if (stored)
+        *dtype = stored->dtype;
+    if (theirs)
+        *dtype = hf_folder_dtype(w->folder, theirs);
+    return stored || theirs;
+}
+
 static int add_item(struct target *t, const struct hf_tensor *tensor, int number, struct err *err)
 {
-    const struct store *store = t->c->from.weights.store;
-    const struct store_slice *stored = store_find(store, tensor->whole->name);
+    enum dtype stored;
 
-    if (!stored)
+    if (!stored_dtype(t->c, tensor->whole, &stored))
         return err_set(err, ERR_DATA, "%s has no tensor %s, of which %s is made", t->c->from.folder,
                        tensor->whole->name, tensor->name);
-    enum dtype dtype = conversion_dtype(t->c, stored->dtype);
+    enum dtype dtype = conversion_dtype(t->c, stored);
     int64_t element = (int64_t)dtype_bytes(dtype);
     t->items[t->n_items] =
         (struct item){ .tensor = *tensor,
@@ -69,6 +84,10 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, int number
 /* Whether the folder it came from stored a head beside the tied embedding. */
 static int had_tied_head(const struct conversion *c)
 {
+    const struct safetensors_tensor *head;
+
+    if (c->from.weights.folder)
+        return hf_folder_tied_head(c->from.weights.folder, &head) != NULL;
     cJSON *state = cJSON_Parse(store_state(c->from.weights.store));
     int had = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(state, "tied_head"));
 
@@ -272,14 +291,25 @@ static int write_index(struct target *t, struct err *err)
 /* The type that most of the model has: of its largest matrices. */
 static enum dtype main_dtype(const struct target *t)
 {
-    return store_find(t->c->from.weights.store, "embedding.weight")->dtype;
+    const struct hf_whole *whole = hf_names_find(&t->c->names, "embedding.weight");
+    enum dtype dtype = DTYPE_F32;
+
+    stored_dtype(t->c, &whole->whole, &dtype);
+    return dtype;
+}
+
+/* Where what came with the model lies. */
+static const char *carried_folder(const struct conversion *c, struct arena *arena)
+{
+    return c->from.weights.folder ? c->from.base
+                                  : arena_printf(arena, "%s/" STORE_CARRIED, c->from.base);
 }
 
 /* The one it came with, unless type or vocabulary are others now. */
 static int write_config(struct target *t, struct err *err)
 {
     struct conversion *c = t->c;
-    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
+    const char *carried = carried_folder(c, &c->arena);
     struct hf_config_changes changes = { .dtype = c->options->dtype };
     struct str text = { 0 };
 
@@ -299,7 +329,7 @@ static int write_config(struct target *t, struct err *err)
 /* What the checkpoint carries, else the tokenizer that its job was trained with. */
 static int carry(struct conversion *c, struct err *err)
 {
-    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
+    const char *carried = carried_folder(c, &c->arena);
     const char *tokenizer = c->from.job.data.tokenizer;
 
     if (file_is_folder(carried))
@@ -329,7 +359,7 @@ static int count_others(const struct conversion *c)
     const struct store *store = c->from.weights.store;
     int n = 0;
 
-    for (int i = 0; i < store_n_tensors(store); i++)
+    for (int i = 0; store && i < store_n_tensors(store); i++)
         n += !hf_names_find(&c->names, store_tensor(store, i)->name);
     return n;
 }

@@ -36,7 +36,8 @@ struct compiling {
     struct chunk_functions *functions; /* of the size at hand */
     int *boundary, *value;             /* by chunk: what its forward reads and gives */
     int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
-    int is_held; /* weights are gathered for a while by hold_weights (zero 3) */
+    int first_trained; /* stage: those before it have no trainable parameter, and no backward */
+    int is_held;       /* weights are gathered for a while by hold_weights (zero 3) */
 };
 
 static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
@@ -262,7 +263,11 @@ static void emit_backwards(struct compiling *c)
         struct chunk_functions *f = &c->functions[i];
         int behind = neighbour(c, i, 1);
 
-        if (c->chunks[i].stage + 1 < c->n_stages && behind < 0) {
+        int has_before = c->chunks[i].stage > c->first_trained;
+
+        if (c->chunks[i].stage < c->first_trained) {
+            c->gradient[i] = 0;
+        } else if (c->chunks[i].stage + 1 < c->n_stages && behind < 0) {
             c->gradient[i] = boundary_value(c);
             f->receive_backward = transfer(c, i, 1, 0, 0, c->gradient[i]);
         } else if (behind >= 0) {
@@ -270,7 +275,8 @@ static void emit_backwards(struct compiling *c)
         }
         struct gradient_seed seed = { c->value[i], c->gradient[i] };
         f->backward = function_named(c, "backward", i);
-        c->gradient_in[i] = differentiate(p, f->forward, f->backward, &seed, 1, c->boundary[i]);
+        c->gradient_in[i] =
+            differentiate(p, f->forward, f->backward, &seed, 1, has_before ? c->boundary[i] : 0);
         if (!c->options->no_fuse)
             fuse(p, f->forward);
         recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
@@ -282,7 +288,7 @@ static void emit_backwards(struct compiling *c)
         overlap_collectives(p, f->backward);
         if (f->weight != f->backward)
             overlap_collectives(p, f->weight);
-        if (c->chunks[i].stage && neighbour(c, i, -1) < 0)
+        if (has_before && neighbour(c, i, -1) < 0)
             f->send_backward = transfer(c, i, -1, 0, 1, c->gradient_in[i]);
     }
 }
@@ -341,6 +347,28 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
     }
     update->norm_parts = parts;
     update->n_norm_parts = n;
+}
+
+/* Each stage's parameters, declared in a program that is thrown away. */
+static void find_first_trained(struct compiling *c)
+{
+    for (int stage = 0; stage < c->n_stages; stage++) {
+        struct program other;
+        struct model_builder builder = c->builder;
+        struct model_chunk chunk = { stage, c->n_stages, c->first_layer[stage],
+                                     c->first_layer[stage + 1] };
+        int n_trained = 0;
+
+        program_init(&other, &c->options->mesh);
+        builder.program = &other;
+        model_declare(&builder, &chunk, 1);
+        for (int i = 0; i < other.n_parameters; i++)
+            n_trained += other.parameters[i].trainable;
+        program_release(&other);
+        c->first_trained = stage;
+        if (n_trained)
+            break;
+    }
 }
 
 /* A head tied to an embedding on another rank: the first and the last of the pipeline. */
@@ -421,6 +449,8 @@ static int shard_parameters(struct compiling *c)
         return -1;
     c->is_held = o->zero == 3 && !hold_is_step(o->hold, c->n_chunks);
     if (c->is_held) {
+        if (c->options->tuning)
+            shard_frozen(p, c->functions, c->n_chunks, o);
         shard_weights(p);
         return -1;
     }
@@ -463,6 +493,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                                              options->mesh.size[AXIS_TP] > 1,
                                         .max_positions = options->seq_len,
                                         .seed = options->seed,
+                                        .tuning = options->tuning,
                                         .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 
@@ -471,6 +502,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
         return -1;
     model_declare(&c.builder, c.chunks, c.n_chunks);
     tie_stages(&c);
+    if (options->tuning && c.n_stages > 1)
+        find_first_trained(&c);
     model_declare_loss(&c.builder);
     emit_sizes(&c);
     int update = program_function(program, "update", 0);
@@ -503,7 +536,8 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
                                .dtype = options->dtype,
                                .n_sequences = options->micro_batch,
                                .seq_len = options->seq_len,
-                               .max_positions = options->seq_len };
+                               .max_positions = options->seq_len,
+                               .tuning = options->tuning };
 
     struct model_chunk whole = model_whole(options->model);
 
@@ -528,7 +562,8 @@ int compile_generate(struct program *program, const struct compile_generate *opt
                                .n_sequences = options->n_sequences,
                                .seq_len = options->prefill_len,
                                .cache_len = options->cache_len,
-                               .max_positions = options->cache_len };
+                               .max_positions = options->cache_len,
+                               .tuning = options->tuning };
 
     struct model_chunk chunk = model_whole(options->model);
 

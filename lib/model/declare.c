@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #include "base/num.h"
-#include "model/model.h"
+#include "model/lora_impl.h"
 
 static void matrix(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
                    double std)
@@ -122,6 +122,11 @@ static void layer(const struct model_builder *b, int n)
     }
     linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
     linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
+
+    lora_declare(b, n, "qkv", attention + 2 * kv, hidden, &by_heads);
+    lora_declare(b, n, "attention_out", hidden, attention, &from_heads);
+    lora_declare(b, n, gated ? "gate_up" : "up", (gated ? 2 : 1) * ffn, hidden, &by_ffn);
+    lora_declare(b, n, "down", hidden, ffn, &from_ffn);
 }
 
 static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)
@@ -211,6 +216,12 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     declare_row_parts(b, "row_begin", rows);
     if ((b->dropout && s->attention_dropout > 0) || s->position == POSITION_ALIBI)
         b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
+    if (b->dropout && b->tuning && b->tuning->has_lora && b->tuning->dropout > 0) {
+        int64_t attention = (int64_t)s->n_heads * s->head_dim;
+
+        b->parts.attention_cols = begins(b, "attention_begin", ceil_div(attention, tp));
+        b->parts.ffn_cols = begins(b, "ffn_begin", ceil_div(s->ffn_size, tp));
+    }
 }
 
 void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
@@ -226,6 +237,10 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
             layer(b, n);
     if (chunks[n_chunks - 1].stage + 1 == chunks[n_chunks - 1].n_stages)
         head(b, chunks[0].stage == 0);
+
+    if (b->tuning)
+        for (int i = 0; i < p->n_parameters; i++)
+            p->parameters[i].trainable = tuning_trains(b->tuning, p->parameters[i].name);
 
     p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
     p->ports.positions = input(b, "positions", rows, DTYPE_I32);

@@ -7,7 +7,7 @@
  * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
  * the backward does there follows from them (differentiate).
  */
-#include "model/model.h"
+#include "model/lora_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -115,6 +115,12 @@ static int leave(const struct emitter *e, int x)
     return sum;
 }
 
+/* What the layer's adapters of this matrix, which has read x and given y, make of y. */
+static int adapted(const struct emitter *e, const char *matrix, int x, int y)
+{
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, matrix, x, y });
+}
+
 static int linear(const struct emitter *e, int x, int weight, int bias)
 {
     int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
@@ -124,11 +130,11 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 }
 
 /* A block's last: of what is divided among ranks into the residual stream. */
-static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
+static int linear_leaving(const struct emitter *e, const char *matrix, int x, int weight, int bias)
 {
     if (e->tp == 1)
-        return linear(e, x, weight, bias);
-    int sum = leave(e, linear(e, x, weight, 0));
+        return adapted(e, matrix, x, linear(e, x, weight, bias));
+    int sum = leave(e, adapted(e, matrix, x, linear(e, x, weight, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -319,10 +325,11 @@ static int feed_forward(const struct emitter *e, int x)
     int gated = s->activation == ACTIVATION_SWIGLU;
     int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
                       layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
+    wide = adapted(e, gated ? "gate_up" : "up", x, wide);
     int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear_leaving(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+    return linear_leaving(e, "down", y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
 }
 
 /* ---- experts ---- */
@@ -410,8 +417,11 @@ static int block(const struct emitter *e, int x)
     enum dtype dtype = e->b->dtype;
     int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
                  layer_bias(e, "attention_norm.bias"), dtype);
-    int qkv = linear(e, enter(e, y), layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
-    int out = linear_leaving(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
+    int entered = enter(e, y);
+    int qkv = linear(e, entered, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
+    qkv = adapted(e, "qkv", entered, qkv);
+    int out = linear_leaving(e, "attention_out", self_attention(e, qkv),
+                             layer_weight(e, "attention_out.weight"),
                              layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
@@ -507,7 +517,7 @@ static int head_chunk(const struct emitter *e)
 /* One piece of the rows. */
 struct head_piece {
     int x, target, weight;
-    int dx, dw; /* 0 where only the loss is wanted */
+    int dx, dw; /* 0 where only the loss is wanted; dw where the head is frozen */
     int loss;
     enum first_mode first;
 };
@@ -540,9 +550,11 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
     if (!h->dx)
         return;
     emit(e, (struct op){ .kind = OP_LINEAR_DX, .in = { dlogits, h->weight }, .out = { h->dx } });
-    emit(e,
-         (struct op){
-             .kind = OP_LINEAR_DW, .in = { dlogits, h->x }, .out = { h->dw }, .first = h->first });
+    if (h->dw)
+        emit(e, (struct op){ .kind = OP_LINEAR_DW,
+                             .in = { dlogits, h->x },
+                             .out = { h->dw },
+                             .first = h->first });
 }
 
 /* Piece by piece, so that the logits never exist whole. */

@@ -39,7 +39,8 @@ static int first_head_input(enum op_kind kind)
 /* Rows from anywhere in the micro-batch on, not whole sequences. */
 static int has_part_of_rows(const struct op_shape *op)
 {
-    return (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_GRAD) && tensor_given(&op->in[2]);
+    return (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_GRAD) && tensor_given(&op->in[2]) &&
+           !op->attributes.by_columns;
 }
 
 static int has_vocabulary(enum op_kind kind)
@@ -350,6 +351,30 @@ static int check_parts(const struct solver *s)
     return 0;
 }
 
+/* Of a product's columns each part has its pair, or none. */
+static int check_lora(const struct solver *s)
+{
+    const struct op_shape *op = s->op;
+    const char *name = s->info->name;
+    int64_t n = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        const struct tensor *h = &op->in[1 + 2 * i], *b = &op->in[2 + 2 * i];
+        int part = op->attributes.parts[i];
+
+        n += part;
+        if (part < 0 || tensor_given(h) != tensor_given(b))
+            return err_set(s->err, ERR_FAILED, "%s: h%d and b%d, wanted both or none", name, i, i);
+        if (tensor_given(h) && (b->rows != part || b->cols != h->cols))
+            return err_set(s->err, ERR_FAILED, "%s: b%d is [%lld x %lld], wanted [%d x %lld]", name,
+                           i, (long long)b->rows, (long long)b->cols, part, (long long)h->cols);
+    }
+    if (n != op->out[0].cols)
+        return err_set(s->err, ERR_FAILED, "%s: parts have %lld columns, wanted %lld", name,
+                       (long long)n, (long long)op->out[0].cols);
+    return 0;
+}
+
 static int check_router(const struct solver *s)
 {
     const struct op_shape *op = s->op;
@@ -384,6 +409,14 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
+    if (op->kind == OP_LORA && check_lora(s))
+        return -1;
+    if (op->kind == OP_ADD &&
+        (op->in[0].dtype != op->out[0].dtype ||
+         (op->out[0].dtype != DTYPE_F32 && op->in[1].dtype != op->out[0].dtype)))
+        return err_set(s->err, ERR_FAILED, "%s: %s + %s is %s, wanted fp32, or all bf16", name,
+                       dtype_name(op->in[0].dtype), dtype_name(op->in[1].dtype),
+                       dtype_name(op->out[0].dtype));
     if ((op->kind == OP_ROUTER || op->kind == OP_ROUTER_GRAD) && check_router(s))
         return -1;
     if (op->kind == OP_CAST && op->in[0].dtype == op->out[0].dtype)

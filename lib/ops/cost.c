@@ -35,6 +35,7 @@ static double flops_an_element(enum op_kind kind)
     case OP_EMBED_DW:
     case OP_ADD:
     case OP_ADD_BIAS:
+    case OP_SCALE:
     case OP_BIAS_GRAD:
     case OP_ACCUMULATE:
     case OP_ALL_REDUCE:
@@ -81,6 +82,16 @@ static double flops_an_element(enum op_kind kind)
     }
 }
 
+static double lora_flops(const struct op_shape *op)
+{
+    double flops = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++)
+        if (tensor_given(&op->in[2 + 2 * i]))
+            flops += 2 * (double)op->in[0].rows * (double)tensor_elements(&op->in[2 + 2 * i]);
+    return flops;
+}
+
 double op_flops(const struct op_shape *op)
 {
     const struct tensor *in = op->in, *out = op->out;
@@ -105,10 +116,12 @@ double op_flops(const struct op_shape *op)
         return 4 * (double)tensor_elements(&out[0]);
     case OP_LINEAR_DW:
         return 2 * tokens * (double)out[0].rows * (double)out[0].cols;
+    case OP_LORA:
+        return lora_flops(op);
     case OP_HEAD_LOSS:
         return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
     case OP_HEAD_CROSS_ENTROPY:
-        return 6 * tokens * (double)in[1].rows * (double)in[1].cols;
+        return (tensor_given(&out[1]) ? 6 : 4) * tokens * (double)in[1].rows * (double)in[1].cols;
     case OP_ATTENTION:
         return 2 * 2 * causal_pairs(op, tokens) * e;
     case OP_ATTENTION_GRAD:

@@ -25,10 +25,10 @@
  *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act or fp32, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
- *                       -> dx[T x d] fp32, dw[1 x d] +=
+ *                       -> dx[T x d] fp32, dw?[1 x d] +=
  *                         dx = add + the norm's own
  *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw +=, db? +=
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=
  *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
@@ -71,6 +71,13 @@
  *   gelu                x[T x f] act -> y[T x f]
  *                         tanh form, Hendrycks & Gimpel 2016
  *   gelu_grad           dy, x -> dx
+ *   scale               x[T x d] act -> y[T x d] act
+ *                         y = `scale` x
+ *   lora                y[T x n] act, h0?[T x r] act, b0?[n0 x r] act, h1?, b1?, h2?, b2?
+ *                       -> out[T x n] act
+ *                         `parts` n0, n1, n2 (0: none) are the widths of what y is made of, n in
+ *                         all: out = y + [h0 b0' | h1 b1' | h2 b2'], the sum in fp32; a part
+ *                         without h and b is y's. Hu et al. 2021, equation 3
  *   router              logits[T x m] fp32
  *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=
  *                         expert: those of a token's s largest logits, the largest first, of equal
@@ -101,9 +108,11 @@
  *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
  *                         `place`, element); begin: x's rows are those of the micro-batch from
- *                         there on, and sample is of all of it
+ *                         there on, and sample is of all of it; or, where `by_columns`, its
+ *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
+ *                         or all three bf16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=
@@ -116,7 +125,7 @@
  *   normalize_rows_grad dy[V x d] fp32, w, norm -> dw[V x d] fp32 +=
  *                         dy may be a sum that is still owed: dw then is, too
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                       -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
+ *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=
  *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
  *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
  *                         never exist whole
@@ -179,6 +188,7 @@
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
@@ -210,6 +220,8 @@ enum op_kind {
     OP_SWIGLU_GRAD,
     OP_GELU,
     OP_GELU_GRAD,
+    OP_SCALE,
+    OP_LORA,
     OP_ROUTER,
     OP_ROUTER_GRAD,
     OP_EXPERT_ORDER,
@@ -265,7 +277,9 @@ struct op_attributes {
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
-    double scale;   /* attention */
+    int parts[OPS_LORA_PARTS]; /* lora: columns of each */
+    int by_columns; /* dropout: x's columns are those of the whole from `begin` on, not its rows */
+    double scale;   /* attention, scale */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
     uint64_t seed;  /* of the run, for dropout */

@@ -127,6 +127,11 @@ static int spread_embed_dw(const struct query *q)
 /* Rows are split as sequences are, or, with a `begin` of the rank's own, within the micro-batch. */
 static int spread_dropout(const struct query *q)
 {
+    if (q->op->attributes.by_columns && given(q, 2) && q->in[2] == SPREAD_COLS)
+        return alike(q, IN(0) | IN(2), IN(1), MAY_COLS);
+    /* A gradient's summands may be dropped one by one. */
+    if (q->op->kind == OP_DROPOUT_GRAD && q->in[0] == SPREAD_PARTIAL && !given(q, 2))
+        return alike(q, IN(0), IN(1), MAY_PARTIAL);
     if (!given(q, 2) || q->in[2] != SPREAD_COLS)
         return alike(q, IN(0), IN(1), MAY_ROWS);
     give_all(q, SPREAD_ROWS);
@@ -240,13 +245,11 @@ static int spread_linear(const struct query *q)
     return want(q, 2, SPREAD_SAME);
 }
 
-/* dx = dy w */
+/* dx = dy w: of a summand of dy a summand of dx */
 static int spread_linear_dx(const struct query *q)
 {
     enum spread dy = q->in[0], w = q->in[1];
 
-    if (dy == SPREAD_PARTIAL)
-        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
     if (dy == SPREAD_COLS) {
         give_all(q, SPREAD_PARTIAL);
         return want(q, 1, SPREAD_ROWS);
@@ -265,8 +268,9 @@ static int spread_linear_dw(const struct query *q)
     enum spread dy = q->in[0], x = q->in[1];
 
     switch (dy) {
-    case SPREAD_PARTIAL:
-        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    case SPREAD_PARTIAL: /* a summand's */
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 1, SPREAD_SAME);
     case SPREAD_ROWS:
         give_all(q, SPREAD_PARTIAL);
         return want(q, 1, SPREAD_ROWS);
@@ -275,8 +279,8 @@ static int spread_linear_dw(const struct query *q)
         q->out[1] = SPREAD_COLS;
         return want(q, 1, SPREAD_SAME);
     default:
-        if (x != SPREAD_SAME && x != SPREAD_COLS)
-            return refuse(q, 1, allowed_text(MAY_COLS));
+        if (x == SPREAD_ROWS)
+            return refuse(q, 1, allowed_text(MAY_COLS | MAY_PARTIAL));
         q->out[0] = x;
         q->out[1] = SPREAD_SAME;
         return 0;
@@ -350,6 +354,20 @@ static int spread_collective(const struct query *q, int on_axis)
     return want(q, 0, wanted);
 }
 
+/* Columns are split as b's rows, or y is a sum that is owed, and so is every h. */
+static int spread_lora(const struct query *q)
+{
+    enum spread y = q->in[0];
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        if (want(q, 1 + 2 * i, y == SPREAD_COLS ? SPREAD_SAME : y) ||
+            want(q, 2 + 2 * i, y == SPREAD_COLS ? SPREAD_ROWS : SPREAD_SAME))
+            return -1;
+    }
+    give_all(q, y);
+    return 0;
+}
+
 static int spread_select_rows(const struct query *q)
 {
     enum spread x = q->in[0];
@@ -395,6 +413,7 @@ static const struct form {
     [OP_SWIGLU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
+    [OP_SCALE] = { IN(0), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     [OP_ROUTER] = { IN(0), 0, MAY_ROWS },
     [OP_ROUTER_GRAD] = { IN(0) | IN(1) | IN(2) | IN(3), 0, MAY_ROWS },
     [OP_EXPERT_ORDER] = { IN(0), 0, MAY_ROWS },
@@ -447,6 +466,8 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_head_norm_grad(q);
     case OP_NORMALIZE_ROWS_GRAD:
         return spread_normalize_rows_grad(q);
+    case OP_LORA:
+        return spread_lora(q);
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
         return spread_dropout(q);

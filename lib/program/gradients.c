@@ -89,8 +89,8 @@ static int as_dtype(struct gradient_walk *walk, int v, enum dtype dtype)
 
 /*
  * v's gradient grows by g. Read several times are the fp32 residual stream and, by router and
- * experts, a norm's output: the gradient of one is a summand of the rank's where that of the other
- * is the same on all of them.
+ * experts or by matrices and their adapters, a norm's output: the gradient of one may be a summand
+ * of the rank's where that of the other is the same on all of them.
  */
 static void contribute(struct gradient_walk *walk, int v, int g)
 {
@@ -103,8 +103,10 @@ static void contribute(struct gradient_walk *walk, int v, int g)
             before = paid(walk, v, before);
             g = paid(walk, v, g);
         }
-        before = as_dtype(walk, before, DTYPE_F32);
-        int sum = like(walk, v, DTYPE_F32);
+        /* Of one type they are added in one op: the same bits. */
+        int alike = dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
+        before = alike ? before : as_dtype(walk, before, DTYPE_F32);
+        int sum = like(walk, v, alike ? dtype_of(walk, v) : DTYPE_F32);
         emit(walk,
              (struct op){ .kind = OP_ADD, .in = { before, g }, .out = { sum }, .phase = PHASE_B });
         g = as_dtype(walk, sum, dtype_of(walk, v));
@@ -161,9 +163,15 @@ static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, x, dx);
 }
 
+/*
+ * Where every rank has all of w, its summand of dy gives it a summand of each gradient: x's is added
+ * up where others' of x are, w's at the update. So adapters' small products meet no other rank.
+ */
 static void linear_rule(struct gradient_walk *walk, const struct op *op)
 {
-    int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1];
+    int x = op->in[0], w = op->in[1];
+    int is_whole = walk->program->values[w].spread[AXIS_TP] == SPREAD_SAME && !op->in[2];
+    int dy = is_whole ? take_summands(walk, op->out[0]) : take(walk, op->out[0]);
 
     dy = as_dtype(walk, dy, dtype_of(walk, x));
     if (needs(walk, x)) {
@@ -173,11 +181,14 @@ static void linear_rule(struct gradient_walk *walk, const struct op *op)
              (struct op){ .kind = OP_LINEAR_DX, .in = { dy, w }, .out = { dx }, .phase = PHASE_B });
         contribute(walk, x, dx);
     }
-    int dw = accumulator(walk, w), db = dw ? accumulator(walk, op->in[2]) : 0;
+    int dw = accumulator(walk, w), db = accumulator(walk, op->in[2]);
     if (dw)
         emit(walk,
              (struct op){
                  .kind = OP_LINEAR_DW, .in = { dy, x }, .out = { dw, db }, .phase = PHASE_W });
+    else if (db)
+        emit(walk,
+             (struct op){ .kind = OP_BIAS_GRAD, .in = { dy }, .out = { db }, .phase = PHASE_W });
 }
 
 static void rope_rule(struct gradient_walk *walk, const struct op *op)
@@ -226,6 +237,56 @@ static void activation_rule(struct gradient_walk *walk, const struct op *op, enu
 
     emit(walk, (struct op){ .kind = kind, .in = { dy, x }, .out = { dx }, .phase = PHASE_B });
     contribute(walk, x, dx);
+}
+
+/* Summands may be scaled and dropped one by one. */
+static void scale_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take_summands(walk, op->out[0]), x = op->in[0];
+    int dx = like(walk, x, dtype_of(walk, x));
+
+    emit(walk, (struct op){ .kind = OP_SCALE,
+                            .attributes = op->attributes,
+                            .in = { dy },
+                            .out = { dx },
+                            .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+/* The part of dy that a pair of h and b has made, from its column `col` on. */
+static void lora_part(struct gradient_walk *walk, const struct op *op, int part, int dy, int col)
+{
+    struct program *p = walk->program;
+    int h = op->in[1 + 2 * part], b = op->in[2 + 2 * part];
+    const struct value *v = &p->values[dy];
+
+    if (!h)
+        return;
+    int columns = program_view(p, dy, col, v->rows, op->attributes.parts[part], v->stride);
+    if (needs(walk, h)) {
+        int dh = like(walk, h, dtype_of(walk, h));
+
+        emit(walk,
+             (struct op){
+                 .kind = OP_LINEAR_DX, .in = { columns, b }, .out = { dh }, .phase = PHASE_B });
+        contribute(walk, h, dh);
+    }
+    int db = accumulator(walk, b);
+    if (db)
+        emit(walk,
+             (struct op){
+                 .kind = OP_LINEAR_DW, .in = { columns, h }, .out = { db }, .phase = PHASE_W });
+}
+
+static void lora_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), col = 0;
+
+    for (int part = 0; part < OPS_LORA_PARTS; part++) {
+        lora_part(walk, op, part, dy, col);
+        col += op->attributes.parts[part];
+    }
+    contribute(walk, op->in[0], dy);
 }
 
 static void router_rule(struct gradient_walk *walk, const struct op *op)
@@ -289,7 +350,8 @@ static void expert_swiglu_rule(struct gradient_walk *walk, const struct op *op)
 
 static void dropout_rule(struct gradient_walk *walk, const struct op *op)
 {
-    int dy = take(walk, op->out[0]), x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
+    int dy = op->in[2] ? take(walk, op->out[0]) : take_summands(walk, op->out[0]);
+    int x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
 
     emit(walk, (struct op){ .kind = OP_DROPOUT_GRAD,
                             .attributes = op->attributes,
@@ -370,6 +432,8 @@ int gradient_known(enum op_kind kind)
     case OP_ATTENTION:
     case OP_SWIGLU:
     case OP_GELU:
+    case OP_SCALE:
+    case OP_LORA:
     case OP_ROUTER:
     case OP_DISPATCH:
     case OP_COMBINE:
@@ -417,6 +481,12 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         break;
     case OP_GELU:
         activation_rule(walk, op, OP_GELU_GRAD);
+        break;
+    case OP_SCALE:
+        scale_rule(walk, op);
+        break;
+    case OP_LORA:
+        lora_rule(walk, op);
         break;
     case OP_ROUTER:
         router_rule(walk, op);

@@ -134,7 +134,7 @@ struct function {
 };
 
 /* How a parameter is filled at the very start. */
-enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
+enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS, INIT_UNIFORM };
 
 #define TENSOR_MAX_USES 4
 #define PARAMETER_MAX_PIECES 3 /* q, k and v */
@@ -165,7 +165,7 @@ struct parameter_range {
  */
 struct bucket {
     int64_t n_elements;             /* a multiple of dp_size * OPS_NORM_BLOCK */
-    int n_uses;                     /* one accumulator of all the parameters a use */
+    int n_uses;                     /* one accumulator of all the parameters a use; 0: frozen */
     int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
@@ -182,7 +182,7 @@ struct parameter {
     int n_repeats;                  /* its pieces come so often, one after the other */
     int n_dims;                     /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
-    double init_std;
+    double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */
     int trainable;
     int weight, master, moment1, moment2; /* cells; master is weight where that is fp32; the last
                                              three are 0 where a bucket has the states. weight is

@@ -38,7 +38,8 @@ static void replace_pattern(const struct normal_step *step, const char *text, si
     }
 }
 
-static void strip(const struct normal_step *step, const char *text, size_t n_bytes, struct str *out)
+static void strip(const struct normal_step *step, int is_within, const char *text, size_t n_bytes,
+                  struct str *out)
 {
     size_t first = 0, last = 0, n;
 
@@ -49,14 +50,14 @@ static void strip(const struct normal_step *step, const char *text, size_t n_byt
             first = at + n;
         last = is_space ? last : at + n;
     }
-    first = step->n_a ? first : 0;
+    first = step->n_a && !is_within ? first : 0;
     last = step->n_b ? last : n_bytes;
     if (first < last)
         str_add_bytes(out, text + first, last - first);
 }
 
 /* One step, of text in place. */
-static void normalize_step(const struct tokenizer *t, const struct normal_step *step,
+static void normalize_step(const struct tokenizer *t, const struct normal_step *step, int is_within,
                            struct str *text)
 {
     struct str out = { 0 };
@@ -68,15 +69,18 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
     if (step->kind == NORMAL_NFC) {
         nfc_append(&out, str_text(text), text->length);
     } else if (step->kind == NORMAL_CHARSMAP) {
-        charsmap_apply(&t->charsmap, str_text(text), text->length, &out);
+        struct charsmap map = t->charsmap;
+
+        map.is_within = is_within;
+        charsmap_apply(&map, str_text(text), text->length, &out);
     } else if (step->kind == NORMAL_CLUSTERS) {
         charsmap_apply_clusters(&t->charsmap, str_text(text), text->length, &out);
     } else if (step->kind == NORMAL_PATTERN) {
         replace_pattern(step, str_text(text), text->length, &out);
     } else if (step->kind == NORMAL_STRIP) {
-        strip(step, str_text(text), text->length, &out);
+        strip(step, is_within, str_text(text), text->length, &out);
     } else {
-        if (text->length > 0)
+        if (text->length > 0 && !is_within)
             str_add_bytes(&out, step->a, step->n_a);
         str_add_bytes(&out, str_text(text), text->length);
     }
@@ -85,13 +89,13 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
 }
 
 void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                         struct str *out)
+                         int is_within, struct str *out)
 {
     struct str now = { 0 };
 
     str_add_bytes(&now, text, n_bytes);
     for (int i = 0; i < tokenizer->n_normal; i++)
-        normalize_step(tokenizer, &tokenizer->normal[i], &now);
+        normalize_step(tokenizer, &tokenizer->normal[i], is_within, &now);
     str_add_bytes(out, str_text(&now), now.length);
     str_release(&now);
 }

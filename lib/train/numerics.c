@@ -178,6 +178,34 @@ static void describe_sizes(const struct job_counts *sizes, struct str *out)
     str_add(out, "\n");
 }
 
+static void describe_texts(const char *key, const struct job_texts *texts, struct str *out)
+{
+    if (!texts->n)
+        return;
+    str_add(out, key);
+    for (int i = 0; i < texts->n; i++)
+        str_printf(out, " %s", texts->values[i]);
+    str_add(out, "\n");
+}
+
+/* What is trained, named only where that is not everything. */
+static void describe_tuning(const struct job *job, struct str *out)
+{
+    static const char *const biases[] = { "none", "all", "lora_only" };
+
+    describe_texts("train.only", &job->train.only, out);
+    describe_texts("train.freeze", &job->train.freeze, out);
+    if (!job->lora.rank)
+        return;
+    add_count(out, "lora.rank", job->lora.rank);
+    add_number(out, "lora.alpha", job->lora.alpha > 0 ? job->lora.alpha : 2.0 * job->lora.rank);
+    add_number(out, "lora.dropout", job->lora.dropout);
+    add_count(out, "lora.rslora", job->lora.rslora);
+    str_printf(out, "lora.bias %s\n", biases[job->lora.bias]);
+    describe_texts("lora.targets", &job->lora.targets, out);
+    describe_texts("lora.modules_to_save", &job->lora.modules_to_save, out);
+}
+
 void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out)
 {
     int early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
@@ -188,6 +216,7 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     describe_model(&job->model, out);
     if (job->train.init)
         str_printf(out, "train.init %s\n", job->train.init);
+    describe_tuning(job, out);
     str_printf(out, "data %016" PRIx64 "\ntrain.seed %" PRIu64 "\n", data, job->train.seed);
     add_count(out, "data.seq_len", job->data.seq_len);
     add_count(out, "train.global_batch", job->train.global_batch);

@@ -56,6 +56,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .n_micro_batches = job->n_micro_batches,
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
+        .tuning = job->tuning,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .recompute_ops = job->recompute_ops,
