@@ -151,7 +151,9 @@ def same_tensors(a, b):
 def check_checkpoint(folder, scratch):
     sharded, back = os.path.join(scratch, "ck"), os.path.join(scratch, "back")
     done = run("convert", "--from", folder, "--to", sharded, "--tp", "2", "--pp", "2")
-    check("convert to tp 2, pp 2", done.returncode == 0, done.stderr)
+    if "hint: 1, 3" in done.stderr:  # of its 9 heads
+        done = run("convert", "--from", folder, "--to", sharded, "--tp", "3", "--pp", "2")
+    check("convert to a sharded checkpoint", done.returncode == 0, done.stderr)
     done = run("generate", "--model", sharded, "--chat", "--temperature", "0", "--prompt",
                "What is the capital of France?")
     check("the answer", "Paris" in done.stdout and "France?" not in done.stdout, done.stdout, done.stderr)
@@ -186,6 +188,7 @@ def main():
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        torch.set_num_threads(1)  # products of one row: threads would wait for each other
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         check_texts(model, tokenizer, folder, scratch)
