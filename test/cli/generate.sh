@@ -105,12 +105,15 @@ expect 'needs no model' 0 '"prompt":"<|im_start|>user.nWho' "$lmtrain" generate 
 text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 0
 answer=$output
 printf 'Who?\n/quit\n' >"$dir/turns"
+# shellcheck disable=SC2016
 expect 'turns from standard input' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \
     --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
 text_is 'are answered alike' "$answer"
 printf 'Who?\nAnd then?\n\n/clear\nWho?\n' >"$dir/turns"
+# shellcheck disable=SC2016
 expect 'a conversation' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \
     --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
+# shellcheck disable=SC2016
 expect 'that begins again' 0 '' sh -c 'case $1 in "$2"*"$2") ;; *) exit 1 ;; esac' sh "$output" "$answer"
 expect 'no such template' 2 "no chat template 'chatmel' .hint: chatml." "$lmtrain" generate --model "$dir/one" --chat \
     --template chatmel --prompt a
