@@ -41,7 +41,7 @@ CONVERSATIONS = [
     [assistant("first"), user("x")],
     [user("a"), user("b")],
     [user("q"), assistant("<think>\nhmm\n</think>\n\nfour"), user("again"), assistant("<think>\nso\n</think>\n\nfive")],
-    [user("weather?"), assistant(None, tool_calls=[CALL]), {"role": "tool", "name": "get", "content": "{\"t\": 20}"},
+    [user("weather?"), assistant(None, tool_calls=[CALL]), {"role": "tool", "content": "{\"t\": 20}", "name": "get"},
      assistant("20 degrees")],
     [user("q"), assistant("r", reasoning_content="because"), user("s")],
     [user("x" * 3000), assistant(""), user("\u2028\u00a0tab\tend")],
