@@ -151,8 +151,6 @@ def same_tensors(a, b):
 def check_checkpoint(folder, scratch):
     sharded, back = os.path.join(scratch, "ck"), os.path.join(scratch, "back")
     done = run("convert", "--from", folder, "--to", sharded, "--tp", "2", "--pp", "2")
-    if "hint: 1, 3" in done.stderr:  # of its 9 heads
-        done = run("convert", "--from", folder, "--to", sharded, "--tp", "3", "--pp", "2")
     check("convert to a sharded checkpoint", done.returncode == 0, done.stderr)
     done = run("generate", "--model", sharded, "--chat", "--temperature", "0", "--prompt",
                "What is the capital of France?")
