@@ -142,9 +142,13 @@ static void print_prompt(const struct generation *g, const struct str *rendered,
 
 /* ---- one ---- */
 
+/* context: the prompt, once the first of what follows it is there, so that an error stands alone. */
 static int show(void *context, const char *bytes, size_t n_bytes)
 {
-    (void)context;
+    const char **prompt = context;
+
+    printf("%s", *prompt);
+    *prompt = "";
     fwrite(bytes, 1, n_bytes, stdout);
     fflush(stdout);
     return ferror(stdout) != 0;
@@ -163,11 +167,11 @@ int generate_one(struct generation *g, struct err *err)
         if (!status)
             print_text(g, g->q->prompt, &t);
     } else if (!status) {
-        printf("%s", g->template ? "" : g->q->prompt);
-        fflush(stdout);
-        status = generator_run(g->generator, &t, 1, show, NULL, err);
+        const char *prompt = g->template ? "" : g->q->prompt;
+
+        status = generator_run(g->generator, &t, 1, show, &prompt, err);
         if (!status)
-            printf("\n");
+            printf("%s\n", prompt);
     }
     str_release(&rendered);
     generate_text_release(&t);

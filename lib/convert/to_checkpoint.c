@@ -11,6 +11,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "base/str.h"
 #include "convert/convert_impl.h"
@@ -21,6 +22,7 @@
 struct target {
     struct conversion *c;
     int *first_layer; /* [pp + 1] */
+    int is_even; /* tp ranks cannot have the model in equal parts: each file has as many rows */
     void *buffers[2]; /* of the piece at hand, and of the one that is written meanwhile */
     size_t buffer_bytes[2];
     int turn;
@@ -46,10 +48,10 @@ static int dtype_of(const struct conversion *c, const char *name, enum dtype *dt
 }
 
 /* Degrees that the model cannot have are refused in the words of a job. */
-static int check_degrees(struct conversion *c, struct err *err)
+static int check_degrees(struct conversion *c, int tp, struct err *err)
 {
     const struct convert_options *o = c->options;
-    const char *overrides[] = { arena_printf(&c->arena, "parallel.tp=%d", o->tp),
+    const char *overrides[] = { arena_printf(&c->arena, "parallel.tp=%d", tp),
                                 arena_printf(&c->arena, "parallel.pp=%d", o->pp),
                                 "parallel.sequence_parallel=false" };
     struct str text = { 0 };
@@ -66,6 +68,27 @@ static int check_degrees(struct conversion *c, struct err *err)
     if (str_starts_with(err->text, prefix))
         memmove(err->text, err->text + sizeof prefix - 1, strlen(err->text) + 2 - sizeof prefix);
     return -1;
+}
+
+/*
+ * Files are cut as tp ranks will want them. Where no such ranks can be, because their number doesn't
+ * divide the heads, there are still as many files, which any layout reads.
+ */
+static int choose_cut(struct target *t, struct err *err)
+{
+    struct err refusal;
+
+    if (check_degrees(t->c, t->c->options->tp, &refusal) == 0)
+        return 0;
+    if (t->c->options->tp == 1 || t->c->options->tp > t->c->from.job.model.hidden_size ||
+        check_degrees(t->c, 1, err) < 0) {
+        *err = refusal;
+        return -1;
+    }
+    t->is_even = 1;
+    log_info("%s: the files are cut by rows, as many for each; other layouts than this read them",
+             refusal.text);
+    return 0;
 }
 
 /* Stages by their matrices, as training cuts them but for attention's part. */
@@ -100,7 +123,7 @@ static void declare(const struct target *t, struct program *program, int stage)
                                      .max_positions = 1 };
     struct model_chunk chunk = { stage, o->pp, t->first_layer[stage], t->first_layer[stage + 1] };
 
-    mesh.size[AXIS_TP] = o->tp;
+    mesh.size[AXIS_TP] = t->is_even ? 1 : o->tp;
     program_init(program, &mesh);
     model_declare(&builder, &chunk, 1);
 }
@@ -125,6 +148,18 @@ static void cover(struct target *t, const char *name)
         t->covered[i] |= !strcmp(store_tensor(store, i)->name, name);
 }
 
+/* The rank's share of the rows of what is there whole. */
+static void add_rows(struct target *t, struct slice_list *list, struct store_slice *slice, int rank)
+{
+    int tp = t->c->options->tp;
+
+    slice->row_begin = slice->n_dims == 1 ? 0 : slice->rows * rank / tp;
+    slice->row_end = slice->n_dims == 1 ? slice->rows : slice->rows * (rank + 1) / tp;
+    slice->col_end = slice->cols;
+    if (slice->row_begin < slice->row_end && (slice->n_dims > 1 || rank == 0))
+        add_slice(t, list, slice);
+}
+
 /* The rank's part of a parameter, or of one of its moments: they are of its shape. */
 static int list_parameter(struct target *t, const struct program *program, int parameter,
                           const char *suffix, int tp_rank, struct slice_list *list, struct err *err)
@@ -140,6 +175,10 @@ static int list_parameter(struct target *t, const struct program *program, int p
                        : err_set(err, ERR_DATA, "%s has no tensor %s", t->c->from.folder, p->name);
     cover(t, slice.name);
     rectangles_whole(program, parameter, &slice.rows, &slice.cols);
+    if (t->is_even) {
+        add_rows(t, list, &slice, tp_rank);
+        return 0;
+    }
     rectangles_part(program, parameter, &rows, &cols);
     struct rectangle_walk walk = rectangle_walk(program, parameter, tp_rank, 0, rows * cols);
     while (rectangle_next(&walk, &r)) {
@@ -162,7 +201,7 @@ static int list_slices(struct target *t, const struct program *program, int tp_r
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
 
-        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
+        if (p->is_copy || (!t->is_even && p->split.along == SPREAD_SAME && tp_rank != 0))
             continue;
         for (int k = 0; k < 3; k++)
             if (list_parameter(t, program, i, suffixes[k], tp_rank, list, err) < 0)
@@ -420,7 +459,7 @@ int convert_to_checkpoint(struct conversion *c, struct err *err)
         prepare_seen(c);
     else
         t.covered = arena_array(&c->arena, char, store_n_tensors(c->from.weights.store));
-    if (check_degrees(c, err) < 0 || cut_stages(&t, err) < 0 ||
+    if (choose_cut(&t, err) < 0 || cut_stages(&t, err) < 0 ||
         (folder && check_head(folder, err) < 0) || partial_begin(c, c->total, err) < 0)
         return -1;
     fault_at("convert:begun", -1);

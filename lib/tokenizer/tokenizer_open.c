@@ -3,8 +3,11 @@
  */
 #include <cjson/cJSON.h>
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "tokenizer/tokenizer_reader.h"
@@ -33,7 +36,9 @@ static const char *beside(const struct opener *o, struct str *path, const char *
 static int is_beside(const struct opener *o, const char *name)
 {
     struct str path = { 0 };
-    int is = file_exists(beside(o, &path, name));
+    /* What cannot be looked at is there: reading it says what is wrong. */
+    int is = faccessat(AT_FDCWD, beside(o, &path, name), F_OK, AT_SYMLINK_NOFOLLOW) == 0 ||
+             (errno != ENOENT && errno != ENOTDIR);
 
     str_release(&path);
     return is;
@@ -87,8 +92,8 @@ static int find_in_folder(struct opener *o)
         return err_set(o->err, ERR_DATA, "%svocab.txt: a WordPiece tokenizer is not supported",
                        str_text(&o->folder));
     return err_set(o->err, ERR_DATA,
-                   "%s has no tokenizer (tokenizer.json, tokenizer.model, *.tiktoken, or "
-                   "vocab.json and merges.txt)",
+                   "%stokenizer.json is not there, nor tokenizer.model, *.tiktoken, or vocab.json "
+                   "and merges.txt",
                    str_text(&o->folder));
 }
 

@@ -49,7 +49,9 @@ expect 'types stay' 2 'dtype: a checkpoint becomes another one as it is .hint: b
 expect 'tokens too' 2 'vocab-size: a checkpoint becomes another one' convert --from "$dir/cut0" --to "$dir/new" --tp 1 \
     --vocab-size 5000
 expect 'a HF folder cannot be cut' 2 'tp and --pp cut a checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 2 --as hf
-expect 'degrees that do not fit' 2 'tp is 3' convert --from "$dir/cut0" --to "$dir/new" --tp 3
+expect 'files for ranks that cannot be' 0 'cut by rows' convert --from "$dir/cut0" --to "$dir/odd" --tp 3 --verify
+expect 'and back' 0 '' convert --from "$dir/odd" --to "$dir/even" --tp 2 --pp 2
+expect 'to the bit' 0 '' cmp "$dir/cut0/rank-00001.safetensors" "$dir/even/rank-00001.safetensors"
 printf x | dd of="$dir/cut0/rank-00002.safetensors" bs=1 conv=notrunc status=none seek=20000
 expect 'a damaged checkpoint' 3 'rank-00002.safetensors: tensor .* is damaged' convert --from "$dir/cut0" --to "$dir/new" \
     --as checkpoint

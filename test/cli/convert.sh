@@ -178,8 +178,11 @@ expect 'itself' 2 'from and --to are both .*/hf' convert --from "$dir/hf" --to "
 expect 'a HF folder as one' 2 'as hf: .*hf is a Hugging Face folder already' convert --from "$dir/hf" --to "$dir/new" --as hf
 expect 'fewer tokens' 2 'vocab-size is 4000, .*hf has 4096: rows are never dropped' convert --from "$dir/hf" \
     --to "$dir/new" --vocab-size 4000
-expect 'degrees that do not fit' 2 'parallel.tp is 3, does not divide n_heads 2' convert --from "$dir/hf" \
-    --to "$dir/new" --tp 3
+expect 'degrees that do not fit' 2 'parallel.pp is 3, ' convert --from "$dir/hf" --to "$dir/new" --tp 3 --pp 3
+expect 'files for ranks that cannot be' 0 'parallel.tp is 3, does not divide n_heads 2 .* the files are cut by rows' convert \
+    --from "$dir/hf" --to "$dir/ck3x2" --tp 3 --pp 2 --verify
+expect 'are read' 0 '' convert --from "$dir/ck3x2" --to "$dir/hf3x2"
+expect 'to the bit' 0 '' cmp "$dir/hf/model.safetensors" "$dir/hf3x2/model.safetensors"
 expect 'more stages than layers' 2 '3' convert --from "$dir/hf" --to "$dir/new" --pp 3
 expect 'no --to' 2 '--to is missing' convert --from "$dir/hf"
 gone 'none of them left anything' new

@@ -15,7 +15,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
 GIVEN = os.environ.get("LMTRAIN_SMOLLM2", "")
-CANNOT, N_NEW, N_BEAM_NEW = 77, 16, 12
+CANNOT, N_NEW, N_BEAM_NEW, LENGTH = 77, 16, 12, 256
 
 PROMPTS = [
     "The capital of France is",
@@ -96,34 +96,45 @@ def check_texts(model, tokenizer, folder, scratch):
             check(f"{name}: {PROMPTS[i]!r}", mine == wanted, mine, wanted)
 
 
+def with_windows(folder, scratch):
+    """The folder with max_position_embeddings of LENGTH, which is how long eval's windows are then."""
+    short = os.path.join(scratch, "short")
+    os.makedirs(short)
+    for name in os.listdir(folder):
+        if name == "config.json":
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                config = json.load(file) | {"max_position_embeddings": LENGTH}
+            with open(os.path.join(short, name), "w", encoding="utf-8") as file:
+                json.dump(config, file)
+        else:
+            os.symlink(os.path.abspath(os.path.join(folder, name)), os.path.join(short, name))
+    return short
+
+
 def check_loss(model, tokenizer, folder, scratch):
     import torch
 
     with open(os.path.join(ROOT, "lib", "README.md"), encoding="utf-8") as file:
         text = file.read()[:9000]
-    path = os.path.join(scratch, "text.txt")
+    path, prefix = os.path.join(scratch, "text.txt"), os.path.join(scratch, "text")
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    prefix = os.path.join(scratch, "text")
     done = run("data", "tokenize", path, "--tokenizer", folder, "--out", prefix)
     check("tokens", done.returncode == 0, done.stderr)
-    done = run("eval", "--model", folder, "--data", prefix, "--json", "--limit", "2")
+    done = run("eval", "--model", with_windows(folder, scratch), "--data", prefix, "--json", "--limit", "2")
     check("eval", done.returncode == 0, done.stderr)
     if done.returncode:
         return
     result = json.loads(done.stdout)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    length = result["seq_len"] if "seq_len" in result else None
-    n_windows = result.get("windows", 2)
-    if length is None:
-        length = round(result["tokens"] / n_windows)
-    sums = 0.0
-    for i in range(n_windows):
-        window = torch.tensor([ids[i * length:i * length + length + 1]])
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"][:result["tokens"] + 1]
+    total = 0.0
+    for begin in range(0, len(ids) - 1, LENGTH):
+        window = torch.tensor([ids[begin:begin + LENGTH + 1]])
         with torch.no_grad():
             logits = model(window[:, :-1]).logits[0].double()
-        sums += torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="mean").item()
-    check("loss", abs(result["loss"] - sums / n_windows) < 1e-4, result, sums / n_windows)
+        total += torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="sum").item()
+    wanted = total / (len(ids) - 1)
+    check("loss", len(ids) > LENGTH and abs(result["loss"] - wanted) < 1e-4, result, wanted)
 
 
 def same_tensors(a, b):
@@ -140,7 +151,7 @@ def same_tensors(a, b):
 def check_checkpoint(folder, scratch):
     sharded, back = os.path.join(scratch, "ck"), os.path.join(scratch, "back")
     done = run("convert", "--from", folder, "--to", sharded, "--tp", "2", "--pp", "2")
-    check("convert to tp 2, pp 2", done.returncode == 0, done.stderr)
+    check("convert to a sharded checkpoint", done.returncode == 0, done.stderr)
     done = run("generate", "--model", sharded, "--chat", "--temperature", "0", "--prompt",
                "What is the capital of France?")
     check("the answer", "Paris" in done.stdout and "France?" not in done.stdout, done.stdout, done.stderr)
@@ -175,6 +186,7 @@ def main():
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        torch.set_num_threads(1)  # products of one row: threads would wait for each other
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         check_texts(model, tokenizer, folder, scratch)

@@ -340,7 +340,7 @@ static void test_missing(void **state)
     assert_int_equal(tokenizer_open(&tokenizer, "/nonexistent", &err), -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_int_equal(tokenizer_open(&tokenizer, "test", &err), -1);
-    assert_non_null(strstr(err.text, "test/ has no tokenizer (tokenizer.json"));
+    assert_non_null(strstr(err.text, "test/tokenizer.json is not there, nor tokenizer.model"));
     assert_null(tokenizer);
 }
 
