@@ -318,12 +318,13 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
     return 0;
 }
 
-/* One text stands for a list of one; an empty word is none. */
+/* One text stands for a list of one, a map for "key=value" of each; an empty word is none. */
 static int set_texts(const struct field *f, struct job *job, const struct yaml_node *node,
                      struct mistakes *m)
 {
     struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
-    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    int is_one = node->kind == YAML_SCALAR;
+    const struct yaml_node *item = is_one ? node : node->first;
     int n = 0;
 
     if (yaml_is_null(node) ||
@@ -331,15 +332,16 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
         *texts = (struct job_texts){ 0 };
         return 0;
     }
-    if (node->kind == YAML_MAP || !item)
+    if (!item)
         return wrong(m, f, node, NULL);
-    for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
+    for (const struct yaml_node *p = item; p; p = is_one ? NULL : p->next)
         n++;
     const char **values = arena_array(m->arena, const char *, n);
     for (int i = 0; i < n; i++, item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
             return mistakes_add(m, item, "%s has an item that is no text", f->key);
-        values[i] = item->text;
+        values[i] = node->kind == YAML_MAP ? arena_printf(m->arena, "%s=%s", item->key, item->text)
+                                           : item->text;
     }
     *texts = (struct job_texts){ values, n };
     return 0;
