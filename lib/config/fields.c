@@ -86,15 +86,16 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "gather_heads", OP_GATHER_HEADS },
                                              { 0 } };
 
-/* As data/instruct.h numbers them. */
-static const struct choice formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
-                                         { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
-                                         { "leetcode", 6 }, { "text", 7 },   { 0 } };
-static const struct choice masks[] = { { "prompt", 0 }, { "history", 1 }, { "none", 2 }, { 0 } };
-static const struct choice too_longs[] = {
+static const struct choice data_formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
+                                              { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
+                                              { "leetcode", 6 }, { "text", 7 },   { 0 } };
+static const struct choice data_masks[] = {
+    { "prompt", 0 }, { "history", 1 }, { "none", 2 }, { 0 }
+};
+static const struct choice data_too_longs[] = {
     { "cut", 0 }, { "drop", 1 }, { "split", 2 }, { "refuse", 3 }, { 0 }
 };
-static const struct choice bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, { 0 } };
+static const struct choice data_bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, { 0 } };
 static const struct choice kinds[] = {
     { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
 };
@@ -216,24 +217,32 @@ const struct field job_fields[] = {
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },
-
-    { "data.format", FIELD_CHOICE, AT(data.format), .initial = "auto", .choices = formats,
-      .help = "of instruction data; auto: by the columns of the first row" },
-    { "data.template", FIELD_TEXT, AT(data.chat), .initial = "",
-      .help = "chat template: a name such as chatml, a file of Jinja; or what came with the model" },
+    { "data.format", FIELD_WORD, AT(data.format), .initial = "auto", .choices = data_formats,
+      .help = "what rows of finetuning data are: their columns say it if it is auto" },
+    { "data.columns", FIELD_PAIRS, AT(data.columns), .initial = "none", .word = "none",
+      .help = "what the files call a format's columns, as {instruction: question, output: answer}; "
+              "user_tag, assistant_tag, system_tag, tool_tag, call_tag are roles" },
+    { "data.template", FIELD_TEXT, AT(data.chat_template), .initial = "",
+      .help = "chat template: a name (chatml, llama3, ...) or a file of Jinja; by default the one "
+              "in data.tokenizer" },
     { "data.system", FIELD_TEXT, AT(data.system), .initial = "",
       .help = "system message of conversations that have none" },
-    { "data.columns", FIELD_TEXTS, AT(data.columns), .initial = "auto", .word = "auto",
-      .help = "what the files call the format's fields, such as {instruction: question}" },
-    { "data.mask", FIELD_CHOICE, AT(data.mask), .initial = "prompt", .choices = masks,
-      .help = "what is not learned: prompts; history (all but the last answer); none (all is)" },
-    { "data.too_long", FIELD_CHOICE, AT(data.too_long), .initial = "cut", .choices = too_longs,
-      .help = "samples longer than seq_len are cut, dropped, split (text alone) or refused" },
-    { "data.bad_rows", FIELD_CHOICE, AT(data.bad_rows), .initial = "refuse", .choices = bad_rows,
-      .help = "rows that are not what the format wants are refused, or skipped and counted" },
+    { "data.mask", FIELD_WORD, AT(data.mask), .initial = "prompt", .choices = data_masks,
+      .help = "what is not learned: prompts, so that every answer is; all but the last answer "
+              "(history); or nothing (none)" },
+    { "data.too_long", FIELD_WORD, AT(data.too_long), .initial = "cut", .choices = data_too_longs,
+      .help = "samples of more than seq_len tokens are cut, dropped, refused, or, if they are "
+              "plain text, split" },
+    { "data.bad_rows", FIELD_WORD, AT(data.bad_rows), .initial = "refuse", .choices = data_bad_rows,
+      .help = "rows that are not what the format wants end the job, or are skipped and counted" },
     { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true",
-      .help = "as many samples as fit share a sequence, none of which sees another; else each is "
-              "padded" },
+      .help = "several samples share a sequence of seq_len, without attention across them; else "
+              "each has one, padded" },
+    { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help = "without packing: lengths below seq_len to which micro-batches of short samples are "
+              "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
+              "half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
       .max = N_STEPS_MAX,

@@ -57,12 +57,13 @@ struct job {
         int n_train;
         const char *tokenizer; /* folder, or NULL */
         int seq_len;
-        /* Of instruction data; the numbers are data/instruct.h's. */
-        int format, mask, too_long, bad_rows;
-        const char *chat;           /* a template's name or file; NULL: the model's */
-        const char *system;         /* where a row has none; or NULL */
-        struct job_texts columns;   /* "field=column" */
-        int packing;                /* several samples share a sequence */
+        /* Of finetuning, as data/instruct.h says; words are those of its enums. */
+        const char *format, *mask, *too_long, *bad_rows;
+        const char *chat_template; /* a name or a file; NULL: the tokenizer's */
+        const char *system;        /* message, or NULL */
+        struct job_texts columns;  /* "FIELD=COLUMN" */
+        int packing;
+        struct job_counts lengths; /* without packing; none: by seq_len */
     } data;
 
     struct {

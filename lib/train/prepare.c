@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "data/instruct.h"
 #include "data/loader.h"
+#include "train/instruct_job.h"
 
 struct preparing {
     struct job *job;
@@ -37,64 +37,13 @@ static int reads_rows(const struct preparing *p, struct err *err)
     if (n_tokens && n_tokens < job->data.n_train)
         return err_set(err, ERR_CONFIG,
                        "data.train has token files and files of rows (hint: one or the other)");
-    for (int i = 0; i < job->data.n_train && !n_tokens; i++)
-        if (job->data.train[i].weight != 1)
-            return err_set(err, ERR_CONFIG,
-                           "data.train: %s has a weight, which files of rows cannot have (hint: "
-                           "name it several times)",
-                           job->data.train[i].path);
     return !n_tokens;
-}
-
-static int list_columns(const struct preparing *p, struct instruct_options *o, struct err *err)
-{
-    const struct job_texts *columns = &p->job->data.columns;
-    struct instruct_column *list = arena_array(p->arena, struct instruct_column, columns->n);
-
-    for (int i = 0; i < columns->n; i++) {
-        const char *equals = strchr(columns->values[i], '=');
-
-        if (!equals || equals == columns->values[i] || !equals[1])
-            return err_set(err, ERR_CONFIG, "data.columns: %.64s is not FIELD=COLUMN",
-                           columns->values[i]);
-        list[i] = (struct instruct_column){
-            arena_strndup(p->arena, columns->values[i], (size_t)(equals - columns->values[i])),
-            equals + 1
-        };
-    }
-    o->columns = list;
-    o->n_columns = columns->n;
-    return 0;
 }
 
 static void warn_row(void *context, const char *text)
 {
     (void)context;
     log_warn("%s", text);
-}
-
-static int fill_options(const struct preparing *p, struct instruct_options *o, struct err *err)
-{
-    const struct job *job = p->job;
-
-    *o = (struct instruct_options){
-        .format = (enum instruct_format)job->data.format,
-        .tokenizer = job->data.tokenizer,
-        .chat = job->data.chat,
-        .system = job->data.system,
-        .mask = (enum instruct_mask)job->data.mask,
-        .too_long = (enum instruct_too_long)job->data.too_long,
-        .bad_rows = (enum instruct_bad_rows)job->data.bad_rows,
-        .max_tokens = job->data.seq_len,
-        .n_threads = job->threads,
-        .progress = p->hooks ? p->hooks->progress : NULL,
-        .warn = warn_row,
-        .context = p->hooks ? p->hooks->context : NULL,
-    };
-    if (!job->data.tokenizer)
-        return err_set(err, ERR_CONFIG,
-                       "data.tokenizer is missing, and nothing that came with the model has one");
-    return list_columns(p, o, err);
 }
 
 static int make_samples(const struct preparing *p, const char *const *inputs, int n_inputs,
@@ -105,10 +54,14 @@ static int make_samples(const struct preparing *p, const char *const *inputs, in
     struct str text = { 0 };
     char *path = arena_printf(p->arena, "%s/samples/%s", p->job->output, what);
 
-    if (fill_options(p, &options, err) < 0)
+    if (instruct_of_job(&options, p->job, p->arena, err) < 0)
         return -1;
     options.inputs = inputs;
     options.n_inputs = n_inputs;
+    options.n_threads = p->job->threads;
+    options.progress = p->hooks ? p->hooks->progress : NULL;
+    options.warn = warn_row;
+    options.context = p->hooks ? p->hooks->context : NULL;
     if (instruct_prepare(&options, path, &report, err) < 0)
         return err_add(err, "%s", strcmp(what, "eval") ? "data.train" : "eval.data");
     *prefix = path;
