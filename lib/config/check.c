@@ -165,6 +165,8 @@ static int has_op(const struct job *job, int kind)
         return s->norm == NORM_RMS;
     case OP_LAYERNORM:
         return s->norm == NORM_LAYER;
+    case OP_HEAD_NORM:
+        return s->qk_norm;
     case OP_ROPE:
         return s->position == POSITION_ROPE;
     case OP_SWIGLU:

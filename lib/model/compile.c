@@ -86,7 +86,7 @@ static int cut_stages(struct compiling *c, struct err *err)
 
     for (int i = 0; i < m->n_layers; i++)
         layers[i] = m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
-                    attention * c->options->seq_len;
+                    (int64_t)((double)attention * 2 * model_spec_keys(m, i, c->options->seq_len));
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))

@@ -484,8 +484,8 @@ static void read_experts(const struct trainer *t, struct trainer_result *result)
             double used = *stats / even;
 
             result->most_used = used > result->most_used ? used : result->most_used;
-            result->least_used = (!layer && !e) || used < result->least_used ? used
-                                                                              : result->least_used;
+            result->least_used =
+                (!layer && !e) || used < result->least_used ? used : result->least_used;
         }
     }
 }
