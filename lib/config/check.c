@@ -121,7 +121,9 @@ static void derive_schedule(struct job *job, struct arena *arena)
 
 void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
 {
+    job_note(job, arena, "train.steps = %lld (%g epochs)", (long long)steps, job->train.epochs);
     job->train.steps = steps;
+    job->train.epochs = 0; /* said by the steps from now on */
     derive_schedule(job, arena);
 }
 

@@ -211,8 +211,8 @@ const struct field job_fields[] = {
               "sqrt(2 n_layers)" },
 
     { "data.train", FIELD_DATASETS, AT(data.train),
-      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; of finetune "
-              "and lora files or folders of instruction data: JSON, JSONL, CSV, parquet, text" },
+      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; for finetune "
+              "and lora also files and folders of rows" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
@@ -247,10 +247,10 @@ const struct field job_fields[] = {
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
       .max = N_STEPS_MAX,
-      .help = "updates of the parameters; auto: as many as train.epochs take" },
+      .help = "updates of the parameters" },
     { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto",
       .max = 1e6, .above_min = 1,
-      .help = "how often finetune and lora go over the data; auto: 3, unless train.steps is given" },
+      .help = "how often finetune and lora go over the data where train.steps is not given; auto: 3" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
               "else they are random" },

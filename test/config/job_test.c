@@ -294,14 +294,14 @@ static const char *const mistakes[][2] = {
       "unknown key eval.early_stop.patienc (hint: eval.early_stop.patience)" },
     /* whole numbers */
     { M D "train: {steps: ten}\n",
-      "j.yaml:3:16: train.steps is ten, not a whole number from 1 to 1000000000000000" },
+      "j.yaml:3:16: train.steps is ten, not a whole number from 1 to 1000000000000000 or auto" },
     { M D "train: {steps: 0}\n", "train.steps is 0, not a whole number from 1 to" },
     { M D "train: {steps: -5}\n", "train.steps is -5, not a whole number from 1 to" },
     { M D "train: {steps: 1.5}\n", "train.steps is 1.5, not a whole number" },
     { M D "train: {steps: 1e4}\n", "train.steps is 1e4, not a whole number from 1 to "
-                                   "1000000000000000 (hint: 10000)" },
+                                   "1000000000000000 or auto (hint: 10000)" },
     { M D "train: {steps: \"10\"}\n", "train.steps is \"10\", not a whole number from 1 to "
-                                      "1000000000000000 (hint: 10 without quotes)" },
+                                      "1000000000000000 or auto (hint: 10 without quotes)" },
     { M D "train: {steps: 0x10}\n", "train.steps is 0x10, not a whole number" },
     { M D "train: {steps: }\n", "train.steps is empty, not a whole number" },
     { M D "train: {steps: [1]}\n", "train.steps is a list, not a whole number" },
@@ -481,7 +481,8 @@ static void test_all_mistakes_in_order(void **state)
                         "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
                         "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "
                         "list of prefixes or of "
-                        "{path, weight})\n"
+                        "{path, weight}; for "
+                        "finetune and lora also files and folders of rows)\n"
                         "j.yaml: train.steps is missing (hint: updates of the parameters)");
     for (int i = 0; i < 500; i++)
         str_printf(&text, "key_%d: 1\n", i);

@@ -29,7 +29,7 @@ transformers.logging.disable_progress_bar()
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
 TOLERANCE = 1e-4
-STEPS, LENGTH, LR, DECAY = 20, 64, 3e-3, 0.1
+STEPS, LENGTH, LR, DECAY = 20, 64, 1e-3, 0.1
 passed = failed = 0
 
 CONVERSATIONS = [

@@ -22,7 +22,7 @@ END
 cat >"$dir/job.yaml" <<END
 model: $model
 data: {train: $dir/train.jsonl, seq_len: 256}
-train: {epochs: ${SOAK_EPOCHS:-3}, global_batch: 8, micro_batch: 4, dtype: bf16, log_every: 5, hang_seconds: 1000, hang_abort_seconds: 0}
+train: {epochs: ${SOAK_EPOCHS:-2}, global_batch: 8, micro_batch: 4, dtype: bf16, log_every: 5, hang_seconds: 1000, hang_abort_seconds: 0}
 optimizer: {lr: 1.0e-3}
 lora: {rank: 16}
 output: $dir/run
