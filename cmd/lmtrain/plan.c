@@ -95,8 +95,9 @@ static void print_flops(const struct plan *plan, struct str *out)
     report_table_heading(&table, "work of a step\tamount\tcounted as");
     report_table_row(&table, "executed\t%s\tevery op of the program, all ranks",
                      flops_text(text, sizeof text, own));
-    report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T a token: what MFU counts",
-                     flops_text(text, sizeof text, model));
+    report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T a token%s: what MFU counts",
+                     flops_text(text, sizeof text, model),
+                     job->model.window ? ", less what windows hide" : "");
     report_table_row(&table, "Megatron's\t%s\tits paper's formula, %s recomputation",
                      flops_text(text, sizeof text, megatron),
                      job->recompute == RECOMPUTE_FULL ? "full" : "no");

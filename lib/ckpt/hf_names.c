@@ -10,10 +10,10 @@
 #include "config/hf_family.h"
 
 /* Which rows of ours a row's tensor has. */
-enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS };
+enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS, AN_EXPERT, EXPERT_GATE, EXPERT_UP };
 
 struct row {
-    const char *ours, *theirs; /* ".N." is the layer */
+    const char *ours, *theirs; /* ".N." is the layer, ".M." the expert */
     enum part part;
     int transposed;
 };
@@ -44,6 +44,32 @@ static const struct row llama_rows[] = {
     SPLIT_BLOCK("bias"),
     { "layers.N.q_norm.weight", "model.layers.N.self_attn.q_norm.weight", ALL, 0 },
     { "layers.N.k_norm.weight", "model.layers.N.self_attn.k_norm.weight", ALL, 0 },
+    { "layers.N.router.weight", "model.layers.N.mlp.gate.weight", ALL, 0 },
+    { "layers.N.experts.gate_up.weight", "model.layers.N.mlp.experts.M.gate_proj.weight",
+      EXPERT_GATE, 0 },
+    { "layers.N.experts.gate_up.weight", "model.layers.N.mlp.experts.M.up_proj.weight", EXPERT_UP,
+      0 },
+    { "layers.N.experts.down.weight", "model.layers.N.mlp.experts.M.down_proj.weight", AN_EXPERT,
+      0 },
+    { "final_norm.weight", "model.norm.weight", ALL, 0 },
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
+static const struct row mixtral_rows[] = {
+    { "embedding.weight", "model.embed_tokens.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "model.layers.N.input_layernorm.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
+    { "layers.N.qkv.weight", "model.layers.N.self_attn.q_proj.weight", QUERIES, 0 },
+    { "layers.N.qkv.weight", "model.layers.N.self_attn.k_proj.weight", KEYS, 0 },
+    { "layers.N.qkv.weight", "model.layers.N.self_attn.v_proj.weight", VALUES, 0 },
+    { "layers.N.attention_out.weight", "model.layers.N.self_attn.o_proj.weight", ALL, 0 },
+    { "layers.N.router.weight", "model.layers.N.block_sparse_moe.gate.weight", ALL, 0 },
+    { "layers.N.experts.gate_up.weight", "model.layers.N.block_sparse_moe.experts.M.w1.weight",
+      EXPERT_GATE, 0 },
+    { "layers.N.experts.gate_up.weight", "model.layers.N.block_sparse_moe.experts.M.w3.weight",
+      EXPERT_UP, 0 },
+    { "layers.N.experts.down.weight", "model.layers.N.block_sparse_moe.experts.M.w2.weight",
+      AN_EXPERT, 0 },
     { "final_norm.weight", "model.norm.weight", ALL, 0 },
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
@@ -102,6 +128,21 @@ static const struct row gpt2_rows[] = {
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
 
+/* Qwen's first generation; w2 is the half that goes through the activation. */
+static const struct row qwen_rows[] = {
+    { "embedding.weight", "transformer.wte.weight", ALL, 0 },
+    { "layers.N.attention_norm.weight", "transformer.h.N.ln_1.weight", ALL, 0 },
+    { "layers.N.ffn_norm.weight", "transformer.h.N.ln_2.weight", ALL, 0 },
+    { "layers.N.qkv.weight", "transformer.h.N.attn.c_attn.weight", ALL, 0 },
+    { "layers.N.qkv.bias", "transformer.h.N.attn.c_attn.bias", ALL, 0 },
+    { "layers.N.attention_out.weight", "transformer.h.N.attn.c_proj.weight", ALL, 0 },
+    { "layers.N.gate_up.weight", "transformer.h.N.mlp.w2.weight", GATE, 0 },
+    { "layers.N.gate_up.weight", "transformer.h.N.mlp.w1.weight", UP, 0 },
+    { "layers.N.down.weight", "transformer.h.N.mlp.c_proj.weight", ALL, 0 },
+    { "final_norm.weight", "transformer.ln_f.weight", ALL, 0 },
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
 /* The rows of q, k and v: head by head, each its three. */
 #define BLOOM_LINEAR(ours, theirs, part) \
     { "layers.N." ours ".weight", "transformer.h.N." theirs ".weight", part, 0 }, \
@@ -129,7 +170,8 @@ static const struct family families[] = {
     { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
     { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
     { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
-    { "bloom", "transformer.", ROWS(bloom_rows) },
+    { "bloom", "transformer.", ROWS(bloom_rows) }, { "qwen", "transformer.", ROWS(qwen_rows) },
+    { "mixtral", "model.", ROWS(mixtral_rows) },   { "qwen3_moe", "model.", ROWS(llama_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
@@ -137,22 +179,47 @@ static const struct family families[] = {
 /* ---- shapes of ours ---- */
 
 struct widths {
-    int64_t attention, kv, ffn;
+    int64_t attention, kv, ffn, expert;
 };
 
 static struct widths widths_of(const struct model_spec *s)
 {
     return (struct widths){ (int64_t)s->n_heads * s->head_dim, (int64_t)s->n_kv_heads * s->head_dim,
-                            s->ffn_size };
+                            s->ffn_size, s->expert_ffn_size };
 }
 
-/* Outputs and inputs of one of ours by its name without layer and kind; 0 if the model lacks it. */
-static int64_t shape_of(const struct model_spec *s, const char *name, int64_t *cols)
+/* Likewise of what a layer with experts has, or has not. */
+static int64_t shape_of_experts(const struct model_spec *s, const char *name, int64_t *cols)
+{
+    if (!strcmp(name, "router"))
+        return s->n_experts;
+    if (!strcmp(name, "experts.gate_up"))
+        return 2 * (int64_t)s->n_experts * s->expert_ffn_size;
+    if (strcmp(name, "experts.down") != 0)
+        return 0;
+    *cols = s->expert_ffn_size;
+    return (int64_t)s->n_experts * s->hidden_size;
+}
+
+static int is_of_experts(const char *name)
+{
+    return !strcmp(name, "router") || !strncmp(name, "experts.", 8);
+}
+
+/* Outputs and inputs of one of ours by its name without layer and kind; 0 if the model, or this
+ * layer of it, lacks it. */
+static int64_t shape_of(const struct model_spec *s, const char *name, int layer, int64_t *cols)
 {
     struct widths w = widths_of(s);
     int gated = s->activation == ACTIVATION_SWIGLU;
+    int has_experts = model_spec_has_experts(s, layer);
+    int is_ffn = !strcmp(name, "gate_up") || !strcmp(name, "up") || !strcmp(name, "down");
 
     *cols = s->hidden_size;
+    if (is_of_experts(name))
+        return has_experts ? shape_of_experts(s, name, cols) : 0;
+    if (is_ffn && has_experts)
+        return 0;
     if (!strcmp(name, "embedding"))
         return s->vocab_size;
     if (!strcmp(name, "head"))
@@ -192,18 +259,19 @@ static int has_bias(const struct model_spec *s, const char *name, int is_norm)
 }
 
 /* Fill the whole tensor of a table's name; 0 if the model has none. */
-static int describe(const struct model_spec *s, const char *ours, struct store_slice *whole)
+static int describe(const struct model_spec *s, const char *ours, int layer,
+                    struct store_slice *whole)
 {
     char name[64];
     const char *begin = strncmp(ours, "layers.N.", 9) ? ours : ours + 9;
-    const char *dot = strchr(begin, '.');
+    const char *dot = strrchr(begin, '.');
     int is_bias = !strcmp(dot, ".bias");
     int64_t cols;
 
     CHECK((size_t)(dot - begin) < sizeof name);
     memcpy(name, begin, (size_t)(dot - begin));
     name[dot - begin] = '\0';
-    int64_t rows = shape_of(s, name, &cols);
+    int64_t rows = shape_of(s, name, layer, &cols);
     int is_norm = cols == 1;
     if (!rows || (is_bias && !has_bias(s, name, is_norm)))
         return 0;
@@ -217,8 +285,8 @@ static int describe(const struct model_spec *s, const char *ours, struct store_s
     return 1;
 }
 
-/* Where a part's rows are; returns how many pieces. */
-static int pieces_of(const struct model_spec *s, enum part part, int64_t rows,
+/* Where a part's rows are, of that expert where it is of one; returns how many pieces. */
+static int pieces_of(const struct model_spec *s, enum part part, int expert, int64_t rows,
                      struct hf_piece *pieces)
 {
     struct widths w = widths_of(s);
@@ -230,6 +298,9 @@ static int pieces_of(const struct model_spec *s, enum part part, int64_t rows,
         [VALUES] = { 0, w.attention + w.kv, w.kv },
         [GATE] = { 0, 0, w.ffn },
         [UP] = { 0, w.ffn, w.ffn },
+        [AN_EXPERT] = { 0, expert * (int64_t)s->hidden_size, s->hidden_size },
+        [EXPERT_GATE] = { 0, 2 * expert * w.expert, w.expert },
+        [EXPERT_UP] = { 0, (2 * expert + 1) * w.expert, w.expert },
     };
 
     if (part != BY_GROUPS) {
@@ -255,26 +326,32 @@ struct building {
     int tensor_capacity, whole_capacity;
 };
 
-/* The table's name with the layer's number for its N. */
-static const char *name_at(struct arena *arena, const char *pattern, int layer)
+/* The name with a number for a letter. */
+static const char *numbered(struct arena *arena, const char *name, const char *letter, int number)
 {
-    const char *n = strstr(pattern, ".N.");
+    const char *at = strstr(name, letter);
 
-    if (!n)
-        return arena_strdup(arena, pattern);
-    return arena_printf(arena, "%.*s.%d.%s", (int)(n - pattern), pattern, layer, n + 3);
+    if (!at)
+        return arena_strdup(arena, name);
+    return arena_printf(arena, "%.*s.%d.%s", (int)(at - name), name, number, at + 3);
+}
+
+/* The table's name with the layer's number for its N, the expert's for its M. */
+static const char *name_at(struct arena *arena, const char *pattern, int layer, int expert)
+{
+    return numbered(arena, numbered(arena, pattern, ".N.", layer), ".M.", expert);
 }
 
 /* The tensor at hand goes to the whole made last, or begins another. */
-static void add(struct building *b, const struct row *row, int layer)
+static void add(struct building *b, const struct row *row, int layer, int expert)
 {
     struct hf_names *names = b->names;
     struct hf_piece *pieces;
     struct hf_whole whole = { .first = names->n_tensors };
 
-    if (!describe(b->spec, row->ours, &whole.whole))
+    if (!describe(b->spec, row->ours, layer, &whole.whole))
         return;
-    whole.whole.name = name_at(b->arena, row->ours, layer);
+    whole.whole.name = name_at(b->arena, row->ours, layer, expert);
     if (!names->n_wholes ||
         strcmp(names->wholes[names->n_wholes - 1].whole.name, whole.whole.name) != 0) {
         names->wholes = arena_grow(b->arena, names->wholes, sizeof whole, &b->whole_capacity,
@@ -284,17 +361,27 @@ static void add(struct building *b, const struct row *row, int layer)
     names->wholes[names->n_wholes - 1].n++;
     pieces = arena_array(b->arena, struct hf_piece,
                          row->part == BY_GROUPS ? 3 * b->spec->n_kv_heads : 1);
-    int n = pieces_of(b->spec, row->part, whole.whole.rows, pieces);
+    int n = pieces_of(b->spec, row->part, expert, whole.whole.rows, pieces);
     names->tensors = arena_grow(b->arena, names->tensors, sizeof *names->tensors,
                                 &b->tensor_capacity, names->n_tensors + 1);
     names->tensors[names->n_tensors++] = (struct hf_tensor){
-        .name = name_at(b->arena, hf_family_rename(b->described, row->theirs, b->arena), layer),
+        .name =
+            name_at(b->arena, hf_family_rename(b->described, row->theirs, b->arena), layer, expert),
         .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
         .transposed = row->transposed,
         .layer = layer,
         .n_pieces = n,
         .pieces = pieces
     };
+}
+
+/* A tensor, or one an expert. */
+static void add_all(struct building *b, const struct row *row, int layer)
+{
+    int n = strstr(row->theirs, ".M.") ? b->spec->n_experts : 1;
+
+    for (int expert = 0; expert < n; expert++)
+        add(b, row, layer, expert);
 }
 
 static int compare_wholes(const void *a, const void *b)
@@ -330,7 +417,7 @@ int hf_names_build(struct hf_names *names, const char *family, const struct mode
         behind = is_layer ? spec->n_layers : behind;
         for (int layer = begin; layer < end; layer++)
             for (int k = i; k < f->n_rows && !strcmp(f->rows[k].ours, f->rows[i].ours); k++)
-                add(&b, &f->rows[k], layer);
+                add_all(&b, &f->rows[k], layer);
         while (i + 1 < f->n_rows && !strcmp(f->rows[i + 1].ours, f->rows[i].ours))
             i++;
     }

@@ -48,6 +48,18 @@ static const struct hf_field llama_fields[] = {
     { "tie_word_embeddings", "model.tied_embeddings", "false" },
 };
 
+static const struct hf_field mixtral_fields[] = {
+    { "num_local_experts|num_experts", "model.n_experts", "8" },
+    { "num_experts_per_tok", "model.n_active_experts", "2" },
+};
+
+static const struct hf_field qwen3_moe_fields[] = {
+    { "num_experts|num_local_experts", "model.n_experts", "128" },
+    { "num_experts_per_tok", "model.n_active_experts", "8" },
+    { "moe_intermediate_size", "model.expert_ffn_size", "768" },
+    { "norm_topk_prob", "model.router_normalize", "false" },
+};
+
 static const struct hf_field gpt2_fields[] = {
     { "vocab_size", "model.vocab_size", NULL },
     { "n_embd", "model.hidden_size", NULL },
@@ -59,6 +71,21 @@ static const struct hf_field gpt2_fields[] = {
     { "resid_pdrop", "model.dropout", "0.1" },
     { "attn_pdrop", "model.attention_dropout", "0.1" },
     { "tie_word_embeddings", "model.tied_embeddings", "true" },
+};
+
+static const struct hf_field qwen_fields[] = {
+    { "vocab_size", "model.vocab_size", NULL },
+    { "hidden_size", "model.hidden_size", NULL },
+    { "num_hidden_layers", "model.n_layers", NULL },
+    { "num_attention_heads", "model.n_heads", NULL },
+    { "kv_channels", "model.head_dim", "auto" },
+    { "seq_length|max_position_embeddings", "model.max_seq_len", "8192" },
+    { "layer_norm_epsilon", "model.norm_eps", "1.0e-6" },
+    { "rotary_emb_base", "model.rope_theta", "10000.0" },
+    { "initializer_range", "model.init_std", "0.02" },
+    { "emb_dropout_prob", "model.dropout", "0.0" },
+    { "attn_dropout_prob", "model.attention_dropout", "0.0" },
+    { "tie_word_embeddings", "model.tied_embeddings", "false" },
 };
 
 static const struct hf_field bloom_fields[] = {
@@ -400,6 +427,96 @@ static void take_mistral(struct hf_reader *h)
     take_window(h);
 }
 
+/*
+ * Theirs is one balance of all layers' choices together, that is the choices of a token where all
+ * experts are used alike; ours is a sum over layers, each 1 then. It is trained on where it is asked
+ * for alone.
+ */
+static void take_balance(struct hf_reader *h)
+{
+    const struct model_spec *s = &h->job->job->model;
+    const cJSON *coefficient = member(h->json, "router_aux_loss_coef");
+    double theirs = coefficient ? cJSON_GetNumberValue(coefficient) : 0.001;
+    int n_layers = h->failed ? 0 : model_spec_n_expert_layers(s, s->n_layers);
+    struct str text = { 0 };
+
+    if (!flag(h, "output_router_logits", 0) || n_layers < 1)
+        return;
+    field_print_float(&text, theirs * s->n_active_experts / n_layers);
+    set(h, "model.router_balance", arena_strdup(h->job->arena, str_text(&text)), 1);
+    str_release(&text);
+}
+
+static void take_mixtral(struct hf_reader *h)
+{
+    const cJSON *noise = member(h->json, "router_jitter_noise");
+
+    take_llama_shape(h, "none");
+    take_fields(h, mixtral_fields, sizeof mixtral_fields / sizeof *mixtral_fields);
+    if (!member(h->json, "rms_norm_eps"))
+        set(h, "model.norm_eps", "1.0e-5", 1);
+    if (!member(h->json, "rope_theta") && !member(h->json, "rope_parameters"))
+        set(h, "model.rope_theta", "1000000.0", 1);
+    if (member(h->json, "sliding_window"))
+        take_window(h);
+    if (noise && !(cJSON_GetNumberValue(noise) <= 0))
+        refuse(h, "router_jitter_noise is not built (hint: 0, which has no part in what the model "
+                  "gives)");
+    set(h, "model.router_normalize", "true", 1);
+    take_balance(h);
+}
+
+/* Has the layer experts, by both of their settings? */
+static int is_sparse(const struct hf_reader *h, int layer, int step)
+{
+    const cJSON *dense;
+
+    cJSON_ArrayForEach(dense, member(h->json, "mlp_only_layers"))
+    {
+        if (cJSON_GetNumberValue(dense) == layer)
+            return 0;
+    }
+    return (layer + 1) % step == 0;
+}
+
+/* Every how many-th layer has experts. */
+static void take_sparse_layers(struct hf_reader *h)
+{
+    const cJSON *item = member(h->json, "decoder_sparse_step");
+    double step = item ? cJSON_GetNumberValue(item) : 1;
+    int n_layers = h->job->job->model.n_layers, every = 1, layer = 0;
+
+    if (h->failed)
+        return;
+    if (!(step >= 1 && step <= n_layers)) {
+        refuse(h, "decoder_sparse_step is not in 1..%d", n_layers);
+        return;
+    }
+    while (every <= n_layers && layer < n_layers) {
+        int same = is_sparse(h, layer, (int)step) == ((layer + 1) % every == 0);
+
+        layer = same ? layer + 1 : 0;
+        every += !same;
+    }
+    if (every > n_layers)
+        refuse(h, "mlp_only_layers: layers with experts are not every so many-th one, which is not "
+                  "built yet");
+    else
+        set(h, "model.expert_every", arena_printf(h->job->arena, "%d", every), 1);
+}
+
+/* A window is all layers'. */
+static void take_qwen3_moe(struct hf_reader *h)
+{
+    take_llama_shape(h, flag(h, "attention_bias", 0) ? "all" : "none");
+    take_fields(h, qwen3_moe_fields, sizeof qwen3_moe_fields / sizeof *qwen3_moe_fields);
+    take_sparse_layers(h);
+    if (flag(h, "use_sliding_window", 0))
+        take_window(h);
+    set(h, "model.qk_norm", "true", 1);
+    take_balance(h);
+}
+
 /* All of InternLM's attention has biases, or nothing has. */
 static void take_internlm(struct hf_reader *h)
 {
@@ -431,6 +548,35 @@ static void take_baichuan(struct hf_reader *h)
                "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
     if (z_loss || cJSON_GetNumberValue(vocab_size) == 125696)
         set(h, "model.normalized_head", "true", 1);
+}
+
+/*
+ * The first generation. intermediate_size counts both halves of what the activation joins. Up to
+ * seq_length use_dynamic_ntk and use_logn_attn change nothing.
+ */
+static void take_qwen(struct hf_reader *h)
+{
+    const cJSON *inner = member(h->json, "intermediate_size"),
+                *turned = member(h->json, "rotary_pct");
+
+    take_fields(h, qwen_fields, sizeof qwen_fields / sizeof *qwen_fields);
+    if (cJSON_IsNumber(inner))
+        set(h, "model.ffn_size",
+            arena_printf(h->job->arena, "%.15g", cJSON_GetNumberValue(inner) / 2), 1);
+    else
+        refuse(h, "intermediate_size is missing");
+    if (turned && cJSON_GetNumberValue(turned) != 1)
+        refuse(h, "rotary_pct is not built yet (hint: 1.0)");
+    if (!flag(h, "no_bias", 1))
+        refuse(h, "no_bias false is not built yet (hint: true, as the published models have it)");
+    if (!flag(h, "scale_attn_weights", 1))
+        refuse(h, "attention is scaled otherwise than by 1/sqrt(head_dim): not built yet");
+    set(h, "model.bias", "false", 1);
+    set(h, "model.attention_bias", "qkv", 0);
+    set(h, "model.n_kv_heads", "auto", 1);
+    set(h, "model.norm", "rmsnorm", 1);
+    set(h, "model.position", "rope", 1);
+    set(h, "model.activation", "swiglu", 1);
 }
 
 static void take_bloom(struct hf_reader *h)
@@ -491,9 +637,10 @@ static const struct {
     const char *model_type;
     void (*take)(struct hf_reader *h);
 } hf_families[] = {
-    { "llama", take_llama },       { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
-    { "mistral", take_mistral },   { "internlm", take_internlm }, { "internlm2", take_internlm },
-    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },       { "bloom", take_bloom },
+    { "llama", take_llama },       { "gpt2", take_gpt2 },           { "qwen2", take_qwen2 },
+    { "mistral", take_mistral },   { "internlm", take_internlm },   { "internlm2", take_internlm },
+    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },         { "bloom", take_bloom },
+    { "mixtral", take_mixtral },   { "qwen3_moe", take_qwen3_moe }, { "qwen", take_qwen },
 };
 
 #define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)

@@ -34,26 +34,41 @@ static int is_llama_shape(const struct model_spec *s)
            s->activation == ACTIVATION_SWIGLU && !s->embedding_norm && !s->normalized_head;
 }
 
+static int is_mixtral(const struct model_spec *s)
+{
+    return is_llama_shape(s) && s->n_experts && s->expert_every == 1 && s->router_normalize &&
+           !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_NONE &&
+           !s->window_first_layer;
+}
+
+static int is_qwen3_moe(const struct model_spec *s)
+{
+    return is_llama_shape(s) && s->n_experts && s->qk_norm && !s->bias &&
+           s->attention_bias != ATTENTION_BIAS_QKV && !s->window_first_layer;
+}
+
 static int is_llama(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->window && !s->qk_norm &&
+    return is_llama_shape(s) && !s->n_experts && !s->window && !s->qk_norm &&
            (s->bias || s->attention_bias != ATTENTION_BIAS_QKV);
 }
 
 static int is_mistral(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->qk_norm && !s->bias &&
+    return is_llama_shape(s) && !s->n_experts && !s->qk_norm && !s->bias &&
            s->attention_bias == ATTENTION_BIAS_NONE && !s->window_first_layer;
 }
 
 static int is_qwen2(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_QKV;
+    return is_llama_shape(s) && !s->n_experts && !s->qk_norm && !s->bias &&
+           s->attention_bias == ATTENTION_BIAS_QKV;
 }
 
 static int is_qwen3(const struct model_spec *s)
 {
-    return is_llama_shape(s) && s->qk_norm && !s->bias && s->attention_bias != ATTENTION_BIAS_QKV;
+    return is_llama_shape(s) && !s->n_experts && s->qk_norm && !s->bias &&
+           s->attention_bias != ATTENTION_BIAS_QKV;
 }
 
 /* What GPT-2 and Bloom have in common. */
@@ -182,6 +197,44 @@ static void add_qwen3(cJSON *json, const struct model_spec *s)
     add_qwen2(json, s);
 }
 
+static void add_balance(cJSON *json, const struct model_spec *s)
+{
+    int n_layers = model_spec_n_expert_layers(s, s->n_layers);
+
+    add_flag(json, "output_router_logits", s->router_balance > 0);
+    if (s->router_balance > 0)
+        add_float(json, "router_aux_loss_coef", s->router_balance * n_layers / s->n_active_experts);
+}
+
+/* Of these an expert's width is what others call that of the whole part. */
+static void add_mixtral(cJSON *json, const struct model_spec *s)
+{
+    struct model_spec one = *s;
+
+    one.ffn_size = s->expert_ffn_size;
+    add_llama_shape(json, &one);
+    add_int(json, "num_experts_per_tok", s->n_active_experts);
+    add_int(json, "num_local_experts", s->n_experts);
+    add_balance(json, s);
+    add_window(json, s);
+}
+
+static void add_qwen3_moe(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "attention_bias", s->attention_bias == ATTENTION_BIAS_ALL);
+    add_int(json, "decoder_sparse_step", s->expert_every);
+    add_llama_shape(json, s);
+    cJSON_AddItemToObject(json, "mlp_only_layers", cJSON_CreateArray());
+    add_int(json, "moe_intermediate_size", s->expert_ffn_size);
+    add_flag(json, "norm_topk_prob", s->router_normalize);
+    add_int(json, "num_experts", s->n_experts);
+    add_int(json, "num_experts_per_tok", s->n_active_experts);
+    add_balance(json, s);
+    add_flag(json, "use_sliding_window", s->window > 0);
+    if (s->window)
+        add_window(json, s);
+}
+
 static void add_bloom(cJSON *json, const struct model_spec *s)
 {
     add_flag(json, "apply_residual_connection_post_layernorm", 0);
@@ -223,6 +276,8 @@ static const struct family {
     { "mistral", "MistralForCausalLM", is_mistral, add_mistral },
     { "qwen3", "Qwen3ForCausalLM", is_qwen3, add_qwen3 },
     { "bloom", "BloomForCausalLM", is_bloom, add_bloom },
+    { "mixtral", "MixtralForCausalLM", is_mixtral, add_mixtral },
+    { "qwen3_moe", "Qwen3MoeForCausalLM", is_qwen3_moe, add_qwen3_moe },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

@@ -3,8 +3,6 @@
  */
 #include "config/model_spec.h"
 
-#include "base/num.h"
-
 int model_spec_has_experts(const struct model_spec *s, int n)
 {
     return s->n_experts && (n + 1) % s->expert_every == 0;
@@ -77,21 +75,20 @@ int64_t model_spec_n_parameters(const struct model_spec *s)
     return total;
 }
 
-/* Keys of a token, on average of a text and over all layers, times layers. */
-static double keys_of_all_layers(const struct model_spec *s, int seq_len)
+double model_spec_keys(const struct model_spec *s, int layer, int seq_len)
 {
-    int n = s->window && s->window < seq_len ? max_int(0, s->n_layers - s->window_first_layer) : 0;
-    double length = seq_len, window = s->window;
+    double length = seq_len, window = model_spec_window(s, layer);
 
-    return (s->n_layers - n) * length / 2 + n * (window - window * window / (2 * length));
+    return window > 0 && window < length ? window - window * window / (2 * length) : length / 2;
 }
 
 double model_spec_flops_per_token(const struct model_spec *s, int seq_len)
 {
-    double attention = (double)s->n_heads * s->head_dim;
+    double attention = (double)s->n_heads * s->head_dim, keys = 0;
 
-    return 6.0 * (double)model_spec_n_matmul_parameters(s) +
-           12.0 * attention * keys_of_all_layers(s, seq_len);
+    for (int i = 0; i < s->n_layers; i++)
+        keys += model_spec_keys(s, i, seq_len);
+    return 6.0 * (double)model_spec_n_matmul_parameters(s) + 12.0 * attention * keys;
 }
 
 double model_spec_megatron_flops_per_token(const struct model_spec *s, int seq_len,

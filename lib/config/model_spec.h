@@ -73,6 +73,10 @@ int model_spec_n_expert_layers(const struct model_spec *spec, int n);
 /* The window of a layer; 0: none. */
 int model_spec_window(const struct model_spec *spec, int layer);
 
+/* Keys that a token sees in a layer, on average over a text of seq_len: half of it (design.md §10
+ * counts no diagonal), or w - w^2 / 2 seq_len under a window w that is shorter. */
+double model_spec_keys(const struct model_spec *spec, int layer, int seq_len);
+
 /* Whether q, k and v have a bias, and whether attention's output has one. */
 int model_spec_has_qkv_bias(const struct model_spec *spec);
 int model_spec_has_output_bias(const struct model_spec *spec);

@@ -314,7 +314,8 @@ static int self_attention(const struct emitter *e, int qkv)
     emit(e, (struct op){
                 .kind = OP_ATTENTION,
                 .attributes = attributes,
-                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0 },
+                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0,
+                        b->program->ports.starts },
                 .out = { out, lse } });
     return out;
 }
@@ -339,16 +340,20 @@ struct routes {
     int weight, expert, place, ends;
 };
 
-/* Of a layer's part of the step's stats; 0 where nobody reads them. */
+/* The layer's part of the step's stats, one for all sizes of micro-batches; 0 where nobody reads
+ * them. */
 static int stats_of_layer(const struct emitter *e)
 {
     struct program *p = e->b->program;
     int64_t n = 1 + (int64_t)e->b->spec->n_experts;
+    int64_t at = model_spec_n_expert_layers(e->b->spec, e->layer) * n;
 
     if (e->end != MODEL_TRAIN)
         return 0;
-    return program_view(p, p->ports.router_stats,
-                        model_spec_n_expert_layers(e->b->spec, e->layer) * n, 1, n, n);
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].base == p->ports.router_stats && p->values[id].offset == at)
+            return id;
+    return program_view(p, p->ports.router_stats, at, 1, n, n);
 }
 
 /* From the rank's rows of a norm's output. The balance is that of all the micro-batch's rows. */
@@ -366,7 +371,7 @@ static struct routes route(const struct emitter *e, int y)
                         .place = value(e, logits, s->n_active_experts, DTYPE_I32),
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
     struct op_attributes attributes = { .normalize = s->router_normalize };
-    if (e->end == MODEL_TRAIN)
+    if (e->end == MODEL_TRAIN && s->router_balance > 0)
         attributes.balance =
             s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
     emit(e, (struct op){ .kind = OP_ROUTER,

@@ -11,11 +11,11 @@
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;                   /* since the run began */
-    double tokens_per_s, step_s, mfu; /* mfu: 0.41 is 41 % */
-    uint64_t memory_bytes;            /* of this rank, as planned */
-    int64_t skipped;                  /* steps skipped so far */
-    uint64_t numerics;                /* hash (design.md §5) */
+    int64_t tokens;                        /* since the run began */
+    double tokens_per_s, step_s, mfu;      /* mfu: 0.41 is 41 % */
+    uint64_t memory_bytes;                 /* of this rank, as planned */
+    int64_t skipped;                       /* steps skipped so far */
+    uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
 };
 

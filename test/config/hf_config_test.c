@@ -3,6 +3,7 @@
  */
 #include "fixture.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -216,6 +217,53 @@ static void test_qwen3_and_bloom(void **state)
     arena_release(&arena);
 }
 
+#define MIXTRAL FAMILY("mixtral") LLAMA_SHAPE
+#define QWEN3_MOE FAMILY("qwen3_moe") LLAMA_SHAPE ", \"moe_intermediate_size\": 96"
+
+/* A layer's place among those with experts, and what is minimised besides the loss. */
+static void test_experts(void **state)
+{
+    static const struct {
+        const char *text;
+        int n_experts, n_active, ffn, every, normalize;
+        double balance;
+    } rows[] = {
+        { MIXTRAL "}", 8, 2, 2048, 1, 1, 0 },
+        { MIXTRAL ", \"num_local_experts\": 6, \"num_experts_per_tok\": 3, "
+                  "\"output_router_logits\": true, \"router_aux_loss_coef\": 0.02}",
+          6, 3, 2048, 1, 1, 0.005 },
+        { QWEN3_MOE "}", 128, 8, 96, 1, 0, 0 },
+        { QWEN3_MOE ", \"num_experts\": 16, \"num_experts_per_tok\": 4, \"norm_topk_prob\": true, "
+                    "\"decoder_sparse_step\": 3, \"mlp_only_layers\": []}",
+          16, 4, 96, 3, 1, 0 },
+        { QWEN3_MOE ", \"num_local_experts\": 16, \"mlp_only_layers\": [0, 2, 4, 6, 8, 10], "
+                    "\"output_router_logits\": true}",
+          16, 8, 96, 2, 0, 0.001 * 8 / 6 },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct model_spec *s = &j.model;
+
+        if (read_config(&f, rows[i].text, &j, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_int_equal(s->n_experts, rows[i].n_experts);
+        assert_int_equal(s->n_active_experts, rows[i].n_active);
+        assert_int_equal(s->expert_ffn_size, rows[i].ffn);
+        assert_int_equal(s->expert_every, rows[i].every);
+        assert_int_equal(s->router_normalize, rows[i].normalize);
+        assert_true(fabs(s->router_balance - rows[i].balance) < 1e-12);
+        assert_int_equal(s->qk_norm, i > 1);
+    }
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
 static void test_baichuan(void **state)
 {
     static const struct {
@@ -254,6 +302,31 @@ static void test_baichuan(void **state)
     arena_release(&arena);
 }
 
+#define QWEN \
+    FAMILY("qwen") \
+    "\"vocab_size\": 151936, \"hidden_size\": 4096, \"num_hidden_layers\": 32, " \
+    "\"num_attention_heads\": 32, \"kv_channels\": 128, \"seq_length\": 2048, " \
+    "\"max_position_embeddings\": 8192, \"layer_norm_epsilon\": 1e-6"
+
+static void test_qwen(void **state)
+{
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    if (read_config(&f, QWEN ", \"intermediate_size\": 22016, \"rotary_pct\": 1.0}", &j, &arena,
+                    &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model_spec_n_parameters(&j.model), 7721324544);
+    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_QKV);
+    assert_int_equal(j.model.max_seq_len, 2048);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
 /* What becomes a family's config.json reads back as the same model. */
 static void test_printed(void **state)
 {
@@ -270,6 +343,10 @@ static void test_printed(void **state)
         { "mistral", FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": 1024}" },
         { "qwen3", QWEN3 ", \"attention_bias\": true, \"tie_word_embeddings\": true}" },
         { "qwen3", QWEN3 ", \"use_sliding_window\": true, \"max_window_layers\": 7}" },
+        { "mixtral", MIXTRAL ", \"sliding_window\": 1024, \"output_router_logits\": true}" },
+        { "qwen3_moe", QWEN3_MOE ", \"attention_bias\": true, \"decoder_sparse_step\": 2}" },
+        { "qwen3_moe", QWEN3_MOE ", \"norm_topk_prob\": true, \"use_sliding_window\": true, "
+                                 "\"sliding_window\": 100, \"tie_word_embeddings\": true}" },
         { "bloom", BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2}" },
     };
     struct folder f;
@@ -320,6 +397,21 @@ static void refuse_all(const char *const (*rows)[2], size_t n)
     }
     folder_remove(&f);
     arena_release(&arena);
+}
+
+static void test_refusals_of_experts(void **state)
+{
+    static const char *const rows[][2] = {
+        { MIXTRAL ", \"router_jitter_noise\": 0.1}", "router_jitter_noise is not built (hint: 0" },
+        { MIXTRAL ", \"num_experts_per_tok\": 9}",
+          "model.n_active_experts is 9, more than the 8 experts (hint: 8)" },
+        { QWEN3_MOE ", \"decoder_sparse_step\": 0}", "decoder_sparse_step is not in 1..12" },
+        { QWEN3_MOE ", \"mlp_only_layers\": [0, 1, 5]}", "mlp_only_layers: layers with experts are "
+                                                         "not every so many-th one" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
 }
 
 /* A file in ./configs/models is asked before the one in the binary. */
@@ -373,6 +465,12 @@ static void test_refusals(void **state)
           "n_inner is not 4 hidden_size" },
         { BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, \"hidden_dropout\": 0.1}",
           "hidden_dropout is 0.1, but lmtrain would drop behind the embedding too (hint: 0)" },
+        { QWEN "}", "intermediate_size is missing" },
+        { QWEN ", \"intermediate_size\": 7}", "model.ffn_size is 3.5, not a whole number" },
+        { QWEN ", \"intermediate_size\": 64, \"no_bias\": false}",
+          "no_bias false is not built yet (hint: true" },
+        { QWEN ", \"intermediate_size\": 64, \"rotary_pct\": 0.5}",
+          "rotary_pct is not built yet (hint: 1.0)" },
         { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
         { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
           "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
@@ -457,10 +555,17 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_printed),   cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refusals_of_experts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_rope_refusals),
         cmocka_unit_test(test_disk_wins),
     };
 

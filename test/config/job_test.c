@@ -289,6 +289,22 @@ static const char *const mistakes[][2] = {
     { "model: {from: llama-tiny, window: 8, window_first_layer: 2}\n" D T,
       "j.yaml:1:58: model.window_first_layer is 2, but layers are 0 to 1 (hint: at most 1, or "
       "window: none)" },
+    { "model: {from: mixtral-tiny, n_active_experts: 5}\n" D T,
+      "j.yaml:1:47: model.n_active_experts is 5, more than the 4 experts (hint: 4)" },
+    { "model: {from: llama-tiny, n_experts: 1}\n" D T,
+      "j.yaml:1:38: model.n_active_experts is 2, more than the 1 experts (hint: 1)" },
+    { "model: {from: mixtral-tiny, expert_every: 3}\n" D T,
+      "j.yaml:1:43: model.expert_every is 3, more than the 2 layers: none would have experts "
+      "(hint: "
+      "2, or n_experts: 0)" },
+    { "model: {from: gpt2-tiny, n_experts: 4}\n" D T,
+      "model.activation is gelu, but experts are gated (hint: swiglu)" },
+    { "model: {from: mixtral-tiny, bias: true}\n" D T,
+      "j.yaml:1:35: model.bias is true, but experts have none (hint: attention_bias: all)" },
+    { "model: {from: mixtral-tiny, num_local_experts: 4}\n" D T,
+      "j.yaml:1:29: unknown key model.num_local_experts (hint: model.n_experts)" },
+    { "model: {from: mixtral-tiny, expert_ffn_size: 90}\n" D T "parallel: {tp: 4}\n",
+      "j.yaml:4:16: parallel.tp is 4, does not divide expert_ffn_size 90 (hint: 1, 2)" },
     { "model: {from: gpt2-tiny}\ndata: {train: a, seq_len: 129}\n" T,
       "j.yaml:2:27: data.seq_len is 129, more than the model's 128 learned positions" },
     { "model: {vocab_size: 9, hidden_size: 8, n_layers: 1, n_heads: 1, ffn_size: 9, position: "
@@ -319,14 +335,14 @@ static const char *const mistakes[][2] = {
       "unknown key eval.early_stop.patienc (hint: eval.early_stop.patience)" },
     /* whole numbers */
     { M D "train: {steps: ten}\n",
-      "j.yaml:3:16: train.steps is ten, not a whole number from 1 to 1000000000000000" },
+      "j.yaml:3:16: train.steps is ten, not a whole number from 1 to 1000000000000000 or auto" },
     { M D "train: {steps: 0}\n", "train.steps is 0, not a whole number from 1 to" },
     { M D "train: {steps: -5}\n", "train.steps is -5, not a whole number from 1 to" },
     { M D "train: {steps: 1.5}\n", "train.steps is 1.5, not a whole number" },
     { M D "train: {steps: 1e4}\n", "train.steps is 1e4, not a whole number from 1 to "
-                                   "1000000000000000 (hint: 10000)" },
+                                   "1000000000000000 or auto (hint: 10000)" },
     { M D "train: {steps: \"10\"}\n", "train.steps is \"10\", not a whole number from 1 to "
-                                      "1000000000000000 (hint: 10 without quotes)" },
+                                      "1000000000000000 or auto (hint: 10 without quotes)" },
     { M D "train: {steps: 0x10}\n", "train.steps is 0x10, not a whole number" },
     { M D "train: {steps: }\n", "train.steps is empty, not a whole number" },
     { M D "train: {steps: [1]}\n", "train.steps is a list, not a whole number" },
@@ -506,7 +522,8 @@ static void test_all_mistakes_in_order(void **state)
                         "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
                         "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "
                         "list of prefixes or of "
-                        "{path, weight})\n"
+                        "{path, weight}; for "
+                        "finetune and lora also files and folders of rows)\n"
                         "j.yaml: train.steps is missing (hint: updates of the parameters)");
     for (int i = 0; i < 500; i++)
         str_printf(&text, "key_%d: 1\n", i);

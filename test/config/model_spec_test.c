@@ -23,13 +23,14 @@ static const struct {
     const char *name;
     int64_t n_parameters;
 } models[] = {
-    { "gpt2", 124439808 },        { "gpt2-medium", 354823168 },  { "gpt2-large", 774030080 },
-    { "gpt2-xl", 1557611200 },    { "gpt3-175b", 174615846912 }, { "llama-7b", 6738415616 },
-    { "llama-13b", 13015864320 }, { "llama-30b", 32528943616 },  { "llama-65b", 65285660672 },
-    { "llama2-7b", 6738415616 },  { "llama2-13b", 13015864320 }, { "llama2-70b", 68976648192 },
-    { "llama3-8b", 8030261248 },  { "llama3-70b", 70553706496 }, { "llama-100m", 100092672 },
-    { "llama-22m", 21730176 },    { "llama-4m", 4000000 },       { "llama-tiny", 108864 },
-    { "gpt2-tiny", 124672 },
+    { "gpt2", 124439808 },        { "gpt2-medium", 354823168 },    { "gpt2-large", 774030080 },
+    { "gpt2-xl", 1557611200 },    { "gpt3-175b", 174615846912 },   { "llama-7b", 6738415616 },
+    { "llama-13b", 13015864320 }, { "llama-30b", 32528943616 },    { "llama-65b", 65285660672 },
+    { "llama2-7b", 6738415616 },  { "llama2-13b", 13015864320 },   { "llama2-70b", 68976648192 },
+    { "llama3-8b", 8030261248 },  { "llama3-70b", 70553706496 },   { "llama-100m", 100092672 },
+    { "llama-22m", 21730176 },    { "llama-4m", 4000000 },         { "llama-tiny", 108864 },
+    { "gpt2-tiny", 124672 },      { "mixtral-8x7b", 46702792704 }, { "qwen3-30b-a3b", 30532122624 },
+    { "mixtral-tiny", 193344 },
 };
 
 #define N_MODELS (int)(sizeof models / sizeof *models)
@@ -84,6 +85,30 @@ static void test_matmul_parameters(void **state)
     assert_int_equal(model_spec_n_matmul_parameters(&spec), 12 * 12 * 768 * 768 + 50257 * 768);
     assert_true(model_spec_flops_per_token(&spec, 1024) ==
                 6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 6.0 * 12 * 768 * 1024);
+}
+
+/* Of experts, those that a token goes to; layers without are as wide as ffn_size says. */
+static void test_experts(void **state)
+{
+    struct model_spec spec;
+
+    (void)state;
+    read_model(&spec, "mixtral-8x7b");
+    assert_int_equal(
+        model_spec_n_matmul_parameters(&spec),
+        32 * ((int64_t)4096 * (2 * 4096 + 2 * 1024) + 8 * 4096 + 2 * 3 * (int64_t)4096 * 14336) +
+            (int64_t)32000 * 4096);
+    read_model(&spec, "mixtral-tiny");
+    int64_t all = model_spec_n_matmul_parameters(&spec);
+    spec.expert_every = 2;
+    spec.expert_ffn_size = 10;
+    spec.ffn_size = 100;
+    assert_int_equal(all - model_spec_n_matmul_parameters(&spec),
+                     2 * 2 * 3 * 64 * 88 + 4 * 64 - 2 * 3 * 64 * 10 - 3 * 64 * 100);
+    assert_false(model_spec_has_experts(&spec, 0));
+    assert_true(model_spec_has_experts(&spec, 1));
+    assert_int_equal(model_spec_n_expert_layers(&spec, 1), 0);
+    assert_int_equal(model_spec_n_expert_layers(&spec, 2), 1);
 }
 
 /* Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh). */
@@ -151,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_matmul_parameters),
         cmocka_unit_test(test_megatron_flops),
         cmocka_unit_test(test_additions),
+        cmocka_unit_test(test_experts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

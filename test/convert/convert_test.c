@@ -37,8 +37,8 @@
 #define N_PROMPT 16
 
 static const char *const models[] = {
-    "llama", "qwen2", "mistral", "internlm2",   "baichuan",
-    "gpt2",  "qwen3", "bloom",   "baichuan13b", "baichuan2",
+    "llama", "qwen2", "mistral",     "internlm2", "baichuan", "gpt2",
+    "qwen3", "bloom", "baichuan13b", "baichuan2", "mixtral",  "qwen3moe",
 };
 
 #define N_MODELS ((int)(sizeof models / sizeof *models))

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "kernels/cpu/gemm_impl.h"
 #include "support/kernel_case.h"
 
 #define N(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -224,12 +225,50 @@ static void test_not_finite(void **state)
         }
 }
 
+/* Whatever part of its rows, or of its sum, a product has: the bound is of all, and no waste. */
+static void test_scratch_bound(void **state)
+{
+    static const struct cpu_gemm_shape shapes[] = {
+        { .m = 3000, .n = 50, .k = 40 },    { .m = 40, .n = 3000, .k = 5000 },
+        { .m = 1100, .n = 90, .k = 4200 },  { .m = 9, .n = 7, .k = 20000 },
+        { .m = 600, .n = 9000, .k = 3000 },
+    };
+
+    (void)state;
+    for (int n_threads = 1; n_threads <= 8; n_threads += 7) {
+        struct kernels *kernels;
+        struct pool *pool;
+        struct err err;
+
+        assert_int_equal(pool_create(&pool, n_threads, NULL, &err), 0);
+        assert_int_equal(kernels_cpu_create(&kernels, pool, NULL, &err), 0);
+        for (int i = 0; i < 2 * N(shapes); i++) {
+            struct cpu_gemm_shape most = shapes[i / 2];
+
+            most.in = most.out = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+            size_t bound = cpu_gemm_scratch_most(cpu_of(kernels), &most);
+            assert_true(bound <= 4 * cpu_gemm_scratch_bytes(cpu_of(kernels), &most) + (16 << 20));
+            for (int64_t m = 1; m <= most.m; m += 1 + m / 40)
+                for (int64_t k = 1; k <= most.k; k += 1 + k / 40) {
+                    struct cpu_gemm_shape shape = most;
+
+                    shape.m = m;
+                    shape.k = k;
+                    assert_true(cpu_gemm_scratch_bytes(cpu_of(kernels), &shape) <= bound);
+                }
+        }
+        kernels_destroy(kernels);
+        pool_destroy(pool);
+    }
+}
+
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_slices),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_scratch_bound),
     };
 
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);

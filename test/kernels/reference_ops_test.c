@@ -280,6 +280,97 @@ static void test_elementwise(void **state)
     elementwise(OP_DROPOUT, OP_DROPOUT_GRAD, 9, 9);
 }
 
+/* Logits that no step of the differences makes change places. */
+static void fill_logits(const struct tensor *t)
+{
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t e = 0; e < t->cols; e++)
+            tensor_set(t, row, e, 0.4 * (double)((3 * row + 2 * e) % t->cols) - 0.1 * (double)row);
+}
+
+static struct op_case *router_case(const struct op_attributes *attributes)
+{
+    struct op_case *c = op_case_create(OP_ROUTER, attributes);
+
+    op_case_input(c, 0, 4, 5, DTYPE_F32, 0);
+    fill_logits(&c->op.in[0]);
+    op_case_output(c, 0, 4, 2, DTYPE_F32);
+    op_case_output(c, 1, 4, 2, DTYPE_I32);
+    return c;
+}
+
+static void test_router(void **state)
+{
+    (void)state;
+    for (int normalize = 0; normalize < 2; normalize++) {
+        struct op_case *c = router_case(&(struct op_attributes){ .normalize = normalize });
+
+        check_pair(c, OP_ROUTER_GRAD);
+        op_case_destroy(c);
+    }
+}
+
+/* Of the balance alone: the weights' gradients are nothing. */
+static void test_balance(void **state)
+{
+    struct op_attributes a = { .normalize = 1, .balance = 0.7 };
+    struct op_case *c = router_case(&a);
+    struct op_shape forward = { 0 }, gradient = { .kind = OP_ROUTER_GRAD, .attributes = a };
+    double none[8] = { 0 }, dlogits[20], *logits;
+
+    (void)state;
+    op_case_output(c, 2, 1, 6, DTYPE_F64);
+    op_case_to_reference(c, &forward);
+    reference_run(&forward, 1);
+    gradient.in[0] = (struct tensor){ none, 4, 2, 2, DTYPE_F64 };
+    gradient.in[1] = forward.out[0];
+    gradient.in[2] = forward.out[1];
+    gradient.in[3] = forward.in[0];
+    gradient.out[0] = (struct tensor){ dlogits, 4, 5, 5, DTYPE_F64 };
+    reference_run(&gradient, 1);
+    logits = forward.in[0].data;
+    for (int i = 0; i < 20; i++) {
+        double kept = logits[i], above, below;
+
+        logits[i] = kept + STEP;
+        reference_run(&forward, 1);
+        above = a.balance * *(double *)forward.out[2].data;
+        logits[i] = kept - STEP;
+        reference_run(&forward, 1);
+        below = a.balance * *(double *)forward.out[2].data;
+        logits[i] = kept;
+        assert_true(fabs((above - below) / (2 * STEP) - dlogits[i]) < 1e-8);
+    }
+    reference_release(&forward);
+    op_case_destroy(c);
+}
+
+static void test_experts(void **state)
+{
+    static const int ends[] = { 2, 2, 6 }, places[] = { 4, 0, 5, 2, 1, 3 };
+    struct op_case *linear = op_case_create(OP_EXPERT_LINEAR, &(struct op_attributes){ 0 });
+    struct op_case *swiglu = op_case_create(OP_EXPERT_SWIGLU, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(linear, 0, 6, 4, DTYPE_F32, 1);
+    op_case_input(linear, 1, 1, 3, DTYPE_I32, 0);
+    op_case_input(linear, 2, 3 * 5, 4, DTYPE_F32, 1);
+    op_case_output(linear, 0, 6, 5, DTYPE_F32);
+    op_case_input(swiglu, 0, 3, 2, DTYPE_F32, 1);
+    op_case_input(swiglu, 1, 3, 2, DTYPE_I32, 0);
+    op_case_input(swiglu, 2, 6, 8, DTYPE_F32, 1);
+    op_case_output(swiglu, 0, 6, 4, DTYPE_F32);
+    for (int i = 0; i < 3; i++)
+        tensor_set(&linear->op.in[1], 0, i, ends[i]);
+    for (int i = 0; i < 6; i++)
+        tensor_set(&swiglu->op.in[1], i / 2, i % 2, places[i]);
+    check_pair(linear, OP_EXPERT_LINEAR_DX);
+    check_pair(linear, OP_EXPERT_LINEAR_DW);
+    check_pair(swiglu, OP_EXPERT_SWIGLU_GRAD);
+    op_case_destroy(linear);
+    op_case_destroy(swiglu);
+}
+
 /* The head gives its own gradients: those of scale times the loss that head_loss gives. */
 static void test_head(void **state)
 {
@@ -384,7 +475,8 @@ int main(void)
         cmocka_unit_test(test_head_norm),     cmocka_unit_test(test_normalize_rows),
         cmocka_unit_test(test_attention),     cmocka_unit_test(test_elementwise),
         cmocka_unit_test(test_head),          cmocka_unit_test(test_add_bias),
-        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_router),
+        cmocka_unit_test(test_balance),       cmocka_unit_test(test_experts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,7 @@ static void stages(void **state)
     all_ways(base_case("llama-deep", "bf16", RAMPS, RAMPS_SEQUENCES), 1, ways, 5);
     all_ways(base_case("llama-deep", "fp32", MIXED, MIXED_SEQUENCES), 1, ways, 5);
     all_ways(base_case("gpt2", "bf16", RAMPS, RAMPS_SEQUENCES), 1, ways, 2);
+    all_ways(base_case("mixture", "bf16", RAMPS, RAMPS_SEQUENCES), 1, ways, 3);
 }
 
 /* Sums over ranks come early, in the functions of each size, or late, in the last size's. */

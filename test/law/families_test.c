@@ -1,7 +1,7 @@
 /*
  * families_test.c - every family of Hugging Face, by layouts whose numerics differ, is PyTorch's
  *
- * Loss and gradients of test/convert/golden (scripts/golden/convert.py) in fp32, under the folders'
+ * Loss and gradients of test/convert/golden (scripts/golden/convert.py, moe.py) in fp32, under the folders'
  * own names: per tensor the largest difference is at most 1e-5 of the largest element. Ranks are
  * threads.
  */
@@ -146,6 +146,8 @@ FAMILY(internlm2)
 FAMILY(baichuan)
 FAMILY(baichuan13b)
 FAMILY(baichuan2)
+FAMILY(mixtral)
+FAMILY(qwen3moe)
 
 int main(void)
 {
@@ -153,7 +155,7 @@ int main(void)
         cmocka_unit_test(llama),     cmocka_unit_test(gpt2),     cmocka_unit_test(qwen2),
         cmocka_unit_test(qwen3),     cmocka_unit_test(mistral),  cmocka_unit_test(bloom),
         cmocka_unit_test(internlm2), cmocka_unit_test(baichuan), cmocka_unit_test(baichuan13b),
-        cmocka_unit_test(baichuan2),
+        cmocka_unit_test(baichuan2), cmocka_unit_test(mixtral),  cmocka_unit_test(qwen3moe),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

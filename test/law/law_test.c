@@ -100,6 +100,27 @@ static void all_ways_on_one_rank(const char *model, const char *dtype)
             }
 }
 
+static void mixture(void **state)
+{
+    static const char *const modes[] = {
+        "selective",
+        "full",
+        "[router, expert_order, dispatch, expert_linear, expert_swiglu, combine]",
+        "none",
+    };
+    struct law_case c = base_case("mixture", "bf16");
+    struct law_outcome wanted = reference(c);
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        c.recompute = modes[i];
+        c.n_threads = 2 + i;
+        c.poison = 1;
+        struct law_outcome got = law_run(&c);
+        must_equal(modes[i], &wanted, &got);
+    }
+}
+
 /* Whatever ops are named, what is made again is what was. */
 static void lists_on_one_rank(const char *model, const char *dtype)
 {
@@ -273,6 +294,14 @@ static void zero_two(void **state)
     zero_is_zero(2, "gpt2", "fp32", "late");
 }
 
+static void zero_mixture(void **state)
+{
+    (void)state;
+    zero_is_zero(1, "mixture", "fp32", "late");
+    zero_is_zero(2, "mixture", "bf16", "early");
+    zero_is_zero(3, "mixture", "bf16", "late");
+}
+
 /* Groups of two that shard, and copy each other: as four that shard, as four that do not. */
 static void hybrid(const char *model, const char *dtype, const char *gradient_sum)
 {
@@ -411,6 +440,12 @@ static void pipelines_gpt2(void **state)
     pipelines("gpt2", "fp32", "early");
 }
 
+static void pipelines_mixture(void **state)
+{
+    (void)state;
+    pipelines("mixture", "bf16", "late");
+}
+
 /* The rig's models have 2 and 4 kv heads, the last as many as it has heads. */
 static void tensor_parallel(const char *model, const char *dtype, int tp, int sequence_parallel)
 {
@@ -479,12 +514,18 @@ static void tensor_parallel_gpt2(void **state)
     tensor_parallel("gpt2", "fp32", 2, 0);
 }
 
-/* A checkpoint knows no tensor parallelism either. */
-static void tensor_parallel_resumes(void **state)
+static void tensor_parallel_mixture(void **state)
 {
-    struct law_case c = base_case("llama", "bf16");
-
     (void)state;
+    tensor_parallel("mixture", "bf16", 2, 1);
+    tensor_parallel("mixture", "fp32", 4, 0);
+}
+
+/* A checkpoint knows no tensor parallelism either. */
+static void check_resumed(const char *model)
+{
+    struct law_case c = base_case(model, "bf16");
+
     c.n_ranks = c.tp = 2;
     struct law_outcome wanted = reference(c);
     c.stop_after = 3;
@@ -494,6 +535,13 @@ static void tensor_parallel_resumes(void **state)
     c.pp_after = 2;
     got = law_run(&c);
     must_equal("tp 2, gone on with by two stages", &wanted, &got);
+}
+
+static void tensor_parallel_resumes(void **state)
+{
+    (void)state;
+    check_resumed("llama");
+    check_resumed("mixture");
 }
 
 /* A checkpoint knows no pipeline: what one saved another goes on with. */
@@ -582,6 +630,7 @@ int main(void)
         cmocka_unit_test(llama_fp32),
         cmocka_unit_test(llama_bf16),
         cmocka_unit_test(gpt2_with_dropout_bf16),
+        cmocka_unit_test(mixture),
         cmocka_unit_test(recompute_by_list),
         cmocka_unit_test(stopped_and_resumed),
         cmocka_unit_test(four_ranks_late),
@@ -589,15 +638,18 @@ int main(void)
         cmocka_unit_test(zero_one_llama),
         cmocka_unit_test(zero_one_gpt2),
         cmocka_unit_test(zero_two),
+        cmocka_unit_test(zero_mixture),
         cmocka_unit_test(zero_one_resumes),
         cmocka_unit_test(hybrid_sharding),
         cmocka_unit_test(hybrid_of_eight),
         cmocka_unit_test(pipelines_llama),
         cmocka_unit_test(pipelines_gpt2),
+        cmocka_unit_test(pipelines_mixture),
         cmocka_unit_test(pipelines_resume),
         cmocka_unit_test(tensor_parallel_llama),
         cmocka_unit_test(tensor_parallel_few_kv_heads),
         cmocka_unit_test(tensor_parallel_gpt2),
+        cmocka_unit_test(tensor_parallel_mixture),
         cmocka_unit_test(tensor_parallel_resumes),
         cmocka_unit_test(another_layout_goes_on),
         cmocka_unit_test(degrees_agree),

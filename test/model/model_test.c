@@ -93,9 +93,9 @@ static void evaluation(void **state)
 }
 
 /* The forward, evaluation and generation agree on ops, but for attention and the end. */
-static void one_decoder(void **state)
+static void check_one_decoder(const char *model)
 {
-    struct model_spec spec = tiny_spec("llama");
+    struct model_spec spec = tiny_spec(model);
     struct compile_generate generate = {
         .model = &spec, .dtype = DTYPE_F32, .n_sequences = 3, .prefill_len = 8, .cache_len = 20
     };
@@ -105,7 +105,6 @@ static void one_decoder(void **state)
     struct program g, e;
     struct err err;
 
-    (void)state;
     if (compile_generate(&g, &generate, &err) < 0 || compile_evaluate(&e, &evaluate, &err) < 0)
         fail_msg("%s", err.text);
     const struct function *prefill = &g.functions[find_function(&g, "prefill")];
@@ -133,6 +132,13 @@ static void one_decoder(void **state)
     assert_int_equal(e.segment_bytes[SEGMENT_GRADIENTS] + e.segment_bytes[SEGMENT_STATES], 0);
     program_release(&g);
     program_release(&e);
+}
+
+static void one_decoder(void **state)
+{
+    (void)state;
+    check_one_decoder("llama");
+    check_one_decoder("mixture");
 }
 
 /* Logits in memory stay near 8 M, however large the vocabulary, and a chunk is never more than all.

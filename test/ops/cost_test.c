@@ -39,6 +39,12 @@ static void test_products(void **state)
     assert_true(flops(OP_ATTENTION_GRAD) == 5 * 2 * pairs * 2);
     assert_true(flops(OP_HEAD_LOSS) == 2 * 12 * 8 * 20);
     assert_true(flops(OP_HEAD_CROSS_ENTROPY) == 3 * 2 * 12 * 8 * 20);
+    assert_true(flops(OP_EXPERT_LINEAR) == 2 * 24 * 8 * 6);
+    assert_true(flops(OP_EXPERT_LINEAR_DX) == 2 * 24 * 8 * 6);
+    assert_true(flops(OP_EXPERT_LINEAR_DW) == 2 * 24 * 8 * 6);
+    assert_true(flops(OP_DISPATCH) == 0);
+    assert_true(flops(OP_COMBINE) == 24 * 8);
+    assert_true(flops(OP_EXPERT_SWIGLU) == 6 * 24 * 10);
     assert_true(flops(OP_ADD) == 12 * 8);
     assert_true(flops(OP_CAST) == 0);
     assert_true(flops(OP_REDUCE_SCATTER) == 18);
@@ -105,7 +111,7 @@ static void test_every_kind_is_priced(void **state)
         assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
                     kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS ||
                     kind == OP_ALL_REDUCE_SCALAR || kind == OP_SEND || kind == OP_RECEIVE ||
-                    kind == OP_SUM_RUNS);
+                    kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER || kind == OP_DISPATCH);
     }
 }
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import reduce
 
 import numpy
 import torch
@@ -21,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
+LMTRAIN = os.path.abspath(os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain")))
 GRADIENTS = os.path.join(os.path.dirname(LMTRAIN), "test", "oracle", "gradients")
 sys.path.insert(0, os.path.join(ROOT, "scripts", "golden"))
 import baichuan  # noqa: E402
@@ -80,6 +81,7 @@ MODELS = {
     "baichuan": ("Llama", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
     "qwen2-window": ("Qwen2", SHAPE | window(7, 1), torch.float32, "5GB"),
     "qwen2-window-everywhere": ("Qwen2", SHAPE | window(16, 0), torch.float32, "20KB"),
+    "qwen": ("Qwen2", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 10}, torch.float32, "5GB"),
     "qwen3-tied-bias-no-groups": ("Qwen3", SHAPE | {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 8,
                                                     "num_key_value_heads": 4}, torch.float32, "5GB"),
@@ -88,7 +90,7 @@ MODELS = {
     "qwen3-yarn-bf16": ("Qwen3", SHAPE | {"head_dim": 8} | rope("yarn", factor=4.0, original_max_position_embeddings=16),
                         torch.bfloat16, "20KB"),
     "mistral-window": ("Mistral", SHAPE | {"sliding_window": 9}, torch.float32, "5GB"),
-    "mistral-window-of-one": ("Mistral", SHAPE | {"sliding_window": 1, "head_dim": 6}, torch.float32, "5GB"),
+    "mistral-window-of-two": ("Mistral", SHAPE | {"sliding_window": 2, "head_dim": 6}, torch.float32, "5GB"),
     "bloom": ("Bloom", BLOOM, torch.float32, "5GB"),
     "bloom-six-heads": ("Bloom", BLOOM | {"n_head": 6, "hidden_size": 30}, torch.float32, "20KB"),
     "bloom-twelve-heads-untied": ("Bloom", BLOOM | {"n_head": 12, "hidden_size": 36, "tie_word_embeddings": False},
@@ -98,12 +100,20 @@ MODELS = {
     "baichuan2-7b": ("Baichuan", BAICHUAN | {"num_attention_heads": 6, "max_position_embeddings": LENGTH, "z_loss_weight": 0},
                      torch.float32, ""),
     "baichuan2-13b": ("Baichuan", BAICHUAN | {"z_loss_weight": 0}, torch.float32, ""),
+    "described": ("Llama", SHAPE | {"attention_bias": True}, torch.float32, "20KB"),
     "gpt2": ("GPT2", GPT2, torch.float32, "5GB"),
+    "gpt2-odd-head-dim": ("GPT2", GPT2 | {"n_embd": 36}, torch.float32, "5GB"),
     "gpt2-bf16-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}, torch.bfloat16, "20KB"),
 }
 CAUSAL = {"GPT2": "GPT2LMHeadModel"}
-PACKED = ("baichuan", "internlm2")
-DISGUISED = ("aquila", "internlm", "internlm2", "baichuan")
+PACKED = ("baichuan", "internlm2", "qwen", "described")
+# What transformers lacks, by a description beside where lmtrain is started.
+DESCRIBED = """like: llama
+keys: {num_hidden_layers: depth, rms_norm_eps: epsilon}
+names: {model: base, self_attn.q_proj: attn.wq, embed_tokens: tokens, lm_head: base.output}
+model: {attention_bias: all}
+"""
+DISGUISED = ("described", "aquila", "internlm", "internlm2", "baichuan", "qwen")
 LAYOUTS = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 4)]
 
 results = []
@@ -146,15 +156,25 @@ def packed(family, state, config):
     names = {"self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "mlp.gate_proj": "feed_forward.w1",
              "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
              "post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings", "lm_head": "output"}
+    if family == "qwen":
+        names = {"model.": "transformer.", "layers.": "h.", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
+                 "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1", "mlp.down_proj": "mlp.c_proj",
+                 "post_attention_layernorm": "ln_2", "embed_tokens": "wte", "transformer.norm": "transformer.ln_f"}
+    if family == "described":
+        renamed = {"model.": "base.", "self_attn.q_proj": "attn.wq", "embed_tokens": "tokens", "lm_head": "base.output"}
+        return {reduce(lambda name, pair: name.replace(*pair), renamed.items(), key): value for key, value in state.items()}
     found = {}
-    for name, tensor in state.items():
-        if family == "internlm2":
+    for key, tensor in state.items():
+        name = key
+        if family in ("internlm2", "qwen"):
             for theirs, ours in names.items():
                 name = name.replace(theirs, ours)
         if "q_proj" in name:
-            q, k, v = (state[name.replace("q_proj", f"{part}_proj")] for part in "qkv")
+            q, k, v = (state[key.replace("q_proj", f"{part}_proj")] for part in "qkv")
             if family == "baichuan":
                 found[name.replace("q_proj", "W_pack")] = torch.cat([q, k, v])
+            elif family == "qwen":
+                found[name.replace("self_attn.q_proj", "attn.c_attn")] = torch.cat([q, k, v])
             else:
                 rows = [q.view(groups, heads // groups, -1, *q.shape[1:]), k.view(groups, 1, -1, *k.shape[1:]),
                         v.view(groups, 1, -1, *v.shape[1:])]
@@ -168,9 +188,24 @@ def disguise(folder, family, model):
     """A LLaMA's folder as one of a family of its shape."""
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
-    config |= {"model_type": family, "bias": model.config.attention_bias, "architectures": [family.title() + "ForCausalLM"]}
+    config |= {"model_type": family, "architectures": [family.title() + "ForCausalLM"]}
+    if family == "described":
+        del config["attention_bias"]
+        config |= {"depth": config.pop("num_hidden_layers"), "epsilon": config.pop("rms_norm_eps")}
+    elif family == "qwen":
+        config |= {"intermediate_size": 2 * config["intermediate_size"], "kv_channels": config.pop("head_dim", 8),
+                   "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"), "no_bias": True}
+    else:
+        config["bias"] = model.config.attention_bias
     json.dump(config, open(path, "w"))
-    if family in PACKED:
+    if family == "described":
+        for path in glob.glob(os.path.join(folder, "*.safetensors")):
+            save_file(packed(family, load_file(path), model.config), path, {"format": "pt"})
+        path = os.path.join(folder, "model.safetensors.index.json")
+        index = json.load(open(path))
+        index["weight_map"] = packed(family, index["weight_map"], model.config)
+        json.dump(index, open(path, "w"))
+    elif family in PACKED:
         path = os.path.join(folder, "model.safetensors")
         save_file(packed(family, load_file(path), model.config), path, {"format": "pt"})
 
@@ -247,12 +282,15 @@ def gradients_of(family, model, ids):
     return loss.detach(), logits.detach(), packed(family, found, model.config) if family in PACKED else found
 
 
+def heads_of(model):
+    return model.config["num_attention_heads"] if isinstance(model.config, dict) else model.config.num_attention_heads
+
+
 def check_gradients(name, model, folder):
     ids = numpy.random.default_rng(7).integers(0, VOCAB, (N_TEXTS, TEXT_LENGTH + 1))
     ids.astype("<i4").tofile(folder + "-text")
     loss, logits, wanted = gradients_of(name.split("-")[0], model, ids)
-    heads = getattr(model.config, "num_attention_heads", None) or model.config["num_attention_heads"]
-    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads % 4 == 0 else [])
+    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads_of(model) % 4 == 0 else [])
     done = subprocess.run([GRADIENTS, folder, folder + "-text", str(TEXT_LENGTH), folder + "-ours", *layouts],
                           capture_output=True, text=True, check=False)
     check(f"{name}: gradients", done.returncode == 0, done.stderr)
@@ -280,7 +318,7 @@ def check_model(name, scratch):
     if disguised:
         disguise(folder, name.split("-")[0], model)
     checkpoints = []
-    for tp, pp in LAYOUTS:
+    for tp, pp in [(tp, pp) for tp, pp in LAYOUTS if heads_of(model) % tp == 0]:
         checkpoint = f"{folder}-{tp}x{pp}"
         there = lmtrain("convert", "--from", folder, "--to", checkpoint, "--tp", str(tp), "--pp", str(pp))
         back = there and lmtrain("convert", "--from", checkpoint, "--to", checkpoint + "-hf",
@@ -299,13 +337,56 @@ def check_model(name, scratch):
         check_loss(name, model, [folder, checkpoints[0], checkpoints[-1]], scratch)
 
 
+# Trained here, so that config.json is ours: fields of a job's model, and the class that must read it.
+OWN = {
+    "own-llama": ("Llama", "tied_embeddings: true, rope_scaling: {type: yarn, factor: 2.0, original_max_seq_len: 32}"),
+    "own-qwen2": ("Qwen2", "attention_bias: qkv, window: 9, window_first_layer: 1"),
+    "own-qwen3": ("Qwen3", "qk_norm: true, head_dim: 10, n_kv_heads: 2"),
+    "own-mistral": ("Mistral", "window: 11, n_kv_heads: 1"),
+    "own-gpt2": ("GPT2", "norm: layernorm, position: learned, activation: gelu, bias: true"),
+    "own-bloom": ("Bloom", "norm: layernorm, position: alibi, activation: gelu, bias: true, embedding_norm: true, "
+                           "ffn_size: 128, tied_embeddings: true"),
+}
+
+
+def check_own(name, scratch):
+    """A run of one step goes to a folder that transformers loads, and computes the same."""
+    family, fields = OWN[name]
+    run = os.path.join(scratch, name)
+    ids = numpy.random.default_rng(5).integers(0, VOCAB, LENGTH + 1)
+    write_tokens(run + "-text", ids)
+    with open(run + ".yaml", "w", encoding="ascii") as job:
+        job.write(f"model: {{vocab_size: {VOCAB}, hidden_size: 32, n_layers: 2, n_heads: 4, max_seq_len: {LENGTH}, init_std: 0.1, "
+                  f"{'' if 'ffn_size' in fields else 'ffn_size: 48, '}{fields}}}\n"
+                  f"data: {{train: {run}-text}}\noptimizer: {{lr: 0.1}}\n"
+                  "train: {steps: 1, global_batch: 1, dtype: fp32}\n" f"output: {run}\n")
+    fine = lmtrain("pretrain", run + ".yaml") is not None
+    fine = fine and lmtrain("convert", "--from", run, "--to", run + "-hf", "--verify") is not None
+    check(f"{name}: trained and converted", fine)
+    if not fine:
+        return
+    model, info = getattr(transformers, CAUSAL.get(family, family + "ForCausalLM")).from_pretrained(
+        run + "-hf", output_loading_info=True, attn_implementation="eager")
+    check(f"{name}: transformers loads it", not any(info.values()), str(info))
+    with torch.no_grad():
+        loss = loss_of(model, ids[None])[0].item()
+    for folder in (run, run + "-hf"):
+        ours = measured(folder, run + "-text")
+        check(f"{name}: loss of {os.path.basename(folder)}", abs(ours - loss) <= TOLERANCE * loss,
+              f"is {ours}, transformers' is {loss}")
+
+
 def main():
-    names = sys.argv[1:] or MODELS
+    names = sys.argv[1:] or [*MODELS, *OWN]
     # Every file is made to last: on a busy disk that takes most of the time.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as scratch:
+        os.chdir(scratch)
+        os.makedirs("configs/families")
+        with open("configs/families/described.yaml", "w", encoding="ascii") as description:
+            description.write(DESCRIBED)
         for name in names:
-            check_model(name, scratch)
+            (check_own if name in OWN else check_model)(name, scratch)
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 

@@ -40,6 +40,7 @@ static void differentiate_text(void **state)
     (void)state;
     check_differentiate("llama", GOLDEN "llama.differentiate.txt");
     check_differentiate("gpt2", GOLDEN "gpt2.differentiate.txt");
+    check_differentiate("mixture", GOLDEN "mixture.differentiate.txt");
 }
 
 static void check_fuse(const char *model, const char *path)
@@ -169,6 +170,8 @@ static void tensor_parallel_text(void **state)
     } rows[] = {
         { "llama", GOLDEN "llama.tensor-sequence-4.txt", 4, 1 },
         { "gpt2", GOLDEN "gpt2.tensor-2.txt", 2, 0 },
+        { "mixture", GOLDEN "mixture.tensor-sequence-2.txt", 2, 1 },
+        { "mixture", GOLDEN "mixture.tensor-2.txt", 2, 0 },
     };
 
     (void)state;

@@ -206,7 +206,7 @@ static void check_run(int pieces)
 {
     struct rig rig;
     struct pool *pool;
-    struct kernels *kernels;
+    struct kernels *kernels = NULL;
     struct err err;
     double w[VOCABULARY * HIDDEN], dw[VOCABULARY * HIDDEN];
 

@@ -14,7 +14,8 @@ struct law_case {
     const char *folder;  /* scratch for checkpoints */
     const char *dataset; /* prefix, of law_write_dataset */
     const char *model;   /* "llama" (tied), "llama-untied", "llama-deep" (8 layers, tied), or "gpt2"
-                            with dropout (tied) */
+                            with dropout (tied); "normed": all norms and windows; "alibi" with
+                            dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
     int n_ranks, n_threads; /* ranks are threads of this process; data-parallel, but for pp, tp */
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 /*
- * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, cache 9; where kv heads are
+ * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, m 5, s 2, cache 9; where kv heads are
  * gathered, g 1 and c 12, of which each of two neighbours has 10.
  */
 static const struct op_attributes attributes = {
@@ -23,6 +23,8 @@ static const struct op_attributes attributes = {
     .cache_len = 9,
     .chunk = 4,
     .vocab_size = 33,
+    .parts = { 2, 1, 3 },
+    .normalize = 1,
     .scale = 0.7,
     .eps = 1e-5,
     .p = 0.1,
@@ -60,6 +62,19 @@ const char *const op_texts[] = {
     "swiglu_grad 12x10 bf16, 12x20 bf16 : 12x20 bf16",
     "gelu 12x10 bf16 : 12x10 bf16",
     "gelu_grad 12x10 bf16, 12x10 bf16 : 12x10 bf16",
+    "scale 12x8 bf16 : 12x8 bf16",
+    "lora 12x6 bf16, 12x5 bf16, 2x5 bf16, 12x1 bf16, 1x1 bf16, 12x4 bf16, 3x4 bf16 "
+    ": 12x6 bf16",
+    "router 12x5 fp32 : 12x2 fp32, 12x2 i32, 1x6 fp64",
+    "router_grad 12x2 fp32, 12x2 fp32, 12x2 i32, 12x5 fp32 : 12x5 fp32",
+    "expert_order 12x2 i32 : 12x2 i32, 1x*5 i32",
+    "dispatch 12x2 i32, 12x8 bf16 : 24x8 bf16",
+    "combine 12x2 i32, 24x8 bf16 : 12x8 bf16",
+    "expert_linear 24x8 bf16, 1x5 i32, 30x8 bf16 : 24x6 bf16",
+    "expert_linear_dx 24x6 bf16, 1x5 i32, 30x8 bf16 : 24x8 bf16",
+    "expert_linear_dw 24x6 bf16, 24x8 bf16, 1x5 i32 : 30x8 fp32",
+    "expert_swiglu 12x2 fp32, 12x2 i32, 24x20 bf16 : 24x10 bf16",
+    "expert_swiglu_grad 12x2 fp32, 12x2 i32, 24x10 bf16, 24x20 bf16 : 24x20 bf16, 12x2 fp32",
     "dropout 12x8 fp32, *2x1 i64, 1x1 i32 : 12x8 fp32",
     "dropout_grad 12x8 bf16, *2x1 i64, 1x1 i32 : 12x8 bf16",
     "add 12x8 fp32, 12x8 bf16 : 12x8 fp32",

@@ -619,8 +619,19 @@ static void adamw(const struct op_shape *op)
     }
 }
 
+/* What is computed element by element. */
+static void elements(const struct op_shape *op, int first)
+{
+    start(&op->out[0], op->kind != OP_ACCUMULATE || first);
+    for (int64_t t = 0; t < op->out[0].rows; t++)
+        for (int64_t i = 0; i < op->out[0].cols; i++)
+            element(op, t, i);
+}
+
 void reference_run(const struct op_shape *op, int first)
 {
+    if (reference_run_norm(op, first) || reference_run_expert(op, first))
+        return;
     switch (op->kind) {
     case OP_EMBED:
         embed(op);
@@ -650,18 +661,6 @@ void reference_run(const struct op_shape *op, int first)
     case OP_ROPE:
     case OP_ROPE_GRAD:
         rope(op, op->kind == OP_ROPE ? 1 : -1);
-        break;
-    case OP_HEAD_NORM:
-        reference_head_norm(op);
-        break;
-    case OP_HEAD_NORM_GRAD:
-        reference_head_norm_grad(op, first);
-        break;
-    case OP_NORMALIZE_ROWS:
-        reference_normalize_rows(op);
-        break;
-    case OP_NORMALIZE_ROWS_GRAD:
-        reference_normalize_rows_grad(op, first);
         break;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
@@ -696,9 +695,6 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        start(&op->out[0], op->kind != OP_ACCUMULATE || first);
-        for (int64_t t = 0; t < op->out[0].rows; t++)
-            for (int64_t i = 0; i < op->out[0].cols; i++)
-                element(op, t, i);
+        elements(op, first);
     }
 }

@@ -46,6 +46,14 @@ struct model_spec tiny_spec(const char *name)
                                .activation = ACTIVATION_SWIGLU,
                                .init_std = 0.02 };
 
+    if (!strcmp(name, "mixture")) {
+        spec.n_experts = 4;
+        spec.n_active_experts = 2;
+        spec.expert_ffn_size = 24;
+        spec.expert_every = 2;
+        spec.router_normalize = 1;
+        spec.router_balance = 0.01;
+    }
     if (!strcmp(name, "gpt2")) {
         spec.n_kv_heads = 4;
         spec.ffn_size = 128;
@@ -76,6 +84,7 @@ void tiny_forward(struct tiny *tiny, const char *name, int dp_size)
                                      .n_sequences = N_SEQUENCES,
                                      .seq_len = SEQ_LEN,
                                      .dropout = 1,
+                                     .global_batch = N_SEQUENCES * dp_size,
                                      .max_positions = SEQ_LEN,
                                      .seed = 1 };
     program_init(&tiny->program, &mesh);

@@ -10,7 +10,8 @@
 /* One of configs/models. Fails the test if it cannot be read. */
 struct model_spec real_spec(const char *name);
 
-/* Two layers; "llama": untied, grouped KV heads; "gpt2": tied, biases, dropout everywhere. */
+/* Two layers; "llama": untied, grouped KV heads; "gpt2": tied, biases, dropout everywhere;
+ * "mixture": a llama with experts in its second layer. */
 struct model_spec tiny_spec(const char *name);
 
 struct tiny {
@@ -22,7 +23,7 @@ struct tiny {
     struct gradient_seed seed;
 };
 
-/* Declared and with its forward, 2 sequences of 8 tokens, llama in bf16 and gpt2 in fp32. */
+/* Declared and with its forward, 2 sequences of 8 tokens, gpt2 in fp32 and the others in bf16. */
 void tiny_forward(struct tiny *tiny, const char *name, int dp_size);
 
 /* The forward, differentiated. */

@@ -97,6 +97,7 @@ static void what_decides_bits_is_in_it(void **state)
         "model.dropout=0.1",
         "model.attention_dropout=0.1",
         "model.init_std=0.01",
+        "model.n_experts=4",
         "data.seq_len=15",
         "train.seed=2",
         "train.global_batch=4",

@@ -33,8 +33,15 @@ static const struct {
     { "positions.weight", 2, 7, 5, { SPREAD_SAME, 0, { 0 } } },
     { "embedding.weight", 2, 13, 12, { SPREAD_ROWS, 1, { 13 } } },
     { "small.weight", 2, 5, 3, { SPREAD_ROWS, 1, { 5 } } },
+    { "experts.weight", 2, 36, 5, { SPREAD_ROWS, 2, { 8, 4 } } },
 };
 #define N_PARAMETERS ((int)(sizeof parameters / sizeof *parameters))
+
+/* Gate and up of each expert. */
+static int n_repeats(int parameter)
+{
+    return strcmp(parameters[parameter].name, "experts.weight") ? 1 : 3;
+}
 
 /* One rank of a layout. Its run is told of a mesh of one rank: it runs nothing. */
 struct rig {
@@ -90,7 +97,7 @@ static void rig_open(struct rig *rig, struct layout layout, int dp_rank, int tp_
                               parameters[i].rows, parameters[i].cols, DTYPE_F32, INIT_NORMAL, 1);
 
         if (parameters[i].split.along != SPREAD_SAME)
-            program_split_parameter(&rig->program, k, &parameters[i].split);
+            program_split_repeated(&rig->program, k, &parameters[i].split, n_repeats(i));
     }
     if (layout.zero)
         shard_all(&rig->program, layout.dp);
@@ -132,16 +139,17 @@ static int64_t local_element(const struct rig *rig, int parameter, int64_t i)
     int64_t row = i / parameters[parameter].cols, col = i % parameters[parameter].cols;
     int64_t *at = split->along == SPREAD_ROWS ? &row : &col, left = *at, base = 0;
 
-    for (int k = 0; k < split->n_pieces; k++) {
-        int64_t part = ceil_div(split->pieces[k], rig->layout.tp);
+    for (int k = 0; k < split->n_pieces * n_repeats(parameter); k++) {
+        int64_t piece = split->pieces[k % split->n_pieces];
+        int64_t part = ceil_div(piece, rig->layout.tp);
 
-        if (left < split->pieces[k]) {
+        if (left < piece) {
             if (left / part != rig->tp_rank)
                 return -1;
             *at = base + left % part;
             break;
         }
-        left -= split->pieces[k];
+        left -= piece;
         base += part;
     }
     return row * rig->program.parameters[parameter].cols + col;

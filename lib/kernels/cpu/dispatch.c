@@ -132,22 +132,25 @@ static void combine_run(struct kernels *kernels, const struct kernel_call *call,
 
 /* ---- the activation ---- */
 
+CPU_INLINE void swiglu_row(const void *gu, void *y, float w, int64_t f, int bf16)
+{
+    INDEPENDENT_TURNS
+    for (int64_t c = 0; c < f; c++) {
+        float gate = act_get(gu, c, bf16), up = act_get(gu, f + c, bf16);
+
+        act_put(y, c, gate * vec_sigmoid(gate) * up * w, bf16);
+    }
+}
+
 CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, int bf16)
 {
     const struct tensor *gu = &m->op->in[2], *y = &m->op->out[0];
 
     for (int64_t i = 0; i < m->place->cols; i++) {
         int32_t row = int_row(m->place, t)[i];
-        const void *from = cpu_row(gu, row);
-        void *to = cpu_row(y, row);
-        float w = float_row(&m->op->in[0], t)[i];
 
-        INDEPENDENT_TURNS
-        for (int64_t c = 0; c < y->cols; c++) {
-            float gate = act_get(from, c, bf16), up = act_get(from, y->cols + c, bf16);
-
-            act_put(to, c, gate * vec_sigmoid(gate) * up * w, bf16);
-        }
+        swiglu_row(cpu_row(gu, row), cpu_row(y, row), float_row(&m->op->in[0], t)[i], y->cols,
+                   bf16);
     }
 }
 
@@ -171,26 +174,32 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
                   expert_swiglu_tile[cpu_of(kernels)->isa]);
 }
 
-/* One row: dgu, and what is returned is the weight's gradient. */
+/* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
+CPU_INLINE void swiglu_grad_cols(const void *dy, const void *gu, void *dgu, float w, int64_t f,
+                                 int64_t c, int64_t n, float *lanes, int bf16)
+{
+    INDEPENDENT_TURNS
+    for (int64_t l = 0; l < n; l++) {
+        float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
+        float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
+        float gw = g * w;
+
+        lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
+        act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
+        act_put(dgu, f + c + l, gw * gate * s, bf16);
+    }
+}
+
+/* A row; returns the weight's gradient. */
 CPU_INLINE float swiglu_grad_row(const void *dy, const void *gu, void *dgu, float w, int64_t f,
                                  int bf16)
 {
     float lanes[SUM_LANES] = { 0 };
+    int64_t c = 0;
 
-    for (int64_t c = 0; c < f; c += SUM_LANES) {
-        int64_t n = min_i64(SUM_LANES, f - c);
-
-        INDEPENDENT_TURNS
-        for (int64_t l = 0; l < n; l++) {
-            float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
-            float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
-            float gw = g * w;
-
-            lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
-            act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
-            act_put(dgu, f + c + l, gw * gate * s, bf16);
-        }
-    }
+    for (; c + SUM_LANES <= f; c += SUM_LANES)
+        swiglu_grad_cols(dy, gu, dgu, w, f, c, SUM_LANES, lanes, bf16);
+    swiglu_grad_cols(dy, gu, dgu, w, f, c, f - c, lanes, bf16);
     return sum_lanes(lanes);
 }
 

@@ -31,24 +31,32 @@ static int32_t *expert_row(const struct tensor *t, int64_t row)
     return (int32_t *)t->data + row * t->stride;
 }
 
-static int is_chosen(const int32_t *experts, int64_t n, int32_t expert)
+/* Whether a comes before b: larger, or equal and the lower expert. As torch.topk has it, what is no
+ * number is the largest: so the weights show it. */
+static int comes_before(const float *logits, int32_t a, int32_t b)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (experts[i] == expert)
-            return 1;
-    return 0;
+    float x = logits[a], y = logits[b];
+
+    if (x != x || y != y)
+        return x != x && (y == y || a < b);
+    return x > y || (x == y && a < b);
 }
 
-/* The largest first, of equal ones the lower. Distinct and in range whatever the logits are. */
+/* The largest first; in range and distinct whatever the logits are. Each expert is put into a list
+ * that is in order, which most are too small for. */
 static void choose(const float *logits, int64_t m, int32_t *experts, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        int32_t best = -1;
+    int64_t n_listed = 0;
 
-        for (int32_t e = 0; e < m; e++)
-            if ((best < 0 || logits[e] > logits[best]) && !is_chosen(experts, i, e))
-                best = e;
-        experts[i] = best;
+    for (int32_t e = 0; e < m; e++) {
+        int64_t at;
+
+        if (n_listed == n && !comes_before(logits, e, experts[n - 1]))
+            continue;
+        n_listed += n_listed < n;
+        for (at = n_listed - 1; at > 0 && comes_before(logits, e, experts[at - 1]); at--)
+            experts[at] = experts[at - 1];
+        experts[at] = e;
     }
 }
 
@@ -58,8 +66,8 @@ CPU_INLINE double probabilities(const float *logits, int64_t m, float *p)
     return logit_exp_sum(logits, p, m, logit_max(logits, m));
 }
 
-static void weigh(const float *logits, int64_t m, const int32_t *experts, int64_t n, int normalize,
-                  float *weights)
+CPU_INLINE void weigh(const float *logits, int64_t m, const int32_t *experts, int64_t n,
+                      int normalize, float *weights)
 {
     float max = logits[experts[0]];
     double sum = 0;
@@ -74,16 +82,16 @@ static void weigh(const float *logits, int64_t m, const int32_t *experts, int64_
         weights[i] = (float)((double)weights[i] / sum);
 }
 
-static void add_probabilities(double *sums, const float *logits, int64_t m)
+CPU_INLINE void add_probabilities(double *sums, const float *logits, int64_t m)
 {
     float max = logit_max(logits, m);
-    double sum = logit_exp_sum(logits, NULL, m, max);
+    double share = 1 / logit_exp_sum(logits, NULL, m, max);
 
     for (int64_t e = 0; e < m; e++)
-        sums[e] += (double)vec_exp(logits[e] - max) / sum;
+        sums[e] += (double)vec_exp(logits[e] - max) * share;
 }
 
-static void router_tile(void *context, int64_t tile, int thread)
+CPU_INLINE void router_tile_body(void *context, int64_t tile)
 {
     const struct routing *r = context;
     const struct op_shape *op = r->op;
@@ -91,7 +99,6 @@ static void router_tile(void *context, int64_t tile, int thread)
     int64_t end = min_i64((tile + 1) * ROWS_A_TILE, op->in[0].rows);
     double *sums = r->sums ? r->sums + tile * m : NULL;
 
-    (void)thread;
     if (sums)
         memset(sums, 0, (size_t)m * sizeof *sums);
     for (int64_t t = tile * ROWS_A_TILE; t < end; t++) {
@@ -104,6 +111,8 @@ static void router_tile(void *context, int64_t tile, int thread)
             add_probabilities(sums, logits, m);
     }
 }
+
+CPU_TILES(router_tile);
 
 /* Integers: exact in any order. */
 static void count_choices(const struct tensor *experts, int64_t m, double *counts)
@@ -151,7 +160,7 @@ static void router_run(struct kernels *kernels, const struct kernel_call *call, 
     const struct op_shape *op = &call->op;
     struct routing r = { .op = op, .sums = tensor_given(&op->out[2]) ? call->scratch : NULL };
 
-    pool_run(kernels->pool, n_tiles(op->in[0].rows), router_tile, &r);
+    pool_run(kernels->pool, n_tiles(op->in[0].rows), router_tile[cpu_of(kernels)->isa], &r);
     if (r.sums)
         add_stats(&r, first);
 }

@@ -1,0 +1,152 @@
+/*
+ * dispatch_test.c - the order of rows, dispatch, combine and the weighted activation
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+static const struct size {
+    int64_t tokens, n, m, cols;
+} sizes[] = { { 1, 1, 1, 1 }, { 7, 2, 5, 33 }, { 130, 3, 4, 70 }, { 40, 8, 16, 600 } };
+
+#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+/* Distinct experts of a token, some of which nobody has. */
+static void fill_experts(const struct tensor *t, int64_t m)
+{
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t i = 0; i < t->cols; i++)
+            tensor_set(t, row, i, (double)((row * row + i) % m));
+}
+
+static struct op_case *order(const struct size *s)
+{
+    struct op_case *c = op_case_create(OP_EXPERT_ORDER, &(struct op_attributes){ 0 });
+
+    op_case_input(c, 0, s->tokens, s->n, DTYPE_I32, 0);
+    fill_experts(&c->op.in[0], s->m);
+    op_case_output(c, 0, s->tokens, s->n, DTYPE_I32);
+    op_case_output(c, 1, 1, s->m, DTYPE_I32);
+    return c;
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++) {
+        struct op_case *c = order(&sizes[s]);
+
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
+static void take_places(const struct tensor *to, const struct size *s)
+{
+    struct op_case *c = order(s);
+
+    op_case_run(c, 1, 1);
+    for (int64_t t = 0; t < s->tokens; t++)
+        for (int64_t i = 0; i < s->n; i++)
+            tensor_set(to, t, i, tensor_get(&c->op.out[0], t, i));
+    op_case_destroy(c);
+}
+
+static void check_moving(enum op_kind kind, const struct size *s, enum dtype act)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    int64_t rows[2] = { s->tokens, s->tokens * s->n };
+    int back = kind == OP_COMBINE;
+
+    op_case_input(c, 0, s->tokens, s->n, DTYPE_I32, 0);
+    take_places(&c->op.in[0], s);
+    op_case_input(c, 1, rows[back], s->cols, act, 1);
+    op_case_output(c, 0, rows[!back], s->cols, act);
+    op_case_check(c, back ? 1e-6 : 0);
+    op_case_destroy(c);
+}
+
+static void test_moving(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            check_moving(OP_DISPATCH, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+            check_moving(OP_COMBINE, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        }
+}
+
+/* One's result times any other's operand is the same both ways. */
+static void test_each_is_the_others_gradient(void **state)
+{
+    const struct size *s = &sizes[2];
+    struct op_case *there = op_case_create(OP_DISPATCH, &(struct op_attributes){ 0 });
+    struct op_case *back = op_case_create(OP_COMBINE, &(struct op_attributes){ 0 });
+    double a = 0, b = 0;
+
+    (void)state;
+    op_case_input(there, 0, s->tokens, s->n, DTYPE_I32, 0);
+    op_case_input(back, 0, s->tokens, s->n, DTYPE_I32, 0);
+    take_places(&there->op.in[0], s);
+    take_places(&back->op.in[0], s);
+    op_case_input(there, 1, s->tokens, s->cols, DTYPE_F32, 1);
+    op_case_output(there, 0, s->tokens * s->n, s->cols, DTYPE_F32);
+    op_case_input(back, 1, s->tokens * s->n, s->cols, DTYPE_F32, 1);
+    op_case_output(back, 0, s->tokens, s->cols, DTYPE_F32);
+    op_case_run(there, 2, 1);
+    op_case_run(back, 2, 1);
+    for (int64_t row = 0; row < s->tokens * s->n; row++)
+        for (int64_t col = 0; col < s->cols; col++)
+            a += tensor_get(&there->op.out[0], row, col) * tensor_get(&back->op.in[1], row, col);
+    for (int64_t row = 0; row < s->tokens; row++)
+        for (int64_t col = 0; col < s->cols; col++)
+            b += tensor_get(&there->op.in[1], row, col) * tensor_get(&back->op.out[0], row, col);
+    assert_true(fabs(a) > 1);
+    assert_true(fabs(a - b) < 1e-4 * fabs(a));
+    op_case_destroy(there);
+    op_case_destroy(back);
+}
+
+static void check_swiglu(const struct size *s, enum dtype act, int grad)
+{
+    enum op_kind kind = grad ? OP_EXPERT_SWIGLU_GRAD : OP_EXPERT_SWIGLU;
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    int64_t rows = s->tokens * s->n;
+
+    op_case_input(c, 0, s->tokens, s->n, DTYPE_F32, 1);
+    op_case_input(c, 1, s->tokens, s->n, DTYPE_I32, 0);
+    take_places(&c->op.in[1], s);
+    if (grad)
+        op_case_input(c, 2, rows, s->cols, act, 1);
+    op_case_input(c, 2 + grad, rows, 2 * s->cols, act, 2);
+    op_case_output(c, 0, rows, grad ? 2 * s->cols : s->cols, act);
+    if (grad)
+        op_case_output(c, 1, s->tokens, s->n, DTYPE_F32);
+    op_case_check(c, 2e-6);
+    op_case_destroy(c);
+}
+
+static void test_swiglu(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int form = 0; form < 4; form++)
+            check_swiglu(&sizes[s], form & 1 ? DTYPE_BF16 : DTYPE_F32, form >> 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_moving),
+        cmocka_unit_test(test_each_is_the_others_gradient),
+        cmocka_unit_test(test_swiglu),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

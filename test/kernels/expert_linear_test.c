@@ -1,0 +1,152 @@
+/*
+ * expert_linear_test.c - the products of experts against the reference, and each expert's against
+ * the plain product of its rows, bit for bit
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+/* Rows of experts, some of which have none, and their products' extents. */
+static const struct size {
+    int m;
+    int rows[6];
+    int64_t n, k;
+} sizes[] = {
+    { 1, { 1 }, 1, 1 },
+    { 3, { 0, 5, 0 }, 7, 33 },
+    { 4, { 17, 0, 1, 40 }, 50, 20 },
+    { 6, { 3, 130, 2, 0, 9, 8 }, 60, 49 },
+};
+
+#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+static int64_t n_rows(const struct size *s)
+{
+    int64_t n = 0;
+
+    for (int e = 0; e < s->m; e++)
+        n += s->rows[e];
+    return n;
+}
+
+static struct op_case *products(enum op_kind kind, const struct size *s, enum dtype act)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    int is_dw = kind == OP_EXPERT_LINEAR_DW, ends = is_dw ? 2 : 1, end = 0;
+
+    op_case_input(c, 0, n_rows(s), kind == OP_EXPERT_LINEAR ? s->k : s->n, act, 1);
+    op_case_input(c, ends, 1, s->m, DTYPE_I32, 0);
+    if (is_dw)
+        op_case_input(c, 1, n_rows(s), s->k, act, 1);
+    else
+        op_case_input(c, 2, s->m * s->n, s->k, act, 1);
+    if (is_dw)
+        op_case_output(c, 0, s->m * s->n, s->k, DTYPE_F32);
+    else
+        op_case_output(c, 0, n_rows(s), kind == OP_EXPERT_LINEAR ? s->n : s->k, act);
+    for (int e = 0; e < s->m; e++)
+        tensor_set(&c->op.in[ends], 0, e, end += s->rows[e]);
+    return c;
+}
+
+static void check_kind(enum op_kind kind)
+{
+    for (int s = 0; s < N_SIZES; s++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct op_case *c = products(kind, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+
+            op_case_check(c, 3e-6);
+            op_case_destroy(c);
+        }
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    check_kind(OP_EXPERT_LINEAR);
+    check_kind(OP_EXPERT_LINEAR_DX);
+    check_kind(OP_EXPERT_LINEAR_DW);
+}
+
+static void copy_rows(const struct tensor *to, const struct tensor *from, int64_t row)
+{
+    for (int64_t i = 0; i < to->rows; i++)
+        for (int64_t col = 0; col < to->cols; col++)
+            tensor_set(to, i, col, tensor_get(from, row + i, col));
+}
+
+/* Expert e's rows, from `begin` on, as a product of their own; what the op has put out before is
+ * added to. */
+static struct op_case *product_of(const struct op_case *all, const struct size *s, int e, int begin)
+{
+    const struct tensor *in = all->op.in, *out = &all->op.out[0];
+    int is_dw = all->op.kind == OP_EXPERT_LINEAR_DW, is_dx = all->op.kind == OP_EXPERT_LINEAR_DX;
+    struct op_case *c = op_case_create(is_dw   ? OP_LINEAR_DW
+                                       : is_dx ? OP_LINEAR_DX
+                                               : OP_LINEAR,
+                                       &(struct op_attributes){ 0 });
+
+    op_case_input(c, 0, s->rows[e], in[0].cols, in[0].dtype, 0);
+    copy_rows(&c->op.in[0], &in[0], begin);
+    op_case_input(c, 1, is_dw ? s->rows[e] : s->n, s->k, in[0].dtype, 0);
+    copy_rows(&c->op.in[1], &in[is_dw ? 1 : 2], is_dw ? begin : e * s->n);
+    op_case_output(c, 0, is_dw ? s->n : s->rows[e], out->cols, out->dtype);
+    copy_rows(&c->op.out[0], out, is_dw ? e * s->n : begin);
+    return c;
+}
+
+/* Also on top of what is there; and where there are no rows nothing changes. */
+static void check_plain(enum op_kind kind, const struct size *s, enum dtype act)
+{
+    struct op_case *all = products(kind, s, act), *each[6] = { 0 };
+    int is_dw = kind == OP_EXPERT_LINEAR_DW, begin = 0;
+
+    for (int64_t i = 0; is_dw && i < all->op.out[0].rows; i++)
+        for (int64_t col = 0; col < s->k; col++)
+            tensor_set(&all->op.out[0], i, col, 0.3 * (double)(i - col));
+    for (int e = 0; e < s->m; begin += s->rows[e++])
+        if (s->rows[e])
+            each[e] = product_of(all, s, e, begin);
+    op_case_run(all, 2, 0);
+    begin = 0;
+    for (int e = 0; e < s->m; begin += s->rows[e++]) {
+        int64_t row = is_dw ? e * s->n : begin;
+
+        if (each[e])
+            op_case_run(each[e], 3, 0);
+        for (int64_t i = 0; i < (is_dw ? s->n : s->rows[e]); i++)
+            for (int64_t col = 0; col < all->op.out[0].cols; col++) {
+                double got = tensor_get(&all->op.out[0], row + i, col);
+
+                assert_true(got == (each[e] ? tensor_get(&each[e]->op.out[0], i, col)
+                                            : (double)(float)(0.3 * (double)(row + i - col))));
+            }
+        if (each[e])
+            op_case_destroy(each[e]);
+    }
+    op_case_destroy(all);
+}
+
+static void test_is_the_plain_product(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        check_plain(OP_EXPERT_LINEAR, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        check_plain(OP_EXPERT_LINEAR_DX, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        check_plain(OP_EXPERT_LINEAR_DW, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_is_the_plain_product),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Mixtures of experts as convert.py does it: bits there and back, loss, logits and every gradient by transformers.
+
+Transformers stacks a layer's experts in one tensor and saves them apart. Where a config asks for the balance loss
+(output_router_logits), gradients are held against ours of it, written here from Fedus et al. 2021, eq. 4 to 6: a sum
+over layers, the mean over micro-batches, which are sequences here. Prints, last, `N passed, N failed`.
+"""
+import os
+import sys
+
+import torch
+
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # behind all others: its files are called what they test
+import convert  # noqa: E402
+from convert import SHAPE  # noqa: E402
+
+EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+QWEN = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True, "head_dim": 8}
+BALANCE = {"output_router_logits": True, "router_aux_loss_coef": 0.2}
+
+MODELS = {
+    "mixtral": ("Mixtral", SHAPE | EXPERTS, torch.float32, "5GB"),
+    "mixtral-bf16": ("Mixtral", SHAPE | EXPERTS, torch.bfloat16, "20KB"),
+    "mixtral-window": ("Mixtral", SHAPE | EXPERTS | {"sliding_window": 9}, torch.float32, "20KB"),
+    "mixtral-all-tied": ("Mixtral", SHAPE | EXPERTS | {"num_experts_per_tok": 5, "tie_word_embeddings": True,
+                                                       "num_key_value_heads": 4}, torch.float32, "5GB"),
+    "mixtral-balance": ("Mixtral", SHAPE | EXPERTS | BALANCE, torch.float32, "5GB"),
+    "qwen3moe": ("Qwen3Moe", SHAPE | QWEN, torch.float32, "5GB"),
+    "qwen3moe-sums-bias": ("Qwen3Moe", SHAPE | QWEN | {"norm_topk_prob": False, "attention_bias": True, "head_dim": 12},
+                           torch.float32, "20KB"),
+    "qwen3moe-one": ("Qwen3Moe", SHAPE | QWEN | {"num_experts_per_tok": 1, "norm_topk_prob": False}, torch.float32, "5GB"),
+    "qwen3moe-every-second": ("Qwen3Moe", SHAPE | QWEN | {"decoder_sparse_step": 2}, torch.float32, "5GB"),
+    "qwen3moe-listed": ("Qwen3Moe", SHAPE | QWEN | {"mlp_only_layers": [0, 2]}, torch.float32, "5GB"),
+    "qwen3moe-balance": ("Qwen3Moe", SHAPE | QWEN | BALANCE | {"norm_topk_prob": False}, torch.float32, "5GB"),
+}
+
+
+def apart(family, state, config):
+    """Experts one by one, under the names of the files."""
+    mixtral = family == "mixtral"
+    names = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {part: part + "_proj" for part in ("gate", "up", "down")}
+    found = {}
+    for name, tensor in state.items():
+        if mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = tensor
+            continue
+        stem = name[:name.rindex(".")]
+        for expert, one in enumerate(tensor):
+            parts = {"down": one} if name.endswith("down_proj") else dict(zip(("gate", "up"), one.chunk(2)))
+            found |= {f"{stem}.{expert}.{names[part]}.weight": rows for part, rows in parts.items()}
+    return found
+
+
+def balance(model, logits):
+    """Of one sequence, over layers."""
+    config, total = model.config, 0
+    for layer in logits:
+        p = layer.float().softmax(-1)
+        chosen = p.topk(config.num_experts_per_tok, -1).indices.flatten()
+        share = torch.bincount(chosen, minlength=p.shape[-1]) / chosen.numel()
+        total = total + p.shape[-1] * (share * p.mean(0)).sum()
+    return config.router_aux_loss_coef * config.num_experts_per_tok / len(logits) * total
+
+
+plain_loss, plain_off = convert.loss_of, convert.off
+
+
+def off(ours, theirs):
+    """Also of experts that no token went to, whose gradients are nothing."""
+    return plain_off(ours, theirs) if theirs.abs().max() > 0 else ours.abs().max().item()
+
+
+def loss_of(model, ids):
+    """The loss alone, whose gradient has the balance's."""
+    loss, logits = plain_loss(model, ids)
+    if not model.config.output_router_logits:
+        return loss, logits
+    ids = torch.as_tensor(ids)[..., :-1]
+    more = sum(balance(model, model(row[None], output_router_logits=True).router_logits) for row in ids) / len(ids)
+    return loss + (more - more.detach()), logits
+
+
+def take_over():
+    convert.MODELS = MODELS
+    convert.PACKED = ("mixtral", "qwen3moe")
+    convert.packed = apart
+    convert.loss_of, convert.off = loss_of, off
+
+
+def main():
+    take_over()
+    return convert.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
