@@ -269,7 +269,7 @@ static const char *const mistakes[][2] = {
     /* models */
     { "model: llama-tinny\n" D T,
       "j.yaml:1:8: model is llama-tinny, neither a name in "
-      "configs/models/, nor a folder with config.json, nor a run (hint: llama-tiny)" },
+      "configs/models/ nor a folder with config.json (hint: llama-tiny)" },
     { "model: ./nowhere\n" D T, "j.yaml:1:8: model is ./nowhere, neither" },
     { "model:\n" D T, "j.yaml:1:7: model is not the name of a model" },
     { "model: [a]\n" D T, "j.yaml:1:8: model is not the name of a model" },
