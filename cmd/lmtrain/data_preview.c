@@ -407,7 +407,10 @@ int show_rows(const struct preview_request *q, const struct option_arguments *in
 
 /* ---- options ---- */
 
-struct options preview_options(struct preview_request *q, struct option *table)
+#define N_ROW_OPTIONS 8 /* of them */
+
+/* Those that say what rows are and what is learned of them. */
+static void add_row_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
         { .name = "tokenizer",
@@ -453,6 +456,15 @@ struct options preview_options(struct preview_request *q, struct option *table)
           .argument = "HOW",
           .choices = instruct_too_long_names,
           .help = "what becomes of samples that are too long" },
+    };
+
+    _Static_assert(sizeof items / sizeof *items == N_ROW_OPTIONS, "see above");
+    memcpy(table, items, sizeof items);
+}
+
+struct options preview_options(struct preview_request *q, struct option *table)
+{
+    const struct option items[] = {
         { .name = "seq-len",
           .kind = OPTION_INT,
           .value = &q->seq_len,
@@ -480,8 +492,10 @@ struct options preview_options(struct preview_request *q, struct option *table)
         { .name = "json", .value = &q->json, .help = "print the result as JSON" },
     };
 
-    _Static_assert(sizeof items / sizeof *items == PREVIEW_OPTIONS, "see data_preview.h");
-    memcpy(table, items, sizeof items);
+    _Static_assert(N_ROW_OPTIONS + sizeof items / sizeof *items == PREVIEW_OPTIONS,
+                   "see data_preview.h");
+    add_row_options(q, table);
+    memcpy(table + N_ROW_OPTIONS, items, sizeof items);
     return (struct options){
         .command = "lmtrain data preview",
         .arguments = "JOB.yaml | --tokenizer DIR IN...",

@@ -104,7 +104,7 @@ int cmd_merge(int argc, char **argv)
           .argument = "GB",
           .min = 0.001,
           .max = 1000,
-          .help = "size of the folder's files" },
+          .help = "size of the folder's files (5)" },
     };
     const struct options options = {
         .command = "lmtrain merge",

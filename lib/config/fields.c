@@ -211,7 +211,8 @@ const struct field job_fields[] = {
               "sqrt(2 n_layers)" },
 
     { "data.train", FIELD_DATASETS, AT(data.train),
-      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}" },
+      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; for finetune "
+              "and lora also files and folders of rows" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
@@ -235,7 +236,7 @@ const struct field job_fields[] = {
               "plain text, split" },
     { "data.bad_rows", FIELD_WORD, AT(data.bad_rows), .initial = "refuse", .choices = data_bad_rows,
       .help = "rows that are not what the format wants end the job, or are skipped and counted" },
-    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "false",
+    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true",
       .help = "several samples share a sequence of seq_len, without attention across them; else "
               "each has one, padded" },
     { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
@@ -244,14 +245,19 @@ const struct field job_fields[] = {
               "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
               "half of seq_len" },
 
-    { "train.steps", FIELD_I64, AT(train.steps), .min = 1, .max = N_STEPS_MAX,
+    { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_STEPS_MAX,
       .help = "updates of the parameters" },
+    { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto",
+      .max = 1e6, .above_min = 1,
+      .help = "how often finetune and lora go over the data where train.steps is not given; auto: 3" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
               "else they are random" },
-    { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "64", .min = 1,
-      .max = N_MAX, .unit = "sequences",
-      .help = "sequences a step over all ranks; a multiple of micro_batch * dp" },
+    { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "auto", .word = "auto",
+      .min = 1, .max = N_MAX, .unit = "sequences",
+      .help = "sequences a step over all ranks; a multiple of micro_batch * dp; auto: 64, of "
+              "finetune and lora 16" },
     { "train.micro_batch", FIELD_INT, AT(train.micro_batch), .initial = "auto", .word = "auto",
       .min = 1, .max = N_MAX, .unit = "sequences",
       .help = "sequences a rank computes at a time; auto: the largest of 4, 2, 1 that divides "
@@ -314,8 +320,9 @@ const struct field job_fields[] = {
 
     { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
       .help = "AdamW with decoupled decay; vectors are not decayed" },
-    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "3.0e-4", .max = 100,
-      .above_min = 1, .help = "learning rate after warm-up" },
+    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto",
+      .max = 100, .above_min = 1,
+      .help = "learning rate after warm-up; auto: 3e-4, of finetune 1e-5, of lora 2e-4" },
     { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
       .word_value = -1, .max = 100, .help = "learning rate at the last step; auto: a tenth of lr" },
     { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",

@@ -127,8 +127,7 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
     const char *nearest = nearest_model(r, name);
     return mistakes_add(
         &r->mistakes, node,
-        "model is %.128s, neither a name in " MODEL_FOLDER ", nor a folder with config.json, nor a "
-        "run%s%s%s",
+        "model is %.128s, neither a name in " MODEL_FOLDER " nor a folder with config.json%s%s%s",
         name, nearest ? " (hint: " : "", nearest ? nearest : "", nearest ? ")" : "");
 }
 

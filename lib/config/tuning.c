@@ -137,6 +137,23 @@ int tuning_trains(const struct tuning *t, const char *name)
     return t->bias == LORA_BIAS_ALL || is_adapted_bias(t, name);
 }
 
+const char *tuning_idle_pattern(const struct tuning *t, const char *const *list, int n)
+{
+    const struct job_texts *lists[] = { &t->only, &t->freeze };
+
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++) {
+            struct job_texts one = { &lists[k]->values[i], 1 };
+            int n_matches = 0;
+
+            for (int j = 0; j < n; j++)
+                n_matches += matches(&one, list[j]);
+            if (!n_matches)
+                return lists[k]->values[i];
+        }
+    return NULL;
+}
+
 int lora_name_is_packed(const char *name)
 {
     for (size_t i = 0; i < N_NAMES; i++)

@@ -70,6 +70,9 @@ struct lora_place tuning_place(const struct tuning *tuning, int layer, enum lora
 /* Whether the parameter of this name is trained. tuning may be NULL: all are. */
 int tuning_trains(const struct tuning *tuning, const char *name);
 
+/* The pattern of only or freeze that none of these n names matches; NULL: all match some. */
+const char *tuning_idle_pattern(const struct tuning *tuning, const char *const *names, int n);
+
 /* Whether it is one of an adapter's pair. */
 int tuning_is_adapter(const char *name);
 

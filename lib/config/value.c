@@ -323,7 +323,8 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
                      struct mistakes *m)
 {
     struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
-    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    int is_one = node->kind == YAML_SCALAR;
+    const struct yaml_node *item = is_one ? node : node->first;
     int n = 0;
 
     if (yaml_is_null(node) ||
@@ -333,7 +334,7 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
     }
     if (node->kind == YAML_MAP || !item)
         return wrong(m, f, node, NULL);
-    for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
+    for (const struct yaml_node *p = item; p; p = is_one ? NULL : p->next)
         n++;
     const char **values = arena_array(m->arena, const char *, n);
     for (int i = 0; i < n; i++, item = item->next) {

@@ -201,6 +201,9 @@ static int read_rows(struct corpus *c, const char *path, enum rows_format format
     struct row row;
     int rc;
 
+    if (!strcmp(path, "-"))
+        return err_set(c->err, ERR_DATA, "standard input is read as text or jsonl alone, not as %s",
+                       rows_format_names[format]);
     if (rows_open(&rows, path, format, c->options->column, c->err) < 0)
         return -1;
     while ((rc = rows_next(rows, &row, c->err)) > 0)

@@ -349,6 +349,35 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
     update->n_norm_parts = n;
 }
 
+/* That patterns mean something, and something is trained: of the whole model. */
+static int check_tuning(struct compiling *c, struct err *err)
+{
+    const struct tuning *tuning = c->options->tuning;
+    struct model_chunk whole = model_whole(c->options->model);
+    struct model_builder builder = c->builder;
+    struct program other;
+    int n_trained = 0;
+
+    program_init(&other, &c->options->mesh);
+    builder.program = &other;
+    model_declare(&builder, &whole, 1);
+    const char **names = arena_array(&other.arena, const char *, other.n_parameters);
+    for (int i = 0; i < other.n_parameters; i++) {
+        names[i] = other.parameters[i].name;
+        n_trained += other.parameters[i].trainable;
+    }
+    const char *idle = tuning_idle_pattern(tuning, names, other.n_parameters);
+    if (idle)
+        err_set(err, ERR_CONFIG,
+                "train.only or train.freeze has %.100s, which matches no parameter (hint: such as "
+                "%s, layers.*.%s)",
+                idle, names[0], "qkv.weight");
+    else if (!n_trained)
+        err_set(err, ERR_CONFIG, "train.freeze leaves no parameter that is trained");
+    program_release(&other);
+    return idle || !n_trained ? -1 : 0;
+}
+
 /* Each stage's parameters, declared in a program that is thrown away. */
 static void find_first_trained(struct compiling *c)
 {
@@ -494,11 +523,12 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .max_positions = options->seq_len,
                                         .seed = options->seed,
                                         .tuning = options->tuning,
+                                        .is_packed = options->is_packed,
                                         .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 
     program_init(program, &options->mesh);
-    if (plan_stages(&c, err))
+    if (plan_stages(&c, err) || (options->tuning && check_tuning(&c, err)))
         return -1;
     model_declare(&c.builder, c.chunks, c.n_chunks);
     tie_stages(&c);

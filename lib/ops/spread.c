@@ -315,6 +315,8 @@ static int spread_expert_linear_dw(const struct query *q)
 {
     enum spread dy = q->in[0];
 
+    if (dy == SPREAD_PARTIAL || q->in[1] == SPREAD_PARTIAL)
+        return refuse(q, dy == SPREAD_PARTIAL ? 0 : 1, allowed_text(MAY_ROWS | MAY_COLS));
     if (want(q, 2, dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
         return -1;
     return spread_linear_dw(q);

@@ -40,6 +40,8 @@ expect 'a folder of rows' 0 '"inputs": 2, "documents": 3,' \
     $lmtrain data tokenize "$dir/rows" --column body --tokenizer $tokenizer --out "$dir/z" --workers 2 --json
 expect 'a column that is not there' 3 "b.csv: there is no column .text. .hint: it has n, body" \
     $lmtrain data tokenize "$dir/rows/b.csv" --tokenizer $tokenizer --out "$dir/z"
+expect 'standard input that is no lines' 3 'standard input is read as text or jsonl alone, not as csv' \
+    $lmtrain data tokenize - --format csv --tokenizer $tokenizer --out "$dir/z"
 expect 'rows' 0 '{"n":"1","body":"Let there be.nlight"}' $lmtrain data rows "$dir/rows"
 expect 'rows of parquet' 0 '^{"text":"verse 1 ","word":"the","small":null,' \
     $lmtrain data rows test/data/golden/flat-snappy.parquet

@@ -74,6 +74,12 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
     int is_needed = is_sample || (op.kind == OP_CROSS_ENTROPY && !strcmp(operand->name, "begin"));
 
     *op_text_operand(&op, i) = (struct tensor){ 0 };
+    /* An adapter's pair is there or it is not. */
+    if (op.kind == OP_LORA && i > 0 && i < OPS_MAX_INPUTS) {
+        refused(&op, operand->name);
+        *op_text_operand(&op, (i - 1) / 2 * 2 + 1) = (struct tensor){ 0 };
+        *op_text_operand(&op, (i - 1) / 2 * 2 + 2) = (struct tensor){ 0 };
+    }
     if (operand->flags & OPERAND_OPTIONAL && !is_needed)
         accepted(&op);
     else

@@ -27,9 +27,9 @@ static const struct rule rules[] = {
     { OP_ADD_LAYERNORM, "ssss", "ssss" }, { OP_ADD_LAYERNORM, "rrss", "rrrr" },
     { OP_LINEAR, "sss", "s" }, { OP_LINEAR, "rss", "r" }, { OP_LINEAR, "src", "c" },
     { OP_LINEAR_DX, "ss", "s" }, { OP_LINEAR_DX, "rs", "r" }, { OP_LINEAR_DX, "cr", "p" },
-    { OP_LINEAR_DX, "sc", "c" },
+    { OP_LINEAR_DX, "sc", "c" }, { OP_LINEAR_DX, "ps", "p" },
     { OP_LINEAR_DW, "ss", "ss" }, { OP_LINEAR_DW, "rr", "pp" }, { OP_LINEAR_DW, "cs", "rc" },
-    { OP_LINEAR_DW, "sc", "cs" },
+    { OP_LINEAR_DW, "sc", "cs" }, { OP_LINEAR_DW, "sp", "ps" }, { OP_LINEAR_DW, "ps", "pp" },
     { OP_ROPE, "sss", "s" }, { OP_ROPE, "rrs", "r" }, { OP_ROPE, "css", "c" },
     { OP_ROPE_GRAD, "sss", "s" }, { OP_ROPE_GRAD, "rrs", "r" }, { OP_ROPE_GRAD, "css", "c" },
     { OP_HEAD_NORM, "sss", "ss" }, { OP_HEAD_NORM, "rss", "rr" }, { OP_HEAD_NORM, "css", "cc" },
@@ -64,6 +64,9 @@ static const struct rule rules[] = {
     { OP_EXPERT_SWIGLU, "ssc", "c" },
     { OP_EXPERT_SWIGLU_GRAD, "ssss", "ss" }, { OP_EXPERT_SWIGLU_GRAD, "rrrr", "rr" },
     { OP_EXPERT_SWIGLU_GRAD, "sscc", "cp" },
+    { OP_SCALE, "s", "s" }, { OP_SCALE, "r", "r" }, { OP_SCALE, "c", "c" }, { OP_SCALE, "p", "p" },
+    { OP_LORA, "sssssss", "s" }, { OP_LORA, "rrsrsrs", "r" }, { OP_LORA, "csrsrsr", "c" },
+    { OP_LORA, "ppspsps", "p" },
     { OP_DROPOUT, "sss", "s" }, { OP_DROPOUT, "rrs", "r" }, { OP_DROPOUT, "rsc", "r" },
     { OP_DROPOUT_GRAD, "sss", "s" }, { OP_DROPOUT_GRAD, "rrs", "r" },
     { OP_DROPOUT_GRAD, "rsc", "r" },
@@ -268,7 +271,8 @@ static void test_partial_is_not_same(void **state)
         struct op_text text;
         int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD ||
                     kind == OP_ACCUMULATE || kind == OP_NORMALIZE_ROWS_GRAD ||
-                    kind == OP_DISPATCH || kind == OP_COMBINE;
+                    kind == OP_DISPATCH || kind == OP_COMBINE || kind == OP_SCALE ||
+                    kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;
 
         op_text_parse(&text, op_texts[kind]);
         for (int i = 0; !takes && i < text.n_inputs; i++) {

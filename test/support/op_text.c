@@ -23,6 +23,7 @@ static const struct op_attributes attributes = {
     .cache_len = 9,
     .chunk = 4,
     .vocab_size = 33,
+    .parts = { 2, 1, 3 },
     .normalize = 1,
     .scale = 0.7,
     .eps = 1e-5,
@@ -61,6 +62,9 @@ const char *const op_texts[] = {
     "swiglu_grad 12x10 bf16, 12x20 bf16 : 12x20 bf16",
     "gelu 12x10 bf16 : 12x10 bf16",
     "gelu_grad 12x10 bf16, 12x10 bf16 : 12x10 bf16",
+    "scale 12x8 bf16 : 12x8 bf16",
+    "lora 12x6 bf16, 12x5 bf16, 2x5 bf16, 12x1 bf16, 1x1 bf16, 12x4 bf16, 3x4 bf16 "
+    ": 12x6 bf16",
     "router 12x5 fp32 : 12x2 fp32, 12x2 i32, 1x6 fp64",
     "router_grad 12x2 fp32, 12x2 fp32, 12x2 i32, 12x5 fp32 : 12x5 fp32",
     "expert_order 12x2 i32 : 12x2 i32, 1x*5 i32",
