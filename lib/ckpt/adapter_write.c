@@ -131,8 +131,9 @@ static int list_pairs(struct writing *w, struct err *err)
 
             if (rank && !t)
                 return err_set(err, ERR_CONFIG,
-                               "family %s keeps %s %s, the adapters of this job do not: they have "
-                               "no place in peft's format",
+                               "lora.targets: models of family %s keep %s %s, the adapters of this "
+                               "job do not: they have no place in peft's format (hint: name the "
+                               "model's own modules)",
                                w->names.family, lora_module_matrix(module),
                                lora_module_part(module) < 0 ? "in parts" : "in one matrix");
             if (t)
@@ -338,6 +339,19 @@ static int publish(struct writing *w, struct err *err)
     if (rename(w->partial, w->path) < 0)
         return err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", w->partial, w->path);
     return 0;
+}
+
+int adapter_check(const struct job *job, const char *family, struct err *err)
+{
+    struct adapter_source source = { .job = job, .family = family };
+    struct writing w = { .source = &source };
+    int status = hf_names_build(&w.names, family, &job->model, &w.arena, err);
+
+    w.modules = arena_array(&w.arena, const char *, N_LORA_MODULES + 16);
+    if (!status)
+        status = list_pairs(&w, err);
+    arena_release(&w.arena);
+    return status;
 }
 
 int adapter_write(const char *path, const struct adapter_source *source, struct err *err)
