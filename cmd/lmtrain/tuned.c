@@ -125,8 +125,8 @@ void tuned_saved(void *context, const char *folder)
     int status = carry_base(job, folder, &arena, &err);
 
     if (!status && job->kind == JOB_LORA)
-        status = write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena,
-                               &err);
+        status =
+            write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena, &err);
     if (status < 0)
         log_warn("%s: %s", folder, err.text);
     arena_release(&arena);
@@ -155,8 +155,8 @@ int tuned_finish(const struct job *job)
     int is_lora = job->kind == JOB_LORA;
     const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
     struct err err;
-    int status = is_lora ? write_adapter(job, job->output, to, &arena, &err)
-                         : write_model(job, to, &err);
+    int status =
+        is_lora ? write_adapter(job, job->output, to, &arena, &err) : write_model(job, to, &err);
 
     if (!status)
         log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);

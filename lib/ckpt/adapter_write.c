@@ -98,14 +98,14 @@ static void add_pair(struct writing *w, int layer, enum lora_module module, int 
     struct item item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight", name) };
 
     add_module(w, name);
-    item.slice = (struct store_slice){ .name = arena_printf(&w->arena, "layers.%d.%s.lora_a", layer,
-                                                            ours),
-                                       .dtype = DTYPE_F32,
-                                       .n_dims = 2,
-                                       .rows = rank,
-                                       .cols = cols,
-                                       .row_end = rank,
-                                       .col_end = cols };
+    item.slice =
+        (struct store_slice){ .name = arena_printf(&w->arena, "layers.%d.%s.lora_a", layer, ours),
+                              .dtype = DTYPE_F32,
+                              .n_dims = 2,
+                              .rows = rank,
+                              .cols = cols,
+                              .row_end = rank,
+                              .col_end = cols };
     add_item(w, &item);
     item.name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_B.weight", name);
     item.slice.name = arena_printf(&w->arena, "layers.%d.%s.lora_b", layer, ours);
@@ -199,9 +199,9 @@ static void list_trained(struct writing *w)
         if (!tuning_trains(job->tuning, t->whole->name))
             continue;
         const char *base = is_bias && is_adapted(w, module) ? ".base_layer" : "";
-        add_whole(w, t,
-                  arena_printf(&w->arena, ADAPTER_PREFIX "%s%s%s", module, base,
-                               strrchr(t->name, '.')));
+        add_whole(
+            w, t,
+            arena_printf(&w->arena, ADAPTER_PREFIX "%s%s%s", module, base, strrchr(t->name, '.')));
         if (!is_bias)
             add_name(w->saved, &w->n_saved, saved_name(w, module));
         if (strcmp(t->whole->name, "embedding.weight") != 0 || !job->model.tied_embeddings)
@@ -301,12 +301,12 @@ static int write_tensors(struct writing *w, struct err *err)
     uint64_t n_bytes, hash;
 
     for (int i = 0; i < w->n_items; i++)
-        tensors[i] = (struct safetensors_tensor){ .name = w->items[i].name,
-                                                  .type = SAFETENSORS_F32,
-                                                  .n_dims = w->items[i].slice.n_dims,
-                                                  .shape = { rows_of(&w->items[i]),
-                                                             w->items[i].slice.cols },
-                                                  .tag = i };
+        tensors[i] =
+            (struct safetensors_tensor){ .name = w->items[i].name,
+                                         .type = SAFETENSORS_F32,
+                                         .n_dims = w->items[i].slice.n_dims,
+                                         .shape = { rows_of(&w->items[i]), w->items[i].slice.cols },
+                                         .tag = i };
     safetensors_place(tensors, w->n_items);
     if (safetensors_create(&writer, arena_printf(&w->arena, "%s/" ADAPTER_TENSORS, w->partial),
                            tensors, w->n_items, &meta, 1, err) < 0)

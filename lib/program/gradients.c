@@ -104,7 +104,8 @@ static void contribute(struct gradient_walk *walk, int v, int g)
             g = paid(walk, v, g);
         }
         /* Of one type they are added in one op: the same bits. */
-        int alike = dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
+        int alike =
+            dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
         before = alike ? before : as_dtype(walk, before, DTYPE_F32);
         int sum = like(walk, v, alike ? dtype_of(walk, v) : DTYPE_F32);
         emit(walk,
