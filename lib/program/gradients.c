@@ -349,6 +349,14 @@ static void expert_swiglu_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, weight, dweight);
 }
 
+static void adapter_rule(struct gradient_walk *walk, const struct op *op)
+{
+    if (op->kind == OP_SCALE)
+        scale_rule(walk, op);
+    else
+        lora_rule(walk, op);
+}
+
 static void dropout_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = op->in[2] ? take(walk, op->out[0]) : take_summands(walk, op->out[0]);
@@ -484,10 +492,8 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         activation_rule(walk, op, OP_GELU_GRAD);
         break;
     case OP_SCALE:
-        scale_rule(walk, op);
-        break;
     case OP_LORA:
-        lora_rule(walk, op);
+        adapter_rule(walk, op);
         break;
     case OP_ROUTER:
         router_rule(walk, op);

@@ -19,6 +19,7 @@ checkpoint: {every_steps: 3, keep: 0}
 threads: 1
 END
 # tune COMMAND RUN ARGUMENTS...
+# shellcheck disable=SC2317 # expect calls it
 tune() {
     tune_command=$1 tune_run=$2
     shift 2

@@ -669,10 +669,8 @@ void reference_run(const struct op_shape *op, int first)
         norm_grad(op, first);
         break;
     case OP_LINEAR:
-        linear(op);
-        break;
     case OP_LORA:
-        lora(op);
+        (op->kind == OP_LORA ? lora : linear)(op);
         break;
     case OP_LINEAR_DX:
         linear_dx(op);
