@@ -486,10 +486,8 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         attention_rule(walk, op);
         break;
     case OP_SWIGLU:
-        activation_rule(walk, op, OP_SWIGLU_GRAD);
-        break;
     case OP_GELU:
-        activation_rule(walk, op, OP_GELU_GRAD);
+        activation_rule(walk, op, op->kind == OP_SWIGLU ? OP_SWIGLU_GRAD : OP_GELU_GRAD);
         break;
     case OP_SCALE:
     case OP_LORA:
@@ -499,10 +497,8 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         router_rule(walk, op);
         break;
     case OP_DISPATCH:
-        moving_rule(walk, op, OP_COMBINE);
-        break;
     case OP_COMBINE:
-        moving_rule(walk, op, OP_DISPATCH);
+        moving_rule(walk, op, op->kind == OP_DISPATCH ? OP_COMBINE : OP_DISPATCH);
         break;
     case OP_EXPERT_LINEAR:
         expert_linear_rule(walk, op);
