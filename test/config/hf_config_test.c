@@ -399,7 +399,8 @@ static void refuse_all(const char *const (*rows)[2], size_t n)
     arena_release(&arena);
 }
 
-static void test_refusals_of_experts(void **state)
+/* A file in ./configs/models is asked before the one in the binary. */
+static void test_refusals(void **state)
 {
     static const char *const rows[][2] = {
         { MIXTRAL ", \"router_jitter_noise\": 0.1}", "router_jitter_noise is not built (hint: 0" },
@@ -408,16 +409,6 @@ static void test_refusals_of_experts(void **state)
         { QWEN3_MOE ", \"decoder_sparse_step\": 0}", "decoder_sparse_step is not in 1..12" },
         { QWEN3_MOE ", \"mlp_only_layers\": [0, 1, 5]}", "mlp_only_layers: layers with experts are "
                                                          "not every so many-th one" },
-    };
-
-    (void)state;
-    refuse_all(rows, sizeof rows / sizeof *rows);
-}
-
-/* A file in ./configs/models is asked before the one in the binary. */
-static void test_refusals(void **state)
-{
-    static const char *const rows[][2] = {
         { "", "config.json: not valid JSON" },
         { "{\"model_type\": ", "not valid JSON" },
         { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
@@ -438,6 +429,24 @@ static void test_refusals(void **state)
           "model.n_kv_heads is 5, does not divide n_heads 12" },
         { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
         { LLAMA ", \"mlp_bias\": true}", "mlp_bias without attention_bias" },
+        { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
+          "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
+        { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
+        { GPT2 ", \"scale_attn_weights\": false}", "attention is scaled otherwise" },
+        { GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "attention is scaled otherwise" },
+        { GPT2 ", \"add_cross_attention\": true}", "add_cross_attention" },
+        { GPT2 ", \"n_inner\": -4}", "model.ffn_size is -4" },
+        { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
+          "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
+    };
+
+    (void)state;
+    refuse_all(rows, sizeof rows / sizeof *rows);
+}
+
+static void test_family_refusals(void **state)
+{
+    static const char *const rows[][2] = {
         { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": -5}", "model.window is -5" },
         { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": [1]}",
           "sliding_window is a list or an object" },
@@ -472,15 +481,6 @@ static void test_refusals(void **state)
         { QWEN ", \"intermediate_size\": 64, \"rotary_pct\": 0.5}",
           "rotary_pct is not built yet (hint: 1.0)" },
         { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
-        { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
-          "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
-        { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
-        { GPT2 ", \"scale_attn_weights\": false}", "attention is scaled otherwise" },
-        { GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "attention is scaled otherwise" },
-        { GPT2 ", \"add_cross_attention\": true}", "add_cross_attention" },
-        { GPT2 ", \"n_inner\": -4}", "model.ffn_size is -4" },
-        { "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}",
-          "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
     };
 
     (void)state;
@@ -555,18 +555,12 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refusals_of_experts),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_rope_refusals),
-        cmocka_unit_test(test_disk_wins),
+        cmocka_unit_test(test_llama),         cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_windows),       cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),      cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_qwen),          cmocka_unit_test(test_family_refusals),
+        cmocka_unit_test(test_rope_refusals), cmocka_unit_test(test_disk_wins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,6 +33,11 @@ MODELS = {
     "qwen3moe-listed": ("Qwen3Moe", SHAPE | QWEN | {"mlp_only_layers": [0, 2]}, torch.float32, "5GB"),
     "qwen3moe-balance": ("Qwen3Moe", SHAPE | QWEN | BALANCE | {"norm_topk_prob": False}, torch.float32, "5GB"),
 }
+OWN = {
+    "own-mixtral": ("Mixtral", "ffn_size: 48, n_experts: 4, expert_ffn_size: 24, router_balance: 0.1, window: 9"),
+    "own-qwen3moe": ("Qwen3Moe", "ffn_size: 48, n_experts: 5, n_active_experts: 3, expert_ffn_size: 20, expert_every: 2, "
+                                 "qk_norm: true, router_normalize: false, head_dim: 10"),
+}
 
 
 def apart(family, state, config):
@@ -75,7 +80,7 @@ def off(ours, theirs):
 def loss_of(model, ids):
     """The loss alone, whose gradient has the balance's."""
     loss, logits = plain_loss(model, ids)
-    if not model.config.output_router_logits:
+    if not getattr(model.config, "output_router_logits", False):
         return loss, logits
     ids = torch.as_tensor(ids)[..., :-1]
     more = sum(balance(model, model(row[None], output_router_logits=True).router_logits) for row in ids) / len(ids)
@@ -83,7 +88,7 @@ def loss_of(model, ids):
 
 
 def take_over():
-    convert.MODELS = MODELS
+    convert.MODELS, convert.OWN = MODELS, OWN
     convert.PACKED = ("mixtral", "qwen3moe")
     convert.packed = apart
     convert.loss_of, convert.off = loss_of, off

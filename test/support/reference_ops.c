@@ -638,7 +638,6 @@ static void adamw(const struct op_shape *op)
     }
 }
 
-/* What is computed element by element. */
 static void elements(const struct op_shape *op, int first)
 {
     start(&op->out[0], op->kind != OP_ACCUMULATE || first);
@@ -649,8 +648,6 @@ static void elements(const struct op_shape *op, int first)
 
 void reference_run(const struct op_shape *op, int first)
 {
-    if (reference_run_norm(op, first) || reference_run_expert(op, first))
-        return;
     switch (op->kind) {
     case OP_EMBED:
         embed(op);
@@ -715,6 +712,7 @@ void reference_run(const struct op_shape *op, int first)
         adamw(op);
         break;
     default:
-        elements(op, first);
+        if (!reference_run_norm(op, first) && !reference_run_expert(op, first))
+            elements(op, first);
     }
 }
