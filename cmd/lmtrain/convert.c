@@ -155,6 +155,17 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
 enum { N_OPTIONS = 11 };
 
+static struct option count(const char *name, int *value, int max, const char *help)
+{
+    return (struct option){ .name = name,
+                            .kind = OPTION_INT,
+                            .value = value,
+                            .argument = "N",
+                            .min = 1,
+                            .max = max,
+                            .help = help };
+}
+
 static void list_options(struct request *q, struct option *out)
 {
     static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
@@ -177,40 +188,17 @@ static void list_options(struct request *q, struct option *out)
           .choices = kinds,
           .help = "checkpoint or hf; or, if not given, the other one (of a checkpoint with --tp or "
                   "--pp: a checkpoint)" },
-        { .name = "tp",
-          .kind = OPTION_INT,
-          .value = &q->tp,
-          .argument = "N",
-          .min = 1,
-          .max = 65536,
-          .help = "cut a checkpoint for so many tensor-parallel ranks (1)" },
-        { .name = "pp",
-          .kind = OPTION_INT,
-          .value = &q->pp,
-          .argument = "N",
-          .min = 1,
-          .max = 65536,
-          .help = "and so many pipeline ranks (1); any other layout reads it too" },
+        count("tp", &q->tp, 65536, "cut a checkpoint for so many tensor-parallel ranks (1)"),
+        count("pp", &q->pp, 65536, "and so many pipeline ranks (1); any other layout reads it too"),
         { .name = "dtype",
           .kind = OPTION_CHOICE,
           .value = &q->dtype,
           .argument = "TYPE",
           .choices = dtypes,
           .help = "of all tensors: keep (as they are), fp32, bf16 or fp16" },
-        { .name = "vocab-size",
-          .kind = OPTION_INT,
-          .value = &q->vocab_size,
-          .argument = "N",
-          .min = 1,
-          .max = 16777216,
-          .help = "rows of embedding and head (at least as many as the tokenizer has tokens)" },
-        { .name = "pad-vocab",
-          .kind = OPTION_INT,
-          .value = &q->pad_vocab,
-          .argument = "N",
-          .min = 1,
-          .max = 1 << 20,
-          .help = "make them a multiple of N" },
+        count("vocab-size", &q->vocab_size, 16777216,
+              "rows of embedding and head (at least as many as the tokenizer has tokens)"),
+        count("pad-vocab", &q->pad_vocab, 1 << 20, "make them a multiple of N"),
         { .name = "max-shard-gb",
           .kind = OPTION_FLOAT,
           .value = &q->max_shard_gb,
@@ -222,13 +210,7 @@ static void list_options(struct request *q, struct option *out)
           .value = &q->verify,
           .help = "read it again: every tensor's hash, that all are finite, and the logits of a "
                   "prompt" },
-        { .name = "threads",
-          .kind = OPTION_INT,
-          .value = &q->threads,
-          .argument = "N",
-          .min = 1,
-          .max = 1024,
-          .help = "compute threads of --verify (all cores)" },
+        count("threads", &q->threads, 1024, "compute threads of --verify (all cores)"),
     };
 
     memcpy(out, table, sizeof table);

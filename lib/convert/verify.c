@@ -234,24 +234,56 @@ static int compare_tensors(struct conversion *c, struct served *to, struct err *
 
 /* ---- logits ---- */
 
-/* Of the first n_logits tokens, of which the prompt is made too. */
-static int compute_logits(struct conversion *c, struct served *served, int n_logits, float *logits,
-                          struct err *err)
+/* The prompt is made of the first n_logits tokens, whose logits are kept. */
+static int feed_prompt(const struct served *served, struct decoder *decoder, int n_logits,
+                       float *logits, struct err *err)
 {
     int n = PROMPT_TOKENS;
     int32_t prompt[PROMPT_TOKENS];
     const int32_t *tokens[1] = { prompt };
-    struct decoder *decoder;
 
     if (served->job.model.position == POSITION_LEARNED)
         n = min_int(n, served->job.model.max_seq_len);
     for (int i = 0; i < n; i++)
         prompt[i] = (int32_t)((i * 7919 + 3) % n_logits);
-    if (decoder_create(&decoder, served, c->options->kernels, 1, n, err) < 0)
+    if (decoder_feed(decoder, tokens, &n, err) < 0)
         return -1;
-    int status = decoder_feed(decoder, tokens, &n, err);
+    memcpy(logits, decoder_logits(decoder, 0), (size_t)n_logits * sizeof *logits);
+    return 0;
+}
+
+static int is_same_model(const struct job *a, const struct job *b)
+{
+    struct str x = { 0 }, y = { 0 };
+
+    job_print_model(a, &x);
+    job_print_model(b, &y);
+    int same = !strcmp(str_text(&x), str_text(&y));
+    str_release(&x);
+    str_release(&y);
+    return same;
+}
+
+/* Of both models, in the same memory where they are of one kind: to fill it anew is most of the
+ * work. */
+static int compute_logits(struct conversion *c, struct served *to, int n_logits, float *before,
+                          float *after, struct err *err)
+{
+    struct kernels *kernels = c->options->kernels;
+    struct decoder *decoder;
+
+    if (decoder_create(&decoder, &c->from, kernels, 1, PROMPT_TOKENS, err) < 0)
+        return -1;
+    int status = feed_prompt(&c->from, decoder, n_logits, before, err);
+    if (!status && is_same_model(&c->from.job, &to->job)) {
+        status = decoder_load(decoder, to, err);
+    } else if (!status) {
+        decoder_destroy(decoder);
+        if (decoder_create(&decoder, to, kernels, 1, PROMPT_TOKENS, err) < 0)
+            return -1;
+    }
     if (!status)
-        memcpy(logits, decoder_logits(decoder, 0), (size_t)n_logits * sizeof *logits);
+        status = feed_prompt(to, decoder, n_logits, after, err);
     decoder_destroy(decoder);
     return status;
 }
@@ -291,9 +323,7 @@ static int compare_logits(struct conversion *c, struct served *to, struct err *e
     float *logits = calloc((size_t)n * 2, sizeof *logits);
     if (!logits)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = compute_logits(c, &c->from, n_before, logits, err);
-    if (!status)
-        status = compute_logits(c, to, n_before, logits + n, err);
+    int status = compute_logits(c, to, n_before, logits, logits + n, err);
     if (!status)
         status = judge_logits(c, logits, logits + n, n_before, err);
     free(logits);

@@ -73,6 +73,12 @@ void decoder_destroy(struct decoder *d)
     free(d);
 }
 
+int decoder_load(struct decoder *d, struct served *served, struct err *err)
+{
+    decoder_reset(d);
+    return served_load(served, d->run, &d->program, err);
+}
+
 size_t decoder_bytes(const struct decoder *d)
 {
     return program_memory_bytes(&d->program);

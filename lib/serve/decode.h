@@ -16,6 +16,9 @@ int decoder_create(struct decoder **decoder, struct served *served, struct kerne
                    int n_sequences, int cache_len, struct err *err);
 void decoder_destroy(struct decoder *decoder);
 
+/* The weights of another model of the same shape and type; all sequences are forgotten. */
+int decoder_load(struct decoder *decoder, struct served *served, struct err *err);
+
 /* Bytes of all segments. */
 size_t decoder_bytes(const struct decoder *decoder);
 /* Those of keys and values. */

@@ -1,5 +1,6 @@
 #!/bin/sh
 # test/cli/convert-checkpoints.sh - lmtrain convert from checkpoint to checkpoint: a run goes on as if nothing had been
+# shellcheck disable=SC2016,SC2317 # expect calls functions, and scripts for sh are in single quotes
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
@@ -39,7 +40,7 @@ for zero in 0 1 3; do
 done
 expect 'the newest of a run, cut' 0 'of 2 files' convert --from "$dir/zero3" --to "$dir/newest" --pp 2
 expect 'is of the last step' 0 '"step": *12' grep -o '"step": *[0-9]*' "$dir/newest/manifest.json"
-expect 'a Hugging Face folder has no optimizer state' 0 '^40 tensors of optimizer state stay behind' convert \
+expect 'a Hugging Face folder has no optimizer state' 0 '^28 tensors of optimizer state stay behind' convert \
     --from "$dir/cut3" --to "$dir/hf"
 expect 'is the same from both' 0 '' convert --from "$dir/zero3/checkpoints/step-00000008" --to "$dir/hf2" --as hf
 expect 'to the bit' 0 '' cmp "$dir/hf/model.safetensors" "$dir/hf2/model.safetensors"
