@@ -24,6 +24,12 @@ struct decoder {
 int decoder_create(struct decoder **out, struct served *served, struct kernels *kernels,
                    int n_sequences, int cache_len, struct err *err)
 {
+    return decoder_create_pieces(out, served, kernels, n_sequences, cache_len, PREFILL_MAX, err);
+}
+
+int decoder_create_pieces(struct decoder **out, struct served *served, struct kernels *kernels,
+                          int n_sequences, int cache_len, int piece, struct err *err)
+{
     struct decoder *d = calloc(1, sizeof *d);
     struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
     const struct model_spec *spec = &served->job.model;
@@ -32,7 +38,7 @@ int decoder_create(struct decoder **out, struct served *served, struct kernels *
         return err_set(err, ERR_DEVICE, "out of host memory");
     d->n_sequences = n_sequences;
     d->cache_len = cache_len;
-    d->prefill_len = min_int(cache_len, PREFILL_MAX);
+    d->prefill_len = min_int(cache_len, piece);
     d->vocab_size = spec->vocab_size;
     d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
     d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);

@@ -14,6 +14,9 @@ struct decoder;
 /* Memory for n_sequences side by side, each of at most cache_len tokens in all. */
 int decoder_create(struct decoder **decoder, struct served *served, struct kernels *kernels,
                    int n_sequences, int cache_len, struct err *err);
+/* The same with PREFILL's pieces of `piece` tokens, where prompts are short: padding is computed too. */
+int decoder_create_pieces(struct decoder **decoder, struct served *served, struct kernels *kernels,
+                          int n_sequences, int cache_len, int piece, struct err *err);
 void decoder_destroy(struct decoder *decoder);
 
 /* The weights of another model of the same shape and type; all sequences are forgotten. */

@@ -10,6 +10,8 @@
 #include "serve/decode.h"
 
 #define LENGTH_LEAST 64 /* positions */
+#define PIECE_STEP 16   /* rows that cost hardly more than one: weights are read once for all */
+#define PIECE_MAX 128
 
 struct generator {
     struct served *served;
@@ -116,8 +118,9 @@ static int check_length(const struct generator *g, int64_t length, struct err *e
  * A decoder for n sequences of so many positions: the one at hand where it is large enough. A
  * conversation's grows by doubling, so that it is placed again but a few times.
  */
-static int make_room(struct generator *g, int n, int length, struct err *err)
+static int make_room(struct generator *g, int n, int length, int longest, struct err *err)
 {
+    int piece = min_int(PIECE_MAX, (int)round_up(longest, PIECE_STEP));
     const struct model_spec *spec = &g->served->job.model;
     int room = max_int(length, LENGTH_LEAST);
 
@@ -132,7 +135,7 @@ static int make_room(struct generator *g, int n, int length, struct err *err)
     g->fed.n = 0;
     g->n_sequences = max_int(n, 1);
     g->length = room;
-    return decoder_create(&g->decoder, g->served, g->kernels, n, room, err);
+    return decoder_create_pieces(&g->decoder, g->served, g->kernels, n, room, piece, err);
 }
 
 /* ---- the end of a text ---- */
@@ -416,7 +419,7 @@ int generator_run(struct generator *g, struct generate_text *texts, int n, gener
     }
     if (check_length(g, longest + g->o->max_new_tokens, err) < 0 ||
         make_room(g, g->o->n_beams > 1 ? g->o->n_beams : n, (int)longest + g->o->max_new_tokens,
-                  err) < 0)
+                  (int)longest, err) < 0)
         return -1;
     if (g->o->n_beams == 1) {
         status = run_side_by_side(g, texts, n, show, context, err);

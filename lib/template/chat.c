@@ -23,20 +23,23 @@ static int add_fields(struct arena *arena, struct jinja_dict *dict, const char *
     return 0;
 }
 
-/* The templates' own word for thinking is reasoning_content; transformers takes all three. */
-static void name_reasoning(struct arena *arena, struct jinja_dict *dict)
+/* The templates' words for thinking are reasoning_content and thinking; transformers takes all three, and
+ * puts what was missing first. */
+static struct jinja_dict *name_reasoning(struct arena *arena, struct jinja_dict *dict)
 {
     static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
     const struct jinja_value *found = NULL;
+    struct jinja_dict *out = arena_new(arena, struct jinja_dict);
 
     for (int i = 0; i < 3 && (!found || found->kind == JINJA_NONE); i++)
         found = jinja_dict_find_text(dict, text_of(names[i]));
     if (!found || found->kind == JINJA_NONE)
-        return;
-    struct jinja_value v = *found;
-    if (!jinja_dict_find_text(dict, text_of("thinking")))
-        jinja_dict_set(arena, dict, jinja_literal("thinking"), v);
-    jinja_dict_set(arena, dict, jinja_literal("reasoning_content"), v);
+        return dict;
+    jinja_dict_set(arena, out, jinja_literal("thinking"), *found);
+    for (int i = 0; i < dict->n; i++)
+        jinja_dict_set(arena, out, dict->items[i].key, dict->items[i].value);
+    jinja_dict_set(arena, out, jinja_literal("reasoning_content"), *found);
+    return out;
 }
 
 static int add_message(struct arena *arena, struct jinja_list *list,
@@ -49,7 +52,7 @@ static int add_message(struct arena *arena, struct jinja_list *list,
                    message->content ? jinja_literal(message->content) : jinja_none());
     if (message->fields && add_fields(arena, v.dict, message->fields, i, err) < 0)
         return -1;
-    name_reasoning(arena, v.dict);
+    v.dict = name_reasoning(arena, v.dict);
     jinja_list_add(arena, list, v);
     return 0;
 }

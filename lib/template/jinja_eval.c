@@ -375,17 +375,6 @@ static struct jinja_list kept_items(struct jinja_render *r, const struct jinja_n
     return kept;
 }
 
-static int loop_depth(const struct jinja_render *r)
-{
-    for (const struct jinja_scope *s = r->scope; s; s = s->parent) {
-        const struct jinja_value *loop = jinja_dict_find_text(&s->names, text_of("loop"));
-
-        if (loop && loop->kind == JINJA_LOOP)
-            return loop->loop->depth;
-    }
-    return 0;
-}
-
 static void run_for(struct jinja_render *r, const struct jinja_node *node)
 {
     struct jinja_scope *outer = r->scope;
@@ -398,7 +387,7 @@ static void run_for(struct jinja_render *r, const struct jinja_node *node)
     if (node->b)
         items = kept_items(r, node, items);
     struct jinja_loop *loop = arena_new(r->arena, struct jinja_loop);
-    *loop = (struct jinja_loop){ items.items, items.n, 0, loop_depth(r) + 1, { 0 } };
+    *loop = (struct jinja_loop){ items.items, items.n, 0, { 0 } };
     for (; loop->index < items.n && !r->failed && r->leaving != NODE_BREAK; loop->index++) {
         push_scope(r, outer);
         r->leaving = 0;

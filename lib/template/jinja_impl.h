@@ -80,7 +80,7 @@ struct jinja_dict { /* in the order of insertion */
 
 struct jinja_loop {
     const struct jinja_value *items;
-    int n, index, depth;
+    int n, index;
     struct jinja_value changed; /* what loop.changed saw last */
 };
 

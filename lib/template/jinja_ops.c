@@ -183,8 +183,8 @@ static struct jinja_value loop_attribute(struct jinja_loop *loop, struct text na
                            loop->n,
                            loop->n - loop->index,
                            loop->n - loop->index - 1,
-                           loop->depth,
-                           loop->depth - 1 };
+                           1,
+                           0 };
 
     for (int i = 0; i < 9; i++)
         if (text_is(name, names[i]))

@@ -89,6 +89,59 @@ text --prompt "$prompt" --temperature 0 --tokenizer data/kjv-tokenizer/tokenizer
 text_is 'the tokenizer as a file' "$greedy"
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' generate --model '$dir/one' --prompt a >/dev/full"
 
+# ---- what else there is ----
+
+# A tokenizer and a template beside each other; the tokenizer is the run's.
+mkdir "$dir/chat"
+cp data/kjv-tokenizer/tokenizer.json "$dir/chat/"
+printf '%s\n' '{% for m in messages %}{{ m.role }}: {{ m.content }}' '{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}' \
+    >"$dir/chat/chat_template.jinja"
+text --chat --tokenizer "$dir/chat" --system 'Be brief.' --prompt 'Who?' --print-prompt
+text_is 'a conversation by its template' 'system: Be brief.
+user: Who?
+assistant:'
+expect 'needs no model' 0 '"prompt":"<|im_start|>user.nWho' "$lmtrain" generate --chat --template chatml --prompt 'Who?' \
+    --tokenizer "$dir/chat" --print-prompt --json
+text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 0
+answer=$output
+printf 'Who?\n/quit\n' >"$dir/turns"
+# shellcheck disable=SC2016
+expect 'turns from standard input' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \
+    --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
+text_is 'are answered alike' "$answer"
+printf 'Who?\nAnd then?\n\n/clear\nWho?\n' >"$dir/turns"
+# shellcheck disable=SC2016
+expect 'a conversation' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \
+    --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
+# shellcheck disable=SC2016
+expect 'that begins again' 0 '' sh -c 'case $1 in "$2"*"$2") ;; *) exit 1 ;; esac' sh "$output" "$answer"
+expect 'no such template' 2 "no chat template 'chatmel' .hint: chatml." "$lmtrain" generate --model "$dir/one" --chat \
+    --template chatmel --prompt a
+expect 'a model without a template' 2 'carries no chat template' "$lmtrain" generate --model "$dir/one" --chat --prompt a
+expect 'a template without --chat' 2 'for --chat' "$lmtrain" generate --model "$dir/one" --template chatml --prompt a
+rest=${greedy#"$prompt"}
+stop=$(printf '%s' "$rest" | cut -c 12-15)
+text --prompt "$prompt" --temperature 0 --stop "$stop"
+text_is "up to '$stop'" "$prompt${rest%%"$stop"*}"
+text --prompt "$prompt" --temperature 0 --json --stop "$stop"
+expect 'and why' 0 '"finish":"stop"' printf '%s' "$output"
+text --prompt "$prompt" --beams 3
+beams=$output
+text --prompts "$dir/prompt" --beams 3 --json
+expect 'beams' 0 '"score":-' printf '%s' "$output"
+text --prompt "$prompt" --beams 3 --threads 2 --batch 2
+text_is 'beams are the same on two threads' "$beams"
+text --prompt "$prompt" --beams 3 --temperature 1 --seed 5
+drawn=$output
+text --prompt "$prompt" --beams 3 --temperature 1 --seed 5 --threads 2
+text_is 'drawn ones, too' "$drawn"
+text --prompts "$dir/prompts" --seed 3 --batch 1
+one=$output
+text --prompts "$dir/prompts" --seed 3 --batch 5
+text_is 'draws are the same side by side' "$one"
+text --prompt "$prompt" --temperature 0 --repetition-penalty 5
+expect 'a penalty changes the text' 1 '' test "$output" = "$greedy"
+
 # ---- mistakes ----
 
 expect 'eval without model' 2 'model is missing' "$lmtrain" eval

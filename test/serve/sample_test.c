@@ -192,6 +192,21 @@ static void extremes(void **state)
         sample_token(&(struct sampler){ .temperature = 1, .top_p = 1 }, &one, 1, 0, 0, order), 0);
 }
 
+/* Each token that was there once, however often it was. */
+static void penalties_change_what_was_there(void **state)
+{
+    static const int32_t seen[] = { 1, 3, 1, 1, 99 };
+    float logits[4] = { 2, 3, -1, -2 };
+    int32_t scratch[4];
+
+    (void)state;
+    memset(scratch, 0x55, sizeof scratch);
+    sample_penalize(logits, 4, 1, seen, 5, scratch);
+    assert_true(logits[1] == 3);
+    sample_penalize(logits, 4, 2, seen, 5, scratch);
+    assert_true(logits[0] == 2 && logits[1] == 1.5f && logits[2] == -1 && logits[3] == -4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +217,7 @@ int main(void)
         cmocka_unit_test(the_nucleus_keeps_its_proportions),
         cmocka_unit_test(greedy_needs_no_luck),
         cmocka_unit_test(a_draw_has_a_name),
+        cmocka_unit_test(penalties_change_what_was_there),
         cmocka_unit_test(extremes),
     };
 
