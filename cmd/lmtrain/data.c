@@ -26,7 +26,6 @@ struct request {
 struct progress {
     int is_terminal;
     double start, shown;
-    int n_inputs;
 };
 
 /* Text as a JSON string: nothing in it can harm a terminal or a reader. */
@@ -66,7 +65,7 @@ static void show_progress(void *context, const struct corpus_counts *counts)
         return;
     p->shown = t;
     fprintf(stderr, "\r%d/%d inputs  %s tokens  %.2f M tokens/s  %.1f MB/s\033[K", counts->n_inputs,
-            p->n_inputs, str_count(tokens, sizeof tokens, counts->n_tokens),
+            counts->n_found, str_count(tokens, sizeof tokens, counts->n_tokens),
             (double)counts->n_tokens / (t - p->start) * 1e-6,
             (double)counts->n_bytes / (t - p->start) * 1e-6);
 }
@@ -105,9 +104,7 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
 static int tokenize(const struct request *q, const struct option_arguments *inputs, struct str *out,
                     struct err *err)
 {
-    struct progress progress = { .is_terminal = isatty(STDERR_FILENO),
-                                 .start = clock_seconds(),
-                                 .n_inputs = inputs->n };
+    struct progress progress = { .is_terminal = isatty(STDERR_FILENO), .start = clock_seconds() };
     struct corpus_options options = {
         .inputs = inputs->items,
         .n_inputs = inputs->n,
@@ -124,9 +121,8 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     if (!q->tokenizer || !q->prefix)
         return err_set(err, ERR_CONFIG, "data tokenize: --%s is missing",
                        q->tokenizer ? "out" : "tokenizer");
-    options.format = !strcmp(q->format, "text")    ? CORPUS_TEXT
-                     : !strcmp(q->format, "jsonl") ? CORPUS_JSONL
-                                                   : CORPUS_AUTO;
+    while (strcmp(rows_format_names[options.format], q->format) != 0)
+        options.format++;
     if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
         return -1;
     int rc = -1;
@@ -277,7 +273,6 @@ static int inspect(const struct request *q, const struct option_arguments *input
 /* The options of a subcommand, in table, which set fields of q. */
 static struct options tokenize_options(struct request *q, struct option *table)
 {
-    static const char *const formats[] = { "auto", "text", "jsonl", NULL };
     const struct option items[] = {
         { .name = "tokenizer",
           .kind = OPTION_TEXT,
@@ -293,13 +288,13 @@ static struct options tokenize_options(struct request *q, struct option *table)
           .kind = OPTION_TEXT,
           .value = &q->column,
           .argument = "NAME",
-          .help = "field of a JSONL line that holds the text (text)" },
+          .help = "column of rows that holds the text (text)" },
         { .name = "format",
           .kind = OPTION_CHOICE,
           .value = &q->format,
           .argument = "FORMAT",
-          .choices = formats,
-          .help = "auto: JSONL if the name ends in .jsonl or .json, else text" },
+          .choices = rows_format_names,
+          .help = "of IN; auto: by the ending of its name, else text" },
         { .name = "threads",
           .kind = OPTION_INT,
           .value = &q->n_threads,
@@ -307,6 +302,13 @@ static struct options tokenize_options(struct request *q, struct option *table)
           .min = 1,
           .max = 256,
           .help = "threads that tokenize (one a core); the output is the same" },
+        { .name = "workers",
+          .kind = OPTION_INT,
+          .value = &q->n_threads,
+          .argument = "N",
+          .min = 1,
+          .max = 256,
+          .help = "the same" },
         { .name = "no-eod",
           .value = &q->no_eod,
           .help = "add no end-of-text token after each document" },
@@ -317,10 +319,11 @@ static struct options tokenize_options(struct request *q, struct option *table)
     return (struct options){
         .command = "lmtrain data tokenize",
         .arguments = "--tokenizer DIR --out PREFIX IN...",
-        .summary = "Turn text and JSONL into a token file, byte for byte as megatron-core does",
+        .summary = "Turn text and rows into a token file, byte for byte as megatron-core does",
         .details =
-            "A text file is one document, a line of JSONL is one; IN is - for standard "
-            "input.\nExit status: 0, 1 if the output can't be written, 2 for usage, 3 for bad "
+            "A text file is one document, a row of JSON, JSONL, CSV or parquet is one. IN is a "
+            "file, a folder, a glob or - for standard input.\nExit status: 0, 1 if the output "
+            "can't be written, 2 for usage, 3 for bad "
             "input.\n",
         .table = table,
         .n_options = sizeof items / sizeof *items,

@@ -264,9 +264,10 @@ static int add_usage(struct previewing *p, const char *prefix, int packing)
                    packing ? "packed" : "padded", (long long)u.n_sequences, full / 100);
         return 0;
     }
-    str_printf(p->out, "  %s %s sequences, %.1f %% full%s",
+    str_printf(p->out, "  %s %s sequence%s, %.1f %% full%s",
                packing ? "packed:" : "one each:", str_count(number, sizeof number, u.n_sequences),
-               full, packing ? " of sequences of " : " when padded to");
+               u.n_sequences == 1 ? "" : "s", full,
+               packing ? " of sequences of " : " when padded to");
     for (int i = 0; i < options.n_lengths; i++)
         str_printf(p->out, "%s %d", i > 0 ? "," : "", options.lengths[i]);
     if (packing)
@@ -406,7 +407,10 @@ int show_rows(const struct preview_request *q, const struct option_arguments *in
 
 /* ---- options ---- */
 
-struct options preview_options(struct preview_request *q, struct option *table)
+#define N_ROW_OPTIONS 8 /* of them */
+
+/* Those that say what rows are and what is learned of them. */
+static void add_row_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
         { .name = "tokenizer",
@@ -452,6 +456,15 @@ struct options preview_options(struct preview_request *q, struct option *table)
           .argument = "HOW",
           .choices = instruct_too_long_names,
           .help = "what becomes of samples that are too long" },
+    };
+
+    _Static_assert(sizeof items / sizeof *items == N_ROW_OPTIONS, "see above");
+    memcpy(table, items, sizeof items);
+}
+
+struct options preview_options(struct preview_request *q, struct option *table)
+{
+    const struct option items[] = {
         { .name = "seq-len",
           .kind = OPTION_INT,
           .value = &q->seq_len,
@@ -479,8 +492,10 @@ struct options preview_options(struct preview_request *q, struct option *table)
         { .name = "json", .value = &q->json, .help = "print the result as JSON" },
     };
 
-    _Static_assert(sizeof items / sizeof *items == PREVIEW_OPTIONS, "see data_preview.h");
-    memcpy(table, items, sizeof items);
+    _Static_assert(N_ROW_OPTIONS + sizeof items / sizeof *items == PREVIEW_OPTIONS,
+                   "see data_preview.h");
+    add_row_options(q, table);
+    memcpy(table + N_ROW_OPTIONS, items, sizeof items);
     return (struct options){
         .command = "lmtrain data preview",
         .arguments = "JOB.yaml | --tokenizer DIR IN...",

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data/jsonl.h"
+#include "data/rows.h"
 
 enum { THREADS_MAX = 256 };
 
@@ -40,7 +41,7 @@ static int find_text(struct batches *b, struct batch *batch, const struct batch_
 {
     *text = str_text(&batch->text) + document->start;
     *n_bytes = document->n_bytes;
-    if (document->line == 0)
+    if (!document->is_json)
         return 1;
     if (strspn(*text, " \t\r\n") == *n_bytes)
         return 0;
@@ -85,7 +86,9 @@ static void work(struct batches *b, struct batch *batch, struct tokenizer_cache 
         if (rc >= 0)
             continue;
         batch->failed = 1;
-        if (document->line)
+        if (document->line && rows_format_of(document->path) == ROWS_PARQUET)
+            err_add(&batch->err, "%s: row %lld", document->path, (long long)document->line);
+        else if (document->line)
             err_add(&batch->err, "%s:%lld", document->path, (long long)document->line);
         else
             err_add(&batch->err, "%s", document->path);

@@ -20,12 +20,13 @@
 
 struct batch_document {
     const char *path; /* for errors; borrowed */
-    int64_t line;     /* of JSONL; 0: a whole file */
+    int64_t line;     /* or of parquet its row; 0: a whole file */
+    int is_json;      /* an object with the text under the column; else the text itself */
     size_t start, n_bytes;
 };
 
 struct batch {
-    struct str text; /* of all documents; lines of JSONL as they are in the file */
+    struct str text; /* of all documents; JSON as it is in the file */
     struct batch_document documents[BATCH_DOCUMENTS];
     int n_documents;
     /* What tokenizing fills: */

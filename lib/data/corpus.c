@@ -21,6 +21,7 @@ struct corpus {
     const struct corpus_options *options;
     struct batches *batches;
     struct batch *batch; /* being filled, or NULL */
+    struct row_files files;
     struct indexed_writer writer;
     struct corpus_counts *counts;
     struct err *err;
@@ -81,10 +82,11 @@ static struct batch *open_batch(struct corpus *c)
 }
 
 /* The text at the batch's end, from start on, is a document. */
-static void close_document(struct batch *batch, const char *path, int64_t line, size_t start)
+static void close_document(struct batch *batch, const char *path, int64_t line, int is_json,
+                           size_t start)
 {
     batch->documents[batch->n_documents++] =
-        (struct batch_document){ path, line, start, batch->text.length - start };
+        (struct batch_document){ path, line, is_json, start, batch->text.length - start };
     str_add_char(&batch->text, '\0');
 }
 
@@ -107,7 +109,7 @@ static int read_text(struct corpus *c, const char *path)
         size_t start = batch->text.length;
 
         str_add_bytes(&batch->text, text, n_bytes);
-        close_document(batch, path, 0, start);
+        close_document(batch, path, 0, 0, start);
     }
     free(text);
     return 0;
@@ -147,7 +149,7 @@ static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, s
         bytes += length;
         n -= length;
         if (end) {
-            close_document(batch, lines->path, lines->number++, lines->start);
+            close_document(batch, lines->path, lines->number++, 1, lines->start);
             lines->is_open = 0;
         }
     }
@@ -170,33 +172,70 @@ static int read_jsonl(struct corpus *c, const char *path)
         rc = line_failed(c, &lines);
     }
     if (rc == 0 && lines.is_open)
-        close_document(c->batch, path, lines.number, lines.start);
+        close_document(c->batch, path, lines.number, 1, lines.start);
     if (!is_stdin)
         fclose(file);
     return rc;
 }
 
+static int add_row(struct corpus *c, const char *path, const struct row *row)
+{
+    if (row->kind == ROW_BAD)
+        return err_set(c->err, ERR_DATA, "%s:%lld: %s", path, (long long)row->number, row->text);
+    if (row->n_bytes == 0) {
+        c->counts->n_empty++;
+        return 0;
+    }
+    struct batch *batch = open_batch(c);
+    if (!batch)
+        return -1;
+    size_t start = batch->text.length;
+    str_add_bytes(&batch->text, row->text, row->n_bytes);
+    close_document(batch, path, row->number, row->kind == ROW_JSON, start);
+    return 0;
+}
+
+static int read_rows(struct corpus *c, const char *path, enum rows_format format)
+{
+    struct rows *rows;
+    struct row row;
+    int rc;
+
+    if (!strcmp(path, "-"))
+        return err_set(c->err, ERR_DATA, "standard input is read as text or jsonl alone, not as %s",
+                       rows_format_names[format]);
+    if (rows_open(&rows, path, format, c->options->column, c->err) < 0)
+        return -1;
+    while ((rc = rows_next(rows, &row, c->err)) > 0)
+        if (add_row(c, path, &row) < 0) {
+            rc = -1;
+            break;
+        }
+    rows_close(rows);
+    return rc;
+}
+
+/* Text and JSONL may come from a pipe; the others are mapped. */
 static int read_input(struct corpus *c, const char *path)
 {
-    enum corpus_format format = c->options->format;
+    enum rows_format format = c->options->format;
 
-    if (format == CORPUS_AUTO) {
-        int is_json = str_ends_with(path, ".jsonl") || str_ends_with(path, ".json");
-
-        format = is_json ? CORPUS_JSONL : CORPUS_TEXT;
-    }
-    return format == CORPUS_JSONL ? read_jsonl(c, path) : read_text(c, path);
+    if (format == ROWS_AUTO)
+        format = rows_format_of(path);
+    if (format == ROWS_JSONL)
+        return read_jsonl(c, path);
+    return format == ROWS_AUTO || format == ROWS_TEXT ? read_text(c, path)
+                                                      : read_rows(c, path, format);
 }
 
 /* Read all inputs; what was read before an error may have one of its own, which comes first. */
 static int read_all(struct corpus *c)
 {
-    const struct corpus_options *options = c->options;
     struct err err = { 0 };
     int rc = 0;
 
-    for (int i = 0; i < options->n_inputs && rc == 0; i++) {
-        rc = read_input(c, options->inputs[i]);
+    for (int i = 0; i < c->files.n && rc == 0; i++) {
+        rc = read_input(c, c->files.paths[i]);
         c->counts->n_inputs += rc == 0;
     }
     if (rc == 0)
@@ -205,6 +244,24 @@ static int read_all(struct corpus *c)
     if (write_all(c) == 0)
         *c->err = err;
     return -1;
+}
+
+/* With all inputs found. */
+static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
+{
+    const struct corpus_options *options = c->options;
+    int rc = -1;
+
+    if (indexed_writer_open(&c->writer, options->prefix, tokenizer_vocab_size(tokenizer), c->err) ==
+            0 &&
+        batches_create(&c->batches, tokenizer, options->column, options->end_of_text,
+                       options->n_threads, c->err) == 0)
+        rc = read_all(c);
+    if (rc == 0)
+        rc = indexed_writer_finish(&c->writer, c->err);
+    batches_destroy(c->batches);
+    indexed_writer_abandon(&c->writer);
+    return rc;
 }
 
 int corpus_tokenize(const struct tokenizer *tokenizer, const struct corpus_options *options,
@@ -217,15 +274,12 @@ int corpus_tokenize(const struct tokenizer *tokenizer, const struct corpus_optio
         return err_set(err, ERR_DEVICE, "out of host memory");
     *c = (struct corpus){ .options = options, .counts = counts, .err = err };
     *counts = (struct corpus_counts){ 0 };
-    if (indexed_writer_open(&c->writer, options->prefix, tokenizer_vocab_size(tokenizer), err) ==
-            0 &&
-        batches_create(&c->batches, tokenizer, options->column, options->end_of_text,
-                       options->n_threads, err) == 0)
-        rc = read_all(c);
-    if (rc == 0)
-        rc = indexed_writer_finish(&c->writer, err);
-    batches_destroy(c->batches);
-    indexed_writer_abandon(&c->writer);
+    if (row_files_find(&c->files, options->inputs, options->n_inputs, err) == 0) {
+        counts->n_found = c->files.n;
+        counts->n_ignored = c->files.n_ignored;
+        rc = write_corpus(c, tokenizer);
+    }
+    row_files_release(&c->files);
     free(c);
     return rc;
 }

@@ -1,8 +1,9 @@
 /*
  * corpus.h - files of text to one .bin/.idx
  *
- * A text file is one document; a JSONL file has one a line, under a column. Documents come in the
- * order of the inputs, each followed by the end-of-text token unless that is turned off; empty ones
+ * A text file is one document; files of rows (rows.h: JSON, JSONL, CSV, parquet) have one a row,
+ * under a column. Documents come in the order of the inputs, those of a folder in that of their
+ * paths, each followed by the end-of-text token unless that is turned off; empty ones
  * are left out and counted. Bad input is named by file and line, and nothing then remains of the
  * output.
  */
@@ -12,27 +13,24 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "data/rows.h"
 #include "tokenizer/tokenizer.h"
-
-enum corpus_format {
-    CORPUS_AUTO, /* JSONL if the name ends in .jsonl or .json, else text */
-    CORPUS_TEXT,
-    CORPUS_JSONL,
-};
 
 struct corpus_counts {
     int64_t n_documents, n_empty, n_tokens;
     int64_t n_bytes; /* of text, as UTF-8 */
-    int n_inputs;    /* done so far */
+    int n_inputs;    /* files done so far */
+    int n_found;     /* files there are */
+    int n_ignored;   /* in folders: their names don't say what they are */
 };
 
 typedef void (*corpus_progress_fn)(void *context, const struct corpus_counts *counts);
 
 struct corpus_options {
-    const char *const *inputs; /* paths; "-" is standard input */
+    const char *const *inputs; /* files, folders, globs; "-" is standard input */
     int n_inputs;
-    enum corpus_format format;
-    const char *column;          /* of JSONL */
+    enum rows_format format;     /* ROWS_AUTO: by name, and text if that says nothing */
+    const char *column;          /* of rows */
     const char *prefix;          /* of the output */
     int end_of_text;             /* id to add after each document, or -1 */
     int n_threads;               /* 0: one a core; the output does not depend on it */

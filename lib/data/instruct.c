@@ -501,10 +501,11 @@ void instruct_describe(const struct instruct_report *r, struct str *out)
     double share = r->n_tokens > 0 ? 100.0 * (double)r->n_learned / (double)r->n_tokens : 0;
 
     str_printf(
-        out, "%s samples from %s rows of %lld file%s: %s tokens, %.1f %% of them learned%s\n",
-        str_count(samples, sizeof samples, r->n_samples), str_count(rows, sizeof rows, r->n_rows),
-        (long long)r->n_files, r->n_files == 1 ? "" : "s",
-        str_count(tokens, sizeof tokens, r->n_tokens), share, r->is_old ? " (made before)" : "");
+        out, "%s sample%s from %s row%s of %lld file%s: %s tokens, %.1f %% of them learned%s\n",
+        str_count(samples, sizeof samples, r->n_samples), r->n_samples == 1 ? "" : "s",
+        str_count(rows, sizeof rows, r->n_rows), r->n_rows == 1 ? "" : "s", (long long)r->n_files,
+        r->n_files == 1 ? "" : "s", str_count(tokens, sizeof tokens, r->n_tokens), share,
+        r->is_old ? " (made before)" : "");
     add_count(out, r->n_cut, "was too long and cut", "were too long and cut");
     add_count(out, r->n_dropped, "was too long and left out", "were too long and left out");
     add_count(out, r->n_split, "more piece came of texts too long",

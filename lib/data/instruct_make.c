@@ -10,6 +10,24 @@
 #include "base/num.h"
 #include "data/instruct_impl.h"
 
+/* Where the folder names no end token, the tokenizer's own end of text is it: answers must end. Where
+ * it names one, that is the same. */
+static int set_end(struct chat_template *chat, const struct tokenizer *tokenizer, struct err *err)
+{
+    int32_t end = tokenizer_end_of_text(tokenizer);
+    struct str text = { 0 }, json = { 0 };
+    int rc = 0;
+
+    if (end < 0)
+        return 0;
+    tokenizer_decode(tokenizer, &end, 1, &text);
+    value_print_text(str_text(&text), text.length, &json);
+    rc = chat_template_set(chat, "eos_token", str_text(&json), err);
+    str_release(&text);
+    str_release(&json);
+    return rc;
+}
+
 int instruct_maker_open(struct instruct_maker *maker, const struct instruct_options *o,
                         const struct tokenizer *tokenizer, struct err *err)
 {
@@ -21,11 +39,11 @@ int instruct_maker_open(struct instruct_maker *maker, const struct instruct_opti
     };
     if (!o->chat && (o->format == INSTRUCT_TEXT || !chat_template_is_in(o->tokenizer)))
         return 0; /* a row that needs one says so */
-    if (chat_template_open(&maker->chat, o->chat, o->tokenizer, err) < 0) {
-        tokenizer_cache_destroy(maker->cache);
-        return -1;
-    }
-    return 0;
+    if (chat_template_open(&maker->chat, o->chat, o->tokenizer, err) == 0 &&
+        set_end(maker->chat, tokenizer, err) == 0)
+        return 0;
+    instruct_maker_close(maker);
+    return -1;
 }
 
 void instruct_maker_close(struct instruct_maker *maker)

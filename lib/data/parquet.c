@@ -309,6 +309,10 @@ static int begin_value(struct assembly *a, const struct parquet_node *node, int 
         return 0;
     }
     struct parquet_column *c = first_column(a, node);
+    if (def < node->max_def) { /* what it is in is there by the leaf beside it */
+        err_set(a->err, ERR_DATA, "a null where there can be none");
+        return fail(a->p, node->name, a->err);
+    }
     parquet_print_value(node, &c->values, c->i_value, a->out);
     parquet_column_next(c);
     return 1;

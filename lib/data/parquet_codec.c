@@ -49,6 +49,11 @@ static const unsigned char *snappy_length(const unsigned char *in, const unsigne
     return NULL;
 }
 
+/* With so many bytes of input left, and so much room in the output, words are moved without a look
+ * at where an element ends. */
+#define FAST_IN 8
+#define FAST_OUT 80
+
 /* Bytes from `offset` back, which may overlap what is written: then they repeat. */
 static void copy_back(unsigned char *out, size_t offset, size_t n)
 {
@@ -66,6 +71,61 @@ static void copy_back(unsigned char *out, size_t offset, size_t n)
         n -= part;
         offset += part;
     }
+}
+
+/* The same of at most 64 bytes, with FAST_OUT of room: whole words, some of them too many. */
+static void copy_back_fast(unsigned char *out, size_t offset, size_t n)
+{
+    const unsigned char *from = out - offset;
+
+    if (offset >= 16) {
+        for (size_t at = 0; at < n; at += 16)
+            memcpy(out + at, from + at, 16);
+    } else if (offset >= 8) {
+        for (size_t at = 0; at < n; at += 8)
+            memcpy(out + at, from + at, 8);
+    } else {
+        for (size_t at = 0; at < n; at++)
+            out[at] = from[at];
+    }
+}
+
+/* A literal of n bytes. */
+static int take_literal(const unsigned char **in, const unsigned char *end, unsigned char **at,
+                        unsigned char *out_end, size_t n)
+{
+    if (n > (size_t)(end - *in) || n > (size_t)(out_end - *at))
+        return -1;
+    if (n <= 16 && end - *in >= 16 && out_end - *at >= 16)
+        memcpy(*at, *in, 16); /* most are short: a fixed size costs no call */
+    else
+        memcpy(*at, *in, n);
+    *in += n;
+    *at += n;
+    return 0;
+}
+
+/* Length and offset of the copy whose tag was taken; -1 if its bytes end. */
+static int read_copy(const unsigned char **in, const unsigned char *end, unsigned tag, size_t *n,
+                     size_t *offset)
+{
+    static const uint32_t masks[] = { 0, 0xff, 0xffff, 0xffffffff };
+    unsigned kind = tag & 3;
+    int n_extra = kind == 3 ? 4 : (int)kind;
+    uint32_t word;
+
+    if (end - *in >= FAST_IN) {
+        memcpy(&word, *in, 4);
+        word &= masks[kind];
+    } else {
+        if (end - *in < n_extra)
+            return -1;
+        word = load_le(*in, n_extra);
+    }
+    *in += n_extra;
+    *n = kind == 1 ? 4 + (tag >> 2 & 7) : (size_t)(tag >> 2) + 1;
+    *offset = kind == 1 ? word | (size_t)(tag >> 5) << 8 : word;
+    return 0;
 }
 
 int snappy_decompress(const unsigned char *in, size_t n_in, unsigned char *out, size_t n_out)
@@ -90,29 +150,16 @@ int snappy_decompress(const unsigned char *in, size_t n_in, unsigned char *out, 
                 n = (size_t)load_le(in, n_extra) + 1;
                 in += n_extra;
             }
-            if (n > (size_t)(end - in) || n > (size_t)(out_end - at))
+            if (take_literal(&in, end, &at, out_end, n) < 0)
                 return -1;
-            /* Most are short: a fixed size costs no call. */
-            if (n <= 16 && end - in >= 16 && out_end - at >= 16)
-                memcpy(at, in, 16);
-            else
-                memcpy(at, in, n);
-            in += n;
-            at += n;
             continue;
         }
-        int n_extra = (tag & 3) == 1 ? 1 : (tag & 3) == 2 ? 2 : 4;
-        if (end - in < n_extra)
+        if (read_copy(&in, end, tag, &n, &offset) < 0)
             return -1;
-        n = (tag & 3) == 1 ? 4 + (tag >> 2 & 7) : (size_t)(tag >> 2) + 1;
-        offset = load_le(in, n_extra);
-        if ((tag & 3) == 1)
-            offset |= (size_t)(tag >> 5) << 8;
-        in += n_extra;
         if (offset == 0 || offset > (size_t)(at - out) || n > (size_t)(out_end - at))
             return -1;
-        if (offset >= 16 && n <= 16 && out_end - at >= 16)
-            memcpy(at, at - offset, 16);
+        if (out_end - at >= FAST_OUT)
+            copy_back_fast(at, offset, n);
         else
             copy_back(at, offset, n);
         at += n;

@@ -37,7 +37,10 @@ int samples_read(const struct samples *samples, int64_t i, int32_t *ids, uint8_t
     int64_t start = indexed_document_start(&samples->tokens, i), n = samples_length(samples, i);
 
     if (indexed_read(&samples->tokens, start, n, samples->vocab_size * 2, ids, err) < 0)
-        return -1;
+        return err_set(err, ERR_DATA,
+                       "%s: sample %lld has a token that is not in the model's vocabulary of %d "
+                       "(hint: model.vocab_size, or was it made with another tokenizer?)",
+                       samples->tokens.prefix, (long long)i, samples->vocab_size);
     for (int64_t t = 0; t < n; t++) {
         learned[t] = ids[t] & 1;
         ids[t] >>= 1;

@@ -8,7 +8,7 @@ printf '{"text": "In the beginning"}\n{"text": "And God said"}\n' >"$dir/in.json
 printf '{"text": "fine"}\n{"txt": "x"}\n' >"$dir/bad.jsonl"
 printf 'Let there be light\n' >"$dir/in.txt"
 
-expect 'data of nothing' 2 'give tokenize or inspect' $lmtrain data
+expect 'data of nothing' 2 'give tokenize, inspect, preview or rows' $lmtrain data
 expect 'data -h: both' 0 '^usage: lmtrain data inspect' $lmtrain data -h
 expect 'tokenize -h' 0 '--no-eod' $lmtrain data tokenize -h
 expect 'no input' 2 '' $lmtrain data tokenize --tokenizer $tokenizer --out "$dir/x"
@@ -32,6 +32,46 @@ expect 'standard input' 0 '"documents": 2,' \
     sh -c "$lmtrain data tokenize - --format jsonl --tokenizer $tokenizer --out $dir/y --json <$dir/in.jsonl"
 truncate -s -1 "$dir/x.bin"
 expect 'a short file' 3 'x.bin has .* bytes, its .idx says' $lmtrain data inspect "$dir/x"
+
+mkdir "$dir/rows"
+printf '[{"body": "In the beginning"},\n {"body": "And God said"}]' >"$dir/rows/a.json"
+printf 'n,body\n1,"Let there be\nlight"\n' >"$dir/rows/b.csv"
+expect 'a folder of rows' 0 '"inputs": 2, "documents": 3,' \
+    $lmtrain data tokenize "$dir/rows" --column body --tokenizer $tokenizer --out "$dir/z" --workers 2 --json
+expect 'a column that is not there' 3 "b.csv: there is no column .text. .hint: it has n, body" \
+    $lmtrain data tokenize "$dir/rows/b.csv" --tokenizer $tokenizer --out "$dir/z"
+expect 'standard input that is no lines' 3 'standard input is read as text or jsonl alone, not as csv' \
+    $lmtrain data tokenize - --format csv --tokenizer $tokenizer --out "$dir/z"
+expect 'rows' 0 '{"n":"1","body":"Let there be.nlight"}' $lmtrain data rows "$dir/rows"
+expect 'rows of parquet' 0 '^{"text":"verse 1 ","word":"the","small":null,' \
+    $lmtrain data rows test/data/golden/flat-snappy.parquet
+expect 'the texts of a column' 0 '^"verse 2 verse 2 "$' \
+    $lmtrain data rows test/data/golden/flat-delta.parquet --column text --n 3
+expect 'tokens of parquet' 0 '"documents": 21, "empty": 9,' \
+    $lmtrain data tokenize test/data/golden/flat-snappy.parquet --tokenizer $tokenizer --out "$dir/z" --json
+
+printf '{"instruction": "Add", "input": "1+1", "output": "2"}\n{"instruction": "x", "output": ""}\n' >"$dir/chat.jsonl"
+expect 'preview: what is learned' 0 '2<.im_end.>' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --template chatml
+expect 'preview: what was skipped' 0 'chat.jsonl:2: message 2 .assistant. is empty' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --template chatml
+expect 'preview: and counted' 0 '1 bad row was skipped' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --template chatml
+expect 'preview --json' 0 '"samples": 1, .*"bad": 1,.*"packed": {"sequences": 1,' \
+    $lmtrain data preview "$dir/chat.jsonl" --model $tokenizer --template chatml --json
+expect 'preview in colour' 0 '\[32m2' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --template chatml --colour
+cat >"$dir/job.yaml" <<EOF
+model: llama-100m
+data: {train: $dir/chat.jsonl, tokenizer: $tokenizer, template: chatml, seq_len: 64, mask: none, columns: {output: input}}
+train: {steps: 1}
+EOF
+expect 'preview of a job' 0 '^1.1<.im_end.>' $lmtrain data preview "$dir/job.yaml"
+expect 'preview without a tokenizer' 2 '--tokenizer is missing' $lmtrain data preview "$dir/chat.jsonl"
+expect 'preview without a template' 2 'has no chat template .hint: data.template' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer
+expect 'columns that are none' 2 'not FIELD=COLUMN' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --columns output
 
 expect 'the King James Bible' 0 '' scripts/data/prepare-kjv
 expect 'has its tokens' 0 '"tokens": 984235, "documents": 66' \

@@ -132,6 +132,45 @@ static void test_recompute_list(void **state)
     arena_release(&arena);
 }
 
+/* The fields of finetuning data, and that a map of columns is printed as one that reads back. */
+static void test_rows(void **state)
+{
+    static const char text[] =
+        "{model: llama-tiny, data: {train: a, seq_len: 512, mask: history, lengths: [64, 128], "
+        "columns: {instruction: a question, output: \"b=c\"}}, train: {steps: 1}}";
+    struct arena arena = { 0 };
+    struct str printed = { 0 };
+    struct err err;
+    struct job j, again;
+
+    (void)state;
+    must_read(&j, SMALL, &arena);
+    assert_string_equal(j.data.format, "auto");
+    assert_string_equal(j.data.mask, "prompt");
+    assert_int_equal(j.data.columns.n, 0);
+    must_read(&j, text, &arena);
+    for (int json = 0; json < 2; json++) {
+        str_clear(&printed);
+        (json ? job_print_json : job_print)(&j, &printed);
+        must_read(&again, str_text(&printed), &arena);
+        assert_int_equal(again.data.columns.n, 2);
+        assert_string_equal(again.data.columns.values[0], "instruction=a question");
+        assert_string_equal(again.data.columns.values[1], "output=b=c");
+        assert_string_equal(again.data.mask, "history");
+        assert_int_equal(again.data.lengths.values[1], 128);
+    }
+    assert_int_equal(read_job_with(&j, SMALL, "data.columns=x", &arena, &err), -1);
+    assert_non_null(strstr(err.text, "data.columns is x, not a map of texts, or none"));
+    assert_int_equal(read_job_with(&j, SMALL, "data.columns={a: [b]}", &arena, &err), -1);
+    assert_non_null(strstr(err.text, "data.columns.a is no text"));
+    assert_int_equal(read_job_with(&j, text, "data.lengths=[128, 64]", &arena, &err), -1);
+    assert_non_null(strstr(err.text, "data.lengths has 64, not ascending and below data.seq_len"));
+    assert_int_equal(read_job_with(&j, text, "data.mask=prompts", &arena, &err), -1);
+    assert_non_null(strstr(err.text, "(hint: prompt)"));
+    str_release(&printed);
+    arena_release(&arena);
+}
+
 /* What is harmless is told. */
 static void test_layout_notes(void **state)
 {
@@ -288,6 +327,8 @@ static const char *const mistakes[][2] = {
     { M D "train: {steps: 10, max_grad_norm: 1}\n", "(hint: optimizer.clip)" },
     { M D T "learning_rate: 1e-4\n", "(hint: optimizer.lr)" },
     { M D T "gradient_checkpointing: true\n", "(hint: recompute: full)" },
+    { M D T "train_on_inputs: true\n", "(hint: data.mask: none)" },
+    { M D T "neat_packing: true\n", "(hint: data.packing)" },
     { M D T "qqqqqqqqqq: 1\n", "unknown key qqqqqqqqqq (hint: lmtrain config --explain" },
     { M D T "parallel: {zero_stage: 1}\n", "(hint: parallel.zero)" },
     { M D T "eval: {early_stop: {patienc: 3}}\n",
@@ -637,17 +678,12 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_job),
-        cmocka_unit_test(test_whole_job_further),
-        cmocka_unit_test(test_recompute_list),
-        cmocka_unit_test(test_layout_notes),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_all_mistakes_in_order),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_whole_job),      cmocka_unit_test(test_whole_job_further),
+        cmocka_unit_test(test_recompute_list), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_layout_notes),   cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment),    cmocka_unit_test(test_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

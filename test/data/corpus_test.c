@@ -104,7 +104,49 @@ static void test_text_and_jsonl(void **state)
     free(prefix);
 }
 
-static void expect_error(const char *path, enum corpus_format format, const char *text)
+/* A folder of everything, in the order of paths. */
+static void test_folder(void **state)
+{
+    char *inner = fixture_path(folder, "all"), *prefix = fixture_path(folder, "all-out");
+    struct corpus_options options = { .inputs = (const char *const *)&inner,
+                                      .n_inputs = 1,
+                                      .column = "t",
+                                      .prefix = prefix,
+                                      .end_of_text = -1 };
+    struct corpus_counts counts;
+    struct indexed indexed;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(file_make_folders(inner, &err), 0);
+    char *files[] = {
+        write_input("all/a.csv", "n,t\n1,\"In the beginning\"\n2,\n"),
+        write_input("all/b.json", "[{\"t\": \"God created\"},\n {\"t\": \"the heaven\"}]"),
+        write_input("all/c.jsonl", "{\"t\": \"And God said\"}\n"),
+        write_input("all/d.txt", "Let there be light"),
+        write_input("all/README.md", "not rows"),
+    };
+    if (corpus_tokenize(tokenizer, &options, &counts, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(counts.n_documents, 5);
+    assert_int_equal(counts.n_empty, 1);
+    assert_int_equal(counts.n_found, 4);
+    assert_int_equal(counts.n_inputs, 4);
+    assert_int_equal(counts.n_ignored, 1);
+    assert_int_equal(indexed_open(&indexed, prefix, &err), 0);
+    expect_document(&indexed, 0, "In the beginning", 0);
+    expect_document(&indexed, 1, "God created", 0);
+    expect_document(&indexed, 2, "the heaven", 0);
+    expect_document(&indexed, 3, "And God said", 0);
+    expect_document(&indexed, 4, "Let there be light", 0);
+    indexed_close(&indexed);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        free(files[i]);
+    free(inner);
+    free(prefix);
+}
+
+static void expect_error(const char *path, enum rows_format format, const char *text)
 {
     char *prefix = fixture_path(folder, "failed"),
          *partial = fixture_path(folder, "failed.bin.partial");
@@ -136,14 +178,21 @@ static void test_errors(void **state)
     char *bad_json_text = write_input("utf8.jsonl", "{\"text\": \"a\xff\"}\n");
 
     (void)state;
-    expect_error(bad_line, CORPUS_AUTO, "bad.jsonl:3: field 'text' is no string");
-    expect_error(bad_text, CORPUS_AUTO, "bad.txt: byte 3 (0xff) is no UTF-8");
-    expect_error(bad_text, CORPUS_JSONL, "bad.txt:1: no object");
-    expect_error(bad_json_text, CORPUS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is no UTF-8");
-    expect_error("/nonexistent.jsonl", CORPUS_AUTO, "/nonexistent.jsonl");
-    expect_error("/dev/zero", CORPUS_JSONL, "/dev/zero:1: the line is longer than 268435456 bytes");
-    expect_error("/", CORPUS_JSONL, "/:1: cannot be read: Is a directory");
-    expect_error("/nonexistent.txt", CORPUS_AUTO, "/nonexistent.txt");
+    expect_error(bad_line, ROWS_AUTO, "bad.jsonl:3: field 'text' is no string");
+    expect_error(bad_text, ROWS_AUTO, "bad.txt: byte 3 (0xff) is no UTF-8");
+    expect_error(bad_text, ROWS_JSONL, "bad.txt:1: no object");
+    expect_error(bad_json_text, ROWS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is no UTF-8");
+    expect_error("/nonexistent.jsonl", ROWS_AUTO, "/nonexistent.jsonl");
+    expect_error("/dev/zero", ROWS_JSONL, "/dev/zero:1: the line is longer than 268435456 bytes");
+    char *inner = fixture_path(folder, "inner");
+    struct err err;
+    assert_int_equal(file_make_folders(inner, &err), 0);
+    expect_error(inner, ROWS_JSONL, "inner has no file of rows");
+    char *csv = write_input("inner/bad.csv", "text,n\na,1\nb\n");
+    expect_error(inner, ROWS_AUTO, "inner/bad.csv:3: 1 fields, the header has 2");
+    free(inner);
+    free(csv);
+    expect_error("/nonexistent.txt", ROWS_AUTO, "/nonexistent.txt");
     free(bad_line);
     free(bad_text);
     free(bad_json_text);
@@ -251,9 +300,9 @@ static void test_unwritable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_and_jsonl), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_first_error),
-        cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_text_and_jsonl), cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_errors),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_first_error),    cmocka_unit_test(test_unwritable),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

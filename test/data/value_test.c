@@ -1,0 +1,112 @@
+/*
+ * value_test.c - JSON to trees and back, strictly
+ */
+#include "fixture.h"
+
+#include "data/value.h"
+
+/* What parses prints as `expected` ("" where it is refused with `text`). */
+static const struct parsed {
+    const char *json, *expected, *text;
+} cases[] = {
+    { " {\"a\" : [1, -2.5e3, true , null, \"x\\n\\u00e9\\ud83d\\ude00\"], \"b\":{} } ",
+      "{\"a\":[1,-2.5e3,true,null,\"x\\n\xc3\xa9\xf0\x9f\x98\x80\"],\"b\":{}}", NULL },
+    { "[[],[[]],{}]", "[[],[[]],{}]", NULL },
+    { "\"\\u0001\\\\\\\"\\/\"", "\"\\u0001\\\\\\\"/\"", NULL },
+    { "0", "0", NULL },
+    { "-0.5E+10", "-0.5E+10", NULL },
+    { "", "", "no JSON value at byte 0" },
+    { "01", "", "a number that is none at byte 0" },
+    { "1.", "", "a number that is none" },
+    { ".5", "", "a number that is none" },
+    { "+1", "", "a number that is none" },
+    { "1e", "", "a number that is none" },
+    { "[1,]", "", "no JSON value at byte 3" },
+    { "[1 2]", "", "no ',' between values at byte 3" },
+    { "{\"a\"}", "", "no ':' after a key" },
+    { "{\"a\":1,\"a\":2}", "", "a key that was there before" },
+    { "{a:1}", "", "no key" },
+    { "[1}", "", "no ',' between values" },
+    { "[", "", "no JSON value at byte 1" },
+    { "{} x", "", "something follows the value at byte 3" },
+    { "\"\n\"", "", "a control character in a string" },
+    { "\"\\ud800x\"", "", "half a surrogate pair" },
+    { "nul", "", "no JSON value" },
+};
+
+static void test_parse(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct arena arena = { 0 };
+        struct str out = { 0 };
+        struct value *value;
+        struct err err = { 0 };
+        int rc = value_parse(&value, cases[i].json, strlen(cases[i].json), &arena, &err);
+
+        if (rc == 0)
+            value_print(value, &out);
+        assert_string_equal(str_text(&out), cases[i].expected);
+        assert_int_equal(rc, cases[i].text ? -1 : 0);
+        if (cases[i].text && !strstr(err.text, cases[i].text))
+            fail_msg("'%s': '%s' does not say '%s'", cases[i].json, err.text, cases[i].text);
+        str_release(&out);
+        arena_release(&arena);
+    }
+}
+
+static void test_get(void **state)
+{
+    static const char json[] = "{\"a\": {\"b\": \"x\\u0000y\"}, \"n\": null}";
+    struct arena arena = { 0 };
+    struct value *value;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(value_parse(&value, json, sizeof json - 1, &arena, &err), 0);
+    const struct value *b = value_get(value_get(value, "a"), "b");
+    assert_int_equal(b->n_bytes, 3);
+    assert_memory_equal(b->text, "x\0y", 4);
+    assert_null(value_get(value, "n"));
+    assert_null(value_get(value, "c"));
+    assert_null(value_get(b, "c"));
+    assert_string_equal(value_kind_name(b), "a text");
+    assert_string_equal(value_kind_name(NULL), "missing");
+    arena_release(&arena);
+}
+
+/* Depth and number are bounded, and no stack is used up before. */
+static void test_bounds(void **state)
+{
+    struct str deep = { 0 }, many = { 0 };
+    struct arena arena = { 0 };
+    struct value *value;
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 100000; i++)
+        str_add_char(&deep, '[');
+    assert_int_equal(value_parse(&value, deep.data, deep.length, &arena, &err), -1);
+    assert_non_null(strstr(err.text, "nested too deep"));
+    assert_int_equal(
+        value_parse(&value, deep.data + 100000 - VALUE_DEPTH_MAX, VALUE_DEPTH_MAX, &arena, &err),
+        -1);
+    assert_non_null(strstr(err.text, "no JSON value"));
+    str_add(&many, "[0");
+    for (int i = 0; i < VALUE_COUNT_MAX; i++)
+        str_add(&many, ",0");
+    str_add_char(&many, ']');
+    assert_int_equal(value_parse(&value, many.data, many.length, &arena, &err), -1);
+    assert_non_null(strstr(err.text, "more than a million values"));
+    str_release(&deep);
+    str_release(&many);
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_parse), cmocka_unit_test(test_get),
+                                        cmocka_unit_test(test_bounds) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
