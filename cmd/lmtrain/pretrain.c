@@ -10,9 +10,9 @@
 #include "config/job.h"
 #include "launch/launch.h"
 #include "ranks.h"
-#include "tuned.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
+#include "tuned.h"
 
 /* One of the commands. */
 struct training {
@@ -197,7 +197,8 @@ int cmd_finetune(int argc, char **argv)
     static const struct training training = {
         "finetune", "kind=finetune",
         "Train all of a model, or what train.only names, further on instruction data",
-        "The job's model is a Hugging Face folder, a checkpoint or a run. The trained model is left\n"
+        "The job's model is a Hugging Face folder, a checkpoint or a run. The trained model is "
+        "left\n"
         "in OUTPUT/model, as a Hugging Face folder.\n" ENDS
     };
 

@@ -40,19 +40,27 @@ static void say(void *context, const char *text)
             log_info("%s", line);
 }
 
-/* Where the job names none, what came with the model. */
-static int find_tokenizer(struct job *job, struct arena *arena, struct err *err)
+/*
+ * The model that is there: its tokenizer, where the job names none, and whether its family has a
+ * place for the adapters.
+ */
+static int look_at_model(struct job *job, struct arena *arena, struct err *err)
 {
     struct served served;
+    struct err ignored;
+    int status = 0;
 
-    if (job->data.tokenizer || !job->train.init)
+    if (!job->train.init)
         return 0;
     if (served_open(&served, job->train.init, err) < 0)
         return -1;
-    if (served.job.data.tokenizer)
+    if (served.job.data.tokenizer && !job->data.tokenizer)
         job->data.tokenizer = arena_strdup(arena, served.job.data.tokenizer);
+    const char *family = job->kind == JOB_LORA ? served_family(&served, &ignored) : NULL;
+    if (family)
+        status = adapter_check(job, family, err);
     served_close(&served);
-    return 0;
+    return status;
 }
 
 int tuned_prepare(struct job *job, struct arena *arena)
@@ -60,7 +68,7 @@ int tuned_prepare(struct job *job, struct arena *arena)
     struct prepare_hooks hooks = { .report = say, .context = arena };
     struct err err;
 
-    if (find_tokenizer(job, arena, &err) < 0 || prepare_data(job, &hooks, arena, &err) < 0)
+    if (look_at_model(job, arena, &err) < 0 || prepare_data(job, &hooks, arena, &err) < 0)
         return cmd_fail(&err);
     job->n_read_notes = job->n_notes;
     return 0;
@@ -117,8 +125,8 @@ void tuned_saved(void *context, const char *folder)
     int status = carry_base(job, folder, &arena, &err);
 
     if (!status && job->kind == JOB_LORA)
-        status = write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena,
-                               &err);
+        status =
+            write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena, &err);
     if (status < 0)
         log_warn("%s: %s", folder, err.text);
     arena_release(&arena);
@@ -147,8 +155,8 @@ int tuned_finish(const struct job *job)
     int is_lora = job->kind == JOB_LORA;
     const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
     struct err err;
-    int status = is_lora ? write_adapter(job, job->output, to, &arena, &err)
-                         : write_model(job, to, &err);
+    int status =
+        is_lora ? write_adapter(job, job->output, to, &arena, &err) : write_model(job, to, &err);
 
     if (!status)
         log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);

@@ -131,7 +131,8 @@ static int take_pair(struct opening *o, int layer, enum lora_module module, stru
         check_shape(o, pair[1], theirs->n_rows, rank, err) < 0)
         return -1;
     double alpha = adapter_config_alpha(&o->config, name + strlen(ADAPTER_PREFIX));
-    o->places[at] = (struct lora_place){ (int)rank, lora_scale(alpha, (int)rank, o->config.rslora) };
+    o->places[at] =
+        (struct lora_place){ (int)rank, lora_scale(alpha, (int)rank, o->config.rslora) };
     return 0;
 }
 
@@ -189,9 +190,8 @@ static int check_used(const struct opening *o, struct err *err)
                            "%s: tensor %.200s is none that an adapter of this model has (hint: is "
                            "it of another model?)",
                            o->adapter->file->path, index->tensors[i].name);
-    return index->n_tensors
-               ? 0
-               : err_set(err, ERR_DATA, "%s has no tensors", o->adapter->file->path);
+    return index->n_tensors ? 0
+                            : err_set(err, ERR_DATA, "%s has no tensors", o->adapter->file->path);
 }
 
 static int open_peft(struct adapter *a, struct err *err)
@@ -216,8 +216,7 @@ static int open_peft(struct adapter *a, struct err *err)
             return -1;
     if (take_tied_head(&o, err) < 0 || check_used(&o, err) < 0)
         return -1;
-    a->tuning =
-        (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
+    a->tuning = (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
     a->base = o.config.base;
     a->n_tensors = a->file->index.n_tensors;
     return 0;

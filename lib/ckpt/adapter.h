@@ -64,6 +64,12 @@ struct adapter_source {
     const char *base; /* base_model_name_or_path; NULL: none */
 };
 
+/*
+ * Whether peft's format has a place for all adapters of the job in models of this family: not where
+ * the job has pairs for parts of what the family packs, or the other way round. ERR_CONFIG.
+ */
+int adapter_check(const struct job *job, const char *family, struct err *err);
+
 /* Make a peft folder of it at path, which must not be there, or is replaced if it is one. */
 int adapter_write(const char *path, const struct adapter_source *source, struct err *err);
 

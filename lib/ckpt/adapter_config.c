@@ -12,10 +12,10 @@
 
 /* What makes an adapter something else than y + scale B A x: its key must be missing or idle. */
 static const char *const strangers[] = {
-    "use_dora",      "use_qalora",        "lora_bias",         "layer_replication",
-    "use_bdlora",    "arrow_config",      "target_parameters", "trainable_token_indices",
-    "kasa_config",   "monteclora_config", "velora_config",     "alora_invocation_tokens",
-    "miss_config",   "use_miss",
+    "use_dora",    "use_qalora",        "lora_bias",         "layer_replication",
+    "use_bdlora",  "arrow_config",      "target_parameters", "trainable_token_indices",
+    "kasa_config", "monteclora_config", "velora_config",     "alora_invocation_tokens",
+    "miss_config", "use_miss",
 };
 
 static int is_idle(const cJSON *item)

@@ -80,8 +80,9 @@ static int read_rows(const struct adapter *a, const struct safetensors_tensor *t
         status = safetensors_read(a->file, t, (uint64_t)((row + i) * cols * element), buffer,
                                   (size_t)(cols * element), err);
         if (!status)
-            convert(want->dtype, (unsigned char *)data + i * stride * (int64_t)dtype_bytes(want->dtype),
-                    dtype, buffer + want->col_begin * element, n_cols);
+            convert(want->dtype,
+                    (unsigned char *)data + i * stride * (int64_t)dtype_bytes(want->dtype), dtype,
+                    buffer + want->col_begin * element, n_cols);
     }
     free(buffer);
     return status;
@@ -116,8 +117,7 @@ static int overlay_own(struct adapter *a, const struct store_slice *want,
                        (long long)want->rows, (long long)want->cols);
     if (!is_b)
         return read_piece(a, t, whole, 0, want, err);
-    const struct hf_tensor *theirs =
-        adapter_module(&a->names, &a->spec, layer, module, &a->arena);
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, &a->arena);
     int64_t first = theirs->pieces[0].ours;
     for (int i = 0; i < theirs->n_pieces; i++)
         first = min_i64(first, theirs->pieces[i].ours);
@@ -181,7 +181,8 @@ static int add_rows(struct adapter *a, int layer, enum lora_module module,
     const char *name = lora_module_name(module);
     float *own_a = malloc((size_t)(place.rank * n_cols) * sizeof *own_a);
     float *own_b = malloc((size_t)((end - begin) * place.rank) * sizeof *own_b);
-    struct store_slice slice = { .name = arena_printf(&a->arena, "layers.%d.%s.lora_a", layer, name),
+    struct store_slice slice = { .name =
+                                     arena_printf(&a->arena, "layers.%d.%s.lora_a", layer, name),
                                  .dtype = DTYPE_F32,
                                  .n_dims = 2,
                                  .rows = place.rank,
@@ -231,8 +232,8 @@ int adapter_add(struct adapter *a, const struct store_slice *want, struct err *e
             first = min_i64(first, t->pieces[i].ours);
         int64_t begin = max_i64(first, want->row_begin);
         int64_t end = min_i64(first + t->n_rows, want->row_end);
-        if (begin < end && add_rows(a, layer, module, want, t->n_rows, begin - first, end - first,
-                                    begin, err) < 0)
+        if (begin < end &&
+            add_rows(a, layer, module, want, t->n_rows, begin - first, end - first, begin, err) < 0)
             return -1;
     }
     return 0;

@@ -98,14 +98,14 @@ static void add_pair(struct writing *w, int layer, enum lora_module module, int 
     struct item item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight", name) };
 
     add_module(w, name);
-    item.slice = (struct store_slice){ .name = arena_printf(&w->arena, "layers.%d.%s.lora_a", layer,
-                                                            ours),
-                                       .dtype = DTYPE_F32,
-                                       .n_dims = 2,
-                                       .rows = rank,
-                                       .cols = cols,
-                                       .row_end = rank,
-                                       .col_end = cols };
+    item.slice =
+        (struct store_slice){ .name = arena_printf(&w->arena, "layers.%d.%s.lora_a", layer, ours),
+                              .dtype = DTYPE_F32,
+                              .n_dims = 2,
+                              .rows = rank,
+                              .cols = cols,
+                              .row_end = rank,
+                              .col_end = cols };
     add_item(w, &item);
     item.name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_B.weight", name);
     item.slice.name = arena_printf(&w->arena, "layers.%d.%s.lora_b", layer, ours);
@@ -131,8 +131,9 @@ static int list_pairs(struct writing *w, struct err *err)
 
             if (rank && !t)
                 return err_set(err, ERR_CONFIG,
-                               "family %s keeps %s %s, the adapters of this job do not: they have "
-                               "no place in peft's format",
+                               "lora.targets: models of family %s keep %s %s, the adapters of this "
+                               "job do not: they have no place in peft's format (hint: name the "
+                               "model's own modules)",
                                w->names.family, lora_module_matrix(module),
                                lora_module_part(module) < 0 ? "in parts" : "in one matrix");
             if (t)
@@ -198,9 +199,9 @@ static void list_trained(struct writing *w)
         if (!tuning_trains(job->tuning, t->whole->name))
             continue;
         const char *base = is_bias && is_adapted(w, module) ? ".base_layer" : "";
-        add_whole(w, t,
-                  arena_printf(&w->arena, ADAPTER_PREFIX "%s%s%s", module, base,
-                               strrchr(t->name, '.')));
+        add_whole(
+            w, t,
+            arena_printf(&w->arena, ADAPTER_PREFIX "%s%s%s", module, base, strrchr(t->name, '.')));
         if (!is_bias)
             add_name(w->saved, &w->n_saved, saved_name(w, module));
         if (strcmp(t->whole->name, "embedding.weight") != 0 || !job->model.tied_embeddings)
@@ -300,12 +301,12 @@ static int write_tensors(struct writing *w, struct err *err)
     uint64_t n_bytes, hash;
 
     for (int i = 0; i < w->n_items; i++)
-        tensors[i] = (struct safetensors_tensor){ .name = w->items[i].name,
-                                                  .type = SAFETENSORS_F32,
-                                                  .n_dims = w->items[i].slice.n_dims,
-                                                  .shape = { rows_of(&w->items[i]),
-                                                             w->items[i].slice.cols },
-                                                  .tag = i };
+        tensors[i] =
+            (struct safetensors_tensor){ .name = w->items[i].name,
+                                         .type = SAFETENSORS_F32,
+                                         .n_dims = w->items[i].slice.n_dims,
+                                         .shape = { rows_of(&w->items[i]), w->items[i].slice.cols },
+                                         .tag = i };
     safetensors_place(tensors, w->n_items);
     if (safetensors_create(&writer, arena_printf(&w->arena, "%s/" ADAPTER_TENSORS, w->partial),
                            tensors, w->n_items, &meta, 1, err) < 0)
@@ -338,6 +339,19 @@ static int publish(struct writing *w, struct err *err)
     if (rename(w->partial, w->path) < 0)
         return err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", w->partial, w->path);
     return 0;
+}
+
+int adapter_check(const struct job *job, const char *family, struct err *err)
+{
+    struct adapter_source source = { .job = job, .family = family };
+    struct writing w = { .source = &source };
+    int status = hf_names_build(&w.names, family, &job->model, &w.arena, err);
+
+    w.modules = arena_array(&w.arena, const char *, N_LORA_MODULES + 16);
+    if (!status)
+        status = list_pairs(&w, err);
+    arena_release(&w.arena);
+    return status;
 }
 
 int adapter_write(const char *path, const struct adapter_source *source, struct err *err)

@@ -211,8 +211,9 @@ const struct field job_fields[] = {
               "sqrt(2 n_layers)" },
 
     { "data.train", FIELD_DATASETS, AT(data.train),
-      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; for finetune "
-              "and lora also files and folders of rows" },
+      .help =
+          "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; for finetune "
+          "and lora also files and folders of rows" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
@@ -246,11 +247,11 @@ const struct field job_fields[] = {
               "half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
-      .max = N_STEPS_MAX,
-      .help = "updates of the parameters" },
-    { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto",
-      .max = 1e6, .above_min = 1,
-      .help = "how often finetune and lora go over the data where train.steps is not given; auto: 3" },
+      .max = N_STEPS_MAX, .help = "updates of the parameters" },
+    { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto", .max = 1e6,
+      .above_min = 1,
+      .help =
+          "how often finetune and lora go over the data where train.steps is not given; auto: 3" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
               "else they are random" },
@@ -320,8 +321,8 @@ const struct field job_fields[] = {
 
     { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
       .help = "AdamW with decoupled decay; vectors are not decayed" },
-    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto",
-      .max = 100, .above_min = 1,
+    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,
+      .above_min = 1,
       .help = "learning rate after warm-up; auto: 3e-4, of finetune 1e-5, of lora 2e-4" },
     { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
       .word_value = -1, .max = 100, .help = "learning rate at the last step; auto: a tenth of lr" },
@@ -421,7 +422,8 @@ const struct field job_fields[] = {
       .help = "who may read the run folder: its owner alone, the group too, or everybody" },
 
     { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
-      .help = "what the job is; the command says it" },
+      .help =
+          "what the job is; finetune and lora say it themselves, plan and config read it here" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

@@ -208,8 +208,8 @@ static int prepare(struct conversion *c, struct err *err)
     if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
         return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
     int is_between = c->from.weights.store && o->as == CONVERT_CHECKPOINT;
-    c->result->to_checkpoint = is_merge ? o->as == CONVERT_CHECKPOINT
-                                        : c->from.weights.folder || is_between;
+    c->result->to_checkpoint =
+        is_merge ? o->as == CONVERT_CHECKPOINT : c->from.weights.folder || is_between;
     c->source = (struct source){ .weights = &c->from.weights };
     if (check_options(o, is_between, err) < 0)
         return -1;

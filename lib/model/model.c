@@ -311,12 +311,11 @@ static int self_attention(const struct emitter *e, int qkv)
     int drops = attributes.p > 0, numbered = drops || attributes.alibi;
     int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
-    emit(e, (struct op){
-                .kind = OP_ATTENTION,
-                .attributes = attributes,
-                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0,
-                        b->program->ports.starts },
-                .out = { out, lse } });
+    emit(e, (struct op){ .kind = OP_ATTENTION,
+                         .attributes = attributes,
+                         .in = { qkv, drops ? b->program->ports.samples : 0,
+                                 numbered ? b->parts.heads : 0, b->program->ports.starts },
+                         .out = { out, lse } });
     return out;
 }
 

@@ -56,8 +56,8 @@ struct model_builder {
     uint64_t seed;
     int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
-    int64_t global_batch; /* sequences of a step: what the router's balance is a mean over */
-    int parameter_asked;  /* by model_forward: where a name was found last */
+    int64_t global_batch;        /* sequences of a step: what the router's balance is a mean over */
+    int parameter_asked;         /* by model_forward: where a name was found last */
     /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
      * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
     struct {

@@ -104,7 +104,8 @@ static void contribute(struct gradient_walk *walk, int v, int g)
             g = paid(walk, v, g);
         }
         /* Of one type they are added in one op: the same bits. */
-        int alike = dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
+        int alike =
+            dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
         before = alike ? before : as_dtype(walk, before, DTYPE_F32);
         int sum = like(walk, v, alike ? dtype_of(walk, v) : DTYPE_F32);
         emit(walk,
@@ -348,6 +349,14 @@ static void expert_swiglu_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, weight, dweight);
 }
 
+static void adapter_rule(struct gradient_walk *walk, const struct op *op)
+{
+    if (op->kind == OP_SCALE)
+        scale_rule(walk, op);
+    else
+        lora_rule(walk, op);
+}
+
 static void dropout_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = op->in[2] ? take(walk, op->out[0]) : take_summands(walk, op->out[0]);
@@ -477,25 +486,19 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         attention_rule(walk, op);
         break;
     case OP_SWIGLU:
-        activation_rule(walk, op, OP_SWIGLU_GRAD);
-        break;
     case OP_GELU:
-        activation_rule(walk, op, OP_GELU_GRAD);
+        activation_rule(walk, op, op->kind == OP_SWIGLU ? OP_SWIGLU_GRAD : OP_GELU_GRAD);
         break;
     case OP_SCALE:
-        scale_rule(walk, op);
-        break;
     case OP_LORA:
-        lora_rule(walk, op);
+        adapter_rule(walk, op);
         break;
     case OP_ROUTER:
         router_rule(walk, op);
         break;
     case OP_DISPATCH:
-        moving_rule(walk, op, OP_COMBINE);
-        break;
     case OP_COMBINE:
-        moving_rule(walk, op, OP_DISPATCH);
+        moving_rule(walk, op, op->kind == OP_DISPATCH ? OP_COMBINE : OP_DISPATCH);
         break;
     case OP_EXPERT_LINEAR:
         expert_linear_rule(walk, op);

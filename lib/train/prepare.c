@@ -109,7 +109,8 @@ static int make_locked(const struct preparing *p, struct err *err)
 static int count_steps(const struct preparing *p, struct err *err)
 {
     struct job *job = p->job;
-    struct loader_dataset *datasets = arena_array(p->arena, struct loader_dataset, job->data.n_train);
+    struct loader_dataset *datasets =
+        arena_array(p->arena, struct loader_dataset, job->data.n_train);
     struct loader_options options = { .datasets = datasets,
                                       .n_datasets = job->data.n_train,
                                       .samples = job->samples.train,

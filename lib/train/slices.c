@@ -61,8 +61,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
             slice.col_begin = r.col;
             slice.col_end = r.col + r.cols;
             slice.stride = r.stride;
-            slice.data =
-                data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
+            slice.data = data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
             add(o->slices, &slice);
         }
     }

@@ -10,7 +10,6 @@ model=${LMTRAIN_SMOLLM:-}
 if [ -z "$model" ]; then
     echo "# LMTRAIN_SMOLLM is not set: nothing is done"
     finish
-    exit
 fi
 
 scripts/data/orders.py "$dir" >/dev/null || exit 1

@@ -351,6 +351,7 @@ static int isas_agree(const struct op_shape *op)
     case OP_LINEAR:
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
+    case OP_LORA:
     case OP_EXPERT_LINEAR:
     case OP_EXPERT_LINEAR_DX:
     case OP_EXPERT_LINEAR_DW:

@@ -151,6 +151,21 @@ static void linear(const struct op_shape *op)
         }
 }
 
+static void lora(const struct op_shape *op)
+{
+    int64_t begin = 0;
+
+    for (int part = 0; part < OPS_LORA_PARTS; begin += op->attributes.parts[part++])
+        for (int64_t t = 0; t < op->out[0].rows; t++)
+            for (int64_t n = 0; n < op->attributes.parts[part]; n++) {
+                double sum = IN(0, t, begin + n);
+
+                for (int64_t r = 0; r < op->in[1 + 2 * part].cols; r++)
+                    sum += IN(1 + 2 * part, t, r) * IN(2 + 2 * part, n, r);
+                OUT(0, t, begin + n) = sum;
+            }
+}
+
 static void linear_dx(const struct op_shape *op)
 {
     for (int64_t t = 0; t < op->out[0].rows; t++)
@@ -542,9 +557,13 @@ static void element(const struct op_shape *op, int64_t t, int64_t i)
         break;
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
-        place = begin_of(op, 2) + t;
+        place = (a->by_columns ? 0 : begin_of(op, 2)) + t;
         sample = ((const int64_t *)op->in[1].data)[place / a->seq_len];
-        OUT(0, t, i) = IN(0, t, i) * kept(a, sample, (uint64_t)(place % a->seq_len) << 32, i);
+        OUT(0, t, i) = IN(0, t, i) * kept(a, sample, (uint64_t)(place % a->seq_len) << 32,
+                                          a->by_columns ? begin_of(op, 2) + i : i);
+        break;
+    case OP_SCALE:
+        OUT(0, t, i) = a->scale * IN(0, t, i);
         break;
     case OP_ADD:
         OUT(0, t, i) = IN(0, t, i) + IN(1, t, i);
@@ -647,7 +666,8 @@ void reference_run(const struct op_shape *op, int first)
         norm_grad(op, first);
         break;
     case OP_LINEAR:
-        linear(op);
+    case OP_LORA:
+        (op->kind == OP_LORA ? lora : linear)(op);
         break;
     case OP_LINEAR_DX:
         linear_dx(op);

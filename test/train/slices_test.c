@@ -351,8 +351,7 @@ static void load(struct rig *rig, const char *folder)
             for (int k = 0; k < 3; k++)
                 if (element(rig, p, k, i))
                     *element(rig, p, k, i) = -7;
-    slices_to_read(&slices, rig->run, &rig->program, rig->dp_rank, rig->tp_rank,
-                   SLICES_OF_ALL);
+    slices_to_read(&slices, rig->run, &rig->program, rig->dp_rank, rig->tp_rank, SLICES_OF_ALL);
     slices_clear_split(rig->run, &rig->program, rig->dp_rank);
     for (int i = 0; i < slices.n; i++)
         assert_ok(store_read(store, &slices.slices[i], &err), &err);

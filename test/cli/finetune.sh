@@ -1,0 +1,86 @@
+#!/bin/sh
+# test/cli/finetune.sh - finetune, lora and merge on a run of test/cli/support/tiny.sh, from rows to folders for others
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+expect 'a model to begin with' 0 '^done' pretrain one --set train.steps=4 --set train.dtype=fp32
+expect 'as a Hugging Face folder' 0 'Hugging Face folder' "$lmtrain" convert --from "$dir/one" --to "$dir/hf"
+i=0
+while [ $i -lt 12 ]; do
+    printf '{"instruction": "Say number %d", "output": "And God said %d%s"}\n' $i $i "$([ $((i % 3)) = 0 ] && echo ', and it was so')"
+    i=$((i + 1))
+done >"$dir/rows.jsonl"
+cat >"$dir/tune.yaml" <<END
+model: $dir/hf
+data: {train: $dir/rows.jsonl, tokenizer: data/kjv-tokenizer, template: empty, seq_len: 64}
+train: {steps: 6, global_batch: 4, micro_batch: 1, dtype: fp32, log_every: 1}
+optimizer: {lr: 1.0e-2, schedule: constant, warmup_steps: 0}
+checkpoint: {every_steps: 3, keep: 0}
+threads: 1
+END
+# tune COMMAND RUN ARGUMENTS...
+# shellcheck disable=SC2317 # expect calls it
+tune() {
+    tune_command=$1 tune_run=$2
+    shift 2
+    "$lmtrain" "$tune_command" "$dir/tune.yaml" --set "output=$dir/$tune_run" "$@"
+}
+loss_of() { "$lmtrain" eval "$@" --data "$dir/held" --json 2>/dev/null | sed -n 's/.*"loss":\([-+.e0-9]*\).*/\1/p'; }
+# shellcheck disable=SC2317 # expect calls it
+close_to() {
+    awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-5 * b) }'
+}
+
+# ---- adapters ----
+
+expect 'adapters are trained' 0 '12 samples from 12 rows' tune lora lora --set 'lora={rank: 3, dropout: 0.1}'
+expect 'the samples are there' 0 '"samples":12' cat "$dir/lora/samples/train.json"
+expect "peft's config" 0 '"r": 3' cat "$dir/lora/adapter/adapter_config.json"
+expect 'names its modules' 0 '"gate_proj"' cat "$dir/lora/adapter/adapter_config.json"
+expect 'each checkpoint has its own' 0 '' test -f "$dir/lora/checkpoints/step-00000003/adapter/adapter_model.safetensors"
+expect 'checkpoints are without the model' 1 '' grep -q '"embedding.weight' "$dir/lora/checkpoints/step-00000006/manifest.json"
+run=$(loss_of --model "$dir/lora")
+adapted=$(loss_of --model "$dir/hf" --adapter "$dir/lora/adapter")
+before=$(loss_of --model "$dir/hf")
+expect "the run is the model with its adapter ($run, $adapted)" 0 '' close_to "$run" "$adapted"
+expect "which is another than the model ($before)" 1 '' test "$run" = "$before"
+expect 'merged' 0 '14 of ' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora/adapter" --to "$dir/merged"
+merged=$(loss_of --model "$dir/merged")
+expect "gives the same ($merged)" 0 '' close_to "$merged" "$run"
+expect 'merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora" \
+    --to "$dir/merged2" --as checkpoint
+expect 'gives the same' 0 '' test "$(loss_of --model "$dir/merged2")" = "$merged"
+
+expect 'stopped' 0 '' tune lora half --set 'lora={rank: 3, dropout: 0.1}' --set train.steps=3
+expect 'and gone on with' 0 'going on from' tune lora half --set 'lora={rank: 3, dropout: 0.1}'
+expect 'ends with the same adapter' 0 '' cmp "$dir/half/adapter/adapter_model.safetensors" \
+    "$dir/lora/adapter/adapter_model.safetensors"
+expect 'on two stages with sharded states' 0 '' tune lora ranks --set 'lora={rank: 3, dropout: 0.1}' --set ranks=2 \
+    --set parallel.pp=2
+expect 'the same adapter too' 0 '' cmp "$dir/ranks/adapter/adapter_model.safetensors" \
+    "$dir/lora/adapter/adapter_model.safetensors"
+
+# ---- the model itself ----
+
+expect 'a part is trained' 0 'the model for others is in' tune finetune part --set 'train.only=[layers.1.*]'
+expect 'the tokenizer came along' 0 '' test -f "$dir/part/model/tokenizer.json"
+expect 'what is left in the run and for others is one model' 0 '' \
+    close_to "$(loss_of --model "$dir/part")" "$(loss_of --model "$dir/part/model")"
+expect 'by epochs, unpacked, from a run' 0 'step 9/9' tune finetune epochs --set train.steps=auto --set train.epochs=3 \
+    --set data.packing=false --set "model=$dir/one"
+expect 'frozen parameters have no states' 0 '^states +2[0-9]{2} B' \
+    "$lmtrain" plan "$dir/tune.yaml" --set 'train.only=[final_norm.weight]'
+
+# ---- mistakes ----
+
+expect 'no such module' 2 'lora.targets has nope' tune lora x --set 'lora.targets=[q_proj, nope]'
+expect 'a module of another family' 2 'keep qkv in parts' tune lora x --set 'lora.targets=[c_attn]'
+expect 'a pattern without meaning' 2 'matches no parameter' tune finetune x --set 'train.freeze=[embed.*]'
+expect 'epochs and steps' 2 'are both given' tune lora x --set train.epochs=2
+expect 'an adapter of nothing' 3 'neither a folder with adapter_config.json' "$lmtrain" merge --base "$dir/hf" \
+    --adapter "$dir/hf/none" --to "$dir/x"
+expect 'nothing is replaced' 2 'is there already' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora" --to "$dir/merged"
+sed 's/"use_dora": false/"use_dora": true/' "$dir/lora/adapter/adapter_config.json" >"$dir/lora/adapter/new"
+mv "$dir/lora/adapter/new" "$dir/lora/adapter/adapter_config.json"
+expect 'DoRA is not LoRA' 3 'use_dora' "$lmtrain" eval --model "$dir/hf" --adapter "$dir/lora/adapter" --data "$dir/held"
+finish

@@ -1,0 +1,106 @@
+/*
+ * lora_test.c - adapters' products added, scaled; masks of a part of the columns; bf16 sums
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+
+/* Ranks of three parts (0: no pair), their widths, rows: ranks of any size, blocks and their rest. */
+static const struct form {
+    int rows, ranks[OPS_LORA_PARTS], parts[OPS_LORA_PARTS];
+} forms[] = {
+    { 1, { 1, 0, 0 }, { 1, 0, 0 } },        { 7, { 3, 0, 5 }, { 4, 2, 9 } },
+    { 128, { 8, 8, 8 }, { 64, 16, 16 } },   { 300, { 0, 17, 0 }, { 33, 70, 1 } },
+    { 129, { 64, 0, 0 }, { 500, 500, 0 } }, { 260, { 2, 1, 7 }, { 5, 300, 31 } },
+};
+
+static void adapters_are_added(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct op_attributes a = { 0 };
+            int n = 0;
+
+            for (int i = 0; i < OPS_LORA_PARTS; i++)
+                n += a.parts[i] = forms[f].parts[i];
+            struct op_case *c = op_case_create(OP_LORA, &a);
+            op_case_input(c, 0, forms[f].rows, n, act, 1);
+            for (int i = 0; i < OPS_LORA_PARTS; i++)
+                if (forms[f].ranks[i]) {
+                    op_case_input(c, 1 + 2 * i, forms[f].rows, forms[f].ranks[i], act, 1);
+                    op_case_input(c, 2 + 2 * i, forms[f].parts[i], forms[f].ranks[i], act, 0.3);
+                }
+            op_case_output(c, 0, forms[f].rows, n, act);
+            op_case_check(c, 1e-5);
+            op_case_destroy(c);
+        }
+}
+
+static void scaled(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct op_case *c = op_case_create(OP_SCALE, &(struct op_attributes){ .scale = 1.75 });
+        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+        op_case_input(c, 0, 700, 50, act, 3);
+        op_case_output(c, 0, 700, 50, act);
+        op_case_check(c, 1e-7);
+        op_case_destroy(c);
+    }
+}
+
+/* All of one type, as gradients of what is read several times are. */
+static void added_in_bf16(void **state)
+{
+    struct op_case *c = op_case_create(OP_ADD, &(struct op_attributes){ 0 });
+
+    (void)state;
+    op_case_input(c, 0, 70, 33, DTYPE_BF16, 3);
+    op_case_input(c, 1, 70, 33, DTYPE_BF16, 3);
+    op_case_output(c, 0, 70, 33, DTYPE_BF16);
+    op_case_check(c, 1e-7);
+    op_case_destroy(c);
+}
+
+/* A rank's columns of a row are dropped as they are where all of it is. */
+static void columns_know_their_places(void **state)
+{
+    static const int begins[] = { 0, 3, 4, 62, 1001 };
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct op_attributes a = {
+                .seq_len = 5, .p = 0.3, .seed = 42, .place = 7, .by_columns = 1
+            };
+            struct op_case *c = op_case_create(OP_DROPOUT, &a);
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+            op_case_input(c, 0, 15, 61, act, 1);
+            op_case_input(c, 1, 3, 1, DTYPE_I64, 0);
+            op_case_input(c, 2, 1, 1, DTYPE_I32, 0);
+            op_case_output(c, 0, 15, 61, act);
+            tensor_set(&c->op.in[2], 0, 0, begins[i]);
+            op_case_check(c, 1e-7);
+            op_case_destroy(c);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adapters_are_added),
+        cmocka_unit_test(scaled),
+        cmocka_unit_test(added_in_bf16),
+        cmocka_unit_test(columns_know_their_places),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
