@@ -326,6 +326,7 @@ static enum family family_of(enum op_kind kind)
                    { OP_RMSNORM, OP_ADD_LAYERNORM, FAMILY_NORM },
                    { OP_LINEAR, OP_LINEAR_DW, FAMILY_LINEAR },
                    { OP_ROPE, OP_ROPE_GRAD, FAMILY_ROPE },
+                   { OP_HEAD_NORM, OP_NORMALIZE_ROWS_GRAD, FAMILY_NORM },
                    { OP_ATTENTION, OP_ATTENTION_CACHED, FAMILY_ATTENTION },
                    { OP_SWIGLU, OP_GELU_GRAD, FAMILY_ACTIVATION },
                    { OP_HEAD_CROSS_ENTROPY, OP_HEAD_LOSS, FAMILY_HEAD },

@@ -41,6 +41,8 @@ static const struct row llama_rows[] = {
     { "layers.N.ffn_norm.weight", "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
     SPLIT_BLOCK("weight"),
     SPLIT_BLOCK("bias"),
+    { "layers.N.q_norm.weight", "model.layers.N.self_attn.q_norm.weight", ALL, 0 },
+    { "layers.N.k_norm.weight", "model.layers.N.self_attn.k_norm.weight", ALL, 0 },
     { "final_norm.weight", "model.norm.weight", ALL, 0 },
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
@@ -99,6 +101,26 @@ static const struct row gpt2_rows[] = {
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };
 
+/* The rows of q, k and v: head by head, each its three. */
+#define BLOOM_LINEAR(ours, theirs, part) \
+    { "layers.N." ours ".weight", "transformer.h.N." theirs ".weight", part, 0 }, \
+    { \
+        "layers.N." ours ".bias", "transformer.h.N." theirs ".bias", part, 0 \
+    }
+
+static const struct row bloom_rows[] = {
+    { "embedding.weight", "transformer.word_embeddings.weight", ALL, 0 },
+    GPT2_NORM("embedding_norm", "word_embeddings_layernorm"),
+    GPT2_NORM("layers.N.attention_norm", "h.N.input_layernorm"),
+    BLOOM_LINEAR("qkv", "self_attention.query_key_value", BY_GROUPS),
+    BLOOM_LINEAR("attention_out", "self_attention.dense", ALL),
+    GPT2_NORM("layers.N.ffn_norm", "h.N.post_attention_layernorm"),
+    BLOOM_LINEAR("up", "mlp.dense_h_to_4h", ALL),
+    BLOOM_LINEAR("down", "mlp.dense_4h_to_h", ALL),
+    GPT2_NORM("final_norm", "ln_f"),
+    { "head.weight", HF_NAMES_HEAD, ALL, 0 },
+};
+
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static const struct family families[] = {
@@ -106,6 +128,7 @@ static const struct family families[] = {
     { "qwen2", "model.", ROWS(llama_rows) },         { "mistral", "model.", ROWS(llama_rows) },
     { "aquila", "model.", ROWS(llama_rows) },        { "internlm", "model.", ROWS(llama_rows) },
     { "internlm2", "model.", ROWS(internlm2_rows) }, { "baichuan", "model.", ROWS(baichuan_rows) },
+    { "qwen3", "model.", ROWS(llama_rows) },         { "bloom", "transformer.", ROWS(bloom_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
@@ -137,6 +160,14 @@ static int64_t shape_of(const struct model_spec *s, const char *name, int64_t *c
         return s->position == POSITION_LEARNED ? s->max_seq_len : 0;
     if (!strcmp(name, "qkv"))
         return w.attention + 2 * w.kv;
+    if (!strcmp(name, "q_norm") || !strcmp(name, "k_norm")) {
+        *cols = 1;
+        return s->qk_norm ? s->head_dim : 0;
+    }
+    if (!strcmp(name, "embedding_norm")) {
+        *cols = 1;
+        return s->embedding_norm ? s->hidden_size : 0;
+    }
     if (!strcmp(name, "gate_up"))
         return gated ? 2 * w.ffn : 0;
     if (!strcmp(name, "up"))

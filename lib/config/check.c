@@ -172,6 +172,23 @@ static void list_divisors(int n, char *out, size_t size)
             used += (size_t)snprintf(out + used, size - used, used ? ", %d" : "%d", d);
 }
 
+static void check_window(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+    const struct yaml_node *node = reader_given(r, "model.window_first_layer");
+
+    if (s->window_first_layer > 0 && !s->window)
+        mistakes_add(&r->mistakes, node,
+                     "model.window_first_layer is %d, but there is no window (hint: give "
+                     "model.window)",
+                     s->window_first_layer);
+    else if (s->window_first_layer > 0 && s->window_first_layer >= s->n_layers)
+        mistakes_add(&r->mistakes, node,
+                     "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
+                     "window: none)",
+                     s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
+}
+
 static void check_model(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
@@ -201,6 +218,7 @@ static void check_model(struct job_reader *r)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
                      "model.n_heads * head_dim is %lld, more than 1048576",
                      (long long)s->n_heads * s->head_dim);
+    check_window(r);
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
         mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
                      "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",

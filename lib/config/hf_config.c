@@ -19,7 +19,7 @@
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
 
 struct hf_field {
-    const char *theirs;
+    const char *theirs; /* "new|old" where it had another name */
     const char *ours;
     const char *initial; /* what transformers takes if it is absent; NULL: must be there */
 };
@@ -60,6 +60,19 @@ static const struct hf_field gpt2_fields[] = {
     { "tie_word_embeddings", "model.tied_embeddings", "true" },
 };
 
+static const struct hf_field bloom_fields[] = {
+    { "vocab_size", "model.vocab_size", NULL },
+    { "hidden_size|n_embed", "model.hidden_size", NULL },
+    { "n_layer|num_hidden_layers", "model.n_layers", NULL },
+    { "n_head|num_attention_heads", "model.n_heads", NULL },
+    { "seq_length", "model.max_seq_len", "2048" },
+    { "layer_norm_epsilon", "model.norm_eps", "1.0e-5" },
+    { "initializer_range", "model.init_std", "0.02" },
+    { "hidden_dropout", "model.dropout", "0.0" },
+    { "attention_dropout", "model.attention_dropout", "0.0" },
+    { "tie_word_embeddings", "model.tied_embeddings", "true" },
+};
+
 static void refuse(struct hf_reader *h, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -82,6 +95,19 @@ static const cJSON *member(const cJSON *object, const char *name)
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
 
     return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+/* The first that is there of names separated by "|". */
+static const cJSON *member_of(const cJSON *object, const char *names)
+{
+    const cJSON *item = NULL;
+    char name[64];
+
+    for (const char *at = names; at && !item; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "|"), at);
+        item = member(object, name);
+    }
+    return item;
 }
 
 /* A JSON scalar in the words of YAML, or NULL for an object or array. */
@@ -124,11 +150,12 @@ static void set(struct hf_reader *h, const char *ours, const char *text, int pla
 static void take_fields(struct hf_reader *h, const struct hf_field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const cJSON *item = member(h->json, fields[i].theirs);
+        const cJSON *item = member_of(h->json, fields[i].theirs);
         const char *text = item ? scalar_text(h, item) : fields[i].initial;
 
         if (!text)
-            refuse(h, "%s is %s", fields[i].theirs, item ? "a list or an object" : "missing");
+            refuse(h, "%.*s is %s", (int)strcspn(fields[i].theirs, "|"), fields[i].theirs,
+                   item ? "a list or an object" : "missing");
         else
             set(h, fields[i].ours, text, !cJSON_IsString(item));
     }
@@ -245,16 +272,80 @@ static void take_rope(struct hf_reader *h)
         refuse(h, "rope_theta is not a number");
 }
 
-/* Nothing is hidden from a token as long as the text fits into the window. */
-static void check_window(struct hf_reader *h, const cJSON *window, int initial)
+/* sliding_window; absent: 4096, null or 0: none. Whether there is one. */
+static int take_window(struct hf_reader *h)
 {
-    double n = window ? cJSON_GetNumberValue(window) : initial;
+    const cJSON *window = cJSON_GetObjectItemCaseSensitive(h->json, "sliding_window");
+    const char *text = window ? scalar_text(h, window) : "4096";
 
-    if (n != 0 && !(n >= h->job->job->model.max_seq_len))
-        refuse(h,
-               "sliding_window %.0f is not built yet (hint: null, if texts of at most so many "
-               "tokens are meant)",
-               n);
+    if (cJSON_IsNull(window) || (text && !strcmp(text, "0")))
+        return 0;
+    if (text)
+        set(h, "model.window", text, !cJSON_IsString(window));
+    else
+        refuse(h, "sliding_window is a list or an object");
+    return 1;
+}
+
+/*
+ * The first layer with a window, by transformers 5's list of every layer's kind: all of one kind,
+ * then all of the other. n_layers where none has one, -1 after a refusal.
+ */
+static int first_with_window(struct hf_reader *h, const cJSON *types)
+{
+    int n_layers = h->job->job->model.n_layers, n = 0, first = n_layers;
+    const cJSON *type;
+
+    cJSON_ArrayForEach(type, types)
+    {
+        int slides = cJSON_IsString(type) && !strcmp(type->valuestring, "sliding_attention");
+
+        if (!slides &&
+            !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
+            refuse(h, "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
+                      "sliding_attention)",
+                   cJSON_IsString(type) ? type->valuestring : "the kind", n);
+            return -1;
+        }
+        if (!slides && first < n) {
+            refuse(h, "layer_types: full_attention of layer %d behind sliding_attention is not "
+                      "built yet (hint: layers without a window come first)",
+                   n);
+            return -1;
+        }
+        if (slides && first > n)
+            first = n;
+        n++;
+    }
+    if (!h->failed && n != n_layers) {
+        refuse(h, "layer_types has %d kinds, num_hidden_layers is %d", n, n_layers);
+        return -1;
+    }
+    return first;
+}
+
+/* Qwen's, of layers from max_window_layers on, or as layer_types says. */
+static void take_window_of_layers(struct hf_reader *h)
+{
+    const cJSON *types = member(h->json, "layer_types"), *max;
+    int windows = flag(h, "use_sliding_window", 0) && take_window(h), first;
+
+    if (cJSON_IsArray(types)) {
+        first = first_with_window(h, types);
+    } else {
+        max = member(h->json, "max_window_layers");
+        double n = max ? cJSON_GetNumberValue(max) : 28;
+        first = n >= 0 && n < h->job->job->model.n_layers ? (int)n : h->job->job->model.n_layers;
+    }
+    if (first < 0)
+        return;
+    if (first == h->job->job->model.n_layers)
+        set(h, "model.window", "none", 1);
+    else if (windows)
+        set(h, "model.window_first_layer", arena_printf(h->job->arena, "%d", first), 1);
+    else if (types)
+        refuse(h, "layer_types has sliding_attention, but use_sliding_window is false or "
+                  "sliding_window null");
 }
 
 /* What is llama's in all families of its shape. biases: "none", "qkv" or "all", in attention. */
@@ -287,17 +378,24 @@ static void take_llama(struct hf_reader *h)
 static void take_qwen2(struct hf_reader *h)
 {
     take_llama_shape(h, "qkv");
-    if (flag(h, "use_sliding_window", 0))
-        check_window(h, member(h->json, "sliding_window"), 4096);
+    take_window_of_layers(h);
+}
+
+static void take_qwen3(struct hf_reader *h)
+{
+    const cJSON *head_dim = member(h->json, "head_dim");
+
+    take_llama_shape(h, flag(h, "attention_bias", 0) ? "all" : "none");
+    take_window_of_layers(h);
+    if (!head_dim)
+        set(h, "model.head_dim", "128", 1);
+    set(h, "model.qk_norm", "true", 1);
 }
 
 static void take_mistral(struct hf_reader *h)
 {
-    const cJSON *window = cJSON_GetObjectItemCaseSensitive(h->json, "sliding_window");
-
     take_llama_shape(h, "none");
-    if (!cJSON_IsNull(window))
-        check_window(h, window, 4096);
+    take_window(h);
 }
 
 /* All of InternLM's attention has biases, or nothing has. */
@@ -311,16 +409,55 @@ static void take_aquila(struct hf_reader *h)
     take_llama_shape(h, "none");
 }
 
-/* The 13B has ALiBi and says so by max_position_embeddings that is not there. */
+/*
+ * The 13B have ALiBi and say so by max_position_embeddings that is not there. Those of the second
+ * generation have a normalised head; their code has it without asking, their config.json alone
+ * knows of z_loss_weight, and their vocabulary is this large.
+ */
 static void take_baichuan(struct hf_reader *h)
 {
     const cJSON *vocab_size = member(h->json, "vocab_size");
+    const cJSON *length = member(h->json, "model_max_length");
+    const cJSON *z_loss = member(h->json, "z_loss_weight");
 
     take_llama_shape(h, "none");
-    if (!member(h->json, "max_position_embeddings"))
-        refuse(h, "a Baichuan with ALiBi (no max_position_embeddings) is not built yet");
-    if (cJSON_GetNumberValue(vocab_size) == 125696)
-        refuse(h, "Baichuan 2's normalised head is not built yet");
+    if (!member(h->json, "max_position_embeddings")) {
+        if (length && scalar_text(h, length))
+            set(h, "model.max_seq_len", scalar_text(h, length), !cJSON_IsString(length));
+        else
+            refuse(h, "neither max_position_embeddings (rope) nor model_max_length (ALiBi) is "
+                      "there");
+        set(h, "model.position", "alibi", 1);
+    }
+    if (z_loss && cJSON_GetNumberValue(z_loss) != 0)
+        refuse(h, "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
+    if (z_loss || cJSON_GetNumberValue(vocab_size) == 125696)
+        set(h, "model.normalized_head", "true", 1);
+}
+
+static void take_bloom(struct hf_reader *h)
+{
+    const cJSON *inner = member(h->json, "n_inner"), *width = member_of(h->json, "hidden_size|n_embed");
+    double wide = 4 * cJSON_GetNumberValue(width);
+
+    take_fields(h, bloom_fields, sizeof bloom_fields / sizeof *bloom_fields);
+    if (cJSON_IsNumber(width))
+        set(h, "model.ffn_size", arena_printf(h->job->arena, "%.0f", wide), 1);
+    if (inner && cJSON_GetNumberValue(inner) != wide)
+        refuse(h, "n_inner is not 4 hidden_size, as Bloom's code has it");
+    if (flag(h, "apply_residual_connection_post_layernorm", 0))
+        refuse(h, "apply_residual_connection_post_layernorm is not built (hint: false, as the "
+                  "published models have it)");
+    if (!h->failed && h->job->job->model.dropout > 0)
+        refuse(h, "hidden_dropout is %g, but lmtrain would drop behind the embedding too (hint: 0)",
+               h->job->job->model.dropout);
+    set(h, "model.bias", "true", 1);
+    set(h, "model.n_kv_heads", "auto", 1);
+    set(h, "model.head_dim", "auto", 1);
+    set(h, "model.norm", "layernorm", 1);
+    set(h, "model.embedding_norm", "true", 1);
+    set(h, "model.position", "alibi", 1);
+    set(h, "model.activation", "gelu", 1);
 }
 
 static void take_gpt2(struct hf_reader *h)
@@ -357,7 +494,8 @@ static const struct {
 } hf_families[] = {
     { "llama", take_llama },        { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
     { "mistral", take_mistral },    { "aquila", take_aquila },     { "internlm", take_internlm },
-    { "internlm2", take_internlm }, { "baichuan", take_baichuan },
+    { "internlm2", take_internlm }, { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },
+    { "bloom", take_bloom },
 };
 
 #define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)

@@ -31,24 +31,49 @@ const char *hf_config_family(const char *folder, struct arena *arena, struct err
 static int is_llama_shape(const struct model_spec *s)
 {
     return s->norm == NORM_RMS && s->position == POSITION_ROPE &&
-           s->activation == ACTIVATION_SWIGLU;
+           s->activation == ACTIVATION_SWIGLU && !s->embedding_norm && !s->normalized_head;
 }
 
 static int is_llama(const struct model_spec *s)
 {
-    return is_llama_shape(s) && (s->bias || s->attention_bias != ATTENTION_BIAS_QKV);
+    return is_llama_shape(s) && !s->window && !s->qk_norm &&
+           (s->bias || s->attention_bias != ATTENTION_BIAS_QKV);
+}
+
+static int is_mistral(const struct model_spec *s)
+{
+    return is_llama_shape(s) && !s->qk_norm && !s->bias &&
+           s->attention_bias == ATTENTION_BIAS_NONE && !s->window_first_layer;
 }
 
 static int is_qwen2(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->bias && s->attention_bias == ATTENTION_BIAS_QKV;
+    return is_llama_shape(s) && !s->qk_norm && !s->bias &&
+           s->attention_bias == ATTENTION_BIAS_QKV;
+}
+
+static int is_qwen3(const struct model_spec *s)
+{
+    return is_llama_shape(s) && s->qk_norm && !s->bias && s->attention_bias != ATTENTION_BIAS_QKV;
+}
+
+/* What GPT-2 and Bloom have in common. */
+static int is_gpt_shape(const struct model_spec *s)
+{
+    return s->norm == NORM_LAYER && s->activation == ACTIVATION_GELU && s->bias &&
+           s->n_kv_heads == s->n_heads && s->n_heads * s->head_dim == s->hidden_size &&
+           !s->qk_norm && !s->window && !s->normalized_head;
 }
 
 static int is_gpt2(const struct model_spec *s)
 {
-    return s->norm == NORM_LAYER && s->position == POSITION_LEARNED &&
-           s->activation == ACTIVATION_GELU && s->bias && s->n_kv_heads == s->n_heads &&
-           s->n_heads * s->head_dim == s->hidden_size;
+    return is_gpt_shape(s) && s->position == POSITION_LEARNED && !s->embedding_norm;
+}
+
+static int is_bloom(const struct model_spec *s)
+{
+    return is_gpt_shape(s) && s->position == POSITION_ALIBI && s->embedding_norm &&
+           s->ffn_size == 4 * s->hidden_size && s->dropout <= 0;
 }
 
 static void add_text(cJSON *json, const char *name, const char *text)
@@ -128,10 +153,47 @@ static void add_llama(cJSON *json, const struct model_spec *s)
     add_llama_shape(json, s);
 }
 
+static void add_window(cJSON *json, const struct model_spec *s)
+{
+    if (s->window)
+        add_int(json, "sliding_window", s->window);
+    else
+        cJSON_AddNullToObject(json, "sliding_window");
+}
+
+static void add_mistral(cJSON *json, const struct model_spec *s)
+{
+    add_llama_shape(json, s);
+    add_window(json, s);
+}
+
 static void add_qwen2(cJSON *json, const struct model_spec *s)
 {
     add_llama_shape(json, s);
-    add_flag(json, "use_sliding_window", 0);
+    add_flag(json, "use_sliding_window", s->window > 0);
+    if (!s->window)
+        return;
+    add_window(json, s);
+    add_int(json, "max_window_layers", s->window_first_layer);
+}
+
+static void add_qwen3(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "attention_bias", s->attention_bias == ATTENTION_BIAS_ALL);
+    add_qwen2(json, s);
+}
+
+static void add_bloom(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "apply_residual_connection_post_layernorm", 0);
+    add_float(json, "attention_dropout", s->attention_dropout);
+    add_float(json, "hidden_dropout", 0);
+    add_int(json, "hidden_size", s->hidden_size);
+    add_float(json, "initializer_range", s->init_std);
+    add_float(json, "layer_norm_epsilon", s->norm_eps);
+    add_int(json, "n_head", s->n_heads);
+    add_int(json, "n_layer", s->n_layers);
+    add_int(json, "seq_length", s->max_seq_len);
 }
 
 static void add_gpt2(cJSON *json, const struct model_spec *s)
@@ -159,6 +221,9 @@ static const struct family {
     { "llama", "LlamaForCausalLM", is_llama, add_llama },
     { "gpt2", "GPT2LMHeadModel", is_gpt2, add_gpt2 },
     { "qwen2", "Qwen2ForCausalLM", is_qwen2, add_qwen2 },
+    { "mistral", "MistralForCausalLM", is_mistral, add_mistral },
+    { "qwen3", "Qwen3ForCausalLM", is_qwen3, add_qwen3 },
+    { "bloom", "BloomForCausalLM", is_bloom, add_bloom },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

@@ -2,8 +2,9 @@
  * model_spec.h - the shape of a decoder, and nothing about how it is run
  *
  * One struct covers LLaMA (RMSNorm, rotary positions, SwiGLU, grouped KV heads, no biases) and
- * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout). A family is a set of these fields,
- * not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
+ * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout), and what lies between and beside them
+ * (Bloom's ALiBi, Qwen3's norms of queries and keys, Mistral's window, Baichuan2's head). A family
+ * is a set of these fields, not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
  */
 #ifndef CONFIG_MODEL_SPEC_H
 #define CONFIG_MODEL_SPEC_H
@@ -11,7 +12,7 @@
 #include <stdint.h>
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-enum position_kind { POSITION_ROPE, POSITION_LEARNED };
+enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
 enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
@@ -45,6 +46,11 @@ struct model_spec {
     enum position_kind position;
     double rope_theta;
     struct rope_scaling_spec rope_scaling;
+    int embedding_norm; /* a norm behind the embedding, before the first block: 0 or 1 */
+    int qk_norm;        /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
+    int window;         /* a token sees so many, itself the last of them; 0: all before it */
+    int window_first_layer; /* layers before this one have no window */
+    int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;
     int bias; /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
     enum attention_bias attention_bias; /* where bias is 0: on q, k, v, or on the output too */
@@ -53,6 +59,9 @@ struct model_spec {
     double attention_dropout;           /* on attention probabilities */
     double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };
+
+/* The window of a layer; 0: none. */
+int model_spec_window(const struct model_spec *spec, int layer);
 
 /* Whether q, k and v have a bias, and whether attention's output has one. */
 int model_spec_has_qkv_bias(const struct model_spec *spec);
@@ -67,7 +76,8 @@ int64_t model_spec_n_matmul_parameters(const struct model_spec *spec);
 
 /*
  * Model FLOPs of training on one token at a sequence length: 6 N_matmul + 6 L d T, d = n_heads
- * head_dim (causal attention counted once; design.md §10). No recomputation in it.
+ * head_dim (causal attention counted once; design.md §10). Of a layer with a window w < T, T / 2
+ * keys a token become w - w^2 / 2T. No recomputation in it.
  */
 double model_spec_flops_per_token(const struct model_spec *spec, int seq_len);
 

@@ -6,7 +6,8 @@
  *
  * Tensor-parallel ranks have parts (Shoeybi et al. 2019, section 3): of what reads the whole hidden
  * state the outputs, by heads and by feed-forward columns; of what gives it the inputs; of the
- * vocabulary its rows. Norms, learned positions, and biases that are added to sums, all of them.
+ * vocabulary its rows. Norms, those of heads too, learned positions, and biases that are added to
+ * sums, all of them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -62,6 +63,17 @@ static void linear(const struct model_builder *b, const char *name, int64_t rows
     }
 }
 
+/* All heads share them. */
+static void head_norms(const struct model_builder *b, int layer)
+{
+    char name[64];
+
+    for (int i = 0; i < 2 && b->spec->qk_norm; i++) {
+        snprintf(name, sizeof name, "layers.%d.%c_norm.weight", layer, "qk"[i]);
+        vector(b, name, b->spec->head_dim, INIT_ONES);
+    }
+}
+
 static void layer(const struct model_builder *b, int n)
 {
     const struct model_spec *s = b->spec;
@@ -82,6 +94,7 @@ static void layer(const struct model_builder *b, int n)
     norm(b, name[0]);
     linear(b, name[1], attention + 2 * kv, hidden, s->init_std, model_spec_has_qkv_bias(s),
            &by_heads);
+    head_norms(b, n);
     linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
     norm(b, name[3]);
     linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
@@ -124,6 +137,8 @@ static void embeddings(const struct model_builder *b)
     vocabulary(b, "embedding.weight");
     if (s->position == POSITION_LEARNED)
         matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
+    if (s->embedding_norm)
+        norm(b, "embedding_norm");
 }
 
 static void head(const struct model_builder *b, int has_embedding)
@@ -171,7 +186,7 @@ static void declare_parts(struct model_builder *b, int64_t rows)
         return;
     b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
     declare_row_parts(b, "row_begin", rows);
-    if (b->dropout && s->attention_dropout > 0)
+    if ((b->dropout && s->attention_dropout > 0) || s->position == POSITION_ALIBI)
         b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
 }
 

@@ -135,10 +135,10 @@ static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
     return y;
 }
 
-static int norm(const struct emitter *e, int x, int weight, int bias)
+static int norm(const struct emitter *e, int x, int weight, int bias, enum dtype dtype)
 {
     const struct model_spec *s = e->b->spec;
-    int y = value(e, x, cols_of(e, x), e->b->dtype);
+    int y = value(e, x, cols_of(e, x), dtype);
     int rstd = value(e, x, 1, DTYPE_F32);
 
     if (s->norm == NORM_RMS) {
@@ -200,6 +200,7 @@ static int n_kv_heads(const struct emitter *e)
     return max_int(1, e->b->spec->n_kv_heads / e->tp);
 }
 
+/* Of attention and what leads to it. */
 static struct op_attributes head_attributes(const struct emitter *e)
 {
     const struct model_spec *s = e->b->spec;
@@ -209,6 +210,8 @@ static struct op_attributes head_attributes(const struct emitter *e)
                                    .head_dim = s->head_dim,
                                    .seq_len = e->b->seq_len,
                                    .cache_len = e->b->cache_len,
+                                   .window = model_spec_window(s, e->layer),
+                                   .alibi = s->position == POSITION_ALIBI ? s->n_heads : 0,
                                    .scale = 1.0 / sqrt((double)s->head_dim) };
 }
 
@@ -233,7 +236,8 @@ static int attention_over_cache(const struct emitter *e, int qkv)
     int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
-                         .in = { qkv, b->program->ports.positions, cells[0], cells[1] },
+                         .in = { qkv, b->program->ports.positions, cells[0], cells[1],
+                                 b->parts.heads },
                          .out = { out } });
     return out;
 }
@@ -257,12 +261,30 @@ static int whole_heads(const struct emitter *e, int qkv)
     return whole;
 }
 
+/* Queries and keys at length sqrt(e) each, but for weights. */
+static int normed_heads(const struct emitter *e, int qkv)
+{
+    struct op_attributes attributes = head_attributes(e);
+
+    if (!e->b->spec->qk_norm)
+        return qkv;
+    int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
+    int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
+    attributes.eps = e->b->spec->norm_eps;
+    emit(e, (struct op){ .kind = OP_HEAD_NORM,
+                         .attributes = attributes,
+                         .in = { qkv, layer_weight(e, "q_norm.weight"),
+                                 layer_weight(e, "k_norm.weight") },
+                         .out = { y, rstd } });
+    return y;
+}
+
 static int self_attention(const struct emitter *e, int qkv)
 {
     const struct model_builder *b = e->b;
     struct op_attributes attributes = head_attributes(e);
 
-    qkv = whole_heads(e, qkv);
+    qkv = normed_heads(e, whole_heads(e, qkv));
     if (b->spec->position == POSITION_ROPE) {
         int turned = value(e, qkv, cols_of(e, qkv), b->dtype);
         emit(e,
@@ -279,13 +301,13 @@ static int self_attention(const struct emitter *e, int qkv)
         attributes.seed = b->seed;
         attributes.place = dropout_place(e, PLACE_ATTENTION);
     }
-    int drops = attributes.p > 0;
+    int drops = attributes.p > 0, numbered = drops || attributes.alibi;
     int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
     emit(e, (struct op){
                 .kind = OP_ATTENTION,
                 .attributes = attributes,
-                .in = { qkv, drops ? b->program->ports.samples : 0, drops ? b->parts.heads : 0 },
+                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0 },
                 .out = { out, lse } });
     return out;
 }
@@ -306,14 +328,15 @@ static int feed_forward(const struct emitter *e, int x)
 static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
-    int y =
-        norm(e, x, layer_weight(e, "attention_norm.weight"), layer_bias(e, "attention_norm.bias"));
+    enum dtype dtype = e->b->dtype;
+    int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
+                 layer_bias(e, "attention_norm.bias"), dtype);
     int qkv = linear(e, enter(e, y), layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
     int out = linear_leaving(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
                              layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
-    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"));
+    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"), dtype);
     return residual_add(e, x, dropout(e, feed_forward(e, enter(e, y)), PLACE_FFN_OUT));
 }
 
@@ -336,12 +359,57 @@ static int embedding(const struct emitter *e)
                              .out = { sum } });
         x = sum;
     }
+    if (e->b->spec->embedding_norm) {
+        /* As wide as the residual stream, and kept as a layer's input is. */
+        e->b->program->values[x].boundary = 1;
+        x = norm(e, x, parameter_weight(e, "embedding_norm.weight"),
+                 parameter_weight(e, "embedding_norm.bias"), DTYPE_F32);
+    }
     return dropout(e, x, PLACE_EMBEDDING);
 }
 
 static int head_weight(const struct emitter *e)
 {
     return parameter_weight(e, e->b->spec->tied_embeddings ? "embedding.weight" : "head.weight");
+}
+
+/* Row lengths of the head below this count as this: torch.nn.functional.normalize's. */
+#define HEAD_ROW_MIN 1e-12
+
+/* What logits are made with: the head's weight, or that with rows of length 1. */
+struct head {
+    int weight, rows, lengths; /* rows is weight, and lengths 0, where nothing is normalised */
+};
+
+static struct head head_of(const struct emitter *e)
+{
+    struct head h = { .weight = head_weight(e) };
+
+    h.rows = h.weight;
+    if (!e->b->spec->normalized_head)
+        return h;
+    h.rows = value(e, h.weight, cols_of(e, h.weight), dtype_of(e, h.weight));
+    h.lengths = value(e, h.weight, 1, DTYPE_F32);
+    emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS,
+                         .attributes.eps = HEAD_ROW_MIN,
+                         .in = { h.weight },
+                         .out = { h.rows, h.lengths } });
+    return h;
+}
+
+/* Where the gradient of the head's rows goes: the parameter's, or what that is made of. */
+static int rows_gradient(const struct emitter *e, const struct head *h, int dw)
+{
+    return h->lengths && dw ? value(e, h->weight, cols_of(e, h->weight), DTYPE_F32) : dw;
+}
+
+static void emit_head_gradient(const struct emitter *e, const struct head *h, int drows, int dw)
+{
+    if (drows != dw)
+        emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS_GRAD,
+                             .attributes.eps = HEAD_ROW_MIN,
+                             .in = { drows, h->weight, h->lengths },
+                             .out = { dw } });
 }
 
 /* Tokens whose logits exist at a time: about 8 M logits, whatever the vocabulary. */
@@ -397,7 +465,7 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
 }
 
 /* Piece by piece, so that the logits never exist whole. */
-static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int loss)
+static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw, int loss)
 {
     struct program *p = e->b->program;
     int64_t cols = cols_of(e, x), chunk = head_chunk(e);
@@ -408,7 +476,7 @@ static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int
         emit_head_piece(e, &(struct head_piece){
                                .x = program_view(p, x, row * cols, n, cols, cols),
                                .target = program_view(p, p->ports.targets, row, n, 1, 1),
-                               .weight = head_weight(e),
+                               .weight = weight,
                                .dx = dx ? program_view(p, dx, row * cols, n, cols, cols) : 0,
                                .dw = dw,
                                .loss = loss,
@@ -421,20 +489,24 @@ static void emit_head_pieces(const struct emitter *e, int x, int dx, int dw, int
 static int train_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
-    int weight = head_weight(e), dx = value(e, x, cols_of(e, x), e->b->dtype);
-    int dw = program_add_gradient(p, program_parameter_of(p, weight));
+    struct head h = head_of(e);
+    int dx = value(e, x, cols_of(e, x), e->b->dtype);
+    int dw = program_add_gradient(p, program_parameter_of(p, h.weight));
+    int drows = rows_gradient(e, &h, dw);
 
     if (e->tp > 1) {
         memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
         p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
-        emit_head_pieces(e, x, dx, dw, p->ports.loss);
+        emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
+        emit_head_gradient(e, &h, drows, dw);
         /* Summed here, so that the rank's rows are all that the backward finds. */
         return leave(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),
-                         .in = { x, weight, p->ports.targets, p->ports.loss_scale },
-                         .out = { dx, dw, p->ports.loss } });
+                         .in = { x, h.rows, p->ports.targets, p->ports.loss_scale },
+                         .out = { dx, drows, p->ports.loss } });
+    emit_head_gradient(e, &h, drows, dw);
     return dx;
 }
 
@@ -442,13 +514,15 @@ static void evaluate_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
 
+    int rows = head_of(e).rows;
+
     if (e->tp > 1) {
-        emit_head_pieces(e, x, 0, 0, p->ports.eval_loss);
+        emit_head_pieces(e, x, rows, 0, 0, p->ports.eval_loss);
         return;
     }
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,
                          .attributes.chunk = head_chunk(e),
-                         .in = { x, head_weight(e), p->ports.targets },
+                         .in = { x, rows, p->ports.targets },
                          .out = { p->ports.eval_loss } });
 }
 
@@ -466,7 +540,7 @@ static void logits_end(const struct emitter *e, int x)
     emit(e,
          (struct op){ .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
     emit(e, (struct op){
-                .kind = OP_LINEAR, .in = { rows, head_weight(e) }, .out = { p->ports.logits } });
+                .kind = OP_LINEAR, .in = { rows, head_of(e).rows }, .out = { p->ports.logits } });
 }
 
 struct model_part model_forward(struct model_builder *builder, int function,
@@ -488,7 +562,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
         return part;
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
-             parameter_weight(&e, "final_norm.bias"));
+             parameter_weight(&e, "final_norm.bias"), builder->dtype);
     part.value = x;
     x = enter(&e, x);
     if (end == MODEL_TRAIN)

@@ -6,8 +6,10 @@
  * (generation). The parameters are declared once, by model_declare, under their global names:
  *
  *     embedding.weight [V x d]            position.weight [P x d]          (learned positions)
+ *     embedding_norm.weight (.bias)                                        (where there is one)
  *     layers.N.attention_norm.weight      layers.N.ffn_norm.weight         (.bias)
  *     layers.N.qkv.weight [(h + 2 g) e x d], rows q heads | k heads | v heads             (.bias)
+ *     layers.N.q_norm.weight [e]          layers.N.k_norm.weight           (q/k norms)
  *     layers.N.attention_out.weight [d x h e]                                              (.bias)
  *     layers.N.gate_up.weight [2 f x d], rows gate | up    or    layers.N.up.weight [f x d] (.bias)
  *     layers.N.down.weight [d x f]                                                          (.bias)

@@ -6,6 +6,7 @@
  * tables, into op_flops and op_bytes (cost.c) where it is no plain sum, and into op_spread
  * (spread.c).
  */
+#include <math.h>
 #include <string.h>
 
 #include "ops/rules_impl.h"
@@ -54,16 +55,31 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_ROPE_GRAD] = { "rope_grad", 3, 1,
         { { "dout", 0 }, { "position", 0 }, { "table", 0 } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION] = { "attention", 3, 2,
-        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
+    [OP_HEAD_NORM] = { "head_norm", 3, 2,
+        { { "qkv", 0 }, { "wq", 0 }, { "wk", 0 } },
+        { { "out", 0 }, { "rstd", 0 } } },
+    [OP_HEAD_NORM_GRAD] = { "head_norm_grad", 5, 3,
+        { { "dout", 0 }, { "qkv", 0 }, { "wq", 0 }, { "wk", 0 }, { "rstd", 0 } },
+        { { "dqkv", 0 }, { "dwq", OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+          { "dwk", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
+    [OP_NORMALIZE_ROWS] = { "normalize_rows", 1, 2,
+        { { "w", 0 } },
+        { { "y", 0 }, { "norm", 0 } } },
+    [OP_NORMALIZE_ROWS_GRAD] = { "normalize_rows_grad", 3, 1,
+        { { "dy", 0 }, { "w", 0 }, { "norm", 0 } },
+        { { "dw", OPERAND_ACCUMULATED } } },
+    [OP_ATTENTION] = { "attention", 4, 2,
+        { { "qkv", 0 }, { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL },
+          { "start", OPERAND_OPTIONAL } },
         { { "out", 0 }, { "lse", 0 } } },
-    [OP_ATTENTION_GRAD] = { "attention_grad", 6, 1,
+    [OP_ATTENTION_GRAD] = { "attention_grad", 7, 1,
         { { "dout", 0 }, { "qkv", 0 }, { "out", 0 }, { "lse", 0 },
-          { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL } },
+          { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL },
+          { "start", OPERAND_OPTIONAL } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION_CACHED] = { "attention_cached", 4, 1,
+    [OP_ATTENTION_CACHED] = { "attention_cached", 5, 1,
         { { "qkv", 0 }, { "position", 0 }, { "keys", OPERAND_UPDATED },
-          { "values", OPERAND_UPDATED } },
+          { "values", OPERAND_UPDATED }, { "begin", OPERAND_OPTIONAL } },
         { { "out", 0 } } },
     [OP_SWIGLU] = { "swiglu", 1, 1,
         { { "gu", 0 } },
@@ -206,18 +222,33 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_FREE, DIM_E, TYPE_F32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
+    [OP_HEAD_NORM] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 }, { DIM_ONE, DIM_E, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_QK_HEADS, TYPE_F32 } } },
+    [OP_HEAD_NORM_GRAD] = {
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 },
+          { DIM_ONE, DIM_E, TYPE_F32 }, { DIM_T, DIM_QK_HEADS, TYPE_F32 } },
+        { { DIM_T, DIM_C, TYPE_ACT }, { DIM_ONE, DIM_E, TYPE_F32 },
+          { DIM_ONE, DIM_E, TYPE_F32 } } },
+    [OP_NORMALIZE_ROWS] = {
+        { { DIM_V, DIM_D, TYPE_ACT } },
+        { { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } } },
+    [OP_NORMALIZE_ROWS_GRAD] = {
+        { { DIM_V, DIM_D, TYPE_F32 }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } },
+        { { DIM_V, DIM_D, TYPE_F32 } } },
     [OP_ATTENTION] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+          { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_H, TYPE_F32 } } },
     [OP_ATTENTION_GRAD] = {
         { { DIM_T, DIM_HE, TYPE_ACT }, { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_HE, TYPE_ACT },
           { DIM_T, DIM_H, TYPE_F32 }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+          { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_C, TYPE_ACT } } },
     [OP_ATTENTION_CACHED] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
-          { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT } },
+          { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT },
+          { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT } } },
     [OP_SWIGLU] = {
         { { DIM_T, DIM_2F, TYPE_ACT } },
@@ -343,6 +374,17 @@ int op_is_collective(enum op_kind kind)
     return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE ||
            kind == OP_ALL_REDUCE_SCALAR || kind == OP_GATHER_HEADS ||
            kind == OP_GATHER_HEADS_GRAD || kind == OP_SEND || kind == OP_RECEIVE;
+}
+
+double ops_alibi_slope(int head, int n_heads)
+{
+    int n = 1; /* the largest power of two among them; the others go between its first slopes */
+
+    CHECK(head >= 0);
+    CHECK(head < n_heads);
+    while (2 * n <= n_heads)
+        n *= 2;
+    return head < n ? exp2(-8.0 * (head + 1) / n) : exp2(-4.0 * (2 * (head - n) + 1) / n);
 }
 
 const char *axis_name(enum mesh_axis axis)

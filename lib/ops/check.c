@@ -22,9 +22,18 @@ struct solver {
 
 static int has_heads(enum op_kind kind)
 {
-    return kind == OP_ROPE || kind == OP_ROPE_GRAD || kind == OP_ATTENTION ||
-           kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED || kind == OP_GATHER_HEADS ||
-           kind == OP_GATHER_HEADS_GRAD;
+    return kind == OP_ROPE || kind == OP_ROPE_GRAD || kind == OP_HEAD_NORM ||
+           kind == OP_HEAD_NORM_GRAD || kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD ||
+           kind == OP_ATTENTION_CACHED || kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD;
+}
+
+/* Number of the input `begin` of attentions, 0 for other kinds. */
+static int first_head_input(enum op_kind kind)
+{
+    return kind == OP_ATTENTION          ? 2
+           : kind == OP_ATTENTION_GRAD   ? 5
+           : kind == OP_ATTENTION_CACHED ? 4
+                                         : 0;
 }
 
 /* Rows from anywhere in the micro-batch on, not whole sequences. */
@@ -47,7 +56,8 @@ static int has_sequences(enum op_kind kind)
 static int has_eps(enum op_kind kind)
 {
     return kind == OP_RMSNORM || kind == OP_LAYERNORM || kind == OP_ADD_RMSNORM ||
-           kind == OP_ADD_LAYERNORM || kind == OP_ADAMW;
+           kind == OP_ADD_LAYERNORM || kind == OP_HEAD_NORM || kind == OP_NORMALIZE_ROWS ||
+           kind == OP_NORMALIZE_ROWS_GRAD || kind == OP_ADAMW;
 }
 
 static int check_heads(const struct solver *s)
@@ -65,6 +75,25 @@ static int check_heads(const struct solver *s)
     if (a->head_dim < 1 || a->head_dim > OPS_HEAD_DIM_MAX || (even && a->head_dim % 2))
         return err_set(s->err, ERR_FAILED, "%s: head_dim is %d, wanted 1..%d%s", name, a->head_dim,
                        OPS_HEAD_DIM_MAX, even ? " and even" : "");
+    return 0;
+}
+
+/* What of a sequence a head sees, and how it weighs distance. */
+static int check_sight(const struct solver *s)
+{
+    const struct op_attributes *a = &s->op->attributes;
+    const struct tensor *begin = &s->op->in[first_head_input(s->op->kind)];
+
+    if (a->window < 0)
+        return err_set(s->err, ERR_FAILED, "%s: window is %d, wanted at least 0", s->info->name,
+                       a->window);
+    if (a->alibi && a->alibi < a->n_heads)
+        return err_set(s->err, ERR_FAILED, "%s: alibi is %d, wanted 0 or at least n_heads %d",
+                       s->info->name, a->alibi, a->n_heads);
+    if (a->alibi > a->n_heads && !tensor_given(begin))
+        return err_set(s->err, ERR_FAILED,
+                       "%s: begin is missing, wanted where %d heads are a part of %d",
+                       s->info->name, a->n_heads, a->alibi);
     return 0;
 }
 
@@ -89,6 +118,8 @@ static int check_attributes(const struct solver *s)
     enum op_kind kind = s->op->kind;
 
     if (has_heads(kind) && check_heads(s))
+        return -1;
+    if (first_head_input(kind) && check_sight(s))
         return -1;
     if ((kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD) && check_group(s))
         return -1;
@@ -130,6 +161,7 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
     if (has_heads(op->kind)) {
         s->dims[DIM_C] = (h + 2 * g) * e;
         s->dims[DIM_H] = h;
+        s->dims[DIM_QK_HEADS] = h + g;
         s->dims[DIM_E] = e;
         s->dims[DIM_HE] = h * e;
         s->dims[DIM_GE] = g * e;

@@ -5,14 +5,27 @@
  * softmax and norms inside them is under a hundredth. All others count their arithmetic by element,
  * exp, tanh, sqrt and division as one each; they are bound by bytes anyway.
  */
+#include "base/num.h"
 #include "ops/ops.h"
 
-/* Pairs (query, key) that causal attention looks at, over all sequences and heads. */
+/*
+ * Pairs (query, key) that causal attention looks at, over all sequences and heads. Where documents
+ * begin is known at run time only: this counts none.
+ */
 static double causal_pairs(const struct op_shape *op, double tokens)
 {
-    double seq_len = op->attributes.seq_len;
+    double seq_len = op->attributes.seq_len, window = op->attributes.window;
 
-    return tokens * (seq_len + 1) / 2 * op->attributes.n_heads;
+    if (window < 1 || window > seq_len)
+        window = seq_len;
+    /* The first `window` queries see one more each, all others as many. */
+    return tokens * (window - window * (window - 1) / (2 * seq_len)) * op->attributes.n_heads;
+}
+
+/* Rows of one sequence's cache that its queries may look at: a bound. */
+static int cache_rows(const struct op_attributes *a)
+{
+    return a->window ? min_int(a->cache_len, a->window + a->seq_len - 1) : a->cache_len;
 }
 
 /* Operations for each element of the first input. */
@@ -37,7 +50,11 @@ static double flops_an_element(enum op_kind kind)
     case OP_LOGIT_STATS:
         return 3;
     case OP_RMSNORM:
+    case OP_HEAD_NORM: /* of v's heads, too: a bound */
+    case OP_NORMALIZE_ROWS:
         return 4;
+    case OP_NORMALIZE_ROWS_GRAD:
+        return 6;
     case OP_ADD_RMSNORM:
         return 5;
     case OP_SWIGLU:
@@ -47,6 +64,7 @@ static double flops_an_element(enum op_kind kind)
     case OP_ADD_LAYERNORM:
         return 9;
     case OP_RMSNORM_GRAD:
+    case OP_HEAD_NORM_GRAD:
     case OP_GELU:
         return 10;
     case OP_SWIGLU_GRAD:
@@ -81,7 +99,10 @@ double op_flops(const struct op_shape *op)
     case OP_ATTENTION_GRAD:
         return 5 * 2 * causal_pairs(op, tokens) * e;
     case OP_ATTENTION_CACHED: /* a bound: positions are known at run time only */
-        return 2 * 2 * tokens * op->attributes.cache_len * op->attributes.n_heads * e;
+        return 2 * 2 * tokens *
+               (op->attributes.window ? min_int(op->attributes.window, op->attributes.cache_len)
+                                      : op->attributes.cache_len) *
+               op->attributes.n_heads * e;
     case OP_EMBED:
         return tensor_given(&in[2]) ? (double)tensor_elements(&in[2]) : 0;
     case OP_CROSS_ENTROPY: /* without a gradient it looks at statistics alone */
@@ -114,6 +135,8 @@ double op_bytes(const struct op_shape *op)
             t.rows = op->in[0].rows;
         if (op->kind == OP_SELECT_ROWS && i == 0)
             t.rows = op->in[1].rows;
+        if (op->kind == OP_ATTENTION_CACHED && (i == 2 || i == 3))
+            t.rows = t.rows / op->attributes.cache_len * cache_rows(&op->attributes);
         if (op->kind == OP_CROSS_ENTROPY && i == 0)
             t.rows = op->out[0].rows;
         bytes += tensor_moved(&t, info->inputs[i].flags);

@@ -22,7 +22,7 @@
  *                         the R that the rank has, adds nothing
  *   embed_dw            dx[T x d] fp32, index[T x 1], begin? -> dtable[R x d] +=
  *                         rows added in token order
- *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act, rstd[T x 1] fp32
+ *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act or fp32, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
  *                       -> dx[T x d] fp32, dw[1 x d] +=
@@ -40,18 +40,30 @@
  *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
  *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
  *   rope_grad           dout[T x c], position, table -> dqkv[T x c]
+ *   head_norm           qkv[T x c] act, wq[1 x e] fp32, wk[1 x e] fp32 -> out[T x c] act,
+ *                       rstd[T x (h + g)] fp32
+ *                         rmsnorm of each q head with wq, of each k head with wk; copies v
+ *   head_norm_grad      dout[T x c], qkv, wq, wk, rstd -> dqkv[T x c], dwq?[1 x e] +=, dwk? +=
  *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64,
- *                       begin?[1 x 1] i32 -> out[T x he] act, lse[T x h] fp32
+ *                       begin?[1 x 1] i32, start?[T x 1] i32 -> out[T x he] act, lse[T x h] fp32
  *                         causal within each sequence of seq_len rows; head i reads kv head i /
  *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
- *                         scaled scores; dropout on probabilities where p > 0: begin is the
- *                         number of the first head, where the rank has a part of them
- *   attention_grad      dout[T x he], qkv, out, lse, sample?, begin? -> dqkv[T x c] act
+ *                         scores; dropout on probabilities where p > 0.
+ *                         `window` > 0: query i sees keys j with i - window < j alone (Beltagy et
+ *                         al. 2020). start: nor those before row start[i] of its sequence, where
+ *                         the query's document begins; start[i] <= i, and no row's is below the
+ *                         row's before it.
+ *                         `alibi` > 0: slope * (j - i) is added to scaled scores, with the slope
+ *                         that the head has among `alibi` heads of all ranks (Press et al. 2022;
+ *                         ops_alibi_slope). begin: the number of the first head, where the rank
+ *                         has a part of them: wanted for dropout and alibi
+ *   attention_grad      dout[T x he], qkv, out, lse, sample?, begin?, start? -> dqkv[T x c] act
  *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
- *                       ge] act -> out[T x he] act
+ *                       ge] act, begin?[1 x 1] i32 -> out[T x he] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
  *                         of keys, values; writes k, v of each row at its position, then row
- *                         attends 0..position; a position < 0 is no token: nothing is written,
+ *                         attends 0..position, of which `window` and `alibi` leave and add what
+ *                         they do in attention; a position < 0 is no token: nothing is written,
  *                         out is 0
  *   swiglu              gu[T x 2f] act (gate | up) -> y[T x f] act
  *                         y = silu(gate) up
@@ -72,6 +84,11 @@
  *                         sums of columns, as linear_dw's
  *   cast                x[T x d] -> y[T x d] of another dtype
  *   select_rows         x[T x d] act, index[S x 1] i32 -> y[S x d] act
+ *   normalize_rows      w[V x d] act -> y[V x d] act, norm[V x 1] fp32
+ *                         y = w / norm of each row, norm = max(|w|, eps): of a head whose rows
+ *                         count by direction alone
+ *   normalize_rows_grad dy[V x d] fp32, w, norm -> dw[V x d] fp32 +=
+ *                         dy may be a sum that is still owed: dw then is, too
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
  *                       -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
  *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
@@ -156,6 +173,10 @@ enum op_kind {
     OP_LINEAR_DW,
     OP_ROPE,
     OP_ROPE_GRAD,
+    OP_HEAD_NORM,
+    OP_HEAD_NORM_GRAD,
+    OP_NORMALIZE_ROWS,
+    OP_NORMALIZE_ROWS_GRAD,
     OP_ATTENTION,
     OP_ATTENTION_GRAD,
     OP_ATTENTION_CACHED,
@@ -204,6 +225,8 @@ struct op_attributes {
     int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
     int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;      /* gather_heads: neighbours that share a kv head */
+    int window;     /* attentions: keys that a query sees, its own among them; 0: all before it */
+    int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     double scale;   /* attention */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
@@ -257,6 +280,9 @@ struct op_shape {
  * "linear: w is [512 x 64], wanted [* x 128]".
  */
 int op_check(const struct op_shape *op, struct err *err);
+
+/* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
+double ops_alibi_slope(int head, int n_heads);
 
 /* Floating-point operations (a multiply-add is 2), and bytes read and written if each is moved
  * once. */

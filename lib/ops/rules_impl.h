@@ -24,6 +24,7 @@ enum dim {
     DIM_C,
     DIM_C_PART, /* with a part of the kv heads' columns */
     DIM_H,
+    DIM_QK_HEADS,
     DIM_E,
     DIM_HE,
     DIM_GE, /* from the heads */

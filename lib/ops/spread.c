@@ -133,20 +133,46 @@ static int spread_dropout(const struct query *q)
     return want(q, 0, SPREAD_ROWS) || want(q, 1, SPREAD_SAME) ? -1 : 0;
 }
 
-/* Where heads are split and drop probabilities, each rank must know which heads are its own. */
-static int spread_attention(const struct query *q, unsigned data, int sample, int begin)
+/*
+ * Where heads are split and drop probabilities, or have slopes, each rank must know which heads are
+ * its own. drops: the input that is there where they drop, or a kind's -1.
+ */
+static int spread_attention(const struct query *q, unsigned data, unsigned rowwise, int drops,
+                            int begin)
 {
     int heads_split = q->in[__builtin_ctz(data)] == SPREAD_COLS;
+    int numbered = q->op->attributes.alibi || (drops >= 0 && given(q, drops));
 
-    if (heads_split && given(q, sample)) {
+    if (heads_split && (numbered || given(q, begin))) {
         if (!given(q, begin))
             return err_set(q->err, ERR_FAILED, "%s: heads are split(cols), wanted begin",
                            q->info->name);
         if (want(q, begin, SPREAD_COLS))
             return -1;
-        return alike(q, data | IN(begin), IN(sample), MAY_COLS);
+        return alike(q, data | IN(begin), rowwise, MAY_COLS);
     }
-    return alike(q, data, IN(sample), MAY_ROWS | MAY_COLS);
+    return alike(q, data, rowwise, MAY_ROWS | MAY_COLS);
+}
+
+/* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
+static int spread_head_norm_grad(const struct query *q)
+{
+    if (alike(q, IN(0) | IN(1) | IN(4), 0, MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[0] == SPREAD_COLS)
+        q->out[1] = q->out[2] = SPREAD_PARTIAL;
+    return 0;
+}
+
+/* Row by row; linear in dy, so that it may take a summand for the sum. */
+static int spread_normalize_rows_grad(const struct query *q)
+{
+    enum spread rows = q->in[0] == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
+
+    if (q->in[0] == SPREAD_COLS)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_PARTIAL));
+    give_all(q, q->in[0]);
+    return want(q, 1, rows) || want(q, 2, rows) ? -1 : 0;
 }
 
 /* Statistics of parts of the vocabulary are stacked: a rank's are its rows of all of them. */
@@ -320,7 +346,8 @@ static const struct form {
     [OP_ADD_LAYERNORM] = { IN(0) | IN(1), 0, MAY_ROWS },
     [OP_ROPE] = { IN(0), IN(1), MAY_ROWS | MAY_COLS },
     [OP_ROPE_GRAD] = { IN(0), IN(1), MAY_ROWS | MAY_COLS },
-    [OP_ATTENTION_CACHED] = { IN(0) | IN(2) | IN(3), IN(1), MAY_ROWS | MAY_COLS },
+    [OP_HEAD_NORM] = { IN(0), 0, MAY_ROWS | MAY_COLS },
+    [OP_NORMALIZE_ROWS] = { IN(0), 0, MAY_ROWS },
     [OP_SWIGLU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_SWIGLU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
@@ -355,9 +382,15 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_LINEAR_DW:
         return spread_linear_dw(q);
     case OP_ATTENTION:
-        return spread_attention(q, IN(0), 1, 2);
+        return spread_attention(q, IN(0), IN(1) | IN(3), 1, 2);
     case OP_ATTENTION_GRAD:
-        return spread_attention(q, IN(0) | IN(1) | IN(2) | IN(3), 4, 5);
+        return spread_attention(q, IN(0) | IN(1) | IN(2) | IN(3), IN(4) | IN(6), 4, 5);
+    case OP_ATTENTION_CACHED:
+        return spread_attention(q, IN(0) | IN(2) | IN(3), IN(1), -1, 4);
+    case OP_HEAD_NORM_GRAD:
+        return spread_head_norm_grad(q);
+    case OP_NORMALIZE_ROWS_GRAD:
+        return spread_normalize_rows_grad(q);
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
         return spread_dropout(q);

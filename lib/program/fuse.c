@@ -49,7 +49,9 @@ int fuse(struct program *program, int function)
     for (int i = 0; i < f->n_ops; i++) {
         int j = f->ops[i].kind == OP_ADD ? norm_after(f, i) : -1;
 
-        if (j < 0)
+        /* The fused op's delta and output are of one dtype. */
+        if (j < 0 ||
+            program->values[f->ops[i].in[1]].dtype != program->values[f->ops[j].out[0]].dtype)
             continue;
         f->ops[j] = fused(&f->ops[i], &f->ops[j]);
         memmove(f->ops + i, f->ops + i + 1, sizeof *f->ops * (size_t)(f->n_ops - i - 1));

@@ -180,16 +180,30 @@ static void rope_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, op->in[0], dx);
 }
 
+static void head_norm_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), qkv = op->in[0], wq = op->in[1], wk = op->in[2];
+    int dqkv = like(walk, qkv, dtype_of(walk, qkv)), dwq = accumulator(walk, wq);
+
+    emit(walk, (struct op){ .kind = OP_HEAD_NORM_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dy, qkv, wq, wk, op->out[1] },
+                            .out = { dqkv, dwq, accumulator(walk, wk) },
+                            .phase = PHASE_B });
+    contribute(walk, qkv, dqkv);
+}
+
 static void attention_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dout = take(walk, op->out[0]), qkv = op->in[0];
     int dqkv = like(walk, qkv, dtype_of(walk, qkv));
 
-    emit(walk, (struct op){ .kind = OP_ATTENTION_GRAD,
-                            .attributes = op->attributes,
-                            .in = { dout, qkv, op->out[0], op->out[1], op->in[1], op->in[2] },
-                            .out = { dqkv },
-                            .phase = PHASE_B });
+    emit(walk,
+         (struct op){ .kind = OP_ATTENTION_GRAD,
+                      .attributes = op->attributes,
+                      .in = { dout, qkv, op->out[0], op->out[1], op->in[1], op->in[2], op->in[3] },
+                      .out = { dqkv },
+                      .phase = PHASE_B });
     contribute(walk, qkv, dqkv);
 }
 
@@ -281,6 +295,7 @@ int gradient_known(enum op_kind kind)
     case OP_LAYERNORM:
     case OP_LINEAR:
     case OP_ROPE:
+    case OP_HEAD_NORM:
     case OP_ATTENTION:
     case OP_SWIGLU:
     case OP_GELU:
@@ -314,6 +329,9 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         break;
     case OP_ROPE:
         rope_rule(walk, op);
+        break;
+    case OP_HEAD_NORM:
+        head_norm_rule(walk, op);
         break;
     case OP_ATTENTION:
         attention_rule(walk, op);

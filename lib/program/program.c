@@ -338,7 +338,11 @@ enum first_mode program_first_mode(const struct program *program, const struct o
 
     if (!program_accumulates(program, op, output))
         return FIRST_ALWAYS;
-    if (op->first == FIRST_ALWAYS && base && program->values[base].role != ROLE_GRADIENT)
+    /* A plain value is of one micro-batch. */
+    if (op->first == FIRST_MICRO_BATCH && program->values[base].role == ROLE_NONE)
+        return FIRST_ALWAYS;
+    if (op->first == FIRST_ALWAYS && program->values[base].role != ROLE_GRADIENT &&
+        program->values[base].role != ROLE_NONE)
         return FIRST_MICRO_BATCH;
     return op->first;
 }

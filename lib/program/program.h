@@ -369,7 +369,8 @@ int program_accumulates(const struct program *program, const struct op *op, int 
 
 /*
  * When this output of an accumulating op starts over. Sums that are no gradients (the loss) are of
- * all the rank's micro-batches, also where gradients are of one.
+ * all the rank's micro-batches, also where gradients are of one; what is added up in a plain value
+ * (the gradient of what was computed from a parameter) is of one micro-batch always.
  */
 enum first_mode program_first_mode(const struct program *program, const struct op *op, int output);
 

@@ -200,7 +200,8 @@ static int check_accumulation(struct walk *w, const struct function *f, const st
     /* What adds to a sum that is whole: it may have another name by then. */
     if (mode == FIRST_NEVER && op->kind == OP_ACCUMULATE)
         return check_read(w, f, op, id);
-    if (mode == FIRST_ALWAYS && check_restart(w, f, op, id) < 0)
+    if (mode == FIRST_ALWAYS && p->values[base].role != ROLE_NONE &&
+        check_restart(w, f, op, id) < 0)
         return -1;
     if (first || w->entry != ENTRY_STEP)
         w->started[id] = 1 + w->reduced[base];
@@ -222,7 +223,8 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     int id = op->out[k], base = program_base(p, id);
     const struct value *v = &p->values[base];
 
-    if (v->role == ROLE_NONE && w->once[id] == w->run)
+    int adds = program_accumulates(p, op, k) && program_first_mode(p, op, k) == FIRST_NEVER;
+    if (v->role == ROLE_NONE && w->once[id] == w->run && !adds)
         return complain(p, f, op, id, "is written twice", w->err);
     w->once[id] = w->run;
     if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)

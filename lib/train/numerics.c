@@ -54,7 +54,8 @@ static void describe_rope_scaling(const struct model_spec *s, struct str *out)
 
 static void describe_model(const struct model_spec *s, struct str *out)
 {
-    int learned = s->position == POSITION_LEARNED;
+    static const char *const positions[] = { "rope", "learned", "alibi" };
+    int learned = s->position == POSITION_LEARNED, rope = s->position == POSITION_ROPE;
 
     add_count(out, "model.vocab_size", s->vocab_size);
     add_count(out, "model.hidden_size", s->hidden_size);
@@ -63,12 +64,12 @@ static void describe_model(const struct model_spec *s, struct str *out)
     add_count(out, "model.n_kv_heads", s->n_kv_heads);
     add_count(out, "model.head_dim", s->head_dim);
     add_count(out, "model.ffn_size", s->ffn_size);
-    /* Of rotary positions it is only a promise. */
+    /* Of other positions it is only a promise. */
     add_count(out, "model.max_seq_len", learned ? s->max_seq_len : 0);
     str_printf(out, "model.norm %s\n", s->norm == NORM_RMS ? "rms" : "layer");
     add_number(out, "model.norm_eps", s->norm_eps);
-    str_printf(out, "model.position %s\n", learned ? "learned" : "rope");
-    add_number(out, "model.rope_theta", learned ? 0 : s->rope_theta);
+    str_printf(out, "model.position %s\n", positions[s->position]);
+    add_number(out, "model.rope_theta", rope ? s->rope_theta : 0);
     str_printf(out, "model.activation %s\n",
                s->activation == ACTIVATION_SWIGLU ? "swiglu" : "gelu");
     add_count(out, "model.bias", s->bias);
@@ -80,8 +81,18 @@ static void describe_model(const struct model_spec *s, struct str *out)
     if (!s->bias && s->attention_bias)
         str_printf(out, "model.attention_bias %s\n",
                    s->attention_bias == ATTENTION_BIAS_QKV ? "qkv" : "all");
-    if (!learned && s->rope_scaling.type != ROPE_PLAIN)
+    if (rope && s->rope_scaling.type != ROPE_PLAIN)
         describe_rope_scaling(s, out);
+    if (s->embedding_norm)
+        add_count(out, "model.embedding_norm", 1);
+    if (s->qk_norm)
+        add_count(out, "model.qk_norm", 1);
+    if (s->window && s->window_first_layer < s->n_layers) {
+        add_count(out, "model.window", s->window);
+        add_count(out, "model.window_first_layer", s->window_first_layer);
+    }
+    if (s->normalized_head)
+        add_count(out, "model.normalized_head", 1);
 }
 
 /* The line of a text that begins here, or nothing behind its end. */

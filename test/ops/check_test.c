@@ -1,3 +1,4 @@
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -240,6 +241,16 @@ static void group_of_three(struct op_attributes *a)
     a->group = 3;
 }
 
+static void negative_window(struct op_attributes *a)
+{
+    a->window = -1;
+}
+
+static void slopes_of_two(struct op_attributes *a)
+{
+    a->alibi = 2;
+}
+
 static void p_one(struct op_attributes *a)
 {
     a->p = 1;
@@ -276,10 +287,46 @@ static void test_attributes(void **state)
     attribute(OP_GATHER_HEADS, two_kv_heads, "gather_heads: n_kv_heads is 2, wanted 1");
     attribute(OP_GATHER_HEADS_GRAD, group_of_three,
               "gather_heads_grad: group is 3, wanted a divisor of head_dim 2");
+    attribute(OP_ATTENTION, negative_window, "attention: window is -1, wanted at least 0");
+    attribute(OP_ATTENTION_GRAD, slopes_of_two,
+              "attention_grad: alibi is 2, wanted 0 or at least n_heads 4");
+    attribute(OP_NORMALIZE_ROWS, negative_eps, "normalize_rows: eps is -1, wanted at least 0");
+    attribute(OP_HEAD_NORM, negative_eps, "head_norm: eps is -1, wanted at least 0");
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
     attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
     attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
     attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 6, wanted 0..5");
+}
+
+/* Heads that are a part of more have other slopes than the first of them. */
+static void test_slopes(void **state)
+{
+    static const struct {
+        enum op_kind kind;
+        int begin;
+    } cases[] = { { OP_ATTENTION, 2 }, { OP_ATTENTION_GRAD, 5 }, { OP_ATTENTION_CACHED, 4 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct op_text text;
+
+        op_text_parse(&text, op_texts[cases[i].kind]);
+        text.op.attributes.alibi = 8;
+        accepted(&text.op);
+        text.op.in[cases[i].begin] = (struct tensor){ 0 };
+        refused(&text.op, "4 of 8 heads without a begin");
+        text.op.attributes.alibi = 4;
+        accepted(&text.op);
+    }
+    /* transformers' build_alibi_tensor for 4, 6, 12 heads. */
+    assert_true(ops_alibi_slope(0, 4) == 0.25);
+    assert_true(ops_alibi_slope(3, 4) == 0x1p-8);
+    assert_true(ops_alibi_slope(4, 6) == 0.5);
+    assert_true(ops_alibi_slope(5, 6) == 0.125);
+    assert_true(ops_alibi_slope(7, 12) == 0x1p-8);
+    assert_true(fabs(ops_alibi_slope(8, 12) - 0.70710678) < 1e-8);
+    assert_true(fabs(ops_alibi_slope(11, 12) - 0.08838835) < 1e-8);
+    assert_true(ops_alibi_slope(0, 1) == 0x1p-8);
 }
 
 static void test_stride(void **state)
@@ -311,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_each_kind),    cmocka_unit_test(test_messages),
         cmocka_unit_test(test_attributes),   cmocka_unit_test(test_stride),
         cmocka_unit_test(test_unknown_kind), cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_slopes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

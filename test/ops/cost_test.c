@@ -1,3 +1,4 @@
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,6 +48,29 @@ static void test_products(void **state)
     assert_true(flops(OP_CROSS_ENTROPY) == 3 * 12 * 20);
 }
 
+/* The same walk, where a query sees few keys; and a cache of 9 rows for 6 queries. */
+static void test_window(void **state)
+{
+    (void)state;
+    for (int window = 0; window < 9; window++) {
+        struct op_text text;
+        double pairs = 0;
+
+        for (int query = 0; query < 6; query++)
+            for (int key = 0; key <= query; key++)
+                pairs += !window || key > query - window ? 2 * 4 : 0;
+        op_text_parse(&text, op_texts[OP_ATTENTION]);
+        text.op.attributes.window = window;
+        assert_true(fabs(op_flops(&text.op) - 2 * 2 * pairs * 2) < 1e-9);
+        op_text_parse(&text, op_texts[OP_ATTENTION_CACHED]);
+        text.op.attributes.window = window;
+        assert_true(op_flops(&text.op) == 2 * 2 * 12 * (window ? window : 9) * 4 * 2);
+        int rows = window && window < 4 ? window + 5 : 9;
+        assert_true(op_bytes(&text.op) ==
+                    12 * 16 * 2 + 12 * 4 + 2 * 2 * (2 * rows * 4 * 2) + 4 + 12 * 8 * 2);
+    }
+}
+
 static void test_bytes(void **state)
 {
     (void)state;
@@ -89,6 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_window),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_loss_alone),
         cmocka_unit_test(test_every_kind_is_priced),

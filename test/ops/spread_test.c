@@ -32,11 +32,17 @@ static const struct rule rules[] = {
     { OP_LINEAR_DW, "sc", "cs" },
     { OP_ROPE, "sss", "s" }, { OP_ROPE, "rrs", "r" }, { OP_ROPE, "css", "c" },
     { OP_ROPE_GRAD, "sss", "s" }, { OP_ROPE_GRAD, "rrs", "r" }, { OP_ROPE_GRAD, "css", "c" },
-    { OP_ATTENTION, "sss", "ss" }, { OP_ATTENTION, "rrs", "rr" }, { OP_ATTENTION, "csc", "cc" },
-    { OP_ATTENTION_GRAD, "ssssss", "s" }, { OP_ATTENTION_GRAD, "rrrrrs", "r" },
-    { OP_ATTENTION_GRAD, "ccccsc", "c" },
-    { OP_ATTENTION_CACHED, "ssss", "s" }, { OP_ATTENTION_CACHED, "rrrr", "r" },
-    { OP_ATTENTION_CACHED, "cscc", "c" },
+    { OP_HEAD_NORM, "sss", "ss" }, { OP_HEAD_NORM, "rss", "rr" }, { OP_HEAD_NORM, "css", "cc" },
+    { OP_HEAD_NORM_GRAD, "sssss", "sss" }, { OP_HEAD_NORM_GRAD, "rrssr", "rpp" },
+    { OP_HEAD_NORM_GRAD, "ccssc", "cpp" },
+    { OP_NORMALIZE_ROWS, "s", "ss" }, { OP_NORMALIZE_ROWS, "r", "rr" },
+    { OP_NORMALIZE_ROWS_GRAD, "sss", "s" }, { OP_NORMALIZE_ROWS_GRAD, "rrr", "r" },
+    { OP_NORMALIZE_ROWS_GRAD, "pss", "p" },
+    { OP_ATTENTION, "ssss", "ss" }, { OP_ATTENTION, "rrsr", "rr" }, { OP_ATTENTION, "cscs", "cc" },
+    { OP_ATTENTION_GRAD, "sssssss", "s" }, { OP_ATTENTION_GRAD, "rrrrrsr", "r" },
+    { OP_ATTENTION_GRAD, "ccccscs", "c" },
+    { OP_ATTENTION_CACHED, "sssss", "s" }, { OP_ATTENTION_CACHED, "rrrrs", "r" },
+    { OP_ATTENTION_CACHED, "csccc", "c" },
     { OP_SWIGLU, "s", "s" }, { OP_SWIGLU, "r", "r" }, { OP_SWIGLU, "c", "c" },
     { OP_SWIGLU_GRAD, "ss", "s" }, { OP_SWIGLU_GRAD, "rr", "r" }, { OP_SWIGLU_GRAD, "cc", "c" },
     { OP_GELU, "s", "s" }, { OP_GELU, "r", "r" }, { OP_GELU, "c", "c" },
@@ -167,6 +173,29 @@ static void test_row_parallel_linear(void **state)
            "linear: y is partial, so every rank would add b (hint: add it after the sum)");
 }
 
+/* A head's slope goes by its number among all ranks' heads. */
+static void test_slopes(void **state)
+{
+    static const char *const texts[] = { "attention 12x16 fp32 : 12x8 fp32, 12x4 fp32",
+                                         "attention_cached 12x16 fp32, 12x1 i32, 18x4 fp32, 18x4 "
+                                         "fp32 : 12x8 fp32" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        enum spread in[] = { SPREAD_COLS, SPREAD_SAME, SPREAD_COLS, SPREAD_COLS, SPREAD_SAME };
+        enum spread out[OPS_MAX_OUTPUTS];
+        struct op_text text;
+        struct err err = { 0 };
+
+        op_text_parse(&text, texts[i]);
+        assert_int_equal(op_spread(&text.op, 0, in, out, &err), 0);
+        assert_int_equal(out[0], SPREAD_COLS);
+        text.op.attributes.alibi = 8;
+        assert_int_equal(op_spread(&text.op, 0, in, out, &err), -1);
+        assert_non_null(strstr(err.text, ": heads are split(cols), wanted begin"));
+    }
+}
+
 static void test_absent_operands_are_ignored(void **state)
 {
     (void)state;
@@ -185,8 +214,11 @@ static void test_parts(void **state)
     (void)state;
     expect(attention, 0, "cs", NULL, "attention: heads are split(cols), wanted begin");
     expect("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32", 0, "c", "cc", NULL);
-    expect(op_texts[OP_ATTENTION], 0, "css", NULL, "attention: begin is same, wanted split(cols)");
-    expect(op_texts[OP_ATTENTION], 0, "ssc", NULL, "attention: begin is split(cols), wanted same");
+    expect(op_texts[OP_ATTENTION], 0, "csss", NULL, "attention: begin is same, wanted split(cols)");
+    expect(op_texts[OP_ATTENTION], 0, "sscs", NULL, "attention: begin is split(cols), wanted same");
+    expect(op_texts[OP_ATTENTION], 0, "rrss", NULL, "attention: start is same, wanted split(rows)");
+    expect(op_texts[OP_NORMALIZE_ROWS_GRAD], 0, "css", NULL,
+           "normalize_rows_grad: dy is split(cols), wanted same, split(rows) or partial");
     expect("attention_grad 12x8 fp32, 12x16 fp32, 12x8 fp32, 12x4 fp32, 2x1 i64 : 12x16 fp32", 0,
            "ccccs", NULL, "attention_grad: heads are split(cols), wanted begin");
     expect(op_texts[OP_ADD_BIAS], 0, "ps", NULL,
@@ -217,7 +249,8 @@ static void test_partial_is_not_same(void **state)
     (void)state;
     for (int kind = 0; kind < N_OP_KINDS; kind++) {
         struct op_text text;
-        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD || kind == OP_ACCUMULATE;
+        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD ||
+                    kind == OP_ACCUMULATE || kind == OP_NORMALIZE_ROWS_GRAD;
 
         op_text_parse(&text, op_texts[kind]);
         for (int i = 0; !takes && i < text.n_inputs; i++) {
@@ -277,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_combination),
         cmocka_unit_test(test_row_parallel_linear),
+        cmocka_unit_test(test_slopes),
         cmocka_unit_test(test_absent_operands_are_ignored),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_partial_is_not_same),
