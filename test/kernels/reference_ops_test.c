@@ -190,15 +190,52 @@ static void test_rope(void **state)
     op_case_destroy(c);
 }
 
+static void test_head_norm(void **state)
+{
+    struct op_attributes a = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 3, .eps = 1e-3 };
+    struct op_case *c = op_case_create(OP_HEAD_NORM, &a);
+
+    (void)state;
+    op_case_input(c, 0, 5, 24, DTYPE_F32, 1);
+    op_case_input(c, 1, 1, 3, DTYPE_F32, 1);
+    op_case_input(c, 2, 1, 3, DTYPE_F32, 1);
+    op_case_output(c, 0, 5, 24, DTYPE_F32);
+    op_case_output(c, 1, 5, 6, DTYPE_F32);
+    check_pair(c, OP_HEAD_NORM_GRAD);
+    op_case_destroy(c);
+}
+
+/* Also where the length is less than eps. */
+static void test_normalize_rows(void **state)
+{
+    (void)state;
+    for (int short_row = -1; short_row < 3; short_row++) {
+        struct op_attributes a = { .eps = 0.01 };
+        struct op_case *c = op_case_create(OP_NORMALIZE_ROWS, &a);
+
+        op_case_input(c, 0, 3, 5, DTYPE_F32, 1);
+        for (int i = 0; short_row >= 0 && i < 5; i++)
+            tensor_set(&c->op.in[0], short_row, i, 1e-3 * tensor_get(&c->op.in[0], short_row, i));
+        op_case_output(c, 0, 3, 5, DTYPE_F32);
+        op_case_output(c, 1, 3, 1, DTYPE_F32);
+        check_pair(c, OP_NORMALIZE_ROWS_GRAD);
+        op_case_destroy(c);
+    }
+}
+
+/* Bits of form: dropout, a window, slopes of 6 heads, documents. */
 static void test_attention(void **state)
 {
     (void)state;
-    for (int drop = 0; drop < 2; drop++) {
+    for (int form = 0; form < 16; form++) {
+        int drop = form & 1;
         struct op_attributes a = { .n_heads = 4,
                                    .n_kv_heads = 2,
                                    .head_dim = 3,
                                    .seq_len = 6,
                                    .scale = 0.6,
+                                   .window = form & 2 ? 3 : 0,
+                                   .alibi = form & 4 ? 6 : 0,
                                    .p = drop ? 0.3 : 0,
                                    .seed = 5,
                                    .place = 2 };
@@ -207,6 +244,14 @@ static void test_attention(void **state)
         op_case_input(c, 0, 12, 24, DTYPE_F32, 1);
         if (drop)
             op_case_input(c, 1, 2, 1, DTYPE_I64, 0);
+        if (form & 4) {
+            op_case_input(c, 2, 1, 1, DTYPE_I32, 0);
+            tensor_set(&c->op.in[2], 0, 0, 2);
+        }
+        if (form & 8)
+            op_case_input(c, 3, 12, 1, DTYPE_I32, 0);
+        for (int t = 0; form & 8 && t < 12; t++)
+            tensor_set(&c->op.in[3], t, 0, t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
         op_case_output(c, 0, 12, 12, DTYPE_F32);
         op_case_output(c, 1, 12, 4, DTYPE_F32);
         check_pair(c, OP_ATTENTION_GRAD);
@@ -336,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embed),         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_linear),        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_head_norm),     cmocka_unit_test(test_normalize_rows),
         cmocka_unit_test(test_attention),     cmocka_unit_test(test_elementwise),
         cmocka_unit_test(test_head),          cmocka_unit_test(test_add_bias),
         cmocka_unit_test(test_cross_entropy),

@@ -7,27 +7,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-
-static double *at(const struct tensor *t, int64_t row, int64_t col)
-{
-    return (double *)t->data + row * t->cols + col;
-}
-
-static int32_t int_at(const struct tensor *t, int64_t row)
-{
-    return ((const int32_t *)t->data)[row];
-}
-
-#define IN(i, row, col) (*at(&op->in[i], row, col))
-#define OUT(i, row, col) (*at(&op->out[i], row, col))
-
-/* An accumulated output's start: everything below adds to it. */
-static void start(const struct tensor *t, int first)
-{
-    if (first)
-        for (int64_t i = 0; i < tensor_elements(t); i++)
-            ((double *)t->data)[i] = 0;
-}
+#include "support/reference_impl.h"
 
 /* Where the rank's part begins. */
 static int32_t begin_of(const struct op_shape *op, int input)
@@ -354,13 +334,44 @@ static double attention_kept(const struct op_shape *op, int sample_input, int64_
 struct head_at {
     int64_t start;   /* first row of the sequence */
     int64_t q, k, v; /* first columns */
+    double slope;
 };
 
-static struct head_at head_at(const struct op_attributes *a, int64_t sequence, int head)
+/* As the paper has it for powers of two, else those of the lower one and every second of the higher
+ * one's; begin: of the heads that are here. */
+static double slope_of(const struct op_shape *op, int begin_input, int head)
 {
+    int n = op->attributes.alibi, number = head + begin_of(op, begin_input);
+    int lower = n ? 1 << (int)log2(n) : 1;
+
+    if (!n)
+        return 0;
+    return number < lower ? pow(pow(2, -8.0 / lower), number + 1)
+                          : pow(pow(2, -8.0 / (2 * lower)), 2 * (number - lower) + 1);
+}
+
+/* The first key that the query of a sequence sees. */
+static int64_t first_key(const struct op_shape *op, int start_input, int64_t sequence,
+                         int64_t query)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t first = 0;
+
+    if (tensor_given(&op->in[start_input]))
+        first = int_at(&op->in[start_input], sequence * a->seq_len + query);
+    while (a->window && !(query - a->window < first))
+        first++;
+    return first;
+}
+
+static struct head_at head_at(const struct op_shape *op, int begin_input, int64_t sequence,
+                              int head)
+{
+    const struct op_attributes *a = &op->attributes;
     int64_t kv = head / (a->n_heads / a->n_kv_heads), e = a->head_dim;
 
-    return (struct head_at){ .start = sequence * a->seq_len,
+    return (struct head_at){ .slope = slope_of(op, begin_input, head),
+                             .start = sequence * a->seq_len,
                              .q = head * e,
                              .k = (a->n_heads + kv) * e,
                              .v = (a->n_heads + a->n_kv_heads + kv) * e };
@@ -373,25 +384,26 @@ static double score(const struct op_attributes *a, const struct tensor *qkv,
 
     for (int64_t i = 0; i < a->head_dim; i++)
         sum += *at(qkv, h->start + query, h->q + i) * *at(qkv, h->start + key, h->k + i);
-    return sum * a->scale;
+    return sum * a->scale + h->slope * (double)(key - query);
 }
 
 static void attention_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(a, sequence, head);
+    struct head_at h = head_at(op, 2, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++) {
+        int64_t first = first_key(op, 3, sequence, query);
         double top = -INFINITY, sum = 0, lse;
 
-        for (int64_t key = 0; key <= query; key++)
+        for (int64_t key = first; key <= query; key++)
             top = fmax(top, score(a, &op->in[0], &h, query, key));
-        for (int64_t key = 0; key <= query; key++)
+        for (int64_t key = first; key <= query; key++)
             sum += exp(score(a, &op->in[0], &h, query, key) - top);
         lse = OUT(1, h.start + query, head) = top + log(sum);
         for (int64_t i = 0; i < a->head_dim; i++)
             OUT(0, h.start + query, h.q + i) = 0;
-        for (int64_t key = 0; key <= query; key++) {
+        for (int64_t key = first; key <= query; key++) {
             double p = exp(score(a, &op->in[0], &h, query, key) - lse);
 
             p *= attention_kept(op, 1, sequence, head, query, key);
@@ -404,10 +416,10 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
 static void attention_grad_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(a, sequence, head);
+    struct head_at h = head_at(op, 5, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++)
-        for (int64_t key = 0; key <= query; key++) {
+        for (int64_t key = first_key(op, 6, sequence, query); key <= query; key++) {
             int64_t q = h.start + query, k = h.start + key;
             double p = exp(score(a, &op->in[1], &h, query, key) - IN(3, q, head));
             double m = attention_kept(op, 4, sequence, head, query, key), dp = 0, delta = 0, ds;
@@ -444,17 +456,20 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
 {
     const struct op_attributes *a = &op->attributes;
     int64_t cache = row / a->seq_len * a->cache_len, e = a->head_dim;
-    int64_t kv = head / (a->n_heads / a->n_kv_heads);
+    int64_t kv = head / (a->n_heads / a->n_kv_heads), position = int_at(&op->in[1], row);
     double sum = 0;
 
     for (int64_t i = 0; i < e; i++)
         OUT(0, row, head * e + i) = 0;
-    for (int64_t key = 0; key <= int_at(&op->in[1], row); key++) {
+    for (int64_t key = 0; key <= position; key++) {
         double s = 0;
+
+        if (a->window && !(position - a->window < key))
+            continue;
 
         for (int64_t i = 0; i < e; i++)
             s += IN(0, row, head * e + i) * IN(2, cache + key, kv * e + i);
-        s = exp(s * a->scale);
+        s = exp(s * a->scale + slope_of(op, 4, head) * (double)(key - position));
         sum += s;
         for (int64_t i = 0; i < e; i++)
             OUT(0, row, head * e + i) += s * IN(3, cache + key, kv * e + i);
@@ -635,6 +650,18 @@ void reference_run(const struct op_shape *op, int first)
     case OP_ROPE:
     case OP_ROPE_GRAD:
         rope(op, op->kind == OP_ROPE ? 1 : -1);
+        break;
+    case OP_HEAD_NORM:
+        reference_head_norm(op);
+        break;
+    case OP_HEAD_NORM_GRAD:
+        reference_head_norm_grad(op, first);
+        break;
+    case OP_NORMALIZE_ROWS:
+        reference_normalize_rows(op);
+        break;
+    case OP_NORMALIZE_ROWS_GRAD:
+        reference_normalize_rows_grad(op, first);
         break;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:

@@ -3,17 +3,15 @@
  * for the running maximum)
  *
  * A tile of work is one block of BLOCK queries of up to HEADS_A_TILE heads that read the same kv
- * head, and walks the key blocks up to its own. Keys and values are brought to fp32 (keys
+ * head, and walks the key blocks that it sees, up to its own. Keys and values are brought to fp32 (keys
  * transposed) once for all these heads. Bound by the two products; scores exist for one block pair
  * at a time.
  */
 #include "kernels/cpu/attention_impl.h"
 
-#include <math.h>
-
 #define HEADS_A_TILE 4
 
-enum { SAMPLE = 1 }; /* input of that number */
+enum { SAMPLE = 1, BEGIN, START }; /* inputs of those numbers */
 
 struct attention {
     const struct op_shape *op;
@@ -91,12 +89,20 @@ CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *s
         out[i] *= rescale;
 }
 
+/* A head of the tile. */
+struct tile_head {
+    struct mask mask;
+    float slope;
+};
+
 /* Key block `key` (its first position) for head h of the tile, whose queries start at `query`. */
 CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch *s, int h,
-                             const struct mask *mask, const struct piece *q, int64_t query,
+                             const struct tile_head *head, const struct sight *sight, int64_t query,
                              int64_t key)
 {
-    int64_t width = a->width;
+    int64_t width = a->width, n_rows = min_i64(BLOCK, a->op->attributes.seq_len - query);
+    const struct mask *mask = &head->mask;
+    int is_plain = key >= sight->most && !(head->slope > 0);
     struct product scores = { .c = s->scores,
                               .c_stride = BLOCK,
                               .a = s->q[h],
@@ -122,9 +128,13 @@ CPU_INLINE void attend_block(const struct attention *a, struct attention_scratch
         out.part = PART_A_LOWER;
     }
     a->code->product(&scores);
-    for (int64_t r = 0; r < q->n_rows; r++) {
+    for (int64_t r = 0; r < n_rows; r++) {
         float *row = s->scores + r * BLOCK;
 
+        if (!is_plain && !score_row(row, head->slope, sight->first[r], query + r, key)) {
+            memset(row, 0, BLOCK * sizeof *row);
+            continue;
+        }
         softmax_row(row, query + r - key + 1, &s->max[h][r], &s->sum[h][r], s->out[h] + r * width,
                     width);
         if (mask->p > 0) {
@@ -192,9 +202,11 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
                        .n_rows = min_i64(BLOCK, at->seq_len - query),
                        .n_cols = at->head_dim };
     struct attention_scratch s;
-    struct mask masks[HEADS_A_TILE];
+    struct tile_head heads[HEADS_A_TILE];
+    struct sight sight;
 
     carve(&s, a, thread);
+    sight_of(&sight, a->op, START, sequence, query);
     for (int h = 0; h < n_heads; h++) {
         q.col = (int64_t)(head + h) * at->head_dim;
         load_tile(s.q[h], a->width, &q, (float)at->scale);
@@ -203,12 +215,13 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
             s.max[h][r] = -INFINITY;
             s.sum[h][r] = 0;
         }
-        masks[h] = mask_of(a->op, SAMPLE, sequence, head + h);
+        heads[h].mask = mask_of(a->op, SAMPLE, sequence, head + h);
+        heads[h].slope = slope_of(a->op, BEGIN, head + h);
     }
-    for (int64_t key = 0; key <= query; key += BLOCK) {
+    for (int64_t key = sight.least; key <= query; key += BLOCK) {
         load_keys_and_values(a, &s, start + key, min_i64(BLOCK, at->seq_len - key), kv_head);
         for (int h = 0; h < n_heads; h++)
-            attend_block(a, &s, h, &masks[h], &q, query, key);
+            attend_block(a, &s, h, &heads[h], &sight, query, key);
     }
     for (int h = 0; h < n_heads; h++) {
         q.col = (int64_t)(head + h) * at->head_dim;

@@ -7,9 +7,7 @@
  */
 #include "kernels/cpu/attention_impl.h"
 
-#include <math.h>
-
-enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES };
+enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN };
 
 struct cached {
     const struct op_shape *op;
@@ -36,7 +34,7 @@ static void write_cache(const struct cached *c, int64_t row, int64_t cache_row, 
     memcpy((char *)cpu_row(&c->op->in[VALUES], cache_row) + (size_t)kv_head * bytes, value, bytes);
 }
 
-/* One query head over n cached rows from `cache_row` on. */
+/* One query head over n cached rows from `cache_row` on, the last of which is its own. */
 CPU_INLINE void attend_cached(const struct cached *c, int64_t row, int head, int kv_head,
                               int64_t cache_row, int64_t n, float *scratch, int bf16)
 {
@@ -45,7 +43,7 @@ CPU_INLINE void attend_cached(const struct cached *c, int64_t row, int head, int
     float *q = scratch, *sum = scratch + width, *scores = scratch + 2 * width;
     const void *qkv = cpu_row(&c->op->in[CACHED_QKV], row);
     void *out = cpu_row(&c->op->out[0], row);
-    float top = -INFINITY, total = 0, inverse;
+    float top = -INFINITY, total = 0, inverse, slope = slope_of(c->op, BEGIN, head);
 
     for (int64_t i = 0; i < width; i++) {
         q[i] = i < e ? act_get(qkv, head * e + i, bf16) * (float)at->scale : 0;
@@ -64,6 +62,8 @@ CPU_INLINE void attend_cached(const struct cached *c, int64_t row, int head, int
         for (int half = WIDTH_STEP / 2; half > 0; half /= 2)
             for (int l = 0; l < half; l++)
                 lanes[l] += lanes[l + half];
+        if (slope > 0)
+            lanes[0] = __builtin_fmaf(slope, (float)(int)(j - (n - 1)), lanes[0]);
         scores[j] = lanes[0];
         top = top > lanes[0] ? top : lanes[0];
     }
@@ -101,6 +101,8 @@ CPU_INLINE void cached_tile_body(void *context, int64_t tile, int thread)
     }
     for (int64_t row = start; row < start + at->seq_len; row++) {
         int32_t position = *(const int32_t *)cpu_row(&c->op->in[POSITION], row);
+        int64_t first = at->window ? max_i64(0, position - (int64_t)at->window + 1) : 0;
+        int64_t n = position + 1 - first;
 
         for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
             if (position < 0)
@@ -108,9 +110,9 @@ CPU_INLINE void cached_tile_body(void *context, int64_t tile, int thread)
                            (size_t)(head * at->head_dim) * element,
                        0, (size_t)at->head_dim * element);
             else if (bf16)
-                attend_cached(c, row, head, kv_head, cache, position + 1, scratch, 1);
+                attend_cached(c, row, head, kv_head, cache + first, n, scratch, 1);
             else
-                attend_cached(c, row, head, kv_head, cache, position + 1, scratch, 0);
+                attend_cached(c, row, head, kv_head, cache + first, n, scratch, 0);
     }
 }
 

@@ -3,12 +3,12 @@
  *
  * A tile of work is one kv head of one sequence. It keeps fp32 copies of its keys and values, and
  * the gradients of both, in its thread's scratch, and walks its query heads, their query blocks and
- * the key blocks up to each, in this order, so every sum has one order and nobody else adds to it.
+ * the key blocks that each sees, in this order, so every sum has one order and nobody else adds to it.
  * Probabilities are recomputed from lse. Bound by five products a block pair.
  */
 #include "kernels/cpu/attention_impl.h"
 
-enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE };
+enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE, BEGIN, START };
 
 struct attention_grad {
     const struct op_shape *op;
@@ -25,6 +25,8 @@ struct grad_scratch {
     float *q, *dout, *dq; /* one tile each */
     float *p, *dp;        /* [BLOCK x BLOCK] */
     float lse[BLOCK], delta[BLOCK];
+    struct sight sight; /* of the query block at hand */
+    float slope;        /* of its head */
 };
 
 static size_t grad_thread_floats(int64_t width, int64_t n_blocks)
@@ -90,6 +92,7 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                               .k = width };
     struct product dscores, dvalues, dkeys, dq;
     int diagonal = query == key;
+    int is_plain = key >= s->sight.most && !(s->slope > 0);
 
     scores.part = diagonal ? PART_C_LOWER : PART_ALL;
     dscores = scores;
@@ -98,6 +101,8 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
     dscores.b = s->values_t + at;
     a->code->product(&scores);
     a->code->product(&dscores);
+    for (int64_t r = 0; r < n_queries && !is_plain; r++)
+        score_row(s->p + r * BLOCK, s->slope, s->sight.first[r], query + r, key);
     for (int64_t r = 0; r < n_queries; r++)
         grad_row(s, r, query + r - key + 1, mask, query + r, key);
     for (int64_t r = n_queries; r < BLOCK; r++) {
@@ -170,7 +175,9 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
     piece.tensor = &a->op->in[QKV];
     load_tile(s->q, a->width, &piece, (float)at->scale);
     memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
-    for (int64_t key = 0; key <= query; key += BLOCK)
+    sight_of(&s->sight, a->op, START, sequence, query);
+    s->slope = slope_of(a->op, BEGIN, head);
+    for (int64_t key = s->sight.least; key <= query; key += BLOCK)
         grad_block(a, s, &mask, piece.n_rows, query, key);
     piece.tensor = &a->op->out[0];
     store_tile(&piece, s->dq, a->width, (float)at->scale);

@@ -8,6 +8,8 @@
 #ifndef KERNELS_CPU_ATTENTION_IMPL_H
 #define KERNELS_CPU_ATTENTION_IMPL_H
 
+#include <math.h>
+
 #include "kernels/cpu/dropout_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
@@ -134,6 +136,69 @@ void attention_product_avx512(const struct product *p);
 void attention_product_avx512bf16(const struct product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
+/*
+ * What each query of a block sees: keys from first[r] up to its own. No later query of a sequence
+ * sees less of what comes before it (ops.h), so the block as a whole sees all keys from `least` on;
+ * from `most` on, so does each of its queries.
+ */
+struct sight {
+    int64_t first[BLOCK];
+    int64_t least, most;
+};
+
+/* start: number of that input of op. query: the block's first, within the sequence. */
+static inline void sight_of(struct sight *s, const struct op_shape *op, int start, int64_t sequence,
+                            int64_t query)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t n = min_i64(BLOCK, a->seq_len - query);
+
+    s->least = query;
+    s->most = 0;
+    for (int64_t r = 0; r < n; r++) {
+        int64_t own = query + r, first = a->window ? max_i64(0, own - a->window + 1) : 0;
+
+        if (tensor_given(&op->in[start])) {
+            const int32_t *row = cpu_row(&op->in[start], sequence * a->seq_len + own);
+
+            first = max_i64(first, min_i64(own, *row));
+        }
+        s->first[r] = first;
+        s->least = min_i64(s->least, first);
+        s->most = max_i64(s->most, first);
+    }
+    s->least = s->least / BLOCK * BLOCK;
+}
+
+/* Number of a head among all ranks'. begin: number of that input. */
+static inline int head_number(const struct op_shape *op, int begin, int head)
+{
+    const struct tensor *first = &op->in[begin];
+
+    return tensor_given(first) ? head + *(const int32_t *)first->data : head;
+}
+
+static inline float slope_of(const struct op_shape *op, int begin, int head)
+{
+    int n_heads = op->attributes.alibi;
+
+    return n_heads ? (float)ops_alibi_slope(head_number(op, begin, head), n_heads) : 0.0f;
+}
+
+/*
+ * Scaled scores of keys key .. key + BLOCK - 1 get the slope's bias, and -infinity where the query
+ * does not see them. Returns whether it sees one, up to its own.
+ */
+CPU_INLINE int score_row(float *scores, float slope, int64_t first, int64_t query, int64_t key)
+{
+    if (slope > 0)
+        for (int j = 0; j < BLOCK; j++)
+            scores[j] = __builtin_fmaf(slope, (float)(int)(key - query + j), scores[j]);
+    for (int64_t j = 0; j < min_i64(BLOCK, first - key); j++)
+        scores[j] = -INFINITY;
+    return first - key < BLOCK;
+}
+
 /* Where dropout of one head's probabilities draws its numbers. */
 struct mask {
     uint64_t seed, place_high;
@@ -145,15 +210,13 @@ struct mask {
 static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    const struct tensor *begin = &op->in[sample + 1];
     struct mask mask = { .seed = a->seed, .head = head, .p = (float)a->p };
 
     mask.scale = (float)(1.0 / (1.0 - a->p));
     if (a->p > 0) {
         mask.place_high =
             dropout_place_high(a->place, *(const int64_t *)cpu_row(&op->in[sample], sequence));
-        if (tensor_given(begin))
-            mask.head += *(const int32_t *)begin->data;
+        mask.head = head_number(op, sample + 1, head);
     }
     return mask;
 }

@@ -67,6 +67,8 @@ static void register_families(struct kernels_backend *table)
     cpu_register_embed(table);
     cpu_register_norm(table);
     cpu_register_rope(table);
+    cpu_register_head_norm(table);
+    cpu_register_normalize_rows(table);
     cpu_register_attention(table);
     cpu_register_elementwise(table);
     cpu_register_dropout(table);

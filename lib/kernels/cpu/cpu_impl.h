@@ -78,6 +78,8 @@ void cpu_register_cross_entropy(struct kernels_backend *table);
 void cpu_register_embed(struct kernels_backend *table);
 void cpu_register_norm(struct kernels_backend *table);
 void cpu_register_rope(struct kernels_backend *table);
+void cpu_register_head_norm(struct kernels_backend *table);
+void cpu_register_normalize_rows(struct kernels_backend *table);
 void cpu_register_attention(struct kernels_backend *table);
 void cpu_register_elementwise(struct kernels_backend *table);
 void cpu_register_dropout(struct kernels_backend *table);

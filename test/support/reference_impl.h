@@ -1,0 +1,35 @@
+/*
+ * reference_impl.h - what the files of the reference share: elements of its operands
+ */
+#ifndef TEST_SUPPORT_REFERENCE_IMPL_H
+#define TEST_SUPPORT_REFERENCE_IMPL_H
+
+#include "ops/ops.h"
+
+static inline double *at(const struct tensor *t, int64_t row, int64_t col)
+{
+    return (double *)t->data + row * t->cols + col;
+}
+
+static inline int32_t int_at(const struct tensor *t, int64_t row)
+{
+    return ((const int32_t *)t->data)[row];
+}
+
+#define IN(i, row, col) (*at(&op->in[i], row, col))
+#define OUT(i, row, col) (*at(&op->out[i], row, col))
+
+/* An accumulated output's start: everything below adds to it. */
+static inline void start(const struct tensor *t, int first)
+{
+    if (first)
+        for (int64_t i = 0; i < tensor_elements(t); i++)
+            ((double *)t->data)[i] = 0;
+}
+
+void reference_head_norm(const struct op_shape *op);
+void reference_head_norm_grad(const struct op_shape *op, int first);
+void reference_normalize_rows(const struct op_shape *op);
+void reference_normalize_rows_grad(const struct op_shape *op, int first);
+
+#endif
