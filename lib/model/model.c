@@ -272,11 +272,11 @@ static int normed_heads(const struct emitter *e, int qkv)
     int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
     int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
     attributes.eps = e->b->spec->norm_eps;
-    emit(e, (struct op){ .kind = OP_HEAD_NORM,
-                         .attributes = attributes,
-                         .in = { qkv, layer_weight(e, "q_norm.weight"),
-                                 layer_weight(e, "k_norm.weight") },
-                         .out = { y, rstd } });
+    emit(e, (struct op){
+                .kind = OP_HEAD_NORM,
+                .attributes = attributes,
+                .in = { qkv, layer_weight(e, "q_norm.weight"), layer_weight(e, "k_norm.weight") },
+                .out = { y, rstd } });
     return y;
 }
 
@@ -567,13 +567,11 @@ void model_score(struct model_builder *builder, int function, int n_rows)
     p->ports.asked = program_cell(p, ROLE_SCALAR, "asked", n_rows, 1, DTYPE_I32);
     p->ports.hoped = program_cell(p, ROLE_SCALAR, "hoped", n_rows, 1, DTYPE_I32);
     p->ports.stats = program_cell(p, ROLE_SCALAR, "stats", n_rows, OPS_N_STATS, DTYPE_F32);
-    emit(&e, (struct op){ .kind = OP_SELECT_ROWS,
-                          .in = { p->ports.stream, p->ports.asked },
-                          .out = { x } });
+    emit(&e, (struct op){
+                 .kind = OP_SELECT_ROWS, .in = { p->ports.stream, p->ports.asked }, .out = { x } });
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"), builder->dtype);
-    emit(&e,
-         (struct op){ .kind = OP_LINEAR, .in = { x, head_of(&e).rows }, .out = { logits } });
+    emit(&e, (struct op){ .kind = OP_LINEAR, .in = { x, head_of(&e).rows }, .out = { logits } });
     emit(&e, (struct op){ .kind = OP_LOGIT_STATS,
                           .attributes.vocab_size = (int)vocab_size,
                           .in = { logits, p->ports.hoped },

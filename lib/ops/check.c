@@ -134,8 +134,8 @@ static int check_attributes(const struct solver *s)
     if (kind == OP_ATTENTION_CACHED && a->cache_len < 1)
         return err_set(s->err, ERR_FAILED, "%s: cache_len is %d, wanted at least 1", name,
                        a->cache_len);
-    if (kind == OP_ATTENTION_CACHED && tensor_given(&s->op->in[CACHED_SEGMENT]) !=
-                                           tensor_given(&s->op->in[CACHED_SEGMENTS]))
+    if (kind == OP_ATTENTION_CACHED &&
+        tensor_given(&s->op->in[CACHED_SEGMENT]) != tensor_given(&s->op->in[CACHED_SEGMENTS]))
         return err_set(s->err, ERR_FAILED, "%s: segment and segments come together", name);
     if ((kind == OP_HEAD_CROSS_ENTROPY || kind == OP_HEAD_LOSS) && a->chunk < 1)
         return err_set(s->err, ERR_FAILED, "%s: chunk is %d, wanted at least 1", name, a->chunk);

@@ -12,9 +12,9 @@
 #include "train/fill.h"
 
 #define ROWS 512
-#define ASKED 64       /* rows that one SCORE looks at */
-#define SHARED_MIN 4   /* tokens that are worth a segment of their own */
-#define N_COLUMNS 3    /* of ports.segments */
+#define ASKED 64     /* rows that one SCORE looks at */
+#define SHARED_MIN 4 /* tokens that are worth a segment of their own */
+#define N_COLUMNS 3  /* of ports.segments */
 
 enum { STAT_MAX, STAT_SUM, STAT_TARGET }; /* of ports.stats */
 
@@ -327,7 +327,7 @@ static int feed_path(struct walk *w, struct err *err)
     return 0;
 }
 
-static int place(struct walk *w, struct node *node, struct err *err)
+static int give_place(struct walk *w, struct node *node, struct err *err)
 {
     if (!has_room(w->s, node)) {
         if (flush(w->s, err) < 0)
@@ -354,7 +354,7 @@ static int walk_texts(struct walk *w, score_progress_fn progress, void *context,
         struct node node =
             next_node(w, parent ? parent->end : 0, t, parent ? parent->end_text : w->n);
 
-        if (place(w, &node, err) < 0 || feed_node(w, &node, 0, err) < 0)
+        if (give_place(w, &node, err) < 0 || feed_node(w, &node, 0, err) < 0)
             return -1;
         w->path[w->depth++] = node;
         /* Texts that end here are done: what follows them goes on. */

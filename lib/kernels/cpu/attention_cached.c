@@ -7,7 +7,7 @@
  */
 #include "kernels/cpu/attention_impl.h"
 
-enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN };
+enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
 
 struct cached {
     const struct op_shape *op;
@@ -120,6 +120,8 @@ CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, t
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
+    if (tensor_given(&op->in[SEGMENTS]))
+        return attention_segments_scratch(kernels, op);
     return cached_thread_floats(&op->attributes) * sizeof(float) *
            (size_t)pool_n_threads(kernels->pool);
 }
@@ -132,6 +134,10 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
                         .thread_floats = cached_thread_floats(at) };
 
     (void)first;
+    if (tensor_given(&call->op.in[SEGMENTS])) {
+        attention_segments_run(kernels, call);
+        return;
+    }
     pool_run(kernels->pool, call->op.in[0].rows / at->seq_len * at->n_kv_heads,
              cached_tile[cpu_of(kernels)->isa], &c);
 }
