@@ -1,0 +1,588 @@
+/*
+ * jinja_eval.c - walks the tree: expressions to values, statements to text
+ *
+ * The depth is counted in jinja_eval and jinja_run, through which every recursion goes. A failure is
+ * noted once; from then on everything evaluates to nothing and loops end.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "template/jinja_impl.h"
+
+const struct jinja_limits jinja_limits = { .steps = 100000000,
+                                           .bytes = (size_t)1 << 29,
+                                           .depth = 400 };
+
+void jinja_fail(struct jinja_render *r, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+
+    if (r->failed)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    r->failed = 1;
+    err_set(r->err, ERR_DATA, "%s:%d: %s", r->name, r->line, text);
+}
+
+int jinja_step(struct jinja_render *r, size_t n_bytes)
+{
+    r->steps += 1 + (int64_t)(n_bytes / 64);
+    if (r->steps > r->limits->steps || n_bytes > r->limits->bytes)
+        jinja_fail(r, "the template takes more than %lld steps", (long long)r->limits->steps);
+    if (r->arena->used_bytes > r->limits->bytes || r->out->length > r->limits->bytes)
+        jinja_fail(r, "the template needs more than %zu bytes", r->limits->bytes);
+    return r->failed ? -1 : 0;
+}
+
+static struct jinja_value look_up(struct jinja_render *r, struct text name)
+{
+    const struct jinja_value *found;
+    const struct jinja_function *global;
+
+    for (const struct jinja_scope *s = r->scope; s; s = s->parent)
+        if ((found = jinja_dict_find_text(&s->names, name)))
+            return *found;
+    if ((global = jinja_find_global(name)))
+        return (struct jinja_value){ JINJA_GLOBAL, { .global = global } };
+    return jinja_undefined(name);
+}
+
+static struct jinja_value eval_list(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value v = jinja_new_list(r);
+
+    v.kind = node->kind == NODE_TUPLE ? JINJA_TUPLE : JINJA_LIST;
+    for (const struct jinja_node *i = node->list; i && !r->failed; i = i->next)
+        jinja_list_add(r->arena, v.list, jinja_eval(r, i));
+    return v;
+}
+
+static struct jinja_value eval_dict(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value v = jinja_new_dict(r);
+
+    for (const struct jinja_node *i = node->list; i && i->next && !r->failed; i = i->next->next) {
+        struct jinja_value key = jinja_eval(r, i);
+
+        jinja_dict_set(r->arena, v.dict, key, jinja_eval(r, i->next));
+    }
+    return v;
+}
+
+static struct jinja_arguments eval_arguments(struct jinja_render *r, const struct jinja_node *list)
+{
+    struct jinja_arguments out = { 0 };
+    struct jinja_list items = { 0 };
+    struct jinja_dict named = { 0 };
+
+    for (const struct jinja_node *i = list; i && !r->failed; i = i->next) {
+        if (i->kind == NODE_NAMED)
+            jinja_dict_set(r->arena, &named, jinja_string(i->name), jinja_eval(r, i->a));
+        else
+            jinja_list_add(r->arena, &items, jinja_eval(r, i));
+    }
+    out.items = items.items;
+    out.n = items.n;
+    out.named = named.items;
+    out.n_named = named.n;
+    return out;
+}
+
+static struct jinja_value call(struct jinja_render *r, const struct jinja_node *node,
+                               struct jinja_value caller)
+{
+    struct jinja_value of = jinja_eval(r, node->a);
+    struct jinja_arguments arguments = eval_arguments(r, node->list);
+
+    r->line = node->line;
+    if (r->failed)
+        return of;
+    if (of.kind == JINJA_MACRO)
+        return jinja_call_macro(r, of.macro, &arguments, caller);
+    if (of.kind == JINJA_METHOD)
+        return jinja_apply(r, of.method->function, of.method->self, &arguments);
+    if (of.kind == JINJA_GLOBAL)
+        return jinja_apply(r, of.global, jinja_none(), &arguments);
+    if (of.kind == JINJA_UNDEFINED)
+        jinja_fail(r, "'%.*s' is undefined, and so cannot be called",
+                   (int)(of.s.n < 80 ? of.s.n : 80), of.s.data);
+    else
+        jinja_fail(r, "%s cannot be called", jinja_kind_name(&of));
+    return jinja_none();
+}
+
+static struct jinja_value eval_pipe(struct jinja_render *r, const struct jinja_node *node,
+                                    struct jinja_value text)
+{
+    struct jinja_value in = text;
+
+    if (node->a && node->a->kind == NODE_PIPE && text.kind == JINJA_STRING)
+        in = eval_pipe(r, node->a, text);
+    else if (node->a)
+        in = jinja_eval(r, node->a);
+    struct jinja_arguments arguments = eval_arguments(r, node->list);
+    r->line = node->line;
+    return r->failed ? in : jinja_apply(r, node->function, in, &arguments);
+}
+
+static struct jinja_value eval_test(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value in = jinja_eval(r, node->a);
+    struct jinja_arguments arguments = eval_arguments(r, node->list);
+
+    r->line = node->line;
+    return r->failed ? in : jinja_apply(r, node->function, in, &arguments);
+}
+
+static int compare_as(struct jinja_render *r, int op, const struct jinja_value *a,
+                      const struct jinja_value *b)
+{
+    switch (op) {
+    case JINJA_OP('=', '='):
+        return jinja_equal(a, b, 0);
+    case JINJA_OP('!', '='):
+        return !jinja_equal(a, b, 0);
+    case JINJA_IN:
+        return jinja_contains(r, a, b);
+    case JINJA_NOT_IN:
+        return !jinja_contains(r, a, b);
+    case '<':
+        return jinja_compare(r, a, b) < 0;
+    case '>':
+        return jinja_compare(r, a, b) > 0;
+    case JINJA_OP('<', '='):
+        return jinja_compare(r, a, b) <= 0;
+    default:
+        return jinja_compare(r, a, b) >= 0;
+    }
+}
+
+static struct jinja_value eval_compare(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value left = jinja_eval(r, node->a), right;
+
+    for (const struct jinja_node *i = node->list; i && !r->failed; i = i->next) {
+        right = jinja_eval(r, i->a);
+        r->line = node->line;
+        if (!r->failed && !compare_as(r, i->op, &left, &right))
+            return jinja_bool(0);
+        left = right;
+    }
+    return jinja_bool(1);
+}
+
+static struct jinja_value eval_unary(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value v = jinja_eval(r, node->a);
+
+    r->line = node->line;
+    if (!r->failed && !jinja_is_number(&v))
+        jinja_fail(r, "%c%s cannot be computed", node->op, jinja_kind_name(&v));
+    return r->failed ? v : jinja_binary(r, node->op, jinja_int(0), v);
+}
+
+static struct jinja_value eval_concat(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct str out = { 0 };
+
+    for (const struct jinja_node *i = node->list; i && !r->failed; i = i->next) {
+        struct jinja_value v = jinja_eval(r, i);
+        struct text s = jinja_text(r, &v);
+
+        if (jinja_step(r, s.n + out.length) == 0)
+            str_add_bytes(&out, s.data, s.n);
+    }
+    struct jinja_value v = jinja_copy_string(r, str_text(&out), out.length);
+    str_release(&out);
+    return v;
+}
+
+static struct jinja_value eval_slice(struct jinja_render *r, const struct jinja_node *node)
+{
+    const struct jinja_node *parts[3] = { node->a, node->b, node->other };
+    struct jinja_value of = jinja_eval(r, node->target), bounds[3];
+
+    for (int i = 0; i < 3; i++)
+        bounds[i] = parts[i] ? jinja_eval(r, parts[i]) : (struct jinja_value){ 0 };
+    r->line = node->line;
+    return r->failed ? of : jinja_slice(r, of, bounds);
+}
+
+static struct jinja_value eval_parts(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value a = jinja_eval(r, node->a), b = jinja_none();
+
+    if (node->b)
+        b = jinja_eval(r, node->b);
+    r->line = node->line;
+    if (r->failed)
+        return a;
+    if (node->kind == NODE_GETATTR)
+        return jinja_attribute(r, a, node->name);
+    return node->kind == NODE_GETITEM ? jinja_item(r, a, b) : jinja_binary(r, node->op, a, b);
+}
+
+static struct jinja_value eval_choice(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value a = jinja_eval(r, node->a);
+    int is = jinja_is_true(&a);
+
+    switch (node->kind) {
+    case NODE_NOT:
+        return jinja_bool(!is);
+    case NODE_AND:
+        return is ? jinja_eval(r, node->b) : a;
+    case NODE_OR:
+        return is ? a : jinja_eval(r, node->b);
+    default:
+        if (is)
+            return jinja_eval(r, node->body);
+        return node->other ? jinja_eval(r, node->other)
+                           : jinja_undefined(text_of("if without else"));
+    }
+}
+
+static struct jinja_value eval_node(struct jinja_render *r, const struct jinja_node *node)
+{
+    switch (node->kind) {
+    case NODE_CONST:
+        return node->value;
+    case NODE_NAME:
+        return look_up(r, node->name);
+    case NODE_LIST:
+    case NODE_TUPLE:
+        return eval_list(r, node);
+    case NODE_DICT:
+        return eval_dict(r, node);
+    case NODE_GETATTR:
+    case NODE_GETITEM:
+    case NODE_BINARY:
+        return eval_parts(r, node);
+    case NODE_SLICE:
+        return eval_slice(r, node);
+    case NODE_CALL:
+        return call(r, node, (struct jinja_value){ 0 });
+    case NODE_PIPE:
+        return eval_pipe(r, node, jinja_none());
+    case NODE_TEST:
+        return eval_test(r, node);
+    case NODE_UNARY:
+        return eval_unary(r, node);
+    case NODE_COMPARE:
+        return eval_compare(r, node);
+    case NODE_CONCAT:
+        return eval_concat(r, node);
+    default:
+        return eval_choice(r, node);
+    }
+}
+
+/* Whether there is room for one more level. */
+static int enter(struct jinja_render *r, const struct jinja_node *node)
+{
+    r->line = node->line;
+    if (r->depth >= r->limits->depth)
+        jinja_fail(r, "nested deeper than %d", r->limits->depth);
+    if (jinja_step(r, 0) < 0)
+        return 0;
+    r->depth++;
+    return 1;
+}
+
+struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value v = jinja_undefined(text_of("nothing"));
+
+    if (!enter(r, node))
+        return v;
+    v = eval_node(r, node);
+    r->depth--;
+    return v;
+}
+
+/* ---- statements ---- */
+
+void jinja_assign(struct jinja_render *r, const struct jinja_node *target, struct jinja_value value)
+{
+    if (r->failed)
+        return;
+    if (target->kind == NODE_FIELD) {
+        struct jinja_value space = look_up(r, target->name);
+
+        if (space.kind == JINJA_NAMESPACE)
+            jinja_dict_set(r->arena, space.dict, target->value, value);
+        else
+            jinja_fail(r, "'%.*s' is no namespace, so its fields cannot be set",
+                       (int)(target->name.n < 80 ? target->name.n : 80), target->name.data);
+    } else if (target->kind == NODE_NAME) {
+        jinja_dict_set(r->arena, &r->scope->names, jinja_string(target->name), value);
+    } else {
+        struct jinja_list items = jinja_items(r, &value);
+        const struct jinja_node *each = target->list;
+
+        for (int i = 0; i < items.n && each && !r->failed; i++, each = each->next)
+            if (!each->next == (i == items.n - 1))
+                jinja_assign(r, each, items.items[i]);
+            else
+                break;
+        if (each)
+            jinja_fail(r, "the number of names is not that of values (%d)", items.n);
+    }
+}
+
+static void push_scope(struct jinja_render *r, struct jinja_scope *parent)
+{
+    struct jinja_scope *scope = arena_new(r->arena, struct jinja_scope);
+
+    scope->parent = parent;
+    r->scope = scope;
+}
+
+struct jinja_value jinja_capture(struct jinja_render *r, const struct jinja_node *body)
+{
+    struct jinja_scope *outer = r->scope;
+    struct str *out = r->out, text = { 0 };
+
+    push_scope(r, outer);
+    r->out = &text;
+    jinja_run(r, body);
+    r->out = out;
+    r->scope = outer;
+    struct jinja_value v = jinja_copy_string(r, str_text(&text), text.length);
+    str_release(&text);
+    return v;
+}
+
+/* The items that the loop's condition keeps; it is asked before the first round, as Jinja does. */
+static struct jinja_list kept_items(struct jinja_render *r, const struct jinja_node *node,
+                                    struct jinja_list items)
+{
+    struct jinja_scope *outer = r->scope;
+    struct jinja_list kept = { 0 };
+
+    for (int i = 0; i < items.n && !r->failed; i++) {
+        push_scope(r, outer);
+        jinja_assign(r, node->target, items.items[i]);
+        struct jinja_value is = jinja_eval(r, node->b);
+        if (jinja_is_true(&is))
+            jinja_list_add(r->arena, &kept, items.items[i]);
+    }
+    r->scope = outer;
+    return kept;
+}
+
+static int loop_depth(const struct jinja_render *r)
+{
+    for (const struct jinja_scope *s = r->scope; s; s = s->parent) {
+        const struct jinja_value *loop = jinja_dict_find_text(&s->names, text_of("loop"));
+
+        if (loop && loop->kind == JINJA_LOOP)
+            return loop->loop->depth;
+    }
+    return 0;
+}
+
+static void run_for(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_scope *outer = r->scope;
+    struct jinja_value of = jinja_eval(r, node->a);
+    struct jinja_list items = { 0 };
+
+    r->line = node->line;
+    if (!r->failed)
+        items = jinja_items(r, &of);
+    if (node->b)
+        items = kept_items(r, node, items);
+    struct jinja_loop *loop = arena_new(r->arena, struct jinja_loop);
+    *loop = (struct jinja_loop){ items.items, items.n, 0, loop_depth(r) + 1, { 0 } };
+    for (; loop->index < items.n && !r->failed && r->leaving != NODE_BREAK; loop->index++) {
+        push_scope(r, outer);
+        r->leaving = 0;
+        jinja_dict_set(r->arena, &r->scope->names, jinja_literal("loop"),
+                       (struct jinja_value){ JINJA_LOOP, { .loop = loop } });
+        r->line = node->line;
+        jinja_assign(r, node->target, items.items[loop->index]);
+        jinja_run(r, node->body);
+        r->scope = outer;
+    }
+    r->leaving = 0;
+    if (!items.n && node->other) {
+        push_scope(r, outer);
+        jinja_run(r, node->other);
+    }
+    r->scope = outer;
+}
+
+static void run_if(struct jinja_render *r, const struct jinja_node *node)
+{
+    for (;;) {
+        struct jinja_value test = jinja_eval(r, node->a);
+
+        if (r->failed)
+            return;
+        if (jinja_is_true(&test)) {
+            jinja_run(r, node->body);
+            return;
+        }
+        /* An elif is an if alone; what an else holds ends with another block. */
+        if (!node->other || node->other->kind != NODE_IF || node->other->next || !node->other->op)
+            break;
+        node = node->other;
+    }
+    if (node->other)
+        jinja_run(r, node->other);
+}
+
+static void run_set(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_value v;
+
+    if (!node->op) {
+        v = jinja_eval(r, node->a);
+    } else {
+        v = jinja_capture(r, node->body);
+        if (node->a && !r->failed)
+            v = eval_pipe(r, node->a, v);
+    }
+    r->line = node->line;
+    jinja_assign(r, node->target, v);
+}
+
+static void write_value(struct jinja_render *r, struct jinja_value v)
+{
+    struct text s = jinja_text(r, &v);
+
+    if (!r->failed && jinja_step(r, s.n) == 0)
+        str_add_bytes(r->out, s.data, s.n);
+}
+
+/* {% with %}: what is set is seen inside; the values are computed outside. */
+static void run_scope(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_scope *outer = r->scope, *inner;
+
+    push_scope(r, outer);
+    inner = r->scope;
+    for (const struct jinja_node *set = node->list; set && !r->failed; set = set->next) {
+        r->scope = outer;
+        struct jinja_value v = jinja_eval(r, set->a);
+        r->scope = inner;
+        jinja_assign(r, set->target, v);
+    }
+    jinja_run(r, node->body);
+    r->scope = outer;
+}
+
+static void run_node(struct jinja_render *r, const struct jinja_node *node)
+{
+    struct jinja_macro *macro;
+
+    switch (node->kind) {
+    case NODE_DATA:
+        write_value(r, node->value);
+        break;
+    case NODE_OUTPUT:
+        write_value(r, jinja_eval(r, node->a));
+        break;
+    case NODE_IF:
+        run_if(r, node);
+        break;
+    case NODE_FOR:
+        run_for(r, node);
+        break;
+    case NODE_SET:
+        run_set(r, node);
+        break;
+    case NODE_SCOPE:
+        run_scope(r, node);
+        break;
+    case NODE_FILTER:
+        write_value(r, eval_pipe(r, node->a, jinja_capture(r, node->body)));
+        break;
+    case NODE_MACRO:
+    case NODE_CALL_BLOCK:
+        macro = arena_new(r->arena, struct jinja_macro);
+        *macro = (struct jinja_macro){ node, r->scope };
+        struct jinja_value v = { JINJA_MACRO, { .macro = macro } };
+        if (node->kind == NODE_CALL_BLOCK)
+            write_value(r, call(r, node->a, v));
+        else
+            jinja_dict_set(r->arena, &r->scope->names, jinja_string(node->name), v);
+        break;
+    default:
+        r->leaving = (int)node->kind;
+    }
+}
+
+void jinja_run(struct jinja_render *r, const struct jinja_node *body)
+{
+    for (; body && !r->failed && !r->leaving; body = body->next) {
+        if (!enter(r, body))
+            break;
+        run_node(r, body);
+        r->depth--;
+    }
+}
+
+static void bind_parameters(struct jinja_render *r, const struct jinja_node *list,
+                            const struct jinja_arguments *arguments)
+{
+    int i = 0, n_used = 0;
+
+    for (const struct jinja_node *p = list; p && !r->failed; p = p->next, i++) {
+        struct jinja_value v = jinja_undefined(p->name), *found = NULL;
+
+        for (int k = 0; k < arguments->n_named; k++)
+            if (text_equal(arguments->named[k].key.s, p->name))
+                found = &arguments->named[k].value;
+        n_used += found != NULL;
+        if (found && i < arguments->n)
+            jinja_fail(r, "the argument '%.*s' is given twice", (int)p->name.n, p->name.data);
+        if (i < arguments->n)
+            v = arguments->items[i];
+        else if (found)
+            v = *found;
+        else if (p->a)
+            v = jinja_eval(r, p->a);
+        jinja_dict_set(r->arena, &r->scope->names, jinja_string(p->name), v);
+    }
+    if (i < arguments->n || n_used < arguments->n_named)
+        jinja_fail(r, "the macro has no such argument");
+}
+
+struct jinja_value jinja_call_macro(struct jinja_render *r, struct jinja_macro *macro,
+                                    const struct jinja_arguments *arguments,
+                                    struct jinja_value caller)
+{
+    struct jinja_scope *scope = r->scope;
+
+    push_scope(r, macro->scope);
+    if (caller.kind != JINJA_ABSENT)
+        jinja_dict_set(r->arena, &r->scope->names, jinja_literal("caller"), caller);
+    bind_parameters(r, macro->node->list, arguments);
+    struct jinja_value v = jinja_capture(r, macro->node->body);
+    r->scope = scope;
+    return v;
+}
+
+int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
+                 const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                 struct err *err)
+{
+    struct str text = { 0 };
+    struct jinja_scope outer = { .names = *variables };
+    struct jinja_render r = {
+        .name = jinja->name, .arena = arena, .limits = limits, .out = &text, .err = err
+    };
+
+    push_scope(&r, &outer);
+    jinja_run(&r, jinja->body);
+    if (!r.failed)
+        str_add_bytes(out, str_text(&text), text.length);
+    str_release(&text);
+    return r.failed ? -1 : 0;
+}
