@@ -5,31 +5,27 @@
 
 #include <string.h>
 
-struct reader {
-    const char *text;
-    size_t n, at;
-    struct err *err;
-};
+#include "data/jsonl_impl.h"
 
-static int wrong(struct reader *r, const char *what)
+int jsonl_wrong(struct jsonl_reader *r, const char *what)
 {
     return err_set(r->err, ERR_DATA, "%s at byte %zu", what, r->at);
 }
 
 /* The byte at hand, or -1 at the end. */
-static int peek(const struct reader *r)
+static int peek(const struct jsonl_reader *r)
 {
     return r->at < r->n ? (unsigned char)r->text[r->at] : -1;
 }
 
-static void skip_space(struct reader *r)
+static void skip_space(struct jsonl_reader *r)
 {
     while (r->at < r->n && memchr(" \t\r\n", r->text[r->at], 4))
         r->at++;
 }
 
 /* Skip space, then take this character if it is next. */
-static int take(struct reader *r, char c)
+int jsonl_take(struct jsonl_reader *r, char c)
 {
     skip_space(r);
     if (peek(r) != (unsigned char)c)
@@ -38,8 +34,14 @@ static int take(struct reader *r, char c)
     return 1;
 }
 
+int jsonl_at_end(struct jsonl_reader *r)
+{
+    skip_space(r);
+    return r->at == r->n;
+}
+
 /* Four hex digits; -1 if they are none. */
-static int read_hex(struct reader *r)
+static int read_hex(struct jsonl_reader *r)
 {
     int value = 0;
 
@@ -83,29 +85,29 @@ static void add_utf8(struct str *out, uint32_t code)
 }
 
 /* After "\u": one code point, of two surrogates if need be. */
-static int read_unicode(struct reader *r, struct str *out)
+static int read_unicode(struct jsonl_reader *r, struct str *out)
 {
     int code = read_hex(r);
 
     if (code >= 0xd800 && code < 0xdc00) {
         if (r->n - r->at < 2 || memcmp(r->text + r->at, "\\u", 2) != 0)
-            return wrong(r, "half a surrogate pair");
+            return jsonl_wrong(r, "half a surrogate pair");
         r->at += 2;
         int low = read_hex(r);
         if (low < 0xdc00 || low > 0xdfff)
-            return wrong(r, "half a surrogate pair");
+            return jsonl_wrong(r, "half a surrogate pair");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     } else if (code >= 0xdc00 && code < 0xe000) {
-        return wrong(r, "half a surrogate pair");
+        return jsonl_wrong(r, "half a surrogate pair");
     }
     if (code < 0)
-        return wrong(r, "\\u without four hex digits");
+        return jsonl_wrong(r, "\\u without four hex digits");
     if (out)
         add_utf8(out, (uint32_t)code);
     return 0;
 }
 
-static int read_escape(struct reader *r, struct str *out)
+static int read_escape(struct jsonl_reader *r, struct str *out)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     int c = peek(r);
@@ -116,7 +118,7 @@ static int read_escape(struct reader *r, struct str *out)
         return read_unicode(r, out);
     }
     if (!letter)
-        return wrong(r, "unknown escape");
+        return jsonl_wrong(r, "unknown escape");
     r->at++;
     if (out)
         str_add_char(out, meanings[letter - letters]);
@@ -124,7 +126,7 @@ static int read_escape(struct reader *r, struct str *out)
 }
 
 /* A string whose opening quote was taken, appended to out unless that is NULL. */
-static int read_string(struct reader *r, struct str *out)
+int jsonl_read_string(struct jsonl_reader *r, struct str *out)
 {
     for (;;) {
         size_t start = r->at;
@@ -135,9 +137,9 @@ static int read_string(struct reader *r, struct str *out)
         if (out)
             str_add_bytes(out, r->text + start, r->at - start);
         if (c < 0)
-            return wrong(r, "a string does not end");
+            return jsonl_wrong(r, "a string does not end");
         if (c < 0x20)
-            return wrong(r, "a control character in a string");
+            return jsonl_wrong(r, "a control character in a string");
         r->at++;
         if (c == '"')
             return 0;
@@ -147,7 +149,7 @@ static int read_string(struct reader *r, struct str *out)
 }
 
 /* true, false, null or a number. */
-static int skip_plain(struct reader *r)
+int jsonl_skip_plain(struct jsonl_reader *r)
 {
     static const char *const words[] = { "true", "false", "null" };
     size_t start = r->at;
@@ -163,23 +165,23 @@ static int skip_plain(struct reader *r)
     /* Of numbers only the letters are checked: their values are not used. */
     while (r->at < r->n && r->text[r->at] && strchr("+-.0123456789eE", r->text[r->at]))
         r->at++;
-    return r->at > start ? 0 : wrong(r, "no JSON value");
+    return r->at > start ? 0 : jsonl_wrong(r, "no JSON value");
 }
 
 /* What may come next inside a container whose closing character is `close`. */
-static int skip_key(struct reader *r, char close)
+static int skip_key(struct jsonl_reader *r, char close)
 {
     if (close == ']')
         return 0;
-    if (!take(r, '"'))
-        return wrong(r, "no key");
-    if (read_string(r, NULL) < 0)
+    if (!jsonl_take(r, '"'))
+        return jsonl_wrong(r, "no key");
+    if (jsonl_read_string(r, NULL) < 0)
         return -1;
-    return take(r, ':') ? 0 : wrong(r, "no ':' after a key");
+    return jsonl_take(r, ':') ? 0 : jsonl_wrong(r, "no ':' after a key");
 }
 
 /* One value of any kind. The stack holds the closing characters of the containers that are open. */
-static int skip_value(struct reader *r)
+static int skip_value(struct jsonl_reader *r)
 {
     char stack[JSONL_DEPTH_MAX];
     int depth = 0;
@@ -191,26 +193,26 @@ static int skip_value(struct reader *r)
         int c = peek(r);
         if (c == '{' || c == '[') {
             if (depth == JSONL_DEPTH_MAX)
-                return wrong(r, "nested too deep");
+                return jsonl_wrong(r, "nested too deep");
             r->at++;
             stack[depth++] = c == '{' ? '}' : ']';
             opened = 1;
-        } else if (take(r, '"')) {
-            if (read_string(r, NULL) < 0)
+        } else if (jsonl_take(r, '"')) {
+            if (jsonl_read_string(r, NULL) < 0)
                 return -1;
-        } else if (skip_plain(r) < 0) {
+        } else if (jsonl_skip_plain(r) < 0) {
             return -1;
         }
         /* Close what ends here; else a comma (or the start of a container) leads to the next value.
          */
-        while (depth > 0 && take(r, stack[depth - 1])) {
+        while (depth > 0 && jsonl_take(r, stack[depth - 1])) {
             depth--;
             opened = 0;
         }
         if (depth == 0)
             break;
-        if (!opened && !take(r, ','))
-            return wrong(r, "no ',' between values");
+        if (!opened && !jsonl_take(r, ','))
+            return jsonl_wrong(r, "no ',' between values");
         if (skip_key(r, stack[depth - 1]) < 0)
             return -1;
     } while (depth > 0);
@@ -218,47 +220,46 @@ static int skip_value(struct reader *r)
 }
 
 /* Key and value; *found becomes 1 if it was the column's. */
-static int read_member(struct reader *r, const char *column, struct str *key, struct str *out,
+static int read_member(struct jsonl_reader *r, const char *column, struct str *key, struct str *out,
                        int *found)
 {
     str_clear(key);
-    if (!take(r, '"'))
-        return wrong(r, "no key");
-    if (read_string(r, key) < 0)
+    if (!jsonl_take(r, '"'))
+        return jsonl_wrong(r, "no key");
+    if (jsonl_read_string(r, key) < 0)
         return -1;
-    if (!take(r, ':'))
-        return wrong(r, "no ':' after a key");
+    if (!jsonl_take(r, ':'))
+        return jsonl_wrong(r, "no ':' after a key");
     if (key->length != strlen(column) || memcmp(str_text(key), column, key->length) != 0)
         return skip_value(r);
     if ((*found)++)
         return err_set(r->err, ERR_DATA, "field '%s' is there twice", column);
-    if (!take(r, '"'))
+    if (!jsonl_take(r, '"'))
         return err_set(r->err, ERR_DATA, "field '%s' is no string", column);
-    return read_string(r, out);
+    return jsonl_read_string(r, out);
 }
 
 int jsonl_text(const char *line, size_t n_bytes, const char *column, struct str *out,
                struct err *err)
 {
-    struct reader r = { .text = line, .n = n_bytes, .err = err };
+    struct jsonl_reader r = { .text = line, .n = n_bytes, .err = err };
     struct str key = { 0 };
     int found = 0, rc = 0;
 
-    if (!take(&r, '{'))
-        return wrong(&r, "no object");
-    if (!take(&r, '}')) {
+    if (!jsonl_take(&r, '{'))
+        return jsonl_wrong(&r, "no object");
+    if (!jsonl_take(&r, '}')) {
         do
             rc = read_member(&r, column, &key, out, &found);
-        while (rc == 0 && take(&r, ','));
-        if (rc == 0 && !take(&r, '}'))
-            rc = wrong(&r, "no ',' or '}' after a value");
+        while (rc == 0 && jsonl_take(&r, ','));
+        if (rc == 0 && !jsonl_take(&r, '}'))
+            rc = jsonl_wrong(&r, "no ',' or '}' after a value");
     }
     str_release(&key);
     if (rc < 0)
         return -1;
-    skip_space(&r);
-    if (r.at < r.n)
-        return wrong(&r, "something follows the object");
+    if (!jsonl_at_end(&r))
+        return jsonl_wrong(&r, "something follows the object");
     if (!found)
         return err_set(err, ERR_DATA, "there is no field '%s'", column);
     return 0;

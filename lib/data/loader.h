@@ -5,6 +5,12 @@
  * layout; the layout only says which rank reads which k. Under data parallelism, micro-batch m of
  * data rank r holds samples (m * dp_size + r) * micro_batch ... of its step's batch; where sizes s_m
  * are given, (s_0 + ... + s_(m-1)) * dp_size + r * s_m .... A background thread prepares what comes next, so that loader_get seldom waits.
+ *
+ * It reads token files (sampler.h: every token is learned), or a file of samples (samples.h: each
+ * token says whether it is learned). Of samples, with packing a sequence is a pack: as many samples
+ * as fit, none of which attends to another. Without packing a sequence is a sample, padded behind;
+ * `lengths` lets a step's sequences be dealt to its micro-batches by length, so that short ones are
+ * padded to less: which sequences make up a step never depends on it, nor on the layout.
  */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
@@ -34,17 +40,28 @@ struct loader_options {
     int held_out; /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
     int64_t first_step; /* where a resumed run goes on */
     int64_t n_steps;    /* steps the run has in all: how many epochs are laid out */
+
+    const char *samples; /* prefix of a file of samples, in place of datasets; or NULL */
+    int packing;         /* samples: as many as fit share a sequence */
+    const int *lengths;  /* samples, no packing: lengths that micro-batches may have, ascending, the
+                            last is seq_len; copied */
+    int n_lengths;       /* 0: all have seq_len */
+    int even_steps;      /* with lengths: all micro-batches of a step have one */
+    double n_epochs;     /* samples: > 0 sets n_steps, to as many as so many epochs take */
 };
 
 /*
- * rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i. Memory is the loader's. What
- * lies behind a smaller micro-batch is anything.
+ * rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i, with the micro-batch's own
+ * seq_len. Memory is the loader's. What lies behind a smaller micro-batch is anything.
  */
 struct micro_batch {
     const int32_t *tokens;    /* [rows] */
     const int32_t *targets;   /* [rows]; LABEL_IGNORED where nothing is learned */
     const int32_t *positions; /* [rows] */
     const int64_t *samples;   /* [micro_batch] sample numbers */
+    const int32_t *starts;    /* [rows] where in its sequence the row's sample begins: keys before
+                                 it are not seen; NULL without packing: 0 everywhere */
+    int seq_len;              /* of this micro-batch: one of lengths */
 };
 
 struct loader;
@@ -62,7 +79,23 @@ int loader_next(struct loader *loader, struct micro_batch *out, struct err *err)
 /* Targets learned in the whole global batch of this step, over all ranks: the loss's divisor. */
 int64_t loader_step_tokens(const struct loader *loader, int64_t step);
 
-/* Samples and tokens in one epoch (training), or in all (held out). */
+/* How long the sequences of this micro-batch are, on every rank of dp. For one thread, as
+ * loader_next is. */
+int loader_length(struct loader *loader, int64_t step, int micro_batch);
+
+/* Steps of the run (n_steps, or what n_epochs came to), or of one evaluation. */
+int64_t loader_n_steps(const struct loader *loader);
+
+/* What an epoch of samples comes to, for people: 0 of what it does not know (token files). */
+struct loader_usage {
+    int64_t n_samples;   /* as in the file: a pack holds several */
+    int64_t n_sequences; /* = loader_n_samples */
+    int64_t n_tokens, n_learned;
+    int64_t n_rows; /* with padding: n_tokens / n_rows is the efficiency */
+};
+struct loader_usage loader_usage(struct loader *loader);
+
+/* Sequences and tokens in one epoch (training), or in all (held out). */
 int64_t loader_n_samples(const struct loader *loader);
 int64_t loader_n_tokens(const struct loader *loader);
 

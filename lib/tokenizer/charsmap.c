@@ -90,7 +90,7 @@ static int is_plain(const struct charsmap *map)
 
 void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out)
 {
-    int after_space = map->remove_extra_whitespaces;
+    int after_space = map->remove_extra_whitespaces && !map->is_within;
     size_t start = out->length;
 
     while (after_space && n_bytes > 0) {
@@ -103,7 +103,7 @@ void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes
     }
     if (n_bytes == 0)
         return;
-    if (map->add_dummy_prefix && !map->dummy_is_suffix)
+    if (map->add_dummy_prefix && !map->dummy_is_suffix && !map->is_within)
         add_space(map, out);
     if (is_plain(map)) {
         add_text(map, text, n_bytes, out);

@@ -22,6 +22,7 @@ struct charsmap {
     size_t n_texts;
     const struct added_tokens *whole; /* user-defined pieces; may be empty */
     int add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, dummy_is_suffix;
+    int is_within; /* the text goes on: nothing is put in front or taken from there */
 };
 
 /* Append what text (valid UTF-8) becomes. */

@@ -348,14 +348,19 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
     return 0;
 }
 
+/* Where a stretch of text stands: behind an added token, at the start, or within a text whose ids
+ * are there already. What tokenizers put in front of text they don't put within it. */
+enum start { START_SECTION, START_TEXT, START_WITHIN };
+
 /* Spaces become marks, and one more is put in front. */
-static void mark_spaces(struct encoder *e, const char *text, size_t n_bytes, int is_start)
+static void mark_spaces(struct encoder *e, const char *text, size_t n_bytes, enum start start)
 {
     const struct tokenizer *t = e->tokenizer;
     int is_marked = text[0] == ' ' || (n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0);
 
     str_clear(&e->marked);
-    if (!is_marked && (t->prepend == PREPEND_ALWAYS || (t->prepend == PREPEND_FIRST && is_start)))
+    if (!is_marked && ((t->prepend == PREPEND_ALWAYS && start != START_WITHIN) ||
+                       (t->prepend == PREPEND_FIRST && start == START_TEXT)))
         str_add(&e->marked, BPE_SPACE);
     for (size_t i = 0; i < n_bytes; i++)
         if (text[i] == ' ')
@@ -365,41 +370,42 @@ static void mark_spaces(struct encoder *e, const char *text, size_t n_bytes, int
 }
 
 /* Text without added tokens, normalized. */
-static int encode_plain(struct encoder *e, const char *text, size_t n_bytes, int is_start)
+static int encode_plain(struct encoder *e, const char *text, size_t n_bytes, enum start start)
 {
     if (n_bytes == 0)
         return 0;
-    if (e->tokenizer->add_prefix_space && text[0] != ' ') {
+    if (e->tokenizer->add_prefix_space && text[0] != ' ' && start != START_WITHIN) {
         str_clear(&e->marked);
         str_add_char(&e->marked, ' ');
         str_add_bytes(&e->marked, text, n_bytes);
         text = e->marked.data;
         n_bytes++;
     } else if (e->tokenizer->marks_spaces) {
-        mark_spaces(e, text, n_bytes, is_start);
+        mark_spaces(e, text, n_bytes, start);
         text = e->marked.data;
         n_bytes = e->marked.length;
     }
     return encode_split(e, 0, text, n_bytes);
 }
 
-static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes, int is_start);
+static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes,
+                       enum start within);
 
 /* What lies between the added tokens of a pass goes to the next. */
 static int encode_between(struct encoder *e, int pass, const char *text, size_t n_bytes,
-                          int is_start)
+                          enum start start)
 {
     const struct tokenizer *t = e->tokenizer;
 
     if (pass == 1)
-        return encode_plain(e, text, n_bytes, is_start);
+        return encode_plain(e, text, n_bytes, start);
     int is_normal = t->n_normal == 0 || (t->n_normal == 1 && t->normal[0].kind == NORMAL_NFC &&
                                          nfc_length(text, n_bytes) == n_bytes);
     if (is_normal)
-        return encode_pass(e, 1, text, n_bytes, is_start);
+        return encode_pass(e, 1, text, n_bytes, start);
     str_clear(&e->normalized);
-    tokenizer_normalize(t, text, n_bytes, &e->normalized);
-    return encode_pass(e, 1, str_text(&e->normalized), e->normalized.length, is_start);
+    tokenizer_normalize(t, text, n_bytes, start == START_WITHIN, &e->normalized);
+    return encode_pass(e, 1, str_text(&e->normalized), e->normalized.length, start);
 }
 
 /* What \w matches, as Rust's regex has it. */
@@ -445,7 +451,8 @@ static void take_space(const struct added_token *token, const char *text, size_t
 }
 
 /* Cut at the added tokens of one pass. */
-static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes, int is_start)
+static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes,
+                       enum start within)
 {
     const struct added_tokens *tokens = &e->tokenizer->passes[pass];
     const struct added_token *token;
@@ -458,21 +465,21 @@ static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_b
         if (token->single_word && is_within_word(text, n_bytes, start, end))
             continue;
         take_space(token, text, n_bytes, done, &start, &end);
-        if (done < start &&
-            encode_between(e, pass, text + done, start - done, is_start && done == 0) < 0)
+        if (done < start && encode_between(e, pass, text + done, start - done,
+                                           done == 0 ? within : START_SECTION) < 0)
             return -1;
         if (append(e, &token->id, 1) < 0)
             return -1;
         done = end;
     }
-    return done < n_bytes
-               ? encode_between(e, pass, text + done, n_bytes - done, is_start && done == 0)
-               : 0;
+    return done < n_bytes ? encode_between(e, pass, text + done, n_bytes - done,
+                                           done == 0 ? within : START_SECTION)
+                          : 0;
 }
 
-int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
-                            const char *text, size_t n_bytes, struct token_list *out,
-                            struct err *err)
+static int encode(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                  const char *text, size_t n_bytes, enum start start, struct token_list *out,
+                  struct err *err)
 {
     struct encoder e = { .tokenizer = tokenizer, .cache = cache, .out = out, .err = err };
     size_t valid = tokenizer_utf8_end(text, n_bytes);
@@ -481,13 +488,30 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
     if (valid < n_bytes)
         return err_set(err, ERR_DATA, "byte %zu (0x%02x) is no UTF-8", valid,
                        (unsigned)(unsigned char)text[valid]);
-    int rc = encode_pass(&e, 0, text, n_bytes, 1);
+    int rc = encode_pass(&e, 0, text, n_bytes, start);
     if (rc < 0)
         out->n = n_before;
     bpe_scratch_release(&e.scratch);
     str_release(&e.normalized);
     str_release(&e.marked);
     return rc;
+}
+
+int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                            const char *text, size_t n_bytes, struct token_list *out,
+                            struct err *err)
+{
+    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, err);
+}
+
+int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                          const char *text, size_t n_bytes, struct token_list *out, struct err *err)
+{
+    enum start start = START_TEXT;
+
+    if (out->n > 0)
+        start = tokenizer->added_by_id[out->ids[out->n - 1]] ? START_SECTION : START_WITHIN;
+    return encode(tokenizer, cache, text, n_bytes, start, out, err);
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,

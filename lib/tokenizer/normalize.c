@@ -22,7 +22,7 @@ static void replace(const struct normal_step *step, struct str *text)
 }
 
 /* One step, of text in place. */
-static void normalize_step(const struct tokenizer *t, const struct normal_step *step,
+static void normalize_step(const struct tokenizer *t, const struct normal_step *step, int is_within,
                            struct str *text)
 {
     struct str out = { 0 };
@@ -34,9 +34,12 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
     if (step->kind == NORMAL_NFC) {
         nfc_append(&out, str_text(text), text->length);
     } else if (step->kind == NORMAL_CHARSMAP) {
-        charsmap_apply(&t->charsmap, str_text(text), text->length, &out);
+        struct charsmap map = t->charsmap;
+
+        map.is_within = is_within;
+        charsmap_apply(&map, str_text(text), text->length, &out);
     } else {
-        if (text->length > 0)
+        if (text->length > 0 && !is_within)
             str_add_bytes(&out, step->a, step->n_a);
         str_add_bytes(&out, str_text(text), text->length);
     }
@@ -45,13 +48,13 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
 }
 
 void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                         struct str *out)
+                         int is_within, struct str *out)
 {
     struct str now = { 0 };
 
     str_add_bytes(&now, text, n_bytes);
     for (int i = 0; i < tokenizer->n_normal; i++)
-        normalize_step(tokenizer, &tokenizer->normal[i], &now);
+        normalize_step(tokenizer, &tokenizer->normal[i], is_within, &now);
     str_add_bytes(out, str_text(&now), now.length);
     str_release(&now);
 }

@@ -56,6 +56,15 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
                             struct err *err);
 
 /*
+ * The same of text that goes on behind the ids which out has already: what tokenizers put in front
+ * of a text (a space) is not put there. Part by part so gives the ids of the whole text, but for
+ * words that a part's edge cuts. cache may be NULL.
+ */
+int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                          const char *text, size_t n_bytes, struct token_list *out,
+                          struct err *err);
+
+/*
  * What the tokenizer puts around a text for a model that was trained so (BOS, EOS): its template,
  * or what tokenizer_config.json says of a .model. tokenizer_encode does not. The ids belong to the
  * tokenizer.

@@ -107,9 +107,9 @@ void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);
 /* Once all tokens are in, of characters: joins_space and token_bytes_max. */
 void tokenizer_index_words(struct tokenizer *tokenizer);
 
-/* Append what text becomes by the normalizing steps. */
+/* Append what text becomes by the normalizing steps; is_within: but for what they put in front. */
 void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                         struct str *out);
+                         int is_within, struct str *out);
 
 /* Append n ids. Returns 0, or -1 and ERR_DEVICE. */
 int token_list_append(struct token_list *list, const int32_t *ids, size_t n, struct err *err);

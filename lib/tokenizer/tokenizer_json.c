@@ -319,7 +319,7 @@ static void normalize_token(struct tokenizer *t, struct added_token *token)
 {
     struct str text = { 0 };
 
-    tokenizer_normalize(t, token->shown, token->n_shown, &text);
+    tokenizer_normalize(t, token->shown, token->n_shown, 0, &text);
     token->text = arena_strndup(&t->arena, str_text(&text), text.length);
     token->n_bytes = text.length;
     str_release(&text);

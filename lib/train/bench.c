@@ -42,7 +42,10 @@ static int load_random(void *context, int micro_batch, struct err *err)
     for (int i = 0; i < n_sequences; i++)
         s->samples[i] = (int64_t)s->n_loaded * n_sequences + i;
     s->n_loaded++;
-    struct micro_batch batch = { s->tokens, s->targets, s->positions, s->samples };
+    struct micro_batch batch = { .tokens = s->tokens,
+                                 .targets = s->targets,
+                                 .positions = s->positions,
+                                 .samples = s->samples };
     feed_batch(s->run, s->program, &batch, micro_batch);
     return 0;
 }

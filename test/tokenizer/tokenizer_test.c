@@ -109,6 +109,43 @@ static void test_golden_spm(void **state)
     check_golden(GOLDEN "unigram.model", GOLDEN "unigram.txt", 0);
 }
 
+/* Part by part, cut in front of each space, is the whole: nothing is put in front of a later part. */
+static void check_parts(const char *path, const char *text)
+{
+    struct tokenizer *tokenizer = open_tokenizer(path);
+    struct token_list whole = { 0 }, parts = { 0 };
+    struct err err = { 0 };
+
+    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), &whole, &err), 0);
+    for (size_t at = 0, n; text[at]; at += n) {
+        n = 1 + strcspn(text + at + 1, " ");
+        assert_int_equal(tokenizer_encode_more(tokenizer, NULL, text + at, n, &parts, &err), 0);
+    }
+    assert_int_equal(parts.n, whole.n);
+    assert_memory_equal(parts.ids, whole.ids, (size_t)whole.n * sizeof *whole.ids);
+    /* A part may also begin without a space: then it has none. */
+    struct str shown = { 0 };
+    assert_int_equal(tokenizer_encode_more(tokenizer, NULL, "light", 5, &parts, &err), 0);
+    tokenizer_decode(tokenizer, parts.ids, parts.n, &shown);
+    assert_non_null(strstr(str_text(&shown), "daylight"));
+    str_release(&shown);
+    token_list_release(&whole);
+    token_list_release(&parts);
+    tokenizer_close(tokenizer);
+}
+
+static void test_parts(void **state)
+{
+    static const char text[] = "And God called the light day";
+
+    (void)state;
+    check_parts(KJV, text);
+    check_parts(GOLDEN "qwen.json", text);
+    check_parts(GOLDEN "llama.json", text);
+    check_parts(GOLDEN "bpe.model", text);
+    check_parts(GOLDEN "unigram.model", text);
+}
+
 /* Text that a tokenizer of characters gives back, but for the space in front of a whole text; and
  * what its template puts around. */
 static void test_decode_characters(void **state)
@@ -310,17 +347,12 @@ static void test_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_kjv),
-        cmocka_unit_test(test_golden_small),
-        cmocka_unit_test(test_golden_families),
-        cmocka_unit_test(test_golden_spm),
-        cmocka_unit_test(test_decode_characters),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_utf8),
-        cmocka_unit_test(test_long_words),
-        cmocka_unit_test(test_decode_passes_over_strangers),
-        cmocka_unit_test(test_whole_length),
-        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_golden_kjv),      cmocka_unit_test(test_golden_small),
+        cmocka_unit_test(test_golden_families), cmocka_unit_test(test_golden_spm),
+        cmocka_unit_test(test_parts),           cmocka_unit_test(test_decode_characters),
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_bad_utf8),
+        cmocka_unit_test(test_long_words),      cmocka_unit_test(test_decode_passes_over_strangers),
+        cmocka_unit_test(test_whole_length),    cmocka_unit_test(test_config),
         cmocka_unit_test(test_missing),
     };
 
