@@ -308,6 +308,60 @@ static void test_cached(void **state)
         }
 }
 
+/*
+ * Prefills that go by tiles: from 0 on; from within a block on; with rows that are no tokens at
+ * either end, or no others; over several blocks.
+ */
+static void test_prefill(void **state)
+{
+    static const struct form form = { 6, 2, 20, 4, 70 };
+    static const struct view views[] = { { 0 }, { .window = 30 }, { .alibi = 11, .window = 100 } };
+
+    (void)state;
+    for (size_t v = 0; v < sizeof views / sizeof *views; v++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct op_case *c = cached_case(&form, &views[v], 130, bf16 ? DTYPE_BF16 : DTYPE_F32);
+
+            for (int i = 0; i < 70; i++) {
+                tensor_set(&c->op.in[1], i, 0, i);
+                tensor_set(&c->op.in[1], 70 + i, 0, i < 68 ? 53 + i : -1);
+                tensor_set(&c->op.in[1], 140 + i, 0, i < 3 ? -1 : i - 3);
+                tensor_set(&c->op.in[1], 210 + i, 0, -1);
+            }
+            op_case_check(c, bf16 ? 8e-3 : 2e-6);
+            op_case_destroy(c);
+        }
+}
+
+/* Over an empty cache, whatever memory that has, it is attention to the bit. */
+static void test_prefill_is_attention(void **state)
+{
+    static const struct form f = { 6, 2, 16, 2, 130 };
+    static const struct view views[] = { { 0 }, { .window = 40 }, { .alibi = 6 } };
+
+    (void)state;
+    for (int v = 0; v < 3; v++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct op_case *whole = sight_case(OP_ATTENTION, &f, &views[v], act);
+            struct op_case *cached = cached_case(&f, &views[v], 150, act);
+
+            copy_elements(&cached->op.in[0], &whole->op.in[0]);
+            for (int row = 0; row < 260; row++)
+                tensor_set(&cached->op.in[1], row, 0, row % 130);
+            for (int row = 0; row < 300; row++)
+                for (int col = 0; col < 32; col++) {
+                    tensor_set(&cached->op.in[2], row, col, NAN);
+                    tensor_set(&cached->op.in[3], row, col, NAN);
+                }
+            op_case_run(whole, 2, 1);
+            op_case_run(cached, 3, 1);
+            same_bits(&whole->op.out[0], &cached->op.out[0]);
+            op_case_destroy(whole);
+            op_case_destroy(cached);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +371,8 @@ int main(void)
         cmocka_unit_test(test_what_nobody_sees_is_not_read),
         cmocka_unit_test(test_slopes_of_a_part),
         cmocka_unit_test(test_cached),
+        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_prefill_is_attention),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,6 +166,78 @@ static void value_with_several_readers(void **state)
     program_release(&p);
 }
 
+/*
+ * Heads split over tp: each rank has a summand of what it learns of the heads' norms, whose frozen
+ * one is left out; and attention's gradient is told of documents and of the rank's heads.
+ */
+static void norms_of_heads_in_parts(void **state)
+{
+    const struct op_attributes a = { .n_heads = 2,
+                                     .n_kv_heads = 1,
+                                     .head_dim = 4,
+                                     .seq_len = 6,
+                                     .scale = 0.5,
+                                     .eps = 1e-6,
+                                     .window = 3,
+                                     .alibi = 4 };
+    const struct parameter_split heads = { .along = SPREAD_ROWS,
+                                           .n_pieces = 3,
+                                           .pieces = { 16, 8, 8 } };
+    struct mesh mesh = mesh_data_parallel(1);
+    struct program p;
+
+    (void)state;
+    mesh.size[AXIS_TP] = 2;
+    program_init(&p, &mesh);
+    int w = program_parameter(&p, "qkv", 2, 32, 8, DTYPE_F32, INIT_NORMAL, 1);
+    int wq = program_parameter(&p, "q_norm", 1, 1, 4, DTYPE_F32, INIT_ONES, 0);
+    int wk = program_parameter(&p, "k_norm", 1, 1, 4, DTYPE_F32, INIT_ONES, 0);
+    program_split_parameter(&p, w, &heads);
+    p.parameters[wk].trainable = 0;
+    int x = program_cell(&p, ROLE_INPUT, "x", 6, 8, DTYPE_F32);
+    int start = program_cell(&p, ROLE_INPUT, "start", 6, 1, DTYPE_I32);
+    int begin = program_cell(&p, ROLE_CONSTANT, "begin", 1, 1, DTYPE_I32);
+    p.values[begin].spread[AXIS_TP] = SPREAD_COLS;
+    int f = program_function(&p, "forward", 0), b = program_function(&p, "backward", 0);
+    int qkv = program_value(&p, 6, 16, DTYPE_F32), normed = program_value(&p, 6, 16, DTYPE_F32);
+    int rstd = program_value(&p, 6, 3, DTYPE_F32), out = program_value(&p, 6, 8, DTYPE_F32);
+    int lse = program_value(&p, 6, 2, DTYPE_F32), seed = program_value(&p, 6, 8, DTYPE_F32);
+    p.values[seed].spread[AXIS_TP] = SPREAD_COLS;
+
+    program_emit(
+        &p, f,
+        &(struct op){ .kind = OP_LINEAR, .in = { x, p.parameters[w].weight }, .out = { qkv } });
+    program_emit(&p, f,
+                 &(struct op){ .kind = OP_HEAD_NORM,
+                               .attributes = a,
+                               .in = { qkv, p.parameters[wq].weight, p.parameters[wk].weight },
+                               .out = { normed, rstd } });
+    program_emit(&p, f,
+                 &(struct op){ .kind = OP_ATTENTION,
+                               .attributes = a,
+                               .in = { normed, 0, begin, start },
+                               .out = { out, lse } });
+    differentiate(&p, f, b, &(struct gradient_seed){ out, seed }, 1, 0);
+
+    const struct op *ops = p.functions[b].ops;
+    assert_int_equal(p.functions[b].n_ops, 3);
+    assert_int_equal(ops[0].kind, OP_ATTENTION_GRAD);
+    assert_int_equal(ops[0].in[5], begin);
+    assert_int_equal(ops[0].in[6], start);
+    assert_int_equal(ops[0].attributes.window, 3);
+    assert_int_equal(ops[0].attributes.alibi, 4);
+    assert_int_equal(ops[1].kind, OP_HEAD_NORM_GRAD);
+    assert_int_equal(ops[1].in[0], ops[0].out[0]);
+    assert_int_equal(ops[1].in[1], qkv);
+    assert_int_equal(ops[1].in[4], rstd);
+    assert_int_equal(ops[1].out[1], p.parameters[wq].gradients[0]);
+    assert_int_equal(ops[1].out[2], 0);
+    assert_int_equal(p.values[ops[1].out[0]].spread[AXIS_TP], SPREAD_COLS);
+    assert_int_equal(p.values[ops[1].out[1]].spread[AXIS_TP], SPREAD_PARTIAL);
+    assert_int_equal(ops[2].kind, OP_LINEAR_DW);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +246,7 @@ int main(void)
         cmocka_unit_test(frozen_layers_cost_nothing),
         cmocka_unit_test(frozen_linear_passes_gradient_on),
         cmocka_unit_test(value_with_several_readers),
+        cmocka_unit_test(norms_of_heads_in_parts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

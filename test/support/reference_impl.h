@@ -27,9 +27,7 @@ static inline void start(const struct tensor *t, int first)
             ((double *)t->data)[i] = 0;
 }
 
-void reference_head_norm(const struct op_shape *op);
-void reference_head_norm_grad(const struct op_shape *op, int first);
-void reference_normalize_rows(const struct op_shape *op);
-void reference_normalize_rows_grad(const struct op_shape *op, int first);
+/* reference_norms.c: whether op is of a kind that it has, and then ran. */
+int reference_run_norm(const struct op_shape *op, int first);
 
 #endif

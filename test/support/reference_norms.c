@@ -6,7 +6,7 @@
 #include "support/reference_impl.h"
 
 /* Head by head, w of the q heads and of the k heads. */
-void reference_head_norm(const struct op_shape *op)
+static void head_norm(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
     int64_t e = a->head_dim;
@@ -27,7 +27,7 @@ void reference_head_norm(const struct op_shape *op)
         }
 }
 
-void reference_head_norm_grad(const struct op_shape *op, int first)
+static void head_norm_grad(const struct op_shape *op, int first)
 {
     const struct op_attributes *a = &op->attributes;
     int64_t e = a->head_dim, n_normed = a->n_heads + a->n_kv_heads;
@@ -55,7 +55,7 @@ void reference_head_norm_grad(const struct op_shape *op, int first)
         }
 }
 
-void reference_normalize_rows(const struct op_shape *op)
+static void normalize_rows(const struct op_shape *op)
 {
     for (int64_t t = 0; t < op->in[0].rows; t++) {
         double square = 0;
@@ -68,7 +68,7 @@ void reference_normalize_rows(const struct op_shape *op)
     }
 }
 
-void reference_normalize_rows_grad(const struct op_shape *op, int first)
+static void normalize_rows_grad(const struct op_shape *op, int first)
 {
     start(&op->out[0], first);
     for (int64_t t = 0; t < op->in[0].rows; t++) {
@@ -78,5 +78,25 @@ void reference_normalize_rows_grad(const struct op_shape *op, int first)
             dot += IN(0, t, i) * IN(1, t, i) / norm;
         for (int64_t i = 0; i < op->in[0].cols; i++)
             OUT(0, t, i) += (IN(0, t, i) - dot * IN(1, t, i) / norm) / norm;
+    }
+}
+
+int reference_run_norm(const struct op_shape *op, int first)
+{
+    switch (op->kind) {
+    case OP_HEAD_NORM:
+        head_norm(op);
+        return 1;
+    case OP_HEAD_NORM_GRAD:
+        head_norm_grad(op, first);
+        return 1;
+    case OP_NORMALIZE_ROWS:
+        normalize_rows(op);
+        return 1;
+    case OP_NORMALIZE_ROWS_GRAD:
+        normalize_rows_grad(op, first);
+        return 1;
+    default:
+        return 0;
     }
 }

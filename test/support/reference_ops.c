@@ -621,6 +621,8 @@ static void adamw(const struct op_shape *op)
 
 void reference_run(const struct op_shape *op, int first)
 {
+    if (reference_run_norm(op, first))
+        return;
     switch (op->kind) {
     case OP_EMBED:
         embed(op);
@@ -650,18 +652,6 @@ void reference_run(const struct op_shape *op, int first)
     case OP_ROPE:
     case OP_ROPE_GRAD:
         rope(op, op->kind == OP_ROPE ? 1 : -1);
-        break;
-    case OP_HEAD_NORM:
-        reference_head_norm(op);
-        break;
-    case OP_HEAD_NORM_GRAD:
-        reference_head_norm_grad(op, first);
-        break;
-    case OP_NORMALIZE_ROWS:
-        reference_normalize_rows(op);
-        break;
-    case OP_NORMALIZE_ROWS_GRAD:
-        reference_normalize_rows_grad(op, first);
         break;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:

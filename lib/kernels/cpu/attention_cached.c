@@ -2,10 +2,13 @@
  * attention_cached.c - attention over a cache of keys and values, for prefill and decoding
  *
  * A tile of work is one kv head of one sequence: it writes the new rows' keys and values first,
- * then each row's heads attend in turn, in two passes over the cache. Bound by reading the cache;
- * rows of a prefill read it again each, which is fine for prompts.
+ * then each row's heads attend in turn, in two passes over the cache. Bound by reading the cache.
+ * Rows of a prefill would read it again each: from PREFILL_ROWS on they attend in attention.c's
+ * tiles of 64 queries, behind this file's writing.
  */
 #include "kernels/cpu/attention_impl.h"
+
+#define PREFILL_ROWS 16 /* of a sequence: a tile of so few costs what they do one by one */
 
 enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
 
@@ -99,6 +102,8 @@ CPU_INLINE void cached_tile_body(void *context, int64_t tile, int thread)
         if (position >= 0)
             write_cache(c, row, cache + position, kv_head);
     }
+    if (at->seq_len >= PREFILL_ROWS)
+        return;
     for (int64_t row = start; row < start + at->seq_len; row++) {
         int32_t position = *(const int32_t *)cpu_row(&c->op->in[POSITION], row);
         int64_t first = at->window ? max_i64(0, position - (int64_t)at->window + 1) : 0;
@@ -122,6 +127,8 @@ static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shap
 {
     if (tensor_given(&op->in[SEGMENTS]))
         return attention_segments_scratch(kernels, op);
+    if (op->attributes.seq_len >= PREFILL_ROWS)
+        return attention_tiles_bytes(kernels, op);
     return cached_thread_floats(&op->attributes) * sizeof(float) *
            (size_t)pool_n_threads(kernels->pool);
 }
@@ -140,6 +147,8 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
     }
     pool_run(kernels->pool, call->op.in[0].rows / at->seq_len * at->n_kv_heads,
              cached_tile[cpu_of(kernels)->isa], &c);
+    if (at->seq_len >= PREFILL_ROWS)
+        attention_prefill(kernels, call);
 }
 
 void cpu_register_attention_cached(struct kernels_backend *table)

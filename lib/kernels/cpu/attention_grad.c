@@ -102,7 +102,7 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
     a->code->product(&scores);
     a->code->product(&dscores);
     for (int64_t r = 0; r < n_queries && !is_plain; r++)
-        score_row(s->p + r * BLOCK, s->slope, s->sight.first[r], query + r, key);
+        score_row(s->p + r * BLOCK, s->slope, &s->sight, r, key);
     for (int64_t r = 0; r < n_queries; r++)
         grad_row(s, r, query + r - key + 1, mask, query + r, key);
     for (int64_t r = n_queries; r < BLOCK; r++) {

@@ -21,6 +21,11 @@ void cpu_register_attention_cached(struct kernels_backend *table);
 size_t attention_segments_scratch(struct kernels *kernels, const struct op_shape *op);
 void attention_segments_run(struct kernels *kernels, const struct kernel_call *call);
 
+/* attention.c: attention_cached's queries in tiles, once its cache is written; and the scratch of
+ * tiles. */
+void attention_prefill(struct kernels *kernels, const struct kernel_call *call);
+size_t attention_tiles_bytes(struct kernels *kernels, const struct op_shape *op);
+
 #define BLOCK 64 /* queries, and keys, of a tile */
 #define WIDTH_STEP 16
 
@@ -153,37 +158,50 @@ void attention_product_avx512bf16(const struct product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /*
- * What each query of a block sees: keys from first[r] up to its own. No later query of a sequence
- * sees less of what comes before it (ops.h), so the block as a whole sees all keys from `least` on;
- * from `most` on, so does each of its queries.
+ * What each query of a block sees: keys from first[r] to own[r]; none where own[r] is negative. The
+ * block as a whole sees keys in [least, last], all of its queries those in [most, fewest].
  */
 struct sight {
-    int64_t first[BLOCK];
-    int64_t least, most;
+    int64_t first[BLOCK], own[BLOCK];
+    int64_t least, most, fewest, last;
 };
+
+static inline void sight_init(struct sight *s)
+{
+    s->least = s->fewest = INT64_MAX;
+    s->most = s->last = -1;
+}
+
+/* Row r of the block. start: where its document begins, 0 where that is not known. */
+static inline void sight_add(struct sight *s, const struct op_attributes *a, int64_t r,
+                             int64_t start, int64_t own)
+{
+    int64_t first = a->window ? max_i64(0, own - a->window + 1) : 0;
+
+    first = max_i64(first, min_i64(own, start));
+    s->first[r] = first;
+    s->own[r] = own;
+    s->fewest = min_i64(s->fewest, own);
+    s->last = max_i64(s->last, own);
+    if (own < 0)
+        return;
+    s->least = min_i64(s->least, first / BLOCK * BLOCK);
+    s->most = max_i64(s->most, first);
+}
 
 /* start: number of that input of op. query: the block's first, within the sequence. */
 static inline void sight_of(struct sight *s, const struct op_shape *op, int start, int64_t sequence,
                             int64_t query)
 {
-    const struct op_attributes *a = &op->attributes;
-    int64_t n = min_i64(BLOCK, a->seq_len - query);
+    int64_t seq_len = op->attributes.seq_len, n = min_i64(BLOCK, seq_len - query);
+    int64_t row = sequence * seq_len + query;
 
-    s->least = query;
-    s->most = 0;
-    for (int64_t r = 0; r < n; r++) {
-        int64_t own = query + r, first = a->window ? max_i64(0, own - a->window + 1) : 0;
-
-        if (tensor_given(&op->in[start])) {
-            const int32_t *row = cpu_row(&op->in[start], sequence * a->seq_len + own);
-
-            first = max_i64(first, min_i64(own, *row));
-        }
-        s->first[r] = first;
-        s->least = min_i64(s->least, first);
-        s->most = max_i64(s->most, first);
-    }
-    s->least = s->least / BLOCK * BLOCK;
+    sight_init(s);
+    for (int64_t r = 0; r < n; r++)
+        sight_add(s, &op->attributes, r,
+                  tensor_given(&op->in[start]) ? *(const int32_t *)cpu_row(&op->in[start], row + r)
+                                               : 0,
+                  query + r);
 }
 
 /* Number of a head among all ranks'. begin: number of that input. */
@@ -201,18 +219,22 @@ static inline float slope_of(const struct op_shape *op, int begin, int head)
     return n_heads ? (float)ops_alibi_slope(head_number(op, begin, head), n_heads) : 0.0f;
 }
 
-/*
- * Scaled scores of keys key .. key + BLOCK - 1 get the slope's bias, and -infinity where the query
- * does not see them. Returns whether it sees one, up to its own.
- */
-CPU_INLINE int score_row(float *scores, float slope, int64_t first, int64_t query, int64_t key)
+/* Whether query r sees one of keys key .. key + BLOCK - 1. */
+CPU_INLINE int sees_block(const struct sight *s, int64_t r, int64_t key)
 {
+    return s->first[r] < key + BLOCK && s->own[r] >= key;
+}
+
+/* Its scaled scores of these get the slope's bias, and -infinity where they are before its first. */
+CPU_INLINE void score_row(float *scores, float slope, const struct sight *s, int64_t r, int64_t key)
+{
+    int64_t n_hidden = min_i64(BLOCK, s->first[r] - key);
+
     if (slope > 0)
         for (int j = 0; j < BLOCK; j++)
-            scores[j] = __builtin_fmaf(slope, (float)(int)(key - query + j), scores[j]);
-    for (int64_t j = 0; j < min_i64(BLOCK, first - key); j++)
+            scores[j] = __builtin_fmaf(slope, (float)(int)(key - s->own[r] + j), scores[j]);
+    for (int64_t j = 0; j < n_hidden; j++)
         scores[j] = -INFINITY;
-    return first - key < BLOCK;
 }
 
 /* One row of scores becomes probabilities up to a factor; the row's maximum, sum and output follow.

@@ -44,6 +44,7 @@ struct scratch {
         float *q, *out;   /* [BLOCK x width] */
         float *max, *sum; /* [BLOCK] */
         int begin, n;     /* pairs of head and row */
+        struct sight sight;
     } packs[PACKS_A_TILE];
 };
 
@@ -84,12 +85,24 @@ static struct segment segment_at(const struct cached *c, int32_t number)
     return (struct segment){ row[0], row[1], row[2] };
 }
 
+/* Without segments they are sequences. */
+static int32_t number_at(const struct cached *c, int64_t row)
+{
+    return tensor_given(&c->op->in[SEGMENT]) ? index_at(c, SEGMENT, row)
+                                             : (int32_t)(row / c->op->attributes.seq_len);
+}
+
 /* Where a position of a segment lies; *n: how many from there on lie behind it, at most as many as
  * it says. */
 static int64_t cache_row(const struct cached *c, int32_t number, int64_t position, int64_t *n)
 {
-    struct segment s = segment_at(c, number);
+    int64_t cache_len = c->op->attributes.cache_len;
 
+    if (!tensor_given(&c->op->in[SEGMENTS])) {
+        CHECK(position + *n <= cache_len);
+        return number * cache_len + position;
+    }
+    struct segment s = segment_at(c, number);
     while (position < s.first) {
         *n = min_i64(*n, s.first - position);
         s = segment_at(c, s.parent);
@@ -111,7 +124,7 @@ static void write_row(const struct cached *c, int64_t row)
 
     if (position < 0)
         return;
-    int64_t to = cache_row(c, index_at(c, SEGMENT, row), position, &one);
+    int64_t to = cache_row(c, number_at(c, row), position, &one);
     const char *key = (const char *)cpu_row(&c->op->in[QKV], row) +
                       (size_t)at->n_heads * (size_t)at->head_dim * element;
     memcpy(cpu_row(&c->op->in[KEYS], to), key, bytes);
@@ -124,7 +137,7 @@ static int find_spans(struct cached *c)
     int n = 0;
 
     for (int64_t row = 0; row < c->op->in[QKV].rows; row++) {
-        int32_t position = index_at(c, POSITION, row), segment = index_at(c, SEGMENT, row);
+        int32_t position = index_at(c, POSITION, row), segment = number_at(c, row);
         struct span *last = n ? &c->spans[n - 1] : NULL;
 
         if (position < 0)
@@ -174,6 +187,7 @@ CPU_INLINE void load_pack(const struct cached *c, struct pack *p, const struct s
 {
     const struct op_attributes *at = &c->op->attributes;
 
+    sight_init(&p->sight);
     for (int i = 0; i < p->n; i++) {
         int head = pair_head(c, span, kv_head, p->begin + i);
         struct piece piece = { .tensor = &c->op->in[QKV],
@@ -183,6 +197,7 @@ CPU_INLINE void load_pack(const struct cached *c, struct pack *p, const struct s
                                .n_cols = at->head_dim };
 
         load_rows(p->q + i * c->width, c->width, &piece, (float)at->scale);
+        sight_add(&p->sight, at, i, 0, span->position + pair_row(span, p->begin + i));
         p->max[i] = -INFINITY;
         p->sum[i] = 0;
     }
@@ -219,15 +234,15 @@ CPU_INLINE void attend_pack(const struct cached *c, struct scratch *s, struct pa
     c->code->product(&scores);
     for (int i = 0; i < p->n; i++) {
         float *row = s->scores + i * BLOCK;
-        int64_t query = span->position + pair_row(span, p->begin + i);
-        int64_t window = c->op->attributes.window;
-        int64_t first = window ? max_i64(0, query - window + 1) : 0;
         float slope = slope_of(c->op, BEGIN, pair_head(c, span, kv_head, p->begin + i));
 
-        if (query < key || !score_row(row, slope, first, query, key))
+        if (!sees_block(&p->sight, i, key)) {
             memset(row, 0, BLOCK * sizeof *row);
-        else
-            softmax_row(row, query - key + 1, &p->max[i], &p->sum[i], p->out + i * width, width);
+            continue;
+        }
+        score_row(row, slope, &p->sight, i, key);
+        softmax_row(row, p->sight.own[i] - key + 1, &p->max[i], &p->sum[i], p->out + i * width,
+                    width);
     }
     c->code->product(&out);
 }
