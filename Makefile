@@ -29,6 +29,7 @@ CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
+ORACLE_SOURCES := $(sort $(wildcard test/oracle/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -38,6 +39,7 @@ SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
 MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
 TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%)
+ORACLES := $(ORACLE_SOURCES:%.c=$(BUILD)/%)
 FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 
 # ---- flags ---------------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
     $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
     $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
-optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/%,$(1)),-O3))
+optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/% lib/ckpt/convert.c,$(1)),-O3))
 
 # ---- the library and the binary ------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
 
 # For `make lint`: every object, and every source only parsed.
 ALL_SOURCES = $(LIB_SOURCES) $(CMD_SOURCES) $(EMBED_SOURCES) $(TEST_SOURCES) $(TEST_SUPPORT_SOURCES) \
-    $(BENCH_SOURCES) $(FUZZ_SOURCES) test/fuzz/driver.c
+    $(BENCH_SOURCES) $(ORACLE_SOURCES) $(FUZZ_SOURCES) test/fuzz/driver.c
 objects: $(call objects,$(ALL_SOURCES))
 syntax: $(ALL_SOURCES:%.c=$(BUILD)/syntax/%.ok)
 
@@ -131,6 +133,11 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
+# What test/oracle's scripts compare with libraries, where no command says it.
+$(BUILD)/test/oracle/%: $(BUILD)/obj/test/oracle/%.o $(TEST_LIBS)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
+
 # Fuzz targets: with libFuzzer when SANITIZE names it, else with our own driver (random bytes, files).
 FUZZ_DRIVER = $(if $(findstring fuzzer,$(SANITIZE)),,$(BUILD)/obj/test/fuzz/driver.o)
 $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUILD)/liblmtrain.a
@@ -152,7 +159,7 @@ test:
 
 test-oracle:
 	@scripts/bootstrap
-	@$(MAKE) --no-print-directory $(PARALLEL) all
+	@$(MAKE) --no-print-directory $(PARALLEL) all $(ORACLES)
 	@scripts/test-oracle
 
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'

@@ -22,7 +22,10 @@ int cmd_daemon(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_finetune(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_lora(int argc, char **argv);
+int cmd_merge(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_pretrain(int argc, char **argv);
 

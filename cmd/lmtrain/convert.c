@@ -8,44 +8,76 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "cmd.h"
 #include "convert/convert.h"
 #include "train/engine.h"
 
 struct request {
-    const char *from, *to, *dtype;
-    int tp, pp, verify, threads;
+    const char *from, *to, *dtype, *as;
+    int tp, pp, verify, threads, vocab_size, pad_vocab;
     double max_shard_gb;
+};
+
+/* What the progress line has shown. A new kind of work is timed anew. */
+struct shown {
+    char doing[32];
+    double last, began;
+    int64_t done_before;
 };
 
 static void show_progress(void *context, const char *doing, int64_t done, int64_t total)
 {
-    double *last = context, now = clock_seconds();
-    char is[32], all[32];
+    struct shown *shown = context;
+    double now = clock_seconds();
+    char is[32], all[32], left[32];
 
-    if (done < total && now - *last < 0.1)
+    if (strcmp(shown->doing, doing) != 0) {
+        snprintf(shown->doing, sizeof shown->doing, "%s", doing);
+        shown->began = now;
+        shown->done_before = done;
+    }
+    if (done < total && now - shown->last < 0.1)
         return;
-    *last = now;
-    fprintf(stderr, "\r%s %s of %s\033[K%s", doing, str_bytes(is, sizeof is, (uint64_t)done),
-            str_bytes(all, sizeof all, (uint64_t)total), done == total ? "\r\033[K" : "");
+    shown->last = now;
+    double seconds = now - shown->began, speed = (double)(done - shown->done_before);
+    speed = seconds > 0.2 ? speed / seconds : 0;
+    fprintf(stderr, "\r%s %s of %s", doing, str_bytes(is, sizeof is, (uint64_t)done),
+            str_bytes(all, sizeof all, (uint64_t)total));
+    if (speed > 0)
+        fprintf(stderr, ", %.0f MB/s, %s left", speed * 1e-6,
+                str_duration(left, sizeof left, (double)(total - done) / speed));
+    fprintf(stderr, "\033[K%s", done >= total ? "\r\033[K" : "");
 }
 
 static void describe(const struct request *q, const struct convert_result *r, double seconds,
                      struct str *out)
 {
     char size[32], took[32];
+    const char *family = *r->family ? r->family : "a checkpoint";
 
     str_bytes(size, sizeof size, (uint64_t)r->n_bytes);
     str_duration(took, sizeof took, seconds);
     if (r->to_checkpoint)
         str_printf(out, "%s: %d tensors of %s, %s, as a checkpoint of %d file%s (tp %d x pp %d)",
-                   q->to, r->n_tensors, r->family, size, r->n_files, r->n_files == 1 ? "" : "s",
-                   q->tp, q->pp);
+                   q->to, r->n_tensors, family, size, r->n_files, r->n_files == 1 ? "" : "s",
+                   q->tp ? q->tp : 1, q->pp ? q->pp : 1);
     else
         str_printf(out, "%s: %d tensors of %s, %s, as a Hugging Face folder of %d file%s", q->to,
-                   r->n_tensors, r->family, size, r->n_files, r->n_files == 1 ? "" : "s");
+                   r->n_tensors, family, size, r->n_files, r->n_files == 1 ? "" : "s");
     str_printf(out, " in %s (%.0f MB/s)\n", took, (double)r->n_bytes * 1e-6 / seconds);
+    if (r->n_found_whole)
+        str_printf(out, "%d of the files were whole already\n", r->n_found_whole);
+    if (r->vocab_after > r->vocab_before)
+        str_printf(out,
+                   "embedding and head have %d rows, of which %d are new: the mean of the others\n",
+                   r->vocab_after, r->vocab_after - r->vocab_before);
+    if (r->n_dropped)
+        str_printf(out,
+                   "%d tensors of optimizer state stay behind: a Hugging Face folder has no place "
+                   "for them\n",
+                   r->n_dropped);
 }
 
 static void describe_verified(const struct convert_result *r, struct str *out)
@@ -69,12 +101,17 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     } dtypes[] = {
         { "keep", -1 }, { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
     };
-    double begin = clock_seconds(), shown = 0;
+    double begin = clock_seconds();
+    struct shown shown = { .doing = "" };
+    int tp = q->tp ? q->tp : 1, pp = q->pp ? q->pp : 1;
     struct convert_options options = { .from = q->from,
                                        .to = q->to,
-                                       .tp = q->tp,
-                                       .pp = q->pp,
+                                       .tp = tp,
+                                       .pp = pp,
+                                       .as = CONVERT_OTHER,
                                        .dtype = -1,
+                                       .vocab_size = q->vocab_size,
+                                       .pad_vocab = q->pad_vocab,
                                        .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
                                        .verify = q->verify,
                                        .progress = isatty(2) ? show_progress : NULL,
@@ -89,6 +126,14 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(q->dtype, dtypes[i].name))
             options.dtype = dtypes[i].dtype;
+    if (!strcmp(q->as, "checkpoint") || q->tp || q->pp)
+        options.as = CONVERT_CHECKPOINT;
+    if (!strcmp(q->as, "hf"))
+        options.as = CONVERT_FOLDER;
+    if (!strcmp(q->as, "hf") && (q->tp || q->pp))
+        return err_set(err, ERR_CONFIG, "--tp and --pp cut a checkpoint, --as hf is none");
+    if (fault_init(0, 0, err) < 0)
+        return -1;
     if (q->verify) {
         if (engine_open(&engine, &alone, q->threads, err) < 0)
             return -1;
@@ -108,11 +153,12 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     return 0;
 }
 
-enum { N_OPTIONS = 8 };
+enum { N_OPTIONS = 11 };
 
 static void list_options(struct request *q, struct option *out)
 {
     static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
+    static const char *const kinds[] = { "other", "checkpoint", "hf", NULL };
     const struct option table[N_OPTIONS] = {
         { .name = "from",
           .kind = OPTION_TEXT,
@@ -124,6 +170,13 @@ static void list_options(struct request *q, struct option *out)
           .value = &q->to,
           .argument = "DIR",
           .help = "the other one of both, which is not there yet" },
+        { .name = "as",
+          .kind = OPTION_CHOICE,
+          .value = &q->as,
+          .argument = "KIND",
+          .choices = kinds,
+          .help = "checkpoint or hf; or, if not given, the other one (of a checkpoint with --tp or "
+                  "--pp: a checkpoint)" },
         { .name = "tp",
           .kind = OPTION_INT,
           .value = &q->tp,
@@ -144,6 +197,20 @@ static void list_options(struct request *q, struct option *out)
           .argument = "TYPE",
           .choices = dtypes,
           .help = "of all tensors: keep (as they are), fp32, bf16 or fp16" },
+        { .name = "vocab-size",
+          .kind = OPTION_INT,
+          .value = &q->vocab_size,
+          .argument = "N",
+          .min = 1,
+          .max = 16777216,
+          .help = "rows of embedding and head (at least as many as the tokenizer has tokens)" },
+        { .name = "pad-vocab",
+          .kind = OPTION_INT,
+          .value = &q->pad_vocab,
+          .argument = "N",
+          .min = 1,
+          .max = 1 << 20,
+          .help = "make them a multiple of N" },
         { .name = "max-shard-gb",
           .kind = OPTION_FLOAT,
           .value = &q->max_shard_gb,
@@ -153,7 +220,8 @@ static void list_options(struct request *q, struct option *out)
           .help = "size of a Hugging Face folder's files (5)" },
         { .name = "verify",
           .value = &q->verify,
-          .help = "read it again: every tensor's hash, NaNs, and the logits of a prompt" },
+          .help = "read it again: every tensor's hash, that all are finite, and the logits of a "
+                  "prompt" },
         { .name = "threads",
           .kind = OPTION_INT,
           .value = &q->threads,
@@ -168,13 +236,14 @@ static void list_options(struct request *q, struct option *out)
 
 int cmd_convert(int argc, char **argv)
 {
-    struct request q = { .dtype = "keep", .tp = 1, .pp = 1, .max_shard_gb = 5 };
+    struct request q = { .dtype = "keep", .as = "other", .max_shard_gb = 5 };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain convert",
         .arguments = "--from DIR --to DIR",
         .summary = "Convert a model between a Hugging Face folder and a checkpoint",
         .details = "Which way it goes is found out from the folder. Tensors keep their bits.\n"
+                   "Interrupted, and started again, it goes on behind the last whole file.\n"
                    "Exit status: 0; 1 cannot be written; 2 usage; 3 the model is unreadable.\n",
         .table = table,
         .n_options = N_OPTIONS,

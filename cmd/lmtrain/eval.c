@@ -13,7 +13,7 @@
 #include "train/engine.h"
 
 struct request {
-    const char *model, *task, *data;
+    const char *model, *adapter, *task, *data;
     int64_t limit;
     int threads, json;
 };
@@ -75,7 +75,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
     if (cmd_check_model(q->model, err) < 0)
         return -1;
-    if (served_open(&served, q->model, err) < 0)
+    if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
         return -1;
     int status = engine_open(&engine, &alone, q->threads, err);
     if (!status) {
@@ -96,6 +96,11 @@ int cmd_eval(int argc, char **argv)
           .value = &q.model,
           .argument = "DIR",
           .help = "a run, a checkpoint, or a Hugging Face folder" },
+        { .name = "adapter",
+          .kind = OPTION_TEXT,
+          .value = &q.adapter,
+          .argument = "DIR",
+          .help = "add an adapter to it: a folder in peft's format, or a run of lmtrain lora" },
         { .name = "task",
           .kind = OPTION_CHOICE,
           .value = &q.task,

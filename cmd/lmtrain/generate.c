@@ -20,7 +20,7 @@
 #define BATCH_MAX 8 /* prompts side by side */
 
 struct request {
-    const char *model, *prompt, *prompts, *tokenizer;
+    const char *model, *adapter, *prompt, *prompts, *tokenizer;
     int max_new_tokens, threads;
     struct sampler sampler;
     int64_t seed;
@@ -66,7 +66,7 @@ static int generation_open(struct generation *g, struct err *err)
 {
     struct launch_rank alone = { 0, 1, 0, 1, 0 };
 
-    if (served_open(&g->served, g->q->model, err) < 0 || open_tokenizer(g, err) < 0 ||
+    if (served_open_adapted(&g->served, g->q->model, g->q->adapter, err) < 0 || open_tokenizer(g, err) < 0 ||
         engine_open(&g->engine, &alone, g->q->threads, err) < 0)
         return -1;
     g->order = calloc((size_t)g->served.job.model.vocab_size, sizeof *g->order);
@@ -297,7 +297,7 @@ static int run(struct request *q)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-enum { N_OPTIONS = 10 };
+enum { N_OPTIONS = 11 };
 
 static void list_options(struct request *q, struct option *out)
 {
@@ -307,6 +307,11 @@ static void list_options(struct request *q, struct option *out)
           .value = &q->model,
           .argument = "DIR",
           .help = "a run, a checkpoint, or a Hugging Face folder" },
+        { .name = "adapter",
+          .kind = OPTION_TEXT,
+          .value = &q->adapter,
+          .argument = "DIR",
+          .help = "add an adapter to it: a folder in peft's format, or a run of lmtrain lora" },
         { .name = "prompt",
           .kind = OPTION_TEXT,
           .value = &q->prompt,

@@ -15,6 +15,9 @@ struct command {
 
 static const struct command commands[] = {
     { "pretrain", cmd_pretrain, "train a model from one job file" },
+    { "finetune", cmd_finetune, "train a model further on instruction data" },
+    { "lora", cmd_lora, "train low-rank adapters of a model" },
+    { "merge", cmd_merge, "fold an adapter into the model it was trained for" },
     { "generate", cmd_generate, "continue a text with a trained model" },
     { "eval", cmd_eval, "measure a trained model" },
     { "convert", cmd_convert, "turn a Hugging Face folder into a checkpoint, or back" },
@@ -49,7 +52,7 @@ static int usage(int status)
 
 static int unknown(const char *name)
 {
-    static const char *const later[] = { "finetune", "lora", "serve" };
+    static const char *const later[] = { "serve" };
     const char *names[N_COMMANDS];
     int n = 0;
 

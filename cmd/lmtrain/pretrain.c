@@ -1,5 +1,5 @@
 /*
- * pretrain.c - lmtrain pretrain: train a model from one job file
+ * pretrain.c - lmtrain pretrain, finetune, lora: train a model from one job file
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,10 +10,18 @@
 #include "config/job.h"
 #include "launch/launch.h"
 #include "ranks.h"
+#include "tuned.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
 
+/* One of the commands. */
+struct training {
+    const char *name, *kind; /* kind: the job's, as --set has it */
+    const char *summary, *details;
+};
+
 struct request {
+    const struct training *training;
     struct option_list sets;
     const char *resume, *hosts;
     int ranks, dry_run;
@@ -41,7 +49,12 @@ static int train(const struct request *q, const struct job *job, const struct la
     if (engine_open(&engine, rank, job->threads, &err) < 0)
         return ranks_fail(rank, &err);
     struct pretrain_options options = {
-        .job = job, .resume = q->resume, .engine = &engine, .build = cmd_build()
+        .job = job,
+        .resume = q->resume,
+        .engine = &engine,
+        .build = cmd_build(),
+        .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
+        .context = (void *)(uintptr_t)job,
     };
     int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)
@@ -50,6 +63,8 @@ static int train(const struct request *q, const struct job *job, const struct la
     if (status && rank->world_rank == 0)
         cmd_fail(&err);
     engine_close(&engine);
+    if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN)
+        status = tuned_finish(job);
     launch_leave();
     return status;
 }
@@ -85,7 +100,10 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     struct job job;
     struct err err;
 
-    if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
+    const char **sets = arena_array(arena, const char *, q->sets.n + 1);
+    memcpy(sets, q->sets.items, sizeof *sets * (size_t)q->sets.n);
+    sets[q->sets.n] = q->training->kind;
+    if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;
@@ -101,14 +119,15 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     if (!ranks_are_started(&ranks, &job))
         return run_rank(q, &job, arena);
     struct ranks_command command = {
-        .name = "pretrain", .job_path = path, .sets = &q->sets, .resume = q->resume
+        .name = q->training->name, .job_path = path, .sets = &q->sets, .resume = q->resume
     };
     return ranks_start(&ranks, &job, &command, arena);
 }
 
-int cmd_pretrain(int argc, char **argv)
+static int train_command(const struct training *training, int argc, char **argv)
 {
-    struct request q = { .resume = "auto" };
+    struct request q = { .training = training, .resume = "auto" };
+    struct arena arena = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         { .name = "ranks",
@@ -135,24 +154,58 @@ int cmd_pretrain(int argc, char **argv)
           .help = "show the resolved job and its plan, and train nothing" },
     };
     const struct options options = {
-        .command = "lmtrain pretrain",
+        .command = arena_printf(&arena, "lmtrain %s", training->name),
         .arguments = "JOB.yaml",
-        .summary = "Train a model from scratch, or go on with a run",
-        .details =
-            "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n"
-            "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n"
-            "memory; 5 a rank died; 75 saved, start me again.\n",
+        .summary = training->summary,
+        .details = training->details,
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,
         .max_arguments = 1,
     };
     struct option_arguments arguments;
-    struct arena arena = { 0 };
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (status < 0)
         status = run(&q, arguments.items[0], &arena);
     arena_release(&arena);
     return status;
+}
+
+#define ENDS \
+    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n" \
+    "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n" \
+    "memory; 5 a rank died; 75 saved, start me again.\n"
+
+int cmd_pretrain(int argc, char **argv)
+{
+    static const struct training training = { "pretrain", "kind=pretrain",
+                                              "Train a model from scratch, or go on with a run",
+                                              ENDS };
+
+    return train_command(&training, argc, argv);
+}
+
+int cmd_finetune(int argc, char **argv)
+{
+    static const struct training training = {
+        "finetune", "kind=finetune",
+        "Train all of a model, or what train.only names, further on instruction data",
+        "The job's model is a Hugging Face folder, a checkpoint or a run. The trained model is left\n"
+        "in OUTPUT/model, as a Hugging Face folder.\n" ENDS
+    };
+
+    return train_command(&training, argc, argv);
+}
+
+int cmd_lora(int argc, char **argv)
+{
+    static const struct training training = {
+        "lora", "kind=lora",
+        "Train low-rank adapters of a model, which stays as it is, on instruction data",
+        "The job's model is a Hugging Face folder, a checkpoint or a run. The adapter is left in\n"
+        "OUTPUT/adapter, in peft's format; lmtrain merge folds it in.\n" ENDS
+    };
+
+    return train_command(&training, argc, argv);
 }

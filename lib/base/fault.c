@@ -46,6 +46,11 @@ static const char *const places[] = {
     "save:before_manifest",
     "save:before_commit",
     "save:committed",
+    "convert:begun",
+    "convert:writing",
+    "convert:file",
+    "convert:carried",
+    "convert:sealed",
 };
 
 enum { N_PLACES = sizeof places / sizeof *places };

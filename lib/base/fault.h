@@ -17,6 +17,11 @@
  *     save:before_manifest:N   rank 0: the parts of all ranks are there and merged
  *     save:before_commit:N     rank 0: the manifest is there, the checkpoint has its partial name
  *     save:committed:N     the checkpoint exists (rank 0), or is known to (others)
+ *     convert:begun        lmtrain convert (rank 0) has its folder and has written nothing
+ *     convert:writing:N    in the midst of its file N
+ *     convert:file:N       its file N is whole
+ *     convert:carried      so are all, and what goes along
+ *     convert:sealed       only --verify and the rename are left
  *
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
  * (SIGSTOP), stall (sleeps for ever); and two that the place's owner performs: nan (at gradients:

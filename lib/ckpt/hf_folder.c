@@ -9,13 +9,17 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "ckpt/convert.h"
+#include "ckpt/fp8.h"
 #include "ckpt/hf_folder_impl.h"
 #include "ckpt/json_reader.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
 #define INDEX_MAX_BYTES ((size_t)64 << 20)
+#define FP8_BLOCK \
+    128 /* rows and columns that have one scale, where they do not divide the matrix */
 
 /* ---- what is there ---- */
 
@@ -40,6 +44,40 @@ static int is_pickle(const char *name)
            str_ends_with(name, ".pth") || str_ends_with(name, ".ckpt");
 }
 
+/* Weights in formats that are not read: what to call them; NULL if it is none. */
+static const char *other_format(const char *name)
+{
+    static const char *const formats[][2] = {
+        { ".gguf", "GGUF" },       { ".ggml", "GGML" }, { ".h5", "TensorFlow's" },
+        { ".msgpack", "Flax's" },  { ".onnx", "ONNX" }, { ".npz", "NumPy's" },
+        { ".tflite", "TFLite's" },
+    };
+
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (str_ends_with(name, formats[i][0]))
+            return formats[i][1];
+    return NULL;
+}
+
+/* The first name in the folder for which `is` is true, or "". */
+static void find_file(const char *folder, int (*is)(const char *name), char *found, size_t size)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+
+    *found = '\0';
+    while (dir && (entry = readdir(dir)))
+        if (is(entry->d_name) && (!*found || strcmp(entry->d_name, found) < 0))
+            snprintf(found, size, "%s", entry->d_name);
+    if (dir)
+        closedir(dir);
+}
+
+static int is_other(const char *name)
+{
+    return other_format(name) != NULL;
+}
+
 /* "org/name" that is no path here. */
 static int is_hub_name(const char *path)
 {
@@ -51,23 +89,41 @@ static int is_hub_name(const char *path)
                         "0123456789-_./") == strlen(path);
 }
 
-int hf_folder_refuse(const char *path, struct err *err)
+/* A folder's weights, or a file itself, that is not read; 0 if there is none. */
+static int refuse_format(const char *path, struct err *err)
 {
-    DIR *dir = opendir(path);
-    char pickle[256] = "";
-    struct dirent *entry;
+    char name[256];
 
-    while (dir && (entry = readdir(dir)))
-        if (is_pickle(entry->d_name) && (!*pickle || strcmp(entry->d_name, pickle) < 0))
-            snprintf(pickle, sizeof pickle, "%s", entry->d_name);
-    if (dir)
-        closedir(dir);
-    if (*pickle)
+    find_file(path, is_pickle, name, sizeof name);
+    if (*name)
         return err_set(err, ERR_DATA,
                        "%s/%s is a pickle, which can run code when it is read: lmtrain never does "
                        "(hint: save it as safetensors, in Python: AutoModelForCausalLM"
                        ".from_pretrained(\"%s\").save_pretrained(\"%s-safetensors\"))",
-                       path, pickle, path, path);
+                       path, name, path, path);
+    find_file(path, is_other, name, sizeof name);
+    if (*name)
+        return err_set(
+            err, ERR_DATA,
+            "%s/%s: weights in %s format are not read (hint: the safetensors that it was "
+            "made of, as the model's own page has them)",
+            path, name, other_format(name));
+    if (!file_exists(path) || file_is_folder(path))
+        return 0;
+    if (other_format(path))
+        return err_set(err, ERR_DATA,
+                       "%s: weights in %s format are not read (hint: the folder of "
+                       "safetensors that it was made of)",
+                       path, other_format(path));
+    return err_set(err, ERR_DATA, "%s is a file%s", path,
+                   str_ends_with(path, ".safetensors") ? " (hint: the folder that it is in)"
+                                                       : ", not a folder");
+}
+
+int hf_folder_refuse(const char *path, struct err *err)
+{
+    if (refuse_format(path, err) < 0)
+        return -1;
     if (file_exists(path))
         return err_set(err, ERR_DATA,
                        "%s is neither a checkpoint nor a folder with config.json and "
@@ -267,10 +323,10 @@ static int check_tensor(const struct hf_folder *f, const struct hf_tensor *want,
         return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, by config.json it is %s",
                        f->files[entry->file]->path, tensor->name, is, wanted);
     }
-    if (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype))
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, F32, BF16 or F16 is read",
-                       f->files[entry->file]->path, tensor->name,
-                       safetensors_type_name(tensor->type));
+    if (!fp8_is(tensor->type) && (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype)))
+        return err_set(
+            err, ERR_DATA, "%s: tensor %.200s is %s; F32, BF16, F16, F8_E4M3 and F8_E5M2 are read",
+            f->files[entry->file]->path, tensor->name, safetensors_type_name(tensor->type));
     return 0;
 }
 
@@ -282,6 +338,81 @@ static struct hf_entry *find_theirs(const struct hf_folder *f, const char *name)
     if (f->is_bare && str_starts_with(name, prefix))
         name += strlen(prefix);
     return hf_folder_entry(f, name);
+}
+
+int hf_folder_grid(const struct safetensors_tensor *scale, int64_t rows, int64_t cols,
+                   struct hf_grid *grid)
+{
+    int64_t n_rows = scale->n_dims > 0 ? scale->shape[0] : 1;
+    int64_t n_cols = scale->n_dims > 1 ? scale->shape[1] : 1;
+
+    if (scale->n_dims > 2 || n_rows < 1 || n_cols < 1 || n_rows > rows || n_cols > cols)
+        return -1;
+    if (ceil_div(rows, FP8_BLOCK) == n_rows && ceil_div(cols, FP8_BLOCK) == n_cols)
+        *grid = (struct hf_grid){ n_rows, n_cols, FP8_BLOCK, FP8_BLOCK };
+    else if (rows % n_rows == 0 && cols % n_cols == 0)
+        *grid = (struct hf_grid){ n_rows, n_cols, rows / n_rows, cols / n_cols };
+    else
+        return -1;
+    return 0;
+}
+
+static int check_scale(const struct hf_folder *f, const struct hf_entry *entry, struct err *err)
+{
+    const struct safetensors_tensor *weight = entry->tensor, *scale = entry->scale->tensor;
+    const char *path = f->files[entry->scale->file]->path;
+    int dtype = safetensors_type_dtype(scale->type);
+    struct hf_grid grid;
+    char is[256];
+
+    if (scale->type != SAFETENSORS_F8_E8M0 &&
+        (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype)))
+        return err_set(err, ERR_DATA,
+                       "%s: tensor %.200s is %s; a scale is F32, BF16, F16 or F8_E8M0", path,
+                       scale->name, safetensors_type_name(scale->type));
+    if (hf_folder_grid(scale, weight->shape[0], weight->n_dims > 1 ? weight->shape[1] : 1, &grid) ==
+        0)
+        return 0;
+    print_shape(scale->shape, scale->n_dims, is, sizeof is);
+    return err_set(err, ERR_DATA,
+                   "%s: tensor %.200s is %s, which is neither one scale, nor one for each row, nor "
+                   "one for each block of its weight",
+                   path, scale->name, is);
+}
+
+/* The scale of eight-bit numbers stands beside them: q_proj.weight, q_proj.weight_scale_inv. */
+static int find_scale(const struct hf_folder *f, struct hf_entry *entry, struct err *err)
+{
+    static const char *const endings[] = { "_scale_inv", "_scale" };
+
+    if (!fp8_is(entry->tensor->type))
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        struct str name = { 0 };
+
+        str_printf(&name, "%s%s", entry->name, endings[i]);
+        struct hf_entry *found = hf_folder_entry(f, str_text(&name));
+        str_release(&name);
+        if (!found)
+            continue;
+        if (entry->scale)
+            return err_set(err, ERR_DATA, "%s: tensor %.200s has two scales: %.200s and %.200s",
+                           f->source, entry->name, entry->scale->name, found->name);
+        found->wanted = 1;
+        entry->scale = found;
+    }
+    return entry->scale ? check_scale(f, entry, err) : 0;
+}
+
+/* What other programs need of an eight-bit layer: how its input was scaled. */
+static int is_scale_of_input(const struct hf_folder *f, const char *name)
+{
+    static const char *const endings[] = { "input_scale", "activation_scale", "input_scale_ub" };
+    int is = 0;
+
+    for (int i = 0; i < 3; i++)
+        is |= str_ends_with(name, endings[i]);
+    return is && hf_folder_has_fp8(f);
 }
 
 static int match_names(struct hf_folder *f, struct err *err)
@@ -298,13 +429,13 @@ static int match_names(struct hf_folder *f, struct err *err)
             return err_set(err, ERR_DATA, "%s: tensor %.200s is missing", f->source, want->name);
         entry->wanted = 1;
         f->theirs[i] = entry;
-        if (check_tensor(f, want, entry, err) < 0)
+        if (check_tensor(f, want, entry, err) < 0 || find_scale(f, entry, err) < 0)
             return -1;
     }
     for (int i = 0; i < f->n_entries; i++) {
         const struct hf_entry *entry = &f->entries[i];
 
-        if (entry->wanted || hf_names_is_buffer(entry->name))
+        if (entry->wanted || hf_names_is_buffer(entry->name) || is_scale_of_input(f, entry->name))
             continue;
         if (strcmp(entry->name, HF_NAMES_HEAD) != 0)
             return err_set(err, ERR_DATA,
@@ -329,8 +460,7 @@ static int open_folder(struct hf_folder *f, const char *family, const struct mod
         if (read_index(f, err) < 0 || open_files(f, err) < 0 || match_index(f, err) < 0)
             return -1;
     } else {
-        hf_folder_refuse(f->path, err);
-        return strstr(err->text, "pickle")
+        return refuse_format(f->path, err) < 0
                    ? -1
                    : err_set(err, ERR_DATA, "%s has no model.safetensors", f->path);
     }
@@ -362,6 +492,7 @@ void hf_folder_close(struct hf_folder *f)
         if (f->files[i])
             safetensors_close(f->files[i]);
     free(f->buffer);
+    free(f->scales);
     arena_release(&f->arena);
     free(f);
 }
@@ -387,12 +518,34 @@ const struct safetensors *hf_folder_tied_head(const struct hf_folder *f,
     return f->files[f->tied_head->file];
 }
 
+enum dtype hf_folder_tensor_dtype(const struct hf_folder *f, int i)
+{
+    enum safetensors_type type = f->theirs[i]->tensor->type;
+
+    return fp8_is(type) ? DTYPE_BF16 : (enum dtype)safetensors_type_dtype(type);
+}
+
+int hf_folder_has_fp8(const struct hf_folder *f)
+{
+    int has_fp8 = 0;
+
+    for (int i = 0; i < f->names.n_tensors && !has_fp8; i++)
+        has_fp8 = fp8_is(f->theirs[i]->tensor->type);
+    return has_fp8;
+}
+
+void hf_folder_watch(struct hf_folder *f, hf_seen_fn seen, void *context)
+{
+    f->seen = seen;
+    f->seen_context = context;
+}
+
 enum dtype hf_folder_dtype(const struct hf_folder *f, const struct hf_whole *whole)
 {
-    enum dtype dtype = (enum dtype)safetensors_type_dtype(f->theirs[whole->first]->tensor->type);
+    enum dtype dtype = hf_folder_tensor_dtype(f, whole->first);
 
     for (int i = 1; i < whole->n; i++)
-        if (safetensors_type_dtype(f->theirs[whole->first + i]->tensor->type) != (int)dtype)
+        if (hf_folder_tensor_dtype(f, whole->first + i) != dtype)
             return DTYPE_F32;
     return dtype;
 }

@@ -11,7 +11,8 @@ struct hf_entry {
     const char *name;
     int file;
     const struct safetensors_tensor *tensor;
-    int wanted; /* by the family's table */
+    int wanted;                   /* by the family's table */
+    const struct hf_entry *scale; /* of eight-bit numbers; NULL: 1 */
 };
 
 struct hf_folder {
@@ -27,7 +28,21 @@ struct hf_folder {
     int is_bare; /* names are without the family's prefix */
     unsigned char *buffer;
     size_t buffer_bytes;
+    hf_seen_fn seen; /* may be NULL */
+    void *seen_context;
+    float *scales; /* of the entry, read when first needed */
+    const struct hf_entry *scales_of;
 };
+
+/* The grid of a scale over a matrix: how many rows and columns have one factor. */
+struct hf_grid {
+    int64_t rows, cols;             /* of the grid */
+    int64_t block_rows, block_cols; /* of the matrix, for each */
+};
+
+/* -1 if the scale's shape fits no grid over a matrix of these extents. */
+int hf_folder_grid(const struct safetensors_tensor *scale, int64_t rows, int64_t cols,
+                   struct hf_grid *grid);
 
 struct hf_entry *hf_folder_entry(const struct hf_folder *folder, const char *name);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "config/hf_family.h"
 
 /* Which rows of ours a row's tensor has. */
 enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS };
@@ -124,11 +125,11 @@ static const struct row bloom_rows[] = {
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static const struct family families[] = {
-    { "llama", "model.", ROWS(llama_rows) },         { "gpt2", "transformer.", ROWS(gpt2_rows) },
-    { "qwen2", "model.", ROWS(llama_rows) },         { "mistral", "model.", ROWS(llama_rows) },
-    { "aquila", "model.", ROWS(llama_rows) },        { "internlm", "model.", ROWS(llama_rows) },
-    { "internlm2", "model.", ROWS(internlm2_rows) }, { "baichuan", "model.", ROWS(baichuan_rows) },
-    { "qwen3", "model.", ROWS(llama_rows) },         { "bloom", "transformer.", ROWS(bloom_rows) },
+    { "llama", "model.", ROWS(llama_rows) },       { "gpt2", "transformer.", ROWS(gpt2_rows) },
+    { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
+    { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
+    { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
+    { "bloom", "transformer.", ROWS(bloom_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
@@ -249,6 +250,7 @@ static int pieces_of(const struct model_spec *s, enum part part, int64_t rows,
 struct building {
     struct hf_names *names;
     const struct model_spec *spec;
+    const struct hf_family *described;
     struct arena *arena;
     int tensor_capacity, whole_capacity;
 };
@@ -285,13 +287,14 @@ static void add(struct building *b, const struct row *row, int layer)
     int n = pieces_of(b->spec, row->part, whole.whole.rows, pieces);
     names->tensors = arena_grow(b->arena, names->tensors, sizeof *names->tensors,
                                 &b->tensor_capacity, names->n_tensors + 1);
-    names->tensors[names->n_tensors++] =
-        (struct hf_tensor){ .name = name_at(b->arena, row->theirs, layer),
-                            .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
-                            .transposed = row->transposed,
-                            .layer = layer,
-                            .n_pieces = n,
-                            .pieces = pieces };
+    names->tensors[names->n_tensors++] = (struct hf_tensor){
+        .name = name_at(b->arena, hf_family_rename(b->described, row->theirs, b->arena), layer),
+        .n_rows = pieces[n - 1].theirs + pieces[n - 1].n,
+        .transposed = row->transposed,
+        .layer = layer,
+        .n_pieces = n,
+        .pieces = pieces
+    };
 }
 
 static int compare_wholes(const void *a, const void *b)
@@ -303,16 +306,22 @@ static int compare_wholes(const void *a, const void *b)
 int hf_names_build(struct hf_names *names, const char *family, const struct model_spec *spec,
                    struct arena *arena, struct err *err)
 {
-    struct building b = { .names = names, .spec = spec, .arena = arena };
+    struct hf_family described;
+    struct building b = { .names = names, .spec = spec, .described = &described, .arena = arena };
     const struct family *f = families;
     int behind = -1;
 
-    while (f < families + N_FAMILIES && strcasecmp(f->name, family) != 0)
+    if (hf_family_read(&described, family, arena, err) < 0)
+        return -1;
+    while (f < families + N_FAMILIES && strcasecmp(f->name, described.like) != 0)
         f++;
     if (f == families + N_FAMILIES)
         return err_set(err, ERR_CONFIG, "model_type %.64s: its tensors' names are not known",
                        family);
-    *names = (struct hf_names){ .family = f->name, .prefix = f->prefix };
+    const char *prefix =
+        hf_family_rename(&described, arena_strndup(arena, f->prefix, strlen(f->prefix) - 1), arena);
+    *names = (struct hf_names){ .family = described.model_type,
+                                .prefix = arena_printf(arena, "%s.", prefix) };
     for (int i = 0; i < f->n_rows; i++) {
         int is_layer = strstr(f->rows[i].ours, ".N.") != NULL;
         int begin = is_layer ? 0 : behind, end = is_layer ? spec->n_layers : begin + 1;

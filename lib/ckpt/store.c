@@ -125,6 +125,22 @@ const struct store_slice *store_find(const struct store *store, const char *name
     return tensor ? &tensor->whole : NULL;
 }
 
+const char *store_file_of(const struct store *store, const char *name, int64_t row, int64_t col,
+                          struct arena *arena)
+{
+    const struct manifest_tensor *tensor = find_tensor(store, name);
+
+    CHECK(tensor);
+    for (int i = 0; i < tensor->n_slices; i++) {
+        const struct manifest_slice *s = &tensor->slices[i];
+
+        if (s->row_begin <= row && row < s->row_end && s->col_begin <= col && col < s->col_end)
+            return arena_printf(arena, "%s/%s", store->folder.path,
+                                store->manifest.files[s->file].name);
+    }
+    return store->folder.path;
+}
+
 /* The file, opened if it is not; the one opened longest ago makes room. */
 static struct safetensors *get_file(struct store *store, int file, struct err *err)
 {

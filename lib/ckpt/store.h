@@ -47,18 +47,31 @@ int store_save_busy(const struct store_save *save);
 int store_save_wait(struct store_save *save, struct err *err);
 
 /*
- * The same at once and without the memory of all slices: each one's data (and stride) is asked for
- * when it is written, and is needed until the next is asked for.
+ * The same at once and without the memory of all slices: they are asked for piece by piece, each
+ * from its first row to its last. load is given the rest of a slice; it may lower row_end to what it
+ * gives now, and sets data (and stride), which must stay until the piece after the next is asked
+ * for. It is called by another thread, while the piece before is written.
  */
 typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
 int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
                 store_load_fn load, void *context, struct err *err);
+
+/*
+ * Whether store_write (or a save) of this rank came to its end and its file is still what was
+ * written: 1, and its bytes are in *n_bytes; 0 if not. All of the file is read. tick, if any, is
+ * told the bytes read.
+ */
+int store_written(const char *folder, int world_rank, int64_t *n_bytes,
+                  void (*tick)(void *context, int64_t n_bytes), void *context);
 
 /* Where the files of a checkpoint are until it is committed: folder.partial, in the arena. */
 char *store_partial(const char *folder, struct arena *arena);
 
 /* A folder in a checkpoint for what came with the model: config.json, tokenizer files. */
 #define STORE_CARRIED "hf"
+
+/* A file that whoever writes a checkpoint keeps in its partial folder, and removes before the end. */
+#define STORE_NOTES "convert.notes"
 
 /*
  * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size
@@ -68,6 +81,11 @@ char *store_partial(const char *folder, struct arena *arena);
  */
 int store_commit(const char *folder, int world_size, int64_t step, const char *state,
                  struct err *err);
+
+/* The same in two: the partial folder can be opened as a checkpoint; and it gets its name. */
+int store_seal(const char *folder, int world_size, int64_t step, const char *state,
+               struct err *err);
+int store_publish(const char *folder, struct err *err);
 
 /*
  * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
@@ -91,6 +109,10 @@ int store_n_tensors(const struct store *store);
 /* The i-th tensor in name order, as a slice that is the whole (data NULL), or NULL. */
 const struct store_slice *store_tensor(const struct store *store, int i);
 const struct store_slice *store_find(const struct store *store, const char *name);
+
+/* The path of the file that holds an element of a tensor that is there, in the arena. */
+const char *store_file_of(const struct store *store, const char *name, int64_t row, int64_t col,
+                          struct arena *arena);
 
 /*
  * Fill slice->data with its range of the tensor of that name, from whatever files hold it,

@@ -20,6 +20,9 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/num.h"
+#include "ckpt/ahead.h"
+#include "ckpt/file_hash.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/json_reader.h"
 #include "ckpt/manifest.h"
@@ -116,14 +119,13 @@ static int write_bytes(struct safetensors_writer *writer, XXH3_state_t *hash,
     return 0;
 }
 
-static int write_slice(struct safetensors_writer *writer, const struct store_slice *slice,
-                       uint64_t *sum, struct err *err)
+static int write_rows(struct safetensors_writer *writer, const struct store_slice *slice,
+                      XXH3_state_t *hash, struct err *err)
 {
     int64_t rows = slice->row_end - slice->row_begin, cols = slice->col_end - slice->col_begin;
     size_t element = dtype_bytes(slice->dtype);
     const unsigned char *data = slice->data;
     int64_t stride = slice->stride;
-    XXH3_state_t hash;
     int status = 0;
 
     if (!stride || stride == cols) { /* one long row */
@@ -131,12 +133,67 @@ static int write_slice(struct safetensors_writer *writer, const struct store_sli
         rows = 1;
         stride = cols;
     }
-    XXH3_64bits_reset(&hash);
     for (int64_t row = 0; row < rows && !status; row++)
-        status = write_bytes(writer, &hash, data + (size_t)(row * stride) * element,
+        status = write_bytes(writer, hash, data + (size_t)(row * stride) * element,
                              (size_t)cols * element, err);
-    *sum = XXH3_64bits_digest(&hash);
     return status;
+}
+
+/* The slices of a save, piece by piece in the order of its file. */
+struct pieces {
+    struct store_save *save;
+    const struct safetensors_tensor *tensors; /* tags are slices */
+    int tensor;                               /* of the next piece, n_slices behind the last */
+    int64_t row;                              /* where it begins */
+    struct store_slice piece;                 /* loaded last */
+};
+
+static int load_piece(void *context, struct err *err)
+{
+    struct pieces *p = context;
+    struct store_slice *slice = &p->save->slices[p->tensors[p->tensor].tag];
+    int64_t row_end = slice->row_end;
+
+    p->piece = *slice;
+    p->piece.row_begin = max_i64(p->row, slice->row_begin);
+    if (p->save->load && p->save->load(p->save->load_context, &p->piece, err) < 0)
+        return -1;
+    CHECK(p->piece.row_begin < p->piece.row_end && p->piece.row_end <= row_end);
+    p->row = p->piece.row_end;
+    if (p->row == row_end) {
+        p->tensor++;
+        p->row = 0;
+    }
+    return 0;
+}
+
+/* ahead is NULL where there is nothing to load. */
+static int write_pieces(struct pieces *p, struct ahead *ahead, struct safetensors_writer *writer,
+                        struct manifest_slice *places, struct err *err)
+{
+    struct store_save *save = p->save;
+    XXH3_state_t hash;
+
+    if (ahead && save->n_slices)
+        ahead_begin(ahead);
+    for (int i = 0; i < save->n_slices;) {
+        const struct store_slice *whole = &save->slices[p->tensors[i].tag];
+
+        if ((ahead ? ahead_end(ahead, err) : load_piece(p, err)) < 0)
+            return -1;
+        struct store_slice piece = p->piece;
+        if (ahead && p->tensor < save->n_slices)
+            ahead_begin(ahead);
+        if (piece.row_begin == whole->row_begin)
+            XXH3_64bits_reset(&hash);
+        if (i == save->n_slices / 2)
+            fault_at("save:writing", step_of(save->partial));
+        if (write_rows(writer, &piece, &hash, err) < 0)
+            return -1;
+        if (piece.row_end == whole->row_end)
+            places[p->tensors[i++].tag].hash = XXH3_64bits_digest(&hash);
+    }
+    return 0;
 }
 
 /* Write all slices; places[i].hash becomes that of slice i. */
@@ -146,7 +203,9 @@ static int write_data(struct store_save *save, const char *path, struct manifest
     static const struct safetensors_meta meta = { "format", "pt" };
     struct safetensors_tensor *tensors =
         arena_array(&save->arena, struct safetensors_tensor, save->n_slices);
+    struct pieces pieces = { .save = save, .tensors = tensors };
     struct safetensors_writer *writer;
+    struct ahead *ahead = NULL;
     uint64_t n_bytes;
 
     for (int i = 0; i < save->n_slices; i++) {
@@ -162,20 +221,15 @@ static int write_data(struct store_save *save, const char *path, struct manifest
         };
     }
     safetensors_place(tensors, save->n_slices);
-    if (safetensors_create(&writer, path, tensors, save->n_slices, &meta, 1, err) < 0)
+    if (save->load && ahead_create(&ahead, load_piece, &pieces, err) < 0)
         return -1;
-    for (int i = 0; i < save->n_slices; i++) {
-        int tag = tensors[i].tag;
-
-        if (i == save->n_slices / 2)
-            fault_at("save:writing", step_of(save->partial));
-        if ((save->load && save->load(save->load_context, &save->slices[tag], err) < 0) ||
-            write_slice(writer, &save->slices[tag], &places[tag].hash, err) < 0) {
-            safetensors_abandon(writer);
-            return -1;
-        }
+    int failed = safetensors_create(&writer, path, tensors, save->n_slices, &meta, 1, err) < 0;
+    if (!failed && write_pieces(&pieces, ahead, writer, places, err) < 0) {
+        safetensors_abandon(writer);
+        failed = 1;
     }
-    if (safetensors_finish(writer, &n_bytes, &file->hash, err) < 0)
+    ahead_destroy(ahead);
+    if (failed || safetensors_finish(writer, &n_bytes, &file->hash, err) < 0)
         return -1;
     file->n_bytes = (int64_t)n_bytes;
     return 0;
@@ -336,14 +390,38 @@ static int read_part(struct manifest *part, const struct folder *folder, int ran
     return 0;
 }
 
+int store_written(const char *folder, int world_rank, int64_t *n_bytes,
+                  void (*tick)(void *context, int64_t n_bytes), void *context)
+{
+    struct arena arena = { 0 };
+    struct folder partial = { .fd = -1 };
+    struct manifest part;
+    struct err ignored;
+    uint64_t hash;
+    int fd = -1;
+    int whole = folder_open(&partial, store_partial(folder, &arena), &ignored) == 0 &&
+                read_part(&part, &partial, world_rank, &arena, &ignored) == 0 &&
+                (fd = folder_open_file(&partial, part.files[0].name, part.files[0].n_bytes,
+                                       &ignored)) >= 0 &&
+                file_hash(fd, &hash, tick, context) == 0 && hash == part.files[0].hash;
+
+    if (whole)
+        *n_bytes = part.files[0].n_bytes;
+    if (fd >= 0)
+        close(fd);
+    folder_close(&partial);
+    arena_release(&arena);
+    return whole;
+}
+
 /* Whether a name in a checkpoint's folder belongs to it: ours, or of a rank of this world. */
 static int belongs(const char *name, int world_size)
 {
     char ending[32];
     int rank;
 
-    if (!strcmp(name, "manifest.json") || !strcmp(name, STORE_CARRIED) || !strcmp(name, ".") ||
-        !strcmp(name, ".."))
+    if (!strcmp(name, "manifest.json") || !strcmp(name, STORE_CARRIED) ||
+        !strcmp(name, STORE_NOTES) || !strcmp(name, ".") || !strcmp(name, ".."))
         return 1;
     if (sscanf(name, "rank-%5d.%31s", &rank, ending) != 2 || rank < 0 || rank >= world_size)
         return 0;
@@ -415,8 +493,8 @@ static int check_state(const char *state, struct arena *arena, struct err *err)
     return 0;
 }
 
-static int commit(const char *folder, const struct folder *partial, struct manifest *whole,
-                  struct arena *arena, struct err *err)
+static int seal(const struct folder *partial, struct manifest *whole, struct arena *arena,
+                struct err *err)
 {
     int world_size = whole->world_size;
     struct manifest *parts = arena_array(arena, struct manifest, world_size);
@@ -437,23 +515,37 @@ static int commit(const char *folder, const struct folder *partial, struct manif
     if (failed || file_sync_folder(partial->path, err) < 0)
         return -1;
     fault_at("save:before_commit", whole->step);
-    return publish(partial->path, folder, arena, err);
+    return 0;
 }
 
-int store_commit(const char *folder, int world_size, int64_t step, const char *state,
-                 struct err *err)
+int store_seal(const char *folder, int world_size, int64_t step, const char *state, struct err *err)
 {
     struct manifest whole = { .step = step, .world_size = world_size, .state = state };
     struct arena arena = { 0 };
     struct folder partial = { .fd = -1 };
-    char *final = path_with(&arena, folder, "");
 
     CHECK(world_size > 0);
     CHECK(step >= 0);
     int failed = check_state(state, &arena, err) < 0 ||
                  folder_open(&partial, path_with(&arena, folder, ".partial"), err) < 0 ||
-                 commit(final, &partial, &whole, &arena, err) < 0;
+                 seal(&partial, &whole, &arena, err) < 0;
     folder_close(&partial);
     arena_release(&arena);
     return failed ? -1 : 0;
+}
+
+int store_publish(const char *folder, struct err *err)
+{
+    struct arena arena = { 0 };
+    int status =
+        publish(path_with(&arena, folder, ".partial"), path_with(&arena, folder, ""), &arena, err);
+
+    arena_release(&arena);
+    return status;
+}
+
+int store_commit(const char *folder, int world_size, int64_t step, const char *state,
+                 struct err *err)
+{
+    return store_seal(folder, world_size, step, state, err) < 0 ? -1 : store_publish(folder, err);
 }

@@ -3,9 +3,59 @@
  */
 #include "ckpt/weights.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/convert.h"
 #include "config/hf_config.h"
+
+static int read_base(const struct weights *w, const struct store_slice *slice, struct err *err)
+{
+    return w->store ? store_read(w->store, slice, err) : hf_folder_read(w->folder, slice, err);
+}
+
+/* In fp32, then rounded. */
+static int read_merged(const struct weights *w, const struct store_slice *slice, struct err *err)
+{
+    int64_t rows = slice->row_end - slice->row_begin, cols = slice->col_end - slice->col_begin;
+    int64_t stride = slice->stride ? slice->stride : cols;
+    struct store_slice sum = *slice;
+
+    sum.dtype = DTYPE_F32;
+    sum.stride = 0;
+    sum.data = malloc((size_t)(rows * cols) * sizeof(float) + 1);
+    if (!sum.data)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    int status = read_base(w, &sum, err);
+    if (!status)
+        status = adapter_add(w->adapter, &sum, err);
+    for (int64_t row = 0; row < rows && !status; row++)
+        convert(slice->dtype,
+                (unsigned char *)slice->data + row * stride * (int64_t)dtype_bytes(slice->dtype),
+                DTYPE_F32, (const float *)sum.data + row * cols, cols);
+    free(sum.data);
+    return status;
+}
+
+int weights_read(const struct weights *w, const struct store_slice *slice, struct err *err)
+{
+    if (!w->adapter)
+        return read_base(w, slice, err);
+    if (tuning_is_adapter(slice->name))
+        return adapter_overlay(w->adapter, slice, err);
+    if (w->is_merged && adapter_changes(w->adapter, slice->name))
+        return read_merged(w, slice, err);
+    if (read_base(w, slice, err) < 0)
+        return -1;
+    return adapter_has(w->adapter, slice->name) ? adapter_overlay(w->adapter, slice, err) : 0;
+}
+
+int weights_adapt(struct weights *w, const char *path, const char *family,
+                  const struct model_spec *spec, struct err *err)
+{
+    CHECK(!w->adapter);
+    return adapter_open(&w->adapter, path, family, spec, err);
+}
 
 int weights_open(struct weights *weights, const char *path, const struct model_spec *spec,
                  struct arena *arena, struct err *err)
@@ -25,5 +75,6 @@ void weights_close(struct weights *weights)
     if (weights->store)
         store_close(weights->store);
     hf_folder_close(weights->folder);
+    adapter_close(weights->adapter);
     *weights = (struct weights){ 0 };
 }

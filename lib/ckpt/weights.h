@@ -6,22 +6,30 @@
 #ifndef CKPT_WEIGHTS_H
 #define CKPT_WEIGHTS_H
 
+#include "ckpt/adapter.h"
 #include "ckpt/hf_folder.h"
 #include "ckpt/store.h"
 
-/* One of both; the other is NULL. */
+/* One of the first two; the other is NULL. */
 struct weights {
     struct store *store;
     struct hf_folder *folder;
+    struct adapter *adapter; /* what was trained besides, or NULL */
+    int is_merged;           /* adapters' products are added to the matrices */
 };
 
-/* As store_read. */
-static inline int weights_read(const struct weights *weights, const struct store_slice *slice,
-                               struct err *err)
-{
-    return weights->store ? store_read(weights->store, slice, err)
-                          : hf_folder_read(weights->folder, slice, err);
-}
+/*
+ * As store_read. What an adapter has in place of the model's is read from there; merged, matrices
+ * are W + scale B A, computed in fp32 and rounded once.
+ */
+int weights_read(const struct weights *weights, const struct store_slice *slice, struct err *err);
+
+/*
+ * Read with the adapters of a peft folder, or of a run or checkpoint, from now on, which become the
+ * weights'. As adapter_open.
+ */
+int weights_adapt(struct weights *weights, const char *path, const char *family,
+                  const struct model_spec *spec, struct err *err);
 
 /*
  * Open path: a HF folder, whose tensors must be those of this model, or the newest checkpoint of a

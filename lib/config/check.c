@@ -12,6 +12,7 @@
 #define SEQ_LEN_AUTO_MAX 2048
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
+#define LORA_RANK_AUTO 8
 
 static void derive_model(struct job_reader *r)
 {
@@ -30,6 +31,11 @@ static void derive_model(struct job_reader *r)
         s->head_dim = s->hidden_size / s->n_heads;
         job_note(r->job, r->arena, "model.head_dim = %d (auto: hidden_size %d / n_heads %d)",
                  s->head_dim, s->hidden_size, s->n_heads);
+    }
+    if (s->expert_ffn_size == 0) {
+        s->expert_ffn_size = s->ffn_size;
+        if (s->n_experts)
+            job_note(r->job, r->arena, "model.expert_ffn_size = %d (auto: ffn_size)", s->ffn_size);
     }
     if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
         mistakes_add(&r->mistakes, NULL,
@@ -120,9 +126,20 @@ static int has_op(const struct job *job, int kind)
     case OP_ROPE:
         return s->position == POSITION_ROPE;
     case OP_SWIGLU:
-        return s->activation == ACTIVATION_SWIGLU;
+        return s->activation == ACTIVATION_SWIGLU &&
+               model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
+    case OP_ROUTER:
+    case OP_EXPERT_ORDER:
+    case OP_DISPATCH:
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_SWIGLU:
+    case OP_COMBINE:
+        return s->n_experts > 0;
     case OP_GELU:
         return s->activation == ACTIVATION_GELU;
+    case OP_SCALE:
+    case OP_LORA:
+        return job->lora.rank > 0;
     case OP_DROPOUT:
         return s->dropout > 0;
     case OP_ADD_BIAS:
@@ -153,9 +170,60 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
+/* What is trained, where that is not everything. */
+static void derive_tuning(struct job_reader *r)
+{
+    struct job *job = r->job;
+    struct lora_wish wish = { .rank = job->lora.rank,
+                              .alpha = job->lora.alpha,
+                              .dropout = job->lora.dropout,
+                              .rslora = job->lora.rslora,
+                              .bias = job->lora.bias,
+                              .targets = job->lora.targets,
+                              .saved = job->lora.modules_to_save,
+                              .packed = job->model.position == POSITION_LEARNED };
+    struct tuning *tuning = arena_new(r->arena, struct tuning);
+    struct err err;
+
+    if (job->kind == JOB_LORA && !job->lora.rank)
+        wish.rank = job->lora.rank = LORA_RANK_AUTO;
+    if (job->lora.rank && (job->train.only.n || job->train.freeze.n)) {
+        mistakes_add(&r->mistakes,
+                     reader_given(r, job->train.only.n ? "train.only" : "train.freeze"),
+                     "with lora the model's own parameters stay as they are (hint: "
+                     "lora.modules_to_save, or without lora)");
+        return;
+    }
+    if (job->lora.rank && tuning_make_lora(tuning, &job->model, &wish, r->arena, &err) < 0) {
+        mistakes_add(&r->mistakes,
+                     reader_given(r, strstr(err.text, "lora.targets") ? "lora.targets"
+                                                                      : "lora.modules_to_save"),
+                     "%s", err.text);
+        return;
+    }
+    tuning->only = job->train.only;
+    tuning->freeze = job->train.freeze;
+    if (job->lora.rank || tuning->only.n || tuning->freeze.n)
+        job->tuning = tuning;
+}
+
+/* What is tuned is a model that is there. */
+static void derive_init(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->kind == JOB_PRETRAIN || job->train.init || !r->model_folder)
+        return;
+    job->train.init = r->model_folder;
+    job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
+}
+
 void reader_derive(struct job_reader *r)
 {
+    derive_init(r);
     derive_model(r);
+    if (r->mistakes.n == 0)
+        derive_tuning(r);
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
@@ -170,6 +238,42 @@ static void list_divisors(int n, char *out, size_t size)
     for (int d = 1; d <= n && used + 24 < size; d++)
         if (n % d == 0)
             used += (size_t)snprintf(out + used, size - used, used ? ", %d" : "%d", d);
+}
+
+/* Where a field was given, or else what makes it matter. */
+static const struct yaml_node *given_or(const struct job_reader *r, const char *field,
+                                        const char *other)
+{
+    const struct yaml_node *node = reader_given(r, field);
+
+    return node ? node : reader_given(r, other);
+}
+
+static void check_experts(struct job_reader *r)
+{
+    const struct model_spec *s = &r->job->model;
+
+    if (!s->n_experts)
+        return;
+    if (s->n_active_experts > s->n_experts)
+        mistakes_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
+                     "model.n_active_experts is %d, more than the %d experts (hint: %d)",
+                     s->n_active_experts, s->n_experts, s->n_experts);
+    if (s->expert_every > s->n_layers)
+        mistakes_add(&r->mistakes, reader_given(r, "model.expert_every"),
+                     "model.expert_every is %d, more than the %d layers: none would have experts "
+                     "(hint: %d, or n_experts: 0)",
+                     s->expert_every, s->n_layers, s->n_layers);
+    if (s->activation != ACTIVATION_SWIGLU)
+        mistakes_add(&r->mistakes, reader_given(r, "model.activation"),
+                     "model.activation is gelu, but experts are gated (hint: swiglu)");
+    if (s->bias)
+        mistakes_add(&r->mistakes, reader_given(r, "model.bias"),
+                     "model.bias is true, but experts have none (hint: attention_bias: all)");
+    if ((int64_t)s->n_experts * max_int(2 * s->expert_ffn_size, s->hidden_size) > INT32_MAX)
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_experts"),
+                     "model.n_experts %d * expert_ffn_size %d is more than %d rows", s->n_experts,
+                     s->expert_ffn_size, INT32_MAX / 2);
 }
 
 static void check_window(struct job_reader *r)
@@ -214,6 +318,7 @@ static void check_model(struct job_reader *r)
                      "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
                      OPS_HEAD_DIM_MAX);
     }
+    check_experts(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
                      "model.n_heads * head_dim is %lld, more than 1048576",
@@ -232,7 +337,9 @@ static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
 
     if (s->n_heads % tp != 0)
         return snprintf(why, size, "does not divide n_heads %d", s->n_heads);
-    if (s->ffn_size % tp != 0)
+    if (s->n_experts && s->expert_ffn_size % tp != 0)
+        return snprintf(why, size, "does not divide expert_ffn_size %d", s->expert_ffn_size);
+    if (s->ffn_size % tp != 0 && model_spec_n_expert_layers(s, s->n_layers) < s->n_layers)
         return snprintf(why, size, "does not divide ffn_size %d", s->ffn_size);
     if (kv % tp != 0 && tp % kv != 0)
         return snprintf(why, size, "neither divides n_kv_heads %d nor is a multiple of it", kv);

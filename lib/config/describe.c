@@ -110,6 +110,10 @@ static void schema_type(const struct field *f, struct str *out)
                    "\"items\": {\"type\": \"integer\", \"minimum\": %.0f, \"maximum\": %.0f}}]}",
                    f->word, f->min, f->max);
         return;
+    case FIELD_TEXTS:
+        str_add(out, "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", "
+                     "\"minItems\": 1, \"items\": {\"type\": \"string\"}}]}");
+        return;
     case FIELD_DATASETS:
         str_add(out, DATASET
                 ", {\"type\": \"array\", \"minItems\": 1, \"items\": {\"anyOf\": [" DATASET "]}}");

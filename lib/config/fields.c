@@ -14,10 +14,9 @@
 static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
                                        { "layernorm", NORM_LAYER },
                                        { 0 } };
-static const struct choice positions[] = { { "rope", POSITION_ROPE },
-                                           { "learned", POSITION_LEARNED },
-                                           { "alibi", POSITION_ALIBI },
-                                           { 0 } };
+static const struct choice positions[] = {
+    { "rope", POSITION_ROPE }, { "learned", POSITION_LEARNED }, { "alibi", POSITION_ALIBI }, { 0 }
+};
 static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
                                              { "gelu", ACTIVATION_GELU },
                                              { 0 } };
@@ -70,6 +69,14 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "attention", OP_ATTENTION },
                                              { "swiglu", OP_SWIGLU },
                                              { "gelu", OP_GELU },
+                                             { "scale", OP_SCALE },
+                                             { "lora", OP_LORA },
+                                             { "router", OP_ROUTER },
+                                             { "expert_order", OP_EXPERT_ORDER },
+                                             { "dispatch", OP_DISPATCH },
+                                             { "expert_linear", OP_EXPERT_LINEAR },
+                                             { "expert_swiglu", OP_EXPERT_SWIGLU },
+                                             { "combine", OP_COMBINE },
                                              { "dropout", OP_DROPOUT },
                                              { "add", OP_ADD },
                                              { "add_bias", OP_ADD_BIAS },
@@ -77,6 +84,14 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "reduce_scatter", OP_REDUCE_SCATTER },
                                              { "all_reduce", OP_ALL_REDUCE },
                                              { "gather_heads", OP_GATHER_HEADS },
+                                             { 0 } };
+
+static const struct choice kinds[] = {
+    { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
+};
+static const struct choice lora_biases[] = { { "none", LORA_BIAS_NONE },
+                                             { "all", LORA_BIAS_ALL },
+                                             { "lora_only", LORA_BIAS_LORA_ONLY },
                                              { 0 } };
 
 static const struct choice output_modes[] = {
@@ -100,6 +115,23 @@ const struct field job_fields[] = {
       .max = 65536, .help = "width of one head; auto: hidden_size / n_heads" },
     { "model.ffn_size", FIELD_INT, AT(model.ffn_size), .min = 1, .max = 16777216,
       .help = "width between the two halves of the feed-forward part" },
+    { "model.n_experts", FIELD_INT, AT(model.n_experts), .initial = "0", .max = 65536,
+      .help =
+          "feed-forward parts a layer of which a token goes to some; 0: no mixture of experts" },
+    { "model.n_active_experts", FIELD_INT, AT(model.n_active_experts), .initial = "2", .min = 1,
+      .max = 65536, .help = "experts that a token goes to" },
+    { "model.expert_ffn_size", FIELD_INT, AT(model.expert_ffn_size), .initial = "auto",
+      .word = "auto", .min = 1, .max = 16777216, .help = "ffn_size of one expert; auto: ffn_size" },
+    { "model.expert_every", FIELD_INT, AT(model.expert_every), .initial = "1", .min = 1,
+      .max = 10000,
+      .help = "every so many-th layer has experts, the others one feed-forward part of ffn_size" },
+    { "model.router_normalize", FIELD_BOOL, AT(model.router_normalize), .initial = "true",
+      .help = "a token's experts share a weight of 1, by their softmax; else each has its part of "
+              "the softmax over all" },
+    { "model.router_balance", FIELD_FLOAT, AT(model.router_balance), .initial = "0.0", .max = 100,
+      .help =
+          "coefficient of the balance loss (Fedus et al. 2021, eq. 4), added over layers; it is "
+          "trained on and reported apart from loss" },
     { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "rows of the table of learned positions; else how long texts are meant to be" },
@@ -108,7 +140,8 @@ const struct field job_fields[] = {
     { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
       .above_min = 1, .help = "added to the variance before its root" },
     { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope", .choices = positions,
-      .help = "how positions enter: rotary, a learned table, or linear biases of attention (ALiBi)" },
+      .help =
+          "how positions enter: rotary, a learned table, or linear biases of attention (ALiBi)" },
     { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
       .above_min = 1, .help = "base of the rotary frequencies" },
     { "model.rope_scaling.type", FIELD_CHOICE, AT(model.rope_scaling.type), .initial = "none",
@@ -142,7 +175,8 @@ const struct field job_fields[] = {
       .help = "rmsnorm over each head of q and of k, before rope" },
     { "model.window", FIELD_INT, AT(model.window), .initial = "none", .word = "none", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .help = "sliding window: a token sees so many, itself the last of them; none: all before it" },
+      .help =
+          "sliding window: a token sees so many, itself the last of them; none: all before it" },
     { "model.window_first_layer", FIELD_INT, AT(model.window_first_layer), .initial = "0",
       .max = 10000, .help = "layers before this one have no window" },
     { "model.normalized_head", FIELD_BOOL, AT(model.normalized_head), .initial = "false",
@@ -205,6 +239,29 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "how often data-parallel replicas compare hashes of their parameters, to find silent "
               "corruption; 0: never" },
+
+    { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
+      .help = "patterns of the parameters that are trained, such as layers.11.*; others stay as "
+              "they are, without gradients and optimizer states" },
+    { "train.freeze", FIELD_TEXTS, AT(train.freeze), .initial = "none", .word = "none",
+      .help = "patterns of parameters that stay as they are, such as embedding.*" },
+
+    { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
+      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none" },
+    { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
+      .above_min = 1, .help = "adapters' products count alpha / rank times; auto: twice the rank" },
+    { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,
+      .help = "on what adapters read" },
+    { "lora.rslora", FIELD_BOOL, AT(lora.rslora), .initial = "false",
+      .help = "alpha / sqrt(rank) in place of alpha / rank" },
+    { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_biases,
+      .help = "biases that are trained too: of the adapted modules, or all" },
+    { "lora.targets", FIELD_TEXTS, AT(lora.targets), .initial = "all", .word = "",
+      .help = "modules with adapters, such as [q_proj, v_proj], or all: every matrix of every "
+              "layer" },
+    { "lora.modules_to_save", FIELD_TEXTS, AT(lora.modules_to_save), .initial = "none",
+      .word = "none",
+      .help = "modules that are trained whole besides, such as [embed_tokens, lm_head, norm]" },
 
     { "eval.every_steps", FIELD_I64, AT(eval.every_steps), .initial = "0", .max = N_STEPS_MAX,
       .unit = "steps", .help = "how often held-out loss is measured; 0: only at the end" },
@@ -318,6 +375,9 @@ const struct field job_fields[] = {
       .help = "run folder; by default runs/ and the job file's name" },
     { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private", .choices = output_modes,
       .help = "who may read the run folder: its owner alone, the group too, or everybody" },
+
+    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
+      .help = "what the job is; the command says it" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

@@ -27,6 +27,7 @@ enum field_type {
     FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a uint64_t
                        with a bit 1 << value of each */
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
+    FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "config/hf_family.h"
 #include "config/read_impl.h"
 
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
@@ -300,16 +301,17 @@ static int first_with_window(struct hf_reader *h, const cJSON *types)
     {
         int slides = cJSON_IsString(type) && !strcmp(type->valuestring, "sliding_attention");
 
-        if (!slides &&
-            !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
-            refuse(h, "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
-                      "sliding_attention)",
+        if (!slides && !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
+            refuse(h,
+                   "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
+                   "sliding_attention)",
                    cJSON_IsString(type) ? type->valuestring : "the kind", n);
             return -1;
         }
         if (!slides && first < n) {
-            refuse(h, "layer_types: full_attention of layer %d behind sliding_attention is not "
-                      "built yet (hint: layers without a window come first)",
+            refuse(h,
+                   "layer_types: full_attention of layer %d behind sliding_attention is not "
+                   "built yet (hint: layers without a window come first)",
                    n);
             return -1;
         }
@@ -404,11 +406,6 @@ static void take_internlm(struct hf_reader *h)
     take_llama_shape(h, flag(h, "bias", 1) ? "all" : "none");
 }
 
-static void take_aquila(struct hf_reader *h)
-{
-    take_llama_shape(h, "none");
-}
-
 /*
  * The 13B have ALiBi and say so by max_position_embeddings that is not there. Those of the second
  * generation have a normalised head; their code has it without asking, their config.json alone
@@ -430,14 +427,16 @@ static void take_baichuan(struct hf_reader *h)
         set(h, "model.position", "alibi", 1);
     }
     if (z_loss && cJSON_GetNumberValue(z_loss) != 0)
-        refuse(h, "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
+        refuse(h,
+               "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
     if (z_loss || cJSON_GetNumberValue(vocab_size) == 125696)
         set(h, "model.normalized_head", "true", 1);
 }
 
 static void take_bloom(struct hf_reader *h)
 {
-    const cJSON *inner = member(h->json, "n_inner"), *width = member_of(h->json, "hidden_size|n_embed");
+    const cJSON *inner = member(h->json, "n_inner"),
+                *width = member_of(h->json, "hidden_size|n_embed");
     double wide = 4 * cJSON_GetNumberValue(width);
 
     take_fields(h, bloom_fields, sizeof bloom_fields / sizeof *bloom_fields);
@@ -492,10 +491,9 @@ static const struct {
     const char *model_type;
     void (*take)(struct hf_reader *h);
 } hf_families[] = {
-    { "llama", take_llama },        { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
-    { "mistral", take_mistral },    { "aquila", take_aquila },     { "internlm", take_internlm },
-    { "internlm2", take_internlm }, { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },
-    { "bloom", take_bloom },
+    { "llama", take_llama },       { "gpt2", take_gpt2 },         { "qwen2", take_qwen2 },
+    { "mistral", take_mistral },   { "internlm", take_internlm }, { "internlm2", take_internlm },
+    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },       { "bloom", take_bloom },
 };
 
 #define N_HF_FAMILIES (sizeof hf_families / sizeof *hf_families)
@@ -511,10 +509,38 @@ static const char *family_names(struct hf_reader *h)
     return text;
 }
 
-/* Some of these wrote their names in capitals: "InternLM". */
-static void take_family(struct hf_reader *h)
+/* Its own keys, also under the names that the family it is like knows them by. */
+static void add_known_keys(cJSON *json, const struct yaml_node *keys)
 {
-    const cJSON *type = member(h->json, "model_type");
+    for (const struct yaml_node *pair = keys ? keys->first : NULL; pair; pair = pair->next) {
+        const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(json, pair->text);
+
+        if (!theirs)
+            continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(json, pair->key);
+        cJSON_AddItemToObject(json, pair->key, cJSON_Duplicate(theirs, 1));
+    }
+}
+
+static void set_fields(struct hf_reader *h, const struct yaml_node *fields)
+{
+    for (const struct yaml_node *field = fields ? fields->first : NULL; field;
+         field = field->next) {
+        const char *key = arena_printf(h->job->arena, "model.%s", field->key);
+
+        if (field_find(key))
+            set(h, key, field->text, field->plain);
+        else
+            refuse(h, "its family's model.%.64s is no field of a model", field->key);
+    }
+}
+
+/* Some of these wrote their names in capitals: "InternLM". */
+static void take_family(struct hf_reader *h, cJSON *json)
+{
+    const cJSON *type = member(json, "model_type");
+    struct hf_family family;
+    struct err err;
 
     if (!cJSON_IsObject(h->json)) {
         refuse(h, "not a JSON object");
@@ -524,12 +550,19 @@ static void take_family(struct hf_reader *h)
         refuse(h, "model_type is missing (hint: %s)", family_names(h));
         return;
     }
+    if (hf_family_read(&family, type->valuestring, h->job->arena, &err) < 0) {
+        refuse(h, "%s", err.text);
+        return;
+    }
     for (size_t i = 0; i < N_HF_FAMILIES; i++)
-        if (!strcasecmp(type->valuestring, hf_families[i].model_type)) {
+        if (!strcasecmp(family.like, hf_families[i].model_type)) {
+            add_known_keys(json, family.keys);
             hf_families[i].take(h);
+            set_fields(h, family.model);
             return;
         }
-    refuse(h, "model_type is %.64s, not built yet (hint: %s)", type->valuestring, family_names(h));
+    refuse(h, "model_type is %.64s, not built yet (hint: %s, or configs/families/%.64s.yaml)",
+           type->valuestring, family_names(h), type->valuestring);
 }
 
 int hf_config_take(struct job_reader *r, const char *path, const char *text, size_t n_bytes)
@@ -542,7 +575,7 @@ int hf_config_take(struct job_reader *r, const char *path, const char *text, siz
     while (at + n_behind < n_bytes && memchr(" \t\r\n", end[n_behind], 4))
         n_behind++;
     if (json && at + n_behind == n_bytes)
-        take_family(&h);
+        take_family(&h, json);
     else
         refuse(&h, "not valid JSON, from byte %zu on", at);
     cJSON_Delete(json);

@@ -29,8 +29,16 @@ const char *hf_config_family_of(const struct model_spec *spec);
 int hf_config_print(const struct model_spec *spec, const char *family, enum dtype dtype,
                     struct str *out, struct err *err);
 
-/* Add the text of a config.json (n_bytes) with the dtype of its weights changed to this one. */
-int hf_config_print_dtype(const char *text, size_t n_bytes, enum dtype dtype, struct str *out,
-                          struct err *err);
+/* What is another in a model's config.json once its weights were converted. */
+struct hf_config_changes {
+    int dtype;      /* of the weights; -1: as it is */
+    int vocab_size; /* 0: as it is */
+    int is_plain;   /* the weights are no longer quantized */
+};
+
+/* Add the text of a config.json (n_bytes) with changes. */
+int hf_config_print_changed(const char *text, size_t n_bytes,
+                            const struct hf_config_changes *changes, struct str *out,
+                            struct err *err);
 
 #endif

@@ -48,8 +48,7 @@ static int is_mistral(const struct model_spec *s)
 
 static int is_qwen2(const struct model_spec *s)
 {
-    return is_llama_shape(s) && !s->qk_norm && !s->bias &&
-           s->attention_bias == ATTENTION_BIAS_QKV;
+    return is_llama_shape(s) && !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_QKV;
 }
 
 static int is_qwen3(const struct model_spec *s)
@@ -273,8 +272,9 @@ int hf_config_print(const struct model_spec *spec, const char *family, enum dtyp
     return 0;
 }
 
-int hf_config_print_dtype(const char *text, size_t n_bytes, enum dtype dtype, struct str *out,
-                          struct err *err)
+int hf_config_print_changed(const char *text, size_t n_bytes,
+                            const struct hf_config_changes *changes, struct str *out,
+                            struct err *err)
 {
     cJSON *json = cJSON_ParseWithLength(text, n_bytes);
     int is_new = cJSON_HasObjectItem(json, "dtype");
@@ -283,9 +283,17 @@ int hf_config_print_dtype(const char *text, size_t n_bytes, enum dtype dtype, st
         cJSON_Delete(json);
         return err_set(err, ERR_DATA, "config.json is no JSON object");
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");
-    cJSON_DeleteItemFromObjectCaseSensitive(json, "torch_dtype");
-    add_text(json, is_new ? "dtype" : "torch_dtype", torch_name(dtype));
+    if (changes->dtype >= 0) {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "torch_dtype");
+        add_text(json, is_new ? "dtype" : "torch_dtype", torch_name((enum dtype)changes->dtype));
+    }
+    if (changes->vocab_size) {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "vocab_size");
+        add_int(json, "vocab_size", changes->vocab_size);
+    }
+    if (changes->is_plain)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "quantization_config");
     print_json(json, out);
     return 0;
 }

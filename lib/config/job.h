@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "config/model_spec.h"
+#include "config/tuning.h"
 #include "layout/pipeline.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
@@ -48,6 +49,7 @@ struct job_counts {
 struct job {
     const char *source;        /* the job file's name, for messages */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
+    enum job_kind kind;
     struct model_spec model;
 
     struct {
@@ -65,12 +67,22 @@ struct job {
         enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
         enum dtype gradient_dtype; /* of accumulators; DTYPE_F32 */
         uint64_t seed;
-        int log_every;             /* steps */
-        int max_skipped;           /* non-finite steps in a row before giving up */
-        double hang_seconds;       /* a rank without progress for so long is reported */
-        double hang_abort_seconds; /* and for so long ends the job; 0 never */
-        int compare_every;         /* steps between comparisons of replicas; 0 never */
+        int log_every;                 /* steps */
+        int max_skipped;               /* non-finite steps in a row before giving up */
+        double hang_seconds;           /* a rank without progress for so long is reported */
+        double hang_abort_seconds;     /* and for so long ends the job; 0 never */
+        int compare_every;             /* steps between comparisons of replicas; 0 never */
+        struct job_texts only, freeze; /* patterns of parameters; none: all, nothing */
     } train;
+
+    struct {
+        int rank;     /* 0: no adapters */
+        double alpha; /* 0: twice the rank */
+        double dropout;
+        int rslora;
+        enum lora_bias bias;
+        struct job_texts targets, modules_to_save;
+    } lora;
 
     struct {
         int64_t every_steps; /* 0: only at the end if there is data for it */
@@ -121,6 +133,8 @@ struct job {
     const char *output; /* run folder */
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */
+
+    const struct tuning *tuning; /* of the above: what is trained; NULL: everything */
 
     /* Derived by job_resolve. */
     int world_size;

@@ -62,6 +62,38 @@ static void set_name(struct model_spec *spec, const char *path)
     memcpy(spec->name, path + begin, length);
 }
 
+/* The job of a run, or of the run that a checkpoint is in; NULL if it is no such folder. */
+static const char *job_of(struct job_reader *r, const char *folder)
+{
+    static const char *const places[] = { "job.yaml", "../job.yaml", "../../job.yaml" };
+
+    if (!file_exists(arena_printf(r->arena, "%s/checkpoints", folder)) &&
+        !file_exists(arena_printf(r->arena, "%s/manifest.json", folder)))
+        return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *path = arena_printf(r->arena, "%s/%s", folder, places[i]);
+
+        if (file_exists(path))
+            return path;
+    }
+    return NULL;
+}
+
+static int take_job(struct job_reader *r, const struct yaml_node *node, const char *path)
+{
+    struct err err;
+    struct yaml_node *root = yaml_read(path, r->arena, &err);
+    const struct yaml_node *model = root ? yaml_get(root, "model") : NULL;
+    int n_before = r->mistakes.n;
+
+    if (!root)
+        return mistakes_add_text(&r->mistakes, err.text);
+    if (!model || model->kind != YAML_MAP)
+        return mistakes_add(&r->mistakes, node, "%s does not say what model the run is of", path);
+    reader_take_map(r, model, "model");
+    return r->mistakes.n > n_before ? -1 : 0;
+}
+
 static int take_name(struct job_reader *r, const struct yaml_node *node)
 {
     const char *name = node->text;
@@ -84,12 +116,19 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
     }
     if (file_exists(arena_printf(r->arena, "%s/config.json", name))) {
         set_name(&r->job->model, name);
+        r->model_folder = name;
         return hf_config_read(r, node, name);
+    }
+    const char *job = job_of(r, name);
+    if (job) {
+        r->model_folder = name;
+        return take_job(r, node, job);
     }
     const char *nearest = nearest_model(r, name);
     return mistakes_add(
         &r->mistakes, node,
-        "model is %.128s, neither a name in " MODEL_FOLDER " nor a folder with config.json%s%s%s",
+        "model is %.128s, neither a name in " MODEL_FOLDER ", nor a folder with config.json, nor a "
+        "run%s%s%s",
         name, nearest ? " (hint: " : "", nearest ? nearest : "", nearest ? ")" : "");
 }
 

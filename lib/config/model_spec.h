@@ -40,15 +40,21 @@ struct model_spec {
     int n_kv_heads; /* divides n_heads */
     int head_dim;   /* hidden_size / n_heads unless given */
     int ffn_size;
-    int max_seq_len; /* learned positions: rows of their table; rope: a promise of quality */
+    int n_experts;        /* 0: no mixture of experts */
+    int n_active_experts; /* of them that a token goes to */
+    int expert_ffn_size;  /* width of one */
+    int expert_every;     /* every so many-th layer has experts, others a plain feed-forward part */
+    int router_normalize; /* a token's experts share its weight of 1: 0 or 1 */
+    double router_balance; /* coefficient of the balance in what is minimised, 0: none */
+    int max_seq_len;       /* learned positions: rows of their table; rope: a promise of quality */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;
     double rope_theta;
     struct rope_scaling_spec rope_scaling;
-    int embedding_norm; /* a norm behind the embedding, before the first block: 0 or 1 */
-    int qk_norm;        /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
-    int window;         /* a token sees so many, itself the last of them; 0: all before it */
+    int embedding_norm;     /* a norm behind the embedding, before the first block: 0 or 1 */
+    int qk_norm;            /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
+    int window;             /* a token sees so many, itself the last of them; 0: all before it */
     int window_first_layer; /* layers before this one have no window */
     int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;
@@ -60,6 +66,10 @@ struct model_spec {
     double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };
 
+/* Whether layer n (from 0) has experts, and how many layers of the first n do. */
+int model_spec_has_experts(const struct model_spec *spec, int n);
+int model_spec_n_expert_layers(const struct model_spec *spec, int n);
+
 /* The window of a layer; 0: none. */
 int model_spec_window(const struct model_spec *spec, int layer);
 
@@ -70,8 +80,8 @@ int model_spec_has_output_bias(const struct model_spec *spec);
 /* Parameters in all; a tied table counts once. */
 int64_t model_spec_n_parameters(const struct model_spec *spec);
 
-/* Parameters that multiply activations (MFU's N_matmul): linears and the head, no embedding, norm,
- * bias. */
+/* Parameters that multiply a token's activations (MFU's N_matmul): linears and the head, no
+ * embedding, norm, bias; of experts those that a token goes to. */
 int64_t model_spec_n_matmul_parameters(const struct model_spec *spec);
 
 /*

@@ -14,6 +14,7 @@ struct job_reader {
     struct arena *arena;
     struct mistakes mistakes;
     const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
+    const char *model_folder;       /* that the key model names, where weights are too; or NULL */
     int model_failed;               /* said so already: its missing fields are no news */
     int model_only;                 /* what is missing beside the model's fields is none */
 };

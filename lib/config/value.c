@@ -318,6 +318,33 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
     return 0;
 }
 
+/* One text stands for a list of one; an empty word is none. */
+static int set_texts(const struct field *f, struct job *job, const struct yaml_node *node,
+                     struct mistakes *m)
+{
+    struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
+    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    int n = 0;
+
+    if (yaml_is_null(node) ||
+        (node->kind == YAML_SCALAR && *f->word && !strcmp(node->text, f->word))) {
+        *texts = (struct job_texts){ 0 };
+        return 0;
+    }
+    if (node->kind == YAML_MAP || !item)
+        return wrong(m, f, node, NULL);
+    for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
+        n++;
+    const char **values = arena_array(m->arena, const char *, n);
+    for (int i = 0; i < n; i++, item = item->next) {
+        if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
+            return mistakes_add(m, item, "%s has an item that is no text", f->key);
+        values[i] = item->text;
+    }
+    *texts = (struct job_texts){ values, n };
+    return 0;
+}
+
 int field_set(const struct field *f, struct job *job, const struct yaml_node *node,
               struct mistakes *m)
 {
@@ -339,6 +366,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
         return set_text(f, job, node, m);
     case FIELD_COUNTS:
         return set_counts(f, job, node, m);
+    case FIELD_TEXTS:
+        return set_texts(f, job, node, m);
     case FIELD_DATASETS:
         return set_datasets(f, job, node, m);
     }
@@ -493,6 +522,22 @@ static void print_counts(const struct field *f, const struct job *job, struct st
     str_add_char(out, ']');
 }
 
+static void print_texts(const struct field *f, const struct job *job, struct str *out)
+{
+    const struct job_texts *texts =
+        (const struct job_texts *)(const void *)((const char *)job + f->offset);
+
+    if (!texts->n) {
+        str_add(out, *f->word ? f->word : "null");
+        return;
+    }
+    for (int i = 0; i < texts->n; i++) {
+        str_add(out, i ? ", " : "[");
+        field_print_json_text(out, texts->values[i]);
+    }
+    str_add_char(out, ']');
+}
+
 static void print_datasets(const struct job *job, struct str *out)
 {
     str_add_char(out, '[');
@@ -579,6 +624,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_COUNTS:
         print_counts(f, job, out);
         return;
+    case FIELD_TEXTS:
+        print_texts(f, job, out);
+        return;
     case FIELD_DATASETS:
         print_datasets(job, out);
         return;
@@ -635,6 +683,9 @@ void field_print_range(const struct field *f, struct str *out)
     case FIELD_COUNTS:
         str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
                    f->word);
+        return;
+    case FIELD_TEXTS:
+        str_printf(out, *f->word ? "a list of texts, or %s" : "a list of texts", f->word);
         return;
     case FIELD_DATASETS:
         str_add(out, "a prefix or a list of prefixes and {path, weight}");

@@ -6,10 +6,25 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/fault.h"
 #include "base/file.h"
-#include "config/hf_config.h"
+#include "base/log.h"
+#include "base/num.h"
 #include "convert/convert_impl.h"
+#include "tokenizer/tokenizer.h"
+
+int64_t conversion_piece(const struct conversion *c)
+{
+    return c->options->piece_bytes ? c->options->piece_bytes : (int64_t)16 << 20;
+}
+
+enum dtype conversion_dtype(const struct conversion *c, enum dtype stored)
+{
+    return c->options->dtype >= 0 ? (enum dtype)c->options->dtype : stored;
+}
 
 void conversion_tell(struct conversion *c, const char *doing, int64_t n_bytes)
 {
@@ -43,7 +58,7 @@ static int check_target(const char *to, struct err *err)
 /* The family of a checkpoint: of the folder it came from, else the plainest. */
 static int find_family(struct conversion *c, struct err *err)
 {
-    const char *carried = c->from.folder;
+    const char *carried = c->from.base;
 
     if (c->from.weights.store)
         carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, carried);
@@ -54,7 +69,101 @@ static int find_family(struct conversion *c, struct err *err)
                 "%s: no family that transformers has is of this model's shape: it cannot become a "
                 "Hugging Face folder",
                 c->from.folder);
-    return c->family ? 0 : -1;
+    if (!c->family)
+        return -1;
+    snprintf(c->result->family, sizeof c->result->family, "%s", c->family);
+    return 0;
+}
+
+/* Tokens that what lies beside the model knows; 0 if that cannot be told. */
+static int count_tokens(const struct conversion *c)
+{
+    struct tokenizer *tokenizer;
+    struct err ignored;
+    int n = 0;
+
+    if (c->from.job.data.tokenizer &&
+        tokenizer_open(&tokenizer, c->from.job.data.tokenizer, &ignored) == 0) {
+        n = tokenizer_vocab_size(tokenizer);
+        tokenizer_close(tokenizer);
+    }
+    return n;
+}
+
+/* How many rows embedding and head are to have. */
+static int find_vocabulary(struct conversion *c, struct err *err)
+{
+    const struct convert_options *o = c->options;
+    struct model_spec *spec = &c->from.job.model;
+    int is = spec->vocab_size,
+        wanted = o->vocab_size ? o->vocab_size : max_int(is, count_tokens(c));
+
+    if (wanted < is)
+        return err_set(err, ERR_CONFIG,
+                       "--vocab-size is %d, %s has %d: rows are never dropped, as others may be "
+                       "meant by then",
+                       wanted, c->from.folder, is);
+    if (o->pad_vocab)
+        wanted = (int)round_up(wanted, o->pad_vocab);
+    c->source = (struct source){ .weights = &c->from.weights, .rows_there = is, .rows = is };
+    c->result->vocab_before = is;
+    c->result->vocab_after = wanted;
+    if (wanted == is)
+        return 0;
+    if (!o->vocab_size && !o->pad_vocab)
+        log_info("%s: its tokenizer has %d tokens, its embedding %d rows: it grows "
+                 "(hint: --vocab-size %d keeps it)",
+                 c->from.folder, wanted, is, is);
+    if (source_grow(&c->source, spec, wanted, &c->arena, err) < 0)
+        return -1;
+    spec->vocab_size = wanted;
+    return 0;
+}
+
+/* Between two checkpoints everything keeps its bits, or the run could not go on. */
+static int check_options(const struct convert_options *o, int to_checkpoint, struct err *err)
+{
+    if (to_checkpoint && (o->dtype >= 0 || o->vocab_size || o->pad_vocab))
+        return err_set(err, ERR_CONFIG,
+                       "--%s: a checkpoint becomes another one as it is (hint: by way of a Hugging "
+                       "Face folder)",
+                       o->dtype >= 0   ? "dtype"
+                       : o->vocab_size ? "vocab-size"
+                                       : "pad-vocab");
+    return 0;
+}
+
+/* Adapters, asked for or the run's own, become a part of the matrices. */
+static int adapt(struct conversion *c, struct err *err)
+{
+    struct served *from = &c->from;
+    const struct tuning *own = from->job.tuning;
+
+    /* A run that has all in its checkpoint. */
+    if (!from->weights.adapter && own && own->has_lora) {
+        from->job.tuning = NULL;
+        if (served_adapt(from, from->folder, err) < 0)
+            return -1;
+    }
+    if (c->options->adapter) {
+        if (served_adapt(from, c->options->adapter, err) < 0)
+            return -1;
+    }
+    from->weights.is_merged = from->weights.adapter != NULL;
+    if (from->weights.is_merged && c->options->as == CONVERT_CHECKPOINT && from->weights.store)
+        return err_set(err, ERR_CONFIG,
+                       "--as checkpoint: %s is one, whose training could not go on with an adapter "
+                       "in it (hint: make a Hugging Face folder, and of that a checkpoint)",
+                       from->base);
+    return 0;
+}
+
+/* Matrices that an adapter changes. */
+static void count_merged(struct conversion *c)
+{
+    for (int i = 0; c->from.weights.is_merged && i < c->names.n_tensors; i++)
+        c->result->n_merged +=
+            adapter_changes(c->from.weights.adapter, c->names.tensors[i].whole->name);
 }
 
 /* A name without slashes at its end, or with the folder beside it still to be made. */
@@ -76,44 +185,94 @@ static int make_parent(struct arena *arena, const char *path, struct err *err)
     return file_make_folders(arena_strndup(arena, path, (size_t)(slash - path)), err);
 }
 
+static int is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* All that can be known before anything is written. */
+static int prepare(struct conversion *c, struct err *err)
+{
+    const struct convert_options *o = c->options;
+
+    if (!served_is(o->from))
+        return hf_folder_refuse(o->from, err);
+    if (is_same_folder(o->from, o->to))
+        return err_set(err, ERR_CONFIG, "--from and --to are both %s", o->to);
+    if (check_target(o->to, err) < 0 || served_open(&c->from, o->from, err) < 0 ||
+        adapt(c, err) < 0)
+        return -1;
+    int is_merge = c->from.weights.is_merged;
+    if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
+        return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
+    int is_between = c->from.weights.store && o->as == CONVERT_CHECKPOINT;
+    c->result->to_checkpoint = is_merge ? o->as == CONVERT_CHECKPOINT
+                                        : c->from.weights.folder || is_between;
+    c->source = (struct source){ .weights = &c->from.weights };
+    if (check_options(o, is_between, err) < 0)
+        return -1;
+    if (is_between)
+        return make_parent(&c->arena, o->to, err);
+    if (find_family(c, err) < 0 || find_vocabulary(c, err) < 0)
+        return -1;
+    if (hf_names_build(&c->names, c->family, &c->from.job.model, &c->arena, err) < 0)
+        return err_add(err, "%s", c->from.folder);
+    count_merged(c);
+    return make_parent(&c->arena, o->to, err);
+}
+
+/* From here on it exists. */
+static int publish(struct conversion *c, struct err *err)
+{
+    const char *to = c->options->to;
+
+    if (partial_forget(c, err) < 0)
+        return -1;
+    if (c->result->to_checkpoint)
+        return store_publish(to, err);
+    if (rename(c->partial, to) < 0)
+        return err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", c->partial, to);
+    return file_sync_folder(arena_printf(&c->arena, "%s/..", to), err);
+}
+
 static int convert_any(struct conversion *c, struct err *err)
 {
-    struct convert_options options = *c->options;
-    struct err ignored;
-
-    if (!served_is(options.from))
-        return hf_folder_refuse(options.from, err);
-    options.to = plain_path(&c->arena, options.to);
-    c->options = &options;
-    c->partial = store_partial(options.to, &c->arena);
-    if (check_target(options.to, err) < 0 || served_open(&c->from, options.from, err) < 0)
+    if (prepare(c, err) < 0)
         return -1;
-    int status = find_family(c, err);
-    if (!status)
-        status = make_parent(&c->arena, options.to, err);
-    if (!status) {
-        snprintf(c->result->family, sizeof c->result->family, "%s", c->family);
-        c->result->to_checkpoint = c->from.weights.folder != NULL;
-        status = c->from.weights.folder ? convert_to_checkpoint(c, err) : convert_to_folder(c, err);
-    }
-    if (!status && options.verify && convert_verify(c, err) < 0) {
-        file_remove_tree(options.to, &ignored);
-        status = -1;
-    }
-    served_close(&c->from);
-    return status;
+    if ((c->result->to_checkpoint ? convert_to_checkpoint : convert_to_folder)(c, err) < 0)
+        return -1;
+    fault_at("convert:sealed", -1);
+    if (c->options->verify && convert_verify(c, err) < 0)
+        return -1;
+    return publish(c, err);
+}
+
+int convert_carry(const char *from, const char *to, int with_config, struct err *err)
+{
+    return carry_files(from, to, with_config, err);
 }
 
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err)
 {
-    struct conversion conversion = { .options = options, .result = result };
+    struct conversion c = { .result = result, .options = options };
+    struct convert_options plain = *options;
     struct err ignored;
 
     *result = (struct convert_result){ 0 };
-    int status = convert_any(&conversion, err);
-    if (status < 0 && conversion.partial && err->code != ERR_CONFIG)
-        file_remove_tree(conversion.partial, &ignored);
-    arena_release(&conversion.arena);
+    plain.to = plain_path(&c.arena, options->to);
+    c.options = &plain;
+    c.partial = store_partial(plain.to, &c.arena);
+    int status = convert_any(&c, err);
+    if (status < 0 && c.owns_partial)
+        file_remove_tree(c.partial, &ignored);
+    if (c.lock)
+        close(c.lock);
+    for (int i = 0; c.seen && i < c.names.n_tensors; i++)
+        seen_release(&c.seen[i]);
+    served_close(&c.from);
+    arena_release(&c.arena);
     return status;
 }

@@ -1,12 +1,18 @@
 /*
  * convert.h - a model between a Hugging Face folder and a sharded checkpoint
  *
- * Both ways stream: a piece of a tensor is in memory at a time, at most a rank's part of the
- * largest. What is written stands in DIR.partial until it is whole and is then renamed. Tensors
- * keep their types unless another one is asked for, so that there and back gives the same bits.
+ * All ways stream: one piece of a tensor is read while another is written, some MiB each; of one
+ * that their file has transposed all of a rank's part. Tensors keep their types unless another one
+ * is asked for, so that there and back gives the same bits.
+ *
+ * What is written stands in DIR.partial until it is whole and is then renamed. If it is interrupted
+ * the folder stays, with notes of what it is made of: the same conversion begun again goes on behind
+ * the last whole file, after having read all of them again. Another one begins anew. A failure
+ * removes the folder.
  *
  * What lies beside the weights (config.json, tokenizer, chat template) goes along: in a checkpoint
- * it is the folder hf/. A checkpoint of a run gets its tokenizer from the run's job.
+ * it is the folder hf/. A checkpoint of a run gets its tokenizer from the run's job. From checkpoint
+ * to checkpoint all goes along, optimizer state and the run's too; a HF folder has no place for it.
  */
 #ifndef CONVERT_CONVERT_H
 #define CONVERT_CONVERT_H
@@ -20,14 +26,30 @@ struct kernels;
 
 typedef void (*convert_progress_fn)(void *context, const char *doing, int64_t done, int64_t total);
 
+enum convert_kind { CONVERT_OTHER, CONVERT_CHECKPOINT, CONVERT_FOLDER };
+
 struct convert_options {
     const char *from, *to;
+    /*
+     * A folder of peft's, or a run or checkpoint that trained adapters: they are added to the
+     * matrices, in fp32, and rounded once to the type that is written. NULL: none. Those that a run
+     * has itself are added always.
+     */
+    const char *adapter;
+    enum convert_kind as;    /* what is made; a HF folder becomes one only with an adapter */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */
     int64_t max_shard_bytes; /* of a HF folder's files */
-    int verify;              /* read it again, and compare all tensors and a prompt's logits */
-    struct kernels *kernels; /* for that */
-    size_t available_bytes;  /* larger models' logits are left out; 0: never */
+    /*
+     * Rows of embedding and head, at least those of the model; 0: as many as the model or its
+     * tokenizer has, whichever are more. Then rounded up to a multiple of pad_vocab, if that is not
+     * 0. New rows are the mean of those that are there.
+     */
+    int vocab_size, pad_vocab;
+    int64_t piece_bytes;          /* read at a time; 0: 16 MiB */
+    int verify;                   /* read it again, and compare all tensors and a prompt's logits */
+    struct kernels *kernels;      /* for that */
+    size_t available_bytes;       /* larger models' logits are left out; 0: never */
     convert_progress_fn progress; /* may be NULL */
     void *context;
 };
@@ -41,6 +63,10 @@ struct convert_result {
     int n_tensors; /* of theirs */
     int n_files;
     int64_t n_bytes;
+    int n_merged;      /* of them: an adapter was added to */
+    int n_found_whole; /* of the files: left by the same conversion, interrupted */
+    int vocab_before, vocab_after;
+    int n_dropped;  /* tensors of optimizer state that a HF folder has no place for */
     int n_verified; /* tensors that are the same, bit for bit, in the type that was written */
     enum convert_logits logits;
     double logits_off; /* max|a-b| / max|a| */
@@ -48,10 +74,17 @@ struct convert_result {
 
 /*
  * Which way it goes is found out from the folders. Returns 0, or -1: ERR_CONFIG for what was asked,
- * ERR_DATA naming file and tensor, ERR_FAILED where it cannot be written; `to` is then not there.
- * So it is where verifying fails: a NaN, or what was written is not what was read.
+ * ERR_DATA naming file and tensor, ERR_FAILED where it cannot be written (too little room is found
+ * out before); `to` is then not there. So it is where verifying fails: a number that is not finite,
+ * or what was written is not what was read. One conversion at a time has a partial folder.
  */
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err);
+
+/*
+ * Copy what belongs to a model beside its weights (tokenizer, chat template, ...) from a Hugging Face
+ * folder; config.json only where asked. ERR_DATA, ERR_FAILED.
+ */
+int convert_carry(const char *from, const char *to, int with_config, struct err *err);
 
 #endif

@@ -1,34 +1,70 @@
 /*
- * convert_impl.h - the two directions, and what they share
+ * convert_impl.h - the ways, and what they share
  */
 #ifndef CONVERT_CONVERT_IMPL_H
 #define CONVERT_CONVERT_IMPL_H
 
+#include "config/hf_config.h"
 #include "convert/convert.h"
+#include "convert/seen.h"
+#include "convert/source.h"
 #include "serve/served.h"
 
 struct conversion {
     const struct convert_options *options;
     struct convert_result *result;
     struct arena arena;
-    struct served from;
-    const char *family;
-    const char *partial; /* where is written */
-    int64_t done, total; /* bytes */
+    struct served from; /* its job is that of the model as it will be */
+    struct source source;
+    const char *family;    /* NULL from checkpoint to checkpoint, */
+    struct hf_names names; /* where there are none: of the model as it will be */
+    struct seen *seen;     /* [names.n_tensors] */
+    const char *partial;   /* where is written */
+    int lock;              /* on it; 0: none */
+    int owns_partial;      /* it goes if we fail */
+    int64_t done, total;   /* bytes */
 };
 
+/* Write all of it into the partial folder but its name. */
 int convert_to_checkpoint(struct conversion *conversion, struct err *err);
 int convert_to_folder(struct conversion *conversion, struct err *err);
 
-/* The same tensors and the same logits in what was written; ERR_DATA if not. */
+/* The same tensors and the same logits in what was written there; ERR_DATA if not. */
 int convert_verify(struct conversion *conversion, struct err *err);
 
 void conversion_tell(struct conversion *conversion, const char *doing, int64_t n_bytes);
 
-/* Copy what belongs to a model beside its weights; config.json only where asked. */
+/* Bytes that are read and written at a time. */
+int64_t conversion_piece(const struct conversion *conversion);
+
+/* The type in which one of ours that has this type is written. */
+enum dtype conversion_dtype(const struct conversion *conversion, enum dtype stored);
+
+/* ---- the partial folder (partial.c) ---- */
+
+/*
+ * Make it, or take it over from the same conversion; make sure that nobody else has it and that
+ * n_bytes have room. ERR_CONFIG, ERR_FAILED.
+ */
+int partial_begin(struct conversion *conversion, int64_t n_bytes, struct err *err);
+
+/* Whether a file of a HF folder is whole; it is counted as done. */
+int partial_has_file(struct conversion *conversion, const char *name);
+
+/* Note down that it is. */
+int partial_note_file(const struct conversion *conversion, const char *name, uint64_t hash,
+                      struct err *err);
+
+/* Remove the notes: the folder is what it is to be. */
+int partial_forget(const struct conversion *conversion, struct err *err);
+
+/* ---- what lies beside the weights (carry.c) ---- */
+
+/* Copy what belongs to a model, config.json only where asked. */
 int carry_files(const char *from, const char *to, int with_config, struct err *err);
 
-/* config.json with another type of weights. */
-int carry_config(const char *from, const char *to, enum dtype dtype, struct err *err);
+/* config.json as it has to be now. */
+int carry_config(const char *from, const char *to, const struct hf_config_changes *changes,
+                 struct err *err);
 
 #endif

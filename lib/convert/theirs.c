@@ -8,8 +8,6 @@
 #include "base/num.h"
 #include "ckpt/transpose.h"
 
-#define STEP_BYTES ((int64_t)16 << 20)
-
 int64_t theirs_rows(const struct hf_tensor *tensor)
 {
     return tensor->transposed ? tensor->whole->cols : tensor->n_rows;
@@ -20,14 +18,14 @@ int64_t theirs_cols(const struct hf_tensor *tensor)
     return tensor->transposed ? tensor->n_rows : tensor->whole->cols;
 }
 
-int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype)
+int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype, int64_t piece_bytes)
 {
     int64_t row_bytes = theirs_cols(tensor) * (int64_t)dtype_bytes(dtype);
 
-    return min_i64(max_i64(1, STEP_BYTES / row_bytes), theirs_rows(tensor));
+    return min_i64(max_i64(1, piece_bytes / row_bytes), theirs_rows(tensor));
 }
 
-int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, enum dtype dtype,
+int theirs_read(const struct source *source, const struct hf_tensor *tensor, enum dtype dtype,
                 int64_t begin, int64_t n, void *out, void *scratch, struct err *err)
 {
     struct store_slice slice = *tensor->whole;
@@ -49,7 +47,7 @@ int theirs_read(const struct weights *weights, const struct hf_tensor *tensor, e
         slice.row_begin = p.ours + from - p.theirs;
         slice.row_end = slice.row_begin + to - from;
         slice.data = data + (size_t)((from - first) * cols) * element;
-        if (weights_read(weights, &slice, err) < 0)
+        if (source_read(source, &slice, err) < 0)
             return -1;
     }
     if (turned)

@@ -1,13 +1,15 @@
 /*
- * to_checkpoint.c - a Hugging Face folder as a checkpoint, cut for tp x pp ranks
+ * to_checkpoint.c - a model as a checkpoint, cut for tp x pp ranks
  *
- * Each rank's file holds the parts of the parameters that such a rank computes with, so that it
- * reads one file from front to back. Others find theirs by range.
+ * Each rank's file holds the parts of the parameters that such a rank computes with, and of their
+ * moments where there are some, so that it reads one file from front to back. Others find theirs by
+ * range.
  */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
 #include "base/str.h"
@@ -18,19 +20,29 @@
 
 struct target {
     struct conversion *c;
-    const struct hf_folder *folder;
     int *first_layer; /* [pp + 1] */
-    void *buffer;     /* of the slice at hand */
-    size_t buffer_bytes;
+    void *buffers[2]; /* of the piece at hand, and of the one that is written meanwhile */
+    size_t buffer_bytes[2];
+    int turn;
+    char *covered; /* [tensors of the store]: parameters and their moments */
 };
 
-static enum dtype dtype_of(const struct target *t, const char *name)
+/* Of one of ours that is there; 0 if it is not. */
+static int dtype_of(const struct conversion *c, const char *name, enum dtype *dtype)
 {
-    const struct hf_whole *whole = hf_names_find(hf_folder_names(t->folder), name);
+    const struct weights *from = &c->from.weights;
 
-    CHECK(whole);
-    return t->c->options->dtype >= 0 ? (enum dtype)t->c->options->dtype
-                                     : hf_folder_dtype(t->folder, whole);
+    if (from->store) {
+        const struct store_slice *stored = store_find(from->store, name);
+
+        if (stored)
+            *dtype = stored->dtype;
+        return stored != NULL;
+    }
+    const struct hf_whole *whole = hf_names_find(hf_folder_names(from->folder), name);
+    if (whole)
+        *dtype = conversion_dtype(c, hf_folder_dtype(from->folder, whole));
+    return whole != NULL;
 }
 
 /* Degrees that the model cannot have are refused in the words of a job. */
@@ -40,9 +52,14 @@ static int check_degrees(struct conversion *c, struct err *err)
     const char *overrides[] = { arena_printf(&c->arena, "parallel.tp=%d", o->tp),
                                 arena_printf(&c->arena, "parallel.pp=%d", o->pp),
                                 "parallel.sequence_parallel=false" };
+    struct str text = { 0 };
     struct job job;
 
-    if (job_read_folder(&job, o->from, overrides, 3, &c->arena, err) == 0)
+    job_print_model(&c->from.job, &text);
+    int status = job_read_model(&job, str_text(&text), text.length, c->from.folder, overrides, 3,
+                                &c->arena, err);
+    str_release(&text);
+    if (!status)
         return 0;
     /* It was asked for by --tp and --pp, which say so themselves. */
     static const char prefix[] = "--set parallel.tp: ";
@@ -88,57 +105,142 @@ static void declare(const struct target *t, struct program *program, int stage)
     model_declare(&builder, &chunk, 1);
 }
 
-/* What all ranks of a stage have alike is the first one's. */
-static int list_slices(const struct target *t, const struct program *program, int tp_rank,
-                       struct store_slice **slices)
-{
-    struct arena *arena = &t->c->arena;
-    int n = 0, capacity = 0;
+struct slice_list {
+    struct store_slice *slices;
+    int n, capacity;
+};
 
-    *slices = NULL;
+static void add_slice(struct target *t, struct slice_list *list, const struct store_slice *slice)
+{
+    list->slices =
+        arena_grow(&t->c->arena, list->slices, sizeof *slice, &list->capacity, list->n + 1);
+    list->slices[list->n++] = *slice;
+}
+
+static void cover(struct target *t, const char *name)
+{
+    const struct store *store = t->c->from.weights.store;
+
+    for (int i = 0; store && i < store_n_tensors(store); i++)
+        t->covered[i] |= !strcmp(store_tensor(store, i)->name, name);
+}
+
+/* The rank's part of a parameter, or of one of its moments: they are of its shape. */
+static int list_parameter(struct target *t, const struct program *program, int parameter,
+                          const char *suffix, int tp_rank, struct slice_list *list, struct err *err)
+{
+    const struct parameter *p = &program->parameters[parameter];
+    struct store_slice slice = { .n_dims = p->n_dims };
+    struct rectangle r;
+    int64_t rows, cols;
+
+    slice.name = arena_printf(&t->c->arena, "%s%s", p->name, suffix);
+    if (!dtype_of(t->c, slice.name, &slice.dtype))
+        return *suffix ? 0
+                       : err_set(err, ERR_DATA, "%s has no tensor %s", t->c->from.folder, p->name);
+    cover(t, slice.name);
+    rectangles_whole(program, parameter, &slice.rows, &slice.cols);
+    rectangles_part(program, parameter, &rows, &cols);
+    struct rectangle_walk walk = rectangle_walk(program, parameter, tp_rank, 0, rows * cols);
+    while (rectangle_next(&walk, &r)) {
+        slice.row_begin = r.row;
+        slice.row_end = r.row + r.rows;
+        slice.col_begin = r.col;
+        slice.col_end = r.col + r.cols;
+        add_slice(t, list, &slice);
+    }
+    return 0;
+}
+
+/* What all ranks of a stage have alike is the first one's. */
+static int list_slices(struct target *t, const struct program *program, int tp_rank,
+                       struct slice_list *list, struct err *err)
+{
+    static const char *const suffixes[3] = { "", ".m", ".v" };
+
+    *list = (struct slice_list){ 0 };
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
-        struct store_slice slice = { .n_dims = p->n_dims };
-        struct rectangle rectangles[RECTANGLES_MAX];
-        int64_t rows, cols;
 
         if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
             continue;
-        slice.name = arena_strdup(arena, p->name);
-        slice.dtype = dtype_of(t, p->name);
-        rectangles_whole(program, i, &slice.rows, &slice.cols);
-        rectangles_part(program, i, &rows, &cols);
-        int n_rectangles = rectangles_of(program, i, tp_rank, 0, rows * cols, rectangles);
-        for (int k = 0; k < n_rectangles; k++) {
-            slice.row_begin = rectangles[k].row;
-            slice.row_end = rectangles[k].row + rectangles[k].rows;
-            slice.col_begin = rectangles[k].col;
-            slice.col_end = rectangles[k].col + rectangles[k].cols;
-            *slices = arena_grow(arena, *slices, sizeof slice, &capacity, n + 1);
-            (*slices)[n++] = slice;
-        }
+        for (int k = 0; k < 3; k++)
+            if (list_parameter(t, program, i, suffixes[k], tp_rank, list, err) < 0)
+                return -1;
     }
-    return n;
+    return 0;
 }
 
-static int load_slice(void *context, struct store_slice *slice, struct err *err)
+/* What a checkpoint holds beside parameters and moments is the last rank's. */
+static void list_others(struct target *t, struct slice_list *list)
+{
+    const struct store *store = t->c->from.weights.store;
+
+    for (int i = 0; store && i < store_n_tensors(store); i++)
+        if (!t->covered[i])
+            add_slice(t, list, store_tensor(store, i));
+}
+
+static int is_transposed(const struct conversion *c, const char *name)
+{
+    const struct hf_folder *folder = c->from.weights.folder;
+    const struct hf_whole *whole = folder ? hf_names_find(hf_folder_names(folder), name) : NULL;
+
+    return whole && hf_folder_names(folder)->tensors[whole->first].transposed;
+}
+
+static int load_piece(void *context, struct store_slice *slice, struct err *err)
 {
     struct target *t = context;
-    size_t n_bytes = (size_t)(slice->row_end - slice->row_begin) *
-                     (size_t)(slice->col_end - slice->col_begin) * dtype_bytes(slice->dtype);
+    struct conversion *c = t->c;
+    int64_t row_bytes = (slice->col_end - slice->col_begin) * (int64_t)dtype_bytes(slice->dtype);
+    int64_t n = slice->row_end - slice->row_begin;
+    int turn = t->turn ^= 1;
 
-    if (t->buffer_bytes < n_bytes) {
-        free(t->buffer);
-        t->buffer = malloc(n_bytes);
-        t->buffer_bytes = t->buffer ? n_bytes : 0;
+    /* A row of ours would be a column of theirs, for which all of theirs is read. */
+    if (!is_transposed(c, slice->name))
+        n = min_i64(n, max_i64(1, conversion_piece(c) / row_bytes));
+    size_t n_bytes = (size_t)(n * row_bytes);
+    if (t->buffer_bytes[turn] < n_bytes) {
+        free(t->buffers[turn]);
+        t->buffers[turn] = malloc(n_bytes);
+        t->buffer_bytes[turn] = t->buffers[turn] ? n_bytes : 0;
     }
-    if (!t->buffer)
+    if (!t->buffers[turn])
         return err_set(err, ERR_DEVICE, "%s: out of host memory", slice->name);
-    slice->data = t->buffer;
+    slice->row_end = slice->row_begin + n;
+    slice->data = t->buffers[turn];
     slice->stride = 0;
-    if (weights_read(&t->c->from.weights, slice, err) < 0)
+    if (source_read(&c->source, slice, err) < 0)
         return -1;
-    conversion_tell(t->c, "writing", (int64_t)n_bytes);
+    conversion_tell(c, "writing", (int64_t)n_bytes);
+    return 0;
+}
+
+static void tick(void *context, int64_t n_bytes)
+{
+    conversion_tell(context, "checking", n_bytes);
+}
+
+static int write_rank(struct target *t, const struct program *program, int rank, struct err *err)
+{
+    const struct convert_options *o = t->c->options;
+    struct slice_list list;
+    int64_t before = t->c->done, n_bytes;
+
+    if (list_slices(t, program, rank % o->tp, &list, err) < 0)
+        return -1;
+    if (rank == o->tp * o->pp - 1)
+        list_others(t, &list);
+    if (store_written(o->to, rank, &n_bytes, tick, t->c)) {
+        t->c->result->n_found_whole++;
+        return 0;
+    }
+    t->c->done = before;
+    fault_at("convert:writing", rank);
+    if (store_write(o->to, rank, list.slices, list.n, load_piece, t, err) < 0)
+        return -1;
+    fault_at("convert:file", rank);
     return 0;
 }
 
@@ -151,12 +253,8 @@ static int write_ranks(struct target *t, struct err *err)
         struct program program;
 
         declare(t, &program, stage);
-        for (int tp_rank = 0; tp_rank < o->tp && !status; tp_rank++) {
-            struct store_slice *slices;
-            int n = list_slices(t, &program, tp_rank, &slices);
-
-            status = store_write(o->to, stage * o->tp + tp_rank, slices, n, load_slice, t, err);
-        }
+        for (int tp_rank = 0; tp_rank < o->tp && !status; tp_rank++)
+            status = write_rank(t, &program, stage * o->tp + tp_rank, err);
         program_release(&program);
     }
     return status;
@@ -204,29 +302,47 @@ static int check_head(const struct hf_folder *folder, struct err *err)
     return status;
 }
 
-/* config.json says of what type the weights are. */
+/* config.json says of what type the weights are, and how many tokens there are. */
 static int carry(struct conversion *c, struct err *err)
 {
+    const struct hf_folder *source = c->from.weights.folder;
     const char *folder = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->partial);
-    int dtype = c->options->dtype;
+    struct hf_config_changes changes = { .dtype = c->options->dtype };
 
+    if (file_remove_tree(folder, err) < 0)
+        return -1;
+    if (!source) {
+        const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
+
+        if (!file_is_folder(carried))
+            return 0;
+        return file_make_folder(folder, err) < 0 || carry_files(carried, folder, 1, err) < 0
+                   ? -1
+                   : file_sync_folder(folder, err);
+    }
+    changes.is_plain = hf_folder_has_fp8(source);
+    if (changes.is_plain && changes.dtype < 0)
+        changes.dtype = (int)hf_folder_common_dtype(source);
+    if (c->source.rows != c->source.rows_there)
+        changes.vocab_size = (int)c->source.rows;
+    int is_same = changes.dtype < 0 && !changes.vocab_size;
     if (file_make_folder(folder, err) < 0 ||
-        carry_files(c->from.folder, folder, dtype < 0, err) < 0 ||
-        (dtype >= 0 && carry_config(c->from.folder, folder, (enum dtype)dtype, err) < 0))
+        carry_files(c->from.folder, folder, is_same, err) < 0 ||
+        (!is_same && carry_config(c->from.folder, folder, &changes, err) < 0))
         return -1;
     return file_sync_folder(folder, err);
 }
 
 /* No training state: nothing goes on from here, but much can begin here. */
-static int commit(struct conversion *c, const struct hf_folder *folder, struct err *err)
+static char *describe_state(struct conversion *c)
 {
+    const struct hf_folder *folder = c->from.weights.folder;
     const struct safetensors_tensor *head;
-    const struct convert_options *o = c->options;
     cJSON *state = cJSON_CreateObject();
     struct str job = { 0 };
 
     job_print_model(&c->from.job, &job);
-    enum dtype stored = o->dtype >= 0 ? (enum dtype)o->dtype : hf_folder_common_dtype(folder);
+    enum dtype stored = conversion_dtype(c, hf_folder_common_dtype(folder));
     str_printf(&job, "train:\n  dtype: %s\n",
                dtype_name(stored == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32));
     cJSON_AddStringToObject(state, "converted", c->family);
@@ -234,33 +350,87 @@ static int commit(struct conversion *c, const struct hf_folder *folder, struct e
     cJSON_AddStringToObject(state, "job", str_text(&job));
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);
-    int status = store_commit(o->to, o->tp * o->pp, 0, text, err);
-    free(text);
     cJSON_Delete(state);
     str_release(&job);
+    return text;
+}
+
+/* From a checkpoint all of its run's state comes along as it is. */
+static int seal(struct conversion *c, struct err *err)
+{
+    const struct convert_options *o = c->options;
+    const struct store *store = c->from.weights.store;
+
+    if (store)
+        return store_seal(o->to, o->tp * o->pp, store_step(store), store_state(store), err);
+    char *text = describe_state(c);
+    int status = store_seal(o->to, o->tp * o->pp, 0, text, err);
+    free(text);
     return status;
+}
+
+static void count(struct conversion *c)
+{
+    const struct store *store = c->from.weights.store;
+    enum dtype dtype = DTYPE_F32;
+
+    for (int i = 0; store && i < store_n_tensors(store); i++) {
+        const struct store_slice *w = store_tensor(store, i);
+        c->total += w->rows * w->cols * (int64_t)dtype_bytes(w->dtype);
+    }
+    for (int i = 0; !store && i < c->names.n_wholes; i++) {
+        const struct store_slice *w = &c->names.wholes[i].whole;
+
+        CHECK(dtype_of(c, w->name, &dtype));
+        c->total += w->rows * w->cols * (int64_t)dtype_bytes(dtype);
+    }
+    c->result->n_tensors = store ? store_n_tensors(store) : c->names.n_tensors;
+    c->result->n_files = c->options->tp * c->options->pp;
+    c->result->n_bytes = c->total;
+}
+
+/* What is read is seen in the type in which all of one of ours is written. */
+static void watch(void *context, int i, int64_t at, const void *data, enum dtype dtype, int64_t n)
+{
+    seen_take(&((struct conversion *)context)->seen[i], at, data, dtype, n);
+}
+
+static void prepare_seen(struct conversion *c)
+{
+    enum dtype dtype = DTYPE_F32;
+
+    c->seen = arena_array(&c->arena, struct seen, c->names.n_tensors);
+    for (int i = 0; i < c->names.n_tensors; i++) {
+        const struct hf_tensor *tensor = &c->names.tensors[i];
+
+        CHECK(dtype_of(c, tensor->whole->name, &dtype));
+        seen_init(&c->seen[i], dtype, tensor->n_rows * tensor->whole->cols);
+    }
+    if (c->options->verify)
+        hf_folder_watch(c->from.weights.folder, watch, c);
 }
 
 int convert_to_checkpoint(struct conversion *c, struct err *err)
 {
-    struct target t = { .c = c, .folder = c->from.weights.folder };
-    const struct hf_names *names = hf_folder_names(t.folder);
+    const struct hf_folder *folder = c->from.weights.folder;
+    struct target t = { .c = c };
 
-    for (int i = 0; i < names->n_wholes; i++) {
-        const struct store_slice *w = &names->wholes[i].whole;
-        c->total += w->rows * w->cols * (int64_t)dtype_bytes(dtype_of(&t, w->name));
-    }
-    c->result->n_tensors = names->n_tensors;
-    c->result->n_files = c->options->tp * c->options->pp;
-    c->result->n_bytes = c->total;
-    if (check_degrees(c, err) < 0 || cut_stages(&t, err) < 0 || check_head(t.folder, err) < 0 ||
-        file_remove_tree(c->partial, err) < 0)
+    count(c);
+    if (folder)
+        prepare_seen(c);
+    else
+        t.covered = arena_array(&c->arena, char, store_n_tensors(c->from.weights.store));
+    if (check_degrees(c, err) < 0 || cut_stages(&t, err) < 0 ||
+        (folder && check_head(folder, err) < 0) || partial_begin(c, c->total, err) < 0)
         return -1;
+    fault_at("convert:begun", -1);
     int status = write_ranks(&t, err);
     if (!status)
         status = carry(c, err);
+    fault_at("convert:carried", -1);
     if (!status)
-        status = commit(c, t.folder, err);
-    free(t.buffer);
+        status = seal(c, err);
+    free(t.buffers[0]);
+    free(t.buffers[1]);
     return status;
 }

@@ -2,13 +2,13 @@
  * to_folder.c - a checkpoint as a Hugging Face folder
  */
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "ckpt/ahead.h"
 #include "ckpt/json_reader.h"
 #include "config/hf_config.h"
 #include "convert/convert_impl.h"
@@ -17,6 +17,7 @@
 /* A tensor of theirs that is to be written. */
 struct item {
     struct hf_tensor tensor;
+    int number; /* of the names' tensors; -1 for a head beside a tied embedding */
     enum dtype dtype;
     int64_t n_bytes;
     int order, file;
@@ -24,10 +25,9 @@ struct item {
 
 struct target {
     struct conversion *c;
-    struct hf_names names;
     struct item *items; /* in the order in which they fill files */
     int n_items, n_files;
-    unsigned char *buffer; /* two steps */
+    unsigned char *buffer; /* three steps: two pieces, and scratch */
     size_t step_bytes;
 };
 
@@ -40,24 +40,42 @@ static int compare_items(const void *a, const void *b)
     return left->order - right->order;
 }
 
-static int add_item(struct target *t, const struct hf_tensor *tensor, struct err *err)
+/* Of one of ours as it lies there; 0 if it does not. A folder is read to be merged. */
+static int stored_dtype(const struct conversion *c, const struct store_slice *whole,
+                        enum dtype *dtype)
 {
-    const struct store *store = t->c->from.weights.store;
-    const struct store_slice *stored = store_find(store, tensor->whole->name);
+    const struct weights *w = &c->from.weights;
+    const struct store_slice *stored = w->store ? store_find(w->store, whole->name) : NULL;
+    const struct hf_whole *theirs =
+        w->store ? NULL : hf_names_find(hf_folder_names(w->folder), whole->name);
 
-    if (!stored)
+    if (stored)
+        *dtype = stored->dtype;
+    if (theirs)
+        *dtype = hf_folder_dtype(w->folder, theirs);
+    return stored || theirs;
+}
+
+static int add_item(struct target *t, const struct hf_tensor *tensor, int number, struct err *err)
+{
+    enum dtype stored;
+
+    if (!stored_dtype(t->c, tensor->whole, &stored))
         return err_set(err, ERR_DATA, "%s has no tensor %s, of which %s is made", t->c->from.folder,
                        tensor->whole->name, tensor->name);
-    enum dtype dtype = t->c->options->dtype >= 0 ? (enum dtype)t->c->options->dtype : stored->dtype;
+    enum dtype dtype = conversion_dtype(t->c, stored);
     int64_t element = (int64_t)dtype_bytes(dtype);
     t->items[t->n_items] =
         (struct item){ .tensor = *tensor,
                        .dtype = dtype,
+                       .number = number,
                        .order = t->n_items,
                        .n_bytes = tensor->n_rows * tensor->whole->cols * element };
     t->c->total += t->items[t->n_items++].n_bytes;
-    size_t step =
-        (size_t)(theirs_step(tensor, dtype) * theirs_cols(tensor) * (int64_t)dtype_bytes(dtype));
+    if (number >= 0)
+        seen_init(&t->c->seen[number], dtype, tensor->n_rows * tensor->whole->cols);
+    size_t step = (size_t)(theirs_step(tensor, dtype, conversion_piece(t->c)) *
+                           theirs_cols(tensor) * element);
     step = (step + 15) & ~(size_t)15;
     t->step_bytes = step > t->step_bytes ? step : t->step_bytes;
     return 0;
@@ -66,6 +84,10 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, struct err
 /* Whether the folder it came from stored a head beside the tied embedding. */
 static int had_tied_head(const struct conversion *c)
 {
+    const struct safetensors_tensor *head;
+
+    if (c->from.weights.folder)
+        return hf_folder_tied_head(c->from.weights.folder, &head) != NULL;
     cJSON *state = cJSON_Parse(store_state(c->from.weights.store));
     int had = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(state, "tied_head"));
 
@@ -78,19 +100,18 @@ static int list_items(struct target *t, struct err *err)
     struct conversion *c = t->c;
     const struct model_spec *spec = &c->from.job.model;
 
-    if (hf_names_build(&t->names, c->family, spec, &c->arena, err) < 0)
-        return err_add(err, "%s", c->from.folder);
-    t->items = arena_array(&c->arena, struct item, t->names.n_tensors + 1);
-    for (int i = 0; i < t->names.n_tensors; i++)
-        if (add_item(t, &t->names.tensors[i], err) < 0)
+    t->items = arena_array(&c->arena, struct item, c->names.n_tensors + 1);
+    c->seen = arena_array(&c->arena, struct seen, c->names.n_tensors);
+    for (int i = 0; i < c->names.n_tensors; i++)
+        if (add_item(t, &c->names.tensors[i], i, err) < 0)
             return -1;
     if (had_tied_head(c)) {
-        const struct hf_whole *embedding = hf_names_find(&t->names, "embedding.weight");
-        struct hf_tensor head = t->names.tensors[embedding->first];
+        const struct hf_whole *embedding = hf_names_find(&c->names, "embedding.weight");
+        struct hf_tensor head = c->names.tensors[embedding->first];
 
         head.name = HF_NAMES_HEAD;
         head.layer = spec->n_layers;
-        if (add_item(t, &head, err) < 0)
+        if (add_item(t, &head, -1, err) < 0)
             return -1;
     }
     qsort(t->items, (size_t)t->n_items, sizeof *t->items, compare_items);
@@ -120,33 +141,70 @@ static const char *file_name(const struct target *t, int file)
     return arena_printf(&t->c->arena, "model-%05d-of-%05d.safetensors", file + 1, t->n_files);
 }
 
-static int write_tensor(struct target *t, struct safetensors_writer *writer,
-                        const struct item *item, struct err *err)
+/* The tensors of a file, piece by piece. */
+struct feed {
+    struct target *t;
+    const struct safetensors_tensor *tensors; /* tags are items */
+    int n_tensors, tensor;                    /* of the next piece */
+    int64_t row;                              /* where it begins */
+    int turn;
+    unsigned char *piece; /* read last */
+    int64_t piece_row, piece_rows;
+};
+
+static int read_piece(void *context, struct err *err)
 {
+    struct feed *f = context;
+    struct target *t = f->t;
+    const struct item *item = &t->items[f->tensors[f->tensor].tag];
     const struct hf_tensor *tensor = &item->tensor;
-    int64_t rows = theirs_rows(tensor), step = theirs_step(tensor, item->dtype);
-    int64_t row_bytes = theirs_cols(tensor) * (int64_t)dtype_bytes(item->dtype);
+    int64_t rows = theirs_rows(tensor);
 
-    for (int64_t row = 0; row < rows; row += step) {
-        int64_t n = min_i64(step, rows - row);
-
-        if (theirs_read(&t->c->from.weights, tensor, item->dtype, row, n, t->buffer,
-                        t->buffer + t->step_bytes, err) < 0 ||
-            safetensors_write(writer, t->buffer, (size_t)(n * row_bytes), err) < 0)
-            return -1;
-        conversion_tell(t->c, "writing", n * row_bytes);
+    f->turn ^= 1;
+    f->piece = t->buffer + (size_t)f->turn * t->step_bytes;
+    f->piece_row = f->row;
+    f->piece_rows =
+        min_i64(theirs_step(tensor, item->dtype, conversion_piece(t->c)), rows - f->row);
+    if (theirs_read(&t->c->source, tensor, item->dtype, f->row, f->piece_rows, f->piece,
+                    t->buffer + 2 * t->step_bytes, err) < 0)
+        return -1;
+    f->row += f->piece_rows;
+    if (f->row == rows) {
+        f->tensor++;
+        f->row = 0;
     }
     return 0;
 }
 
-static int write_file(struct target *t, int file, struct err *err)
+static int write_tensors(struct feed *f, struct ahead *ahead, struct safetensors_writer *writer,
+                         struct err *err)
 {
-    static const struct safetensors_meta meta = { "format", "pt" };
-    struct arena *arena = &t->c->arena;
-    struct safetensors_tensor *tensors = arena_array(arena, struct safetensors_tensor, t->n_items);
-    const char *path = arena_printf(arena, "%s/%s", t->c->partial, file_name(t, file));
-    struct safetensors_writer *writer;
-    uint64_t n_bytes, hash;
+    struct conversion *c = f->t->c;
+
+    ahead_begin(ahead);
+    for (int i = 0; i < f->n_tensors;) {
+        const struct item *item = &f->t->items[f->tensors[i].tag];
+        int64_t cols = theirs_cols(&item->tensor);
+
+        if (ahead_end(ahead, err) < 0)
+            return -1;
+        const unsigned char *piece = f->piece;
+        int64_t row = f->piece_row, rows = f->piece_rows;
+        if (f->tensor < f->n_tensors)
+            ahead_begin(ahead);
+        int64_t n_bytes = rows * cols * (int64_t)dtype_bytes(item->dtype);
+        if (safetensors_write(writer, piece, (size_t)n_bytes, err) < 0)
+            return -1;
+        if (c->options->verify && item->number >= 0)
+            seen_take(&c->seen[item->number], row * cols, piece, item->dtype, rows * cols);
+        conversion_tell(c, "writing", n_bytes);
+        i += row + rows == theirs_rows(&item->tensor);
+    }
+    return 0;
+}
+
+static int list_tensors(const struct target *t, int file, struct safetensors_tensor *tensors)
+{
     int n = 0;
 
     for (int i = 0; i < t->n_items; i++) {
@@ -163,14 +221,40 @@ static int write_file(struct target *t, int file, struct err *err)
         };
     }
     safetensors_place(tensors, n);
-    if (safetensors_create(&writer, path, tensors, n, &meta, 1, err) < 0)
+    return n;
+}
+
+static int write_file(struct target *t, int file, struct err *err)
+{
+    static const struct safetensors_meta meta = { "format", "pt" };
+    struct arena *arena = &t->c->arena;
+    struct safetensors_tensor *tensors = arena_array(arena, struct safetensors_tensor, t->n_items);
+    const char *name = file_name(t, file);
+    struct feed feed = { .t = t, .tensors = tensors };
+    struct safetensors_writer *writer;
+    struct ahead *ahead;
+    uint64_t n_bytes, hash;
+
+    if (partial_has_file(t->c, name)) {
+        t->c->result->n_found_whole++;
+        return 0;
+    }
+    fault_at("convert:writing", file);
+    feed.n_tensors = list_tensors(t, file, tensors);
+    if (ahead_create(&ahead, read_piece, &feed, err) < 0)
         return -1;
-    for (int i = 0; i < n; i++)
-        if (write_tensor(t, writer, &t->items[tensors[i].tag], err) < 0) {
-            safetensors_abandon(writer);
-            return -1;
-        }
-    return safetensors_finish(writer, &n_bytes, &hash, err);
+    int failed = safetensors_create(&writer, arena_printf(arena, "%s/%s", t->c->partial, name),
+                                    tensors, feed.n_tensors, &meta, 1, err) < 0;
+    if (!failed && write_tensors(&feed, ahead, writer, err) < 0) {
+        safetensors_abandon(writer);
+        failed = 1;
+    }
+    ahead_destroy(ahead);
+    if (failed || safetensors_finish(writer, &n_bytes, &hash, err) < 0 ||
+        partial_note_file(t->c, name, hash, err) < 0)
+        return -1;
+    fault_at("convert:file", file);
+    return 0;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -207,21 +291,34 @@ static int write_index(struct target *t, struct err *err)
 /* The type that most of the model has: of its largest matrices. */
 static enum dtype main_dtype(const struct target *t)
 {
-    return store_find(t->c->from.weights.store, "embedding.weight")->dtype;
+    const struct hf_whole *whole = hf_names_find(&t->c->names, "embedding.weight");
+    enum dtype dtype = DTYPE_F32;
+
+    stored_dtype(t->c, &whole->whole, &dtype);
+    return dtype;
 }
 
-/* The one it came with, unless the type of the weights is another now. */
+/* Where what came with the model lies. */
+static const char *carried_folder(const struct conversion *c, struct arena *arena)
+{
+    return c->from.weights.folder ? c->from.base
+                                  : arena_printf(arena, "%s/" STORE_CARRIED, c->from.base);
+}
+
+/* The one it came with, unless type or vocabulary are others now. */
 static int write_config(struct target *t, struct err *err)
 {
     struct conversion *c = t->c;
-    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
-    int asked = c->options->dtype;
+    const char *carried = carried_folder(c, &c->arena);
+    struct hf_config_changes changes = { .dtype = c->options->dtype };
     struct str text = { 0 };
 
+    if (c->source.rows != c->source.rows_there)
+        changes.vocab_size = (int)c->source.rows;
     if (file_exists(arena_printf(&c->arena, "%s/config.json", carried)))
-        return asked >= 0 ? carry_config(carried, c->partial, (enum dtype)asked, err) : 0;
-    int status = hf_config_print(&c->from.job.model, c->family,
-                                 asked >= 0 ? (enum dtype)asked : main_dtype(t), &text, err);
+        return carry_config(carried, c->partial, &changes, err);
+    int status = hf_config_print(&c->from.job.model, c->family, conversion_dtype(c, main_dtype(t)),
+                                 &text, err);
     const char *path = arena_printf(&c->arena, "%s/config.json", c->partial);
     if (!status)
         status = file_write(path, str_text(&text), text.length, err);
@@ -232,40 +329,39 @@ static int write_config(struct target *t, struct err *err)
 /* What the checkpoint carries, else the tokenizer that its job was trained with. */
 static int carry(struct conversion *c, struct err *err)
 {
-    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
+    const char *carried = carried_folder(c, &c->arena);
     const char *tokenizer = c->from.job.data.tokenizer;
 
     if (file_is_folder(carried))
-        return carry_files(carried, c->partial, c->options->dtype < 0, err);
+        return carry_files(carried, c->partial, 0, err);
     if (tokenizer && file_is_folder(tokenizer))
         return carry_files(tokenizer, c->partial, 0, err);
     return 0;
-}
-
-static int publish(const struct conversion *c, struct arena *arena, struct err *err)
-{
-    const char *to = c->options->to;
-
-    if (file_sync_folder(c->partial, err) < 0)
-        return -1;
-    if (rename(c->partial, to) < 0)
-        return err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", c->partial, to);
-    return file_sync_folder(arena_printf(arena, "%s/..", to), err);
 }
 
 static int write_all(struct target *t, struct err *err)
 {
     struct conversion *c = t->c;
 
-    if (file_remove_tree(c->partial, err) < 0 || file_make_folder(c->partial, err) < 0)
-        return -1;
     for (int file = 0; file < t->n_files; file++)
         if (write_file(t, file, err) < 0)
             return -1;
     if ((t->n_files > 1 && write_index(t, err) < 0) || write_config(t, err) < 0 ||
         carry(c, err) < 0)
         return -1;
-    return publish(c, &c->arena, err);
+    fault_at("convert:carried", -1);
+    return file_sync_folder(c->partial, err);
+}
+
+/* Moments of parameters, of which a HF folder knows nothing. */
+static int count_others(const struct conversion *c)
+{
+    const struct store *store = c->from.weights.store;
+    int n = 0;
+
+    for (int i = 0; store && i < store_n_tensors(store); i++)
+        n += !hf_names_find(&c->names, store_tensor(store, i)->name);
+    return n;
 }
 
 int convert_to_folder(struct conversion *c, struct err *err)
@@ -278,7 +374,11 @@ int convert_to_folder(struct conversion *c, struct err *err)
     c->result->n_tensors = t.n_items;
     c->result->n_files = t.n_files;
     c->result->n_bytes = c->total;
-    t.buffer = malloc(2 * t.step_bytes);
+    c->result->n_dropped = count_others(c);
+    if (partial_begin(c, c->total, err) < 0)
+        return -1;
+    fault_at("convert:begun", -1);
+    t.buffer = malloc(3 * t.step_bytes);
     int status = t.buffer ? write_all(&t, err) : err_set(err, ERR_DEVICE, "out of host memory");
     free(t.buffer);
     return status;

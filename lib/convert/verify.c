@@ -3,7 +3,8 @@
  *
  * Tensor by tensor under their names: in a folder they are read as they lie in its files, from a
  * checkpoint they are made as an export makes them. So both the table of names and its reverse are
- * in the comparison. Then one prompt of fixed tokens goes through both models.
+ * in the comparison. The source's hashes were taken while it was converted; what did not go by from
+ * front to back is read again. Then one prompt of fixed tokens goes through both models.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,147 +21,224 @@
 
 #define PROMPT_TOKENS 16
 
-/* One tensor of theirs at both places. */
+/* One tensor at both places. */
 struct comparison {
     struct conversion *c;
-    struct served *to;
-    const struct hf_names *names;
-    int tensor;
+    struct source to; /* nothing grows in it any more */
+    int number;       /* of theirs, or of the checkpoint's where both are checkpoints */
+    const char *name;
     enum dtype dtype; /* in which both are compared: that of what was written */
-    unsigned char *rows, *scratch;
+    int64_t rows, cols, step;
+    unsigned char *data, *scratch;
+    size_t data_bytes;
 };
 
-/* Rows of a folder's tensor as they lie there, converted. */
-static int read_stored(struct comparison *v, const struct hf_folder *folder, int64_t begin,
-                       int64_t n, struct err *err)
+static int is_between_checkpoints(const struct conversion *c)
 {
-    const struct safetensors_tensor *tensor;
-    const struct safetensors *file = hf_folder_tensor(folder, v->tensor, &tensor);
-    enum dtype stored = (enum dtype)safetensors_type_dtype(tensor->type);
-    int64_t cols = theirs_cols(&v->names->tensors[v->tensor]);
-    size_t row_bytes = (size_t)cols * dtype_bytes(stored);
+    return !c->names.n_tensors;
+}
 
-    if (safetensors_read(file, tensor, (uint64_t)begin * row_bytes, v->scratch,
-                         (size_t)n * row_bytes, err) < 0)
+/* Rows of a folder's tensor as they lie there, and those that it grows by. */
+static int read_stored(struct comparison *v, const struct source *from, int64_t begin, int64_t n,
+                       struct err *err)
+{
+    const struct hf_tensor *tensor = &v->c->names.tensors[v->number];
+    size_t row_bytes = (size_t)v->cols * dtype_bytes(v->dtype);
+    int64_t there = n;
+
+    if (source_grows(from, tensor->whole->name))
+        there = max_i64(0, min_i64(begin + n, from->rows_there) - begin);
+    if (there && hf_folder_read_rows(from->weights->folder, v->number, begin, there, v->dtype,
+                                     v->data, err) < 0)
         return -1;
-    convert(v->dtype, v->rows, stored, v->scratch, n * cols);
+    for (int64_t row = there; row < n; row++)
+        convert(v->dtype, v->data + (size_t)row * row_bytes, DTYPE_F32,
+                source_mean(from, tensor->whole->name, 0), v->cols);
     return 0;
 }
 
-static int read_rows(struct comparison *v, const struct weights *weights, int64_t begin, int64_t n,
+static int read_rows(struct comparison *v, const struct source *from, int64_t begin, int64_t n,
                      struct err *err)
 {
-    if (weights->folder)
-        return read_stored(v, weights->folder, begin, n, err);
-    return theirs_read(weights, &v->names->tensors[v->tensor], v->dtype, begin, n, v->rows,
+    if (is_between_checkpoints(v->c)) {
+        struct store_slice slice = *store_tensor(v->c->from.weights.store, v->number);
+
+        slice.row_begin = begin;
+        slice.row_end = begin + n;
+        slice.data = v->data;
+        return store_read(from->weights->store, &slice, err);
+    }
+    if (from->weights->folder)
+        return read_stored(v, from, begin, n, err);
+    return theirs_read(from, &v->c->names.tensors[v->number], v->dtype, begin, n, v->data,
                        v->scratch, err);
 }
 
-/* Exponent all ones, and bits behind it. */
+/* The source's file that has a tensor's element. */
+static const char *file_of(const struct comparison *v, int64_t row, int64_t col)
+{
+    struct conversion *c = v->c;
+    const struct safetensors_tensor *found;
+
+    if (c->from.weights.folder)
+        return hf_folder_tensor(c->from.weights.folder, v->number, &found)->path;
+    if (is_between_checkpoints(c))
+        return store_file_of(c->from.weights.store, v->name, row, col, &c->arena);
+    const struct hf_tensor *tensor = &c->names.tensors[v->number];
+    int64_t theirs = tensor->transposed ? col : row, ours = theirs;
+    for (int i = 0; i < tensor->n_pieces; i++)
+        if (tensor->pieces[i].theirs <= theirs)
+            ours = tensor->pieces[i].ours + theirs - tensor->pieces[i].theirs;
+    return store_file_of(c->from.weights.store, tensor->whole->name, ours,
+                         tensor->transposed ? row : col, &c->arena);
+}
+
 static int is_nan(enum dtype dtype, const unsigned char *at)
 {
-    uint32_t whole;
-    uint16_t half;
+    float x;
 
-    if (dtype == DTYPE_F32) {
-        memcpy(&whole, at, sizeof whole);
-        return (whole & 0x7fffffffu) > 0x7f800000u;
-    }
-    memcpy(&half, at, sizeof half);
-    return (half & 0x7fff) > (dtype == DTYPE_BF16 ? 0x7f80 : 0x7c00);
+    convert(DTYPE_F32, &x, dtype, at, 1);
+    return isnan(x);
 }
 
-static int check_numbers(const struct comparison *v, int64_t begin, int64_t n, struct err *err)
+static int refuse_number(const struct comparison *v, int64_t at, int nan, struct err *err)
 {
-    const struct hf_tensor *tensor = &v->names->tensors[v->tensor];
-    int64_t cols = theirs_cols(tensor);
+    int64_t row = at / v->cols, col = at % v->cols;
+    int asked = v->c->options->dtype;
 
-    for (int64_t i = 0; i < n * cols; i++)
-        if (is_nan(v->dtype, v->rows + (size_t)i * dtype_bytes(v->dtype)))
-            return err_set(err, ERR_DATA, "%s: tensor %s holds a NaN, at [%lld, %lld]",
-                           v->c->from.folder, tensor->name, (long long)(begin + i / cols),
-                           (long long)(i % cols));
-    return 0;
+    return err_set(err, ERR_DATA, "%s: tensor %s holds %s, at [%lld, %lld]%s%s",
+                   file_of(v, row, col), v->name, nan ? "a NaN" : "an infinite number",
+                   (long long)row, (long long)col, asked >= 0 && !nan ? " as " : "",
+                   asked >= 0 && !nan ? dtype_name((enum dtype)asked) : "");
 }
 
-static int hash_tensor(struct comparison *v, const struct weights *weights, int is_source,
+static int hash_tensor(struct comparison *v, const struct source *from, const char *doing,
                        uint64_t *hash, struct err *err)
 {
-    const struct hf_tensor *tensor = &v->names->tensors[v->tensor];
-    int64_t rows = theirs_rows(tensor), step = theirs_step(tensor, DTYPE_F32);
     XXH3_state_t state;
 
     XXH3_64bits_reset(&state);
-    for (int64_t row = 0; row < rows; row += step) {
-        int64_t n = min_i64(step, rows - row);
-        size_t n_bytes = (size_t)(n * theirs_cols(tensor)) * dtype_bytes(v->dtype);
+    for (int64_t row = 0; row < v->rows; row += v->step) {
+        int64_t n = min_i64(v->step, v->rows - row);
+        size_t n_bytes = (size_t)(n * v->cols) * dtype_bytes(v->dtype);
 
-        if (read_rows(v, weights, row, n, err) < 0 ||
-            (is_source && check_numbers(v, row, n, err) < 0))
+        if (read_rows(v, from, row, n, err) < 0)
             return -1;
-        XXH3_64bits_update(&state, v->rows, n_bytes);
-        conversion_tell(v->c, "verifying", (int64_t)n_bytes);
+        int64_t bad = convert_first_bad(v->dtype, v->data, n * v->cols);
+        if (bad >= 0)
+            return refuse_number(v, row * v->cols + bad,
+                                 is_nan(v->dtype, v->data + (size_t)bad * dtype_bytes(v->dtype)),
+                                 err);
+        XXH3_64bits_update(&state, v->data, n_bytes);
+        conversion_tell(v->c, doing, (int64_t)n_bytes);
     }
     *hash = XXH3_64bits_digest(&state);
     return 0;
 }
 
-static enum dtype written_dtype(const struct comparison *v)
+static void describe_tensor(struct comparison *v, int number)
 {
-    const struct safetensors_tensor *tensor;
+    struct conversion *c = v->c;
+    const struct safetensors_tensor *stored;
 
-    if (v->to->weights.store)
-        return store_find(v->to->weights.store, v->names->tensors[v->tensor].whole->name)->dtype;
-    hf_folder_tensor(v->to->weights.folder, v->tensor, &tensor);
-    return (enum dtype)safetensors_type_dtype(tensor->type);
+    v->number = number;
+    if (is_between_checkpoints(c)) {
+        const struct store_slice *ours = store_tensor(c->from.weights.store, number);
+
+        v->name = ours->name;
+        v->dtype = ours->dtype;
+        v->rows = ours->rows;
+        v->cols = ours->cols;
+        v->step = max_i64(1, conversion_piece(c) / (v->cols * (int64_t)dtype_bytes(v->dtype)));
+        v->step = min_i64(v->step, v->rows);
+        return;
+    }
+    const struct hf_tensor *tensor = &c->names.tensors[number];
+    v->name = tensor->name;
+    v->rows = theirs_rows(tensor);
+    v->cols = theirs_cols(tensor);
+    v->step = theirs_step(tensor, DTYPE_F32, conversion_piece(c));
+    if (v->to.weights->store) {
+        v->dtype = store_find(v->to.weights->store, tensor->whole->name)->dtype;
+        return;
+    }
+    hf_folder_tensor(v->to.weights->folder, number, &stored);
+    v->dtype = (enum dtype)safetensors_type_dtype(stored->type);
+}
+
+static int need_data(struct comparison *v, struct err *err)
+{
+    size_t n_bytes = (size_t)(v->step * v->cols) * sizeof(float);
+
+    if (v->data_bytes >= n_bytes)
+        return 0;
+    free(v->data);
+    v->data = malloc(2 * n_bytes);
+    v->data_bytes = v->data ? n_bytes : 0;
+    if (!v->data)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    v->scratch = v->data + n_bytes;
+    return 0;
 }
 
 static int compare_tensor(struct comparison *v, struct err *err)
 {
-    const char *name = v->names->tensors[v->tensor].name;
+    struct conversion *c = v->c;
+    const struct seen *seen = c->seen ? &c->seen[v->number] : NULL;
     uint64_t before, after;
 
-    v->dtype = written_dtype(v);
-    if (hash_tensor(v, &v->c->from.weights, 1, &before, err) < 0 ||
-        hash_tensor(v, &v->to->weights, 0, &after, err) < 0)
+    if (need_data(v, err) < 0 || hash_tensor(v, &v->to, "verifying", &after, err) < 0)
+        return -1;
+    if (seen && seen->state == SEEN_WHOLE && seen->n_elements == v->rows * v->cols)
+        before = seen->hash;
+    else if (hash_tensor(v, &c->source, "verifying", &before, err) < 0)
         return -1;
     if (before == after)
         return 0;
-    return err_set(err, ERR_DATA, "tensor %s is another one in %s than in %s", name,
-                   v->c->options->to, v->c->from.folder);
+    return err_set(err, ERR_DATA, "tensor %s is another one in %s than in %s", v->name, c->partial,
+                   c->from.folder);
+}
+
+/* Bytes that will be read: of all that was written, and of what did not go by from front to back. */
+static int64_t count_bytes(struct comparison *v, int n)
+{
+    struct conversion *c = v->c;
+    int64_t n_bytes = 0;
+
+    for (int i = 0; i < n; i++) {
+        describe_tensor(v, i);
+        int is_seen = c->seen && c->seen[i].state == SEEN_WHOLE;
+        n_bytes += v->rows * v->cols * (int64_t)dtype_bytes(v->dtype) * (2 - is_seen);
+    }
+    return n_bytes;
 }
 
 static int compare_tensors(struct conversion *c, struct served *to, struct err *err)
 {
-    struct comparison v = { .c = c, .to = to };
-    int64_t most = 0;
+    struct comparison v = { .c = c, .to = { .weights = &to->weights } };
+    int n = is_between_checkpoints(c) ? store_n_tensors(c->from.weights.store) : c->names.n_tensors;
     int status = 0;
 
-    v.names = hf_folder_names(to->weights.folder ? to->weights.folder : c->from.weights.folder);
-    for (int i = 0; i < v.names->n_tensors; i++) {
-        const struct hf_tensor *tensor = &v.names->tensors[i];
-
-        most = max_i64(most, theirs_step(tensor, DTYPE_F32) * theirs_cols(tensor));
-    }
+    if (c->from.weights.folder)
+        hf_folder_watch(c->from.weights.folder, NULL, NULL);
     c->done = 0;
-    c->total *= 2;
-    v.rows = malloc((size_t)most * 2 * sizeof(float));
-    if (!v.rows)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    v.scratch = v.rows + (size_t)most * sizeof(float);
-    for (v.tensor = 0; v.tensor < v.names->n_tensors && !status; v.tensor++)
+    c->total = count_bytes(&v, n);
+    for (int i = 0; i < n && !status; i++) {
+        describe_tensor(&v, i);
         status = compare_tensor(&v, err);
-    free(v.rows);
-    c->result->n_verified = v.names->n_tensors;
+    }
+    free(v.data);
+    c->result->n_verified = n;
     return status;
 }
 
 /* ---- logits ---- */
 
-static int compute_logits(struct conversion *c, struct served *served, float *logits,
+/* Of the first n_logits tokens, of which the prompt is made too. */
+static int compute_logits(struct conversion *c, struct served *served, int n_logits, float *logits,
                           struct err *err)
 {
-    int vocab_size = served->job.model.vocab_size, n = PROMPT_TOKENS;
+    int n = PROMPT_TOKENS;
     int32_t prompt[PROMPT_TOKENS];
     const int32_t *tokens[1] = { prompt };
     struct decoder *decoder;
@@ -168,12 +246,12 @@ static int compute_logits(struct conversion *c, struct served *served, float *lo
     if (served->job.model.position == POSITION_LEARNED)
         n = min_int(n, served->job.model.max_seq_len);
     for (int i = 0; i < n; i++)
-        prompt[i] = (int32_t)((i * 7919 + 3) % vocab_size);
+        prompt[i] = (int32_t)((i * 7919 + 3) % n_logits);
     if (decoder_create(&decoder, served, c->options->kernels, 1, n, err) < 0)
         return -1;
     int status = decoder_feed(decoder, tokens, &n, err);
     if (!status)
-        memcpy(logits, decoder_logits(decoder, 0), (size_t)vocab_size * sizeof *logits);
+        memcpy(logits, decoder_logits(decoder, 0), (size_t)n_logits * sizeof *logits);
     decoder_destroy(decoder);
     return status;
 }
@@ -194,17 +272,18 @@ static int judge_logits(struct conversion *c, const float *before, const float *
     c->result->logits_off = largest > 0 ? off / largest : off;
     if (off > 0 && c->options->dtype < 0)
         return err_set(err, ERR_DATA, "the logits of a prompt differ by %.2g: %s, %s",
-                       c->result->logits_off, c->from.folder, c->options->to);
+                       c->result->logits_off, c->from.folder, c->partial);
     return 0;
 }
 
 static int compare_logits(struct conversion *c, struct served *to, struct err *err)
 {
     const struct model_spec *spec = &to->job.model;
-    int n = spec->vocab_size;
+    int n = spec->vocab_size, n_before = c->result->vocab_before;
 
-    /* Both in one type: what is compared is the weights. */
+    /* Both in one type: what is compared is the weights. Tokens that are new have no logits. */
     c->from.job.train.dtype = to->job.train.dtype;
+    c->from.job.model.vocab_size = n_before = n_before ? n_before : n;
     double need = (double)model_spec_n_parameters(spec) * (double)dtype_bytes(to->job.train.dtype);
     c->result->logits = CONVERT_LOGITS_TOO_LARGE;
     if (c->options->available_bytes && need * 1.1 > (double)c->options->available_bytes)
@@ -212,11 +291,11 @@ static int compare_logits(struct conversion *c, struct served *to, struct err *e
     float *logits = calloc((size_t)n * 2, sizeof *logits);
     if (!logits)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = compute_logits(c, &c->from, logits, err);
+    int status = compute_logits(c, &c->from, n_before, logits, err);
     if (!status)
-        status = compute_logits(c, to, logits + n, err);
+        status = compute_logits(c, to, n_before, logits + n, err);
     if (!status)
-        status = judge_logits(c, logits, logits + n, n, err);
+        status = judge_logits(c, logits, logits + n, n_before, err);
     free(logits);
     return status;
 }
@@ -225,7 +304,7 @@ int convert_verify(struct conversion *c, struct err *err)
 {
     struct served to;
 
-    if (served_open(&to, c->options->to, err) < 0)
+    if (served_open(&to, c->partial, err) < 0)
         return err_add(err, "--verify");
     int status = compare_tensors(c, &to, err);
     if (!status)

@@ -43,6 +43,7 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
                                      .seed = job->train.seed,
                                      .held_out = 1 };
     struct compile_evaluate options = { .model = &job->model,
+                                        .tuning = job->tuning,
                                         .dtype = job->train.dtype,
                                         .micro_batch = job->train.micro_batch,
                                         .seq_len = job->data.seq_len,

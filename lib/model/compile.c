@@ -36,7 +36,8 @@ struct compiling {
     struct chunk_functions *functions; /* of the size at hand */
     int *boundary, *value;             /* by chunk: what its forward reads and gives */
     int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
-    int is_held; /* weights are gathered for a while by hold_weights (zero 3) */
+    int first_trained; /* stage: those before it have no trainable parameter, and no backward */
+    int is_held;       /* weights are gathered for a while by hold_weights (zero 3) */
 };
 
 static struct model_chunk chunk_of(const struct compiling *c, int rank, int chunk)
@@ -58,6 +59,16 @@ static int neighbour(const struct compiling *c, int chunk, int step)
     return pipeline_chunk_of(&c->spec, stage);
 }
 
+/* Of a layer's feed-forward part: parameters that a token meets, over hidden_size. */
+static int64_t wide_of(const struct model_spec *m, int layer)
+{
+    int64_t products = m->activation == ACTIVATION_SWIGLU ? 3 : 2;
+
+    if (!model_spec_has_experts(m, layer))
+        return products * m->ffn_size;
+    return products * m->n_active_experts * m->expert_ffn_size + m->n_experts;
+}
+
 /* Parameters count as FLOPs do: each is multiplied once a token; the head's twice as many times as
  * others have for their forward alone, as its loss is forward and backward in one. */
 static int cut_stages(struct compiling *c, struct err *err)
@@ -69,14 +80,13 @@ static int cut_stages(struct compiling *c, struct err *err)
     const int *counts = by_cost;
     int64_t attention = (int64_t)m->n_heads * m->head_dim;
     int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
-    int64_t wide = (m->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)m->ffn_size;
     struct stage_costs costs = { .n_layers = m->n_layers,
                                  .layers = layers,
                                  .head = (int64_t)m->vocab_size * m->hidden_size };
 
     for (int i = 0; i < m->n_layers; i++)
-        layers[i] =
-            m->hidden_size * (2 * attention + 2 * kv + wide) + attention * c->options->seq_len;
+        layers[i] = m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
+                    attention * c->options->seq_len;
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
@@ -253,7 +263,11 @@ static void emit_backwards(struct compiling *c)
         struct chunk_functions *f = &c->functions[i];
         int behind = neighbour(c, i, 1);
 
-        if (c->chunks[i].stage + 1 < c->n_stages && behind < 0) {
+        int has_before = c->chunks[i].stage > c->first_trained;
+
+        if (c->chunks[i].stage < c->first_trained) {
+            c->gradient[i] = 0;
+        } else if (c->chunks[i].stage + 1 < c->n_stages && behind < 0) {
             c->gradient[i] = boundary_value(c);
             f->receive_backward = transfer(c, i, 1, 0, 0, c->gradient[i]);
         } else if (behind >= 0) {
@@ -261,7 +275,8 @@ static void emit_backwards(struct compiling *c)
         }
         struct gradient_seed seed = { c->value[i], c->gradient[i] };
         f->backward = function_named(c, "backward", i);
-        c->gradient_in[i] = differentiate(p, f->forward, f->backward, &seed, 1, c->boundary[i]);
+        c->gradient_in[i] =
+            differentiate(p, f->forward, f->backward, &seed, 1, has_before ? c->boundary[i] : 0);
         if (!c->options->no_fuse)
             fuse(p, f->forward);
         recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
@@ -273,7 +288,7 @@ static void emit_backwards(struct compiling *c)
         overlap_collectives(p, f->backward);
         if (f->weight != f->backward)
             overlap_collectives(p, f->weight);
-        if (c->chunks[i].stage && neighbour(c, i, -1) < 0)
+        if (has_before && neighbour(c, i, -1) < 0)
             f->send_backward = transfer(c, i, -1, 0, 1, c->gradient_in[i]);
     }
 }
@@ -334,6 +349,28 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
     update->n_norm_parts = n;
 }
 
+/* Each stage's parameters, declared in a program that is thrown away. */
+static void find_first_trained(struct compiling *c)
+{
+    for (int stage = 0; stage < c->n_stages; stage++) {
+        struct program other;
+        struct model_builder builder = c->builder;
+        struct model_chunk chunk = { stage, c->n_stages, c->first_layer[stage],
+                                     c->first_layer[stage + 1] };
+        int n_trained = 0;
+
+        program_init(&other, &c->options->mesh);
+        builder.program = &other;
+        model_declare(&builder, &chunk, 1);
+        for (int i = 0; i < other.n_parameters; i++)
+            n_trained += other.parameters[i].trainable;
+        program_release(&other);
+        c->first_trained = stage;
+        if (n_trained)
+            break;
+    }
+}
+
 /* A head tied to an embedding on another rank: the first and the last of the pipeline. */
 static void tie_stages(struct compiling *c)
 {
@@ -352,13 +389,13 @@ static void tie_stages(struct compiling *c)
 
 /* ---- entries ---- */
 
-/* A scalar summed over the ranks of an axis that has several. */
+/* Scalars summed over the ranks of an axis that has several. */
 static int sum_over(struct program *p, int function, enum mesh_axis axis, enum stream stream,
                     int value, const char *name)
 {
     if (p->mesh.size[axis] == 1)
         return value;
-    int sum = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
+    int sum = program_cell(p, ROLE_SCALAR, name, 1, p->values[value].cols, DTYPE_F64);
     memcpy(p->values[sum].spread, p->values[value].spread, sizeof p->values[sum].spread);
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
@@ -412,6 +449,8 @@ static int shard_parameters(struct compiling *c)
         return -1;
     c->is_held = o->zero == 3 && !hold_is_step(o->hold, c->n_chunks);
     if (c->is_held) {
+        if (c->options->tuning)
+            shard_frozen(p, c->functions, c->n_chunks, o);
         shard_weights(p);
         return -1;
     }
@@ -430,6 +469,16 @@ static int finish(struct program *p, program_scratch_fn scratch, void *context, 
     return verify(p, err);
 }
 
+/* Sequences that all data-parallel ranks see in a step. */
+static int64_t global_batch(const struct compile_train *o)
+{
+    int64_t n = 0;
+
+    for (int m = 0; m < o->n_micro_batches; m++)
+        n += o->micro_batches ? o->micro_batches[m] : o->micro_batch;
+    return n * mesh_data_size(&o->mesh);
+}
+
 int compile_train(struct program *program, const struct compile_train *options, struct err *err)
 {
     struct compiling c = { .options = options,
@@ -443,7 +492,9 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .sequence_parallel = options->sequence_parallel &&
                                                              options->mesh.size[AXIS_TP] > 1,
                                         .max_positions = options->seq_len,
-                                        .seed = options->seed } };
+                                        .seed = options->seed,
+                                        .tuning = options->tuning,
+                                        .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 
     program_init(program, &options->mesh);
@@ -451,6 +502,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
         return -1;
     model_declare(&c.builder, c.chunks, c.n_chunks);
     tie_stages(&c);
+    if (options->tuning && c.n_stages > 1)
+        find_first_trained(&c);
     model_declare_loss(&c.builder);
     emit_sizes(&c);
     int update = program_function(program, "update", 0);
@@ -462,6 +515,9 @@ int compile_train(struct program *program, const struct compile_train *options, 
     if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total = sum_over_all(program, update, program->ports.loss, "loss_total");
+    if (program->ports.router_stats)
+        program->ports.router_stats_total =
+            sum_over_all(program, update, program->ports.router_stats, "router_stats_total");
     build_update(program, update, &update_options);
     schedule_step(program, &c.pipeline, options->pipeline.rank, c.of_sizes, c.size_of, gather,
                   update);
@@ -480,7 +536,8 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
                                .dtype = options->dtype,
                                .n_sequences = options->micro_batch,
                                .seq_len = options->seq_len,
-                               .max_positions = options->seq_len };
+                               .max_positions = options->seq_len,
+                               .tuning = options->tuning };
 
     struct model_chunk whole = model_whole(options->model);
 
@@ -505,7 +562,8 @@ int compile_generate(struct program *program, const struct compile_generate *opt
                                .n_sequences = options->n_sequences,
                                .seq_len = options->prefill_len,
                                .cache_len = options->cache_len,
-                               .max_positions = options->cache_len };
+                               .max_positions = options->cache_len,
+                               .tuning = options->tuning };
 
     struct model_chunk chunk = model_whole(options->model);
 

@@ -18,6 +18,7 @@ struct compile_train {
     const int *micro_batches; /* [n_micro_batches]: sequences of each, the most of them micro_batch;
                                  NULL: micro_batch each */
     int sequence_parallel; /* where mesh has several tp ranks; micro-batches' tokens divide by tp */
+    const struct tuning *tuning; /* what is trained; NULL: everything */
     uint64_t seed;
     enum recompute_kind recompute;
     uint64_t recompute_ops; /* RECOMPUTE_KIND_LIST: RECOMPUTE_OP of each */
@@ -45,6 +46,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
 
 struct compile_evaluate {
     const struct model_spec *model;
+    const struct tuning *tuning; /* adapters; NULL: none */
     enum dtype dtype;
     int micro_batch, seq_len;
     program_scratch_fn scratch;
@@ -57,6 +59,7 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
 
 struct compile_generate {
     const struct model_spec *model;
+    const struct tuning *tuning; /* adapters; NULL: none */
     enum dtype dtype;
     int n_sequences; /* decoded side by side */
     int prefill_len; /* prompt tokens of each sequence that one PREFILL takes, padded */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #include "base/num.h"
-#include "model/model.h"
+#include "model/lora_impl.h"
 
 static void matrix(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
                    double std)
@@ -63,6 +63,25 @@ static void linear(const struct model_builder *b, const char *name, int64_t rows
     }
 }
 
+/* Every rank has all experts, and of each what it would have of one feed-forward part. */
+static void experts(const struct model_builder *b, int n)
+{
+    const struct model_spec *s = b->spec;
+    int64_t hidden = s->hidden_size, ffn = s->expert_ffn_size, m = s->n_experts;
+    struct parameter_split by_ffn = { SPREAD_ROWS, 2, { ffn, ffn } };
+    struct parameter_split from_ffn = { SPREAD_COLS, 1, { ffn } };
+    char name[64];
+
+    snprintf(name, sizeof name, "layers.%d.router.weight", n);
+    matrix(b, name, m, hidden, s->init_std);
+    snprintf(name, sizeof name, "layers.%d.experts.gate_up.weight", n);
+    matrix(b, name, m * 2 * ffn, hidden, s->init_std);
+    program_split_repeated(b->program, b->program->n_parameters - 1, &by_ffn, s->n_experts);
+    snprintf(name, sizeof name, "layers.%d.experts.down.weight", n);
+    matrix(b, name, m * hidden, ffn, s->init_std / sqrt(2.0 * s->n_layers));
+    split(b, SPREAD_COLS, &from_ffn);
+}
+
 /* All heads share them. */
 static void head_norms(const struct model_builder *b, int layer)
 {
@@ -97,8 +116,17 @@ static void layer(const struct model_builder *b, int n)
     head_norms(b, n);
     linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
     norm(b, name[3]);
+    if (model_spec_has_experts(s, n)) {
+        experts(b, n);
+        return;
+    }
     linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
     linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
+
+    lora_declare(b, n, "qkv", attention + 2 * kv, hidden, &by_heads);
+    lora_declare(b, n, "attention_out", hidden, attention, &from_heads);
+    lora_declare(b, n, gated ? "gate_up" : "up", (gated ? 2 : 1) * ffn, hidden, &by_ffn);
+    lora_declare(b, n, "down", hidden, ffn, &from_ffn);
 }
 
 static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)
@@ -109,11 +137,11 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
     return id;
 }
 
-/* Of a rank's own micro-batches; written by the last stage, others hold zeros. */
-static int sum_cell(struct program *p, const char *name)
+/* Of a rank's own micro-batches; written by one stage each, the others hold zeros. */
+static int sum_cell(struct program *p, const char *name, int64_t n)
 {
     static const enum mesh_axis axes[] = { AXIS_DP, AXIS_REPLICA, AXIS_PP };
-    int cell = program_cell(p, ROLE_SCALAR, name, 1, 1, DTYPE_F64);
+    int cell = program_cell(p, ROLE_SCALAR, name, 1, n, DTYPE_F64);
 
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
         if (p->mesh.size[axes[i]] > 1)
@@ -188,6 +216,12 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     declare_row_parts(b, "row_begin", rows);
     if ((b->dropout && s->attention_dropout > 0) || s->position == POSITION_ALIBI)
         b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
+    if (b->dropout && b->tuning && b->tuning->has_lora && b->tuning->dropout > 0) {
+        int64_t attention = (int64_t)s->n_heads * s->head_dim;
+
+        b->parts.attention_cols = begins(b, "attention_begin", ceil_div(attention, tp));
+        b->parts.ffn_cols = begins(b, "ffn_begin", ceil_div(s->ffn_size, tp));
+    }
 }
 
 void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
@@ -203,6 +237,10 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
             layer(b, n);
     if (chunks[n_chunks - 1].stage + 1 == chunks[n_chunks - 1].n_stages)
         head(b, chunks[0].stage == 0);
+
+    if (b->tuning)
+        for (int i = 0; i < p->n_parameters; i++)
+            p->parameters[i].trainable = tuning_trains(b->tuning, p->parameters[i].name);
 
     p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
     p->ports.positions = input(b, "positions", rows, DTYPE_I32);
@@ -241,10 +279,14 @@ void model_declare_loss(struct model_builder *b)
     struct program *p = b->program;
 
     p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
-    p->ports.loss = sum_cell(p, "loss");
+    p->ports.loss = sum_cell(p, "loss", 1);
+    if (b->spec->n_experts)
+        p->ports.router_stats = sum_cell(p, "router_stats",
+                                         model_spec_n_expert_layers(b->spec, b->spec->n_layers) *
+                                             (1 + (int64_t)b->spec->n_experts));
 }
 
 void model_declare_evaluation(struct model_builder *b)
 {
-    b->program->ports.eval_loss = sum_cell(b->program, "eval_loss");
+    b->program->ports.eval_loss = sum_cell(b->program, "eval_loss", 1);
 }

@@ -7,7 +7,7 @@
  * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
  * the backward does there follows from them (differentiate).
  */
-#include "model/model.h"
+#include "model/lora_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@ struct emitter {
     int function, layer;
     int64_t rows; /* of a micro-batch */
     int tp;       /* ranks that divide heads, feed-forward and vocabulary */
+    enum model_end end;
 };
 
 /* 0 if there is none. They are asked for in about the order of their declaration. */
@@ -114,6 +115,12 @@ static int leave(const struct emitter *e, int x)
     return sum;
 }
 
+/* What the layer's adapters of this matrix, which has read x and given y, make of y. */
+static int adapted(const struct emitter *e, const char *matrix, int x, int y)
+{
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, matrix, x, y });
+}
+
 static int linear(const struct emitter *e, int x, int weight, int bias)
 {
     int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
@@ -123,11 +130,11 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 }
 
 /* A block's last: of what is divided among ranks into the residual stream. */
-static int linear_leaving(const struct emitter *e, int x, int weight, int bias)
+static int linear_leaving(const struct emitter *e, const char *matrix, int x, int weight, int bias)
 {
     if (e->tp == 1)
-        return linear(e, x, weight, bias);
-    int sum = leave(e, linear(e, x, weight, 0));
+        return adapted(e, matrix, x, linear(e, x, weight, bias));
+    int sum = leave(e, adapted(e, matrix, x, linear(e, x, weight, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -319,10 +326,85 @@ static int feed_forward(const struct emitter *e, int x)
     int gated = s->activation == ACTIVATION_SWIGLU;
     int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
                       layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
+    wide = adapted(e, gated ? "gate_up" : "up", x, wide);
     int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear_leaving(e, y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+    return linear_leaving(e, "down", y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+}
+
+/* ---- experts ---- */
+
+/* A token's weights and experts, its rows of those sorted by expert, and where an expert's end. */
+struct routes {
+    int weight, expert, place, ends;
+};
+
+/* Of a layer's part of the step's stats; 0 where nobody reads them. */
+static int stats_of_layer(const struct emitter *e)
+{
+    struct program *p = e->b->program;
+    int64_t n = 1 + (int64_t)e->b->spec->n_experts;
+
+    if (e->end != MODEL_TRAIN)
+        return 0;
+    return program_view(p, p->ports.router_stats,
+                        model_spec_n_expert_layers(e->b->spec, e->layer) * n, 1, n, n);
+}
+
+/* From the rank's rows of a norm's output. The balance is that of all the micro-batch's rows. */
+static struct routes route(const struct emitter *e, int y)
+{
+    const struct model_spec *s = e->b->spec;
+    int logits = value(e, y, s->n_experts, DTYPE_F32);
+
+    emit(e, (struct op){ .kind = OP_LINEAR,
+                         .in = { y, layer_weight(e, "router.weight") },
+                         .out = { logits } });
+    logits = enter(e, logits);
+    struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
+                        .expert = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .place = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
+    struct op_attributes attributes = { .normalize = s->router_normalize };
+    if (e->end == MODEL_TRAIN)
+        attributes.balance =
+            s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
+    emit(e, (struct op){ .kind = OP_ROUTER,
+                         .attributes = attributes,
+                         .in = { logits },
+                         .out = { r.weight, r.expert, stats_of_layer(e) } });
+    emit(e, (struct op){ .kind = OP_EXPERT_ORDER, .in = { r.expert }, .out = { r.place, r.ends } });
+    return r;
+}
+
+static int expert_linear(const struct emitter *e, int x, int ends, int weight)
+{
+    int64_t n = e->b->program->values[weight].rows / e->b->spec->n_experts;
+    int y = value(e, x, n, e->b->dtype);
+
+    emit(e, (struct op){ .kind = OP_EXPERT_LINEAR, .in = { x, ends, weight }, .out = { y } });
+    return y;
+}
+
+/* Shazeer et al. 2017, without noise, and without a capacity: no token is dropped. */
+static int mixture(const struct emitter *e, int y)
+{
+    const struct model_spec *s = e->b->spec;
+    struct program *p = e->b->program;
+    struct routes r = route(e, y);
+    int64_t n_rows = e->rows * s->n_active_experts;
+    int x = enter(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
+
+    emit(e, (struct op){ .kind = OP_DISPATCH, .in = { r.place, x }, .out = { rows } });
+    int wide = expert_linear(e, rows, r.ends, layer_weight(e, "experts.gate_up.weight"));
+    int h = value(e, wide, s->expert_ffn_size / e->tp, e->b->dtype);
+    emit(e,
+         (struct op){ .kind = OP_EXPERT_SWIGLU, .in = { r.weight, r.place, wide }, .out = { h } });
+    int out = expert_linear(e, h, r.ends, layer_weight(e, "experts.down.weight"));
+    int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
+    emit(e, (struct op){ .kind = OP_COMBINE, .in = { r.place, out }, .out = { sum } });
+    return leave(e, sum);
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */
@@ -332,13 +414,18 @@ static int block(const struct emitter *e, int x)
     enum dtype dtype = e->b->dtype;
     int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
                  layer_bias(e, "attention_norm.bias"), dtype);
-    int qkv = linear(e, enter(e, y), layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
-    int out = linear_leaving(e, self_attention(e, qkv), layer_weight(e, "attention_out.weight"),
+    int entered = enter(e, y);
+    int qkv = linear(e, entered, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
+    qkv = adapted(e, "qkv", entered, qkv);
+    int out = linear_leaving(e, "attention_out", self_attention(e, qkv),
+                             layer_weight(e, "attention_out.weight"),
                              layer_bias(e, "attention_out.bias"));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
     y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"), dtype);
-    return residual_add(e, x, dropout(e, feed_forward(e, enter(e, y)), PLACE_FFN_OUT));
+    out =
+        model_spec_has_experts(e->b->spec, e->layer) ? mixture(e, y) : feed_forward(e, enter(e, y));
+    return residual_add(e, x, dropout(e, out, PLACE_FFN_OUT));
 }
 
 static int embedding(const struct emitter *e)
@@ -427,7 +514,7 @@ static int head_chunk(const struct emitter *e)
 /* One piece of the rows. */
 struct head_piece {
     int x, target, weight;
-    int dx, dw; /* 0 where only the loss is wanted */
+    int dx, dw; /* 0 where only the loss is wanted; dw where the head is frozen */
     int loss;
     enum first_mode first;
 };
@@ -460,9 +547,11 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
     if (!h->dx)
         return;
     emit(e, (struct op){ .kind = OP_LINEAR_DX, .in = { dlogits, h->weight }, .out = { h->dx } });
-    emit(e,
-         (struct op){
-             .kind = OP_LINEAR_DW, .in = { dlogits, h->x }, .out = { h->dw }, .first = h->first });
+    if (h->dw)
+        emit(e, (struct op){ .kind = OP_LINEAR_DW,
+                             .in = { dlogits, h->x },
+                             .out = { h->dw },
+                             .first = h->first });
 }
 
 /* Piece by piece, so that the logits never exist whole. */
@@ -585,6 +674,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
                          .function = function,
                          .layer = -1,
                          .tp = builder->program->mesh.size[AXIS_TP],
+                         .end = end,
                          .rows = (int64_t)builder->n_sequences * builder->seq_len };
     struct model_part part = { 0 };
     int x = chunk->stage == 0 ? embedding(&e) : boundary;

@@ -13,18 +13,26 @@
  *     layers.N.attention_out.weight [d x h e]                                              (.bias)
  *     layers.N.gate_up.weight [2 f x d], rows gate | up    or    layers.N.up.weight [f x d] (.bias)
  *     layers.N.down.weight [d x f]                                                          (.bias)
+ *     in layers with experts, instead:     layers.N.router.weight [m x d]
+ *     layers.N.experts.gate_up.weight [m 2 f x d], expert by expert as gate_up
+ *     layers.N.experts.down.weight [m d x f]
  *     final_norm.weight (.bias)           head.weight [V x d]              (untied)
+ *     layers.N.MODULE.lora_a [r x k]      layers.N.MODULE.lora_b [n x r]   (adapters, tuning.h)
  *
  * Over tp ranks the heads, the feed-forward's columns and the vocabulary are divided (Shoeybi et
  * al. 2019). The residual stream is the same on all of them, or, sequence parallel, each has its
  * part of the rows (Korthikanti et al. 2022): then the sums that end a block leave each its rows,
  * and the rows are gathered where a block begins; else the sums are everybody's and nothing is
  * gathered. Where kv heads are fewer than ranks, neighbours have a part of one each, and gather it.
+ *
+ * Of each expert the ranks have a part like that, so all see all tokens. Rows of tokens times the
+ * experts of each are gathered expert by expert: as many whatever the router says, none is dropped.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
 #include "config/model_spec.h"
+#include "config/tuning.h"
 #include "program/program.h"
 
 enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS, MODEL_STREAM };
@@ -46,11 +54,14 @@ struct model_builder {
     int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
-    int parameter_asked; /* by model_forward: where a name was found last */
+    const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
+    int64_t global_batch; /* sequences of a step: what the router's balance is a mean over */
+    int parameter_asked;  /* by model_forward: where a name was found last */
     /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
      * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
     struct {
         int vocabulary, rows, heads, positions;
+        int attention_cols, ffn_cols; /* of what the blocks' last matrices read, for dropout */
     } parts;
 };
 
@@ -70,7 +81,7 @@ void model_declare(struct model_builder *builder, const struct model_chunk *chun
 void model_resize(struct model_builder *builder, int n_sequences);
 
 /* The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss;
- * ports.eval_loss. */
+ * ports.eval_loss; with experts, ports.router_stats for MODEL_TRAIN. */
 void model_declare_loss(struct model_builder *builder);
 void model_declare_evaluation(struct model_builder *builder);
 

@@ -41,7 +41,8 @@ static int first_head_input(enum op_kind kind)
 /* Rows from anywhere in the micro-batch on, not whole sequences. */
 static int has_part_of_rows(const struct op_shape *op)
 {
-    return (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_GRAD) && tensor_given(&op->in[2]);
+    return (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_GRAD) && tensor_given(&op->in[2]) &&
+           !op->attributes.by_columns;
 }
 
 static int has_vocabulary(enum op_kind kind)
@@ -192,6 +193,12 @@ static int64_t known(const struct solver *s, enum dim dim)
         if (tensor_given(&s->op->in[CACHED_SEGMENTS]))
             return a->cache_len;
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / a->seq_len * a->cache_len;
+    case DIM_1M:
+        return d[DIM_M] == UNBOUND ? UNBOUND : 1 + d[DIM_M];
+    case DIM_TS:
+        return d[DIM_T] == UNBOUND || d[DIM_S] == UNBOUND ? UNBOUND : d[DIM_T] * d[DIM_S];
+    case DIM_MN:
+        return d[DIM_M] == UNBOUND || d[DIM_N] == UNBOUND ? UNBOUND : d[DIM_M] * d[DIM_N];
     case DIM_BLOCKS:
         return ceil_div(d[DIM_R] * d[DIM_D], OPS_NORM_BLOCK);
     default:
@@ -229,6 +236,12 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted an even number",
                            name, operand, (long long)extent);
         s->dims[DIM_F] = extent / 2;
+    } else if (dim == DIM_MN) {
+        /* Catalogue: the experts are known by then. */
+        if (extent % s->dims[DIM_M])
+            return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of %lld",
+                           name, operand, (long long)extent, (long long)s->dims[DIM_M]);
+        s->dims[DIM_N] = extent / s->dims[DIM_M];
     } else if (dim == DIM_SIZE_N && s->dims[DIM_N] != UNBOUND) {
         if (extent % s->dims[DIM_N])
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of %lld",
@@ -346,6 +359,54 @@ static int check_parts(const struct solver *s)
     return 0;
 }
 
+/* Of a product's columns each part has its pair, or none. */
+static int check_lora(const struct solver *s)
+{
+    const struct op_shape *op = s->op;
+    const char *name = s->info->name;
+    int64_t n = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        const struct tensor *h = &op->in[1 + 2 * i], *b = &op->in[2 + 2 * i];
+        int part = op->attributes.parts[i];
+
+        n += part;
+        if (part < 0 || tensor_given(h) != tensor_given(b))
+            return err_set(s->err, ERR_FAILED, "%s: h%d and b%d, wanted both or none", name, i, i);
+        if (tensor_given(h) && (b->rows != part || b->cols != h->cols))
+            return err_set(s->err, ERR_FAILED, "%s: b%d is [%lld x %lld], wanted [%d x %lld]", name,
+                           i, (long long)b->rows, (long long)b->cols, part, (long long)h->cols);
+    }
+    if (n != op->out[0].cols)
+        return err_set(s->err, ERR_FAILED, "%s: parts have %lld columns, wanted %lld", name,
+                       (long long)n, (long long)op->out[0].cols);
+    return 0;
+}
+
+static int check_router(const struct solver *s)
+{
+    const struct op_shape *op = s->op;
+    const char *name = s->info->name;
+    int grad = op->kind == OP_ROUTER_GRAD;
+    int64_t slots = grad ? op->in[0].cols : op->out[0].cols;
+    int64_t experts = grad ? op->out[0].cols : op->in[0].cols;
+
+    if (slots > experts)
+        return err_set(s->err, ERR_FAILED, "%s: weight has %lld columns, wanted at most %lld", name,
+                       (long long)slots, (long long)experts);
+    if (!grad)
+        return 0;
+    if (!(op->attributes.balance >= 0))
+        return err_set(s->err, ERR_FAILED, "%s: balance is %g, wanted at least 0", name,
+                       op->attributes.balance);
+    if ((!op->attributes.normalize || op->attributes.balance > 0) && !tensor_given(&op->in[3]))
+        return err_set(s->err, ERR_FAILED,
+                       "%s: logits is missing, wanted where weights are not normalized or "
+                       "balance is %g",
+                       name, op->attributes.balance);
+    return 0;
+}
+
 /* What no single operand can say. */
 static int check_whole(const struct solver *s)
 {
@@ -356,6 +417,16 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
+    if (op->kind == OP_LORA && check_lora(s))
+        return -1;
+    if (op->kind == OP_ADD &&
+        (op->in[0].dtype != op->out[0].dtype ||
+         (op->out[0].dtype != DTYPE_F32 && op->in[1].dtype != op->out[0].dtype)))
+        return err_set(s->err, ERR_FAILED, "%s: %s + %s is %s, wanted fp32, or all bf16", name,
+                       dtype_name(op->in[0].dtype), dtype_name(op->in[1].dtype),
+                       dtype_name(op->out[0].dtype));
+    if ((op->kind == OP_ROUTER || op->kind == OP_ROUTER_GRAD) && check_router(s))
+        return -1;
     if (op->kind == OP_CAST && op->in[0].dtype == op->out[0].dtype)
         return err_set(s->err, ERR_FAILED, "%s: y is %s, wanted another dtype than x", name,
                        dtype_name(op->out[0].dtype));

@@ -35,6 +35,7 @@ static double flops_an_element(enum op_kind kind)
     case OP_EMBED_DW:
     case OP_ADD:
     case OP_ADD_BIAS:
+    case OP_SCALE:
     case OP_BIAS_GRAD:
     case OP_ACCUMULATE:
     case OP_ALL_REDUCE:
@@ -45,6 +46,8 @@ static double flops_an_element(enum op_kind kind)
     case OP_DROPOUT_GRAD:
     case OP_SUMSQ:
         return 2;
+    case OP_ROUTER:
+        return 6;
     case OP_ROPE:
     case OP_ROPE_GRAD:
     case OP_LOGIT_STATS:
@@ -79,6 +82,16 @@ static double flops_an_element(enum op_kind kind)
     }
 }
 
+static double lora_flops(const struct op_shape *op)
+{
+    double flops = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++)
+        if (tensor_given(&op->in[2 + 2 * i]))
+            flops += 2 * (double)op->in[0].rows * (double)tensor_elements(&op->in[2 + 2 * i]);
+    return flops;
+}
+
 double op_flops(const struct op_shape *op)
 {
     const struct tensor *in = op->in, *out = op->out;
@@ -88,12 +101,27 @@ double op_flops(const struct op_shape *op)
     case OP_LINEAR:
     case OP_LINEAR_DX:
         return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_LINEAR_DX: /* each row meets one expert */
+        return 2 * tokens * (double)in[2].rows / (double)in[1].cols * (double)in[2].cols;
+    case OP_EXPERT_LINEAR_DW:
+        return 2 * tokens * (double)in[0].cols * (double)in[1].cols;
+    case OP_EXPERT_SWIGLU:
+        return 6 * (double)tensor_elements(&out[0]);
+    case OP_EXPERT_SWIGLU_GRAD:
+        return 14 * (double)tensor_elements(&in[2]);
+    case OP_COMBINE:
+        return (double)tensor_elements(&in[1]);
+    case OP_ROUTER_GRAD:
+        return 4 * (double)tensor_elements(&out[0]);
     case OP_LINEAR_DW:
         return 2 * tokens * (double)out[0].rows * (double)out[0].cols;
+    case OP_LORA:
+        return lora_flops(op);
     case OP_HEAD_LOSS:
         return 2 * tokens * (double)in[1].rows * (double)in[1].cols;
     case OP_HEAD_CROSS_ENTROPY:
-        return 6 * tokens * (double)in[1].rows * (double)in[1].cols;
+        return (tensor_given(&out[1]) ? 6 : 4) * tokens * (double)in[1].rows * (double)in[1].cols;
     case OP_ATTENTION:
         return 2 * 2 * causal_pairs(op, tokens) * e;
     case OP_ATTENTION_GRAD:

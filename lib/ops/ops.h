@@ -8,7 +8,7 @@
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, c = (h + 2 g) e. "act" is the run's dtype (fp32 or bf16). Residual stream, its
+ * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's dtype (fp32 or bf16). Residual stream, its
  * gradient, 1-D parameters, gradient accumulators, masters and optimizer states are fp32.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
@@ -25,10 +25,10 @@
  *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act or fp32, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
- *                       -> dx[T x d] fp32, dw[1 x d] +=
+ *                       -> dx[T x d] fp32, dw?[1 x d] +=
  *                         dx = add + the norm's own
  *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw +=, db? +=
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=
  *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
@@ -75,13 +75,48 @@
  *   gelu                x[T x f] act -> y[T x f]
  *                         tanh form, Hendrycks & Gimpel 2016
  *   gelu_grad           dy, x -> dx
+ *   scale               x[T x d] act -> y[T x d] act
+ *                         y = `scale` x
+ *   lora                y[T x n] act, h0?[T x r] act, b0?[n0 x r] act, h1?, b1?, h2?, b2?
+ *                       -> out[T x n] act
+ *                         `parts` n0, n1, n2 (0: none) are the widths of what y is made of, n in
+ *                         all: out = y + [h0 b0' | h1 b1' | h2 b2'], the sum in fp32; a part
+ *                         without h and b is y's. Hu et al. 2021, equation 3
+ *   router              logits[T x m] fp32
+ *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=
+ *                         expert: those of a token's s largest logits, the largest first, of equal
+ *                         ones the lower; weight: softmax over these (`normalize`), or theirs of
+ *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
+ *                         share of the T s choices and P_e the mean of its softmax over all m
+ *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
+ *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m]
+ *                       -> dlogits[T x m] fp32
+ *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
+ *                         logits: where that is more than 0, or weights are not normalized
+ *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
+ *                         rows by expert, then token: place is each choice's row, expert e's are
+ *                         ends[e-1] .. ends[e] - 1
+ *   dispatch            place[T x s] i32, x[T x d] act -> y[T s x d] act
+ *                         y[place[t, i]] = x[t]; combine's gradient
+ *   combine             place[T x s] i32, y[T s x d] act -> x[T x d] act
+ *                         x[t] = sum_i y[place[t, i]], in order; dispatch's gradient
+ *   expert_linear       x[R x k] act, ends[1 x m] i32, w[m n x k] act -> y[R x n] act
+ *                         rows of expert e times its w, rows e n .. of w
+ *   expert_linear_dx    dy[R x n] act, ends, w[m n x k] act -> dx[R x k] act
+ *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
+ *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[T s x 2f] act -> y[T s x f] act
+ *                         swiglu's, times the row's weight: so that what comes out of an expert
+ *                         need not be kept for the weight's gradient
+ *   expert_swiglu_grad  weight, place, dy[T s x f], gu -> dgu[T s x 2f], dweight[T x s] fp32
  *   dropout             x[T x d], sample[S x 1] i64, begin?[1 x 1] i32 -> y[T x d], y's dtype =
  *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
  *                         `place`, element); begin: x's rows are those of the micro-batch from
- *                         there on, and sample is of all of it
+ *                         there on, and sample is of all of it; or, where `by_columns`, its
+ *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
+ *                         or all three bf16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=
@@ -94,7 +129,7 @@
  *   normalize_rows_grad dy[V x d] fp32, w, norm -> dw[V x d] fp32 +=
  *                         dy may be a sum that is still owed: dw then is, too
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                       -> dx[T x d] act, dw[V x d] +=, loss[1 x 1] fp64 +=
+ *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=
  *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
  *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
  *                         never exist whole
@@ -157,6 +192,7 @@
 #define OPS_MAX_INPUTS 8
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
@@ -188,6 +224,18 @@ enum op_kind {
     OP_SWIGLU_GRAD,
     OP_GELU,
     OP_GELU_GRAD,
+    OP_SCALE,
+    OP_LORA,
+    OP_ROUTER,
+    OP_ROUTER_GRAD,
+    OP_EXPERT_ORDER,
+    OP_DISPATCH,
+    OP_COMBINE,
+    OP_EXPERT_LINEAR,
+    OP_EXPERT_LINEAR_DX,
+    OP_EXPERT_LINEAR_DW,
+    OP_EXPERT_SWIGLU,
+    OP_EXPERT_SWIGLU_GRAD,
     OP_DROPOUT,
     OP_DROPOUT_GRAD,
     OP_ADD,
@@ -231,7 +279,11 @@ struct op_attributes {
     int group;      /* gather_heads: neighbours that share a kv head */
     int window;     /* attentions: keys that a query sees, its own among them; 0: all before it */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
-    double scale;   /* attention */
+    int normalize;  /* router: weights are of the chosen experts' softmax */
+    double balance; /* router_grad: coefficient of the balance in the loss */
+    int parts[OPS_LORA_PARTS]; /* lora: columns of each */
+    int by_columns; /* dropout: x's columns are those of the whole from `begin` on, not its rows */
+    double scale;   /* attention, scale */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
     uint64_t seed;  /* of the run, for dropout */

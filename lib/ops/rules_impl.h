@@ -33,6 +33,11 @@ enum dim {
     DIM_SEQUENCES,
     DIM_CACHE,
     DIM_BLOCKS,
+    DIM_M,  /* experts */
+    DIM_S,  /* a token's */
+    DIM_1M, /* 1 + M */
+    DIM_TS, /* T * S */
+    DIM_MN, /* M * N */
     DIM_SIZE_N,
     DIM_SIZE_T, /* from other dimensions */
     DIM_FREE,   /* anything, binds nothing */

@@ -127,6 +127,11 @@ static int spread_embed_dw(const struct query *q)
 /* Rows are split as sequences are, or, with a `begin` of the rank's own, within the micro-batch. */
 static int spread_dropout(const struct query *q)
 {
+    if (q->op->attributes.by_columns && given(q, 2) && q->in[2] == SPREAD_COLS)
+        return alike(q, IN(0) | IN(2), IN(1), MAY_COLS);
+    /* A gradient's summands may be dropped one by one. */
+    if (q->op->kind == OP_DROPOUT_GRAD && q->in[0] == SPREAD_PARTIAL && !given(q, 2))
+        return alike(q, IN(0), IN(1), MAY_PARTIAL);
     if (!given(q, 2) || q->in[2] != SPREAD_COLS)
         return alike(q, IN(0), IN(1), MAY_ROWS);
     give_all(q, SPREAD_ROWS);
@@ -240,13 +245,11 @@ static int spread_linear(const struct query *q)
     return want(q, 2, SPREAD_SAME);
 }
 
-/* dx = dy w */
+/* dx = dy w: of a summand of dy a summand of dx */
 static int spread_linear_dx(const struct query *q)
 {
     enum spread dy = q->in[0], w = q->in[1];
 
-    if (dy == SPREAD_PARTIAL)
-        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
     if (dy == SPREAD_COLS) {
         give_all(q, SPREAD_PARTIAL);
         return want(q, 1, SPREAD_ROWS);
@@ -265,8 +268,9 @@ static int spread_linear_dw(const struct query *q)
     enum spread dy = q->in[0], x = q->in[1];
 
     switch (dy) {
-    case SPREAD_PARTIAL:
-        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    case SPREAD_PARTIAL: /* a summand's */
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 1, SPREAD_SAME);
     case SPREAD_ROWS:
         give_all(q, SPREAD_PARTIAL);
         return want(q, 1, SPREAD_ROWS);
@@ -275,12 +279,55 @@ static int spread_linear_dw(const struct query *q)
         q->out[1] = SPREAD_COLS;
         return want(q, 1, SPREAD_SAME);
     default:
-        if (x != SPREAD_SAME && x != SPREAD_COLS)
-            return refuse(q, 1, allowed_text(MAY_COLS));
+        if (x == SPREAD_ROWS)
+            return refuse(q, 1, allowed_text(MAY_COLS | MAY_PARTIAL));
         q->out[0] = x;
         q->out[1] = SPREAD_SAME;
         return 0;
     }
+}
+
+/* Like a linear's: of split columns of w, which all experts' are, a part of y or a summand of it. */
+static int spread_expert_linear(const struct query *q)
+{
+    enum spread x = q->in[0], w = q->in[2];
+    int dx = q->op->kind == OP_EXPERT_LINEAR_DX;
+    enum spread inputs = dx ? SPREAD_ROWS : SPREAD_COLS; /* of w: where its inputs are split */
+    enum spread outputs = dx ? SPREAD_COLS : SPREAD_ROWS;
+
+    if (x == SPREAD_PARTIAL)
+        return refuse(q, 0, allowed_text(MAY_ROWS | MAY_COLS));
+    if (want(q, 1, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    if (x == SPREAD_COLS) {
+        give_all(q, SPREAD_PARTIAL);
+        return want(q, 2, inputs);
+    }
+    if (w == outputs && x == SPREAD_SAME) {
+        give_all(q, SPREAD_COLS);
+        return 0;
+    }
+    give_all(q, x);
+    return want(q, 2, SPREAD_SAME);
+}
+
+static int spread_expert_linear_dw(const struct query *q)
+{
+    enum spread dy = q->in[0];
+
+    if (want(q, 2, dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    return spread_linear_dw(q);
+}
+
+/* A weight's gradient is a sum along the columns. */
+static int spread_expert_swiglu_grad(const struct query *q)
+{
+    if (alike(q, IN(2) | IN(3), IN(0) | IN(1), MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[2] == SPREAD_COLS)
+        q->out[1] = SPREAD_PARTIAL;
+    return 0;
 }
 
 /* What a gather joins, or what a reduce_scatter leaves: parts of rows, or of a flat cell. */
@@ -305,6 +352,20 @@ static int spread_collective(const struct query *q, int on_axis)
         wanted = result = SPREAD_COLS;
     give_all(q, result);
     return want(q, 0, wanted);
+}
+
+/* Columns are split as b's rows, or y is a sum that is owed, and so is every h. */
+static int spread_lora(const struct query *q)
+{
+    enum spread y = q->in[0];
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        if (want(q, 1 + 2 * i, y == SPREAD_COLS ? SPREAD_SAME : y) ||
+            want(q, 2 + 2 * i, y == SPREAD_COLS ? SPREAD_ROWS : SPREAD_SAME))
+            return -1;
+    }
+    give_all(q, y);
+    return 0;
 }
 
 static int spread_select_rows(const struct query *q)
@@ -352,6 +413,13 @@ static const struct form {
     [OP_SWIGLU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_GELU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
+    [OP_SCALE] = { IN(0), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_ROUTER] = { IN(0), 0, MAY_ROWS },
+    [OP_ROUTER_GRAD] = { IN(0) | IN(1) | IN(2) | IN(3), 0, MAY_ROWS },
+    [OP_EXPERT_ORDER] = { IN(0), 0, MAY_ROWS },
+    [OP_DISPATCH] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_COMBINE] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    [OP_EXPERT_SWIGLU] = { IN(2), IN(0) | IN(1), MAY_ROWS | MAY_COLS },
     [OP_ADD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     [OP_BIAS_GRAD] = { IN(0), 0, MAY_ROWS | MAY_COLS },
     [OP_CAST] = { IN(0), 0, MAY_ROWS | MAY_COLS },
@@ -381,6 +449,13 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_linear_dx(q);
     case OP_LINEAR_DW:
         return spread_linear_dw(q);
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_LINEAR_DX:
+        return spread_expert_linear(q);
+    case OP_EXPERT_LINEAR_DW:
+        return spread_expert_linear_dw(q);
+    case OP_EXPERT_SWIGLU_GRAD:
+        return spread_expert_swiglu_grad(q);
     case OP_ATTENTION:
         return spread_attention(q, IN(0), IN(1) | IN(3), 1, 2);
     case OP_ATTENTION_GRAD:
@@ -391,6 +466,8 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_head_norm_grad(q);
     case OP_NORMALIZE_ROWS_GRAD:
         return spread_normalize_rows_grad(q);
+    case OP_LORA:
+        return spread_lora(q);
     case OP_DROPOUT:
     case OP_DROPOUT_GRAD:
         return spread_dropout(q);

@@ -61,29 +61,37 @@ static void emit_tp(struct gradient_walk *walk, enum op_kind kind, int in, int o
                             .stream = STREAM_TP });
 }
 
-/* The same, added up over ranks: what is the same everywhere has such a gradient. */
-static int take(struct gradient_walk *walk, int v)
+/* g, added up over ranks if v's gradient is the same on all of them. */
+static int paid(struct gradient_walk *walk, int v, int g)
 {
-    int gradient = take_summands(walk, v);
-
-    if (!is_owed(walk, v, gradient))
-        return gradient;
-    int sum = like(walk, gradient, dtype_of(walk, gradient));
-    emit_tp(walk, OP_ALL_REDUCE, gradient, sum);
+    if (!is_owed(walk, v, g))
+        return g;
+    int sum = like(walk, g, dtype_of(walk, g));
+    emit_tp(walk, OP_ALL_REDUCE, g, sum);
     return sum;
 }
 
-/* g, or a copy of it in the dtype of v. */
-static int as_dtype(struct gradient_walk *walk, int g, int v)
+/* The same, added up over ranks: what is the same everywhere has such a gradient. */
+static int take(struct gradient_walk *walk, int v)
 {
-    if (dtype_of(walk, g) == dtype_of(walk, v))
-        return g;
-    int cast = like(walk, g, dtype_of(walk, v));
-    emit(walk, (struct op){ .kind = OP_CAST, .in = { g }, .out = { cast }, .phase = PHASE_B });
-    return cast;
+    return paid(walk, v, take_summands(walk, v));
 }
 
-/* v's gradient grows by g. Only the fp32 residual stream is read several times. */
+/* v, or a copy of it in that dtype. */
+static int as_dtype(struct gradient_walk *walk, int v, enum dtype dtype)
+{
+    if (dtype_of(walk, v) == dtype)
+        return v;
+    int copy = like(walk, v, dtype);
+    emit(walk, (struct op){ .kind = OP_CAST, .in = { v }, .out = { copy }, .phase = PHASE_B });
+    return copy;
+}
+
+/*
+ * v's gradient grows by g. Read several times are the fp32 residual stream and, by router and
+ * experts or by matrices and their adapters, a norm's output: the gradient of one may be a summand
+ * of the rank's where that of the other is the same on all of them.
+ */
 static void contribute(struct gradient_walk *walk, int v, int g)
 {
     int before = walk->gradient[v];
@@ -91,11 +99,17 @@ static void contribute(struct gradient_walk *walk, int v, int g)
     if (!needs(walk, v))
         return;
     if (before) {
-        CHECK(dtype_of(walk, v) == DTYPE_F32);
-        int sum = like(walk, v, DTYPE_F32);
+        if (is_owed(walk, v, before) != is_owed(walk, v, g)) {
+            before = paid(walk, v, before);
+            g = paid(walk, v, g);
+        }
+        /* Of one type they are added in one op: the same bits. */
+        int alike = dtype_of(walk, before) == dtype_of(walk, g) && dtype_of(walk, g) == dtype_of(walk, v);
+        before = alike ? before : as_dtype(walk, before, DTYPE_F32);
+        int sum = like(walk, v, alike ? dtype_of(walk, v) : DTYPE_F32);
         emit(walk,
              (struct op){ .kind = OP_ADD, .in = { before, g }, .out = { sum }, .phase = PHASE_B });
-        g = sum;
+        g = as_dtype(walk, sum, dtype_of(walk, v));
     }
     walk->gradient[v] = g;
 }
@@ -149,11 +163,17 @@ static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, x, dx);
 }
 
+/*
+ * Where every rank has all of w, its summand of dy gives it a summand of each gradient: x's is added
+ * up where others' of x are, w's at the update. So adapters' small products meet no other rank.
+ */
 static void linear_rule(struct gradient_walk *walk, const struct op *op)
 {
-    int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1];
+    int x = op->in[0], w = op->in[1];
+    int is_whole = walk->program->values[w].spread[AXIS_TP] == SPREAD_SAME && !op->in[2];
+    int dy = is_whole ? take_summands(walk, op->out[0]) : take(walk, op->out[0]);
 
-    dy = as_dtype(walk, dy, x);
+    dy = as_dtype(walk, dy, dtype_of(walk, x));
     if (needs(walk, x)) {
         int dx = like(walk, x, dtype_of(walk, x));
 
@@ -161,11 +181,14 @@ static void linear_rule(struct gradient_walk *walk, const struct op *op)
              (struct op){ .kind = OP_LINEAR_DX, .in = { dy, w }, .out = { dx }, .phase = PHASE_B });
         contribute(walk, x, dx);
     }
-    int dw = accumulator(walk, w), db = dw ? accumulator(walk, op->in[2]) : 0;
+    int dw = accumulator(walk, w), db = accumulator(walk, op->in[2]);
     if (dw)
         emit(walk,
              (struct op){
                  .kind = OP_LINEAR_DW, .in = { dy, x }, .out = { dw, db }, .phase = PHASE_W });
+    else if (db)
+        emit(walk,
+             (struct op){ .kind = OP_BIAS_GRAD, .in = { dy }, .out = { db }, .phase = PHASE_W });
 }
 
 static void rope_rule(struct gradient_walk *walk, const struct op *op)
@@ -216,9 +239,119 @@ static void activation_rule(struct gradient_walk *walk, const struct op *op, enu
     contribute(walk, x, dx);
 }
 
+/* Summands may be scaled and dropped one by one. */
+static void scale_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take_summands(walk, op->out[0]), x = op->in[0];
+    int dx = like(walk, x, dtype_of(walk, x));
+
+    emit(walk, (struct op){ .kind = OP_SCALE,
+                            .attributes = op->attributes,
+                            .in = { dy },
+                            .out = { dx },
+                            .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+/* The part of dy that a pair of h and b has made, from its column `col` on. */
+static void lora_part(struct gradient_walk *walk, const struct op *op, int part, int dy, int col)
+{
+    struct program *p = walk->program;
+    int h = op->in[1 + 2 * part], b = op->in[2 + 2 * part];
+    const struct value *v = &p->values[dy];
+
+    if (!h)
+        return;
+    int columns = program_view(p, dy, col, v->rows, op->attributes.parts[part], v->stride);
+    if (needs(walk, h)) {
+        int dh = like(walk, h, dtype_of(walk, h));
+
+        emit(walk,
+             (struct op){
+                 .kind = OP_LINEAR_DX, .in = { columns, b }, .out = { dh }, .phase = PHASE_B });
+        contribute(walk, h, dh);
+    }
+    int db = accumulator(walk, b);
+    if (db)
+        emit(walk,
+             (struct op){
+                 .kind = OP_LINEAR_DW, .in = { columns, h }, .out = { db }, .phase = PHASE_W });
+}
+
+static void lora_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), col = 0;
+
+    for (int part = 0; part < OPS_LORA_PARTS; part++) {
+        lora_part(walk, op, part, dy, col);
+        col += op->attributes.parts[part];
+    }
+    contribute(walk, op->in[0], dy);
+}
+
+static void router_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dweight = take(walk, op->out[0]), logits = op->in[0];
+    int dlogits = like(walk, logits, DTYPE_F32);
+    int reads = !op->attributes.normalize || op->attributes.balance > 0;
+
+    emit(walk, (struct op){ .kind = OP_ROUTER_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dweight, op->out[0], op->out[1], reads ? logits : 0 },
+                            .out = { dlogits },
+                            .phase = PHASE_B });
+    contribute(walk, logits, dlogits);
+}
+
+/* Each is the other's gradient. */
+static void moving_rule(struct gradient_walk *walk, const struct op *op, enum op_kind kind)
+{
+    int dy = take_summands(walk, op->out[0]), x = op->in[1];
+    int dx = like(walk, x, dtype_of(walk, x));
+
+    emit(walk,
+         (struct op){ .kind = kind, .in = { op->in[0], dy }, .out = { dx }, .phase = PHASE_B });
+    contribute(walk, x, dx);
+}
+
+static void expert_linear_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), x = op->in[0], ends = op->in[1], w = op->in[2];
+
+    if (needs(walk, x)) {
+        int dx = like(walk, x, dtype_of(walk, x));
+
+        emit(walk, (struct op){ .kind = OP_EXPERT_LINEAR_DX,
+                                .in = { dy, ends, w },
+                                .out = { dx },
+                                .phase = PHASE_B });
+        contribute(walk, x, dx);
+    }
+    int dw = accumulator(walk, w);
+    if (dw)
+        emit(walk, (struct op){ .kind = OP_EXPERT_LINEAR_DW,
+                                .in = { dy, x, ends },
+                                .out = { dw },
+                                .phase = PHASE_W });
+}
+
+static void expert_swiglu_rule(struct gradient_walk *walk, const struct op *op)
+{
+    int dy = take(walk, op->out[0]), weight = op->in[0], gu = op->in[2];
+    int dgu = like(walk, gu, dtype_of(walk, gu)), dweight = like(walk, weight, DTYPE_F32);
+
+    emit(walk, (struct op){ .kind = OP_EXPERT_SWIGLU_GRAD,
+                            .in = { weight, op->in[1], dy, gu },
+                            .out = { dgu, dweight },
+                            .phase = PHASE_B });
+    contribute(walk, gu, dgu);
+    contribute(walk, weight, dweight);
+}
+
 static void dropout_rule(struct gradient_walk *walk, const struct op *op)
 {
-    int dy = take(walk, op->out[0]), x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
+    int dy = op->in[2] ? take(walk, op->out[0]) : take_summands(walk, op->out[0]);
+    int x = op->in[0], dx = like(walk, x, dtype_of(walk, x));
 
     emit(walk, (struct op){ .kind = OP_DROPOUT_GRAD,
                             .attributes = op->attributes,
@@ -284,7 +417,7 @@ static void add_rule(struct gradient_walk *walk, const struct op *op)
 
     contribute(walk, op->in[0], dy);
     if (needs(walk, op->in[1]))
-        contribute(walk, op->in[1], as_dtype(walk, dy, op->in[1]));
+        contribute(walk, op->in[1], as_dtype(walk, dy, dtype_of(walk, op->in[1])));
 }
 
 int gradient_known(enum op_kind kind)
@@ -299,6 +432,13 @@ int gradient_known(enum op_kind kind)
     case OP_ATTENTION:
     case OP_SWIGLU:
     case OP_GELU:
+    case OP_SCALE:
+    case OP_LORA:
+    case OP_ROUTER:
+    case OP_DISPATCH:
+    case OP_COMBINE:
+    case OP_EXPERT_LINEAR:
+    case OP_EXPERT_SWIGLU:
     case OP_DROPOUT:
     case OP_ADD:
     case OP_ADD_BIAS:
@@ -341,6 +481,27 @@ void gradient_rule(struct gradient_walk *walk, const struct op *op)
         break;
     case OP_GELU:
         activation_rule(walk, op, OP_GELU_GRAD);
+        break;
+    case OP_SCALE:
+        scale_rule(walk, op);
+        break;
+    case OP_LORA:
+        lora_rule(walk, op);
+        break;
+    case OP_ROUTER:
+        router_rule(walk, op);
+        break;
+    case OP_DISPATCH:
+        moving_rule(walk, op, OP_COMBINE);
+        break;
+    case OP_COMBINE:
+        moving_rule(walk, op, OP_DISPATCH);
+        break;
+    case OP_EXPERT_LINEAR:
+        expert_linear_rule(walk, op);
+        break;
+    case OP_EXPERT_SWIGLU:
+        expert_swiglu_rule(walk, op);
         break;
     case OP_DROPOUT:
         dropout_rule(walk, op);

@@ -52,6 +52,87 @@ static struct holding begin(struct program *p)
     return h;
 }
 
+/* ---- frozen ones ---- */
+
+/* Which frozen parameters go together: those of one chunk, layer and kind. */
+struct frozen {
+    int parameter, chunk, layer;
+};
+
+static int reads_weight(const struct op *op, int weight)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (op->in[k] == weight)
+            return 1;
+    return 0;
+}
+
+/* Where its first reader is. */
+static struct frozen find_frozen(const struct program *p, int parameter,
+                                 const struct chunk_functions *chunks, int n_chunks)
+{
+    for (int c = 0; c < n_chunks; c++) {
+        const struct function *f = &p->functions[chunks[c].forward];
+
+        for (int i = 0; i < f->n_ops; i++)
+            if (reads_weight(&f->ops[i], p->parameters[parameter].weight))
+                return (struct frozen){ parameter, c, f->ops[i].layer };
+    }
+    return (struct frozen){ parameter, 0, -1 };
+}
+
+static int go_together(const struct program *p, const struct frozen *a, const struct frozen *b,
+                       enum hold_kind hold)
+{
+    const struct parameter *x = &p->parameters[a->parameter], *y = &p->parameters[b->parameter];
+    int is_split = x->split.along != SPREAD_SAME;
+
+    if (a->chunk != b->chunk || hold == HOLD_KIND_OP || x->n_dims != y->n_dims ||
+        is_split != (y->split.along != SPREAD_SAME) ||
+        p->values[x->weight].dtype != p->values[y->weight].dtype)
+        return 0;
+    return x->n_dims == 1 || (a->layer == b->layer && a->layer >= 0);
+}
+
+void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
+                  const struct shard_options *options)
+{
+    int64_t unit = (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK;
+    struct frozen *list = arena_array(&p->arena, struct frozen, p->n_parameters);
+    struct bucket *buckets = arena_array(&p->arena, struct bucket, p->n_buckets + p->n_parameters);
+    int n = 0;
+
+    memcpy(buckets, p->buckets, sizeof *buckets * (size_t)p->n_buckets);
+    p->buckets = buckets;
+    for (int i = 0; i < p->n_parameters; i++) {
+        struct parameter *q = &p->parameters[i];
+        int k = n - 1;
+
+        if (q->n_gradients)
+            continue;
+        list[n] = find_frozen(p, i, chunks, n_chunks);
+        while (k >= 0 && !go_together(p, &list[n], &list[k], options->hold))
+            k--;
+        q->bucket = k < 0 ? p->n_buckets++ : p->parameters[list[k].parameter].bucket;
+        struct bucket *b = &p->buckets[q->bucket];
+        q->bucket_offset = b->n_elements;
+        b->n_elements += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
+        n++;
+    }
+    for (int i = 0; i < p->n_buckets; i++)
+        p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, unit);
+}
+
+/* How its flat cells lie over tp. */
+static enum spread flat_spread(const struct program *p, const struct parameter *q)
+{
+    const struct bucket *b = &p->buckets[q->bucket];
+
+    if (b->n_uses)
+        return p->values[b->shards[0]].spread[AXIS_TP];
+    return q->split.along == SPREAD_SAME ? SPREAD_SAME : SPREAD_COLS;
+}
+
 void shard_weights(struct program *p)
 {
     for (int i = 0; i < p->n_parameters; i++) {
@@ -67,7 +148,7 @@ void shard_weights(struct program *p)
 
             b->own_weights = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
             p->values[b->own_weights].spread[AXIS_DP] = SPREAD_COLS;
-            p->values[b->own_weights].spread[AXIS_TP] = p->values[b->shards[0]].spread[AXIS_TP];
+            p->values[b->own_weights].spread[AXIS_TP] = flat_spread(p, q);
             p->values[b->own_weights].bucket = 1 + q->bucket;
         }
         CHECK(p->values[q->weight].dtype == p->values[b->own_weights].dtype);

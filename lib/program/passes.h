@@ -123,8 +123,13 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
  * stream dp_gather, where the kind says: into the functions (op, pass), or into functions of their
  * own that it puts into the entries (run). No gathered value outlives its function but under `run`.
  * Where hold_is_step, weights are to be as under zero 2 instead: one gather_parameters a step.
+ *
+ * Frozen weights are in no bucket of gradients and stay whole on every rank, but under zero 3: there
+ * shard_frozen, ahead of shard_weights, makes buckets of them alone, by the same rules.
  */
 int hold_is_step(enum hold_kind kind, int n_chunks);
+void shard_frozen(struct program *program, const struct chunk_functions *chunks, int n_chunks,
+                  const struct shard_options *options);
 void shard_weights(struct program *program);
 void hold_weights(struct program *program, enum hold_kind kind);
 

@@ -139,6 +139,12 @@ static int64_t part_of(const struct program *p, const struct parameter *q, int p
 void program_split_parameter(struct program *program, int parameter,
                              const struct parameter_split *split)
 {
+    program_split_repeated(program, parameter, split, 1);
+}
+
+void program_split_repeated(struct program *program, int parameter,
+                            const struct parameter_split *split, int n_repeats)
+{
     struct parameter *q = &program->parameters[parameter];
     struct value *weight = &program->values[q->weight];
     int by_rows = split->along == SPREAD_ROWS;
@@ -148,9 +154,10 @@ void program_split_parameter(struct program *program, int parameter,
         return;
     CHECK(by_rows || split->along == SPREAD_COLS);
     q->split = *split;
+    q->n_repeats = n_repeats;
     for (int i = 0; i < split->n_pieces; i++) {
-        n += part_of(program, q, i);
-        whole -= split->pieces[i];
+        n += n_repeats * part_of(program, q, i);
+        whole -= n_repeats * split->pieces[i];
     }
     CHECK(!whole);
     *(by_rows ? &q->rows : &q->cols) = n;
@@ -159,27 +166,38 @@ void program_split_parameter(struct program *program, int parameter,
     weight->spread[AXIS_TP] = split->along;
 }
 
-int program_parameter_ranges(const struct program *program, int parameter, int tp_rank,
-                             struct parameter_range *ranges)
+int program_parameter_n_ranges(const struct program *program, int parameter)
 {
     const struct parameter *q = &program->parameters[parameter];
-    int64_t local = 0, whole = 0;
-    int n_ranges = 0;
 
-    if (q->split.along == SPREAD_SAME) {
-        ranges[0] = (struct parameter_range){ 0, q->rows, 0 };
-        return 1;
-    }
-    for (int i = 0; i < q->split.n_pieces; i++) {
-        int64_t part = part_of(program, q, i), begin = tp_rank * part;
-        int64_t n = min_i64(part, q->split.pieces[i] - begin);
+    return q->split.along == SPREAD_SAME ? 1 : q->n_repeats * q->split.n_pieces;
+}
 
-        if (n > 0)
-            ranges[n_ranges++] = (struct parameter_range){ local, n, whole + begin };
-        local += part;
-        whole += q->split.pieces[i];
+struct parameter_range program_parameter_range(const struct program *program, int parameter,
+                                               int tp_rank, int i)
+{
+    const struct parameter *q = &program->parameters[parameter];
+    int n_pieces = q->split.n_pieces;
+    int64_t local = 0, whole = 0, local_repeat = 0, whole_repeat = 0;
+
+    if (q->split.along == SPREAD_SAME)
+        return (struct parameter_range){ 0, q->rows, 0 };
+    for (int k = 0; k < n_pieces; k++) {
+        int64_t part = part_of(program, q, k);
+
+        if (k < i % n_pieces) {
+            local += part;
+            whole += q->split.pieces[k];
+        }
+        local_repeat += part;
+        whole_repeat += q->split.pieces[k];
     }
-    return n_ranges;
+    local += i / n_pieces * local_repeat;
+    whole += i / n_pieces * whole_repeat;
+    int64_t part = part_of(program, q, i % n_pieces), begin = tp_rank * part;
+    int64_t n = min_i64(part, q->split.pieces[i % n_pieces] - begin);
+
+    return (struct parameter_range){ local, max_i64(n, 0), whole + begin };
 }
 
 struct parameter_part program_parameter_part(const struct program *program, int parameter,

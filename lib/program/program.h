@@ -134,7 +134,7 @@ struct function {
 };
 
 /* How a parameter is filled at the very start. */
-enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
+enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS, INIT_UNIFORM };
 
 #define TENSOR_MAX_USES 4
 #define PARAMETER_MAX_PIECES 3 /* q, k and v */
@@ -143,7 +143,8 @@ enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
  * What tensor-parallel ranks have of a parameter. Split along rows or columns, each of its pieces
  * (q heads, k heads, v heads; gate, up) by itself into as many equal parts as there are ranks, of
  * which a rank has one of each, one after the other. A piece that does not divide (a vocabulary)
- * is padded with zeros at its end, so that all ranks' parts are alike.
+ * is padded with zeros at its end, so that all ranks' parts are alike. The pieces may come again and
+ * again: gate and up of each expert.
  */
 struct parameter_split {
     enum spread along; /* SPREAD_SAME: every rank has all of it */
@@ -164,7 +165,7 @@ struct parameter_range {
  */
 struct bucket {
     int64_t n_elements;             /* a multiple of dp_size * OPS_NORM_BLOCK */
-    int n_uses;                     /* one accumulator of all the parameters a use */
+    int n_uses;                     /* one accumulator of all the parameters a use; 0: frozen */
     int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
@@ -178,9 +179,10 @@ struct parameter {
     int64_t rows, cols;             /* of the rank's part */
     int64_t whole_rows, whole_cols; /* of all of it: equal but where it is split */
     struct parameter_split split;   /* over tp */
+    int n_repeats;                  /* its pieces come so often, one after the other */
     int n_dims;                     /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
-    double init_std;
+    double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */
     int trainable;
     int weight, master, moment1, moment2; /* cells; master is weight where that is fp32; the last
                                              three are 0 where a bucket has the states. weight is
@@ -226,10 +228,12 @@ struct entry {
 /* Cells that the host fills or reads; 0 where a program has none. */
 struct ports {
     int tokens, targets, positions, samples; /* inputs */
-    int loss_scale;         /* [1 x 1] fp32: 1 / learned tokens of the global batch */
-    int scalars;            /* [1 x OPS_N_SCALARS] */
-    int loss, loss_total;   /* [1 x 1] fp64: of this rank, over all */
-    int norm, factor, skip; /* gradient_norm's outputs */
+    int loss_scale;                       /* [1 x 1] fp32: 1 / learned tokens of the global batch */
+    int scalars;                          /* [1 x OPS_N_SCALARS] */
+    int loss, loss_total;                 /* [1 x 1] fp64: of this rank, over all */
+    int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: router's of each layer that has
+                                             experts; likewise. 0 where none has */
+    int norm, factor, skip;               /* gradient_norm's outputs */
     int eval_loss, eval_total;
     int rope_table;
     int last_rows; /* [S x 1] i32: rows whose logits are wanted */
@@ -310,14 +314,17 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
  */
 void program_split_parameter(struct program *program, int parameter,
                              const struct parameter_split *split);
+void program_split_repeated(struct program *program, int parameter,
+                            const struct parameter_split *split, int n_repeats);
 
 /*
- * Which rows or columns (along split.along) a tensor-parallel rank has: fills
- * ranges[PARAMETER_MAX_PIECES], in local order, padding left out; returns how many there are. One
- * range of all rows where the parameter is not split.
+ * Which rows or columns (along split.along) a tensor-parallel rank has: so many ranges, in local
+ * order, without padding, of which some may be empty. One range of all rows where the parameter is
+ * not split.
  */
-int program_parameter_ranges(const struct program *program, int parameter, int tp_rank,
-                             struct parameter_range *ranges);
+int program_parameter_n_ranges(const struct program *program, int parameter);
+struct parameter_range program_parameter_range(const struct program *program, int parameter,
+                                               int tp_rank, int i);
 
 /*
  * What a data-parallel rank keeps of a parameter's master and moments: elements [begin, end), maybe

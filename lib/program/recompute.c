@@ -26,8 +26,8 @@ struct remake {
 /* Made again at the price of a read and a write. */
 #define CHEAP \
     (RECOMPUTE_OP(OP_RMSNORM) | RECOMPUTE_OP(OP_LAYERNORM) | RECOMPUTE_OP(OP_HEAD_NORM) | \
-     RECOMPUTE_OP(OP_SWIGLU) | RECOMPUTE_OP(OP_GELU) | RECOMPUTE_OP(OP_DROPOUT) | \
-     RECOMPUTE_OP(OP_CAST))
+     RECOMPUTE_OP(OP_SWIGLU) | RECOMPUTE_OP(OP_GELU) | RECOMPUTE_OP(OP_DISPATCH) | \
+     RECOMPUTE_OP(OP_EXPERT_SWIGLU) | RECOMPUTE_OP(OP_DROPOUT) | RECOMPUTE_OP(OP_CAST))
 
 /*
  * As which kind of op the output counts: fused ops are an add and a norm. N_OP_KINDS: row

@@ -193,14 +193,25 @@ static void norm_of_blocks(const struct update *u, const int *order, int n, int 
     emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
+/* Of a stage all of whose parameters are frozen. */
+static int no_sums(struct program *p)
+{
+    static const double zero[1] = { 0 };
+    int cell = program_cell(p, ROLE_CONSTANT, "no_sums", 1, 1, DTYPE_F64);
+
+    p->values[cell].content = zero;
+    return cell;
+}
+
 static void gradient_norm(const struct update *u, const int *order, int n)
 {
     struct program *p = u->program;
     int64_t n_blocks = 0, offset = 0;
 
     for (int i = 0; i < n; i++)
-        n_blocks += n_blocks_of(&p->parameters[order[i]]);
-    int sums = program_value(p, 1, max_i64(1, n_blocks), DTYPE_F64);
+        if (!p->parameters[order[i]].is_copy)
+            n_blocks += n_blocks_of(&p->parameters[order[i]]);
+    int sums = n_blocks ? program_value(p, 1, n_blocks, DTYPE_F64) : no_sums(p);
     if (p->mesh.size[AXIS_TP] > 1)
         p->values[sums].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < n; i++) {
@@ -249,9 +260,11 @@ static void optimizer(const struct update *u, int index)
 
 /* ---- on shards ---- */
 
-/* Blocks of one rank's shard of the bucket. */
+/* Blocks of one rank's shard of the bucket's gradients. */
 static int64_t shard_blocks(const struct program *p, const struct bucket *b)
 {
+    if (!b->n_uses)
+        return 0;
     return b->n_elements / p->mesh.size[AXIS_DP] / OPS_NORM_BLOCK;
 }
 
@@ -308,13 +321,18 @@ static void shard_norm(const struct update *u, const int *order, int n)
 
     for (int i = 0; i < p->n_buckets; i++)
         n_own += shard_blocks(p, &p->buckets[i]);
+    if (!n_own) {
+        gradient_norm(u, order, n);
+        return;
+    }
     int own = program_value(p, 1, n_own, DTYPE_F64);
     if (p->mesh.size[AXIS_TP] > 1)
         p->values[own].spread[AXIS_TP] = SPREAD_COLS;
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
+        if (!blocks)
+            continue;
         int sums = program_view(p, own, offset, 1, blocks, blocks);
-
         emit(u,
              (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
         offset += blocks;
@@ -399,7 +417,10 @@ static void update_shards(const struct update *u, const int *order, int n)
                           p->buckets[p->parameters[order[i]].bucket].shards[0]);
     shard_norm(u, order, n);
     for (int i = 0; i < p->n_buckets; i++)
-        shard_optimizer(u, i);
+        if (p->buckets[i].n_uses)
+            shard_optimizer(u, i);
+        else
+            p->buckets[i].master = p->buckets[i].own_weights;
 }
 
 /* ---- on whole parameters ---- */

@@ -372,8 +372,13 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct err 
 /* Sums that the host takes for the whole must have been added up over the ranks. */
 static int check_ports(const struct program *p, struct err *err)
 {
-    const int ports[] = { p->ports.loss_total, p->ports.norm,       p->ports.factor,
-                          p->ports.skip,       p->ports.eval_total, p->ports.logits };
+    const int ports[] = { p->ports.loss_total,
+                          p->ports.norm,
+                          p->ports.factor,
+                          p->ports.skip,
+                          p->ports.eval_total,
+                          p->ports.logits,
+                          p->ports.router_stats_total };
 
     for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
         for (int axis = 0; ports[i] && axis < N_AXES; axis++)

@@ -231,7 +231,11 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         { "speed/step_s", step->step_s },
         { "speed/mfu", step->mfu },
         { "memory/bytes", (double)step->memory_bytes },
+        { "experts/balance", step->balance },
+        { "experts/most_used", step->most_used },
+        { "experts/least_used", step->least_used },
     };
+    int has_experts = step->balance != 0, n = sizeof scalars / sizeof *scalars;
 
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);
@@ -245,10 +249,14 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);
     add_int(line, "skipped", step->skipped);
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
+    if (has_experts) {
+        add_double(line, "balance", step->balance);
+        add_double(line, "most_used", step->most_used);
+        add_double(line, "least_used", step->least_used);
+    }
     if (end_line(metrics, err) < 0)
         return -1;
-    return events_scalars(metrics->events, step->step, scalars, sizeof scalars / sizeof *scalars,
-                          err);
+    return events_scalars(metrics->events, step->step, scalars, has_experts ? n : n - 3, err);
 }
 
 int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,

@@ -36,6 +36,7 @@ int decoder_create(struct decoder **out, struct served *served, struct kernels *
     d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
     d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);
     struct compile_generate options = { .model = spec,
+                                        .tuning = served->job.tuning,
                                         .dtype = served->job.train.dtype,
                                         .n_sequences = n_sequences,
                                         .prefill_len = d->prefill_len,

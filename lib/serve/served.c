@@ -23,8 +23,10 @@ static void find_tokenizer(struct served *served)
 
     if (served->job.data.tokenizer)
         return;
+    if (served->base && !served->weights.store)
+        folder = served->base;
     if (served->weights.store)
-        folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, folder);
+        folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, served->base);
     if (has_tokenizer(&served->arena, folder))
         served->job.data.tokenizer = folder;
 }
@@ -91,15 +93,84 @@ static int open_any(struct served *served, const char *path, struct err *err)
                : -1;
 }
 
+const char *served_family(struct served *served, struct err *err)
+{
+    const char *folder = served->weights.folder ? served->base : NULL;
+
+    if (served->weights.store)
+        folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, served->base);
+    if (file_exists(arena_printf(&served->arena, "%s/config.json", folder)))
+        return hf_config_family(folder, &served->arena, err);
+    const char *family = hf_config_family_of(&served->job.model);
+    if (!family)
+        err_set(err, ERR_DATA, "%s: no family that transformers has is of this model's shape",
+                served->folder);
+    return family;
+}
+
+/* A checkpoint with adapters alone: the model's own weights are elsewhere. */
+static int open_base(struct served *served, struct err *err)
+{
+    struct job *job = &served->job;
+
+    if (!served->weights.store || !job->lora.rank || !job->train.init ||
+        store_find(served->weights.store, "embedding.weight"))
+        return 0;
+    weights_close(&served->weights);
+    job->tuning = NULL;
+    served->base = job->train.init;
+    if (!hf_folder_is(job->train.init)) {
+        served->base = store_newest(job->train.init, &served->arena, err);
+        if (!served->base)
+            return err_add(err, "%s has adapters for", served->folder);
+    }
+    if (weights_open(&served->weights, served->base, &job->model, &served->arena, err) < 0)
+        return err_add(err, "%s has adapters for", served->folder);
+    return served_adapt(served, served->folder, err);
+}
+
+int served_adapt(struct served *served, const char *path, struct err *err)
+{
+    const char *family = served_family(served, err);
+
+    if (!family)
+        return -1;
+    if (served->weights.adapter || (served->job.tuning && served->job.tuning->has_lora))
+        return err_set(err, ERR_DATA, "%s has adapters already", served->folder);
+    if (weights_adapt(&served->weights, path, family, &served->job.model, err) < 0)
+        return -1;
+    served->job.tuning = adapter_tuning(served->weights.adapter);
+    return 0;
+}
+
+static int open_model(struct served *served, const char *path, struct err *err)
+{
+    if (open_any(served, path, err) < 0)
+        return -1;
+    served->base = served->folder;
+    return open_base(served, err);
+}
+
 int served_open(struct served *served, const char *path, struct err *err)
 {
     memset(served, 0, sizeof *served);
-    if (open_any(served, path, err) < 0) {
+    if (open_model(served, path, err) < 0) {
         served_close(served);
         return -1;
     }
     find_tokenizer(served);
     return 0;
+}
+
+int served_open_adapted(struct served *served, const char *path, const char *adapter,
+                        struct err *err)
+{
+    if (served_open(served, path, err) < 0)
+        return -1;
+    if (!adapter || served_adapt(served, adapter, err) == 0)
+        return 0;
+    served_close(served);
+    return -1;
 }
 
 void served_close(struct served *served)

@@ -1,6 +1,9 @@
 /*
  * served.h - a trained model, found by its folder: its job, its weights
  *
+ * A run that trained adapters alone is the model they were trained for with them added, found where
+ * its job says; others can be added to any model.
+ *
  * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one
  * checkpoint are enough to know the model, its tokenizer and its dtype. So is a Hugging Face
  * folder, whose job is its model alone, computed in the dtype of its weights.
@@ -15,6 +18,7 @@
 struct served {
     struct arena arena;
     const char *folder; /* of the checkpoint, or the HF folder */
+    const char *base;   /* the same, or of the weights to which that one adds adapters */
     struct weights weights;
     struct job job; /* not resolved: ranks mean nothing here */
 };
@@ -24,6 +28,19 @@ int served_is(const char *path);
 
 /* path: a run, its checkpoints/, a checkpoint, or a HF folder. Returns 0, or -1 and ERR_DATA. */
 int served_open(struct served *served, const char *path, struct err *err);
+
+/* The family of Hugging Face that the model is of, or is most like. ERR_DATA. */
+const char *served_family(struct served *served, struct err *err);
+
+/*
+ * Add the adapters of a peft folder, a run or a checkpoint to the model from now on. Returns 0, or
+ * -1 and ERR_DATA: it has some already, or these are another model's.
+ */
+int served_adapt(struct served *served, const char *path, struct err *err);
+
+/* Both: adapter may be NULL. */
+int served_open_adapted(struct served *served, const char *path, const char *adapter,
+                        struct err *err);
 void served_close(struct served *served);
 
 /* Fill the weights of a program's parameters, rounded to their dtype as training rounds them. */

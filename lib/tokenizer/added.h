@@ -21,7 +21,7 @@ struct added_token {
     int single_word;             /* not within a word */
 };
 
-/* The tokens of one pass: by first byte, and the longest first. */
+/* The tokens of one pass, in order of their bytes. */
 struct added_tokens {
     const struct added_token *items;
     int n;

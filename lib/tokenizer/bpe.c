@@ -2,7 +2,8 @@
  * bpe.c - merging by a linked list of symbols and a heap of candidates
  *
  * Nearly all words are short: of those the best pair is found by looking at all of them, in arrays
- * that fit in a few lines of memory (three times as fast as a heap at ten symbols). For the long
+ * that fit in a few lines of memory (three times as fast as a heap at ten symbols). Most pairs have
+ * no merge: a filter of bits tells, which stays in a near cache as the table of merges does not. For the long
  * ones the heap holds every pair of neighbours that has a merge, least rank first and leftmost among
  * equals. A pair that has changed since it was put in is recognised when it comes out, by what it
  * would join to. So a word of n bytes takes n log n, whatever it looks like; searching the least
@@ -68,6 +69,8 @@ void bpe_init_merges(struct bpe *bpe, int n_merges)
     bpe->merge_mask = n_pairs - 1;
     bpe->merges = arena_array(bpe->arena, struct bpe_merge, n_pairs);
     memset(bpe->merges, 0xff, n_pairs * sizeof *bpe->merges);
+    bpe->filter_mask = 4 * n_pairs - 1; /* eight bits or more a merge */
+    bpe->merge_filter = arena_array(bpe->arena, uint64_t, (4 * n_pairs + 63) / 64);
 }
 
 /* Where the spelling is, or the free place where it would be. */
@@ -162,6 +165,24 @@ int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_by
     return 0;
 }
 
+/* The character that spells a byte. */
+static uint32_t spelling_of(unsigned char byte)
+{
+    if ((byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad))
+        return byte;
+    return byte <= 32 ? 0x100u + byte : byte == 173 ? 0x143u : 0x100u + 33 + byte - 127;
+}
+
+int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_t n_bytes)
+{
+    char *spelling = arena_alloc(bpe->arena, 2 * n_bytes + 2);
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_bytes; i++)
+        n += unicode_encode(spelling + n, spelling_of(bytes[i]));
+    return bpe_add_token(bpe, id, spelling, n);
+}
+
 int bpe_find_bytes(struct bpe *bpe)
 {
     char spelling[8];
@@ -206,22 +227,48 @@ int bpe_find_fallback(struct bpe *bpe)
     return -1;
 }
 
-static struct bpe_merge *merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
+static uint64_t pair_of(int32_t left, int32_t right)
 {
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static uint64_t hash_pair(uint64_t pair)
+{
     uint64_t hash = pair * 0x9E3779B97F4A7C15u;
-    size_t slot = (hash ^ hash >> 32) & bpe->merge_mask;
+
+    return hash ^ hash >> 32;
+}
+
+static struct bpe_merge *merge_slot(const struct bpe *bpe, uint64_t pair, uint64_t hash)
+{
+    size_t slot = hash & bpe->merge_mask;
 
     while (bpe->merges[slot].pair != pair && bpe->merges[slot].pair != PAIR_FREE)
         slot = (slot + 1) & bpe->merge_mask;
     return &bpe->merges[slot];
 }
 
+/* The merge of two symbols, or NULL. */
+static const struct bpe_merge *find_merge(const struct bpe *bpe, int32_t left, int32_t right)
+{
+    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
+    size_t bit = hash >> 20 & bpe->filter_mask;
+
+    if (!(bpe->merge_filter[bit / 64] >> (bit % 64) & 1))
+        return NULL;
+    const struct bpe_merge *merge = merge_slot(bpe, pair, hash);
+    return merge->pair == PAIR_FREE ? NULL : merge;
+}
+
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
+    size_t bit = hash >> 20 & bpe->filter_mask;
 
-    *merge_slot(bpe, left, right) = (struct bpe_merge){ pair, rank, id };
+    CHECK(rank >= 0);
+    CHECK(rank < BPE_RANKS_MAX);
+    *merge_slot(bpe, pair, hash) = (struct bpe_merge){ pair, rank, id };
+    bpe->merge_filter[bit / 64] |= 1ull << (bit % 64);
 }
 
 /* ---- merging ---- */
@@ -297,8 +344,8 @@ static void push_pair(const struct bpe *bpe, const struct bpe_symbol *symbols, s
 
     if (next < 0)
         return;
-    const struct bpe_merge *merge = merge_slot(bpe, symbols[at].id, symbols[next].id);
-    if (merge->pair != PAIR_FREE)
+    const struct bpe_merge *merge = find_merge(bpe, symbols[at].id, symbols[next].id);
+    if (merge)
         heap_push(heap, (struct bpe_candidate){ merge->rank, at, merge->id });
 }
 
@@ -310,8 +357,8 @@ static int is_current(const struct bpe *bpe, const struct bpe_symbol *symbols,
 
     if (left->id < 0 || left->next < 0)
         return 0;
-    const struct bpe_merge *merge = merge_slot(bpe, left->id, symbols[left->next].id);
-    return merge->pair != PAIR_FREE && merge->id == candidate.id;
+    const struct bpe_merge *merge = find_merge(bpe, left->id, symbols[left->next].id);
+    return merge && merge->id == candidate.id;
 }
 
 static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t n)
@@ -339,78 +386,227 @@ static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, int32_
 
 /* ---- short words ---- */
 
-enum { SHORT_SYMBOLS = 48 };
+enum { SHORT_SYMBOLS = 64 };
+#define NO_MERGE INT32_MAX
 
+typedef int32_t four_ints __attribute__((vector_size(16)));
+
+/* A symbol stays where it was; one that is joined to the one before is passed over. */
 struct short_word {
-    int32_t ids[SHORT_SYMBOLS], ranks[SHORT_SYMBOLS]; /* ranks: of a symbol with the next one */
-    int32_t joined[SHORT_SYMBOLS];                    /* and what the two become */
-    uint32_t starts[SHORT_SYMBOLS];
+    /* Rank of a symbol with the next one << 6 | place, so that the least is the best and leftmost;
+     * NO_MERGE, behind the end too. */
+    four_ints keys[SHORT_SYMBOLS / 4];
+    int32_t ids[SHORT_SYMBOLS], joined[SHORT_SYMBOLS]; /* joined: what it and the next become */
+    uint8_t previous[SHORT_SYMBOLS], next[SHORT_SYMBOLS]; /* next of the last: n */
     int n;
 };
 
+static void set_pair(struct short_word *w, int at, int32_t rank, int32_t id)
+{
+    w->keys[at / 4][at % 4] = rank << 6 | at;
+    w->joined[at] = id;
+}
+
 static void rank_pair(const struct bpe *bpe, struct short_word *w, int at)
 {
-    w->ranks[at] = INT32_MAX;
-    if (at + 1 >= w->n)
-        return;
-    const struct bpe_merge *merge = merge_slot(bpe, w->ids[at], w->ids[at + 1]);
-    if (merge->pair != PAIR_FREE) {
-        w->ranks[at] = merge->rank;
-        w->joined[at] = merge->id;
+    const struct bpe_merge *merge =
+        w->next[at] < w->n ? find_merge(bpe, w->ids[at], w->ids[w->next[at]]) : NULL;
+
+    w->keys[at / 4][at % 4] = NO_MERGE;
+    if (merge)
+        set_pair(w, at, merge->rank, merge->id);
+}
+
+static int32_t least_key(const struct short_word *w)
+{
+    four_ints least = w->keys[0];
+
+    for (int i = 1; i < (w->n + 3) / 4; i++) {
+        four_ints less = w->keys[i] < least;
+
+        least = (w->keys[i] & less) | (least & ~less);
+    }
+    int32_t a = least[0] < least[1] ? least[0] : least[1];
+    int32_t b = least[2] < least[3] ? least[2] : least[3];
+    return a < b ? a : b;
+}
+
+static void merge_short(const struct bpe *bpe, struct short_word *w)
+{
+    for (;;) {
+        int32_t best = least_key(w);
+
+        if (best == NO_MERGE)
+            return;
+        int at = best & (SHORT_SYMBOLS - 1), right = w->next[at];
+        w->ids[at] = w->joined[at];
+        w->next[at] = w->next[right];
+        w->keys[right / 4][right % 4] = NO_MERGE;
+        if (w->next[at] < w->n)
+            w->previous[w->next[at]] = (uint8_t)at;
+        rank_pair(bpe, w, at);
+        if (at > 0)
+            rank_pair(bpe, w, w->previous[at]);
     }
 }
 
-/* Merge, then write the symbols that are left as merge_all leaves them. */
-static void merge_short(const struct bpe *bpe, struct bpe_symbol *symbols, int32_t n)
+static void link_short(struct short_word *w, int n)
 {
-    struct short_word w = { .n = n };
-
+    w->n = n;
+    w->keys[(n - 1) / 4] = (four_ints){ NO_MERGE, NO_MERGE, NO_MERGE, NO_MERGE };
     for (int i = 0; i < n; i++) {
-        w.ids[i] = symbols[i].id;
-        w.starts[i] = symbols[i].start;
+        w->previous[i] = (uint8_t)(i - 1);
+        w->next[i] = (uint8_t)(i + 1);
     }
+}
+
+/* Merge; the symbols that are left are linked as merge_all leaves them. */
+static void merge_short_symbols(const struct bpe *bpe, struct bpe_symbol *symbols, int n)
+{
+    struct short_word w;
+
+    link_short(&w, n);
+    for (int i = 0; i < n; i++)
+        w.ids[i] = symbols[i].id;
     for (int i = 0; i < n; i++)
         rank_pair(bpe, &w, i);
-    for (;;) {
-        int best = 0;
-
-        for (int i = 1; i < w.n; i++)
-            best = w.ranks[i] < w.ranks[best] ? i : best;
-        if (w.ranks[best] == INT32_MAX)
-            break;
-        w.ids[best] = w.joined[best];
-        w.n--;
-        for (int i = best + 1; i < w.n; i++) {
-            w.ids[i] = w.ids[i + 1];
-            w.ranks[i] = w.ranks[i + 1];
-            w.joined[i] = w.joined[i + 1];
-            w.starts[i] = w.starts[i + 1];
-        }
-        rank_pair(bpe, &w, best);
-        if (best > 0)
-            rank_pair(bpe, &w, best - 1);
+    merge_short(bpe, &w);
+    for (int i = 0; i < n; i = w.next[i]) {
+        symbols[i].id = w.ids[i];
+        symbols[i].next = w.next[i] < n ? w.next[i] : -1;
     }
-    for (int i = 0; i < w.n; i++)
-        symbols[i] = (struct bpe_symbol){ w.ids[i], i - 1, i + 1 < w.n ? i + 1 : -1, w.starts[i] };
 }
 
-/* The id of a word that is a token as it is, or -1. */
-static int32_t find_whole(const struct bpe *bpe, const char *word, size_t n)
+/* The ids of a word of n bytes; how many. */
+static size_t merge_short_bytes(const struct bpe *bpe, const char *word, int n, int32_t *ids)
 {
-    char spelling[256];
-    size_t n_spelling = 0;
+    const unsigned char *bytes = (const unsigned char *)word;
+    struct short_word w;
+    size_t count = 0;
 
-    if (!bpe->is_byte_level)
-        return bpe_find(bpe, word, n);
-    if (n > sizeof spelling / 2)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        const struct bpe_token *byte = &bpe->tokens[bpe->byte_ids[(unsigned char)word[i]]];
+    link_short(&w, n);
+    for (int i = 0; i < n; i++)
+        w.ids[i] = bpe->byte_ids[bytes[i]];
+    for (int i = 0; i + 1 < n; i++) {
+        struct bpe_byte_pair pair = bpe->byte_pairs[bytes[i] << 8 | bytes[i + 1]];
 
-        memcpy(spelling + n_spelling, byte->spelling, byte->n_spelling);
-        n_spelling += byte->n_spelling;
+        w.keys[i / 4][i % 4] = NO_MERGE;
+        if (pair.id >= 0)
+            set_pair(&w, i, pair.rank, pair.id);
     }
-    return bpe_find(bpe, spelling, n_spelling);
+    merge_short(bpe, &w);
+    for (int i = 0; i < n; i = w.next[i])
+        ids[count++] = w.ids[i];
+    return count;
+}
+
+/* ---- whole words ---- */
+
+static uint32_t hash_word(const char *word, size_t n)
+{
+    return (uint32_t)XXH3_64bits(word, n);
+}
+
+/* Of bytes: the id of a word that is known to be one token, or -1. */
+static int32_t find_word(const struct bpe *bpe, const char *word, size_t n)
+{
+    if (n > bpe->word_bytes_max)
+        return -1;
+    uint32_t hash = hash_word(word, n);
+    for (size_t slot = hash & bpe->word_mask;; slot = (slot + 1) & bpe->word_mask) {
+        struct bpe_word item = bpe->words[slot];
+
+        if (item.id < 0)
+            return -1;
+        if (item.hash == hash && bpe->tokens[item.id].n_bytes == n &&
+            memcmp(bpe->tokens[item.id].bytes, word, n) == 0)
+            return item.id;
+    }
+}
+
+static void add_word(struct bpe *bpe, int32_t id)
+{
+    const struct bpe_token *token = &bpe->tokens[id];
+    uint32_t hash = hash_word(token->bytes, token->n_bytes);
+    size_t slot = hash & bpe->word_mask;
+
+    while (bpe->words[slot].id >= 0)
+        slot = (slot + 1) & bpe->word_mask;
+    bpe->words[slot] = (struct bpe_word){ hash, id };
+    if (token->n_bytes > bpe->word_bytes_max)
+        bpe->word_bytes_max = token->n_bytes;
+}
+
+/* Whether a token's spelling stands for bytes, as that of an added token may not. */
+static int is_of_bytes(const struct bpe_token *token)
+{
+    return token->spelling && token->n_bytes > 0 && token->bytes != token->spelling;
+}
+
+int bpe_derive_merges(struct bpe *bpe)
+{
+    struct bpe_scratch scratch = { 0 };
+    size_t n_ids;
+    int rc = 0;
+
+    bpe_init_merges(bpe, bpe->n_ids);
+    for (int32_t id = 0; id < bpe->n_ids && rc == 0; id++) {
+        const struct bpe_token *token = &bpe->tokens[id];
+
+        if (!is_of_bytes(token) || token->n_bytes < 2)
+            continue;
+        const int32_t *ids = bpe_encode(bpe, &scratch, token->bytes, token->n_bytes, &n_ids);
+        if (!ids)
+            rc = -1;
+        else if (n_ids == 2)
+            bpe_add_merge(bpe, ids[0], ids[1], id, id);
+    }
+    bpe_scratch_release(&scratch);
+    return rc;
+}
+
+static void index_byte_pairs(struct bpe *bpe)
+{
+    bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
+    for (int i = 0; i < 256 * 256; i++) {
+        const struct bpe_merge *merge =
+            find_merge(bpe, bpe->byte_ids[i >> 8], bpe->byte_ids[i & 255]);
+
+        bpe->byte_pairs[i] = merge ? (struct bpe_byte_pair){ merge->rank, merge->id }
+                                   : (struct bpe_byte_pair){ INT32_MAX, -1 };
+    }
+}
+
+int bpe_index_words(struct bpe *bpe)
+{
+    struct bpe_scratch scratch = { 0 };
+    size_t n_slots = table_size(bpe->n_ids), n_ids;
+    int rc = 0;
+
+    index_byte_pairs(bpe);
+    struct bpe_word *words = arena_array(bpe->arena, struct bpe_word, n_slots);
+    memset(words, 0xff, n_slots * sizeof *words);
+    bpe->word_mask = n_slots - 1;
+    for (int32_t id = 0; id < bpe->n_ids && rc == 0; id++) {
+        const struct bpe_token *token = &bpe->tokens[id];
+        const int32_t *ids = &id;
+
+        if (!is_of_bytes(token))
+            continue;
+        n_ids = 1;
+        if (!bpe->ignore_merges)
+            ids = bpe_encode(bpe, &scratch, token->bytes, token->n_bytes, &n_ids);
+        if (!ids) {
+            rc = -1;
+        } else if (n_ids == 1 && *ids == id) {
+            bpe->words = words;
+            add_word(bpe, id);
+            bpe->words = NULL; /* not to be looked at before all are in */
+        }
+    }
+    bpe->words = words;
+    bpe_scratch_release(&scratch);
+    return rc;
 }
 
 static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
@@ -494,18 +690,24 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         return NULL;
     struct bpe_symbol *symbols = scratch->symbols;
     int32_t *ids = (int32_t *)(void *)scratch->candidates; /* done with when the ids are written */
-    int32_t whole = bpe->ignore_merges ? find_whole(bpe, word, n_bytes) : -1;
+    int32_t whole = bpe->words ? find_word(bpe, word, n_bytes)
+                    : bpe->ignore_merges && !bpe->is_byte_level ? bpe_find(bpe, word, n_bytes)
+                                                                : -1;
 
     if (whole >= 0) {
         ids[0] = whole;
         *n_ids = 1;
         return ids;
     }
+    if (bpe->byte_pairs && n_bytes <= SHORT_SYMBOLS) {
+        *n_ids = merge_short_bytes(bpe, word, (int)n_bytes, ids);
+        return ids;
+    }
     int32_t n = bpe->is_byte_level ? start_bytes(bpe, symbols, word, (int32_t)n_bytes)
                                    : start_characters(bpe, symbols, word, n_bytes);
     symbols[n - 1].next = -1;
     if (n <= SHORT_SYMBOLS)
-        merge_short(bpe, symbols, n);
+        merge_short_symbols(bpe, symbols, n);
     else
         merge_all(bpe, scratch, n);
     *n_ids = put_ids(bpe, symbols, word, n_bytes, ids);

@@ -29,6 +29,15 @@ struct bpe_merge {
     int32_t rank, id;
 };
 
+struct bpe_word {
+    uint32_t hash;
+    int32_t id; /* -1: free */
+};
+
+struct bpe_byte_pair {
+    int32_t rank, id; /* rank INT32_MAX: there is no merge */
+};
+
 struct bpe {
     struct arena *arena; /* borrowed; all tables are in it */
     struct bpe_token *tokens;
@@ -37,9 +46,16 @@ struct bpe {
     size_t spelling_mask;
     struct bpe_merge *merges; /* hash table */
     size_t merge_mask;
+    uint64_t *merge_filter; /* bits: most pairs that have no merge are seen here, in fast memory */
+    size_t filter_mask;
     int32_t byte_ids[256]; /* of each byte; of characters: -1 if there is no byte_fallback */
     int ignore_merges;     /* a word that is a token is that token */
     int is_byte_level;
+    /* Of bytes, once bpe_index_words has been called: */
+    struct bpe_word *words; /* hash table of what encodes to one token, by its bytes */
+    size_t word_mask;
+    size_t word_bytes_max;
+    struct bpe_byte_pair *byte_pairs; /* [256 * 256]: the merges of two bytes */
     /* Of characters: */
     int32_t ascii_ids[128];    /* -1: no token */
     int n_visible;             /* ids from here on only help to merge: they come out as unknown */
@@ -57,6 +73,9 @@ void bpe_init_merges(struct bpe *bpe, int n_merges);
  * taken. */
 int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_bytes);
 
+/* Of bytes: the same by what it stands for. */
+int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_t n_bytes);
+
 /* Id by spelling, or -1. */
 int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 
@@ -68,8 +87,22 @@ void bpe_find_ascii(struct bpe *bpe);
  * Returns -1, or the least byte that has none. */
 int bpe_find_fallback(struct bpe *bpe);
 
-/* left and right join to id, ranked; a pair that is there already gets the new rank. */
+#define BPE_RANKS_MAX (1 << 25)
+
+/* left and right join to id, ranked (below BPE_RANKS_MAX); a pair that is there already gets the new rank. */
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
+
+/*
+ * Of bytes, where ids are ranks (tiktoken): add the merges, for each token the one pair that it is
+ * made of when all lesser tokens are merged before it. Exact: what a merge joins are two such parts
+ * whatever is around them. A token that is no such pair is only ever a whole word. Returns 0, or -1
+ * if there is no memory.
+ */
+int bpe_derive_merges(struct bpe *bpe);
+
+/* Of bytes, once all merges are in: find the words that are one token. ignore_merges must be set
+ * before. Returns 0, or -1 if there is no memory. */
+int bpe_index_words(struct bpe *bpe);
 
 /* Memory that merging needs; grows as words do. All zero is empty. */
 struct bpe_scratch {

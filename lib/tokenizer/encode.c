@@ -12,7 +12,7 @@
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/unicode.h"
 
-#define CACHE_SLOTS ((size_t)1 << 15)
+#define CACHE_SLOTS ((size_t)1 << 16)
 #define CACHE_WORD_BYTES 30
 #define CACHE_IDS 8
 
@@ -29,12 +29,24 @@ struct tokenizer_cache {
     struct cached_word words[CACHE_SLOTS];
 };
 
+/* A word that waits for its line of the cache to come from memory. */
+struct waiting_word {
+    const char *word;
+    size_t n_bytes;
+    struct cached_word *slot; /* NULL: not to be cached */
+};
+
+enum { WAITING_MAX = 16 };
+
 /* One call's state. */
 struct encoder {
     const struct tokenizer *tokenizer;
     struct tokenizer_cache *cache;
     struct bpe_scratch scratch;
+    struct unigram_scratch way;
     struct str normalized, marked;
+    struct waiting_word waiting[WAITING_MAX];
+    int n_waiting;
     int after_unknown; /* the id before is of what is unknown, in the same piece of text */
     struct token_list *out;
     struct err *err;
@@ -119,6 +131,17 @@ static int append_cached(struct encoder *e, const struct cached_word *slot)
     return 0;
 }
 
+static int is_in_slot(const struct cached_word *slot, const struct waiting_word *w)
+{
+    return slot->n_bytes == w->n_bytes && is_same_word(slot->word, w->word, w->n_bytes);
+}
+
+/* A line beside it, which is fetched with it: a word goes there when another takes its place. */
+static struct cached_word *other_slot(struct encoder *e, struct cached_word *slot)
+{
+    return &e->cache->words[(size_t)(slot - e->cache->words) ^ 1];
+}
+
 static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struct cached_word *slot)
 {
     size_t n_ids;
@@ -130,6 +153,8 @@ static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struc
     if (!ids)
         return err_set(e->err, ERR_DEVICE, "out of host memory for a word of %zu bytes", n_bytes);
     if (slot && n_ids <= CACHE_IDS) {
+        if (slot->n_bytes > 0)
+            *other_slot(e, slot) = *slot;
         memcpy(slot->ids, ids, n_ids * sizeof *ids);
         memcpy(slot->word, word, n_bytes);
         slot->n_bytes = (uint8_t)n_bytes;
@@ -138,18 +163,39 @@ static int merge_word(struct encoder *e, const char *word, size_t n_bytes, struc
     return append_word(e, ids, n_ids);
 }
 
+/* Encode the words that wait. */
+static int flush(struct encoder *e)
+{
+    const struct bpe *bpe = &e->tokenizer->bpe;
+    int rc = 0;
+
+    for (int i = 0; i < e->n_waiting && rc == 0; i++) {
+        const struct waiting_word *w = &e->waiting[i];
+
+        if (w->n_bytes == 1 && bpe->is_byte_level)
+            rc = append(e, &bpe->byte_ids[(unsigned char)w->word[0]], 1);
+        else if (w->slot && is_in_slot(w->slot, w))
+            rc = append_cached(e, w->slot);
+        else if (w->slot && is_in_slot(other_slot(e, w->slot), w))
+            rc = append_cached(e, other_slot(e, w->slot));
+        else
+            rc = merge_word(e, w->word, w->n_bytes, w->slot);
+    }
+    e->n_waiting = 0;
+    return rc;
+}
+
+/* A word is put off until its text is about to go: meanwhile its line is on its way. */
 static int encode_word(struct encoder *e, const char *word, size_t n_bytes)
 {
     struct cached_word *slot = NULL;
 
-    if (n_bytes == 1 && e->tokenizer->bpe.is_byte_level)
-        return append(e, &e->tokenizer->bpe.byte_ids[(unsigned char)word[0]], 1);
-    if (e->cache && n_bytes <= CACHE_WORD_BYTES) {
+    if (e->cache && n_bytes > 1 && n_bytes <= CACHE_WORD_BYTES) {
         slot = &e->cache->words[cache_slot(word, n_bytes)];
-        if (slot->n_bytes == n_bytes && is_same_word(slot->word, word, n_bytes))
-            return append_cached(e, slot);
+        __builtin_prefetch(slot);
     }
-    return merge_word(e, word, n_bytes, slot);
+    e->waiting[e->n_waiting++] = (struct waiting_word){ word, n_bytes, slot };
+    return e->n_waiting == WAITING_MAX ? flush(e) : 0;
 }
 
 static int is_mark(const unsigned char *bytes)
@@ -193,29 +239,26 @@ static int encode_unigram(struct encoder *e, const char *text, size_t n_bytes)
     if (n_bytes > BPE_WORD_BYTES_MAX)
         return err_set(e->err, ERR_DATA, "a text of %zu bytes, a unigram model takes up to %zu",
                        n_bytes, BPE_WORD_BYTES_MAX);
-    struct unigram_step *steps = malloc((n_bytes + 1) * sizeof *steps);
-    if (!steps)
-        return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes", n_bytes);
-    unigram_encode(&e->tokenizer->unigram, text, n_bytes, steps);
-    /* Turn the way round: from where each piece ends to where it starts. */
-    size_t end = n_bytes, later = 0;
-    int32_t id = 0;
-    while (end > 0) {
-        struct unigram_step step = steps[end];
+    e->way.score = 0;
+    while (n_bytes > 0) {
+        size_t n_done, n;
+        const struct unigram_step *steps =
+            unigram_encode(&e->tokenizer->unigram, &e->way, text, n_bytes, &n_done, &n);
 
-        steps[end].start = later;
-        steps[end].id = id;
-        later = end;
-        id = step.id;
-        end = step.start;
+        if (!steps)
+            return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes",
+                           n_bytes);
+        for (size_t i = 0; i < n; i++) {
+            int rc = steps[i].id >= 0 ? append_word(e, &steps[i].id, 1)
+                                      : append_unknown(e, text + steps[i].start,
+                                                       steps[i].end - steps[i].start);
+            if (rc < 0)
+                return -1;
+        }
+        text += n_done;
+        n_bytes -= n_done;
     }
-    int rc = 0;
-    for (size_t at = 0; rc == 0 && at < n_bytes; at = later, later = steps[at].start) {
-        rc = id < 0 ? append_unknown(e, text + at, later - at) : append_word(e, &id, 1);
-        id = steps[later].id;
-    }
-    free(steps);
-    return rc;
+    return 0;
 }
 
 /* A piece that is split no more. */
@@ -242,7 +285,7 @@ static int encode_piece(struct encoder *e, const char *text, size_t n_bytes)
         text += length;
         n_bytes -= length;
     }
-    return 0;
+    return flush(e); /* what is unknown is told apart by piece */
 }
 
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes);
@@ -260,7 +303,7 @@ static struct stretch next_stretch(const struct split_step *step, const char *te
     size_t start = at, length = *n_known;
 
     *n_known = 0;
-    while (length == 0 && at < n_bytes) {
+    while (length == 0 && (at = pattern_skip(&step->pattern, text, n_bytes, at)) < n_bytes) {
         length = pattern_match(&step->pattern, text + at, n_bytes - at);
         if (length == 0) {
             size_t n;
@@ -385,7 +428,7 @@ static int encode_plain(struct encoder *e, const char *text, size_t n_bytes, enu
         text = e->marked.data;
         n_bytes = e->marked.length;
     }
-    return encode_split(e, 0, text, n_bytes);
+    return encode_split(e, 0, text, n_bytes) < 0 ? -1 : flush(e);
 }
 
 static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes,
@@ -492,6 +535,7 @@ static int encode(const struct tokenizer *tokenizer, struct tokenizer_cache *cac
     if (rc < 0)
         out->n = n_before;
     bpe_scratch_release(&e.scratch);
+    unigram_scratch_release(&e.way);
     str_release(&e.normalized);
     str_release(&e.marked);
     return rc;

@@ -15,6 +15,7 @@
 #include "tokenizer/pattern_impl.h"
 
 enum { STATES_MAX = 2048, CLASSES_MAX = 128 };
+#define MATCHES 0x8000u /* in a builder's next */
 
 struct state {
     int16_t *threads;
@@ -163,7 +164,7 @@ static int build_states(struct builder *b)
             if (run.matched && s == 1)
                 return err_set(b->err, ERR_DATA, "pattern '%s' matches the empty text", b->text);
             b->next[s * stride + class] =
-                (uint16_t)((unsigned)next | (run.matched ? PATTERN_MATCHES : 0));
+                (uint16_t)((unsigned)next | (run.matched ? MATCHES : 0));
         }
     return 0;
 }
@@ -197,6 +198,32 @@ static void pack_classes(struct pattern *pattern, const uint8_t *classes, struct
     memcpy(pattern->ascii, classes, 128);
 }
 
+/* Numbers of states become places in the table, which saves a product per code point. */
+static void pack_states(const struct builder *b, struct pattern *pattern, struct arena *arena)
+{
+    size_t stride = (size_t)b->n_classes + 1, n = (size_t)b->n_states * stride;
+    uint32_t *next = arena_array(arena, uint32_t, n);
+
+    for (size_t i = 0; i < n; i++)
+        next[i] = (uint32_t)(b->next[i] & (MATCHES - 1)) * (uint32_t)stride |
+                  (b->next[i] & MATCHES ? PATTERN_MATCHES : 0);
+    pattern->next = next;
+    pattern->n_states = b->n_states;
+    pattern->n_classes = (int)stride;
+}
+
+/* By the first byte of a code point that the start state goes on with. */
+static void find_starts(struct pattern *pattern, const uint8_t *classes)
+{
+    const uint32_t *start = pattern->next + pattern->n_classes;
+    char bytes[4];
+
+    for (uint32_t code = 0; code < UNICODE_CODES; code++) {
+        unicode_encode(bytes, code);
+        pattern->starts[(unsigned char)bytes[0]] |= start[classes[code]] != 0;
+    }
+}
+
 static int build(struct builder *b, struct pattern *pattern, struct arena *arena)
 {
     if (pattern_parse(&b->program, b->text, b->err) < 0)
@@ -209,10 +236,10 @@ static int build(struct builder *b, struct pattern *pattern, struct arena *arena
     b->next = arena_array(&b->arena, uint16_t, STATES_MAX * stride);
     if (build_states(b) < 0)
         return -1;
-    uint16_t *next = arena_array(arena, uint16_t, (size_t)b->n_states * stride);
-    memcpy(next, b->next, (size_t)b->n_states * stride * sizeof *next);
-    *pattern = (struct pattern){ .next = next, .n_states = b->n_states, .n_classes = (int)stride };
+    *pattern = (struct pattern){ .next = NULL };
+    pack_states(b, pattern, arena);
     pack_classes(pattern, b->classes, arena);
+    find_starts(pattern, b->classes);
     return 0;
 }
 
@@ -233,9 +260,9 @@ int pattern_compile(struct pattern *pattern, const char *text, struct arena *are
 size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes)
 {
     const unsigned char *bytes = (const unsigned char *)text;
-    const uint16_t *next = pattern->next;
-    size_t at = 0, matched = 0, n_classes = (size_t)pattern->n_classes;
-    unsigned state = 1;
+    const uint32_t *next = pattern->next;
+    size_t at = 0, matched = 0;
+    uint32_t state = (uint32_t)pattern->n_classes;
 
     while (at < n_bytes) {
         size_t length = 1;
@@ -248,7 +275,7 @@ size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_b
 
             class = pattern->blocks[pattern->index[code >> 8]][code & 255];
         }
-        state = next[state * n_classes + class];
+        state = next[state + class];
         if (state & PATTERN_MATCHES) {
             matched = at;
             state &= ~PATTERN_MATCHES;
@@ -257,5 +284,5 @@ size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_b
             return matched;
         at += length;
     }
-    return next[state * n_classes + n_classes - 1] & PATTERN_MATCHES ? n_bytes : matched;
+    return next[state + (uint32_t)pattern->n_classes - 1] & PATTERN_MATCHES ? n_bytes : matched;
 }

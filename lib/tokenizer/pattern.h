@@ -21,11 +21,14 @@
 #include "base/err.h"
 #include "tokenizer/unicode.h"
 
-#define PATTERN_MATCHES 0x8000u /* in next: a match ends before this code point */
+#define PATTERN_MATCHES 0x80000000u /* in next: a match ends before this code point */
 
 struct pattern {
-    const uint16_t *next; /* [n_states][n_classes]; state 0 has no way out, state 1 is the start */
+    /* [n_states][n_classes], of where the next state's row begins; state 0 has no way out, state 1
+     * is the start. */
+    const uint32_t *next;
     int n_states, n_classes; /* the last class is the end of the text */
+    uint8_t starts[256];     /* whether a match may begin with this byte */
     uint8_t ascii[128];      /* classes */
     const uint8_t *index;    /* [UNICODE_N_BLOCKS] */
     const uint8_t (*blocks)[256];
@@ -35,6 +38,15 @@ struct pattern {
  * empty text is refused. */
 int pattern_compile(struct pattern *pattern, const char *text, struct arena *arena,
                     struct err *err);
+
+/* The first place from `at` on where a match may begin, or n_bytes. */
+static inline size_t pattern_skip(const struct pattern *pattern, const char *text, size_t n_bytes,
+                                  size_t at)
+{
+    while (at < n_bytes && !pattern->starts[(unsigned char)text[at]])
+        at++;
+    return at;
+}
 
 /* Length of the match at the start of text (valid UTF-8), 0: none. */
 size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes);

@@ -1,95 +1,12 @@
 /*
- * tokenizer.c - opening, lists of ids, and ids to text
+ * tokenizer.c - questions to a tokenizer, lists of ids, and ids to text
  */
 #include "tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "tokenizer/tokenizer_impl.h"
-
-/* ---- opening ---- */
-
-/* The file beside tokenizer.json, in path or in path's folder. */
-static void config_path(struct str *out, const char *path, int is_folder)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (is_folder)
-        str_printf(out, "%s/", path);
-    else if (slash)
-        str_add_bytes(out, path, (size_t)(slash - path) + 1);
-    str_add(out, "tokenizer_config.json");
-}
-
-/* The tokenizer's file: in a folder tokenizer.json, or else tokenizer.model. */
-static void main_path(struct str *out, const char *path, int is_folder)
-{
-    str_printf(out, is_folder ? "%s/tokenizer.json" : "%s", path);
-    if (!is_folder || file_exists(str_text(out)))
-        return;
-    struct str model = { 0 };
-    str_printf(&model, "%s/tokenizer.model", path);
-    if (file_exists(str_text(&model))) {
-        str_clear(out);
-        str_add(out, str_text(&model));
-    }
-    str_release(&model);
-}
-
-/* By what it begins with: .model files have all kinds of endings. */
-static int is_json(const char *path, const char *data)
-{
-    return str_ends_with(path, ".json") || data[strspn(data, " \t\r\n")] == '{';
-}
-
-static int read_file(struct tokenizer **out, const char *path, struct err *err)
-{
-    size_t n_bytes;
-    char *data;
-
-    if (file_read(path, TOKENIZER_JSON_BYTES_MAX, ERR_DATA, &data, &n_bytes, err) < 0)
-        return -1;
-    int rc = is_json(path, data) ? tokenizer_parse(out, path, data, n_bytes, err)
-                                 : tokenizer_parse_spm(out, path, data, n_bytes, err);
-    free(data);
-    return rc;
-}
-
-static int read_config(struct tokenizer *tokenizer, const char *path, struct err *err)
-{
-    size_t n_bytes;
-    char *json;
-
-    if (!file_exists(path))
-        return 0;
-    if (file_read(path, TOKENIZER_JSON_BYTES_MAX, ERR_DATA, &json, &n_bytes, err) < 0)
-        return -1;
-    int rc = tokenizer_parse_config(tokenizer, path, json, n_bytes, err);
-    free(json);
-    return rc;
-}
-
-int tokenizer_open(struct tokenizer **out, const char *path, struct err *err)
-{
-    int is_folder = file_is_folder(path);
-    struct str file = { 0 }, config = { 0 };
-    struct tokenizer *tokenizer = NULL;
-
-    main_path(&file, path, is_folder);
-    config_path(&config, path, is_folder);
-    int rc = read_file(&tokenizer, str_text(&file), err);
-    if (rc == 0)
-        rc = read_config(tokenizer, str_text(&config), err);
-    if (rc == 0)
-        *out = tokenizer;
-    else
-        tokenizer_close(tokenizer);
-    str_release(&config);
-    str_release(&file);
-    return rc;
-}
 
 void tokenizer_close(struct tokenizer *tokenizer)
 {

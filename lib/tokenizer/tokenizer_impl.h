@@ -74,6 +74,7 @@ struct tokenizer {
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
     int n_before, n_after;
+    int takes_frame; /* from tokenizer_config.json's add_bos_token and add_eos_token */
     int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;
@@ -93,13 +94,35 @@ int tokenizer_parse_normalizer(struct tokenizer *tokenizer, const char *name,
 int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
                            const struct cJSON *pre_tokenizer, int *is_byte_level, struct err *err);
 
-/* Take the end of text from the text of a tokenizer_config.json. ERR_DATA. */
+/* Take the end of text, and what is put around a text, from a tokenizer_config.json. ERR_DATA. */
+int tokenizer_read_config(struct tokenizer *tokenizer, const char *name, const struct cJSON *root,
+                          struct err *err);
+/* The same from its text. */
 int tokenizer_parse_config(struct tokenizer *tokenizer, const char *name, const char *json,
                            size_t n_bytes, struct err *err);
 
 /* Make a tokenizer of a SentencePiece model. ERR_DATA. */
 int tokenizer_parse_spm(struct tokenizer **tokenizer, const char *name, const char *data,
                         size_t n_bytes, struct err *err);
+
+/* Whether a file begins as one of ranks does. */
+int tokenizer_is_tiktoken(const char *data, size_t n_bytes);
+/* Make a tokenizer of a file of ranks (tiktoken); config is tokenizer_config.json, or NULL.
+ * ERR_DATA. */
+int tokenizer_parse_tiktoken(struct tokenizer **tokenizer, const char *name, const char *data,
+                             size_t n_bytes, const struct cJSON *config, struct err *err);
+
+/* The files beside a vocabulary; each may be NULL. */
+struct tokenizer_side {
+    const struct cJSON *config;      /* tokenizer_config.json */
+    const struct cJSON *special_map; /* special_tokens_map.json */
+    const struct cJSON *added;       /* added_tokens.json */
+};
+
+/* Make a tokenizer of vocab.json and merges.txt (both terminated). ERR_DATA. */
+int tokenizer_parse_merges(struct tokenizer **tokenizer, const char *name, const char *vocab_json,
+                           size_t n_vocab, const char *merges, size_t n_merges,
+                           const struct tokenizer_side *side, struct err *err);
 
 /* Set the end of text by the names that it usually has, if it is not known. */
 void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);

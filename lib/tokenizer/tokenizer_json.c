@@ -5,35 +5,11 @@
  * right spoils a training without a sound. `truncation` and `padding` are left aside: they belong
  * to a use, not to the tokenizer.
  */
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
-#include "tokenizer/tokenizer_impl.h"
-
-struct reader {
-    const char *name;
-    struct err *err;
-    struct tokenizer *tokenizer;
-};
-
-#define REFUSE(r, ...) err_set((r)->err, ERR_DATA, __VA_ARGS__)
-
-static const cJSON *get(const cJSON *object, const char *key)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, key);
-}
-
-static int is_absent(const cJSON *item)
-{
-    return !item || cJSON_IsNull(item);
-}
-
-static int is_text(const cJSON *item, const char *text)
-{
-    return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
-}
+#include "tokenizer/tokenizer_reader.h"
 
 /* The type of a part, for a message: its "type", or what JSON it is. */
 static const char *type_name(const cJSON *part)
@@ -43,24 +19,15 @@ static const char *type_name(const cJSON *part)
     return cJSON_IsString(type) ? type->valuestring : is_absent(part) ? "null" : "untyped";
 }
 
-/* A member that is an integer in 0..limit-1, or -1. */
-static int get_id(const cJSON *item, int limit)
-{
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || item->valuedouble >= limit ||
-        item->valuedouble != (double)(int)item->valuedouble)
-        return -1;
-    return (int)item->valuedouble;
-}
-
 /* ---- what is around a text, and decoding ---- */
 
-static int add_frame(struct reader *r, int32_t *ids, int *n, const cJSON *list)
+static int add_frame(struct tokenizer_reader *r, int32_t *ids, int *n, const cJSON *list)
 {
     const cJSON *item;
 
     cJSON_ArrayForEach(item, list)
     {
-        int id = get_id(item, TOKENIZER_IDS_MAX);
+        int id = tokenizer_json_id(item, TOKENIZER_IDS_MAX);
 
         if (id < 0 || *n == TOKENIZER_FRAME_MAX)
             return REFUSE(r, "%s: post_processor: the ids of a special token are not as expected",
@@ -71,7 +38,7 @@ static int add_frame(struct reader *r, int32_t *ids, int *n, const cJSON *list)
 }
 
 /* The template of a single text: special tokens, the text once, special tokens. */
-static int read_template(struct reader *r, const cJSON *template)
+static int read_template(struct tokenizer_reader *r, const cJSON *template)
 {
     const cJSON *special = get(template, "special_tokens"), *item;
     struct tokenizer *t = r->tokenizer;
@@ -100,7 +67,7 @@ static int read_template(struct reader *r, const cJSON *template)
                         : REFUSE(r, "%s: post_processor: its template has not one text", r->name);
 }
 
-static int read_post_processor(struct reader *r, const cJSON *post)
+static int read_post_processor(struct tokenizer_reader *r, const cJSON *post)
 {
     if (is_absent(post) || is_text(get(post, "type"), "ByteLevel"))
         return 0;
@@ -109,7 +76,7 @@ static int read_post_processor(struct reader *r, const cJSON *post)
     return REFUSE(r, "%s: post_processor %s is not supported", r->name, type_name(post));
 }
 
-static int read_post_processors(struct reader *r, const cJSON *post)
+static int read_post_processors(struct tokenizer_reader *r, const cJSON *post)
 {
     const cJSON *item;
 
@@ -124,7 +91,7 @@ static int read_post_processors(struct reader *r, const cJSON *post)
 }
 
 /* How ids become text again is known from the model; the decoder must not say otherwise. */
-static int read_decoder(struct reader *r, const cJSON *decoder, int is_byte_level)
+static int read_decoder(struct tokenizer_reader *r, const cJSON *decoder, int is_byte_level)
 {
     static const char *const known[] = { "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace" };
     const cJSON *one =
@@ -149,7 +116,7 @@ static int read_decoder(struct reader *r, const cJSON *decoder, int is_byte_leve
 }
 
 /* All but the model and the added tokens. */
-static int read_parts(struct reader *r, const cJSON *root, int *is_byte_level)
+static int read_parts(struct tokenizer_reader *r, const cJSON *root, int *is_byte_level)
 {
     const cJSON *decoder = get(root, "decoder");
 
@@ -167,14 +134,14 @@ static int read_parts(struct reader *r, const cJSON *root, int *is_byte_level)
 
 /* ---- the model ---- */
 
-static int check_model(struct reader *r, const cJSON *model)
+static int check_model(struct tokenizer_reader *r, const cJSON *model)
 {
     static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
     const cJSON *type = get(model, "type"), *dropout = get(model, "dropout");
 
     /* Files of before 2021 leave the type out when it is BPE. */
     if (!cJSON_IsObject(model) || (type && !is_text(type, "BPE")))
-        return REFUSE(r, "%s: model %s is not supported (only BPE)", r->name, type_name(model));
+        return REFUSE(r, "%s: model %s is not supported (only BPE and Unigram)", r->name, type_name(model));
     if (!is_absent(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
         return REFUSE(r, "%s: model.dropout is not supported", r->name);
     for (int i = 0; i < 2; i++) {
@@ -191,14 +158,14 @@ static int check_model(struct reader *r, const cJSON *model)
 }
 
 /* Greatest id + 1 and the number of entries of model.vocab. */
-static int measure_vocab(struct reader *r, const cJSON *vocab, int *n_tokens, int *n_ids)
+static int measure_vocab(struct tokenizer_reader *r, const cJSON *vocab, int *n_tokens, int *n_ids)
 {
     const cJSON *item;
 
     *n_tokens = *n_ids = 0;
     cJSON_ArrayForEach(item, vocab)
     {
-        int id = get_id(item, TOKENIZER_IDS_MAX);
+        int id = tokenizer_json_id(item, TOKENIZER_IDS_MAX);
 
         if (id < 0)
             return REFUSE(r, "%s: model.vocab: the id of '%s' is not in 0..%d", r->name,
@@ -210,7 +177,7 @@ static int measure_vocab(struct reader *r, const cJSON *vocab, int *n_tokens, in
 }
 
 /* The tokens of bytes, and the one for what is unknown, of a vocabulary of characters. */
-static int read_fallback(struct reader *r, const cJSON *model)
+static int read_fallback(struct tokenizer_reader *r, const cJSON *model)
 {
     struct bpe *bpe = &r->tokenizer->bpe;
     const cJSON *unknown = get(model, "unk_token");
@@ -232,7 +199,7 @@ static int read_fallback(struct reader *r, const cJSON *model)
     return 0;
 }
 
-static int read_vocab(struct reader *r, const cJSON *model, int is_byte_level)
+static int read_vocab(struct tokenizer_reader *r, const cJSON *model, int is_byte_level)
 {
     const cJSON *vocab = get(model, "vocab"), *item;
     struct bpe *bpe = &r->tokenizer->bpe;
@@ -280,7 +247,7 @@ static int split_merge(const cJSON *item, const char **left, size_t *n_left, con
     return 0;
 }
 
-static int read_merges(struct reader *r, const cJSON *merges)
+static int read_merges(struct tokenizer_reader *r, const cJSON *merges)
 {
     struct bpe *bpe = &r->tokenizer->bpe;
     struct str joined = { 0 };
@@ -314,83 +281,8 @@ static int read_merges(struct reader *r, const cJSON *merges)
     return rc;
 }
 
-/* What is looked for in normalized text is the token's text normalized. */
-static void normalize_token(struct tokenizer *t, struct added_token *token)
-{
-    struct str text = { 0 };
-
-    tokenizer_normalize(t, token->shown, token->n_shown, 0, &text);
-    token->text = arena_strndup(&t->arena, str_text(&text), text.length);
-    token->n_bytes = text.length;
-    str_release(&text);
-}
-
-static int read_added_token(struct reader *r, const cJSON *item, int index,
-                            struct added_token *token)
-{
-    const cJSON *content = get(item, "content"), *normalized = get(item, "normalized");
-    int id = get_id(get(item, "id"), TOKENIZER_IDS_MAX);
-
-    if (!cJSON_IsString(content) || !*content->valuestring || id < 0)
-        return REFUSE(r, "%s: added_tokens[%d] has no content or no id in 0..%d", r->name, index,
-                      TOKENIZER_IDS_MAX - 1);
-    int32_t in_vocab =
-        bpe_find(&r->tokenizer->bpe, content->valuestring, strlen(content->valuestring));
-    int taken = id < r->tokenizer->bpe.n_ids && r->tokenizer->bpe.tokens[id].spelling != NULL;
-    if (in_vocab >= 0 ? in_vocab != id : taken)
-        return REFUSE(r, "%s: added token '%s' has id %d, which the vocabulary gives otherwise",
-                      r->name, content->valuestring, id);
-    *token = (struct added_token){
-        .text = arena_strdup(&r->tokenizer->arena, content->valuestring),
-        .n_bytes = strlen(content->valuestring),
-        .id = id,
-        .normalized = normalized ? cJSON_IsTrue(normalized) : !cJSON_IsTrue(get(item, "special")),
-        .takes_left = cJSON_IsTrue(get(item, "lstrip")),
-        .takes_right = cJSON_IsTrue(get(item, "rstrip")),
-        .single_word = cJSON_IsTrue(get(item, "single_word")),
-    };
-    token->shown = token->text;
-    token->n_shown = token->n_bytes;
-    if (token->normalized && r->tokenizer->n_normal > 0)
-        normalize_token(r->tokenizer, token);
-    return token->n_bytes > 0
-               ? 0
-               : REFUSE(r, "%s: added token '%s' is normalized to nothing", r->name, token->shown);
-}
-
-/* Split the added tokens by pass, and index them by id. */
-static int index_added(struct reader *r)
-{
-    struct tokenizer *t = r->tokenizer;
-    int n_plain = 0;
-
-    /* The plain ones to the front; order among equals does not matter. */
-    for (int i = 0; i < t->n_added; i++)
-        if (!t->added[i].normalized) {
-            struct added_token token = t->added[i];
-
-            t->added[i] = t->added[n_plain];
-            t->added[n_plain++] = token;
-        }
-    added_init(&t->passes[0], t->added, n_plain);
-    added_init(&t->passes[1], t->added + n_plain, t->n_added - n_plain);
-    for (int i = 1; i < t->n_added; i++)
-        if (i != n_plain && strcmp(t->added[i - 1].text, t->added[i].text) == 0)
-            return REFUSE(r, "%s: added token '%s' is there twice", r->name, t->added[i].shown);
-    t->added_by_id = arena_array(&t->arena, const struct added_token *, t->vocab_size);
-    for (int i = 0; i < t->n_added; i++) {
-        const struct added_token *token = &t->added[i];
-
-        if (t->added_by_id[token->id])
-            return REFUSE(r, "%s: added tokens '%s' and '%s' have the same id %d", r->name,
-                          t->added_by_id[token->id]->shown, token->shown, token->id);
-        t->added_by_id[token->id] = token;
-    }
-    return 0;
-}
-
 /* What is put around a text must be in the vocabulary. */
-static int check_frame(struct reader *r)
+static int check_frame(struct tokenizer_reader *r)
 {
     const struct tokenizer *t = r->tokenizer;
 
@@ -403,121 +295,45 @@ static int check_frame(struct reader *r)
     return 0;
 }
 
-static int read_added(struct reader *r, const cJSON *list)
+static int read_bpe(struct tokenizer_reader *r, const cJSON *model, int is_byte_level)
 {
-    struct tokenizer *t = r->tokenizer;
-    const cJSON *item;
-
-    if (!is_absent(list) && !cJSON_IsArray(list))
-        return REFUSE(r, "%s: added_tokens is no list", r->name);
-    t->added = arena_array(&t->arena, struct added_token, cJSON_GetArraySize(list));
-    cJSON_ArrayForEach(item, list)
-    {
-        struct added_token *token = &t->added[t->n_added];
-
-        if (read_added_token(r, item, t->n_added, token) < 0)
-            return -1;
-        t->n_added++;
-        t->vocab_size = token->id >= t->vocab_size ? token->id + 1 : t->vocab_size;
-    }
-    return check_frame(r) < 0 ? -1 : index_added(r);
+    if (read_vocab(r, model, is_byte_level) < 0 || read_merges(r, get(model, "merges")) < 0)
+        return -1;
+    if (is_byte_level && bpe_index_words(&r->tokenizer->bpe) < 0)
+        return err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name);
+    return 0;
 }
 
-/* Parse and check that nothing but white space follows. */
-static cJSON *parse_json(struct reader *r, const char *json, size_t n_bytes)
+int tokenizer_read_root(struct tokenizer_reader *r, const cJSON *root)
 {
-    const char *end = json;
-    size_t bad = tokenizer_utf8_end(json, n_bytes);
+    const cJSON *model = get(root, "model");
+    int is_byte_level = 0, is_unigram = is_text(get(model, "type"), "Unigram");
 
-    if (bad < n_bytes) {
-        REFUSE(r, "%s: byte %zu is no UTF-8", r->name, bad);
-        return NULL;
-    }
-    cJSON *root = cJSON_ParseWithLengthOpts(json, n_bytes, &end, 0);
-    size_t at = (size_t)(end - json);
-    if (root && at + strspn(end, " \t\r\n") == n_bytes && cJSON_IsObject(root))
-        return root;
-    REFUSE(r, "%s: no JSON object; reading stopped at byte %zu", r->name, at);
-    cJSON_Delete(root);
-    return NULL;
+    if (!is_unigram && check_model(r, model) < 0)
+        return -1;
+    if (read_parts(r, root, &is_byte_level) < 0)
+        return -1;
+    if (is_unigram && is_byte_level)
+        return REFUSE(r, "%s: pre_tokenizer ByteLevel before a Unigram model is not supported",
+                      r->name);
+    int rc = is_unigram ? tokenizer_read_unigram(r, model) : read_bpe(r, model, is_byte_level);
+    if (rc < 0 || tokenizer_read_added(r, get(root, "added_tokens")) < 0 || check_frame(r) < 0)
+        return -1;
+    if (!is_byte_level)
+        tokenizer_index_words(r->tokenizer);
+    tokenizer_guess_end_of_text(r->tokenizer);
+    return 0;
 }
 
 int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, size_t n_bytes,
                     struct err *err)
 {
-    struct reader r = { .name = name, .err = err };
-    cJSON *root = parse_json(&r, json, n_bytes);
+    struct tokenizer_reader r = { .name = name, .err = err };
+    cJSON *root = tokenizer_parse_object(name, json, n_bytes, err);
+    int rc = -1;
 
-    if (!root)
-        return -1;
-    r.tokenizer = calloc(1, sizeof *r.tokenizer);
-    if (!r.tokenizer) {
-        cJSON_Delete(root);
-        return err_set(err, ERR_DEVICE, "%s: out of host memory", name);
-    }
-    const cJSON *model = get(root, "model");
-    int is_byte_level = 0;
-    int failed = check_model(&r, model) < 0 || read_parts(&r, root, &is_byte_level) < 0 ||
-                 read_vocab(&r, model, is_byte_level) < 0 ||
-                 read_merges(&r, get(model, "merges")) < 0 ||
-                 read_added(&r, get(root, "added_tokens")) < 0;
+    if (root && tokenizer_reader_create(&r) == 0)
+        rc = tokenizer_read_root(&r, root);
     cJSON_Delete(root);
-    if (failed) {
-        tokenizer_close(r.tokenizer);
-        return -1;
-    }
-    if (!is_byte_level)
-        tokenizer_index_words(r.tokenizer);
-    tokenizer_guess_end_of_text(r.tokenizer);
-    *out = r.tokenizer;
-    return 0;
-}
-
-/* A .model says nothing of what is put around a text: these two flags do. */
-static int read_spm_frame(struct reader *r, const cJSON *root)
-{
-    static const char *const flags[] = { "add_bos_token", "add_eos_token" };
-    static const char *const names[] = { "bos_token", "eos_token" };
-    struct tokenizer *t = r->tokenizer;
-
-    for (int i = 0; i < 2; i++) {
-        const cJSON *token = get(root, names[i]);
-
-        if (!cJSON_IsTrue(get(root, flags[i])))
-            continue;
-        if (cJSON_IsObject(token))
-            token = get(token, "content");
-        int id = cJSON_IsString(token) ? tokenizer_find(t, token->valuestring) : -1;
-        if (id < 0)
-            return REFUSE(r, "%s: %s is set, but %s is not in the vocabulary", r->name, flags[i],
-                          names[i]);
-        if (i == 0)
-            t->before[t->n_before++] = id;
-        else
-            t->after[t->n_after++] = id;
-    }
-    return 0;
-}
-
-int tokenizer_parse_config(struct tokenizer *tokenizer, const char *name, const char *json,
-                           size_t n_bytes, struct err *err)
-{
-    struct reader r = { .name = name, .err = err, .tokenizer = tokenizer };
-    cJSON *root = parse_json(&r, json, n_bytes);
-
-    if (!root)
-        return -1;
-    int rc = 0;
-    const cJSON *eos = get(root, "eos_token");
-    if (cJSON_IsObject(eos))
-        eos = get(eos, "content");
-    if (cJSON_IsString(eos)) {
-        tokenizer->end_of_text = tokenizer_find(tokenizer, eos->valuestring);
-        if (tokenizer->end_of_text < 0)
-            rc = REFUSE(&r, "%s: eos_token '%s' is not in the vocabulary", name, eos->valuestring);
-    }
-    if (rc == 0 && !tokenizer->added)
-        rc = read_spm_frame(&r, root);
-    cJSON_Delete(root);
-    return rc;
+    return tokenizer_reader_finish(&r, rc, out);
 }

@@ -3,11 +3,8 @@
  *
  * Both are a part or a Sequence of parts. A part that isn't here is refused by its name.
  */
-#include <cjson/cJSON.h>
-#include <string.h>
-
 #include "base/str.h"
-#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_reader.h"
 
 /* What ByteLevel splits by when use_regex is set: GPT-2's. */
 #define GPT2_PATTERN \
@@ -21,13 +18,6 @@ struct reader {
     struct err *err;
     int is_byte_level;
 };
-
-#define REFUSE(r, ...) err_set((r)->err, ERR_DATA, __VA_ARGS__)
-
-static const cJSON *get(const cJSON *object, const char *key)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, key);
-}
 
 static const char *type_name(const cJSON *part)
 {

@@ -395,8 +395,9 @@ static int build_unigram(struct reader *r)
     }
     if (n_normal == 0)
         return REFUSE(r, "%s: it has no normal piece", r->name);
-    unigram_init(&t->unigram, &t->arena, pieces, n);
-    return 0;
+    return unigram_init(&t->unigram, &t->arena, pieces, n, 1) < 0
+               ? err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name)
+               : 0;
 }
 
 /* ---- the normalizer ---- */
@@ -453,6 +454,7 @@ static int build(struct reader *r, struct bytes in)
     added_init(&t->passes[0], NULL, 0);
     added_init(&t->passes[1], NULL, 0);
     tokenizer_index_words(t);
+    t->takes_frame = 1;
     t->end_of_text = r->end >= 0 && r->end < t->vocab_size ? r->end : -1;
     return 0;
 }

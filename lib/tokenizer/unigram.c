@@ -1,114 +1,346 @@
 /*
- * unigram.c - Viterbi along a trie
+ * unigram.c - Viterbi along a double array
+ *
+ * A node's child by a byte is at base + byte, if the node there says that it is its child. Children
+ * are given places by the order in which a walk over the sorted pieces comes to their parents; the
+ * search for a place begins where few are free before it.
  */
 #include "tokenizer/unigram.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "tokenizer/unicode.h"
 
 #define UNKNOWN_PENALTY 10.0f
-#define NODE_FREE UINT32_MAX
+#define NO_PARENT UINT32_MAX
 
 struct unigram_node {
-    uint32_t key;   /* parent << 8 | byte */
-    uint32_t child; /* number of this node */
-    int32_t piece;  /* that ends here, -1: none */
+    uint32_t base, parent; /* parent NO_PARENT: free */
+    int32_t piece;         /* that ends here, -1: none */
 };
 
-static size_t slot_of(const struct unigram *u, uint32_t key)
-{
-    size_t slot = (key * 0x9E3779B97F4A7C15u >> 20) & u->mask;
+/* ---- the trie ---- */
 
-    while (u->nodes[slot].key != key && u->nodes[slot].key != NODE_FREE)
-        slot = (slot + 1) & u->mask;
-    return slot;
+/* A node whose children have yet to get their places: pieces first..end-1, alike up to depth. */
+struct pending {
+    uint32_t node;
+    int first, end;
+    size_t depth;
+};
+
+struct trie {
+    const struct unigram_piece **order; /* sorted */
+    const struct unigram_piece *pieces;
+    struct unigram_node *nodes; /* heap */
+    size_t n, capacity;         /* n: up to the last that is taken */
+    size_t first_free;          /* hardly any is free before it */
+    struct pending *stack;      /* heap */
+    size_t n_stack, stack_capacity;
+};
+
+static int compare_pieces(const void *x, const void *y)
+{
+    const struct unigram_piece *a = *(const struct unigram_piece *const *)x;
+    const struct unigram_piece *b = *(const struct unigram_piece *const *)y;
+    int order = memcmp(a->text, b->text, a->n_bytes < b->n_bytes ? a->n_bytes : b->n_bytes);
+
+    return order != 0 ? order : (a->n_bytes > b->n_bytes) - (a->n_bytes < b->n_bytes);
 }
 
-void unigram_init(struct unigram *u, struct arena *arena, const struct unigram_piece *pieces, int n)
+static int reserve_nodes(struct trie *trie, size_t n)
 {
-    size_t n_bytes = 0, size = 64;
-    uint32_t n_nodes = 0;
+    size_t capacity = trie->capacity ? trie->capacity : 4096;
+
+    if (n <= trie->capacity)
+        return 0;
+    while (capacity < n)
+        capacity *= 2;
+    struct unigram_node *grown = realloc(trie->nodes, capacity * sizeof *grown);
+    if (!grown)
+        return -1;
+    for (size_t i = trie->capacity; i < capacity; i++)
+        grown[i] = (struct unigram_node){ 0, NO_PARENT, -1 };
+    trie->nodes = grown;
+    trie->capacity = capacity;
+    return 0;
+}
+
+/* A base at which the places of all n bytes (in order) are free; 0 if there is no memory. */
+static size_t find_base(struct trie *trie, const unsigned char *bytes, int n)
+{
+    size_t at = trie->first_free, n_tried = 0;
+
+    for (;; at++) {
+        int i = 0;
+
+        if (reserve_nodes(trie, at + 512) < 0)
+            return 0;
+        if (at <= bytes[0] || trie->nodes[at].parent != NO_PARENT)
+            continue;
+        size_t base = at - bytes[0];
+        while (i < n && trie->nodes[base + bytes[i]].parent == NO_PARENT)
+            i++;
+        if (i == n) {
+            /* Where many tries were in vain, later ones would be too. */
+            if (n_tried > 64)
+                trie->first_free = at - n_tried / 2;
+            return base;
+        }
+        n_tried++;
+    }
+}
+
+static int push(struct trie *trie, struct pending item)
+{
+    if (trie->n_stack == trie->stack_capacity) {
+        size_t capacity = trie->stack_capacity ? 2 * trie->stack_capacity : 256;
+        struct pending *grown = realloc(trie->stack, capacity * sizeof *grown);
+
+        if (!grown)
+            return -1;
+        trie->stack = grown;
+        trie->stack_capacity = capacity;
+    }
+    trie->stack[trie->n_stack++] = item;
+    return 0;
+}
+
+/* Give the children of a node their places. */
+static int add_children(struct trie *trie, struct pending item)
+{
+    struct unigram_node *node = &trie->nodes[item.node];
+    unsigned char bytes[256];
+    int starts[257], n = 0;
+
+    if (trie->order[item.first]->n_bytes == item.depth)
+        node->piece = (int32_t)(trie->order[item.first++] - trie->pieces);
+    if (item.first == item.end)
+        return 0;
+    for (int i = item.first; i < item.end; i++) {
+        unsigned char byte = (unsigned char)trie->order[i]->text[item.depth];
+
+        if (n == 0 || bytes[n - 1] != byte) {
+            bytes[n] = byte;
+            starts[n++] = i;
+        }
+    }
+    starts[n] = item.end;
+    size_t base = find_base(trie, bytes, n);
+    if (base == 0)
+        return -1;
+    trie->nodes[item.node].base = (uint32_t)base;
+    for (int i = 0; i < n; i++) {
+        size_t child = base + bytes[i];
+
+        trie->nodes[child].parent = item.node;
+        trie->n = child >= trie->n ? child + 1 : trie->n;
+        if (push(trie, (struct pending){ (uint32_t)child, starts[i], starts[i + 1],
+                                         item.depth + 1 }) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int build_trie(struct trie *trie, int n)
+{
+    if (!trie->order || reserve_nodes(trie, 512) < 0)
+        return -1;
+    for (int i = 0; i < n; i++)
+        trie->order[i] = &trie->pieces[i];
+    if (n > 0)
+        qsort(trie->order, (size_t)n, sizeof *trie->order, compare_pieces);
+    trie->nodes[0].parent = 0;
+    trie->n = trie->first_free = 1;
+    if (n > 0 && push(trie, (struct pending){ 0, 0, n, 0 }) < 0)
+        return -1;
+    while (trie->n_stack > 0)
+        if (add_children(trie, trie->stack[--trie->n_stack]) < 0)
+            return -1;
+    return reserve_nodes(trie, trie->n + 256);
+}
+
+/* ---- scores ---- */
+
+static void set_scores(struct unigram *u, struct arena *arena, const struct unigram_piece *pieces,
+                       int n)
+{
+    double *scores = arena_array(arena, double, n);
+    int32_t *ids = arena_array(arena, int32_t, n);
+    float greatest = FLT_MIN;
+    double least = INFINITY;
+
+    for (int i = 0; i < n; i++)
+        if (!pieces[i].is_user_defined) {
+            least = fmin(least, pieces[i].score);
+            greatest = fmaxf(greatest, (float)pieces[i].score);
+        }
+    for (int i = 0; i < n; i++) {
+        scores[i] = pieces[i].is_user_defined
+                        ? (double)((float)pieces[i].n_bytes * greatest) - 0.1
+                        : pieces[i].score;
+        ids[i] = pieces[i].id;
+    }
+    u->scores = scores;
+    u->ids = ids;
+    u->unknown =
+        u->keeps_floats ? (double)((float)least - UNKNOWN_PENALTY) : least - (double)UNKNOWN_PENALTY;
+}
+
+int unigram_init(struct unigram *u, struct arena *arena, const struct unigram_piece *pieces, int n,
+                 int keeps_floats)
+{
+    struct trie trie = { .pieces = pieces };
+    size_t n_bytes = 0;
 
     for (int i = 0; i < n; i++)
         n_bytes += pieces[i].n_bytes;
-    CHECK(n_bytes < (1u << 24) - 1);
-    while (size < 2 * n_bytes)
-        size *= 2;
-    *u = (struct unigram){
-        .mask = size - 1, .pieces = pieces, .least_score = INFINITY, .greatest_score = FLT_MIN
-    };
-    u->nodes = arena_array(arena, struct unigram_node, size);
-    memset(u->nodes, 0xff, size * sizeof *u->nodes);
-    for (int i = 0; i < n; i++) {
-        uint32_t node = 0;
+    CHECK(n_bytes < UNIGRAM_BYTES_MAX);
+    *u = (struct unigram){ .keeps_floats = keeps_floats };
+    trie.order = calloc((size_t)n + 1, sizeof *trie.order);
+    int rc = build_trie(&trie, n);
+    if (rc == 0) {
+        struct unigram_node *nodes = arena_array(arena, struct unigram_node, trie.n + 256);
 
-        for (size_t at = 0; at < pieces[i].n_bytes; at++) {
-            uint32_t key = node << 8 | (unsigned char)pieces[i].text[at];
-            size_t slot = slot_of(u, key);
-
-            if (u->nodes[slot].key == NODE_FREE)
-                u->nodes[slot] = (struct unigram_node){ key, ++n_nodes, -1 };
-            node = u->nodes[slot].child;
-            if (at + 1 == pieces[i].n_bytes)
-                u->nodes[slot].piece = i;
-        }
-        if (!pieces[i].is_user_defined) {
-            u->least_score = fminf(u->least_score, pieces[i].score);
-            u->greatest_score = fmaxf(u->greatest_score, pieces[i].score);
-        }
+        memcpy(nodes, trie.nodes, (trie.n + 256) * sizeof *nodes);
+        u->nodes = nodes;
+        set_scores(u, arena, pieces, n);
     }
+    free(trie.order);
+    free(trie.nodes);
+    free(trie.stack);
+    return rc;
 }
 
-static void offer(struct unigram_step *step, size_t start, int32_t id, float score)
+/* ---- the best way ---- */
+
+void unigram_scratch_release(struct unigram_scratch *scratch)
 {
-    if (step->start != SIZE_MAX && !(score > step->score))
+    free(scratch->steps);
+    *scratch = (struct unigram_scratch){ 0 };
+}
+
+/* Room for steps[0 .. n - 1]. */
+static int reserve_steps(struct unigram_scratch *scratch, size_t n)
+{
+    size_t capacity = scratch->capacity ? scratch->capacity : 256;
+
+    if (n <= scratch->capacity)
+        return 0;
+    while (capacity < n)
+        capacity *= 2;
+    struct unigram_step *grown = realloc(scratch->steps, capacity * sizeof *grown);
+    if (!grown)
+        return -1;
+    scratch->steps = grown;
+    scratch->capacity = capacity;
+    return 0;
+}
+
+/* Places up to which steps are in use: [0 .. reach]. What is beyond has no way to it yet. */
+static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
+{
+    if (end <= *reach)
+        return 0;
+    if (reserve_steps(scratch, end + 1) < 0)
+        return -1;
+    for (size_t i = *reach + 1; i <= end; i++)
+        scratch->steps[i] = (struct unigram_step){ 0, UINT32_MAX, 0, -1 };
+    *reach = end;
+    return 0;
+}
+
+static void offer(const struct unigram *u, struct unigram_step *step, size_t start, int32_t id,
+                  double score)
+{
+    if (u->keeps_floats)
+        score = (double)(float)score;
+    if (step->start != UINT32_MAX && !(score > step->score))
         return;
-    *step = (struct unigram_step){ start, id, score };
+    step->score = score;
+    step->start = (uint32_t)start;
+    step->id = id;
 }
 
-/* All pieces that start at a place; whether one of them is its first character. */
-static int offer_pieces(const struct unigram *u, const unsigned char *text, size_t n_bytes,
-                        size_t start, size_t n_character, struct unigram_step *steps)
+/* Where SentencePiece's sum is below this it begins anew, for floats that large are coarse. */
+#define SUM_LEAST (-100000.0)
+
+static void begin_anew(struct unigram_scratch *scratch, size_t at, size_t reach)
 {
-    float before = steps[start].score;
+    double base = scratch->steps[at].score;
+
+    for (size_t i = at; i <= reach; i++)
+        scratch->steps[i].score = (double)(float)(scratch->steps[i].score - base);
+}
+
+/* All pieces that start at a place, and its first character if that is none of them. */
+static int offer_pieces(const struct unigram *u, struct unigram_scratch *scratch,
+                        const unsigned char *text, size_t n_bytes, size_t start, size_t *reach)
+{
+    double before = scratch->steps[start].score;
     uint32_t node = 0;
     int has_character = 0;
+    size_t length, end;
 
+    unicode_decode(text + start, &length);
     for (size_t at = start; at < n_bytes; at++) {
-        const struct unigram_node *item = &u->nodes[slot_of(u, node << 8 | text[at])];
+        uint32_t child = u->nodes[node].base + text[at];
 
-        if (item->key == NODE_FREE)
+        if (u->nodes[child].parent != node || child == 0)
             break;
-        node = item->child;
-        if (item->piece < 0)
+        node = child;
+        if (u->nodes[node].piece < 0)
             continue;
-        const struct unigram_piece *piece = &u->pieces[item->piece];
-        size_t length = at + 1 - start;
-        float score = piece->is_user_defined
-                          ? (float)((double)((float)length * u->greatest_score) - 0.1)
-                          : piece->score;
-        offer(&steps[at + 1], start, piece->id, score + before);
-        has_character |= length == n_character;
+        end = at + 1;
+        if (extend(scratch, reach, end) < 0)
+            return -1;
+        offer(u, &scratch->steps[end], start, u->nodes[node].piece,
+              u->scores[u->nodes[node].piece] + before);
+        has_character |= end - start == length;
     }
-    return has_character;
+    if (has_character)
+        return 0;
+    end = start + length;
+    if (extend(scratch, reach, end) < 0)
+        return -1;
+    double score = u->unknown + before;
+    offer(u, &scratch->steps[end], start, -1, u->keeps_floats ? (double)(float)score : score);
+    return 0;
 }
 
-void unigram_encode(const struct unigram *u, const char *text, size_t n_bytes,
-                    struct unigram_step *steps)
+const struct unigram_step *unigram_encode(const struct unigram *u, struct unigram_scratch *scratch,
+                                          const char *text, size_t n_bytes, size_t *n_done,
+                                          size_t *n_steps)
 {
     const unsigned char *bytes = (const unsigned char *)text;
-    float unknown = u->least_score - UNKNOWN_PENALTY;
-    size_t length;
+    size_t at = 0, reach = 0, length;
 
-    for (size_t i = 0; i <= n_bytes; i++)
-        steps[i] = (struct unigram_step){ SIZE_MAX, -1, 0 };
-    for (size_t at = 0; at < n_bytes; at += length) {
+    if (reserve_steps(scratch, 1) < 0)
+        return NULL;
+    scratch->steps[0].score = scratch->score;
+    do {
+        if (u->keeps_floats && scratch->steps[at].score < SUM_LEAST)
+            begin_anew(scratch, at, reach);
+        if (offer_pieces(u, scratch, bytes, n_bytes, at, &reach) < 0)
+            return NULL;
         unicode_decode(bytes + at, &length);
-        if (!offer_pieces(u, bytes, n_bytes, at, length, steps))
-            offer(&steps[at + length], at, -1, unknown + steps[at].score);
+        at += length;
+    } while (at < reach);
+    scratch->score = scratch->steps[at].score;
+    *n_done = at;
+    /* From the end back, each step moved behind those that are still to be looked at. */
+    size_t last = at, place = at + 1;
+    while (last > 0) {
+        struct unigram_step step = scratch->steps[last];
+
+        step.end = (uint32_t)last;
+        step.id = step.id < 0 ? -1 : u->ids[step.id];
+        last = step.start;
+        scratch->steps[--place] = step;
     }
+    *n_steps = at + 1 - place;
+    return scratch->steps + place;
 }

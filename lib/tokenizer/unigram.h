@@ -1,10 +1,9 @@
 /*
- * unigram.h - the most likely pieces of a text (SentencePiece's unigram model)
+ * unigram.h - the most likely pieces of a text (the unigram model of SentencePiece and HF)
  *
- * Viterbi over the whole text, in sentencepiece's own order and precision (float sums): where two
- * ways are nearly equal, rounding decides, and ids must be the library's. In a single text of some
- * hundred thousand bytes the sums grow so large that a few choices in a hundred thousand still
- * differ from sentencepiece 0.2.3's, whose rounding there is not known.
+ * Viterbi over the whole text, in the library's own order and precision: where two ways are nearly
+ * equal, rounding decides, and ids must be the library's. SentencePiece keeps the sum up to a place
+ * as a float and compares it with a double; HF keeps doubles.
  */
 #ifndef TOKENIZER_UNIGRAM_H
 #define TOKENIZER_UNIGRAM_H
@@ -18,35 +17,49 @@ struct unigram_piece {
     const char *text;
     size_t n_bytes;
     int32_t id;
-    float score;
+    double score; /* SentencePiece's are floats */
     int is_user_defined;
 };
 
-/* A trie, by hash of node and byte. */
+/* A trie as a double array. */
 struct unigram {
-    struct unigram_node *nodes; /* hash table */
-    size_t mask;
-    const struct unigram_piece *pieces; /* borrowed */
-    float least_score, greatest_score;  /* of the normal pieces */
+    const struct unigram_node *nodes; /* [n_nodes + 256], so that no step needs its bounds checked */
+    const double *scores;             /* by piece */
+    const int32_t *ids;
+    double unknown; /* score of a character that no piece is */
+    int keeps_floats;
 };
 
-/* Index n pieces (they stay the caller's, and live as long). */
-void unigram_init(struct unigram *unigram, struct arena *arena, const struct unigram_piece *pieces,
-                  int n);
+#define UNIGRAM_BYTES_MAX ((size_t)1 << 24) /* of all pieces */
 
-/* One piece on the way: where it starts and its id, -1 for a character that no piece is. */
+/* Index n pieces, whose texts differ. keeps_floats: as SentencePiece does. Returns 0, or -1 if
+ * there is no memory. */
+int unigram_init(struct unigram *unigram, struct arena *arena, const struct unigram_piece *pieces,
+                 int n, int keeps_floats);
+
+/* A piece of the best way: where it starts and its id, -1 for a character that no piece is. */
 struct unigram_step {
-    size_t start;
+    double score; /* of the best way to its end; while searching */
+    uint32_t start, end;
     int32_t id;
-    float score;
 };
+
+/* Memory that searching needs. All zero is empty. */
+struct unigram_scratch {
+    struct unigram_step *steps;
+    size_t capacity;
+    double score; /* of what lies before the text; 0 at its start */
+};
+
+void unigram_scratch_release(struct unigram_scratch *scratch);
 
 /*
- * The pieces of text, n_bytes of it: fills steps[0 .. n_bytes], of which steps[end] is the piece
- * that ends there on the best way; the last is steps[n_bytes], the one before it
- * steps[steps[n_bytes].start].
+ * The best way through text (n_bytes >= 1, fewer than 2^32) as far as all ways go through one place
+ * again, mostly the end of a word: *n_done bytes of it. scratch->score is carried on. The pieces, in
+ * order, and how many; they are in scratch. NULL if there is no memory.
  */
-void unigram_encode(const struct unigram *unigram, const char *text, size_t n_bytes,
-                    struct unigram_step *steps);
+const struct unigram_step *unigram_encode(const struct unigram *unigram,
+                                          struct unigram_scratch *scratch, const char *text,
+                                          size_t n_bytes, size_t *n_done, size_t *n_steps);
 
 #endif

@@ -21,7 +21,17 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
+    uint16_t *rounded;  /* or, of a frozen one that is not fp32 */
 };
+
+/* Uniform numbers: element i is word i % 4 of the block at i / 4. */
+static float uniform(const struct fill *f, int64_t i)
+{
+    struct rng_block block = rng_at(f->seed, RNG_INIT, f->name, (uint64_t)i / 4);
+    float bound = (float)f->parameter->init_std;
+
+    return bound * (2 * rng_uniform(block.word[i % 4]) - 1);
+}
 
 /* Element i of the whole parameter is the normal of word pair (i / 2, i % 2) of the block at i / 2. */
 static float initial(const struct fill *f, int64_t i)
@@ -30,6 +40,8 @@ static float initial(const struct fill *f, int64_t i)
         return 1;
     if (f->parameter->init == INIT_ZEROS)
         return 0;
+    if (f->parameter->init == INIT_UNIFORM)
+        return uniform(f, i);
     struct rng_block block = rng_at(f->seed, RNG_INIT, f->name, (uint64_t)i / 2);
     int pair = (int)(i % 2) * 2;
 
@@ -40,23 +52,25 @@ static void fill_tile(void *context, int64_t tile, int thread)
 {
     const struct fill *f = context;
     int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
-    struct rectangle rectangles[RECTANGLES_MAX];
-    int n = rectangles_of(f->program, f->index, f->tp_rank, begin, end, rectangles);
+    struct rectangle_walk walk = rectangle_walk(f->program, f->index, f->tp_rank, begin, end);
+    struct rectangle r;
 
     (void)thread;
     /* What no rectangle has is padding. */
-    memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
-    for (int k = 0; k < n; k++) {
-        const struct rectangle *r = &rectangles[k];
+    if (f->rounded)
+        memset(f->rounded + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->rounded);
+    else
+        memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
+    while (rectangle_next(&walk, &r))
+        for (int64_t row = 0; row < r.rows; row++) {
+            int64_t at = r.local + row * r.stride - f->begin;
+            int64_t first = (r.row + row) * f->whole_cols + r.col;
 
-        for (int64_t row = 0; row < r->rows; row++) {
-            float *data = f->data + r->local + row * r->stride - f->begin;
-            int64_t first = (r->row + row) * f->whole_cols + r->col;
-
-            for (int64_t i = 0; i < r->cols; i++)
-                data[i] = initial(f, first + i);
+            for (int64_t i = 0; i < r.cols && f->rounded; i++)
+                f->rounded[at + i] = bf16_from_float(initial(f, first + i));
+            for (int64_t i = 0; i < r.cols && !f->rounded; i++)
+                f->data[at + i] = initial(f, first + i);
         }
-    }
 }
 
 void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
@@ -68,7 +82,11 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
         const struct parameter *p = &program->parameters[i];
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
-        CHECK(program->values[part.master].dtype == DTYPE_F32);
+        int is_fp32 = program->values[part.master].dtype == DTYPE_F32;
+        float *data = run_data(run, part.master, 0);
+        uint16_t *rounded = run_data(run, part.master, 0);
+
+        CHECK(is_fp32 || !p->trainable);
         run_beat(run); /* the first touch of much memory takes its time */
         rectangles_whole(program, i, &rows, &cols);
         struct fill fill = { .program = program,
@@ -80,7 +98,8 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .name = rng_hash_name(p->name),
                              .begin = part.begin,
                              .end = part.end,
-                             .data = (float *)run_data(run, part.master, 0) + part.offset };
+                             .data = is_fp32 ? data + part.offset : NULL,
+                             .rounded = is_fp32 ? NULL : rounded + part.offset };
         pool_run(pool, ceil_div(part.end - part.begin, FILL_BLOCK), fill_tile, &fill);
     }
     fill_weights_from_masters(run, program, dp_rank);

@@ -52,6 +52,16 @@ static void describe_rope_scaling(const struct model_spec *s, struct str *out)
     }
 }
 
+static void describe_experts(const struct model_spec *s, struct str *out)
+{
+    add_count(out, "model.n_experts", s->n_experts);
+    add_count(out, "model.n_active_experts", s->n_active_experts);
+    add_count(out, "model.expert_ffn_size", s->expert_ffn_size);
+    add_count(out, "model.expert_every", s->expert_every);
+    add_count(out, "model.router_normalize", s->router_normalize);
+    add_number(out, "model.router_balance", s->router_balance);
+}
+
 static void describe_model(const struct model_spec *s, struct str *out)
 {
     static const char *const positions[] = { "rope", "learned", "alibi" };
@@ -81,6 +91,8 @@ static void describe_model(const struct model_spec *s, struct str *out)
     if (!s->bias && s->attention_bias)
         str_printf(out, "model.attention_bias %s\n",
                    s->attention_bias == ATTENTION_BIAS_QKV ? "qkv" : "all");
+    if (s->n_experts)
+        describe_experts(s, out);
     if (rope && s->rope_scaling.type != ROPE_PLAIN)
         describe_rope_scaling(s, out);
     if (s->embedding_norm)
@@ -112,6 +124,7 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
     other.dropout = ours->dropout;
     other.attention_dropout = ours->attention_dropout;
     other.init_std = ours->init_std;
+    other.router_balance = ours->router_balance;
     describe_model(ours, &a);
     describe_model(&other, &b);
     for (const char *x = str_text(&a), *y = str_text(&b); (*x || *y) && !status;) {
@@ -165,6 +178,34 @@ static void describe_sizes(const struct job_counts *sizes, struct str *out)
     str_add(out, "\n");
 }
 
+static void describe_texts(const char *key, const struct job_texts *texts, struct str *out)
+{
+    if (!texts->n)
+        return;
+    str_add(out, key);
+    for (int i = 0; i < texts->n; i++)
+        str_printf(out, " %s", texts->values[i]);
+    str_add(out, "\n");
+}
+
+/* What is trained, named only where that is not everything. */
+static void describe_tuning(const struct job *job, struct str *out)
+{
+    static const char *const biases[] = { "none", "all", "lora_only" };
+
+    describe_texts("train.only", &job->train.only, out);
+    describe_texts("train.freeze", &job->train.freeze, out);
+    if (!job->lora.rank)
+        return;
+    add_count(out, "lora.rank", job->lora.rank);
+    add_number(out, "lora.alpha", job->lora.alpha > 0 ? job->lora.alpha : 2.0 * job->lora.rank);
+    add_number(out, "lora.dropout", job->lora.dropout);
+    add_count(out, "lora.rslora", job->lora.rslora);
+    str_printf(out, "lora.bias %s\n", biases[job->lora.bias]);
+    describe_texts("lora.targets", &job->lora.targets, out);
+    describe_texts("lora.modules_to_save", &job->lora.modules_to_save, out);
+}
+
 void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out)
 {
     int early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
@@ -175,6 +216,7 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     describe_model(&job->model, out);
     if (job->train.init)
         str_printf(out, "train.init %s\n", job->train.init);
+    describe_tuning(job, out);
     str_printf(out, "data %016" PRIx64 "\ntrain.seed %" PRIu64 "\n", data, job->train.seed);
     add_count(out, "data.seq_len", job->data.seq_len);
     add_count(out, "train.global_batch", job->train.global_batch);

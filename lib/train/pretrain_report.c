@@ -64,6 +64,9 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
         .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
         .skipped = trainer_n_skipped(p->trainer),
         .numerics = trainer_numerics(p->trainer),
+        .balance = r->balance,
+        .most_used = r->most_used,
+        .least_used = r->least_used,
     };
 
     if (!p->is_first)

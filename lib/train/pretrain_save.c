@@ -124,13 +124,26 @@ int pretrain_save(struct pretrain *p, struct err *err)
     return save(p, 0, err);
 }
 
+/* The checkpoint begun last is whole. */
+static void note_whole(struct pretrain *p)
+{
+    char folder[PATH_BYTES];
+    struct err ignored;
+    int is_new = p->whole_step != p->saved_step;
+
+    p->whole_step = p->saved_step;
+    if (is_new && p->is_first && p->options->on_saved &&
+        pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) == 0)
+        p->options->on_saved(p->options->context, folder);
+}
+
 int pretrain_saved(struct pretrain *p, struct err *err)
 {
     struct err why;
 
     if (trainer_save_failed(p->trainer, &why))
         return lose(p, p->saved_step, 0, &why, err);
-    p->whole_step = p->saved_step;
+    note_whole(p);
     return 0;
 }
 
@@ -146,7 +159,7 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
         *err = why;
         return -1;
     }
-    p->whole_step = p->saved_step;
+    note_whole(p);
     clean(p);
     return 0;
 }

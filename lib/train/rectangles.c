@@ -44,33 +44,50 @@ static struct rectangle cut_cols(struct rectangle r, int64_t stride, struct para
     return r;
 }
 
-int rectangles_of(const struct program *program, int parameter, int tp_rank, int64_t begin,
-                  int64_t end, struct rectangle *rectangles)
+struct rectangle_walk rectangle_walk(const struct program *program, int parameter, int tp_rank,
+                                     int64_t begin, int64_t end)
 {
-    const struct parameter *p = &program->parameters[parameter];
-    struct parameter_range ranges[PARAMETER_MAX_PIECES];
-    int n_ranges = program_parameter_ranges(program, parameter, tp_rank, ranges), n = 0;
+    return (struct rectangle_walk){ .program = program,
+                                    .parameter = parameter,
+                                    .tp_rank = tp_rank,
+                                    .begin = begin,
+                                    .end = end,
+                                    .n_ranges = program_parameter_n_ranges(program, parameter) };
+}
+
+/* A rectangle of the part: what is left of a row, or as many rows as there are. */
+static struct rectangle piece_of(const struct rectangle_walk *w, int64_t cols)
+{
+    int64_t n = w->end - w->begin;
+    struct rectangle piece = { .row = w->begin / cols, .col = w->begin % cols, .stride = cols };
+
+    piece.rows = piece.col ? 1 : max_i64(n / cols, 1);
+    piece.cols = min_i64(cols - piece.col, n);
+    return piece;
+}
+
+int rectangle_next(struct rectangle_walk *w, struct rectangle *rectangle)
+{
+    const struct parameter *p = &w->program->parameters[w->parameter];
     int by_cols = p->split.along == SPREAD_COLS && p->n_dims == 2;
     int64_t rows, cols;
 
-    rectangles_part(program, parameter, &rows, &cols);
-    if (p->split.along == SPREAD_SAME)
-        ranges[0] = (struct parameter_range){ 0, rows, 0 };
-    while (begin < end) {
-        /* A rectangle of the part: what is left of a row, or as many rows as there are. */
-        struct rectangle piece = { .row = begin / cols, .col = begin % cols, .stride = cols };
+    rectangles_part(w->program, w->parameter, &rows, &cols);
+    while (w->begin < w->end) {
+        struct rectangle piece = piece_of(w, cols);
 
-        piece.rows = piece.col ? 1 : max_i64((end - begin) / cols, 1);
-        piece.cols = min_i64(cols - piece.col, end - begin);
-        for (int i = 0; i < n_ranges; i++) {
-            struct rectangle r =
-                by_cols ? cut_cols(piece, cols, ranges[i]) : cut_rows(piece, cols, ranges[i]);
+        while (w->range < w->n_ranges) {
+            struct parameter_range range =
+                program_parameter_range(w->program, w->parameter, w->tp_rank, w->range++);
 
-            if (r.rows > 0 && r.cols > 0)
-                rectangles[n++] = r;
+            if (p->split.along == SPREAD_SAME)
+                range.n = rows;
+            *rectangle = by_cols ? cut_cols(piece, cols, range) : cut_rows(piece, cols, range);
+            if (rectangle->rows > 0 && rectangle->cols > 0)
+                return 1;
         }
-        begin += piece.rows * piece.cols;
+        w->begin += piece.rows * piece.cols;
+        w->range = 0;
     }
-    CHECK(n <= RECTANGLES_MAX);
-    return n;
+    return 0;
 }

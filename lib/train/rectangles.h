@@ -10,9 +10,6 @@
 
 #include "program/program.h"
 
-/* The rest of a row, whole rows and the start of a row, of each piece. */
-#define RECTANGLES_MAX (3 * PARAMETER_MAX_PIECES)
-
 /* As a checkpoint has it: a vector is n x 1. Element numbers are those of a 1 x n as well. */
 struct rectangle {
     int64_t row, col;   /* of the whole, where it begins */
@@ -28,10 +25,21 @@ void rectangles_whole(const struct program *program, int parameter, int64_t *row
 void rectangles_part(const struct program *program, int parameter, int64_t *rows, int64_t *cols);
 
 /*
- * Elements [begin, end) of the part of the parameter that a tensor-parallel rank has: fills
- * rectangles[RECTANGLES_MAX], returns how many. Padding is left out.
+ * Elements [begin, end) of the part of the parameter that a tensor-parallel rank has, rectangle by
+ * rectangle and without padding:
+ *
+ *     struct rectangle r;
+ *     struct rectangle_walk walk = rectangle_walk(program, parameter, tp_rank, begin, end);
+ *     while (rectangle_next(&walk, &r)) ...
  */
-int rectangles_of(const struct program *program, int parameter, int tp_rank, int64_t begin,
-                  int64_t end, struct rectangle *rectangles);
+struct rectangle_walk {
+    const struct program *program;
+    int parameter, tp_rank;
+    int64_t begin, end;  /* what is left */
+    int range, n_ranges; /* of the piece that begins there */
+};
+struct rectangle_walk rectangle_walk(const struct program *program, int parameter, int tp_rank,
+                                     int64_t begin, int64_t end);
+int rectangle_next(struct rectangle_walk *walk, struct rectangle *rectangle);
 
 #endif

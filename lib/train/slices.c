@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "config/tuning.h"
 #include "train/rectangles.h"
 
 /* Whose view it is. */
@@ -14,7 +15,16 @@ struct owner {
     const struct program *program;
     int dp_rank, tp_rank;
     int n_states; /* the master, and its moments */
+    enum slices_of of;
 };
+
+static int is_left_out(const struct owner *o, int parameter)
+{
+    const struct parameter *p = &o->program->parameters[parameter];
+
+    return (o->of == SLICES_OF_TRAINED && !p->trainable) ||
+           (o->of == SLICES_OF_MODEL && tuning_is_adapter(p->name));
+}
 
 static void add(struct slices *slices, const struct store_slice *slice)
 {
@@ -29,26 +39,30 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 {
     static const char *const suffixes[3] = { "", ".m", ".v" };
     const struct parameter *p = &o->program->parameters[parameter];
-    struct rectangle rectangles[RECTANGLES_MAX];
-    int n = rectangles_of(o->program, parameter, o->tp_rank, begin, end, rectangles);
+    struct rectangle r;
     int cells[3] = { part->master, part->moment1, part->moment2 };
-    struct store_slice slice = { .dtype = DTYPE_F32, .n_dims = p->n_dims };
+    struct store_slice slice = { .n_dims = p->n_dims };
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
     for (int k = 0; k < o->n_states; k++) {
-        float *data = run_data(o->run, cells[k], 0);
+        /* A frozen parameter has no moments, and is of the run's dtype. */
+        if (!cells[k])
+            continue;
+        char *data = run_data(o->run, cells[k], 0);
+        enum dtype dtype = o->program->values[cells[k]].dtype;
 
-        CHECK(o->program->values[cells[k]].dtype == DTYPE_F32);
+        CHECK(dtype == DTYPE_F32 || !p->trainable);
+        slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
-        for (int i = 0; i < n; i++) {
-            const struct rectangle *r = &rectangles[i];
-
-            slice.row_begin = r->row;
-            slice.row_end = r->row + r->rows;
-            slice.col_begin = r->col;
-            slice.col_end = r->col + r->cols;
-            slice.stride = r->stride;
-            slice.data = data + part->offset + r->local - part->begin;
+        struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->tp_rank, begin, end);
+        while (rectangle_next(&walk, &r)) {
+            slice.row_begin = r.row;
+            slice.row_end = r.row + r.rows;
+            slice.col_begin = r.col;
+            slice.col_end = r.col + r.cols;
+            slice.stride = r.stride;
+            slice.data =
+                data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
             add(o->slices, &slice);
         }
     }
@@ -59,14 +73,15 @@ static void add_all(const struct owner *o)
     for (int i = 0; i < o->program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(o->program, i, o->dp_rank);
 
-        add_elements(o, i, &part, part.begin, part.end);
+        if (!is_left_out(o, i))
+            add_elements(o, i, &part, part.begin, part.end);
     }
 }
 
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank)
+                    int dp_rank, int tp_rank, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
 
     add_all(&owner);
 }
@@ -74,7 +89,7 @@ void slices_to_read(struct slices *slices, const struct run *run, const struct p
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
                        int dp_rank, int tp_rank)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1, SLICES_OF_MODEL };
 
     add_all(&owner);
 }
@@ -94,16 +109,16 @@ static void share_rows(const struct owner *o, int parameter, int64_t *begin, int
 }
 
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank)
+                    int dp_rank, int tp_rank, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3 };
+    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
 
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
         int64_t begin = part.begin, end = part.end;
 
-        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0))
+        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0) || is_left_out(&owner, i))
             continue;
         if (p->bucket < 0)
             share_rows(&owner, i, &begin, &end);
@@ -125,9 +140,13 @@ void slices_clear_split(const struct run *run, const struct program *program, in
         if (program->parameters[i].split.along == SPREAD_SAME)
             continue;
         for (int k = 0; k < 3; k++) {
-            float *data = run_data(run, cells[k], 0);
+            if (!cells[k])
+                continue;
+            char *data = run_data(run, cells[k], 0);
+            size_t element = dtype_bytes(program->values[cells[k]].dtype);
 
-            memset(data + part.offset, 0, (size_t)(part.end - part.begin) * sizeof *data);
+            memset(data + (size_t)part.offset * element, 0,
+                   (size_t)(part.end - part.begin) * element);
         }
     }
 }

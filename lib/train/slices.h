@@ -2,7 +2,8 @@
  * slices.h - what a rank has of a checkpoint
  *
  * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
- * NAME.v, as rectangles of the whole.
+ * NAME.v, as rectangles of the whole. One that is frozen has no moments, and is stored as it is; a
+ * run that trains adapters of a model that lies elsewhere stores what it trains alone.
  */
 #ifndef TRAIN_SLICES_H
 #define TRAIN_SLICES_H
@@ -16,11 +17,13 @@ struct slices {
     int n, capacity;
 };
 
+enum slices_of { SLICES_OF_ALL, SLICES_OF_TRAINED, SLICES_OF_MODEL }; /* model: no adapters */
+
 /* All that the rank has; parts of parameters without their padding. */
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank);
+                    int dp_rank, int tp_rank, enum slices_of of);
 
-/* Of that the parameters alone, without their moments. */
+/* Of that the model's parameters alone, without their moments, and without adapters. */
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
                        int dp_rank, int tp_rank);
 
@@ -30,7 +33,7 @@ void slices_of_masters(struct slices *slices, const struct run *run, const struc
  * tensor-parallel ranks have is the first one's. For ranks of the first replica alone.
  */
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank);
+                    int dp_rank, int tp_rank, enum slices_of of);
 
 void slices_release(struct slices *slices);
 

@@ -46,6 +46,12 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     cJSON_Delete(state);
 }
 
+/* Adapters of a model that lies elsewhere are saved without it. */
+static enum slices_of saved_parameters(const struct trainer *t)
+{
+    return t->job->lora.rank && t->job->train.init ? SLICES_OF_TRAINED : SLICES_OF_ALL;
+}
+
 int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
 {
     struct slices list = { 0 };
@@ -59,7 +65,7 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     describe_state(t, extra, &t->save_state);
     /* Groups of hybrid sharding are copies of each other. */
     if (mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_REPLICA) == 0)
-        slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+        slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank, saved_parameters(t));
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
     if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)
@@ -284,8 +290,10 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     struct slices list = { 0 };
     int status = 0;
 
-    slices_to_read(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+    slices_to_read(&list, t->run, &t->program, t->dp_rank, t->tp_rank, saved_parameters(t));
     slices_clear_split(t->run, &t->program, t->dp_rank);
+    if (saved_parameters(t) == SLICES_OF_TRAINED)
+        status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
         status = store_read(store, &list.slices[i], err);

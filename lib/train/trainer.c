@@ -56,6 +56,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .n_micro_batches = job->n_micro_batches,
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
+        .tuning = job->tuning,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .recompute_ops = job->recompute_ops,
@@ -461,6 +462,28 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
 }
 
+static void read_experts(const struct trainer *t, struct trainer_result *result)
+{
+    const struct model_spec *s = &t->job->model;
+    int id = t->program.ports.router_stats_total;
+    int n_layers = model_spec_n_expert_layers(s, s->n_layers);
+    const double *stats = id ? run_data(t->run, id, 0) : NULL;
+    double n_micro_batches = (double)t->job->n_micro_batches * t->job->parallel.dp;
+    double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
+                  max_int(1, s->n_experts);
+
+    for (int layer = 0; stats && layer < n_layers; layer++) {
+        result->balance += *stats++ / n_micro_batches / n_layers;
+        for (int e = 0; e < s->n_experts; e++, stats++) {
+            double used = *stats / even;
+
+            result->most_used = used > result->most_used ? used : result->most_used;
+            result->least_used = (!layer && !e) || used < result->least_used ? used
+                                                                              : result->least_used;
+        }
+    }
+}
+
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
@@ -487,6 +510,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .tokens = tokens,
         .skipped = skipped,
     };
+    read_experts(t, result);
     return 0;
 }
 

@@ -39,6 +39,13 @@ struct trainer_result {
     double lr;
     int64_t tokens; /* of the global batch */
     int skipped;    /* the gradient was not finite; nothing was updated */
+    /*
+     * Of experts, 0 where there are none. balance: the balance loss without its coefficient, mean
+     * over layers and micro-batches, 1 where all are used alike; it is not in `loss`, also where
+     * it is trained on. The tokens of the most and the least used expert of any layer, over what
+     * they would be if all were used alike.
+     */
+    double balance, most_used, least_used;
 };
 
 /*

@@ -546,6 +546,95 @@ static void commit_refuses_what_does_not_fit_together(void **state)
     assert_true(file_exists(folder));
 }
 
+/* Gives `step` rows of w at a time, from two buffers by turns. */
+struct loader {
+    const float *w;
+    int64_t step;
+    float pieces[2][64];
+    int n_asked;
+};
+
+static int load_rows(void *context, struct store_slice *slice, struct err *err)
+{
+    struct loader *loader = context;
+    float *piece = loader->pieces[loader->n_asked++ % 2];
+    int64_t cols = slice->col_end - slice->col_begin;
+
+    (void)err;
+    if (slice->row_end > slice->row_begin + loader->step)
+        slice->row_end = slice->row_begin + loader->step;
+    for (int64_t row = slice->row_begin; row < slice->row_end; row++)
+        memcpy(piece + (row - slice->row_begin) * cols,
+               loader->w + row * slice->cols + slice->col_begin, (size_t)cols * sizeof *piece);
+    slice->data = piece;
+    slice->stride = 0;
+    return 0;
+}
+
+static void pieces_make_the_same_file(void **state)
+{
+    float w[7 * 8];
+    struct store_slice slices[] = { fixture_slice("b", DTYPE_F32, 7, 8, 0, 7, 0, 3, w),
+                                    fixture_slice("b", DTYPE_F32, 7, 8, 2, 6, 3, 8, w + 2 * 8 + 3),
+                                    fixture_slice("a", DTYPE_F32, 7, 8, 3, 4, 0, 8, w + 3 * 8) };
+    const char *at_once = fixture_path(*state, "step-1"), *piecewise;
+    struct err err = { 0 };
+    char *wanted, *got;
+    size_t n = 0, m = 0;
+    int64_t n_bytes = 0;
+
+    for (int i = 0; i < 7 * 8; i++)
+        w[i] = (float)i;
+    slices[0].stride = slices[1].stride = 8;
+    fixture_save(at_once, 0, slices, 3);
+    for (int64_t step = 1; step <= 8; step++) {
+        struct loader loader = { .w = w, .step = step };
+
+        piecewise = fixture_path(*state, arena_printf(&fixture_arena, "step-%d", 1 + (int)step));
+        assert_false(store_written(piecewise, 0, &n_bytes, NULL, NULL));
+        assert_ok(store_write(piecewise, 0, slices, 3, load_rows, &loader, &err), &err);
+        for (int i = 0; i < 2; i++) {
+            const char *name = i ? "rank-00000.json" : "rank-00000.safetensors";
+
+            assert_ok(file_read(arena_printf(&fixture_arena, "%s.partial/%s", at_once, name),
+                                1 << 20, ERR_DATA, &wanted, &n, &err),
+                      &err);
+            assert_ok(file_read(arena_printf(&fixture_arena, "%s.partial/%s", piecewise, name),
+                                1 << 20, ERR_DATA, &got, &m, &err),
+                      &err);
+            assert_int_equal(n, m);
+            assert_memory_equal(wanted, got, n);
+            free(wanted);
+            free(got);
+        }
+        assert_true(store_written(piecewise, 0, &n_bytes, NULL, NULL));
+        assert_false(store_written(piecewise, 1, &n_bytes, NULL, NULL));
+    }
+    const char *data = arena_printf(&fixture_arena, "%s.partial/rank-00000.safetensors", piecewise);
+    assert_int_equal(n_bytes, file_size(data));
+    fixture_poke(data, -1, "x", 1);
+    assert_false(store_written(piecewise, 0, &n_bytes, NULL, NULL));
+}
+
+static int load_nothing(void *context, struct store_slice *slice, struct err *err)
+{
+    (void)context;
+    return err_set(err, ERR_DATA, "%s is not to be had", slice->name);
+}
+
+static void what_cannot_be_loaded_fails_the_write(void **state)
+{
+    float w[4] = { 0 };
+    struct store_slice slice = fixture_whole("a", DTYPE_F32, 2, 2, w);
+    const char *folder = fixture_path(*state, "step-1");
+    struct err err = { 0 };
+    int64_t n_bytes;
+
+    assert_fails(store_write(folder, 0, &slice, 1, load_nothing, NULL, &err), &err, ERR_DATA,
+                 "a is not to be had");
+    assert_false(store_written(folder, 0, &n_bytes, NULL, NULL));
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
@@ -564,6 +653,8 @@ int main(void)
         TEST(a_planted_link_is_replaced_and_not_followed),
         TEST(what_another_world_left_is_swept_out),
         TEST(commit_refuses_what_does_not_fit_together),
+        TEST(pieces_make_the_same_file),
+        TEST(what_cannot_be_loaded_fails_the_write),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

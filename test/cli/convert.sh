@@ -118,6 +118,47 @@ broken hf
 printf '\377\377\377\177' | dd of="$dir/bad/model.safetensors" bs=1 conv=notrunc status=none \
     seek=$(($(wc -c <"$dir/bad/model.safetensors") - 4))
 refused 'a NaN' 'tensor model.norm.weight holds a NaN, at \[31, 0\]'
+broken hf
+printf '\000\000\200\177' | dd of="$dir/bad/model.safetensors" bs=1 conv=notrunc status=none \
+    seek=$(($(wc -c <"$dir/bad/model.safetensors") - 8))
+refused 'an infinite number' 'bad/model.safetensors: tensor model.norm.weight holds an infinite number, at \[30, 0\]'
+broken hf
+printf '\000\000\200\110' | dd of="$dir/bad/model.safetensors" bs=1 conv=notrunc status=none \
+    seek=$(($(wc -c <"$dir/bad/model.safetensors") - 8))
+expect 'a number that fp16 lacks' 3 'tensor model.norm.weight holds an infinite number, at \[30, 0\] as fp16' convert \
+    --from "$dir/bad" --to "$dir/new" --verify --dtype fp16
+gone 'leaves nothing either' new
+broken shards
+truncate -s -30 "$dir/bad/model.safetensors.index.json"
+refused 'an index that is cut' 'bad/model.safetensors.index.json: byte [0-9]*: '
+broken shards
+sed -i 's/"weight_map"/"weights"/' "$dir/bad/model.safetensors.index.json"
+refused 'an index without its map' 'index.json has no weight_map'
+broken shards
+sed -i 's/model-00002-of-/model-00012-of-/' "$dir/bad/model.safetensors.index.json"
+refused 'an index of files that are not there' 'bad/model-00012-of-0000..safetensors: No such file'
+broken shards
+sed -i '/"model.norm.weight"/d; s/\(.*model.layers.1.self_attn.v_proj.weight.*\),$/\1/' "$dir/bad/model.safetensors.index.json"
+refused 'an index that leaves one out' 'holds tensor model.norm.weight, which model.safetensors.index.json does not list'
+broken hf
+rm "$dir/bad/model.safetensors"
+mkdir "$dir/bad/model.safetensors"
+refused 'a folder in the place of a file' 'bad/model.safetensors is not a regular file'
+rmdir "$dir/bad/model.safetensors"
+ln -s /nowhere/else "$dir/bad/model.safetensors"
+refused 'a link to nowhere' 'bad has no model.safetensors'
+rm "$dir/bad/model.safetensors"
+touch "$dir/bad/model-Q4_K_M.gguf"
+refused 'GGUF' 'bad/model-Q4_K_M.gguf: weights in GGUF format are not read .hint: the safetensors'
+rm "$dir/bad/config.json"
+refused 'GGUF alone' 'bad/model-Q4_K_M.gguf: weights in GGUF format'
+expect 'a file of weights' 3 'model.safetensors is a file .hint: the folder that it is in' convert \
+    --from "$dir/hf/model.safetensors" --to "$dir/new"
+if [ "$(id -u)" != 0 ]; then
+    broken hf
+    chmod 0 "$dir/bad/model.safetensors"
+    refused 'a file that may not be read' 'bad/model.safetensors: Permission denied'
+fi
 broken ck2x2
 printf x | dd of="$dir/bad/rank-00001.safetensors" bs=1 conv=notrunc status=none seek=9000
 refused 'a damaged checkpoint' 'bad/rank-00001.safetensors: tensor .* is damaged'
@@ -133,6 +174,10 @@ expect "a hub's name to generate" 3 'hf download' "$lmtrain" generate --model or
 expect 'no folder' 3 'does not exist' convert --from "$dir/none" --to "$dir/new"
 expect 'something else' 3 'neither a checkpoint nor a folder with config.json' convert --from /etc --to "$dir/new"
 expect 'a target that is there' 2 'ck2x2 is there already' convert --from "$dir/hf" --to "$dir/ck2x2"
+expect 'itself' 2 'from and --to are both .*/hf' convert --from "$dir/hf" --to "$dir/hf/"
+expect 'a HF folder as one' 2 'as hf: .*hf is a Hugging Face folder already' convert --from "$dir/hf" --to "$dir/new" --as hf
+expect 'fewer tokens' 2 'vocab-size is 4000, .*hf has 4096: rows are never dropped' convert --from "$dir/hf" \
+    --to "$dir/new" --vocab-size 4000
 expect 'degrees that do not fit' 2 'parallel.tp is 3, does not divide n_heads 2' convert --from "$dir/hf" \
     --to "$dir/new" --tp 3
 expect 'more stages than layers' 2 '3' convert --from "$dir/hf" --to "$dir/new" --pp 3
@@ -146,6 +191,102 @@ expect 'an empty folder is taken' 0 '' convert --from "$dir/hf" --to "$dir/empty
 expect 'whole' 0 '' test -s "$dir/empty/manifest.json"
 mkdir "$dir/late.partial"
 touch "$dir/late.partial/rank-00007.json"
-expect 'what a kill left is no hindrance' 0 '' convert --from "$dir/hf" --to "$dir/late"
+expect 'what something else left is no hindrance' 0 'late.partial: an interrupted conversion left it without notes: beginning anew' \
+    convert --from "$dir/hf" --to "$dir/late"
 expect 'and goes' 1 '' test -e "$dir/late.partial"
+
+# ---- interrupted, and started again ----
+
+# interrupted PLACE WORDS ARGUMENTS... - killed there it leaves nothing under the final name, and goes on to the same bits
+interrupted() {
+    place=$1 words=$2
+    shift 2
+    expect "killed at $place" 137 '' env "LMTRAIN_FAULT=rank0:$place" "$lmtrain" convert --threads 1 --to "$dir/again" "$@"
+    expect "$place: it has no name yet" 1 '' test -e "$dir/again"
+    expect "$place: it goes on" 0 'again.partial: going on where' convert --to "$dir/again" "$@"
+    [ -z "$words" ] || expect "$place: with what is whole" 0 "$words" printf '%s\n' "$output"
+    expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" 2>/dev/null | grep .' sh "$dir/again"
+}
+
+for place in convert:begun save:writing:-1 convert:writing:2 convert:file:0 convert:file:2 convert:carried \
+    save:before_manifest convert:sealed; do
+    case $place in
+    convert:writing:2) words='2 of the files were whole' ;;
+    convert:file:0) words='1 of the files were whole' ;;
+    convert:file:2) words='3 of the files were whole' ;;
+    convert:carried | save:before_manifest | convert:sealed) words='4 of the files were whole' ;;
+    *) words= ;;
+    esac
+    interrupted "${place%:-1}" "$words" --from "$dir/hf" --tp 2 --pp 2
+    same "$place: the same bits" ck2x2 again
+    rm -r "$dir/again"
+done
+for place in convert:begun convert:writing:1 convert:file:0 convert:carried convert:sealed; do
+    interrupted "$place" '' --from "$dir/ck2x2" --max-shard-gb 0.0002 --verify
+    same "$place: the same folder" shards again
+    rm -r "$dir/again"
+done
+# left ARGUMENTS... - what a kill behind the first file leaves
+left() {
+    rm -rf "$dir/again.partial"
+    expect 'killed' 137 '' env LMTRAIN_FAULT=rank0:convert:file:0 "$lmtrain" convert --to "$dir/again" "$@"
+}
+left --from "$dir/hf" --pp 2
+expect 'with other arguments' 0 'but that was with --dtype keep, this is with --dtype bf16: beginning anew' convert \
+    --from "$dir/hf" --to "$dir/again" --pp 2 --dtype bf16
+rm -r "$dir/again"
+left --from "$dir/hf" --pp 2
+expect 'from elsewhere' 0 'but that was with --from .*/hf, this is with --from .*/shards: beginning anew' convert \
+    --from "$dir/shards" --to "$dir/again" --pp 2
+same 'is that of elsewhere' ckshards again
+rm -r "$dir/again"
+cp -r "$dir/hf" "$dir/moving"
+left --from "$dir/moving" --pp 2
+touch "$dir/moving/model.safetensors"
+expect 'of what has changed' 0 'what is converted has changed since: beginning anew' convert --from "$dir/moving" \
+    --to "$dir/again" --pp 2
+rm -r "$dir/again"
+left --from "$dir/hf" --pp 2
+printf x | dd of="$dir/again.partial/rank-00000.safetensors" bs=1 conv=notrunc status=none seek=9000
+expect 'with a file that was damaged' 0 'going on' convert --from "$dir/hf" --to "$dir/again" --pp 2
+refuse 'which is not believed' 'were whole'
+same 'and made anew' ck1x2 again
+rm -r "$dir/again"
+left --from "$dir/ck2x2" --max-shard-gb 0.0002
+truncate -s -1 "$dir/again.partial/model-00001"*.safetensors
+expect 'with a file that was cut' 0 'going on' convert --from "$dir/ck2x2" --to "$dir/again" --max-shard-gb 0.0002
+refuse 'which is not believed either' 'were whole'
+same 'and is made anew' shards again
+mkdir "$dir/held.partial"
+expect 'two at once' 2 'held.partial is being written by another lmtrain convert' flock "$dir/held.partial" \
+    "$lmtrain" convert --from "$dir/hf" --to "$dir/held"
+expect 'nothing of the other is lost' 0 '' test -d "$dir/held.partial"
+
+# ---- what goes along, and a vocabulary that grows ----
+
+cp -r "$dir/hf" "$dir/full"
+for file in generation_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt tokenizer.model \
+    qwen.tiktoken chat_template.jinja LICENSE modeling_own.py; do
+    echo "$file" >"$dir/full/$file"
+done
+mkdir "$dir/full/additional_chat_templates"
+echo t >"$dir/full/additional_chat_templates/tool_use.jinja"
+cp -r "$dir/full" "$dir/more"
+echo x >"$dir/more/training_args.txt"
+echo x >"$dir/more/.hidden"
+expect 'a folder with all that belongs to a model' 0 '' convert --from "$dir/more" --to "$dir/ckmore"
+expect 'back' 0 '' convert --from "$dir/ckmore" --to "$dir/backmore"
+same 'has what it had, but for what does not belong' full backmore
+expect 'a vocabulary made a multiple of 1000' 0 'embedding and head have 5000 rows, of which 904 are new' convert \
+    --from "$dir/hf" --to "$dir/grown" --tp 2 --pad-vocab 1000 --verify
+expect 'back' 0 '"vocab_size":[[:space:]]*5000' sh -c '"$1" convert --from "$2/grown" --to "$2/grown-hf" && cat "$2/grown-hf/config.json"' sh \
+    "$lmtrain" "$dir"
+cp -r "$dir/hf" "$dir/added"
+sed -i 's/"added_tokens": \[/&{"id": 4098, "content": "<|new|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},/' \
+    "$dir/added/tokenizer.json"
+expect 'a token more than rows' 0 'its tokenizer has 4099 tokens, its embedding 4096 rows: it grows' convert \
+    --from "$dir/added" --to "$dir/ckadded" --verify
+expect 'is known' 0 . "$lmtrain" generate --model "$dir/ckadded" --prompt 'And God <|new|>' --temperature 0 --max-new-tokens 2
+expect 'or kept out' 0 '' convert --from "$dir/added" --to "$dir/ckkept" --vocab-size 4096
+refuse 'without new rows' 'new'
 finish

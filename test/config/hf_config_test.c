@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "config/hf_config.h"
 #include "support/temporary.h"
 
 struct folder {
@@ -117,6 +118,189 @@ static void test_gpt2(void **state)
     arena_release(&arena);
 }
 
+#define FAMILY(name) "{\"model_type\": \"" name "\", "
+#define QWEN3 FAMILY("qwen3") LLAMA_SHAPE
+#define BLOOM \
+    FAMILY("bloom") \
+    "\"vocab_size\": 250880, \"layer_norm_epsilon\": 1e-05, \"initializer_range\": 0.02"
+#define BAICHUAN_SHAPE \
+    "\"hidden_size\": 5120, \"num_hidden_layers\": 40, \"num_attention_heads\": 40, " \
+    "\"intermediate_size\": 13696, \"hidden_act\": \"silu\", \"model_max_length\": 4096"
+#define QWEN3_OF_FOUR \
+    FAMILY("qwen3") "\"num_hidden_layers\": 4, " LLAMA_SHAPE /* the first counts */
+#define LAYER_TYPES(types) "\"layer_types\": [" types "]"
+#define FULL "\"full_attention\""
+#define SLIDING "\"sliding_attention\""
+
+static void test_windows(void **state)
+{
+    static const struct {
+        const char *text;
+        int window, first_layer;
+    } rows[] = {
+        { FAMILY("mistral") LLAMA_SHAPE "}", 4096, 0 },
+        { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": null}", 0, 0 },
+        { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": 1024}", 1024, 0 },
+        { FAMILY("qwen2") LLAMA_SHAPE ", \"sliding_window\": 512, \"max_window_layers\": 3}", 0,
+          0 },
+        { FAMILY("qwen2") LLAMA_SHAPE ", \"use_sliding_window\": true, \"sliding_window\": 512, "
+                                      "\"max_window_layers\": 3}",
+          512, 3 },
+        /* Of 12 layers none is behind the 28th. */
+        { FAMILY("qwen2") LLAMA_SHAPE ", \"use_sliding_window\": true, \"sliding_window\": 512}", 0,
+          0 },
+        { QWEN3 ", \"use_sliding_window\": true, \"max_window_layers\": 0}", 4096, 0 },
+        { QWEN3 ", \"use_sliding_window\": true, \"sliding_window\": null, "
+                "\"max_window_layers\": 0}",
+          0, 0 },
+        /* transformers 5 */
+        { QWEN3_OF_FOUR
+          ", \"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": "
+          "7, " LAYER_TYPES(FULL ", " SLIDING ", " SLIDING ", " SLIDING) "}",
+          64, 1 },
+        { QWEN3_OF_FOUR ", \"use_sliding_window\": false, \"sliding_window\": null, " LAYER_TYPES(
+              FULL ", " FULL ", " FULL ", " FULL) "}",
+          0, 0 },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (read_config(&f, rows[i].text, &j, &arena, &err))
+            fail_msg("%s", err.text);
+        if (j.model.window != rows[i].window || j.model.window_first_layer != rows[i].first_layer)
+            fail_msg("%s\ngave window %d from layer %d on", rows[i].text, j.model.window,
+                     j.model.window_first_layer);
+    }
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+static void test_qwen3_and_bloom(void **state)
+{
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    if (read_config(&f, QWEN3 ", \"head_dim\": 96, \"attention_bias\": true}", &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_true(j.model.qk_norm);
+    assert_int_equal(j.model.head_dim, 96);
+    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_ALL);
+    if (read_config(&f, QWEN3 "}", &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(j.model.head_dim, 128);
+    /* The 7.1B's and the 176B's. */
+    if (read_config(&f, BLOOM ", \"hidden_size\": 4096, \"n_head\": 32, \"n_layer\": 30}", &j,
+                    &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model_spec_n_parameters(&j.model), 7069016064);
+    assert_int_equal(j.model.position, POSITION_ALIBI);
+    assert_true(j.model.embedding_norm && j.model.bias && j.model.tied_embeddings);
+    assert_int_equal(j.model.max_seq_len, 2048);
+    if (read_config(&f,
+                    BLOOM ", \"n_embed\": 14336, \"num_attention_heads\": 112, \"n_layer\": 70, "
+                          "\"seq_length\": 1024}",
+                    &j, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(model_spec_n_parameters(&j.model), 176247271424);
+    assert_int_equal(j.model.max_seq_len, 1024);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+static void test_baichuan(void **state)
+{
+    static const struct {
+        const char *text;
+        int position, normalized;
+        int64_t n_parameters;
+    } rows[] = {
+        { FAMILY("baichuan") "\"vocab_size\": 64000, \"hidden_size\": 4096, "
+                             "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, "
+                             "\"intermediate_size\": 11008, \"max_position_embeddings\": 4096}",
+          POSITION_ROPE, 0, 7000559616 },
+        { FAMILY("baichuan") "\"vocab_size\": 64000, " BAICHUAN_SHAPE "}", POSITION_ALIBI, 0,
+          13264901120 },
+        { FAMILY("baichuan") "\"vocab_size\": 125696, " BAICHUAN_SHAPE "}", POSITION_ALIBI, 1,
+          13896668160 },
+        /* With tokens of one's own; only the second generation knows this key. */
+        { FAMILY("baichuan") "\"vocab_size\": 125700, \"z_loss_weight\": 0, " BAICHUAN_SHAPE "}",
+          POSITION_ALIBI, 1, 13896709120 },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (read_config(&f, rows[i].text, &j, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_int_equal(j.model.position, rows[i].position);
+        assert_int_equal(j.model.normalized_head, rows[i].normalized);
+        assert_int_equal(j.model.max_seq_len, 4096);
+        assert_int_equal(model_spec_n_parameters(&j.model), rows[i].n_parameters);
+    }
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
+/* What becomes a family's config.json reads back as the same model. */
+static void test_printed(void **state)
+{
+    static const struct {
+        const char *family, *text;
+    } rows[] = {
+        { "llama", LLAMA ", \"num_key_value_heads\": 4, \"attention_bias\": true, "
+                         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+                         "\"original_max_position_embeddings\": 1024}}" },
+        { "gpt2", GPT2 ", \"n_inner\": 1000}" },
+        { "qwen2", FAMILY("qwen2") LLAMA_SHAPE "}" },
+        { "qwen2", FAMILY("qwen2") LLAMA_SHAPE
+          ", \"use_sliding_window\": true, \"sliding_window\": 512, \"max_window_layers\": 3}" },
+        { "mistral", FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": 1024}" },
+        { "qwen3", QWEN3 ", \"attention_bias\": true, \"tie_word_embeddings\": true}" },
+        { "qwen3", QWEN3 ", \"use_sliding_window\": true, \"max_window_layers\": 7}" },
+        { "bloom", BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2}" },
+    };
+    struct folder f;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err = { 0 };
+    struct job j, again;
+
+    (void)state;
+    folder_make(&f);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (read_config(&f, rows[i].text, &j, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_string_equal(hf_config_family_of(&j.model), rows[i].family);
+        str_clear(&out);
+        if (hf_config_print(&j.model, rows[i].family, DTYPE_BF16, &out, &err) ||
+            read_config(&f, str_text(&out), &again, &arena, &err))
+            fail_msg("%s", err.text);
+        if (memcmp(&j.model, &again.model, sizeof j.model) != 0)
+            fail_msg("%s\nis another model than\n%s", str_text(&out), rows[i].text);
+    }
+    /* Nobody has all of these together. */
+    j.model.normalized_head = 1;
+    assert_null(hf_config_family_of(&j.model));
+    assert_int_equal(hf_config_print(&j.model, "bloom", DTYPE_F32, &out, &err), -1);
+    assert_non_null(strstr(err.text, "bloom models have another shape"));
+    str_release(&out);
+    folder_remove(&f);
+    arena_release(&arena);
+}
+
 /* Each config.json is refused with these words. */
 static void refuse_all(const char *const (*rows)[2], size_t n)
 {
@@ -162,13 +346,34 @@ static void test_refusals(void **state)
           "model.n_kv_heads is 5, does not divide n_heads 12" },
         { LLAMA ", \"tie_word_embeddings\": 1}", "model.tied_embeddings is 1, not true or false" },
         { LLAMA ", \"mlp_bias\": true}", "mlp_bias without attention_bias" },
-        { "{\"model_type\": \"mistral\", \"sliding_window\": 1024, " LLAMA_SHAPE "}",
-          "sliding_window 1024 is not built yet" },
-        { "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": "
-          "512, " LLAMA_SHAPE "}",
-          "sliding_window 512 is not built yet" },
-        { "{\"model_type\": \"baichuan\", \"vocab_size\": 125696}",
-          "normalised head is not built yet" },
+        { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": -5}", "model.window is -5" },
+        { FAMILY("mistral") LLAMA_SHAPE ", \"sliding_window\": [1]}",
+          "sliding_window is a list or an object" },
+        { QWEN3
+          ", \"use_sliding_window\": true, " LAYER_TYPES(SLIDING ", " FULL ", " FULL ", " FULL) "}",
+          "layer_types: full_attention of layer 1 behind sliding_attention is not built yet (hint: "
+          "layers without a window come first)" },
+        { QWEN3_OF_FOUR ", \"use_sliding_window\": true, " LAYER_TYPES(
+              FULL ", \"chunked_attention\", " FULL ", " FULL) "}",
+          "layer_types: chunked_attention of layer 1 is not built yet (hint: full_attention, "
+          "sliding_attention)" },
+        { QWEN3_OF_FOUR ", \"use_sliding_window\": true, " LAYER_TYPES(FULL ", " SLIDING) "}",
+          "layer_types has 2 kinds, num_hidden_layers is 4" },
+        { QWEN3_OF_FOUR ", " LAYER_TYPES(FULL ", " FULL ", " FULL ", " SLIDING) "}",
+          "layer_types has sliding_attention, but use_sliding_window is false" },
+        { FAMILY("baichuan") "\"vocab_size\": 64000, \"hidden_size\": 8, \"num_hidden_layers\": "
+                             "1, \"num_attention_heads\": 1, \"intermediate_size\": 8}",
+          "neither max_position_embeddings (rope) nor model_max_length (ALiBi) is there" },
+        { FAMILY("baichuan") "\"vocab_size\": 64000, \"z_loss_weight\": 0.1, " BAICHUAN_SHAPE "}",
+          "z_loss_weight is not built (hint: 0" },
+        { BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, "
+                "\"apply_residual_connection_post_layernorm\": true}",
+          "apply_residual_connection_post_layernorm is not built (hint: false" },
+        { BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, \"n_inner\": 100}",
+          "n_inner is not 4 hidden_size" },
+        { BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, \"hidden_dropout\": 0.1}",
+          "hidden_dropout is 0.1, but lmtrain would drop behind the embedding too (hint: 0)" },
+        { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
         { "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}",
           "hidden_act is gelu, which lmtrain does not have (hint: silu)" },
         { GPT2 ", \"embd_pdrop\": 0.3}", "embd_pdrop differs from resid_pdrop" },
@@ -253,7 +458,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama),     cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope_refusals),
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_qwen3_and_bloom),
+        cmocka_unit_test(test_baichuan),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_printed),   cmocka_unit_test(test_rope_refusals),
         cmocka_unit_test(test_disk_wins),
     };
 

@@ -242,6 +242,14 @@ static const char *const mistakes[][2] = {
       "j.yaml:1:39: model.n_kv_heads is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
     { "model: {from: llama-tiny, head_dim: 15}\n" D T,
       "j.yaml:1:37: model.head_dim is 15, but rope turns pairs" },
+    { "model: {from: llama-tiny, window: 0}\n" D T,
+      "j.yaml:1:35: model.window is 0, not a whole number from 1" },
+    { "model: {from: llama-tiny, window_first_layer: 1}\n" D T,
+      "j.yaml:1:47: model.window_first_layer is 1, but there is no window (hint: give "
+      "model.window)" },
+    { "model: {from: llama-tiny, window: 8, window_first_layer: 2}\n" D T,
+      "j.yaml:1:58: model.window_first_layer is 2, but layers are 0 to 1 (hint: at most 1, or "
+      "window: none)" },
     { "model: {from: gpt2-tiny}\ndata: {train: a, seq_len: 129}\n" T,
       "j.yaml:2:27: data.seq_len is 129, more than the model's 128 learned positions" },
     { "model: {vocab_size: 9, hidden_size: 8, n_layers: 1, n_heads: 1, ffn_size: 9, position: "

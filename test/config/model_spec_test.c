@@ -111,6 +111,38 @@ static void test_megatron_flops(void **state)
                 1e-12);
 }
 
+/* Of what a family adds to a plain one, by hand. */
+static void test_additions(void **state)
+{
+    struct model_spec spec, plain;
+    double longest = 0;
+
+    (void)state;
+    read_model(&plain, "llama-tiny");
+    spec = plain;
+    spec.qk_norm = 1;
+    assert_int_equal(model_spec_n_parameters(&spec) - model_spec_n_parameters(&plain), 2 * 2 * 16);
+    spec = plain;
+    spec.embedding_norm = 1;
+    assert_int_equal(model_spec_n_parameters(&spec) - model_spec_n_parameters(&plain), 64);
+    spec.norm = NORM_LAYER;
+    spec.bias = plain.bias = 1;
+    plain.norm = NORM_LAYER;
+    assert_int_equal(model_spec_n_parameters(&spec) - model_spec_n_parameters(&plain), 128);
+    /* A window as long as the text hides nothing; of 100 tokens and a window of 10, 9.5 keys each
+     * but for the first, of one of two layers. */
+    spec = plain;
+    spec.window = 100;
+    assert_true(model_spec_flops_per_token(&spec, 100) == model_spec_flops_per_token(&plain, 100));
+    longest = model_spec_flops_per_token(&plain, 100);
+    spec.window = 10;
+    spec.window_first_layer = 1;
+    assert_true(fabs(longest - model_spec_flops_per_token(&spec, 100) - 12 * 64 * (50 - 9.5)) <
+                1e-6);
+    assert_int_equal(model_spec_window(&spec, 0), 0);
+    assert_int_equal(model_spec_window(&spec, 1), 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_all_are_listed),
         cmocka_unit_test(test_matmul_parameters),
         cmocka_unit_test(test_megatron_flops),
+        cmocka_unit_test(test_additions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Models between Hugging Face folders and checkpoints: bits there and back, and the loss by transformers.
+"""Models between Hugging Face folders and checkpoints: bits there and back; loss, logits and gradients by transformers.
 
 Tiny models with random weights are saved by transformers and converted to checkpoints of several layouts and back. Each
 tensor must be the same bits under the same name, and transformers must load the folder. In fp32 `lmtrain eval` of the
-folder, and of the checkpoint, must give transformers' loss of each window. Prints, last, `N passed, N failed`.
+folder, and of the checkpoint, must give transformers' loss of a window; and test/oracle/gradients.c, for several layouts
+of ranks, its loss and gradients of other text, and over a cache its logits. Prints, last, `N passed, N failed`.
 """
+import copy
 import glob
 import json
 import os
@@ -16,22 +18,35 @@ import numpy
 import torch
 import transformers
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
-TOLERANCE = 1e-5
-VOCAB, LENGTH, N_WINDOWS = 101, 64, 3
+GRADIENTS = os.path.join(os.path.dirname(LMTRAIN), "test", "oracle", "gradients")
+sys.path.insert(0, os.path.join(ROOT, "scripts", "golden"))
+import baichuan  # noqa: E402
 
-SHAPE = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+TOLERANCE = 1e-5
+VOCAB, LENGTH = 101, 64
+N_TEXTS, TEXT_LENGTH = 2, 28  # of gradients
+
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": LENGTH}
-GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH, "bos_token_id": 0,
+GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": LENGTH, "bos_token_id": 0,
         "eos_token_id": 0}
 
 
 def rope(kind, **fields):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0} | fields}
 
+
+def window(size, first):
+    return {"use_sliding_window": True, "sliding_window": size, "max_window_layers": first}
+
+
+BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 4, "n_head": 4, "seq_length": LENGTH}
+BAICHUAN = baichuan.config(vocab_size=VOCAB, hidden_size=36, intermediate_size=48, num_hidden_layers=4, num_attention_heads=12,
+                           model_max_length=LENGTH)
 
 # name: class, fields of its config, dtype, size of a file
 MODELS = {
@@ -47,6 +62,8 @@ MODELS = {
     "llama-attention-bias": ("Llama", SHAPE | {"attention_bias": True}, torch.float32, "5GB"),
     "llama-linear": ("Llama", SHAPE | rope("linear", factor=4.0), torch.float32, "5GB"),
     "llama-dynamic": ("Llama", SHAPE | rope("dynamic", factor=4.0), torch.float32, "5GB"),
+    "llama-dynamic-beyond": ("Llama", SHAPE | {"max_position_embeddings": 16} | rope("dynamic", factor=4.0), torch.float32,
+                             "5GB"),
     "llama-llama3": ("Llama", SHAPE | rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                            original_max_position_embeddings=32), torch.float32, "5GB"),
     "llama-yarn": ("Llama", SHAPE | rope("yarn", factor=4.0, original_max_position_embeddings=16), torch.float32, "5GB"),
@@ -61,12 +78,33 @@ MODELS = {
     "internlm2": ("Llama", SHAPE, torch.float32, "5GB"),
     "internlm2-bias": ("Llama", SHAPE | {"attention_bias": True}, torch.float32, "5GB"),
     "baichuan": ("Llama", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
+    "qwen2-window": ("Qwen2", SHAPE | window(7, 1), torch.float32, "5GB"),
+    "qwen2-window-everywhere": ("Qwen2", SHAPE | window(16, 0), torch.float32, "20KB"),
+    "qwen3": ("Qwen3", SHAPE | {"head_dim": 10}, torch.float32, "5GB"),
+    "qwen3-tied-bias-no-groups": ("Qwen3", SHAPE | {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 8,
+                                                    "num_key_value_heads": 4}, torch.float32, "5GB"),
+    "qwen3-one-kv-head-window": ("Qwen3", SHAPE | {"head_dim": 16, "num_key_value_heads": 1} | window(5, 2), torch.float32,
+                                 "20KB"),
+    "qwen3-yarn-bf16": ("Qwen3", SHAPE | {"head_dim": 8} | rope("yarn", factor=4.0, original_max_position_embeddings=16),
+                        torch.bfloat16, "20KB"),
+    "mistral-window": ("Mistral", SHAPE | {"sliding_window": 9}, torch.float32, "5GB"),
+    "mistral-window-of-one": ("Mistral", SHAPE | {"sliding_window": 1, "head_dim": 6}, torch.float32, "5GB"),
+    "bloom": ("Bloom", BLOOM, torch.float32, "5GB"),
+    "bloom-six-heads": ("Bloom", BLOOM | {"n_head": 6, "hidden_size": 30}, torch.float32, "20KB"),
+    "bloom-twelve-heads-untied": ("Bloom", BLOOM | {"n_head": 12, "hidden_size": 36, "tie_word_embeddings": False},
+                                  torch.float32, "5GB"),
+    "bloom-bf16": ("Bloom", BLOOM, torch.bfloat16, "20KB"),
+    "baichuan13b": ("Baichuan", BAICHUAN, torch.float32, ""),
+    "baichuan2-7b": ("Baichuan", BAICHUAN | {"num_attention_heads": 6, "max_position_embeddings": LENGTH, "z_loss_weight": 0},
+                     torch.float32, ""),
+    "baichuan2-13b": ("Baichuan", BAICHUAN | {"z_loss_weight": 0}, torch.float32, ""),
     "gpt2": ("GPT2", GPT2, torch.float32, "5GB"),
     "gpt2-bf16-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}, torch.bfloat16, "20KB"),
 }
 CAUSAL = {"GPT2": "GPT2LMHeadModel"}
+PACKED = ("baichuan", "internlm2")
 DISGUISED = ("aquila", "internlm", "internlm2", "baichuan")
-LAYOUTS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]
+LAYOUTS = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 4)]
 
 results = []
 
@@ -86,16 +124,19 @@ def lmtrain(*arguments):
 
 
 def make(folder, family, fields, dtype, shard):
-    """A model whose every tensor matters: norms and biases are not what they begin with."""
-    config = getattr(transformers, family + "Config")(**fields)
-    model = getattr(transformers, CAUSAL.get(family, family + "ForCausalLM"))(config)
+    """A model whose every tensor matters: norms and biases are not what they begin with. In fp32, of the saved numbers."""
+    if family == "Baichuan":
+        model = baichuan.Baichuan(fields)
+    else:
+        config = getattr(transformers, family + "Config")(**fields, attn_implementation="eager")
+        model = getattr(transformers, CAUSAL.get(family, family + "ForCausalLM"))(config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             is_norm = parameter.dim() == 1 and not name.endswith("bias")
-            parameter.copy_(1 + 0.1 * noise if is_norm else 0.15 * noise)
-    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+            parameter.copy_((1 + 0.1 * noise if is_norm else 0.15 * noise).to(dtype))
+    copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=shard)
     return model.eval()
 
 
@@ -129,9 +170,9 @@ def disguise(folder, family, model):
     config = json.load(open(path))
     config |= {"model_type": family, "bias": model.config.attention_bias, "architectures": [family.title() + "ForCausalLM"]}
     json.dump(config, open(path, "w"))
-    if family in ("baichuan", "internlm2"):
-        save_file(packed(family, model.state_dict(), model.config), os.path.join(folder, "model.safetensors"),
-                  {"format": "pt"})
+    if family in PACKED:
+        path = os.path.join(folder, "model.safetensors")
+        save_file(packed(family, load_file(path), model.config), path, {"format": "pt"})
 
 
 def tensors(folder):
@@ -155,7 +196,7 @@ def difference(a, b):
         if not tensor.view(torch.uint8).equal(y[key].view(torch.uint8)):
             return f"{key} has other bits"
     for name in ("config.json", "generation_config.json"):
-        if json.load(open(os.path.join(a, name))) != json.load(open(os.path.join(b, name))):
+        if os.path.exists(os.path.join(a, name)) and json.load(open(os.path.join(a, name))) != json.load(open(os.path.join(b, name))):
             return name
     return ""
 
@@ -169,12 +210,11 @@ def write_tokens(prefix, ids):
         file.write(numpy.array([len(ids)], "<i4").tobytes() + numpy.array([0, 0, 1], "<i8").tobytes())
 
 
-def losses(model, ids):
-    """Mean nats a token of each window."""
-    with torch.no_grad():
-        return [model(torch.tensor(window[None, :-1])).logits[0].float().log_softmax(-1)
-                .gather(1, torch.tensor(window[1:, None])).neg().double().mean().item()
-                for window in (ids[i * LENGTH:(i + 1) * LENGTH + 1] for i in range(N_WINDOWS))]
+def loss_of(model, ids):
+    """Mean nats a token."""
+    ids = torch.as_tensor(ids)
+    logits = model(ids[..., :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), ids[..., 1:].flatten()), logits
 
 
 def measured(folder, prefix):
@@ -183,14 +223,53 @@ def measured(folder, prefix):
 
 
 def check_loss(name, model, folders, scratch):
-    ids = numpy.random.default_rng(5).integers(0, VOCAB, N_WINDOWS * LENGTH + 1)
-    for i, loss in enumerate(losses(model, ids)):
-        prefix = os.path.join(scratch, f"{name}-window-{i}")
-        write_tokens(prefix, ids[i * LENGTH:(i + 1) * LENGTH + 1])
-        for folder in folders:
-            ours = measured(folder, prefix)
-            check(f"{name}: loss of window {i} of {os.path.basename(folder)}",
-                  abs(ours - loss) <= TOLERANCE * loss, f"is {ours}, transformers' is {loss}")
+    ids = numpy.random.default_rng(5).integers(0, VOCAB, LENGTH + 1)
+    prefix = os.path.join(scratch, f"{name}-window")
+    write_tokens(prefix, ids)
+    with torch.no_grad():
+        loss = loss_of(model, ids[None])[0].item()
+    for folder in folders:
+        ours = measured(folder, prefix)
+        check(f"{name}: loss of {os.path.basename(folder)}", abs(ours - loss) <= TOLERANCE * loss,
+              f"is {ours}, transformers' is {loss}")
+
+
+def off(ours, theirs):
+    """max|a - b| / max|b|."""
+    return ((ours.double() - theirs.double()).abs().max() / theirs.double().abs().max()).item()
+
+
+def gradients_of(family, model, ids):
+    """Loss, logits, and gradients by the names of the folder."""
+    loss, logits = loss_of(model, ids)
+    loss.backward()
+    found = {key: parameter.grad for key, parameter in model.named_parameters()}
+    return loss.detach(), logits.detach(), packed(family, found, model.config) if family in PACKED else found
+
+
+def check_gradients(name, model, folder):
+    ids = numpy.random.default_rng(7).integers(0, VOCAB, (N_TEXTS, TEXT_LENGTH + 1))
+    ids.astype("<i4").tofile(folder + "-text")
+    loss, logits, wanted = gradients_of(name.split("-")[0], model, ids)
+    heads = getattr(model.config, "num_attention_heads", None) or model.config["num_attention_heads"]
+    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads % 4 == 0 else [])
+    done = subprocess.run([GRADIENTS, folder, folder + "-text", str(TEXT_LENGTH), folder + "-ours", *layouts],
+                          capture_output=True, text=True, check=False)
+    check(f"{name}: gradients", done.returncode == 0, done.stderr)
+    if done.returncode:
+        return
+    with safe_open(folder + "-ours.logits.safetensors", "pt") as file:
+        error = off(file.get_tensor("logits"), logits[:, TEXT_LENGTH // 2:])
+    check(f"{name}: logits over a cache", error <= TOLERANCE, f"off by {error:.2g}")
+    for layout in layouts:
+        with safe_open(f"{folder}-ours.{layout}.safetensors", "pt") as file:
+            ours = {key: file.get_tensor(key) for key in file.keys()}
+        error = off(ours.pop("loss"), loss)
+        check(f"{name}: loss by {layout}", error <= TOLERANCE, f"off by {error:.2g}")
+        check(f"{name}: names of gradients", ours.keys() == wanted.keys(), str(sorted(ours.keys() ^ wanted.keys())))
+        for key in ours.keys() & wanted.keys():
+            error = off(ours[key], wanted[key])
+            check(f"{name}: gradient of {key} by {layout}", error <= TOLERANCE, f"off by {error:.2g}")
 
 
 def check_model(name, scratch):
@@ -209,13 +288,15 @@ def check_model(name, scratch):
         why = difference(folder, checkpoint + "-hf") if back else "failed"
         check(f"{name}: there and back, tp {tp} pp {pp}", not why, why)
         checkpoints.append(checkpoint)
-    for back in () if disguised else (checkpoints[0] + "-hf", checkpoints[-1] + "-hf"):
+    for back in () if disguised or family == "Baichuan" else (checkpoints[0] + "-hf", checkpoints[-1] + "-hf"):
         again, info = type(model).from_pretrained(back, output_loading_info=True)
         check(f"{name}: transformers loads {os.path.basename(back)}", not any(info.values()), str(info))
-        same = all(a.equal(b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+        same = all(a.equal(b.float()) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
         check(f"{name}: transformers has its weights", same)
-    if dtype != torch.bfloat16:
-        check_loss(name, model.float(), [folder, checkpoints[0], checkpoints[-1]], scratch)
+    check_gradients(name, model, folder)
+    # Behind them: dynamic frequencies stay what the longest text has made them. `eval` cuts text at the longest meant.
+    if dtype != torch.bfloat16 and not name.endswith("-beyond"):
+        check_loss(name, model, [folder, checkpoints[0], checkpoints[-1]], scratch)
 
 
 def main():

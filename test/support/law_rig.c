@@ -93,7 +93,12 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         law->no_sequence_parallel ? "false" : "true", law->hold ? law->hold : "pass", group,
         sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
-    if (job_read_text(job, text, (size_t)n, "law.yaml", NULL, 0, arena, &err) < 0 ||
+    const char *sets[8];
+    char *rest = law->tuning ? arena_strdup(arena, law->tuning) : NULL, *set;
+    int n_sets = 0;
+    while (n_sets < 8 && (set = strsep(&rest, "|")))
+        sets[n_sets++] = set;
+    if (job_read_text(job, text, (size_t)n, "law.yaml", sets, n_sets, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
         fail_msg("%s", err.text);
 }
@@ -193,7 +198,8 @@ static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_r
         struct parameter_part part = program_parameter_part(p, i, dp_rank);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
-        for (int k = 0; k < 3 && !p->parameters[i].is_copy; k++)
+        /* What is frozen has no states, and its weight is with the others. */
+        for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
             sum += hash_blocks(trainer, hash_name(&p->parameters[i], tp_rank), cells[k], k, part);
     }
     return sum;

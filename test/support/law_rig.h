@@ -23,9 +23,11 @@ struct law_case {
     const char *schedule;      /* NULL: 1f1b */
     const char *micro_batches; /* dynamic's sizes, "[1, 2, 1]"; NULL: 1 each */
     int global_batch;          /* 0: 16 */
-    int zero, bucket_mb;       /* bucket_mb 0: 1 */
-    int zero_group;            /* 0: all data-parallel ranks */
-    const char *hold;          /* NULL: pass */
+    const char *tuning;  /* what else the job says, as --set: "train.freeze=..." or "lora.rank=4",
+                           several with '|' between them; NULL: nothing */
+    int zero, bucket_mb; /* bucket_mb 0: 1 */
+    int zero_group;      /* 0: all data-parallel ranks */
+    const char *hold;    /* NULL: pass */
     int poison;
     int seed;             /* 0: 1 */
     int stop_after;       /* 0: never; else save, forget all, and go on from the checkpoint */

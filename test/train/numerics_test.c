@@ -85,7 +85,11 @@ static void what_decides_bits_is_in_it(void **state)
         "model.ffn_size=73",
         "model.norm_eps=1e-6",
         "model.norm=layernorm",
-
+        "model.position=alibi",
+        "model.embedding_norm=true",
+        "model.qk_norm=true",
+        "model.window=5",
+        "model.normalized_head=true",
         "model.rope_theta=5000.0",
         "model.activation=gelu",
         "model.bias=true",

@@ -297,7 +297,7 @@ static void saved_slices_cover_the_whole_once(void **state)
                 struct slices slices = { 0 };
 
                 rig_open(&rig, layouts[l], dp, tp);
-                slices_to_save(&slices, rig.run, &rig.program, dp, tp);
+                slices_to_save(&slices, rig.run, &rig.program, dp, tp, SLICES_OF_ALL);
                 count(&slices, counts);
                 slices_release(&slices);
                 rig_close(&rig);
@@ -322,7 +322,7 @@ static void save(const char *folder, struct layout layout)
 
             rig_open(&rig, layout, dp, tp);
             fill_states(&rig);
-            slices_to_save(&slices, rig.run, &rig.program, dp, tp);
+            slices_to_save(&slices, rig.run, &rig.program, dp, tp, SLICES_OF_ALL);
             fixture_save(folder, dp * layout.tp + tp, slices.slices, slices.n);
             slices_release(&slices);
             rig_close(&rig);
@@ -343,7 +343,8 @@ static void load(struct rig *rig, const char *folder)
             for (int k = 0; k < 3; k++)
                 if (element(rig, p, k, i))
                     *element(rig, p, k, i) = -7;
-    slices_to_read(&slices, rig->run, &rig->program, rig->dp_rank, rig->tp_rank);
+    slices_to_read(&slices, rig->run, &rig->program, rig->dp_rank, rig->tp_rank,
+                   SLICES_OF_ALL);
     slices_clear_split(rig->run, &rig->program, rig->dp_rank);
     for (int i = 0; i < slices.n; i++)
         assert_ok(store_read(store, &slices.slices[i], &err), &err);

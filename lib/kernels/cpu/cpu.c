@@ -71,7 +71,11 @@ static void register_families(struct kernels_backend *table)
     cpu_register_normalize_rows(table);
     cpu_register_attention(table);
     cpu_register_elementwise(table);
+    cpu_register_router(table);
+    cpu_register_dispatch(table);
+    cpu_register_expert_linear(table);
     cpu_register_dropout(table);
+    cpu_register_lora(table);
     cpu_register_optimizer(table);
 }
 

@@ -82,7 +82,11 @@ void cpu_register_head_norm(struct kernels_backend *table);
 void cpu_register_normalize_rows(struct kernels_backend *table);
 void cpu_register_attention(struct kernels_backend *table);
 void cpu_register_elementwise(struct kernels_backend *table);
+void cpu_register_router(struct kernels_backend *table);
+void cpu_register_dispatch(struct kernels_backend *table);
+void cpu_register_expert_linear(struct kernels_backend *table);
 void cpu_register_dropout(struct kernels_backend *table);
+void cpu_register_lora(struct kernels_backend *table);
 void cpu_register_optimizer(struct kernels_backend *table);
 
 #endif

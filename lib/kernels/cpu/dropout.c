@@ -9,7 +9,8 @@
 struct dropout {
     const struct op_shape *op;
     struct tiling tiling;
-    int64_t begin; /* the first row's place in the micro-batch */
+    int64_t begin;     /* the first row's place in the micro-batch */
+    int64_t begin_col; /* and the first column's in the whole row */
     float p, scale;
 };
 
@@ -35,12 +36,37 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
     }
 }
 
+/* The same where the first column may lie anywhere in a block of four words. */
+CPU_INLINE void dropout_part_row(const struct dropout *d, int64_t row, const struct rectangle *r,
+                                 int bf16)
+{
+    const struct op_attributes *a = &d->op->attributes;
+    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], row / a->seq_len);
+    uint64_t place_high = dropout_place_high(a->place, sample);
+    const void *x = cpu_row(&d->op->in[0], row);
+    void *y = cpu_row(&d->op->out[0], row);
+
+    for (int64_t i = r->col; i < r->col_end;) {
+        int64_t whole = d->begin_col + i;
+        struct rng_block words = dropout_words(a->seed, place_high, row % a->seq_len, whole / 4);
+
+        for (int64_t lane = whole % 4; lane < 4 && i < r->col_end; lane++, i++) {
+            int kept = rng_uniform(words.word[lane]) >= d->p;
+
+            act_put(y, i, kept ? act_get(x, i, bf16) * d->scale : 0.0f, bf16);
+        }
+    }
+}
+
 CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
 {
     const struct dropout *d = context;
     struct rectangle r = tiling_at(&d->tiling, tile);
 
-    if (is_bf16(&d->op->in[0]))
+    if (d->begin_col)
+        for (int64_t row = r.row; row < r.row_end; row++)
+            dropout_part_row(d, row, &r, is_bf16(&d->op->in[0]));
+    else if (is_bf16(&d->op->in[0]))
         for (int64_t row = r.row; row < r.row_end; row++)
             dropout_row(d, row, &r, 1);
     else
@@ -60,7 +86,10 @@ static void dropout_run(struct kernels *kernels, const struct kernel_call *call,
                          .scale = (float)(1.0 / (1.0 - p)) };
 
     (void)first;
-    if (tensor_given(&op->in[2])) {
+    if (op->attributes.by_columns && tensor_given(&op->in[2])) {
+        d.begin_col = *(const int32_t *)op->in[2].data;
+        CHECK(d.begin_col >= 0);
+    } else if (tensor_given(&op->in[2])) {
         d.begin = *(const int32_t *)op->in[2].data;
         CHECK(d.begin >= 0);
         CHECK(d.begin + op->in[0].rows <= op->in[1].rows * op->attributes.seq_len);

@@ -92,6 +92,30 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
         y[i] = a[i] + act_get(b, i, bf16);
 }
 
+/* a, b and y are of one type. */
+CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                              int bf16)
+{
+    const void *a = cpu_row(&op->in[0], row), *b = cpu_row(&op->in[1], row);
+    void *y = cpu_row(&op->out[0], row);
+
+    INDEPENDENT_TURNS
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, act_get(a, i, bf16) + act_get(b, i, bf16), bf16);
+}
+
+CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                          int bf16)
+{
+    const void *x = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
+    float factor = (float)op->attributes.scale;
+
+    INDEPENDENT_TURNS
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, act_get(x, i, bf16) * factor, bf16);
+}
+
 CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                              int bf16)
 {
@@ -177,9 +201,19 @@ ELEMENTWISE(swiglu_grad)
 ELEMENTWISE(gelu)
 ELEMENTWISE(gelu_grad)
 ELEMENTWISE(add)
+ELEMENTWISE(add_alike)
+ELEMENTWISE(scale)
 ELEMENTWISE(add_bias)
 ELEMENTWISE(cast)
 ELEMENTWISE(accumulate)
+
+static void any_add_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    if (is_bf16(&call->op.out[0]))
+        add_alike_run(kernels, call, first);
+    else
+        add_run(kernels, call, first);
+}
 
 static void select_rows_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
@@ -202,7 +236,8 @@ void cpu_register_elementwise(struct kernels_backend *table)
     table->entries[OP_SWIGLU_GRAD] = (struct kernel_entry){ .run = swiglu_grad_run };
     table->entries[OP_GELU] = (struct kernel_entry){ .run = gelu_run };
     table->entries[OP_GELU_GRAD] = (struct kernel_entry){ .run = gelu_grad_run };
-    table->entries[OP_ADD] = (struct kernel_entry){ .run = add_run };
+    table->entries[OP_ADD] = (struct kernel_entry){ .run = any_add_run };
+    table->entries[OP_SCALE] = (struct kernel_entry){ .run = scale_run };
     table->entries[OP_ADD_BIAS] = (struct kernel_entry){ .run = add_bias_run };
     table->entries[OP_CAST] = (struct kernel_entry){ .run = cast_run };
     table->entries[OP_ACCUMULATE] = (struct kernel_entry){ .run = accumulate_run };

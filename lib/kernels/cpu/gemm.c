@@ -108,6 +108,22 @@ size_t cpu_gemm_scratch_bytes(const struct cpu_kernels *cpu, const struct cpu_ge
            (cut.shared_stage ? 1 : n_threads) * cut.stage_bytes;
 }
 
+/* Pieces and blocks are rounded up by less than one of their own, whatever is cut. */
+size_t cpu_gemm_scratch_most(const struct cpu_kernels *cpu, const struct cpu_gemm_shape *shape)
+{
+    struct cut cut = cut_product(cpu, shape);
+    const struct gemm_code *code = cut.code;
+    int64_t n_threads = cpu_n_threads(cpu);
+    int64_t rows = round_up(min_i64(shape->m, ROWS_A_BLOCK), code->rows);
+    int64_t cols = round_up(shape->n, code->cols), steps = cut.n_steps + code->steps;
+    int64_t packed = min_i64(rows * steps, PACKED_LANES + rows * 2 * code->steps);
+    int64_t stages = n_threads * max_i64(rows, code->rows) * code->cols;
+    int64_t panels = n_threads * round_up((int64_t)code->cols * code->steps, 16);
+
+    stages = max_i64(stages, min_i64(rows * cols, SHARED_STAGE_FLOATS + rows * code->cols));
+    return (size_t)(packed + stages + panels) * sizeof(uint32_t) + 64 * (size_t)(n_threads + 2);
+}
+
 /* ---- a round ---- */
 
 struct round {

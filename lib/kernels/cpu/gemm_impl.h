@@ -31,6 +31,9 @@ struct cpu_gemm_operands {
 /* Scratch of a run, for all threads; a multiple of 64. */
 size_t cpu_gemm_scratch_bytes(const struct cpu_kernels *cpu, const struct cpu_gemm_shape *shape);
 
+/* No less than that of any product with at most so many rows and at most such a k; likewise. */
+size_t cpu_gemm_scratch_most(const struct cpu_kernels *cpu, const struct cpu_gemm_shape *shape);
+
 /* All of it, on all threads; done on return. scratch: aligned to 64. */
 void cpu_gemm_run(struct cpu_kernels *cpu, const struct cpu_gemm_shape *shape,
                   const struct cpu_gemm_operands *operands, void *scratch);

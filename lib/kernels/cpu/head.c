@@ -38,7 +38,7 @@ static struct head_shape head_shape(const struct op_shape *op)
         .w = &op->in[1],
         .target = &op->in[2],
         .dx = backward ? &op->out[0] : NULL,
-        .dw = backward ? &op->out[1] : NULL,
+        .dw = backward && tensor_given(&op->out[1]) ? &op->out[1] : NULL,
         .loss = &op->out[backward ? 2 : 0],
         .backward = backward,
     };
@@ -95,10 +95,11 @@ static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape 
 {
     struct head_shape h = head_shape(op);
     const int64_t rows[] = { h.chunk, h.x->rows % h.chunk };
+    int n_products = h.dw ? N_PRODUCTS : h.backward ? PRODUCT_DW : PRODUCT_DX;
     size_t most = 0;
 
     for (int i = 0; i < 2; i++)
-        for (int product = 0; rows[i] && product < (h.backward ? N_PRODUCTS : 1); product++) {
+        for (int product = 0; rows[i] && product < n_products; product++) {
             struct cpu_gemm_shape shape = product_shape(&h, product, rows[i]);
             size_t bytes = cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
 
@@ -221,7 +222,8 @@ static void run_chunk(const struct rows_run *run, int first)
     if (!h->backward)
         return;
     run_product(run, PRODUCT_DX, run->logits, h->w->data, cpu_row(h->dx, run->start), 1);
-    run_product(run, PRODUCT_DW, run->logits, x, h->dw->data, first);
+    if (h->dw)
+        run_product(run, PRODUCT_DW, run->logits, x, h->dw->data, first);
 }
 
 static void head_run(struct kernels *kernels, const struct kernel_call *call, int first)

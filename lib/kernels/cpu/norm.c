@@ -122,7 +122,7 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
 
 struct norm_grad {
     const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
-    const struct tensor *dx, *dw, *db;                   /* db: NULL where absent */
+    const struct tensor *dx, *dw, *db;                   /* dw, db: NULL where absent */
     float *partial_dw, *partial_db;                      /* [blocks x d] each */
     int64_t n_blocks;
     int first;
@@ -207,7 +207,8 @@ CPU_INLINE void norm_total_tile_body(void *context, int64_t tile)
 {
     const struct norm_grad *n = context;
 
-    total(n, n->partial_dw, n->dw->data, tile * TOTAL_COLS);
+    if (n->dw)
+        total(n, n->partial_dw, n->dw->data, tile * TOTAL_COLS);
     if (n->db)
         total(n, n->partial_db, n->db->data, tile * TOTAL_COLS);
 }
@@ -237,7 +238,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         .rstd = &op->in[3 + layer],
         .add = if_given(&op->in[4 + layer]),
         .dx = &op->out[0],
-        .dw = &op->out[1],
+        .dw = if_given(&op->out[1]),
         .db = layer ? if_given(&op->out[2]) : NULL,
         .partial_dw = call->scratch,
         .partial_db = (float *)call->scratch + n_blocks * d,
@@ -246,7 +247,8 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
     };
 
     pool_run(kernels->pool, n_blocks, norm_grad_tile[isa], &n);
-    pool_run(kernels->pool, ceil_div(d, TOTAL_COLS), norm_total_tile[isa], &n);
+    if (n.dw || n.db)
+        pool_run(kernels->pool, ceil_div(d, TOTAL_COLS), norm_total_tile[isa], &n);
 }
 
 void cpu_register_norm(struct kernels_backend *table)

@@ -1,0 +1,128 @@
+/*
+ * merge.c - lmtrain merge: fold an adapter into the model it was trained for
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "cmd.h"
+#include "convert/convert.h"
+#include "serve/served.h"
+
+struct request {
+    const char *base, *adapter, *to, *dtype, *as;
+    double max_shard_gb;
+};
+
+static int check(const struct request *q, struct err *err)
+{
+    const char *missing = !q->base ? "base" : !q->adapter ? "adapter" : !q->to ? "to" : NULL;
+
+    if (missing)
+        return err_set(err, ERR_CONFIG, "lmtrain merge: --%s is missing", missing);
+    return adapter_is(q->adapter) || served_is(q->adapter)
+               ? 0
+               : err_set(err, ERR_DATA,
+                         "--adapter %s is neither a folder with adapter_config.json nor a run of "
+                         "lmtrain lora",
+                         q->adapter);
+}
+
+static int answer(const struct request *q, struct str *out, struct err *err)
+{
+    static const struct {
+        const char *name;
+        int dtype;
+    } dtypes[] = {
+        { "keep", -1 }, { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
+    };
+    struct convert_options options = {
+        .from = q->base,
+        .to = q->to,
+        .adapter = q->adapter,
+        .as = strcmp(q->as, "checkpoint") ? CONVERT_FOLDER : CONVERT_CHECKPOINT,
+        .tp = 1,
+        .pp = 1,
+        .dtype = -1,
+        .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
+    };
+    struct convert_result result;
+    double begin = clock_seconds();
+    char size[32], took[32];
+
+    if (check(q, err) < 0)
+        return -1;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(q->dtype, dtypes[i].name))
+            options.dtype = dtypes[i].dtype;
+    if (convert_model(&options, &result, err) < 0)
+        return -1;
+    str_printf(out, "%s: %d of %d tensors of %s merged, %s, in %s\n", q->to, result.n_merged,
+               result.n_tensors, result.family,
+               str_bytes(size, sizeof size, (uint64_t)result.n_bytes),
+               str_duration(took, sizeof took, clock_seconds() - begin));
+    return 0;
+}
+
+int cmd_merge(int argc, char **argv)
+{
+    static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
+    static const char *const kinds[] = { "hf", "checkpoint", NULL };
+    struct request q = { .dtype = "keep", .as = "hf", .max_shard_gb = 5 };
+    const struct option table[] = {
+        { .name = "base",
+          .kind = OPTION_TEXT,
+          .value = &q.base,
+          .argument = "DIR",
+          .help = "the model: a Hugging Face folder, a checkpoint or a run" },
+        { .name = "adapter",
+          .kind = OPTION_TEXT,
+          .value = &q.adapter,
+          .argument = "DIR",
+          .help = "a folder with adapter_config.json and adapter_model.safetensors, or a run of "
+                  "lmtrain lora" },
+        { .name = "to",
+          .kind = OPTION_TEXT,
+          .value = &q.to,
+          .argument = "DIR",
+          .help = "the merged model, which is not there yet" },
+        { .name = "as",
+          .kind = OPTION_CHOICE,
+          .value = &q.as,
+          .argument = "KIND",
+          .choices = kinds,
+          .help = "hf (a Hugging Face folder) or checkpoint" },
+        { .name = "dtype",
+          .kind = OPTION_CHOICE,
+          .value = &q.dtype,
+          .argument = "TYPE",
+          .choices = dtypes,
+          .help = "of all tensors: keep (as the model's), fp32, bf16 or fp16" },
+        { .name = "max-shard-gb",
+          .kind = OPTION_FLOAT,
+          .value = &q.max_shard_gb,
+          .argument = "GB",
+          .min = 0.001,
+          .max = 1000,
+          .help = "size of the folder's files" },
+    };
+    const struct options options = {
+        .command = "lmtrain merge",
+        .summary = "Fold an adapter into the model it was trained for",
+        .details = "Each adapted matrix becomes W + scale B A, computed in fp32 and rounded once.\n"
+                   "Exit status: 0; 1 failed; 2 usage; 3 data.\n",
+        .table = table,
+        .n_options = sizeof table / sizeof *table,
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str out = { 0 };
+    struct err err;
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
+
+    if (status < 0)
+        status = answer(&q, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
+    str_release(&out);
+    arena_release(&arena);
+    return status;
+}

@@ -1,0 +1,117 @@
+/*
+ * tuned.c - the model, or the adapter, for others
+ */
+#include "tuned.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "cmd.h"
+#include "config/hf_config.h"
+#include "convert/convert.h"
+#include "serve/served.h"
+
+/* The folder of Hugging Face that the model came as, or carries; NULL if there is none. */
+static const char *base_folder(const struct job *job, struct arena *arena)
+{
+    const char *init = job->train.init;
+    struct err ignored;
+
+    if (!init)
+        return NULL;
+    if (!hf_folder_is(init)) {
+        const char *newest = store_newest(init, arena, &ignored);
+
+        init = newest ? arena_printf(arena, "%s/" STORE_CARRIED, newest) : NULL;
+    }
+    return init && file_exists(arena_printf(arena, "%s/config.json", init)) ? init : NULL;
+}
+
+/* The tokenizer's files: the job's own, else the model's. */
+static int carry_tokenizer(const struct job *job, const char *to, struct arena *arena,
+                           struct err *err)
+{
+    const char *from = job->data.tokenizer ? job->data.tokenizer : base_folder(job, arena);
+
+    return from && file_is_folder(from) ? convert_carry(from, to, 0, err) : 0;
+}
+
+static int carry_base(const struct job *job, const char *folder, struct arena *arena,
+                      struct err *err)
+{
+    const char *base = base_folder(job, arena);
+    const char *to = arena_printf(arena, "%s/" STORE_CARRIED, folder);
+
+    if (!base)
+        return 0;
+    if (file_make_folder(to, err) < 0 || convert_carry(base, to, 1, err) < 0)
+        return -1;
+    return carry_tokenizer(job, to, arena, err);
+}
+
+/* from: a run or a checkpoint. */
+static int write_adapter(const struct job *job, const char *from, const char *to,
+                         struct arena *arena, struct err *err)
+{
+    struct served served;
+
+    if (served_open(&served, from, err) < 0)
+        return -1;
+    const char *family = served_family(&served, err);
+    struct adapter_source source = {
+        .weights = &served.weights, .job = job, .family = family, .base = job->train.init
+    };
+    int status = family ? adapter_write(to, &source, err) : -1;
+    if (!status)
+        status = carry_tokenizer(job, to, arena, err);
+    served_close(&served);
+    return status;
+}
+
+void tuned_saved(void *context, const char *folder)
+{
+    const struct job *job = context;
+    struct arena arena = { 0 };
+    struct err err;
+    int status = carry_base(job, folder, &arena, &err);
+
+    if (!status && job->kind == JOB_LORA)
+        status = write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena,
+                               &err);
+    if (status < 0)
+        log_warn("%s: %s", folder, err.text);
+    arena_release(&arena);
+}
+
+static int write_model(const struct job *job, const char *to, struct err *err)
+{
+    struct convert_options options = {
+        .from = job->output,
+        .to = to,
+        .tp = 1,
+        .pp = 1,
+        .dtype = (int)job->train.dtype,
+        .max_shard_bytes = INT64_C(5) << 30,
+    };
+    struct convert_result result;
+
+    if (file_remove_tree(to, err) < 0)
+        return -1;
+    return convert_model(&options, &result, err);
+}
+
+int tuned_finish(const struct job *job)
+{
+    struct arena arena = { 0 };
+    int is_lora = job->kind == JOB_LORA;
+    const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
+    struct err err;
+    int status = is_lora ? write_adapter(job, job->output, to, &arena, &err)
+                         : write_model(job, to, &err);
+
+    if (!status)
+        log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);
+    arena_release(&arena);
+    return status < 0 ? cmd_fail(&err) : 0;
+}

@@ -1,0 +1,18 @@
+/*
+ * tuned.h - what finetune and lora leave beside checkpoints: the model, or the adapter, for others
+ */
+#ifndef TUNED_H
+#define TUNED_H
+
+#include "config/job.h"
+
+/*
+ * A checkpoint is whole: put what the model came with (config.json, tokenizer) into it, and of a job
+ * with lora the adapter in peft's format. context: the job. What fails is said and no more.
+ */
+void tuned_saved(void *context, const char *folder);
+
+/* At the end: OUTPUT/model or OUTPUT/adapter. Returns 0, or a status after a message. */
+int tuned_finish(const struct job *job);
+
+#endif

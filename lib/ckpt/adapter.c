@@ -1,0 +1,299 @@
+/*
+ * adapter.c - what an adapter has, held against what the model has a place for
+ */
+#include "ckpt/adapter.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/str.h"
+#include "ckpt/adapter_impl.h"
+
+int adapter_is(const char *path)
+{
+    struct str name = { 0 };
+
+    str_printf(&name, "%s/" ADAPTER_CONFIG, path);
+    int is = file_exists(str_text(&name));
+    str_release(&name);
+    return is;
+}
+
+static int is_gated(const struct model_spec *spec)
+{
+    return spec->activation == ACTIVATION_SWIGLU;
+}
+
+const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
+                                       int layer, enum lora_module module, struct arena *arena)
+{
+    int is_up = module == LORA_UP && !is_gated(spec);
+    int part = is_up ? -1 : lora_module_part(module);
+    const char *matrix = is_up ? "up" : lora_module_matrix(module);
+    const struct hf_whole *whole =
+        hf_names_find(names, arena_printf(arena, "layers.%d.%s.weight", layer, matrix));
+
+    if (!whole || (whole->n > 1) != (part >= 0))
+        return NULL;
+    return &names->tensors[whole->first + (part < 0 ? 0 : part)];
+}
+
+int adapter_parse_name(const char *name, int *layer, enum lora_module *module, int *is_b)
+{
+    int at = 0;
+
+    if (!tuning_is_adapter(name) || sscanf(name, "layers.%d.%n", layer, &at) != 1 || !at)
+        return 0;
+    *is_b = str_ends_with(name, "_b");
+    for (int m = 0; m < N_LORA_MODULES; m++) {
+        const char *word = lora_module_name((enum lora_module)m);
+        size_t length = strlen(word);
+
+        if (!strncmp(name + at, word, length) && !strncmp(name + at + length, ".lora_", 6)) {
+            *module = (enum lora_module)m;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- a peft folder ---- */
+
+struct opening {
+    struct adapter *adapter;
+    struct adapter_config config;
+    struct lora_place *places;
+    char *used; /* by the file's tensors */
+};
+
+/* The file's tensor of this name, which is then used; NULL if there is none. */
+static const struct safetensors_tensor *take(struct opening *o, const char *name)
+{
+    const struct safetensors_index *index = &o->adapter->file->index;
+    const struct safetensors_tensor *t = safetensors_find(index, name);
+
+    if (t)
+        o->used[t - index->tensors] = 1;
+    return t;
+}
+
+static int check_shape(const struct opening *o, const struct safetensors_tensor *t, int64_t rows,
+                       int64_t cols, struct err *err)
+{
+    int n_dims = cols ? 2 : 1;
+
+    if (safetensors_type_dtype(t->type) < 0)
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is of type %s, which is not read here",
+                       o->adapter->file->path, t->name, safetensors_type_name(t->type));
+    if (t->n_dims == n_dims && t->shape[0] == rows && (n_dims == 1 || t->shape[1] == cols))
+        return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: tensor %.200s is %lld x %lld, %lld x %lld is wanted (hint: is it of "
+                   "another model?)",
+                   o->adapter->file->path, t->name, (long long)t->shape[0],
+                   (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)rows,
+                   (long long)(cols ? cols : 1));
+}
+
+/* "base_model.model.model.layers.0.self_attn.q_proj" of "model.layers.0.self_attn.q_proj.weight" */
+static const char *module_name(const struct hf_tensor *t, struct arena *arena)
+{
+    const char *dot = strrchr(t->name, '.');
+
+    return arena_printf(arena, ADAPTER_PREFIX "%.*s", (int)(dot - t->name), t->name);
+}
+
+static int take_pair(struct opening *o, int layer, enum lora_module module, struct err *err)
+{
+    struct adapter *a = o->adapter;
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, &a->arena);
+    int at = layer * N_LORA_MODULES + (int)module;
+
+    if (!theirs)
+        return 0;
+    const char *name = module_name(theirs, &a->arena);
+    const struct safetensors_tensor **pair = a->pairs[at];
+    pair[0] = take(o, arena_printf(&a->arena, "%s.lora_A.weight", name));
+    pair[1] = take(o, arena_printf(&a->arena, "%s.lora_B.weight", name));
+    if (!pair[0] && !pair[1])
+        return 0;
+    if (!pair[0] || !pair[1])
+        return err_set(err, ERR_DATA, "%s: %.200s has only one of lora_A and lora_B", a->file->path,
+                       name);
+    int64_t rank = pair[0]->shape[0];
+    if (rank < 1 || rank > 65536)
+        return err_set(err, ERR_DATA, "%s: %.200s: rank %lld is not in 1..65536", a->file->path,
+                       name, (long long)rank);
+    if (check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
+        check_shape(o, pair[1], theirs->n_rows, rank, err) < 0)
+        return -1;
+    double alpha = adapter_config_alpha(&o->config, name + strlen(ADAPTER_PREFIX));
+    o->places[at] = (struct lora_place){ (int)rank, lora_scale(alpha, (int)rank, o->config.rslora) };
+    return 0;
+}
+
+/* A module that was trained whole, or a bias. */
+static int take_replacement(struct opening *o, int i, struct err *err)
+{
+    struct adapter *a = o->adapter;
+    const struct hf_tensor *theirs = &a->names.tensors[i];
+    const char *name = arena_printf(&a->arena, ADAPTER_PREFIX "%s", theirs->name);
+    const char *dot = strrchr(name, '.');
+    const struct safetensors_tensor *t = take(o, name);
+
+    /* Of an adapted module. */
+    if (!t)
+        t = take(o, arena_printf(&a->arena, "%.*s.base_layer%s", (int)(dot - name), name, dot));
+    a->replacements[i] = t;
+    if (!t)
+        return 0;
+    if (theirs->transposed)
+        return err_set(err, ERR_DATA, "%s: %.200s is a whole matrix of a layer, which is not read",
+                       a->file->path, t->name);
+    return check_shape(o, t, theirs->n_rows, theirs->whole->n_dims == 1 ? 0 : theirs->whole->cols,
+                       err);
+}
+
+/* A head and an embedding that are one here must be the same there. */
+static int take_tied_head(struct opening *o, struct err *err)
+{
+    struct adapter *a = o->adapter;
+    const struct hf_whole *embedding = hf_names_find(&a->names, "embedding.weight");
+    const struct safetensors_tensor *head = take(o, ADAPTER_PREFIX HF_NAMES_HEAD);
+    const struct safetensors_tensor *table = embedding ? a->replacements[embedding->first] : NULL;
+
+    if (!a->spec.tied_embeddings || (!head && !table))
+        return 0;
+    if (!head || !table)
+        return err_set(err, ERR_DATA,
+                       "%s has %s alone, but the model's head and embedding are one matrix: it "
+                       "would part them, which is not done here",
+                       a->file->path, head ? "a head" : "an embedding");
+    if (check_shape(o, head, table->shape[0], table->shape[1], err) < 0)
+        return -1;
+    return head->type == table->type
+               ? 0
+               : err_set(err, ERR_DATA, "%s: head and embedding are of two types", a->file->path);
+}
+
+static int check_used(const struct opening *o, struct err *err)
+{
+    const struct safetensors_index *index = &o->adapter->file->index;
+
+    for (int i = 0; i < index->n_tensors; i++)
+        if (!o->used[i])
+            return err_set(err, ERR_DATA,
+                           "%s: tensor %.200s is none that an adapter of this model has (hint: is "
+                           "it of another model?)",
+                           o->adapter->file->path, index->tensors[i].name);
+    return index->n_tensors
+               ? 0
+               : err_set(err, ERR_DATA, "%s has no tensors", o->adapter->file->path);
+}
+
+static int open_peft(struct adapter *a, struct err *err)
+{
+    struct opening o = { .adapter = a };
+    int n_places = a->spec.n_layers * N_LORA_MODULES;
+
+    if (adapter_config_read(&o.config, a->path, &a->arena, err) < 0 ||
+        safetensors_open(&a->file, arena_printf(&a->arena, "%s/" ADAPTER_TENSORS, a->path), err) <
+            0)
+        return -1;
+    o.places = arena_array(&a->arena, struct lora_place, n_places);
+    o.used = arena_array(&a->arena, char, a->file->index.n_tensors + 1);
+    a->pairs = (void *)arena_array(&a->arena, const struct safetensors_tensor *, 2 * n_places);
+    a->replacements =
+        arena_array(&a->arena, const struct safetensors_tensor *, a->names.n_tensors + 1);
+    for (int i = 0; i < n_places; i++)
+        if (take_pair(&o, i / N_LORA_MODULES, (enum lora_module)(i % N_LORA_MODULES), err) < 0)
+            return -1;
+    for (int i = 0; i < a->names.n_tensors; i++)
+        if (take_replacement(&o, i, err) < 0)
+            return -1;
+    if (take_tied_head(&o, err) < 0 || check_used(&o, err) < 0)
+        return -1;
+    a->tuning =
+        (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
+    a->base = o.config.base;
+    a->n_tensors = a->file->index.n_tensors;
+    return 0;
+}
+
+/* ---- a checkpoint ---- */
+
+static int open_checkpoint(struct adapter *a, struct err *err)
+{
+    const char *newest = store_newest(a->path, &a->arena, err);
+    struct job *job = arena_new(&a->arena, struct job);
+
+    if (!newest || store_open(&a->store, newest, err) < 0)
+        return -1;
+    cJSON *state = cJSON_Parse(store_state(a->store));
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(state, "job");
+    int status = cJSON_IsString(text)
+                     ? job_read_model(job, text->valuestring, strlen(text->valuestring), newest,
+                                      NULL, 0, &a->arena, err)
+                     : err_set(err, ERR_DATA, "%s does not say what job it is of", newest);
+    cJSON_Delete(state);
+    if (status < 0)
+        return -1;
+    if (!job->lora.rank)
+        return err_set(err, ERR_DATA, "%s is of a job without lora: it is no adapter", newest);
+    if (job->model.n_layers != a->spec.n_layers || job->model.hidden_size != a->spec.hidden_size)
+        return err_set(err, ERR_DATA, "%s is an adapter of another model", newest);
+    a->tuning = *job->tuning;
+    a->base = job->train.init;
+    a->n_tensors = store_n_tensors(a->store);
+    return 0;
+}
+
+int adapter_open(struct adapter **out, const char *path, const char *family,
+                 const struct model_spec *spec, struct err *err)
+{
+    struct adapter *a = calloc(1, sizeof *a);
+
+    if (!a)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    a->spec = *spec;
+    a->path = arena_strdup(&a->arena, path);
+    int status = hf_names_build(&a->names, family, spec, &a->arena, err);
+    if (!status)
+        status = adapter_is(path) ? open_peft(a, err) : open_checkpoint(a, err);
+    if (status < 0) {
+        adapter_close(a);
+        return -1;
+    }
+    *out = a;
+    return 0;
+}
+
+void adapter_close(struct adapter *a)
+{
+    if (!a)
+        return;
+    if (a->store)
+        store_close(a->store);
+    if (a->file)
+        safetensors_close(a->file);
+    arena_release(&a->arena);
+    free(a);
+}
+
+const struct tuning *adapter_tuning(const struct adapter *a)
+{
+    return &a->tuning;
+}
+
+const char *adapter_base(const struct adapter *a)
+{
+    return a->base;
+}
+
+int adapter_n_tensors(const struct adapter *a)
+{
+    return a->n_tensors;
+}

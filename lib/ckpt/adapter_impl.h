@@ -1,0 +1,58 @@
+/*
+ * adapter_impl.h - an open adapter, shared by adapter.c (what is there), adapter_config.c and
+ * adapter_read.c
+ */
+#ifndef CKPT_ADAPTER_IMPL_H
+#define CKPT_ADAPTER_IMPL_H
+
+#include "ckpt/adapter.h"
+#include "ckpt/safetensors.h"
+
+#define ADAPTER_PREFIX "base_model.model."
+#define ADAPTER_CONFIG "adapter_config.json"
+#define ADAPTER_TENSORS "adapter_model.safetensors"
+
+/* What adapter_config.json says. */
+struct adapter_config {
+    int rslora;
+    double alpha;
+    int n_patterns; /* of alpha_pattern */
+    const char **patterns;
+    double *alphas;
+    const char *base;
+};
+
+struct adapter {
+    struct arena arena;
+    const char *path;
+    struct model_spec spec;
+    struct tuning tuning;
+    struct hf_names names;
+    const char *base;
+    int n_tensors;
+    /* Of a peft folder: */
+    struct safetensors *file;
+    const struct safetensors_tensor *(*pairs)[2];   /* [n_layers * N_LORA_MODULES]: A, B */
+    const struct safetensors_tensor **replacements; /* by the names' tensors; NULL: none */
+    /* or of a checkpoint: */
+    struct store *store;
+};
+
+/* Read path/adapter_config.json; all of *config lives in the arena. ERR_DATA. */
+int adapter_config_read(struct adapter_config *config, const char *path, struct arena *arena,
+                        struct err *err);
+
+/* alpha of the module of this name. */
+double adapter_config_alpha(const struct adapter_config *config, const char *module);
+
+/*
+ * The tensor of theirs that a module of a layer is in; NULL where the family has no such. With
+ * pairs for parts of a matrix that the family keeps whole there is none, nor the other way round.
+ */
+const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
+                                       int layer, enum lora_module module, struct arena *arena);
+
+/* "layers.3.q.lora_b": which; 0 if the name is not of that form. */
+int adapter_parse_name(const char *name, int *layer, enum lora_module *module, int *is_b);
+
+#endif

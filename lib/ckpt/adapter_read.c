@@ -1,0 +1,239 @@
+/*
+ * adapter_read.c - an adapter's tensors as parts of ours
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "ckpt/adapter_impl.h"
+#include "ckpt/convert.h"
+
+/* The pair's tensor that a name of ours stands for; NULL if there is none. */
+static const struct safetensors_tensor *own_tensor(const struct adapter *a, const char *name,
+                                                   int *layer, enum lora_module *module, int *is_b)
+{
+    if (!a->file || !adapter_parse_name(name, layer, module, is_b) || *layer >= a->spec.n_layers ||
+        *layer < 0)
+        return NULL;
+    return a->pairs[*layer * N_LORA_MODULES + (int)*module][*is_b];
+}
+
+static int has_replacement(const struct adapter *a, const char *name)
+{
+    const struct hf_whole *whole = hf_names_find(&a->names, name);
+
+    for (int i = 0; whole && i < whole->n; i++)
+        if (a->replacements[whole->first + i])
+            return 1;
+    return 0;
+}
+
+int adapter_has(const struct adapter *a, const char *name)
+{
+    int layer, is_b;
+    enum lora_module module;
+
+    if (a->store)
+        return store_find(a->store, name) != NULL;
+    return own_tensor(a, name, &layer, &module, &is_b) || has_replacement(a, name);
+}
+
+int adapter_changes(const struct adapter *a, const char *name)
+{
+    const struct hf_whole *whole = hf_names_find(&a->names, name);
+    int layer, at = 0;
+
+    if (!whole || sscanf(name, "layers.%d.%n", &layer, &at) != 1 || !at)
+        return 0;
+    for (int m = 0; m < N_LORA_MODULES; m++) {
+        struct arena arena = { 0 };
+        const struct hf_tensor *t =
+            tuning_place(&a->tuning, layer, (enum lora_module)m).rank
+                ? adapter_module(&a->names, &a->spec, layer, (enum lora_module)m, &arena)
+                : NULL;
+        int is_of_it = t && t->whole == &whole->whole;
+
+        arena_release(&arena);
+        if (is_of_it)
+            return 1;
+    }
+    return 0;
+}
+
+static int no_memory(const struct adapter *a, struct err *err)
+{
+    return err_set(err, ERR_DEVICE, "%s: out of host memory", a->path);
+}
+
+/* n rows of the file's tensor of `cols` columns, columns [begin, end), to data of that stride. */
+static int read_rows(const struct adapter *a, const struct safetensors_tensor *t, int64_t row,
+                     int64_t n, const struct store_slice *want, void *data, struct err *err)
+{
+    enum dtype dtype = (enum dtype)safetensors_type_dtype(t->type);
+    int64_t cols = t->n_dims > 1 ? t->shape[1] : 1, element = (int64_t)dtype_bytes(dtype);
+    int64_t n_cols = want->col_end - want->col_begin, stride = want->stride ? want->stride : n_cols;
+    unsigned char *buffer = malloc((size_t)max_i64(1, cols * element));
+    int status = buffer ? 0 : no_memory(a, err);
+
+    for (int64_t i = 0; i < n && !status; i++) {
+        status = safetensors_read(a->file, t, (uint64_t)((row + i) * cols * element), buffer,
+                                  (size_t)(cols * element), err);
+        if (!status)
+            convert(want->dtype, (unsigned char *)data + i * stride * (int64_t)dtype_bytes(want->dtype),
+                    dtype, buffer + want->col_begin * element, n_cols);
+    }
+    free(buffer);
+    return status;
+}
+
+/* Of the wanted rows [row_begin, row_end) those that the piece has. `first`: of ours, row 0. */
+static int read_piece(const struct adapter *a, const struct safetensors_tensor *t,
+                      struct hf_piece piece, int64_t first, const struct store_slice *want,
+                      struct err *err)
+{
+    int64_t n_cols = want->col_end - want->col_begin, stride = want->stride ? want->stride : n_cols;
+    int64_t ours = piece.ours - first;
+    int64_t begin = max_i64(ours, want->row_begin), end = min_i64(ours + piece.n, want->row_end);
+
+    if (begin >= end)
+        return 0;
+    return read_rows(a, t, piece.theirs + begin - ours, end - begin, want,
+                     (unsigned char *)want->data +
+                         (begin - want->row_begin) * stride * (int64_t)dtype_bytes(want->dtype),
+                     err);
+}
+
+static int overlay_own(struct adapter *a, const struct store_slice *want,
+                       const struct safetensors_tensor *t, int layer, enum lora_module module,
+                       int is_b, struct err *err)
+{
+    struct hf_piece whole = { 0, 0, t->shape[0] };
+
+    if (want->n_dims != 2 || want->rows != t->shape[0] || want->cols != t->shape[1])
+        return err_set(err, ERR_DATA, "%s: %.100s is %lld x %lld, %lld x %lld is wanted", a->path,
+                       want->name, (long long)t->shape[0], (long long)t->shape[1],
+                       (long long)want->rows, (long long)want->cols);
+    if (!is_b)
+        return read_piece(a, t, whole, 0, want, err);
+    const struct hf_tensor *theirs =
+        adapter_module(&a->names, &a->spec, layer, module, &a->arena);
+    int64_t first = theirs->pieces[0].ours;
+    for (int i = 0; i < theirs->n_pieces; i++)
+        first = min_i64(first, theirs->pieces[i].ours);
+    for (int i = 0; i < theirs->n_pieces; i++)
+        if (read_piece(a, t, theirs->pieces[i], first, want, err) < 0)
+            return -1;
+    return 0;
+}
+
+int adapter_overlay(struct adapter *a, const struct store_slice *want, struct err *err)
+{
+    int layer, is_b;
+    enum lora_module module;
+
+    if (a->store)
+        return store_find(a->store, want->name) ? store_read(a->store, want, err) : 0;
+    const struct safetensors_tensor *own = own_tensor(a, want->name, &layer, &module, &is_b);
+    if (own)
+        return overlay_own(a, want, own, layer, module, is_b, err);
+    const struct hf_whole *whole = hf_names_find(&a->names, want->name);
+    for (int i = 0; whole && i < whole->n; i++) {
+        const struct hf_tensor *theirs = &a->names.tensors[whole->first + i];
+        const struct safetensors_tensor *t = a->replacements[whole->first + i];
+
+        for (int k = 0; t && k < theirs->n_pieces; k++)
+            if (read_piece(a, t, theirs->pieces[k], 0, want, err) < 0)
+                return -1;
+    }
+    return 0;
+}
+
+/* ---- merging ---- */
+
+/* data[n x cols] += scale b[n x rank] a[rank x cols] */
+static void add_product(float *data, int64_t stride, const float *b, const float *a, int64_t n,
+                        int64_t cols, int rank, float scale)
+{
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t col = 0; col < cols; col += 512) {
+            float sums[512] = { 0 };
+            int64_t width = min_i64(512, cols - col);
+
+            for (int r = 0; r < rank; r++) {
+                float factor = b[row * rank + r];
+
+                for (int64_t i = 0; i < width; i++)
+                    sums[i] = __builtin_fmaf(factor, a[r * cols + col + i], sums[i]);
+            }
+            for (int64_t i = 0; i < width; i++)
+                data[row * stride + col + i] += scale * sums[i];
+        }
+}
+
+/* Rows [begin, end) of the adapter's own, which are rows `at` and on of what is wanted. */
+static int add_rows(struct adapter *a, int layer, enum lora_module module,
+                    const struct store_slice *want, int64_t rows, int64_t begin, int64_t end,
+                    int64_t at, struct err *err)
+{
+    struct lora_place place = tuning_place(&a->tuning, layer, module);
+    int64_t n_cols = want->col_end - want->col_begin, stride = want->stride ? want->stride : n_cols;
+    const char *name = lora_module_name(module);
+    float *own_a = malloc((size_t)(place.rank * n_cols) * sizeof *own_a);
+    float *own_b = malloc((size_t)((end - begin) * place.rank) * sizeof *own_b);
+    struct store_slice slice = { .name = arena_printf(&a->arena, "layers.%d.%s.lora_a", layer, name),
+                                 .dtype = DTYPE_F32,
+                                 .n_dims = 2,
+                                 .rows = place.rank,
+                                 .cols = want->cols,
+                                 .row_end = place.rank,
+                                 .col_begin = want->col_begin,
+                                 .col_end = want->col_end,
+                                 .data = own_a };
+    int status = own_a && own_b ? adapter_overlay(a, &slice, err) : no_memory(a, err);
+
+    slice.name = arena_printf(&a->arena, "layers.%d.%s.lora_b", layer, name);
+    slice.rows = rows;
+    slice.cols = slice.col_end = place.rank;
+    slice.col_begin = 0;
+    slice.row_begin = begin;
+    slice.row_end = end;
+    slice.data = own_b;
+    if (!status)
+        status = adapter_overlay(a, &slice, err);
+    if (!status)
+        add_product((float *)want->data + (at - want->row_begin) * stride, stride, own_b, own_a,
+                    end - begin, n_cols, place.rank, (float)place.scale);
+    free(own_a);
+    free(own_b);
+    return status;
+}
+
+int adapter_add(struct adapter *a, const struct store_slice *want, struct err *err)
+{
+    const struct hf_whole *whole = hf_names_find(&a->names, want->name);
+    int layer;
+
+    CHECK(want->dtype == DTYPE_F32);
+    if (!whole || sscanf(want->name, "layers.%d.", &layer) != 1)
+        return 0;
+    for (int m = 0; m < N_LORA_MODULES; m++) {
+        enum lora_module module = (enum lora_module)m;
+        const struct hf_tensor *t =
+            tuning_place(&a->tuning, layer, module).rank
+                ? adapter_module(&a->names, &a->spec, layer, module, &a->arena)
+                : NULL;
+
+        if (!t || t->whole != &whole->whole)
+            continue;
+        int64_t first = t->pieces[0].ours;
+        for (int i = 0; i < t->n_pieces; i++)
+            first = min_i64(first, t->pieces[i].ours);
+        int64_t begin = max_i64(first, want->row_begin);
+        int64_t end = min_i64(first + t->n_rows, want->row_end);
+        if (begin < end && add_rows(a, layer, module, want, t->n_rows, begin - first, end - first,
+                                    begin, err) < 0)
+            return -1;
+    }
+    return 0;
+}

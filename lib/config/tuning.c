@@ -1,0 +1,279 @@
+/*
+ * tuning.c - names and patterns
+ */
+#include "config/tuning.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "base/str.h"
+
+#define BIT(module) (1u << (module))
+#define HEADS (BIT(LORA_Q) | BIT(LORA_K) | BIT(LORA_V))
+
+static const struct {
+    const char *name, *matrix;
+    int part;
+} modules[N_LORA_MODULES] = {
+    [LORA_Q] = { "q", "qkv", 0 },
+    [LORA_K] = { "k", "qkv", 1 },
+    [LORA_V] = { "v", "qkv", 2 },
+    [LORA_QKV] = { "qkv", "qkv", -1 },
+    [LORA_ATTENTION_OUT] = { "attention_out", "attention_out", -1 },
+    [LORA_GATE] = { "gate", "gate_up", 0 },
+    [LORA_UP] = { "up", "gate_up", 1 },
+    [LORA_DOWN] = { "down", "down", -1 },
+};
+
+/* What others call them. HEADS: one pair for all of qkv where the model packs them. */
+static const struct {
+    const char *name;
+    unsigned modules;
+    int is_packed;
+} names[] = {
+    { "q", BIT(LORA_Q), 0 },
+    { "k", BIT(LORA_K), 0 },
+    { "v", BIT(LORA_V), 0 },
+    { "qkv", HEADS, 0 },
+    { "attention_out", BIT(LORA_ATTENTION_OUT), 0 },
+    { "gate", BIT(LORA_GATE), 0 },
+    { "up", BIT(LORA_UP), 0 },
+    { "gate_up", BIT(LORA_GATE) | BIT(LORA_UP), 0 },
+    { "down", BIT(LORA_DOWN), 0 },
+    { "q_proj", BIT(LORA_Q), 0 },
+    { "k_proj", BIT(LORA_K), 0 },
+    { "v_proj", BIT(LORA_V), 0 },
+    { "o_proj", BIT(LORA_ATTENTION_OUT), 0 },
+    { "gate_proj", BIT(LORA_GATE), 0 },
+    { "up_proj", BIT(LORA_UP), 0 },
+    { "down_proj", BIT(LORA_DOWN), 0 },
+    { "c_attn", HEADS, 1 },
+    { "attn.c_proj", BIT(LORA_ATTENTION_OUT), 0 },
+    { "mlp.c_proj", BIT(LORA_DOWN), 0 },
+    { "c_proj", BIT(LORA_ATTENTION_OUT) | BIT(LORA_DOWN), 0 },
+    { "c_fc", BIT(LORA_UP), 0 },
+    { "W_pack", HEADS, 1 },
+    { "wqkv", HEADS, 1 },
+    { "wo", BIT(LORA_ATTENTION_OUT), 0 },
+    { "w1", BIT(LORA_GATE), 0 },
+    { "w3", BIT(LORA_UP), 0 },
+    { "w2", BIT(LORA_DOWN), 0 },
+    { "all", BIT(N_LORA_MODULES) - 1, 0 },
+    { "all-linear", BIT(N_LORA_MODULES) - 1, 0 },
+};
+
+#define N_NAMES (sizeof names / sizeof *names)
+
+const char *lora_module_name(enum lora_module module)
+{
+    return modules[module].name;
+}
+
+const char *lora_module_matrix(enum lora_module module)
+{
+    return modules[module].matrix;
+}
+
+int lora_module_part(enum lora_module module)
+{
+    return modules[module].part;
+}
+
+struct lora_place tuning_place(const struct tuning *tuning, int layer, enum lora_module module)
+{
+    if (!tuning || !tuning->has_lora)
+        return (struct lora_place){ 0 };
+    CHECK(layer >= 0);
+    CHECK(layer < tuning->n_layers);
+    return tuning->places[layer * N_LORA_MODULES + (int)module];
+}
+
+static int matches(const struct job_texts *patterns, const char *name)
+{
+    for (int i = 0; i < patterns->n; i++)
+        if (fnmatch(patterns->values[i], name, 0) == 0)
+            return 1;
+    return 0;
+}
+
+int tuning_is_adapter(const char *name)
+{
+    return str_ends_with(name, ".lora_a") || str_ends_with(name, ".lora_b");
+}
+
+/* Whether the layer's matrix that this is the bias of has an adapter. */
+static int is_adapted_bias(const struct tuning *t, const char *name)
+{
+    int layer, at = 0;
+
+    if (sscanf(name, "layers.%d.%n", &layer, &at) != 1 || !at || layer >= t->n_layers)
+        return 0;
+    for (int m = 0; m < N_LORA_MODULES; m++) {
+        size_t length = strlen(modules[m].matrix);
+
+        /* The matrix of an up without gate is called up. */
+        int fits =
+            (!strncmp(name + at, modules[m].matrix, length) && name[at + (int)length] == '.') ||
+            (m == LORA_UP && !strcmp(name + at, "up.bias"));
+        if (fits && tuning_place(t, layer, (enum lora_module)m).rank)
+            return 1;
+    }
+    return 0;
+}
+
+int tuning_trains(const struct tuning *t, const char *name)
+{
+    if (!t)
+        return 1;
+    if (!t->has_lora)
+        return (!t->only.n || matches(&t->only, name)) && !matches(&t->freeze, name);
+    if (tuning_is_adapter(name) || matches(&t->saved, name))
+        return 1;
+    if (t->bias == LORA_BIAS_NONE || !str_ends_with(name, ".bias"))
+        return 0;
+    return t->bias == LORA_BIAS_ALL || is_adapted_bias(t, name);
+}
+
+int lora_name_is_packed(const char *name)
+{
+    for (size_t i = 0; i < N_NAMES; i++)
+        if (!strcmp(names[i].name, name))
+            return names[i].is_packed;
+    return 0;
+}
+
+unsigned lora_find_modules(const struct model_spec *spec, const char *name, int packed)
+{
+    unsigned set = 0;
+
+    for (size_t i = 0; i < N_NAMES; i++)
+        if (!strcmp(names[i].name, name))
+            set = names[i].modules;
+    if (spec->activation != ACTIVATION_SWIGLU)
+        set &= ~BIT(LORA_GATE);
+    if (!(set & ~BIT(LORA_QKV)))
+        return 0;
+    if (packed)
+        return (set & HEADS) == HEADS ? (set & ~HEADS) | BIT(LORA_QKV) : set & HEADS ? 0 : set;
+    return set & ~BIT(LORA_QKV);
+}
+
+double lora_scale(double alpha, int rank, int rslora)
+{
+    return rslora ? alpha / sqrt((double)rank) : alpha / (double)rank;
+}
+
+/* Our names of what peft's users save whole. */
+static const struct {
+    const char *name, *pattern;
+} saveable[] = {
+    { "embed_tokens", "embedding.weight" },
+    { "wte", "embedding.weight" },
+    { "tok_embeddings", "embedding.weight" },
+    { "embedding", "embedding.weight" },
+    { "lm_head", "head.weight" },
+    { "head", "head.weight" },
+    { "output", "head.weight" },
+    { "wpe", "position.weight" },
+    { "position", "position.weight" },
+    { "norm", "final_norm.*" },
+    { "ln_f", "final_norm.*" },
+    { "final_norm", "final_norm.*" },
+    { "input_layernorm", "layers.*.attention_norm.*" },
+    { "attention_norm", "layers.*.attention_norm.*" },
+    { "ln_1", "layers.*.attention_norm.*" },
+    { "post_attention_layernorm", "layers.*.ffn_norm.*" },
+    { "ffn_norm", "layers.*.ffn_norm.*" },
+    { "ln_2", "layers.*.ffn_norm.*" },
+};
+
+#define N_SAVEABLE (sizeof saveable / sizeof *saveable)
+
+static int find_saved(struct tuning *t, const struct model_spec *spec,
+                      const struct job_texts *wanted, struct arena *arena, struct err *err)
+{
+    const char **patterns = arena_array(arena, const char *, wanted->n);
+
+    for (int i = 0; i < wanted->n; i++) {
+        for (size_t k = 0; k < N_SAVEABLE; k++)
+            if (!strcmp(saveable[k].name, wanted->values[i]))
+                patterns[i] = saveable[k].pattern;
+        /* A tied head is the embedding's table. */
+        if (patterns[i] && spec->tied_embeddings && !strcmp(patterns[i], "head.weight"))
+            patterns[i] = "embedding.weight";
+        if (patterns[i] && !strcmp(patterns[i], "position.weight") &&
+            spec->position != POSITION_LEARNED)
+            patterns[i] = NULL;
+        if (!patterns[i])
+            return err_set(err, ERR_CONFIG,
+                           "lora.modules_to_save has %.64s, which this model does not have (hint: "
+                           "embed_tokens, lm_head, norm, input_layernorm, "
+                           "post_attention_layernorm)",
+                           wanted->values[i]);
+    }
+    t->saved = (struct job_texts){ patterns, wanted->n };
+    return 0;
+}
+
+/* A packed matrix has one bias: all its parts must be adapted, or none. */
+static int check_biases(const struct model_spec *spec, unsigned set, enum lora_bias bias,
+                        struct err *err)
+{
+    unsigned heads = set & HEADS, gates = set & (BIT(LORA_GATE) | BIT(LORA_UP));
+    int gated = spec->activation == ACTIVATION_SWIGLU && spec->bias;
+
+    if (bias != LORA_BIAS_LORA_ONLY)
+        return 0;
+    if ((heads && heads != HEADS && model_spec_has_qkv_bias(spec)) ||
+        (gated && gates && gates != (BIT(LORA_GATE) | BIT(LORA_UP))))
+        return err_set(err, ERR_CONFIG,
+                       "lora.bias is lora_only, but of a packed bias only some parts are adapted "
+                       "(hint: targets q, k and v together, gate and up together; or bias: all)");
+    return 0;
+}
+
+int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
+                     const struct lora_wish *wish, struct arena *arena, struct err *err)
+{
+    struct tuning t = {
+        .has_lora = 1, .bias = wish->bias, .dropout = wish->dropout, .n_layers = spec->n_layers
+    };
+    double alpha = wish->alpha > 0 ? wish->alpha : 2.0 * wish->rank;
+    struct lora_place *places =
+        arena_array(arena, struct lora_place, spec->n_layers * N_LORA_MODULES);
+    int packed = wish->packed;
+    unsigned set = 0;
+
+    for (int i = 0; i < wish->targets.n; i++)
+        packed |= lora_name_is_packed(wish->targets.values[i]);
+    for (int i = 0; i < wish->targets.n; i++) {
+        unsigned found = lora_find_modules(spec, wish->targets.values[i], packed);
+
+        if (!found)
+            return err_set(err, ERR_CONFIG,
+                           "lora.targets has %.64s, which this model does not have (hint: %s, or "
+                           "all)",
+                           wish->targets.values[i],
+                           packed                                  ? "c_attn, attn.c_proj, c_fc, "
+                                                                     "mlp.c_proj"
+                           : spec->activation == ACTIVATION_SWIGLU ? "q_proj, k_proj, v_proj, "
+                                                                     "o_proj, gate_proj, up_proj, "
+                                                                     "down_proj"
+                                                                   : "q, k, v, attention_out, up, "
+                                                                     "down");
+        set |= found;
+    }
+    if (check_biases(spec, set, wish->bias, err) < 0 ||
+        find_saved(&t, spec, &wish->saved, arena, err) < 0)
+        return -1;
+    for (int i = 0; i < spec->n_layers * N_LORA_MODULES; i++)
+        if (set & BIT(i % N_LORA_MODULES))
+            places[i] =
+                (struct lora_place){ wish->rank, lora_scale(alpha, wish->rank, wish->rslora) };
+    t.places = places;
+    *out = t;
+    return 0;
+}

@@ -1,0 +1,100 @@
+/*
+ * source.c - the weights that are converted, as if the vocabulary had grown already
+ */
+#include "convert/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "ckpt/convert.h"
+
+#define STEP_BYTES ((int64_t)4 << 20)
+
+static const char *const names[2] = { "embedding.weight", "head.weight" };
+
+static int number_of(const char *name)
+{
+    return !strcmp(name, names[1]);
+}
+
+int source_grows(const struct source *s, const char *name)
+{
+    return s->rows != s->rows_there && (!strcmp(name, names[0]) || !strcmp(name, names[1]));
+}
+
+const float *source_mean(const struct source *s, const char *name, int64_t col)
+{
+    CHECK(s->means[number_of(name)]);
+    return s->means[number_of(name)] + col;
+}
+
+static int add_rows(const struct source *s, struct store_slice *slice, double *sums,
+                    struct err *err)
+{
+    int64_t cols = slice->cols, step = max_i64(1, STEP_BYTES / (cols * (int64_t)sizeof(float)));
+    float *rows = malloc((size_t)(step * cols) * sizeof *rows);
+    int status = rows ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+
+    slice->data = rows;
+    for (int64_t row = 0; row < slice->rows && !status; row += step) {
+        slice->row_begin = row;
+        slice->row_end = min_i64(row + step, slice->rows);
+        status = weights_read(s->weights, slice, err);
+        for (int64_t i = 0; i < slice->row_end - row && !status; i++)
+            for (int64_t col = 0; col < cols; col++)
+                sums[col] += (double)rows[i * cols + col];
+    }
+    free(rows);
+    return status;
+}
+
+static int find_mean(struct source *s, int number, int64_t cols, struct arena *arena,
+                     struct err *err)
+{
+    struct store_slice slice = { .name = names[number],
+                                 .dtype = DTYPE_F32,
+                                 .n_dims = 2,
+                                 .rows = s->rows_there,
+                                 .cols = cols,
+                                 .col_end = cols };
+    double *sums = arena_array(arena, double, cols);
+
+    if (add_rows(s, &slice, sums, err) < 0)
+        return -1;
+    s->means[number] = arena_array(arena, float, cols);
+    for (int64_t col = 0; col < cols; col++)
+        s->means[number][col] = (float)(sums[col] / (double)s->rows_there);
+    return 0;
+}
+
+int source_grow(struct source *s, const struct model_spec *spec, int64_t rows, struct arena *arena,
+                struct err *err)
+{
+    for (int i = 0; i < 2 - !!spec->tied_embeddings; i++)
+        if (find_mean(s, i, spec->hidden_size, arena, err) < 0)
+            return -1;
+    s->rows = rows;
+    return 0;
+}
+
+int source_read(const struct source *s, const struct store_slice *slice, struct err *err)
+{
+    if (!source_grows(s, slice->name))
+        return weights_read(s->weights, slice, err);
+    struct store_slice there = *slice;
+    int64_t n_cols = slice->col_end - slice->col_begin, stride = slice->stride;
+    size_t element = dtype_bytes(slice->dtype);
+
+    there.rows = s->rows_there;
+    there.row_end = min_i64(slice->row_end, s->rows_there);
+    if (there.row_begin < there.row_end && weights_read(s->weights, &there, err) < 0)
+        return -1;
+    stride = stride ? stride : n_cols;
+    for (int64_t row = max_i64(slice->row_begin, s->rows_there); row < slice->row_end; row++)
+        convert(slice->dtype,
+                (unsigned char *)slice->data +
+                    (size_t)((row - slice->row_begin) * stride) * element,
+                DTYPE_F32, source_mean(s, slice->name, slice->col_begin), n_cols);
+    return 0;
+}

@@ -1,0 +1,240 @@
+/*
+ * dispatch.c - rows to their experts and back: expert_order, dispatch, combine, expert_swiglu
+ *
+ * All but the order are cut by tokens, about 16k elements a tile; a token's rows are written or
+ * read by its tile alone. Bound by memory. The order is a counting sort of T s small integers by
+ * one thread: some tens of microseconds, where the experts take as many milliseconds.
+ */
+#include <string.h>
+
+#include "kernels/cpu/rows_impl.h"
+
+static const int32_t *int_row(const struct tensor *t, int64_t row)
+{
+    return (const int32_t *)t->data + row * t->stride;
+}
+
+/* ---- the order ---- */
+
+static void count(const struct tensor *experts, int32_t *ends, int64_t m)
+{
+    memset(ends, 0, (size_t)m * sizeof *ends);
+    for (int64_t t = 0; t < experts->rows; t++)
+        for (int64_t i = 0; i < experts->cols; i++) {
+            int32_t e = int_row(experts, t)[i];
+
+            CHECK(e >= 0 && e < m);
+            ends[e]++;
+        }
+    for (int64_t e = 1; e < m; e++)
+        ends[e] += ends[e - 1];
+}
+
+/* From the last choice to the first, each expert's rows from its end on: which is what remains. */
+static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct tensor *experts = &call->op.in[0], *place = &call->op.out[0];
+    int64_t m = call->op.out[1].cols;
+    int32_t *ends = call->op.out[1].data, *next = call->scratch;
+
+    (void)kernels;
+    (void)first;
+    count(experts, ends, m);
+    memcpy(next, ends, (size_t)m * sizeof *next);
+    for (int64_t t = experts->rows; t-- > 0;)
+        for (int64_t i = experts->cols; i-- > 0;)
+            ((int32_t *)place->data)[t * place->stride + i] = --next[int_row(experts, t)[i]];
+}
+
+static size_t expert_order_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return (size_t)op->out[1].cols * sizeof(int32_t);
+}
+
+/* ---- by tokens ---- */
+
+struct moving {
+    const struct op_shape *op;
+    const struct tensor *place;
+    int64_t rows_a_tile;
+};
+
+static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
+                          const struct tensor *place, int64_t cols, pool_tile_fn tile)
+{
+    struct moving m = { op, place, max_i64(1, ELEMENTS_A_TILE / (cols * place->cols)) };
+
+    pool_run(kernels->pool, ceil_div(place->rows, m.rows_a_tile), tile, &m);
+}
+
+static void dispatch_tile(void *context, int64_t tile, int thread)
+{
+    const struct moving *m = context;
+    const struct tensor *x = &m->op->in[1], *y = &m->op->out[0];
+    int64_t end = min_i64((tile + 1) * m->rows_a_tile, x->rows);
+    size_t bytes = (size_t)x->cols * dtype_bytes(x->dtype);
+
+    (void)thread;
+    for (int64_t t = tile * m->rows_a_tile; t < end; t++)
+        for (int64_t i = 0; i < m->place->cols; i++)
+            memcpy(cpu_row(y, int_row(m->place, t)[i]), cpu_row(x, t), bytes);
+}
+
+static void dispatch_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    run_by_tokens(kernels, &call->op, &call->op.in[0], call->op.in[1].cols, dispatch_tile);
+}
+
+#define COLS_A_SUM 256
+
+CPU_INLINE void combine_row(const struct moving *m, int64_t t, int bf16)
+{
+    const struct tensor *y = &m->op->in[1];
+    void *out = cpu_row(&m->op->out[0], t);
+    const int32_t *place = int_row(m->place, t);
+    float sums[COLS_A_SUM];
+
+    for (int64_t col = 0; col < y->cols; col += COLS_A_SUM) {
+        int64_t n = min_i64(COLS_A_SUM, y->cols - col);
+
+        for (int64_t i = 0; i < m->place->cols; i++) {
+            const void *row = cpu_row(y, place[i]);
+
+            for (int64_t c = 0; c < n; c++)
+                sums[c] = (i ? sums[c] : 0.0f) + act_get(row, col + c, bf16);
+        }
+        for (int64_t c = 0; c < n; c++)
+            act_put(out, col + c, sums[c], bf16);
+    }
+}
+
+CPU_INLINE void combine_tile_body(void *context, int64_t tile)
+{
+    const struct moving *m = context;
+    int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
+
+    for (int64_t t = tile * m->rows_a_tile; t < end; t++)
+        if (is_bf16(&m->op->in[1]))
+            combine_row(m, t, 1);
+        else
+            combine_row(m, t, 0);
+}
+CPU_TILES(combine_tile);
+
+static void combine_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    run_by_tokens(kernels, &call->op, &call->op.in[0], call->op.in[1].cols,
+                  combine_tile[cpu_of(kernels)->isa]);
+}
+
+/* ---- the activation ---- */
+
+CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, int bf16)
+{
+    const struct tensor *gu = &m->op->in[2], *y = &m->op->out[0];
+
+    for (int64_t i = 0; i < m->place->cols; i++) {
+        int32_t row = int_row(m->place, t)[i];
+        const void *from = cpu_row(gu, row);
+        void *to = cpu_row(y, row);
+        float w = float_row(&m->op->in[0], t)[i];
+
+        INDEPENDENT_TURNS
+        for (int64_t c = 0; c < y->cols; c++) {
+            float gate = act_get(from, c, bf16), up = act_get(from, y->cols + c, bf16);
+
+            act_put(to, c, gate * vec_sigmoid(gate) * up * w, bf16);
+        }
+    }
+}
+
+CPU_INLINE void expert_swiglu_tile_body(void *context, int64_t tile)
+{
+    const struct moving *m = context;
+    int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
+
+    for (int64_t t = tile * m->rows_a_tile; t < end; t++)
+        if (is_bf16(&m->op->in[2]))
+            swiglu_rows(m, t, 1);
+        else
+            swiglu_rows(m, t, 0);
+}
+CPU_TILES(expert_swiglu_tile);
+
+static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    run_by_tokens(kernels, &call->op, &call->op.in[1], call->op.out[0].cols,
+                  expert_swiglu_tile[cpu_of(kernels)->isa]);
+}
+
+/* One row: dgu, and what is returned is the weight's gradient. */
+CPU_INLINE float swiglu_grad_row(const void *dy, const void *gu, void *dgu, float w, int64_t f,
+                                 int bf16)
+{
+    float lanes[SUM_LANES] = { 0 };
+
+    for (int64_t c = 0; c < f; c += SUM_LANES) {
+        int64_t n = min_i64(SUM_LANES, f - c);
+
+        INDEPENDENT_TURNS
+        for (int64_t l = 0; l < n; l++) {
+            float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
+            float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
+            float gw = g * w;
+
+            lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
+            act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
+            act_put(dgu, f + c + l, gw * gate * s, bf16);
+        }
+    }
+    return sum_lanes(lanes);
+}
+
+CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, int bf16)
+{
+    const struct op_shape *op = m->op;
+
+    for (int64_t i = 0; i < m->place->cols; i++) {
+        int32_t row = int_row(m->place, t)[i];
+
+        float_row_mut(&op->out[1], t)[i] = swiglu_grad_row(
+            cpu_row(&op->in[2], row), cpu_row(&op->in[3], row), cpu_row(&op->out[0], row),
+            float_row(&op->in[0], t)[i], op->in[2].cols, bf16);
+    }
+}
+
+CPU_INLINE void expert_swiglu_grad_tile_body(void *context, int64_t tile)
+{
+    const struct moving *m = context;
+    int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
+
+    for (int64_t t = tile * m->rows_a_tile; t < end; t++)
+        if (is_bf16(&m->op->in[2]))
+            swiglu_grad_rows(m, t, 1);
+        else
+            swiglu_grad_rows(m, t, 0);
+}
+CPU_TILES(expert_swiglu_grad_tile);
+
+static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_call *call,
+                                   int first)
+{
+    (void)first;
+    run_by_tokens(kernels, &call->op, &call->op.in[1], call->op.in[2].cols,
+                  expert_swiglu_grad_tile[cpu_of(kernels)->isa]);
+}
+
+void cpu_register_dispatch(struct kernels_backend *table)
+{
+    table->entries[OP_EXPERT_ORDER] =
+        (struct kernel_entry){ .run = expert_order_run,
+                               .scratch_bytes = expert_order_scratch_bytes };
+    table->entries[OP_DISPATCH] = (struct kernel_entry){ .run = dispatch_run };
+    table->entries[OP_COMBINE] = (struct kernel_entry){ .run = combine_run };
+    table->entries[OP_EXPERT_SWIGLU] = (struct kernel_entry){ .run = expert_swiglu_run };
+    table->entries[OP_EXPERT_SWIGLU_GRAD] = (struct kernel_entry){ .run = expert_swiglu_grad_run };
+}

@@ -1,0 +1,140 @@
+/*
+ * lora.c - low-rank adapters' products added to what they adapt
+ *
+ * A block of rows at a time: h b' of each part by gemm.c into fp32 scratch, then one add and one
+ * rounding an element. Bound by memory, ranks being small: y is read and out written once, and the
+ * products of a block stay in cache.
+ *
+ * Numerics: gemm's sums do not depend on the rows computed together, so neither does the result.
+ */
+#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/rows_impl.h"
+
+#define LORA_ROWS 128 /* of a block */
+
+struct lora {
+    const struct op_shape *op;
+    const float *product; /* of the part at hand, [rows x width]; NULL: copied */
+    int64_t begin, rows;  /* the block */
+    int64_t col, width;   /* the part */
+    struct tiling tiling;
+};
+
+static struct cpu_gemm_shape product_shape(const struct op_shape *op, int part, int64_t rows)
+{
+    const struct tensor *h = &op->in[1 + 2 * part], *b = &op->in[2 + 2 * part];
+
+    return (struct cpu_gemm_shape){ .m = rows,
+                                    .n = b->rows,
+                                    .k = h->cols,
+                                    .in = h->dtype,
+                                    .out = DTYPE_F32,
+                                    .b_transposed = 1,
+                                    .lda = h->stride,
+                                    .ldb = b->stride,
+                                    .ldc = b->rows };
+}
+
+static int64_t widest(const struct op_shape *op)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++)
+        most = max_i64(most, op->attributes.parts[i]);
+    return most;
+}
+
+static size_t product_bytes(const struct op_shape *op)
+{
+    return align_up((size_t)(min_i64(LORA_ROWS, op->in[0].rows) * widest(op)) * sizeof(float), 64);
+}
+
+static size_t lora_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    int64_t rows = op->in[0].rows;
+    const int64_t sizes[] = { min_i64(LORA_ROWS, rows), rows % LORA_ROWS };
+    size_t most = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++)
+        for (int k = 0; k < 2; k++) {
+            if (!tensor_given(&op->in[1 + 2 * i]) || !sizes[k])
+                continue;
+            struct cpu_gemm_shape shape = product_shape(op, i, sizes[k]);
+            size_t bytes = cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
+
+            most = bytes > most ? bytes : most;
+        }
+    return product_bytes(op) + most;
+}
+
+CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectangle *r, int bf16)
+{
+    const void *y = cpu_row(&l->op->in[0], l->begin + row);
+    void *out = cpu_row(&l->op->out[0], l->begin + row);
+    const float *product = l->product ? l->product + row * l->width : NULL;
+
+    if (product)
+        INDEPENDENT_TURNS
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(out, l->col + i, act_get(y, l->col + i, bf16) + product[i], bf16);
+    else INDEPENDENT_TURNS for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(out, l->col + i, act_get(y, l->col + i, bf16), bf16);
+}
+
+CPU_INLINE void lora_tile_body(void *context, int64_t tile)
+{
+    const struct lora *l = context;
+    struct rectangle r = tiling_at(&l->tiling, tile);
+
+    if (is_bf16(&l->op->in[0]))
+        for (int64_t row = r.row; row < r.row_end; row++)
+            lora_row(l, row, &r, 1);
+    else
+        for (int64_t row = r.row; row < r.row_end; row++)
+            lora_row(l, row, &r, 0);
+}
+
+CPU_TILES(lora_tile);
+
+static void run_part(struct kernels *kernels, const struct kernel_call *call, struct lora *l,
+                     int part)
+{
+    const struct op_shape *op = &call->op;
+    const struct tensor *h = &op->in[1 + 2 * part];
+
+    l->width = op->attributes.parts[part];
+    l->product = NULL;
+    if (tensor_given(h)) {
+        struct cpu_gemm_shape shape = product_shape(op, part, l->rows);
+        struct cpu_gemm_operands operands = { .a = cpu_row(h, l->begin),
+                                              .b = op->in[2 + 2 * part].data,
+                                              .c = call->scratch,
+                                              .first = 1 };
+
+        cpu_gemm_run(cpu_of(kernels), &shape, &operands, (char *)call->scratch + product_bytes(op));
+        l->product = call->scratch;
+    }
+    l->tiling = tiling_of(l->rows, l->width);
+    pool_run(kernels->pool, l->tiling.n_tiles, lora_tile[cpu_of(kernels)->isa], l);
+    l->col += l->width;
+}
+
+static void lora_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct lora l = { .op = &call->op };
+
+    (void)first;
+    for (l.begin = 0; l.begin < call->op.in[0].rows; l.begin += LORA_ROWS) {
+        l.rows = min_i64(LORA_ROWS, call->op.in[0].rows - l.begin);
+        l.col = 0;
+        for (int part = 0; part < OPS_LORA_PARTS; part++)
+            if (call->op.attributes.parts[part])
+                run_part(kernels, call, &l, part);
+    }
+}
+
+void cpu_register_lora(struct kernels_backend *table)
+{
+    table->entries[OP_LORA] =
+        (struct kernel_entry){ .run = lora_run, .scratch_bytes = lora_scratch_bytes };
+}

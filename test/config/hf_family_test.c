@@ -1,0 +1,136 @@
+/*
+ * hf_family_test.c - families that a file describes: their config.json, their tensors' names
+ */
+#include "fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "config/hf_family.h"
+#include "support/temporary.h"
+
+#define CONFIG \
+    "{\"model_type\": \"Mine\", \"vocab_size\": 32000, \"width\": 768, \"n_layer\": 12, " \
+    "\"num_attention_heads\": 12, \"intermediate_size\": 2048, \"hidden_size\": 5}"
+
+static char folder[256], before[1024];
+
+static int enter_folder(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return !getcwd(before, sizeof before) || temporary_folder(folder, sizeof folder) < 0 ||
+           chdir(folder) < 0 || file_make_folders("configs/families", &err) < 0 ||
+           file_make_folders("model", &err) < 0 ||
+           file_write("model/config.json", CONFIG, sizeof CONFIG - 1, &err) < 0;
+}
+
+static int leave_folder(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return chdir(before) < 0 || file_remove_tree(folder, &err) < 0;
+}
+
+static void describe(const char *text)
+{
+    struct err err;
+
+    assert_int_equal(file_write("configs/families/mine.yaml", text, strlen(text), &err), 0);
+}
+
+static void config_json(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+    struct job j;
+
+    (void)state;
+    describe("like: llama\nkeys: {hidden_size: width, num_hidden_layers: n_layer}\n"
+             "model: {attention_bias: qkv, qk_norm: true, window: 9}\n");
+    if (read_job(&j, "model: ./model\ndata: {train: a}\ntrain: {steps: 1}\n", &arena, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(j.model.hidden_size, 768);
+    assert_int_equal(j.model.n_layers, 12);
+    assert_int_equal(j.model.head_dim, 64);
+    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_QKV);
+    assert_int_equal(j.model.window, 9);
+    assert_true(j.model.qk_norm && j.model.position == POSITION_ROPE);
+    arena_release(&arena);
+}
+
+static void names(void **state)
+{
+    static const char *const rows[][2] = {
+        { "model.embed_tokens.weight", "base.wte.weight" },
+        { "model.layers.N.self_attn.q_proj.weight", "base.layers.N.attn.wq.weight" },
+        { "model.layers.N.self_attn.k_proj.bias", "base.layers.N.self_attn.k_proj.bias" },
+        { "lm_head.weight", "output" },
+        { "my_model.model", "my_model.base" },
+    };
+    struct hf_family family;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    describe("like: llama\nnames:\n  model: base\n  embed_tokens: wte\n"
+             "  self_attn.q_proj: attn.wq\n  lm_head.weight: output\n");
+    assert_int_equal(hf_family_read(&family, "Mine", &arena, &err), 0);
+    assert_string_equal(family.like, "llama");
+    assert_string_equal(family.model_type, "mine");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_string_equal(hf_family_rename(&family, rows[i][0], &arena), rows[i][1]);
+    assert_int_equal(hf_family_read(&family, "Aquila", &arena, &err), 0);
+    assert_string_equal(family.like, "llama"); /* out of the binary */
+    assert_int_equal(hf_family_read(&family, "../mine", &arena, &err), 0);
+    assert_string_equal(family.like, "../mine");
+    assert_string_equal(hf_family_rename(&family, "model.x", &arena), "model.x");
+    arena_release(&arena);
+}
+
+static void mistakes(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "configs/families/mine.yaml: a family says what it is like (hint: like: llama)" },
+        { "[a]", "a family says what it is like" },
+        { "keys: {a: b}", "a family says what it is like" },
+        { "like: [llama]", "configs/families/mine.yaml:1:7: like is not the name of a family" },
+        { "like: llama\nname: {a: b}", "mine.yaml:2:1: unknown key name (hint: like, keys, names, "
+                                       "model)" },
+        { "like: llama\nnames: a", "mine.yaml:2:8: names is not a map (hint: {theirs: ours})" },
+        { "like: llama\nkeys: {a: [b]}", "mine.yaml:2:11: a is not a single value" },
+        { "like: nothing", "model_type is Mine, not built yet (hint: llama, " },
+        { "like: llama\nmodel: {widht: 3}", "its family's model.widht is no field of a model" },
+        { "like: llama\nmodel: {n_heads: x}", "model.n_heads is x, not a whole number" },
+        { "like: *llama", "mine.yaml:1:7: alias" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct arena arena = { 0 };
+        struct err err = { 0 };
+        struct job j;
+
+        describe(rows[i][0]);
+        assert_int_equal(
+            read_job(&j, "model: ./model\ndata: {train: a}\ntrain: {steps: 1}\n", &arena, &err),
+            -1);
+        if (!strstr(err.text, rows[i][1]))
+            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], err.text, rows[i][1]);
+        arena_release(&arena);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(config_json),
+        cmocka_unit_test(names),
+        cmocka_unit_test(mistakes),
+    };
+
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}

@@ -1,0 +1,27 @@
+/*
+ * hf_model.h - loss and gradients, in fp32, of the model in a Hugging Face folder, by its own names
+ */
+#ifndef SUPPORT_HF_MODEL_H
+#define SUPPORT_HF_MODEL_H
+
+#include "convert/theirs.h"
+#include "serve/served.h"
+#include "support/layouts.h"
+
+struct hf_model {
+    struct served served;
+    const struct hf_names *names;
+    struct experiment experiment; /* its model without dropout and its weights; text is to be set */
+};
+
+int hf_model_open(struct hf_model *model, const char *folder, struct err *err);
+void hf_model_close(struct hf_model *model);
+
+/* Elements of tensor i of the names. */
+int64_t hf_model_size(const struct hf_model *model, int i);
+
+/* Its gradient as it lies in the folder: [theirs_rows x theirs_cols], or a vector. */
+void hf_model_gradient(const struct hf_model *model, const struct outcome *outcome, int i,
+                       float *out);
+
+#endif
