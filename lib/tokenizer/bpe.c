@@ -193,8 +193,10 @@ int bpe_find_bytes(struct bpe *bpe)
             bpe->byte_ids[byte_spelled(code)] =
                 bpe_find(bpe, spelling, unicode_encode(spelling, code));
     for (int byte = 0; byte < 256; byte++)
-        if (bpe->byte_ids[byte] < 0)
+        if (bpe->byte_ids[byte] < 0) {
+            bpe->lacks_bytes = 1;
             return byte;
+        }
     return -1;
 }
 
@@ -569,8 +571,8 @@ static void index_byte_pairs(struct bpe *bpe)
 {
     bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
     for (int i = 0; i < 256 * 256; i++) {
-        const struct bpe_merge *merge =
-            find_merge(bpe, bpe->byte_ids[i >> 8], bpe->byte_ids[i & 255]);
+        int32_t left = bpe->byte_ids[i >> 8], right = bpe->byte_ids[i & 255];
+        const struct bpe_merge *merge = left >= 0 && right >= 0 ? find_merge(bpe, left, right) : NULL;
 
         bpe->byte_pairs[i] = merge ? (struct bpe_byte_pair){ merge->rank, merge->id }
                                    : (struct bpe_byte_pair){ INT32_MAX, -1 };
@@ -612,9 +614,25 @@ int bpe_index_words(struct bpe *bpe)
 static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
                            int32_t n)
 {
-    for (int32_t i = 0; i < n; i++)
-        symbols[i] = (struct bpe_symbol){ bpe->byte_ids[(unsigned char)word[i]], i - 1, i + 1, 0 };
-    return n;
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        int32_t id = bpe->byte_ids[(unsigned char)word[i]];
+
+        if (id < 0)
+            continue;
+        symbols[count] = (struct bpe_symbol){ id, count - 1, count + 1, 0 };
+        count++;
+    }
+    return count;
+}
+
+static int has_lacking(const struct bpe *bpe, const char *word, size_t n_bytes)
+{
+    for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
+        if (bpe->byte_ids[(unsigned char)word[i]] < 0)
+            return 1;
+    return 0;
 }
 
 static int32_t start_characters(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
@@ -699,12 +717,16 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         *n_ids = 1;
         return ids;
     }
-    if (bpe->byte_pairs && n_bytes <= SHORT_SYMBOLS) {
+    if (bpe->byte_pairs && n_bytes <= SHORT_SYMBOLS && !has_lacking(bpe, word, n_bytes)) {
         *n_ids = merge_short_bytes(bpe, word, (int)n_bytes, ids);
         return ids;
     }
     int32_t n = bpe->is_byte_level ? start_bytes(bpe, symbols, word, (int32_t)n_bytes)
                                    : start_characters(bpe, symbols, word, n_bytes);
+    if (n == 0) {
+        *n_ids = 0;
+        return ids;
+    }
     symbols[n - 1].next = -1;
     if (n <= SHORT_SYMBOLS)
         merge_short_symbols(bpe, symbols, n);

@@ -51,6 +51,7 @@ struct bpe {
     int32_t byte_ids[256]; /* of each byte; of characters: -1 if there is no byte_fallback */
     int ignore_merges;     /* a word that is a token is that token */
     int is_byte_level;
+    int lacks_bytes; /* of bytes: some have no token, -1 in byte_ids, and are left out of texts */
     /* Of bytes, once bpe_index_words has been called: */
     struct bpe_word *words; /* hash table of what encodes to one token, by its bytes */
     size_t word_mask;
@@ -79,7 +80,7 @@ int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_
 /* Id by spelling, or -1. */
 int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 
-/* Once all tokens are in: -1, or the least byte that no token stands for. */
+/* Once all tokens are in: -1, or the least byte that no token stands for; lacks_bytes is then set. */
 int bpe_find_bytes(struct bpe *bpe);
 /* Of characters, once all tokens are in: index those of one ASCII character. */
 void bpe_find_ascii(struct bpe *bpe);

@@ -173,7 +173,8 @@ static int flush(struct encoder *e)
         const struct waiting_word *w = &e->waiting[i];
 
         if (w->n_bytes == 1 && bpe->is_byte_level)
-            rc = append(e, &bpe->byte_ids[(unsigned char)w->word[0]], 1);
+            rc = append(e, &bpe->byte_ids[(unsigned char)w->word[0]],
+                        bpe->byte_ids[(unsigned char)w->word[0]] >= 0);
         else if (w->slot && is_in_slot(w->slot, w))
             rc = append_cached(e, w->slot);
         else if (w->slot && is_in_slot(other_slot(e, w->slot), w))

@@ -199,6 +199,18 @@ static int read_fallback(struct tokenizer_reader *r, const cJSON *model)
     return 0;
 }
 
+/* Bytes that text hardly has may have no token (SmolLM2): they are left out, as the library does it
+ * where nothing stands for what is unknown. */
+static int find_missing(struct bpe *bpe, int has_unknown)
+{
+    int least = bpe_find_bytes(bpe);
+
+    for (int byte = 0x20; !has_unknown && least >= 0 && byte < 0x7f; byte++)
+        if (bpe->byte_ids[byte] < 0)
+            return byte;
+    return has_unknown ? least : -1;
+}
+
 static int read_vocab(struct tokenizer_reader *r, const cJSON *model, int is_byte_level)
 {
     const cJSON *vocab = get(model, "vocab"), *item;
@@ -217,7 +229,7 @@ static int read_vocab(struct tokenizer_reader *r, const cJSON *model, int is_byt
     r->tokenizer->vocab_size = n_ids;
     if (!is_byte_level)
         return read_fallback(r, model);
-    int missing = bpe_find_bytes(bpe);
+    int missing = find_missing(bpe, cJSON_IsString(get(model, "unk_token")));
     if (missing >= 0)
         return REFUSE(r, "%s: model.vocab has no token for byte 0x%02x, so it is not byte-level",
                       r->name, (unsigned)missing);
