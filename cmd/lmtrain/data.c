@@ -9,6 +9,7 @@
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
+#include "data_preview.h"
 #include "tokenizer/tokenizer.h"
 
 #define SHOWN_TOKENS 24
@@ -18,6 +19,7 @@ struct request {
     const char *tokenizer, *prefix, *column, *format;
     int no_eod, json;
     int n_shown, n_threads;
+    struct preview_request preview; /* of preview and rows */
 };
 
 /* A live line on a terminal, and only there. */
@@ -270,7 +272,7 @@ static int inspect(const struct request *q, const struct option_arguments *input
 
 /* ---- the command ---- */
 
-#define OPTIONS_MAX 8
+#define OPTIONS_MAX 16
 
 /* The options of a subcommand, in table, which set fields of q. */
 static struct options tokenize_options(struct request *q, struct option *table)
@@ -358,6 +360,28 @@ static struct options inspect_options(struct request *q, struct option *table)
     };
 }
 
+static struct options options_of_preview(struct request *q, struct option *table)
+{
+    return preview_options(&q->preview, table);
+}
+
+static struct options options_of_rows(struct request *q, struct option *table)
+{
+    return rows_options(&q->preview, table);
+}
+
+static int run_preview(const struct request *q, const struct option_arguments *inputs,
+                       struct str *out, struct err *err)
+{
+    return preview(&q->preview, inputs, out, err);
+}
+
+static int run_rows(const struct request *q, const struct option_arguments *inputs, struct str *out,
+                    struct err *err)
+{
+    return show_rows(&q->preview, inputs, out, err);
+}
+
 static const struct subcommand {
     const char *name;
     struct options (*options)(struct request *q, struct option *table);
@@ -366,6 +390,8 @@ static const struct subcommand {
 } subcommands[] = {
     { "tokenize", tokenize_options, tokenize },
     { "inspect", inspect_options, inspect },
+    { "preview", options_of_preview, run_preview },
+    { "rows", options_of_rows, run_rows },
 };
 
 #define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
@@ -373,7 +399,9 @@ static const struct subcommand {
 static int run(int member, int argc, char **argv)
 {
     const struct subcommand *command = &subcommands[member];
-    struct request q = { .column = "text", .format = "auto", .n_shown = 3 };
+    struct request q = {
+        .column = "text", .format = "auto", .n_shown = 3, .preview = PREVIEW_DEFAULTS
+    };
     struct option table[OPTIONS_MAX];
     struct options options = command->options(&q, table);
     struct option_arguments arguments;
@@ -405,7 +433,7 @@ static void add_help(int member, struct str *out)
 
 int cmd_data(int argc, char **argv)
 {
-    static const struct cmd_family family = { "data",        "tokenize or inspect",
+    static const struct cmd_family family = { "data",        "tokenize, inspect, preview or rows",
                                               N_SUBCOMMANDS, member_name,
                                               add_help,      run };
 

@@ -1,6 +1,9 @@
 /*
  * generate.c - lmtrain generate: text from a trained model
  */
+#include "generate.h"
+
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,43 +15,21 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "cmd.h"
-#include "serve/decode.h"
-#include "serve/sample.h"
-#include "tokenizer/tokenizer.h"
-#include "train/engine.h"
 
-#define BATCH_MAX 8 /* prompts side by side */
+/* The folder of a tokenizer: that or where its file lies. */
+static const char *folder_of(struct arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
 
-struct request {
-    const char *model, *adapter, *prompt, *prompts, *tokenizer;
-    int max_new_tokens, threads;
-    struct sampler sampler;
-    int64_t seed;
-};
-
-struct generation {
-    const struct request *q;
-    struct served served;
-    struct engine engine;
-    struct tokenizer *tokenizer;
-    struct decoder *decoder;
-    int n_sequences, length; /* the decoder's */
-    int32_t *order;
-    int64_t n_generated;
-};
-
-/* One prompt on its way. */
-struct text {
-    const char *prompt;
-    struct token_list tokens; /* prompt, then what was drawn */
-    int64_t n_prompt;
-    size_t n_shown; /* bytes of the continuation that were printed */
-    int done;
-};
+    if (file_is_folder(path))
+        return path;
+    return slash ? arena_strndup(arena, path, (size_t)(slash - path)) : ".";
+}
 
 static int open_tokenizer(struct generation *g, struct err *err)
 {
     const char *path = g->q->tokenizer ? g->q->tokenizer : g->served.job.data.tokenizer;
+    int vocab_size = g->served.job.model.vocab_size;
 
     if (!path)
         return err_set(err, ERR_CONFIG,
@@ -56,331 +37,267 @@ static int open_tokenizer(struct generation *g, struct err *err)
     if (tokenizer_open(&g->tokenizer, path, err) < 0)
         return g->q->tokenizer ? -1
                                : err_add(err, "the job's data.tokenizer, else --tokenizer DIR");
-    if (tokenizer_vocab_size(g->tokenizer) > g->served.job.model.vocab_size)
+    if (g->has_model && tokenizer_vocab_size(g->tokenizer) > vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
-                       tokenizer_vocab_size(g->tokenizer), g->served.job.model.vocab_size);
+                       tokenizer_vocab_size(g->tokenizer), vocab_size);
+    g->folder = folder_of(&g->served.arena, path);
+    return 0;
+}
+
+static void add_end(struct generation *g, int64_t id)
+{
+    if (id < 0 || id >= tokenizer_vocab_size(g->tokenizer) ||
+        g->options.n_ends == GENERATE_ENDS_MAX)
+        return;
+    for (int i = 0; i < g->options.n_ends; i++)
+        if (g->ends[i] == id)
+            return;
+    g->ends[g->options.n_ends++] = (int32_t)id;
+}
+
+/* generation_config.json: "eos_token_id", one or a list. */
+static int add_configured_ends(struct generation *g, struct err *err)
+{
+    const char *path = arena_printf(&g->served.arena, "%s/generation_config.json", g->folder);
+    char *data;
+    size_t n_bytes;
+
+    if (!file_exists(path))
+        return 0;
+    if (file_read(path, (size_t)1 << 20, ERR_DATA, &data, &n_bytes, err) < 0)
+        return -1;
+    cJSON *json = cJSON_Parse(data);
+    const cJSON *ends = cJSON_GetObjectItemCaseSensitive(json, "eos_token_id"), *item;
+    int is_object = cJSON_IsObject(json);
+    if (cJSON_IsNumber(ends))
+        add_end(g, (int64_t)ends->valuedouble);
+    cJSON_ArrayForEach(item, ends) if (cJSON_IsNumber(item)) add_end(g, (int64_t)item->valuedouble);
+    cJSON_Delete(json);
+    free(data);
+    return is_object ? 0 : err_set(err, ERR_DATA, "%s is no JSON object", path);
+}
+
+/* What a text ends at. An end of turn that is no token is a text to stop at. */
+static int find_ends(struct generation *g, struct err *err)
+{
+    g->options.ends = g->ends;
+    add_end(g, tokenizer_end_of_text(g->tokenizer));
+    if (add_configured_ends(g, err) < 0)
+        return -1;
+    g->options.stops = g->stops;
+    for (int i = 0; i < g->q->stops.n; i++) {
+        if (!*g->q->stops.items[i])
+            return err_set(err, ERR_CONFIG, "--stop is empty");
+        if (g->options.n_stops == GENERATE_STOPS_MAX - 1)
+            return err_set(err, ERR_CONFIG, "more than %d times --stop", GENERATE_STOPS_MAX - 1);
+        g->stops[g->options.n_stops++] = g->q->stops.items[i];
+    }
+    if (g->template && *chat_template_end_of_turn(g->template)) {
+        const char *end = chat_template_end_of_turn(g->template);
+        int id = tokenizer_find(g->tokenizer, end);
+
+        if (id >= 0)
+            add_end(g, id);
+        else
+            g->stops[g->options.n_stops++] = end;
+    }
     return 0;
 }
 
 static int generation_open(struct generation *g, struct err *err)
 {
+    const struct generate_request *q = g->q;
     struct launch_rank alone = { 0, 1, 0, 1, 0 };
 
-    if (served_open_adapted(&g->served, g->q->model, g->q->adapter, err) < 0 || open_tokenizer(g, err) < 0 ||
-        engine_open(&g->engine, &alone, g->q->threads, err) < 0)
+    if (q->model) {
+        if (cmd_check_model(q->model, err) < 0 ||
+            served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
+            return -1;
+        g->has_model = 1;
+    }
+    if (open_tokenizer(g, err) < 0)
         return -1;
-    g->order = calloc((size_t)g->served.job.model.vocab_size, sizeof *g->order);
-    return g->order ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+    if (q->chat && chat_template_open(&g->template, q->template, g->folder, err) < 0)
+        return err->code == ERR_CONFIG && !q->template ? err_add(err, "--chat without --template")
+                                                       : -1;
+    if (find_ends(g, err) < 0)
+        return -1;
+    if (q->print_prompt)
+        return 0;
+    if (engine_open(&g->engine, &alone, q->threads, err) < 0)
+        return -1;
+    g->has_engine = 1;
+    return generator_create(&g->generator, &g->served, g->engine.kernels, g->tokenizer, &g->options,
+                            err);
 }
 
 static void generation_close(struct generation *g)
 {
-    decoder_destroy(g->decoder);
-    engine_close(&g->engine);
+    generator_destroy(g->generator);
+    if (g->has_engine)
+        engine_close(&g->engine);
+    chat_template_close(g->template);
     tokenizer_close(g->tokenizer);
-    served_close(&g->served);
-    free(g->order);
+    if (g->has_model)
+        served_close(&g->served);
+    else
+        arena_release(&g->served.arena);
 }
 
-/* Positions that the model knows: a table's rows, or no limit but memory. */
-static int check_length(const struct generation *g, int length, struct err *err)
+static int check(struct generate_request *q, struct err *err)
 {
-    const struct model_spec *spec = &g->served.job.model;
-
-    if (spec->position == POSITION_LEARNED && length > spec->max_seq_len)
+    if (!q->model && !(q->print_prompt && q->tokenizer))
+        return err_set(err, ERR_CONFIG, "lmtrain generate: --model is missing");
+    if (q->prompt && q->prompts)
         return err_set(err, ERR_CONFIG,
-                       "prompt and --max-new-tokens come to %d positions, the model has %d", length,
-                       spec->max_seq_len);
+                       "lmtrain generate: give one of --prompt TEXT and --prompts FILE");
+    if (!q->prompt && !q->prompts && (!q->chat || q->json || q->print_prompt))
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain generate: give one of --prompt TEXT and --prompts FILE%s",
+                       q->chat ? "" : " (or --chat to talk)");
+    if (q->template && !q->chat)
+        return err_set(err, ERR_CONFIG, "--template is for --chat");
+    if (q->system && !q->chat)
+        return err_set(err, ERR_CONFIG, "--system is for --chat");
+    if (q->options.n_beams > 1 && !q->prompt && !q->prompts)
+        return err_set(err, ERR_CONFIG, "--beams is not for talking: an answer comes at once");
     return 0;
 }
 
-/* Show what is whole of the continuation. With several prompts it is shown at the end instead. */
-static void show(struct generation *g, struct text *text, int all)
+static void settle(struct generation *g)
 {
-    struct str out = { 0 };
+    const struct generate_request *q = g->q;
 
-    tokenizer_decode(g->tokenizer, text->tokens.ids + text->n_prompt,
-                     text->tokens.n - text->n_prompt, &out);
-    size_t whole = all ? out.length : tokenizer_whole_length(str_text(&out), out.length);
-    if (whole > text->n_shown)
-        fwrite(str_text(&out) + text->n_shown, 1, whole - text->n_shown, stdout);
-    text->n_shown = whole;
-    fflush(stdout);
-    str_release(&out);
+    g->options = q->options;
+    g->options.sampler.seed = (uint64_t)q->seed;
+    g->options.sampler.temperature = q->temperature >= 0      ? q->temperature
+                                     : q->options.n_beams > 1 ? 0
+                                                              : 0.8;
+    if (!strcmp(q->early_stopping, "yes"))
+        g->options.early_stopping = EARLY_STOPPING_YES;
+    else if (!strcmp(q->early_stopping, "never"))
+        g->options.early_stopping = EARLY_STOPPING_NEVER;
 }
 
-static void append(struct token_list *list, int32_t id)
+static void report(const struct generation *g, double seconds)
 {
-    if (list->n == list->capacity) {
-        list->capacity = max_i64(64, list->capacity * 2);
-        list->ids = realloc(list->ids, sizeof *list->ids * (size_t)list->capacity);
-        CHECK(list->ids);
-    }
-    list->ids[list->n++] = id;
+    char memory[32], cache[32];
+
+    if (!g->generator)
+        return;
+    int64_t n = generator_n_generated(g->generator);
+    log_info("%lld tokens in %.1f s, %.1f tokens/s, from %s (%s, of which cache %s)", (long long)n,
+             seconds, (double)n / seconds, g->served.folder,
+             str_bytes(memory, sizeof memory, generator_bytes(g->generator)),
+             str_bytes(cache, sizeof cache, generator_cache_bytes(g->generator)));
 }
 
-/* Draw the next token of each text that goes on; returns how many do. */
-static int draw(struct generation *g, struct text *texts, int n, int64_t first, int stream)
-{
-    int end = tokenizer_end_of_text(g->tokenizer), n_going_on = 0;
-
-    for (int i = 0; i < n; i++) {
-        struct text *t = &texts[i];
-
-        if (t->done)
-            continue;
-        int32_t id = sample_token(&g->q->sampler, decoder_logits(g->decoder, i),
-                                  tokenizer_vocab_size(g->tokenizer), (uint64_t)(first + i),
-                                  t->tokens.n, g->order);
-        g->n_generated++;
-        if (id == end) {
-            t->done = 1;
-            continue;
-        }
-        append(&t->tokens, id);
-        if (stream)
-            show(g, t, 0);
-        t->done = t->tokens.n - t->n_prompt >= g->q->max_new_tokens;
-        n_going_on += !t->done;
-    }
-    return n_going_on;
-}
-
-/* An empty decoder for n sequences of so many positions: the last one where it is large enough. */
-static int ready_decoder(struct generation *g, int n, int length, struct err *err)
-{
-    if (g->decoder && n <= g->n_sequences && length <= g->length) {
-        decoder_reset(g->decoder);
-        return 0;
-    }
-    decoder_destroy(g->decoder);
-    g->decoder = NULL;
-    g->n_sequences = n;
-    g->length = length;
-    return decoder_create(&g->decoder, &g->served, g->engine.kernels, n, length, err);
-}
-
-static int continue_texts(struct generation *g, struct text *texts, int n, int64_t first,
-                          int stream, struct err *err)
-{
-    /* Sequences of the decoder beyond n stay empty. */
-    const int32_t *tokens[BATCH_MAX] = { NULL };
-    int counts[BATCH_MAX] = { 0 }, longest = 0;
-
-    for (int i = 0; i < n; i++) {
-        if (tokenizer_encode(g->tokenizer, texts[i].prompt, strlen(texts[i].prompt),
-                             &texts[i].tokens, err) < 0)
-            return -1;
-        /* An empty prompt begins where documents do. */
-        if (!texts[i].tokens.n)
-            append(&texts[i].tokens, max_int(0, tokenizer_end_of_text(g->tokenizer)));
-        texts[i].n_prompt = texts[i].tokens.n;
-        longest = max_int(longest, (int)texts[i].tokens.n);
-    }
-    int length = longest + g->q->max_new_tokens;
-    if (check_length(g, length, err) < 0)
-        return -1;
-    if (ready_decoder(g, n, length, err) < 0)
-        return -1;
-    if (stream)
-        printf("%s", texts[0].prompt);
-    for (int i = 0; i < n; i++) {
-        tokens[i] = texts[i].tokens.ids;
-        counts[i] = (int)texts[i].tokens.n;
-    }
-    do {
-        if (decoder_feed(g->decoder, tokens, counts, err) < 0)
-            return -1;
-        if (!draw(g, texts, n, first, stream))
-            break;
-        for (int i = 0; i < n; i++) {
-            counts[i] = texts[i].done ? 0 : 1;
-            tokens[i] = texts[i].tokens.ids + texts[i].tokens.n - 1;
-        }
-    } while (1);
-    return 0;
-}
-
-static int run_one(struct generation *g, struct err *err)
-{
-    struct text text = { .prompt = g->q->prompt };
-
-    int status = continue_texts(g, &text, 1, 0, 1, err);
-    if (!status) {
-        show(g, &text, 1);
-        printf("\n");
-    }
-    token_list_release(&text.tokens);
-    return status;
-}
-
-/* Before the first is continued. */
-static int check_prompts(const char *path, const char *data, size_t n_bytes, struct err *err)
-{
-    const unsigned char *bytes = (const unsigned char *)data;
-    long long line = 1;
-    size_t begin = 0;
-
-    for (size_t at = 0; at < n_bytes;) {
-        int length = bytes[at] ? str_utf8_length(bytes + at, n_bytes - at) : 0;
-
-        if (!length)
-            return err_set(err, ERR_DATA, "%s:%lld: byte %zu (0x%02x) is no UTF-8 text", path, line,
-                           at - begin, bytes[at]);
-        if (bytes[at] == '\n') {
-            line++;
-            begin = at + 1;
-        }
-        at += (size_t)length;
-    }
-    return 0;
-}
-
-/* A line of FILE is a prompt. */
-static int run_file(struct generation *g, struct err *err)
-{
-    char *data, *rest, *line;
-    size_t n_bytes;
-    struct text texts[BATCH_MAX];
-    int64_t first = 0;
-    int n, status = 0;
-
-    if (file_read(g->q->prompts, (size_t)64 << 20, ERR_DATA, &data, &n_bytes, err) < 0)
-        return -1;
-    status = check_prompts(g->q->prompts, data, n_bytes, err);
-    for (rest = data, n = 1; n && !status;) {
-        memset(texts, 0, sizeof texts);
-        for (n = 0; n < BATCH_MAX && (line = strsep(&rest, "\n"));)
-            if (*line)
-                texts[n++].prompt = line;
-        if (n)
-            status = continue_texts(g, texts, n, first, 0, err);
-        for (int i = 0; i < n; i++) {
-            if (!status) {
-                printf("%s", texts[i].prompt);
-                show(g, &texts[i], 1);
-                printf("\n\n");
-            }
-            token_list_release(&texts[i].tokens);
-        }
-        first += n;
-    }
-    free(data);
-    return status;
-}
-
-static int run(struct request *q)
+static int run(struct generate_request *q)
 {
     struct generation g = { .q = q };
-    double begin = clock_seconds();
+    double begin;
     struct err err;
-    int status = 0;
+    int status = check(q, &err);
 
-    q->sampler.seed = (uint64_t)q->seed;
-    if (!q->model)
-        status = err_set(&err, ERR_CONFIG, "lmtrain generate: --model is missing");
-    else if (!q->prompt == !q->prompts)
-        status = err_set(&err, ERR_CONFIG,
-                         "lmtrain generate: give one of --prompt TEXT and --prompts FILE");
-    if (!status)
-        status = cmd_check_model(q->model, &err);
-    if (!status)
+    if (!status) {
+        settle(&g);
         status = generation_open(&g, &err);
+    }
+    begin = clock_seconds();
     if (!status)
-        status = q->prompt ? run_one(&g, &err) : run_file(&g, &err);
+        status = q->prompt    ? generate_one(&g, &err)
+                 : q->prompts ? generate_file(&g, &err)
+                              : generate_talk(&g, &err);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = err_set(&err, ERR_FAILED, "standard output cannot be written");
     if (!status && isatty(2))
-        log_info("%lld tokens in %.1f s from %s", (long long)g.n_generated, clock_seconds() - begin,
-                 g.served.folder);
+        report(&g, clock_seconds() - begin);
     generation_close(&g);
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-enum { N_OPTIONS = 11 };
+#define TEXT(option, field, what, says) \
+    { \
+        .name = option, .kind = OPTION_TEXT, .value = &q->field, .argument = what, .help = says \
+    }
+#define FLAG(option, field, says) \
+    { \
+        .name = option, .kind = OPTION_FLAG, .value = &q->field, .help = says \
+    }
+#define NUMBER(option, type, field, what, least, most, says) \
+    { \
+        .name = option, .kind = OPTION_##type, .value = &q->field, .argument = what, .min = least, \
+        .max = most, .help = says \
+    }
 
-static void list_options(struct request *q, struct option *out)
+enum { N_OPTIONS = 22 };
+
+static void list_options(struct generate_request *q, struct option *out)
 {
-    const struct option table[N_OPTIONS] = {
-        { .name = "model",
-          .kind = OPTION_TEXT,
-          .value = &q->model,
-          .argument = "DIR",
-          .help = "a run, a checkpoint, or a Hugging Face folder" },
-        { .name = "adapter",
-          .kind = OPTION_TEXT,
-          .value = &q->adapter,
-          .argument = "DIR",
-          .help = "add an adapter to it: a folder in peft's format, or a run of lmtrain lora" },
-        { .name = "prompt",
-          .kind = OPTION_TEXT,
-          .value = &q->prompt,
+    static const char *const when[] = { "no", "yes", "never", NULL };
+    const struct option table[] = {
+        TEXT("model", model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
+        TEXT("adapter", adapter, "DIR",
+             "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
+        TEXT("prompt", prompt, "TEXT", "what to continue; the text streams as it comes"),
+        TEXT("prompts", prompts, "FILE", "continue each line of FILE (JSON if it ends in .jsonl)"),
+        FLAG("chat", chat,
+             "prompts are turns of a conversation; without any, read them from stdin"),
+        TEXT("system", system, "TEXT", "the conversation's system message"),
+        TEXT("template", template, "NAME",
+             "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
+        NUMBER("max-new-tokens", INT, options.max_new_tokens, "N", 1, 1000000,
+               "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
+        { .name = "stop",
+          .kind = OPTION_LIST,
+          .value = &q->stops,
           .argument = "TEXT",
-          .help = "what to continue; the text streams as it comes" },
-        { .name = "prompts",
-          .kind = OPTION_TEXT,
-          .value = &q->prompts,
-          .argument = "FILE",
-          .help = "continue each line of FILE" },
-        { .name = "max-new-tokens",
-          .kind = OPTION_INT,
-          .value = &q->max_new_tokens,
-          .argument = "N",
-          .min = 1,
-          .max = 1000000,
-          .help = "stop after N tokens (100), or earlier at the end of the text" },
-        { .name = "temperature",
-          .kind = OPTION_FLOAT,
-          .value = &q->sampler.temperature,
-          .argument = "T",
-          .max = 100,
-          .help = "0.8; 0 takes the most likely token" },
-        { .name = "top-k",
-          .kind = OPTION_INT,
-          .value = &q->sampler.top_k,
-          .argument = "K",
-          .max = 100000000,
-          .help = "draw among the K most likely (0: all)" },
-        { .name = "top-p",
-          .kind = OPTION_FLOAT,
-          .value = &q->sampler.top_p,
-          .argument = "P",
-          .min = 1e-6,
-          .max = 1,
-          .help = "and among the fewest that have probability P together (0.95)" },
-        { .name = "seed",
-          .kind = OPTION_I64,
-          .value = &q->seed,
-          .argument = "N",
-          .max = 9e15,
-          .help = "of the draws (1): the same seed, the same text" },
-        { .name = "tokenizer",
-          .kind = OPTION_TEXT,
-          .value = &q->tokenizer,
-          .argument = "DIR",
-          .help = "instead of the one the model's job names" },
-        { .name = "threads",
-          .kind = OPTION_INT,
-          .value = &q->threads,
-          .argument = "N",
-          .min = 1,
-          .max = 1024,
-          .help = "compute threads (all cores)" },
+          .help = "and where TEXT would come; may be given again" },
+        NUMBER("temperature", FLOAT, temperature, "T", 0, 100,
+               "0.8, 0 with --beams; 0 takes the most likely token"),
+        NUMBER("top-k", INT, options.sampler.top_k, "K", 0, 100000000,
+               "draw among the K most likely (0: all)"),
+        NUMBER("top-p", FLOAT, options.sampler.top_p, "P", 1e-6, 1,
+               "and among the fewest that have probability P together (0.95)"),
+        NUMBER("repetition-penalty", FLOAT, options.repetition_penalty, "R", 0.01, 100,
+               "make tokens that were there less likely (1: no)"),
+        NUMBER("beams", INT, options.n_beams, "N", 1, GENERATE_BATCH_MAX,
+               "search for the likeliest text with N beams (1: no search)"),
+        NUMBER("length-penalty", FLOAT, options.length_penalty, "X", -10, 10,
+               "beams are compared by log-probability / length^X (1)"),
+        { .name = "early-stopping",
+          .kind = OPTION_CHOICE,
+          .value = &q->early_stopping,
+          .argument = "WHEN",
+          .choices = when,
+          .help = "end the search as soon as all beams have ended: no, yes or never" },
+        NUMBER("seed", I64, seed, "N", 0, 9e15, "of the draws (1): the same seed, the same text"),
+        NUMBER("batch", INT, batch, "N", 1, GENERATE_BATCH_MAX, "prompts of FILE side by side (8)"),
+        FLAG("json", json, "print an object for each prompt: text, ids, how it ended"),
+        FLAG("print-prompt", print_prompt, "print what the model would be given, and end"),
+        TEXT("tokenizer", tokenizer, "DIR", "instead of the one the model's job names"),
+        NUMBER("threads", INT, threads, "N", 1, 1024, "compute threads (all cores)"),
     };
 
+    _Static_assert(sizeof table == sizeof *table * N_OPTIONS, "all of them");
     memcpy(out, table, sizeof table);
 }
 
 int cmd_generate(int argc, char **argv)
 {
-    struct request q = { .max_new_tokens = 100,
-                         .seed = 1,
-                         .sampler = { .temperature = 0.8, .top_p = 0.95 } };
+    struct generate_request q = { .seed = 1,
+                                  .batch = 8,
+                                  .temperature = -1,
+                                  .early_stopping = "no",
+                                  .options = { .repetition_penalty = 1,
+                                               .n_beams = 1,
+                                               .length_penalty = 1,
+                                               .sampler = { .top_p = 0.95 } } };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain generate",
-        .arguments = "--model DIR --prompt TEXT",
-        .summary = "Continue a text with a trained model",
+        .arguments = "--model DIR {--prompt TEXT | --prompts FILE | --chat}",
+        .summary = "Continue a text with a trained model, or talk to it",
         .details = "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory.\n",
         .table = table,
         .n_options = N_OPTIONS,
@@ -391,6 +308,8 @@ int cmd_generate(int argc, char **argv)
     list_options(&q, table);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
+    if (!q.options.max_new_tokens)
+        q.options.max_new_tokens = q.chat ? 1024 : 100;
     if (status < 0)
         status = run(&q);
     arena_release(&arena);

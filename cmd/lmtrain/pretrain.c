@@ -110,6 +110,12 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
     share_output(&job);
+    if (job.kind != JOB_PRETRAIN) {
+        int status = tuned_prepare(&job, arena);
+
+        if (status)
+            return status;
+    }
     if (ranks.where == WHERE_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
     if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)

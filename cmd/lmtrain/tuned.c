@@ -11,6 +11,7 @@
 #include "config/hf_config.h"
 #include "convert/convert.h"
 #include "serve/served.h"
+#include "train/prepare.h"
 
 /* The folder of Hugging Face that the model came as, or carries; NULL if there is none. */
 static const char *base_folder(const struct job *job, struct arena *arena)
@@ -27,6 +28,45 @@ static const char *base_folder(const struct job *job, struct arena *arena)
     }
     return init && file_exists(arena_printf(arena, "%s/config.json", init)) ? init : NULL;
 }
+
+/* ---- before it begins ---- */
+
+static void say(void *context, const char *text)
+{
+    char *copy = arena_strdup(context, text), *line;
+
+    while ((line = strsep(&copy, "\n")))
+        if (*line)
+            log_info("%s", line);
+}
+
+/* Where the job names none, what came with the model. */
+static int find_tokenizer(struct job *job, struct arena *arena, struct err *err)
+{
+    struct served served;
+
+    if (job->data.tokenizer || !job->train.init)
+        return 0;
+    if (served_open(&served, job->train.init, err) < 0)
+        return -1;
+    if (served.job.data.tokenizer)
+        job->data.tokenizer = arena_strdup(arena, served.job.data.tokenizer);
+    served_close(&served);
+    return 0;
+}
+
+int tuned_prepare(struct job *job, struct arena *arena)
+{
+    struct prepare_hooks hooks = { .report = say, .context = arena };
+    struct err err;
+
+    if (find_tokenizer(job, arena, &err) < 0 || prepare_data(job, &hooks, arena, &err) < 0)
+        return cmd_fail(&err);
+    job->n_read_notes = job->n_notes;
+    return 0;
+}
+
+/* ---- what it leaves ---- */
 
 /* The tokenizer's files: the job's own, else the model's. */
 static int carry_tokenizer(const struct job *job, const char *to, struct arena *arena,

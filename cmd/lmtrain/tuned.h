@@ -7,6 +7,12 @@
 #include "config/job.h"
 
 /*
+ * Before any rank starts, and in each: samples, tokenizer and steps of the job, whose output folder
+ * is there from then on. Returns 0, or a status after a message.
+ */
+int tuned_prepare(struct job *job, struct arena *arena);
+
+/*
  * A checkpoint is whole: put what the model came with (config.json, tokenizer) into it, and of a job
  * with lora the adapter in peft's format. context: the job. What fails is said and no more.
  */

@@ -13,6 +13,7 @@
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
 #define LORA_RANK_AUTO 8
+#define EPOCHS_AUTO 3
 
 static void derive_model(struct job_reader *r)
 {
@@ -74,16 +75,62 @@ static void derive_batch(struct job_reader *r)
     }
 }
 
+/* Runs are of steps, or of epochs over instruction data. */
+static void derive_length(struct job_reader *r)
+{
+    struct job *job = r->job;
+    int tunes = job->kind != JOB_PRETRAIN;
+
+    if (job->train.epochs > 0 && (!tunes || job->train.steps))
+        mistakes_add(&r->mistakes, reader_given(r, "train.epochs"),
+                     tunes ? "train.epochs and train.steps are both given (hint: one of them)"
+                           : "train.epochs is for finetune and lora (hint: train.steps)");
+    if (tunes && !job->train.steps && job->train.epochs <= 0) {
+        job->train.epochs = EPOCHS_AUTO;
+        job_note(job, r->arena, "train.epochs = %g (auto)", job->train.epochs);
+    }
+    if (job->train.global_batch == 0) {
+        job->train.global_batch = tunes ? 16 : 64;
+        if (tunes)
+            job_note(job, r->arena, "train.global_batch = %d (auto: %s)", job->train.global_batch,
+                     job->kind == JOB_LORA ? "lora" : "finetune");
+    }
+    if (job->optimizer.lr == 0) {
+        job->optimizer.lr = job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4;
+        if (tunes)
+            job_note(job, r->arena, "optimizer.lr = %g (auto: %s)", job->optimizer.lr,
+                     job->kind == JOB_LORA ? "lora" : "finetune");
+    }
+}
+
+/* What follows from the number of steps. */
+static void derive_schedule(struct job *job, struct arena *arena)
+{
+    if (job->optimizer.warmup_steps < 0) {
+        job->optimizer.warmup_steps = min_i64(job->train.steps / 50, WARMUP_AUTO_MAX);
+        job_note(job, arena,
+                 "optimizer.warmup_steps = %lld (auto: a fiftieth of train.steps, at most %d)",
+                 (long long)job->optimizer.warmup_steps, WARMUP_AUTO_MAX);
+    }
+    if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
+        job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
+        job_note(job, arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",
+                 (long long)job->optimizer.decay_steps);
+    }
+}
+
+void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
+{
+    job->train.steps = steps;
+    derive_schedule(job, arena);
+}
+
 static void derive_optimizer(struct job_reader *r)
 {
     struct job *job = r->job;
 
-    if (job->optimizer.warmup_steps < 0) {
-        job->optimizer.warmup_steps = min_i64(job->train.steps / 50, WARMUP_AUTO_MAX);
-        job_note(job, r->arena,
-                 "optimizer.warmup_steps = %lld (auto: a fiftieth of train.steps, at most %d)",
-                 (long long)job->optimizer.warmup_steps, WARMUP_AUTO_MAX);
-    }
+    if (job->train.steps)
+        derive_schedule(job, r->arena);
     if (job->optimizer.min_lr < 0) {
         int falls = job->optimizer.schedule != LR_CONSTANT;
 
@@ -91,11 +138,6 @@ static void derive_optimizer(struct job_reader *r)
         if (falls)
             job_note(job, r->arena, "optimizer.min_lr = %g (auto: a tenth of lr)",
                      job->optimizer.min_lr);
-    }
-    if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
-        job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
-        job_note(job, r->arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",
-                 (long long)job->optimizer.decay_steps);
     }
 }
 
@@ -221,6 +263,7 @@ static void derive_init(struct job_reader *r)
 void reader_derive(struct job_reader *r)
 {
     derive_init(r);
+    derive_length(r);
     derive_model(r);
     if (r->mistakes.n == 0)
         derive_tuning(r);
@@ -324,6 +367,15 @@ static void check_model(struct job_reader *r)
                      "model.n_heads * head_dim is %lld, more than 1048576",
                      (long long)s->n_heads * s->head_dim);
     check_window(r);
+    const struct job_counts *lengths = &r->job->data.lengths;
+    for (int i = 0; i < lengths->n; i++)
+        if (lengths->values[i] >= r->job->data.seq_len ||
+            (i > 0 && lengths->values[i] <= lengths->values[i - 1])) {
+            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
+                         "data.lengths has %d, not ascending and below data.seq_len %d",
+                         lengths->values[i], r->job->data.seq_len);
+            break;
+        }
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
         mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
                      "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",

@@ -114,6 +114,12 @@ static void schema_type(const struct field *f, struct str *out)
         str_add(out, "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", "
                      "\"minItems\": 1, \"items\": {\"type\": \"string\"}}]}");
         return;
+    case FIELD_PAIRS:
+        str_printf(out,
+                   "{\"anyOf\": [{\"const\": \"%s\"}, {\"type\": \"object\", "
+                   "\"additionalProperties\": {\"type\": \"string\"}}]}",
+                   f->word);
+        return;
     case FIELD_DATASETS:
         str_add(out, DATASET
                 ", {\"type\": \"array\", \"minItems\": 1, \"items\": {\"anyOf\": [" DATASET "]}}");

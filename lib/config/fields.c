@@ -86,6 +86,16 @@ static const struct choice forward_ops[] = { { "embed", OP_EMBED },
                                              { "gather_heads", OP_GATHER_HEADS },
                                              { 0 } };
 
+static const struct choice data_formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
+                                              { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
+                                              { "leetcode", 6 }, { "text", 7 },   { 0 } };
+static const struct choice data_masks[] = {
+    { "prompt", 0 }, { "history", 1 }, { "none", 2 }, { 0 }
+};
+static const struct choice data_too_longs[] = {
+    { "cut", 0 }, { "drop", 1 }, { "split", 2 }, { "refuse", 3 }, { 0 }
+};
+static const struct choice data_bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, { 0 } };
 static const struct choice kinds[] = {
     { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
 };
@@ -200,21 +210,53 @@ const struct field job_fields[] = {
               "sqrt(2 n_layers)" },
 
     { "data.train", FIELD_DATASETS, AT(data.train),
-      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}" },
+      .help = "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; of finetune "
+              "and lora files or folders of instruction data: JSON, JSONL, CSV, parquet, text" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },
+    { "data.format", FIELD_WORD, AT(data.format), .initial = "auto", .choices = data_formats,
+      .help = "what rows of finetuning data are: their columns say it if it is auto" },
+    { "data.columns", FIELD_PAIRS, AT(data.columns), .initial = "none", .word = "none",
+      .help = "what the files call a format's columns, as {instruction: question, output: answer}; "
+              "user_tag, assistant_tag, system_tag, tool_tag, call_tag are roles" },
+    { "data.template", FIELD_TEXT, AT(data.chat_template), .initial = "",
+      .help = "chat template: a name (chatml, llama3, ...) or a file of Jinja; by default the one "
+              "in data.tokenizer" },
+    { "data.system", FIELD_TEXT, AT(data.system), .initial = "",
+      .help = "system message of conversations that have none" },
+    { "data.mask", FIELD_WORD, AT(data.mask), .initial = "prompt", .choices = data_masks,
+      .help = "what is not learned: prompts, so that every answer is; all but the last answer "
+              "(history); or nothing (none)" },
+    { "data.too_long", FIELD_WORD, AT(data.too_long), .initial = "cut", .choices = data_too_longs,
+      .help = "samples of more than seq_len tokens are cut, dropped, refused, or, if they are "
+              "plain text, split" },
+    { "data.bad_rows", FIELD_WORD, AT(data.bad_rows), .initial = "refuse", .choices = data_bad_rows,
+      .help = "rows that are not what the format wants end the job, or are skipped and counted" },
+    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true",
+      .help = "several samples share a sequence of seq_len, without attention across them; else "
+              "each has one, padded" },
+    { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_MAX, .unit = "tokens",
+      .help = "without packing: lengths below seq_len to which micro-batches of short samples are "
+              "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
+              "half of seq_len" },
 
-    { "train.steps", FIELD_I64, AT(train.steps), .min = 1, .max = N_STEPS_MAX,
-      .help = "updates of the parameters" },
+    { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
+      .max = N_STEPS_MAX,
+      .help = "updates of the parameters; auto: as many as train.epochs take" },
+    { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto",
+      .max = 1e6, .above_min = 1,
+      .help = "how often finetune and lora go over the data; auto: 3, unless train.steps is given" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
               "else they are random" },
-    { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "64", .min = 1,
-      .max = N_MAX, .unit = "sequences",
-      .help = "sequences a step over all ranks; a multiple of micro_batch * dp" },
+    { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "auto", .word = "auto",
+      .min = 1, .max = N_MAX, .unit = "sequences",
+      .help = "sequences a step over all ranks; a multiple of micro_batch * dp; auto: 64, of "
+              "finetune and lora 16" },
     { "train.micro_batch", FIELD_INT, AT(train.micro_batch), .initial = "auto", .word = "auto",
       .min = 1, .max = N_MAX, .unit = "sequences",
       .help = "sequences a rank computes at a time; auto: the largest of 4, 2, 1 that divides "
@@ -277,8 +319,9 @@ const struct field job_fields[] = {
 
     { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
       .help = "AdamW with decoupled decay; vectors are not decayed" },
-    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "3.0e-4", .max = 100,
-      .above_min = 1, .help = "learning rate after warm-up" },
+    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto",
+      .max = 100, .above_min = 1,
+      .help = "learning rate after warm-up; auto: 3e-4, of finetune 1e-5, of lora 2e-4" },
     { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
       .word_value = -1, .max = 100, .help = "learning rate at the last step; auto: a tenth of lr" },
     { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",

@@ -28,6 +28,7 @@ enum field_type {
                        with a bit 1 << value of each */
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
+    FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 

@@ -108,7 +108,10 @@ static void check_missing(struct job_reader *r)
     for (int i = 0; i < n_job_fields; i++) {
         int of_model = str_starts_with(job_fields[i].key, "model.");
 
-        if (job_fields[i].initial || r->given[i] || (of_model && (!has_model || r->model_failed)) ||
+        /* Only finetune and lora can do without. */
+        int is_steps = !strcmp(job_fields[i].key, "train.steps") && !r->job->train.steps &&
+                       r->job->kind == JOB_PRETRAIN;
+        if ((job_fields[i].initial && !is_steps) || (r->given[i] && !is_steps) || (of_model && (!has_model || r->model_failed)) ||
             (!of_model && r->model_only))
             continue;
         mistakes_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,

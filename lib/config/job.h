@@ -57,10 +57,18 @@ struct job {
         int n_train;
         const char *tokenizer; /* folder, or NULL */
         int seq_len;
+        /* Of finetuning, as data/instruct.h says; words are those of its enums. */
+        const char *format, *mask, *too_long, *bad_rows;
+        const char *chat_template; /* a name or a file; NULL: the tokenizer's */
+        const char *system;        /* message, or NULL */
+        struct job_texts columns;  /* "FIELD=COLUMN" */
+        int packing;
+        struct job_counts lengths; /* without packing; none: by seq_len */
     } data;
 
     struct {
-        int64_t steps;
+        int64_t steps;             /* 0: as many as epochs take, until job_set_steps */
+        double epochs;             /* over instruction data; 0: by steps */
         const char *init;          /* where the first weights come from, or NULL: random */
         int global_batch;          /* sequences a step, over all ranks */
         int micro_batch;           /* sequences; the largest of parallel.micro_batches */
@@ -134,6 +142,10 @@ struct job {
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */
 
+    /* Prefixes of files of samples (data/samples.h) that the data was made into; NULL: token files. */
+    struct {
+        const char *train, *eval;
+    } samples;
     const struct tuning *tuning; /* of the above: what is trained; NULL: everything */
 
     /* Derived by job_resolve. */
@@ -177,6 +189,12 @@ int job_read_folder(struct job *job, const char *folder, const char *const *over
  * differs, global_batch does not divide, .... May be called again with another world_size.
  */
 int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err);
+
+/*
+ * Once it is known how many steps the epochs take: that number, and what follows from it (warm-up,
+ * decay).
+ */
+void job_set_steps(struct job *job, int64_t steps, struct arena *arena);
 
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);

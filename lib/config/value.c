@@ -323,7 +323,8 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
                      struct mistakes *m)
 {
     struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
-    const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
+    int is_one = node->kind == YAML_SCALAR;
+    const struct yaml_node *item = is_one ? node : node->first;
     int n = 0;
 
     if (yaml_is_null(node) ||
@@ -333,13 +334,40 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
     }
     if (node->kind == YAML_MAP || !item)
         return wrong(m, f, node, NULL);
-    for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
+    for (const struct yaml_node *p = item; p; p = is_one ? NULL : p->next)
         n++;
     const char **values = arena_array(m->arena, const char *, n);
     for (int i = 0; i < n; i++, item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
             return mistakes_add(m, item, "%s has an item that is no text", f->key);
         values[i] = item->text;
+    }
+    *texts = (struct job_texts){ values, n };
+    return 0;
+}
+
+static int set_pairs(const struct field *f, struct job *job, const struct yaml_node *node,
+                     struct mistakes *m)
+{
+    struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
+    int n = 0;
+
+    if (node->kind == YAML_SCALAR && !strcmp(node->text, f->word)) {
+        *texts = (struct job_texts){ 0 };
+        return 0;
+    }
+    if (node->kind != YAML_MAP || !node->first)
+        return wrong(m, f, node, NULL);
+    for (const struct yaml_node *item = node->first; item; item = item->next)
+        n++;
+    const char **values = arena_array(m->arena, const char *, n);
+    n = 0;
+    for (const struct yaml_node *item = node->first; item; item = item->next) {
+        if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
+            return mistakes_add(m, item, "%s.%.64s is no text", f->key, item->key);
+        if (strchr(item->key, '='))
+            return mistakes_add_at_key(m, item, "%s has a key with '='", f->key);
+        values[n++] = arena_printf(m->arena, "%s=%s", item->key, item->text);
     }
     *texts = (struct job_texts){ values, n };
     return 0;
@@ -368,6 +396,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
         return set_counts(f, job, node, m);
     case FIELD_TEXTS:
         return set_texts(f, job, node, m);
+    case FIELD_PAIRS:
+        return set_pairs(f, job, node, m);
     case FIELD_DATASETS:
         return set_datasets(f, job, node, m);
     }
@@ -522,6 +552,30 @@ static void print_counts(const struct field *f, const struct job *job, struct st
     str_add_char(out, ']');
 }
 
+/* In a way that is YAML and JSON. */
+static void print_pairs(const struct field *f, const struct job *job, struct str *out)
+{
+    const struct job_texts *texts =
+        (const struct job_texts *)(const void *)((const char *)job + f->offset);
+    struct str key = { 0 };
+
+    if (!texts->n)
+        str_add(out, f->word);
+    for (int i = 0; i < texts->n; i++) {
+        const char *text = texts->values[i], *value = strchr(text, '=');
+
+        str_clear(&key);
+        str_add_bytes(&key, text, (size_t)(value - text));
+        str_add(out, i ? ", " : "{");
+        field_print_json_text(out, str_text(&key));
+        str_add(out, ": ");
+        field_print_json_text(out, value + 1);
+    }
+    if (texts->n)
+        str_add_char(out, '}');
+    str_release(&key);
+}
+
 static void print_texts(const struct field *f, const struct job *job, struct str *out)
 {
     const struct job_texts *texts =
@@ -627,6 +681,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_TEXTS:
         print_texts(f, job, out);
         return;
+    case FIELD_PAIRS:
+        print_pairs(f, job, out);
+        return;
     case FIELD_DATASETS:
         print_datasets(job, out);
         return;
@@ -686,6 +743,9 @@ void field_print_range(const struct field *f, struct str *out)
         return;
     case FIELD_TEXTS:
         str_printf(out, *f->word ? "a list of texts, or %s" : "a list of texts", f->word);
+        return;
+    case FIELD_PAIRS:
+        str_printf(out, "a map of texts, or %s", f->word);
         return;
     case FIELD_DATASETS:
         str_add(out, "a prefix or a list of prefixes and {path, weight}");

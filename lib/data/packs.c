@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/num.h"
 #include "base/rng.h"
@@ -225,7 +226,9 @@ int packs_open(struct packs *out, const struct packs_options *options, struct er
                 (long long)p.file.n, INT32_MAX);
         goto out;
     }
-    p.key = indexed_fingerprint(&p.file.tokens);
+    /* All of it: two files may differ in what is learned alone. */
+    p.key = XXH64(p.file.tokens.bin.data, p.file.tokens.bin.n_bytes,
+                  indexed_fingerprint(&p.file.tokens));
     if (choose(&p, &m) < 0 || read_lengths(&p, &m) < 0 || allocate(&p, &m) < 0)
         goto out;
     if ((p.packing ? make_packs(&p, &m) : make_singles(&p, &m)) < 0)

@@ -494,6 +494,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .max_positions = options->seq_len,
                                         .seed = options->seed,
                                         .tuning = options->tuning,
+                                        .is_packed = options->is_packed,
                                         .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 

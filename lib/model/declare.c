@@ -244,6 +244,8 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
 
     p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
     p->ports.positions = input(b, "positions", rows, DTYPE_I32);
+    if (b->is_packed)
+        p->ports.starts = input(b, "starts", rows, DTYPE_I32);
     if (!b->cache_len) {
         p->ports.targets = input(b, "targets", rows, DTYPE_I32);
         p->ports.samples = input(b, "samples", b->n_sequences, DTYPE_I64);
@@ -257,13 +259,16 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
 void model_resize(struct model_builder *b, int n_sequences)
 {
     struct program *p = b->program;
-    int *ports[] = { &p->ports.tokens, &p->ports.positions, &p->ports.targets, &p->ports.samples };
+    int *ports[] = { &p->ports.tokens, &p->ports.positions, &p->ports.targets, &p->ports.samples,
+                     &p->ports.starts };
     int64_t rows = (int64_t)n_sequences * b->seq_len;
 
     if (n_sequences == b->n_sequences)
         return;
     CHECK(n_sequences < b->n_sequences);
     for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
+        if (!*ports[i])
+            continue;
         const char *whole = p->values[*ports[i]].name;
         int64_t n = ports[i] == &p->ports.samples ? n_sequences : rows;
 

@@ -315,7 +315,8 @@ static int self_attention(const struct emitter *e, int qkv)
     emit(e, (struct op){
                 .kind = OP_ATTENTION,
                 .attributes = attributes,
-                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0 },
+                .in = { qkv, drops ? b->program->ports.samples : 0, numbered ? b->parts.heads : 0,
+                        b->program->ports.starts },
                 .out = { out, lse } });
     return out;
 }

@@ -54,6 +54,7 @@ struct model_builder {
     int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
+    int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
     int64_t global_batch; /* sequences of a step: what the router's balance is a mean over */
     int parameter_asked;  /* by model_forward: where a name was found last */

@@ -228,6 +228,7 @@ struct entry {
 /* Cells that the host fills or reads; 0 where a program has none. */
 struct ports {
     int tokens, targets, positions, samples; /* inputs */
+    int starts; /* input, where sequences are packed: each row's sample's first, in its sequence */
     int loss_scale;                       /* [1 x 1] fp32: 1 / learned tokens of the global batch */
     int scalars;                          /* [1 x OPS_N_SCALARS] */
     int loss, loss_total;                 /* [1 x 1] fp64: of this rank, over all */

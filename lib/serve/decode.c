@@ -17,6 +17,7 @@ struct decoder {
     struct run *run;
     int n_sequences, prefill_len, cache_len, vocab_size;
     int *lengths;
+    char *spare;   /* of decoder_reorder: a copy of one cell */
     float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times */
 };
 
@@ -68,6 +69,7 @@ void decoder_destroy(struct decoder *d)
     program_release(&d->program);
     free(d->lengths);
     free(d->logits);
+    free(d->spare);
     free(d);
 }
 
@@ -144,4 +146,66 @@ int decoder_length(const struct decoder *d, int sequence)
 void decoder_reset(struct decoder *d)
 {
     memset(d->lengths, 0, sizeof *d->lengths * (size_t)d->n_sequences);
+}
+
+void decoder_truncate(struct decoder *d, int sequence, int length)
+{
+    CHECK(length <= d->lengths[sequence]);
+    d->lengths[sequence] = length;
+}
+
+/* Rows of a sequence in a cell of keys or values; returns how many bytes, or 0 if it is another cell. */
+static size_t cache_bytes(const struct decoder *d, int value)
+{
+    const struct value *v = &d->program.values[value];
+
+    if (v->role != ROLE_CACHE || v->base)
+        return 0;
+    return (size_t)d->cache_len * (size_t)v->cols * dtype_bytes(v->dtype);
+}
+
+size_t decoder_cache_bytes(const struct decoder *d)
+{
+    size_t total = 0;
+
+    for (int i = 1; i < d->program.n_values; i++)
+        total += cache_bytes(d, i) * (size_t)d->n_sequences;
+    return total;
+}
+
+static void reorder_cell(struct decoder *d, char *data, size_t bytes, const int *from, int n)
+{
+    size_t row_bytes = bytes / (size_t)d->cache_len;
+
+    for (int s = 0; s < n; s++)
+        memcpy(d->spare + (size_t)s * bytes, data + (size_t)s * bytes,
+               row_bytes * (size_t)d->lengths[s]);
+    for (int s = 0; s < n; s++)
+        if (from[s] != s)
+            memcpy(data + (size_t)s * bytes, d->spare + (size_t)from[s] * bytes,
+                   row_bytes * (size_t)d->lengths[from[s]]);
+}
+
+void decoder_reorder(struct decoder *d, const int *from, int n)
+{
+    size_t most = 0;
+    int same = 1;
+
+    CHECK(n <= d->n_sequences);
+    for (int s = 0; s < n; s++)
+        same &= from[s] == s;
+    for (int i = 1; i < d->program.n_values; i++)
+        most = cache_bytes(d, i) > most ? cache_bytes(d, i) : most;
+    if (same || !most)
+        return;
+    if (!d->spare)
+        d->spare = malloc(most * (size_t)d->n_sequences);
+    CHECK(d->spare);
+    for (int i = 1; i < d->program.n_values; i++)
+        if (cache_bytes(d, i))
+            reorder_cell(d, run_data(d->run, i, 0), cache_bytes(d, i), from, n);
+    int *lengths = (int *)(void *)d->spare;
+    memcpy(lengths, d->lengths, sizeof *lengths * (size_t)n);
+    for (int s = 0; s < n; s++)
+        d->lengths[s] = lengths[from[s]];
 }

@@ -18,6 +18,8 @@ void decoder_destroy(struct decoder *decoder);
 
 /* Bytes of all segments. */
 size_t decoder_bytes(const struct decoder *decoder);
+/* Those of keys and values. */
+size_t decoder_cache_bytes(const struct decoder *decoder);
 
 /*
  * Feed sequence s the n_tokens[s] >= 1 tokens at tokens[s], behind what it has. All n_sequences are
@@ -35,5 +37,14 @@ int decoder_length(const struct decoder *decoder, int sequence);
 
 /* Forget all sequences. */
 void decoder_reset(struct decoder *decoder);
+
+/* Forget all of a sequence but its first `length` tokens, of which it has as many. */
+void decoder_truncate(struct decoder *decoder, int sequence, int length);
+
+/*
+ * Sequence s becomes what from[s] was, for n sequences from the first on: how beams go on. Logits
+ * stay where they are.
+ */
+void decoder_reorder(struct decoder *decoder, const int *from, int n);
 
 #endif

@@ -137,10 +137,12 @@ static struct jinja_value read_number(struct reader *r)
         (digits[first] == '0' && isdigit((unsigned char)digits[first + 1])))
         return fail(r, "a number that is none");
     errno = 0;
-    struct jinja_value v =
-        is_float ? jinja_float(strtod(digits, &end)) : jinja_int(strtoll(digits, &end, 10));
-    if (*end || (errno && !is_float))
-        return fail(r, "a number that is none, or too large");
+    struct jinja_value v = jinja_int(is_float ? 0 : strtoll(digits, &end, 10));
+    /* As model_max_length of 1e30 without an exponent, which many folders have. */
+    if (is_float || errno)
+        v = jinja_float(strtod(digits, &end));
+    if (*end)
+        return fail(r, "a number that is none");
     return v;
 }
 

@@ -398,7 +398,7 @@ struct short_word {
     /* Rank of a symbol with the next one << 6 | place, so that the least is the best and leftmost;
      * NO_MERGE, behind the end too. */
     four_ints keys[SHORT_SYMBOLS / 4];
-    int32_t ids[SHORT_SYMBOLS], joined[SHORT_SYMBOLS]; /* joined: what it and the next become */
+    int32_t ids[SHORT_SYMBOLS], joined[SHORT_SYMBOLS];    /* joined: what it and the next become */
     uint8_t previous[SHORT_SYMBOLS], next[SHORT_SYMBOLS]; /* next of the last: n */
     int n;
 };
@@ -708,7 +708,7 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         return NULL;
     struct bpe_symbol *symbols = scratch->symbols;
     int32_t *ids = (int32_t *)(void *)scratch->candidates; /* done with when the ids are written */
-    int32_t whole = bpe->words ? find_word(bpe, word, n_bytes)
+    int32_t whole = bpe->words                                  ? find_word(bpe, word, n_bytes)
                     : bpe->ignore_merges && !bpe->is_byte_level ? bpe_find(bpe, word, n_bytes)
                                                                 : -1;
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "tokenizer/bpe.h"
+#include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/unicode.h"
 
 /* What a prefix of the text becomes, and how long the prefix is. */
@@ -16,9 +16,10 @@ struct prefix {
     size_t n_text, n_bytes;
 };
 
-/* The value of the longest key that text begins with, and its length in *n_key; -1: none. */
-static int64_t find_longest(const struct charsmap *map, const unsigned char *text, size_t n_bytes,
-                            size_t *n_key)
+/* The value of the longest key that text begins with, or of the shortest, and its length in *n_key;
+ * -1: none. */
+static int64_t find_key(const struct charsmap *map, const unsigned char *text, size_t n_bytes,
+                        int is_shortest, size_t *n_key)
 {
     size_t at = 0;
     int64_t value = -1;
@@ -36,6 +37,8 @@ static int64_t find_longest(const struct charsmap *map, const unsigned char *tex
         if ((unit >> 8 & 1) && leaf < map->n_units) {
             value = map->units[leaf] & 0x7fffffff;
             *n_key = i + 1;
+            if (is_shortest)
+                break;
         }
     }
     return value;
@@ -50,7 +53,7 @@ static struct prefix next_prefix(const struct charsmap *map, const char *text, s
     if (whole)
         return (struct prefix){ text, whole->n_bytes, whole->n_bytes };
     if (map->units) {
-        int64_t value = find_longest(map, (const unsigned char *)text, n_bytes, &n);
+        int64_t value = find_key(map, (const unsigned char *)text, n_bytes, 0, &n);
 
         if (value >= 0 && (size_t)value < map->n_texts)
             return (struct prefix){ map->texts + value, strlen(map->texts + value), n };
@@ -134,4 +137,94 @@ void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes
     }
     if (map->add_dummy_prefix && map->dummy_is_suffix)
         add_space(map, out);
+}
+
+/* ---- HF's ---- */
+
+enum { CLUSTER_BYTES = 6 }; /* longer ones are taken character by character */
+
+static uint32_t cluster_kind(uint32_t code)
+{
+    if (code < 0x80)
+        return code < 0x20 || code == 0x7f ? CLUSTER_CONTROLS : CLUSTER_OTHER;
+    return unicode_run_value(unicode_cluster_runs, unicode_n_cluster_runs, code);
+}
+
+/* Length of the first cluster of text; of a long one it need not be all. */
+static size_t cluster_length(const unsigned char *text, size_t n_bytes)
+{
+    size_t at, length;
+    uint32_t kind = cluster_kind(unicode_decode(text, &at));
+
+    if (text[0] == '\r' && n_bytes > 1 && text[1] == '\n')
+        return 2;
+    if (kind == CLUSTER_CONTROLS)
+        return at;
+    while (at < n_bytes && at < 4 * CLUSTER_BYTES) {
+        uint32_t next = cluster_kind(unicode_decode(text + at, &length));
+
+        if (next == CLUSTER_CONTROLS || (next != CLUSTER_ATTACHES && kind != CLUSTER_PREPENDS))
+            break;
+        at += length;
+        kind = next;
+    }
+    return at;
+}
+
+/* Append what n bytes become by their shortest prefix; 0 if none is a key. */
+static int replace_cluster(const struct charsmap *map, const unsigned char *text, size_t n,
+                           struct str *out)
+{
+    size_t n_key;
+    int64_t value = find_key(map, text, n, 1, &n_key);
+
+    if (value < 0 || (size_t)value >= map->n_texts)
+        return 0;
+    str_add(out, map->texts + value);
+    return 1;
+}
+
+void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
+                             struct str *out)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t length;
+
+    for (size_t at = 0, end; at < n_bytes; at = end) {
+        end = at + cluster_length(bytes + at, n_bytes - at);
+        if (end - at < CLUSTER_BYTES && replace_cluster(map, bytes + at, end - at, out))
+            continue;
+        for (; at < end; at += length) {
+            unicode_decode(bytes + at, &length);
+            if (!replace_cluster(map, bytes + at, length, out))
+                str_add_bytes(out, text + at, length);
+        }
+    }
+}
+
+/* ---- reading ---- */
+
+int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, size_t n_bytes)
+{
+    const char *bytes = data;
+    uint32_t n_units;
+
+    if (n_bytes < 8)
+        return -1;
+    memcpy(&n_units, bytes, sizeof n_units);
+    if (n_units < 4 || n_units % 4 != 0 || n_units >= n_bytes - 4 || bytes[n_bytes - 1] != 0)
+        return -1;
+    size_t n_texts = n_bytes - 4 - n_units;
+    uint32_t *units = arena_array(arena, uint32_t, n_units / 4);
+    char *texts = arena_alloc(arena, n_texts);
+    memcpy(units, bytes + 4, n_units);
+    memcpy(texts, bytes + 4 + n_units, n_texts);
+    for (size_t at = 0; at < n_texts; at += strlen(texts + at) + 1)
+        if (tokenizer_utf8_end(texts + at, strlen(texts + at)) < strlen(texts + at))
+            return -1;
+    map->units = units;
+    map->n_units = n_units / 4;
+    map->texts = texts;
+    map->n_texts = n_texts;
+    return 0;
 }

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/str.h"
 #include "tokenizer/added.h"
 
@@ -24,6 +25,15 @@ struct charsmap {
     int add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, dummy_is_suffix;
     int is_within; /* the text goes on: nothing is put in front or taken from there */
 };
+
+/* Take units and texts from a precompiled_charsmap (copied); all else stays. -1: it is broken, or
+ * makes what is no UTF-8. */
+int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, size_t n_bytes);
+
+/* Append what text (valid UTF-8) becomes by the table alone, as HF's Precompiled does it: by grapheme
+ * clusters, of which a short one becomes what its shortest prefix does. */
+void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
+                             struct str *out);
 
 /* Append what text (valid UTF-8) becomes. */
 void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out);

@@ -250,9 +250,9 @@ static int encode_unigram(struct encoder *e, const char *text, size_t n_bytes)
             return err_set(e->err, ERR_DEVICE, "out of host memory for a text of %zu bytes",
                            n_bytes);
         for (size_t i = 0; i < n; i++) {
-            int rc = steps[i].id >= 0 ? append_word(e, &steps[i].id, 1)
-                                      : append_unknown(e, text + steps[i].start,
-                                                       steps[i].end - steps[i].start);
+            int rc = steps[i].id >= 0
+                         ? append_word(e, &steps[i].id, 1)
+                         : append_unknown(e, text + steps[i].start, steps[i].end - steps[i].start);
             if (rc < 0)
                 return -1;
         }
@@ -355,10 +355,19 @@ static int64_t encode_matches(struct encoder *e, const struct split_step *split,
 
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes)
 {
+    if (step > 0 && step == e->tokenizer->mark_step &&
+        !(n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0)) {
+        str_clear(&e->marked); /* pieces with marks are encoded at once: nobody looks at the last */
+        str_add(&e->marked, BPE_SPACE);
+        str_add_bytes(&e->marked, text, n_bytes);
+        text = e->marked.data;
+        n_bytes = e->marked.length;
+    }
     if (step == e->tokenizer->n_splits)
         return encode_piece(e, text, n_bytes);
     const struct split_step *split = &e->tokenizer->splits[step];
-    if (step + 1 == e->tokenizer->n_splits && split->behavior == SPLIT_ISOLATED) {
+    if (step + 1 == e->tokenizer->n_splits && split->behavior == SPLIT_ISOLATED &&
+        step + 1 != e->tokenizer->mark_step) {
         int64_t done = encode_matches(e, split, text, n_bytes);
 
         if (done < 0)

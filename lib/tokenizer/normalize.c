@@ -5,6 +5,7 @@
 
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/unicode.h"
 
 static void replace(const struct normal_step *step, struct str *text)
 {
@@ -19,6 +20,39 @@ static void replace(const struct normal_step *step, struct str *text)
     str_add_bytes(&out, from, (size_t)(end - from));
     str_release(text);
     *text = out;
+}
+
+static void replace_pattern(const struct normal_step *step, const char *text, size_t n_bytes,
+                            struct str *out)
+{
+    size_t n;
+
+    for (size_t at = 0; at < n_bytes; at += n) {
+        n = pattern_match(step->pattern, text + at, n_bytes - at);
+        if (n > 0) {
+            str_add_bytes(out, step->b, step->n_b);
+            continue;
+        }
+        unicode_decode((const unsigned char *)text + at, &n);
+        str_add_bytes(out, text + at, n);
+    }
+}
+
+static void strip(const struct normal_step *step, const char *text, size_t n_bytes, struct str *out)
+{
+    size_t first = 0, last = 0, n;
+
+    for (size_t at = 0; at < n_bytes; at += n) {
+        int is_space = unicode_is_space(unicode_decode((const unsigned char *)text + at, &n));
+
+        if (is_space && at == first)
+            first = at + n;
+        last = is_space ? last : at + n;
+    }
+    first = step->n_a ? first : 0;
+    last = step->n_b ? last : n_bytes;
+    if (first < last)
+        str_add_bytes(out, text + first, last - first);
 }
 
 /* One step, of text in place. */
@@ -38,6 +72,12 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
 
         map.is_within = is_within;
         charsmap_apply(&map, str_text(text), text->length, &out);
+    } else if (step->kind == NORMAL_CLUSTERS) {
+        charsmap_apply_clusters(&t->charsmap, str_text(text), text->length, &out);
+    } else if (step->kind == NORMAL_PATTERN) {
+        replace_pattern(step, str_text(text), text->length, &out);
+    } else if (step->kind == NORMAL_STRIP) {
+        strip(step, str_text(text), text->length, &out);
     } else {
         if (text->length > 0 && !is_within)
             str_add_bytes(&out, step->a, step->n_a);

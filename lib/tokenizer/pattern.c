@@ -163,8 +163,7 @@ static int build_states(struct builder *b)
                 return -1;
             if (run.matched && s == 1)
                 return err_set(b->err, ERR_DATA, "pattern '%s' matches the empty text", b->text);
-            b->next[s * stride + class] =
-                (uint16_t)((unsigned)next | (run.matched ? MATCHES : 0));
+            b->next[s * stride + class] = (uint16_t)((unsigned)next | (run.matched ? MATCHES : 0));
         }
     return 0;
 }

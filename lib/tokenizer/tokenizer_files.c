@@ -24,8 +24,8 @@
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define O200K_PATTERN \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" \
-    CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+" \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]" \
+    "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+" \
     "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" CONTRACTIONS \
     "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
@@ -39,26 +39,24 @@ struct special {
 
 /* What the models' own code adds to the ranks. */
 static const struct special gpt2_special[] = { { 50256, "<|endoftext|>", 0, 0 }, { 0 } };
-static const struct special cl100k_special[] = { { 100257, "<|endoftext|>", 0, 0 },
-                                                 { 100258, "<|fim_prefix|>", 0, 0 },
-                                                 { 100259, "<|fim_middle|>", 0, 0 },
-                                                 { 100260, "<|fim_suffix|>", 0, 0 },
-                                                 { 100276, "<|endofprompt|>", 0, 0 },
-                                                 { 0 } };
+static const struct special cl100k_special[] = {
+    { 100257, "<|endoftext|>", 0, 0 },   { 100258, "<|fim_prefix|>", 0, 0 },
+    { 100259, "<|fim_middle|>", 0, 0 },  { 100260, "<|fim_suffix|>", 0, 0 },
+    { 100276, "<|endofprompt|>", 0, 0 }, { 0 }
+};
 static const struct special o200k_special[] = { { 199999, "<|endoftext|>", 0, 0 },
                                                 { 200018, "<|endofprompt|>", 0, 0 },
                                                 { 0 } };
-static const struct special llama3_special[] = {
-    { 128000, "<|begin_of_text|>", 0, 0 },
-    { 128001, "<|end_of_text|>", 0, 0 },
-    { 128002, "<|reserved_special_token_%d|>", 4, 0 },
-    { 128006, "<|start_header_id|>", 0, 0 },
-    { 128007, "<|end_header_id|>", 0, 0 },
-    { 128008, "<|reserved_special_token_%d|>", 1, 4 },
-    { 128009, "<|eot_id|>", 0, 0 },
-    { 128010, "<|reserved_special_token_%d|>", 246, 5 },
-    { 0 }
-};
+static const struct special llama3_special[] = { { 128000, "<|begin_of_text|>", 0, 0 },
+                                                 { 128001, "<|end_of_text|>", 0, 0 },
+                                                 { 128002, "<|reserved_special_token_%d|>", 4, 0 },
+                                                 { 128006, "<|start_header_id|>", 0, 0 },
+                                                 { 128007, "<|end_header_id|>", 0, 0 },
+                                                 { 128008, "<|reserved_special_token_%d|>", 1, 4 },
+                                                 { 128009, "<|eot_id|>", 0, 0 },
+                                                 { 128010, "<|reserved_special_token_%d|>", 246,
+                                                   5 },
+                                                 { 0 } };
 static const struct special qwen_special[] = { { 151643, "<|endoftext|>", 0, 0 },
                                                { 151644, "<|im_start|>", 0, 0 },
                                                { 151645, "<|im_end|>", 0, 0 },
@@ -149,9 +147,9 @@ static void add_token(cJSON *list, const char *text, int id, int is_special, con
     cJSON_AddItemToArray(list, token);
     cJSON_AddStringToObject(token, "content", text);
     cJSON_AddNumberToObject(token, "id", id);
-    cJSON_AddBoolToObject(token, "special",
-                          cJSON_IsBool(get(details, "special")) ? cJSON_IsTrue(get(details, "special"))
-                                                                : is_special);
+    cJSON_AddBoolToObject(
+        token, "special",
+        cJSON_IsBool(get(details, "special")) ? cJSON_IsTrue(get(details, "special")) : is_special);
     for (int i = 0; i < 4; i++)
         if (cJSON_IsBool(get(details, flags[i])))
             cJSON_AddBoolToObject(token, flags[i], cJSON_IsTrue(get(details, flags[i])));
@@ -180,9 +178,8 @@ static int add_decoder(struct tokenizer_reader *r, cJSON *list, const cJSON *con
 /* bos_token and the like, if the vocabulary has them. */
 static void add_named(cJSON *list, const cJSON *vocab, const cJSON *config)
 {
-    static const char *const names[] = { "bos_token", "eos_token", "unk_token",
-                                         "pad_token", "sep_token", "cls_token",
-                                         "mask_token" };
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "pad_token",
+                                         "sep_token", "cls_token", "mask_token" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const cJSON *token = get(config, names[i]);
@@ -393,8 +390,8 @@ static int read_vocab_merges(struct tokenizer_reader *r, cJSON *root, const cJSO
         add_token(added, item->string, tokenizer_json_id(item, TOKENIZER_IDS_MAX), 0, NULL);
     add_named(added, vocab, side->config);
     add_named(added, vocab, side->special_map);
-    add_token(added, "<|endoftext|>", tokenizer_json_id(get(vocab, "<|endoftext|>"), TOKENIZER_IDS_MAX),
-              1, NULL);
+    add_token(added, "<|endoftext|>",
+              tokenizer_json_id(get(vocab, "<|endoftext|>"), TOKENIZER_IDS_MAX), 1, NULL);
     return tokenizer_read_root(r, root);
 }
 

@@ -22,12 +22,16 @@ enum normal_kind {
     NORMAL_PREPEND,  /* a, unless the text is empty */
     NORMAL_REPLACE,  /* a by b */
     NORMAL_CHARSMAP, /* SentencePiece's own */
+    NORMAL_CLUSTERS, /* its table only, as HF's Precompiled */
+    NORMAL_STRIP,    /* white space at the left (n_a) and at the right (n_b) */
+    NORMAL_PATTERN,  /* what pattern matches by b */
 };
 
 struct normal_step {
     enum normal_kind kind;
     const char *a, *b;
     size_t n_a, n_b;
+    const struct pattern *pattern;
 };
 
 /* What becomes of the matches of a pattern and of the text between them, as HF names it. */
@@ -66,6 +70,7 @@ struct tokenizer {
     enum prepend prepend;
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
+    int mark_step; /* if not 0: what this many splits leave gets a mark in front, unless it has one */
     /* Of characters. What no token has side by side no merge joins, so that words may end there:
      * a bit for every two bytes; and by the last byte of a character, whether a token has it before
      * BPE_SPACE, whose first byte begins many other characters. */
@@ -74,7 +79,7 @@ struct tokenizer {
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
     int n_before, n_after;
-    int takes_frame; /* from tokenizer_config.json's add_bos_token and add_eos_token */
+    int takes_frame;  /* from tokenizer_config.json's add_bos_token and add_eos_token */
     int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;

@@ -141,7 +141,8 @@ static int check_model(struct tokenizer_reader *r, const cJSON *model)
 
     /* Files of before 2021 leave the type out when it is BPE. */
     if (!cJSON_IsObject(model) || (type && !is_text(type, "BPE")))
-        return REFUSE(r, "%s: model %s is not supported (only BPE and Unigram)", r->name, type_name(model));
+        return REFUSE(r, "%s: model %s is not supported (only BPE and Unigram)", r->name,
+                      type_name(model));
     if (!is_absent(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
         return REFUSE(r, "%s: model.dropout is not supported", r->name);
     for (int i = 0; i < 2; i++) {

@@ -53,9 +53,10 @@ static int find_tiktoken(struct opener *o)
         if (str_ends_with(entry->d_name, ".tiktoken") && n++ == 0)
             beside(o, &o->file, entry->d_name);
     closedir(dir);
-    return n < 2 ? n
-                 : err_set(o->err, ERR_DATA, "%s has %d files *.tiktoken: name the one that is meant",
-                           str_text(&o->folder), n);
+    return n < 2
+               ? n
+               : err_set(o->err, ERR_DATA, "%s has %d files *.tiktoken: name the one that is meant",
+                         str_text(&o->folder), n);
 }
 
 static int find_in_folder(struct opener *o)
@@ -178,8 +179,8 @@ static int read_pair(struct opener *o, struct tokenizer **out)
         rc = read_side(o, "added_tokens.json", &added);
     struct tokenizer_side side = { o->config, map, added };
     if (rc == 0)
-        rc = tokenizer_parse_merges(out, str_text(&o->file), vocab, n_vocab, merges, n_merges, &side,
-                                    o->err);
+        rc = tokenizer_parse_merges(out, str_text(&o->file), vocab, n_vocab, merges, n_merges,
+                                    &side, o->err);
     cJSON_Delete(map);
     cJSON_Delete(added);
     free(vocab);
@@ -200,8 +201,8 @@ int tokenizer_open(struct tokenizer **out, const char *path, struct err *err)
     if (rc == 0)
         rc = o.pair >= 0 ? read_pair(&o, &tokenizer) : read_one(&o, &tokenizer);
     if (rc == 0 && o.config)
-        rc = tokenizer_read_config(tokenizer, beside(&o, &config, "tokenizer_config.json"), o.config,
-                                   err);
+        rc = tokenizer_read_config(tokenizer, beside(&o, &config, "tokenizer_config.json"),
+                                   o.config, err);
     if (rc == 0)
         *out = tokenizer;
     else

@@ -4,6 +4,7 @@
  * Both are a part or a Sequence of parts. A part that isn't here is refused by its name.
  */
 #include "base/str.h"
+#include "tokenizer/base64.h"
 #include "tokenizer/tokenizer_reader.h"
 
 /* What ByteLevel splits by when use_regex is set: GPT-2's. */
@@ -17,6 +18,7 @@ struct reader {
     const char *name, *part; /* part: "normalizer" or "pre_tokenizer" */
     struct err *err;
     int is_byte_level;
+    int is_behind_whitespace; /* the first part was WhitespaceSplit */
 };
 
 static const char *type_name(const cJSON *part)
@@ -75,34 +77,92 @@ static struct normal_step *add_normal(struct reader *r, enum normal_kind kind)
     return &t->normal[t->n_normal++];
 }
 
+static int read_prepend(struct reader *r, const char *text)
+{
+    struct normal_step *step = add_normal(r, NORMAL_PREPEND);
+
+    if (!step)
+        return -1;
+    step->a = arena_strdup(&r->tokenizer->arena, text);
+    step->n_a = strlen(text);
+    return 0;
+}
+
+/* Of a text, or of what a pattern matches. */
+static int read_replace(struct reader *r, const cJSON *part)
+{
+    const cJSON *content = get(part, "content"), *text = get(get(part, "pattern"), "String");
+    const cJSON *regex = get(get(part, "pattern"), "Regex");
+    struct arena *arena = &r->tokenizer->arena;
+    struct normal_step *step;
+
+    if (!cJSON_IsString(content) ||
+        !(cJSON_IsString(regex) || (cJSON_IsString(text) && *text->valuestring)))
+        return unsupported(r, part, " with this pattern or content");
+    if (!(step = add_normal(r, cJSON_IsString(regex) ? NORMAL_PATTERN : NORMAL_REPLACE)))
+        return -1;
+    step->b = arena_strdup(arena, content->valuestring);
+    step->n_b = strlen(step->b);
+    if (!cJSON_IsString(regex)) {
+        step->a = arena_strdup(arena, text->valuestring);
+        step->n_a = strlen(step->a);
+        return 0;
+    }
+    struct pattern *pattern = arena_new(arena, struct pattern);
+    step->pattern = pattern;
+    return pattern_compile(pattern, regex->valuestring, arena, r->err) < 0
+               ? err_add(r->err, "%s: normalizer", r->name)
+               : 0;
+}
+
+/* SentencePiece's table, in base64. */
+static int read_precompiled(struct reader *r, const cJSON *part)
+{
+    const cJSON *text = get(part, "precompiled_charsmap");
+    struct tokenizer *t = r->tokenizer;
+
+    if (t->charsmap.units)
+        return unsupported(r, part, " a second time");
+    if (!cJSON_IsString(text) || !add_normal(r, NORMAL_CLUSTERS))
+        return r->err->code ? -1 : unsupported(r, part, " without precompiled_charsmap");
+    size_t n = strlen(text->valuestring);
+    unsigned char *bytes = arena_alloc(&t->arena, BASE64_BYTES(n));
+    long long n_bytes = base64_decode(text->valuestring, n, bytes);
+    if (n_bytes < 0 || charsmap_read(&t->charsmap, &t->arena, bytes, (size_t)n_bytes) < 0)
+        return REFUSE(r, "%s: normalizer.precompiled_charsmap is broken", r->name);
+    return 0;
+}
+
+static int read_strip(struct reader *r, const cJSON *part)
+{
+    int left = get_flag(part, "strip_left", 1), right = get_flag(part, "strip_right", 1);
+    struct normal_step *step;
+
+    if (left < 0 || right < 0)
+        return unsupported(r, part, " with a side that is neither true nor false");
+    if (!(step = add_normal(r, NORMAL_STRIP)))
+        return -1;
+    step->n_a = (size_t)left;
+    step->n_b = (size_t)right;
+    return 0;
+}
+
 static int read_normal(struct reader *r, const cJSON *part, int index)
 {
     const char *type = type_name(part);
-    const cJSON *prepend = get(part, "prepend"), *content = get(part, "content");
-    const cJSON *pattern = get(get(part, "pattern"), "String");
-    struct arena *arena = &r->tokenizer->arena;
-    struct normal_step *step;
+    const cJSON *prepend = get(part, "prepend");
 
     (void)index;
     if (strcmp(type, "NFC") == 0)
         return add_normal(r, NORMAL_NFC) ? 0 : -1;
-    if (strcmp(type, "Prepend") == 0 && cJSON_IsString(prepend)) {
-        if (!(step = add_normal(r, NORMAL_PREPEND)))
-            return -1;
-        step->a = arena_strdup(arena, prepend->valuestring);
-        step->n_a = strlen(step->a);
-        return 0;
-    }
-    if (strcmp(type, "Replace") == 0 && cJSON_IsString(pattern) && *pattern->valuestring &&
-        cJSON_IsString(content)) {
-        if (!(step = add_normal(r, NORMAL_REPLACE)))
-            return -1;
-        step->a = arena_strdup(arena, pattern->valuestring);
-        step->b = arena_strdup(arena, content->valuestring);
-        step->n_a = strlen(step->a);
-        step->n_b = strlen(step->b);
-        return 0;
-    }
+    if (strcmp(type, "Prepend") == 0 && cJSON_IsString(prepend))
+        return read_prepend(r, prepend->valuestring);
+    if (strcmp(type, "Replace") == 0)
+        return read_replace(r, part);
+    if (strcmp(type, "Precompiled") == 0)
+        return read_precompiled(r, part);
+    if (strcmp(type, "Strip") == 0)
+        return read_strip(r, part);
     return unsupported(r, part, "");
 }
 
@@ -186,12 +246,15 @@ static int read_metaspace(struct reader *r, const cJSON *part, int index)
     int prefix = get_flag(part, "add_prefix_space", 1);
     const char *how = cJSON_IsString(scheme) ? scheme->valuestring : prefix ? "always" : "never";
 
-    if (index > 0)
+    if (index > 0 && !(index == 1 && r->is_behind_whitespace))
         return unsupported(r, part, " behind another part");
     if ((cJSON_IsString(mark) && strcmp(mark->valuestring, BPE_SPACE) != 0) || splits < 0 ||
         prefix < 0)
         return unsupported(r, part, " with this replacement, split or add_prefix_space");
-    t->marks_spaces = 1;
+    if (index > 0 && strcmp(how, "always") != 0)
+        return unsupported(r, part, " with this prepend_scheme behind WhitespaceSplit");
+    t->marks_spaces = index == 0;
+    t->mark_step = index;
     if (strcmp(how, "always") == 0)
         t->prepend = PREPEND_ALWAYS;
     else if (strcmp(how, "first") == 0)
@@ -219,8 +282,10 @@ static int read_pre_tokenizer(struct reader *r, const cJSON *part, int index)
         return individual < 0 ? unsupported(r, part, " with individual_digits not a flag")
                               : add_split(r, individual ? NUMBERS : NUMBERS "+", SPLIT_ISOLATED, 0);
     }
-    if (strcmp(type, "WhitespaceSplit") == 0)
+    if (strcmp(type, "WhitespaceSplit") == 0) {
+        r->is_behind_whitespace = index == 0;
         return add_split(r, "\\s", SPLIT_REMOVED, 0);
+    }
     if (strcmp(type, "Metaspace") == 0)
         return read_metaspace(r, part, index);
     return unsupported(r, part, "");

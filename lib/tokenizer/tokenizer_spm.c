@@ -406,7 +406,6 @@ static int build_charsmap(struct reader *r)
 {
     struct tokenizer *t = r->tokenizer;
     struct charsmap *map = &t->charsmap;
-    uint32_t n_bytes;
 
     *map = (struct charsmap){ .whole = &t->bpe.whole,
                               .add_dummy_prefix = r->add_dummy_prefix != 0,
@@ -418,25 +417,9 @@ static int build_charsmap(struct reader *r)
     t->strips_space = map->add_dummy_prefix && !map->dummy_is_suffix;
     if (r->charsmap.n == 0)
         return 0;
-    if (r->charsmap.n < 8)
-        return broken(r, "precompiled_charsmap");
-    memcpy(&n_bytes, r->charsmap.data, sizeof n_bytes);
-    size_t n_texts = r->charsmap.n - 4 - n_bytes;
-    if (n_bytes < 4 || n_bytes % 4 != 0 || n_bytes >= r->charsmap.n - 4 ||
-        r->charsmap.data[r->charsmap.n - 1] != 0)
-        return broken(r, "precompiled_charsmap");
-    uint32_t *units = arena_array(&t->arena, uint32_t, n_bytes / 4);
-    char *texts = arena_alloc(&t->arena, n_texts);
-    memcpy(units, r->charsmap.data + 4, n_bytes);
-    memcpy(texts, r->charsmap.data + 4 + n_bytes, n_texts);
-    for (size_t at = 0; at < n_texts; at += strlen(texts + at) + 1)
-        if (tokenizer_utf8_end(texts + at, strlen(texts + at)) < strlen(texts + at))
-            return REFUSE(r, "%s: precompiled_charsmap makes what is no UTF-8", r->name);
-    map->units = units;
-    map->n_units = n_bytes / 4;
-    map->texts = texts;
-    map->n_texts = n_texts;
-    return 0;
+    return charsmap_read(map, &t->arena, r->charsmap.data, r->charsmap.n) < 0
+               ? broken(r, "precompiled_charsmap")
+               : 0;
 }
 
 static int build(struct reader *r, struct bytes in)

@@ -4,8 +4,39 @@
  * All its pieces take part, those of bytes and the special ones too, as HF has it.
  */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "tokenizer/tokenizer_reader.h"
+
+/*
+ * A score as HF reads it: its JSON library divides the digits, as a double, by a power of ten, which
+ * is not always the nearest double. Ties between ways hang on that. The file's digits are the
+ * shortest that give the number, as every writer of JSON has them.
+ */
+static double as_read(double score)
+{
+    char text[40];
+    int precision = 1;
+
+    do
+        snprintf(text, sizeof text, "%.*e", precision - 1, score);
+    while (strtod(text, NULL) != score && ++precision <= 17);
+    uint64_t digits = 0;
+    int exponent = 1 - precision;
+    const char *c = text + (*text == '-');
+    for (; *c != 'e'; c++)
+        if (*c != '.')
+            digits = digits * 10 + (uint64_t)(*c - '0');
+    exponent += (int)strtol(c + 1, NULL, 10);
+    double value = (double)digits, power = 1;
+    if (abs(exponent) > 22)
+        return score; /* no score is so near to zero or so far from it */
+    for (int i = 0; i < abs(exponent); i++)
+        power *= 10; /* exact */
+    value = exponent < 0 ? value / power : value * power;
+    return score < 0 ? -value : value;
+}
 
 static int read_pieces(struct tokenizer_reader *r, const cJSON *vocab, struct unigram_piece *pieces,
                        int *n_pieces)
@@ -33,7 +64,7 @@ static int read_pieces(struct tokenizer_reader *r, const cJSON *vocab, struct un
             pieces[(*n_pieces)++] = (struct unigram_piece){ .text = bpe->tokens[id].spelling,
                                                             .n_bytes = n,
                                                             .id = id,
-                                                            .score = score->valuedouble };
+                                                            .score = as_read(score->valuedouble) };
         id++;
     }
     return 0;

@@ -138,8 +138,8 @@ static int add_children(struct trie *trie, struct pending item)
 
         trie->nodes[child].parent = item.node;
         trie->n = child >= trie->n ? child + 1 : trie->n;
-        if (push(trie, (struct pending){ (uint32_t)child, starts[i], starts[i + 1],
-                                         item.depth + 1 }) < 0)
+        if (push(trie,
+                 (struct pending){ (uint32_t)child, starts[i], starts[i + 1], item.depth + 1 }) < 0)
             return -1;
     }
     return 0;
@@ -179,15 +179,14 @@ static void set_scores(struct unigram *u, struct arena *arena, const struct unig
             greatest = fmaxf(greatest, (float)pieces[i].score);
         }
     for (int i = 0; i < n; i++) {
-        scores[i] = pieces[i].is_user_defined
-                        ? (double)((float)pieces[i].n_bytes * greatest) - 0.1
-                        : pieces[i].score;
+        scores[i] = pieces[i].is_user_defined ? (double)((float)pieces[i].n_bytes * greatest) - 0.1
+                                              : pieces[i].score;
         ids[i] = pieces[i].id;
     }
     u->scores = scores;
     u->ids = ids;
-    u->unknown =
-        u->keeps_floats ? (double)((float)least - UNKNOWN_PENALTY) : least - (double)UNKNOWN_PENALTY;
+    u->unknown = u->keeps_floats ? (double)((float)least - UNKNOWN_PENALTY)
+                                 : least - (double)UNKNOWN_PENALTY;
 }
 
 int unigram_init(struct unigram *u, struct arena *arena, const struct unigram_piece *pieces, int n,

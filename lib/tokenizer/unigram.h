@@ -23,8 +23,9 @@ struct unigram_piece {
 
 /* A trie as a double array. */
 struct unigram {
-    const struct unigram_node *nodes; /* [n_nodes + 256], so that no step needs its bounds checked */
-    const double *scores;             /* by piece */
+    const struct unigram_node
+        *nodes;           /* [n_nodes + 256], so that no step needs its bounds checked */
+    const double *scores; /* by piece */
     const int32_t *ids;
     double unknown; /* score of a character that no piece is */
     int keeps_floats;

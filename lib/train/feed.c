@@ -21,4 +21,5 @@ void feed_batch(struct run *run, const struct program *program, const struct mic
     feed(run, program, ports->targets, batch->targets, number);
     feed(run, program, ports->positions, batch->positions, number);
     feed(run, program, ports->samples, batch->samples, number);
+    feed(run, program, ports->starts, batch->starts, number);
 }

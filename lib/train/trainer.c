@@ -57,6 +57,7 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
         .tuning = job->tuning,
+        .is_packed = job->samples.train && job->data.packing,
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .recompute_ops = job->recompute_ops,
@@ -199,6 +200,8 @@ static struct loader_options loader_options_of(struct trainer *t)
         datasets[i] = (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
     return (struct loader_options){ .datasets = datasets,
                                     .n_datasets = job->data.n_train,
+                                    .samples = job->samples.train,
+                                    .packing = job->data.packing,
                                     .vocab_size = job->model.vocab_size,
                                     .seq_len = job->data.seq_len,
                                     .global_batch = job->train.global_batch,
@@ -236,7 +239,7 @@ int trainer_open_data(struct trainer *t, struct err *err)
     progress_phase(t->options.progress, "opening the data");
     loader_close(t->train);
     t->train = NULL;
-    for (int i = 0; i < t->job->data.n_train; i++)
+    for (int i = 0; i < t->job->data.n_train && !t->job->samples.train; i++)
         if (check_there("data.train", t->job->data.train[i].path, err) < 0)
             return -1;
     return loader_open(&t->train, &options, err);
@@ -253,7 +256,10 @@ static int open_held_out(struct trainer *t, struct err *err)
     options.held_out = 1;
     options.n_sizes = 0;
     options.global_batch = options.micro_batch * options.dp_size;
-    if (t->job->eval.data) {
+    if (t->job->samples.eval) {
+        options.samples = t->job->samples.eval;
+        options.split = 0;
+    } else if (t->job->eval.data) {
         if (check_there("eval.data", t->job->eval.data, err) < 0)
             return -1;
         options.datasets = &own;

@@ -141,6 +141,7 @@ static void test_ignore_merges(void **state)
 
     (void)state;
     bpe.ignore_merges = 1;
+    assert_int_equal(bpe_index_words(&bpe), 0);
     const int32_t *ids = bpe_encode(&bpe, &scratch, token->bytes, token->n_bytes, &n_ids);
     assert_int_equal(n_ids, 1);
     assert_int_equal(ids[0], last);

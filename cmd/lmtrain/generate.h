@@ -1,0 +1,52 @@
+/*
+ * generate.h - what the files of `lmtrain generate` share
+ *
+ * generate.c has the options and opens what they name, generate_prompts.c makes tokens of prompts and
+ * prints what comes of them, generate_chat.c talks.
+ */
+#ifndef CMD_GENERATE_H
+#define CMD_GENERATE_H
+
+#include "base/options.h"
+#include "serve/generate.h"
+#include "template/chat.h"
+#include "train/engine.h"
+
+#define GENERATE_ENDS_MAX 32
+
+struct generate_request {
+    const char *model, *adapter, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
+    struct option_list stops;
+    int chat, json, print_prompt, threads, batch;
+    double temperature; /* < 0: not given */
+    int64_t seed;
+    struct generate_options options;
+};
+
+struct generation {
+    const struct generate_request *q;
+    struct generate_options options;
+    struct served served;
+    struct engine engine;
+    struct tokenizer *tokenizer;
+    const char *folder;             /* the tokenizer's, with what lies beside it */
+    struct chat_template *template; /* NULL without --chat */
+    struct generator *generator;    /* NULL under --print-prompt */
+    int32_t ends[GENERATE_ENDS_MAX];
+    const char *stops[GENERATE_STOPS_MAX];
+    int has_model, has_engine;
+};
+
+/* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added to.
+ * rendered: gets the text, or NULL. */
+int generate_encode(struct generation *g, const char *prompt, struct token_list *out,
+                    struct str *rendered, struct err *err);
+int generate_encode_messages(struct generation *g, const struct chat_message *messages, int n,
+                             struct token_list *out, struct str *rendered, struct err *err);
+
+/* --prompt, --prompts, and --chat alone. */
+int generate_one(struct generation *g, struct err *err);
+int generate_file(struct generation *g, struct err *err);
+int generate_talk(struct generation *g, struct err *err);
+
+#endif

@@ -1,0 +1,356 @@
+/*
+ * generate_prompts.c - prompts to tokens, and what the model makes of them to stdout
+ *
+ * FILE is read as lines; if it is called .jsonl, each is JSON: a text, {"prompt": ...}, a list of
+ * messages or {"messages": [...]}.
+ */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/num.h"
+#include "base/str.h"
+#include "generate.h"
+
+#define FILE_BYTES_MAX ((size_t)64 << 20)
+#define MESSAGES_MAX 4096
+
+/* A prompt of a file. */
+struct prompt {
+    char *text;  /* as it is shown; heap */
+    cJSON *json; /* that messages point into, or NULL */
+    struct generate_text out;
+};
+
+/* An empty prompt begins where documents do. */
+static int begin_document(struct generation *g, struct token_list *out, struct err *err)
+{
+    int end = tokenizer_end_of_text(g->tokenizer);
+
+    return out->n ? 0 : token_list_add(out, end < 0 ? 0 : end, err);
+}
+
+int generate_encode_messages(struct generation *g, const struct chat_message *messages, int n,
+                             struct token_list *out, struct str *rendered, struct err *err)
+{
+    struct str text = { 0 };
+    int status = chat_template_render(g->template, messages, n, 1, &text, err);
+
+    if (!status)
+        status = tokenizer_encode(g->tokenizer, str_text(&text), text.length, out, err);
+    if (!status)
+        status = begin_document(g, out, err);
+    if (!status && rendered)
+        str_add_bytes(rendered, str_text(&text), text.length);
+    str_release(&text);
+    return status;
+}
+
+int generate_encode(struct generation *g, const char *prompt, struct token_list *out,
+                    struct str *rendered, struct err *err)
+{
+    const int32_t *before, *after;
+    int n_before, n_after;
+
+    if (g->template) {
+        struct chat_message messages[2] = { { "system", g->q->system, NULL },
+                                            { "user", prompt, NULL } };
+        int first = g->q->system ? 0 : 1;
+
+        return generate_encode_messages(g, messages + first, 2 - first, out, rendered, err);
+    }
+    tokenizer_frame(g->tokenizer, &before, &n_before, &after, &n_after);
+    for (int i = 0; i < n_before; i++)
+        if (token_list_add(out, before[i], err) < 0)
+            return -1;
+    if (rendered)
+        str_add(rendered, prompt);
+    if (tokenizer_encode(g->tokenizer, prompt, strlen(prompt), out, err) < 0)
+        return -1;
+    return begin_document(g, out, err);
+}
+
+/* ---- what is printed ---- */
+
+static void add_json(const char *prompt, const struct generate_text *t, int with_score,
+                     struct str *out)
+{
+    static const char *const finishes[] = { "length", "end", "stop", "left" };
+    cJSON *json = cJSON_CreateObject(), *ids = cJSON_CreateArray();
+
+    cJSON_AddStringToObject(json, "prompt", prompt);
+    cJSON_AddStringToObject(json, "text", str_text(&t->text));
+    cJSON_AddStringToObject(json, "finish", finishes[t->finish]);
+    cJSON_AddNumberToObject(json, "prompt_tokens", (double)t->n_prompt);
+    for (int64_t i = t->n_prompt; i < t->tokens.n; i++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)t->tokens.ids[i]));
+    cJSON_AddItemToObject(json, "ids", ids);
+    if (with_score)
+        cJSON_AddNumberToObject(json, "score", t->score);
+    char *text = cJSON_PrintUnformatted(json);
+    str_printf(out, "%s\n", text ? text : "{}");
+    free(text);
+    cJSON_Delete(json);
+}
+
+/* What tokens cut within a character is shown as '?' in JSON, which has no other bytes than text. */
+static void make_text(struct str *text)
+{
+    text->length = tokenizer_whole_length(str_text(text), text->length);
+    if (text->data)
+        text->data[text->length] = 0;
+}
+
+static void print_text(const struct generation *g, const char *prompt, struct generate_text *t)
+{
+    struct str out = { 0 };
+
+    if (g->q->json) {
+        make_text(&t->text);
+        add_json(prompt, t, g->q->options.n_beams > 1, &out);
+    } else {
+        str_add(&out, g->template ? "" : prompt);
+        str_add_bytes(&out, str_text(&t->text), t->text.length);
+        str_add(&out, "\n\n");
+    }
+    fwrite(str_text(&out), 1, out.length, stdout);
+    fflush(stdout);
+    str_release(&out);
+}
+
+/* --print-prompt: what the model would be given. */
+static void print_prompt(const struct generation *g, const struct str *rendered,
+                         const struct token_list *tokens)
+{
+    if (!g->q->json) {
+        printf("%s\n", str_text(rendered));
+        return;
+    }
+    struct generate_text t = { .tokens = *tokens };
+    cJSON *json = cJSON_CreateObject(), *ids = cJSON_CreateArray();
+    cJSON_AddStringToObject(json, "prompt", str_text(rendered));
+    for (int64_t i = 0; i < t.tokens.n; i++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)t.tokens.ids[i]));
+    cJSON_AddItemToObject(json, "ids", ids);
+    char *text = cJSON_PrintUnformatted(json);
+    printf("%s\n", text ? text : "{}");
+    free(text);
+    cJSON_Delete(json);
+}
+
+/* ---- one ---- */
+
+static int show(void *context, const char *bytes, size_t n_bytes)
+{
+    (void)context;
+    fwrite(bytes, 1, n_bytes, stdout);
+    fflush(stdout);
+    return ferror(stdout) != 0;
+}
+
+int generate_one(struct generation *g, struct err *err)
+{
+    struct generate_text t = { 0 };
+    struct str rendered = { 0 };
+    int status = generate_encode(g, g->q->prompt, &t.tokens, &rendered, err);
+
+    if (!status && g->q->print_prompt) {
+        print_prompt(g, &rendered, &t.tokens);
+    } else if (!status && g->q->json) {
+        status = generator_run(g->generator, &t, 1, NULL, NULL, err);
+        if (!status)
+            print_text(g, g->q->prompt, &t);
+    } else if (!status) {
+        printf("%s", g->template ? "" : g->q->prompt);
+        fflush(stdout);
+        status = generator_run(g->generator, &t, 1, show, NULL, err);
+        if (!status)
+            printf("\n");
+    }
+    str_release(&rendered);
+    generate_text_release(&t);
+    return status;
+}
+
+/* ---- many ---- */
+
+/* Before the first is continued. */
+static int check_prompts(const char *path, const char *data, size_t n_bytes, struct err *err)
+{
+    const unsigned char *bytes = (const unsigned char *)data;
+    long long line = 1;
+    size_t begin = 0;
+
+    for (size_t at = 0; at < n_bytes;) {
+        int length = bytes[at] ? str_utf8_length(bytes + at, n_bytes - at) : 0;
+
+        if (!length)
+            return err_set(err, ERR_DATA, "%s:%lld: byte %zu (0x%02x) is no UTF-8 text", path, line,
+                           at - begin, bytes[at]);
+        if (bytes[at] == '\n') {
+            line++;
+            begin = at + 1;
+        }
+        at += (size_t)length;
+    }
+    return 0;
+}
+
+/* The fields of a message beside role and content, as JSON; NULL for none. Yours to free. */
+static char *other_fields(const cJSON *message)
+{
+    cJSON *copy = cJSON_Duplicate(message, 1);
+    char *text = NULL;
+
+    cJSON_DeleteItemFromObjectCaseSensitive(copy, "role");
+    cJSON_DeleteItemFromObjectCaseSensitive(copy, "content");
+    if (copy && copy->child)
+        text = cJSON_PrintUnformatted(copy);
+    cJSON_Delete(copy);
+    return text;
+}
+
+static int read_message(const cJSON *json, struct chat_message *out, struct err *err)
+{
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(json, "role");
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(json, "content");
+
+    if (!cJSON_IsString(role))
+        return err_set(err, ERR_DATA, "a message without \"role\"");
+    if (content && !cJSON_IsString(content) && !cJSON_IsNull(content))
+        return err_set(err, ERR_DATA, "a message whose \"content\" is no text");
+    *out = (struct chat_message){ role->valuestring,
+                                  cJSON_IsString(content) ? content->valuestring : NULL,
+                                  other_fields(json) };
+    return 0;
+}
+
+static int encode_messages(struct generation *g, const cJSON *list, struct prompt *prompt,
+                           struct str *rendered, struct err *err)
+{
+    int n = cJSON_GetArraySize(list), first = g->q->system ? 1 : 0, at = first, status = 0;
+    const cJSON *item;
+
+    if (!g->template)
+        return err_set(err, ERR_CONFIG, "messages need --chat");
+    if (n < 1 || n > MESSAGES_MAX)
+        return err_set(err, ERR_DATA, "%d messages, not 1 to %d", n, MESSAGES_MAX);
+    struct chat_message *messages = calloc((size_t)n + 1, sizeof *messages);
+    if (!messages)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    if (first)
+        messages[0] = (struct chat_message){ "system", g->q->system, NULL };
+    cJSON_ArrayForEach(item, list) if (!status) status = read_message(item, &messages[at++], err);
+    if (!status)
+        status =
+            generate_encode_messages(g, messages, n + first, &prompt->out.tokens, rendered, err);
+    for (int i = first; i < at; i++)
+        free((void *)(uintptr_t)messages[i].fields);
+    free(messages);
+    return status;
+}
+
+static int read_json_prompt(struct generation *g, const char *line, struct prompt *prompt,
+                            struct str *rendered, struct err *err)
+{
+    cJSON *json = cJSON_Parse(line);
+    const cJSON *messages =
+        cJSON_IsArray(json) ? json : cJSON_GetObjectItemCaseSensitive(json, "messages");
+    const cJSON *text =
+        cJSON_IsString(json) ? json : cJSON_GetObjectItemCaseSensitive(json, "prompt");
+    int status;
+
+    if (cJSON_IsArray(messages))
+        status = encode_messages(g, messages, prompt, rendered, err);
+    else if (cJSON_IsString(text))
+        status = generate_encode(g, text->valuestring, &prompt->out.tokens, rendered, err);
+    else
+        status = err_set(err, ERR_DATA,
+                         "it is no JSON text, {\"prompt\": ...}, list of messages or "
+                         "{\"messages\": [...]}");
+    if (!status)
+        prompt->text =
+            strdup(cJSON_IsString(text) && !cJSON_IsArray(messages) ? text->valuestring
+                                                                    : str_text(rendered));
+    cJSON_Delete(json);
+    return status;
+}
+
+static int read_prompt(struct generation *g, const char *line, int64_t number,
+                       struct prompt *prompt, struct err *err)
+{
+    struct str rendered = { 0 };
+    int status = 0;
+
+    memset(prompt, 0, sizeof *prompt);
+    if (str_ends_with(g->q->prompts, ".jsonl")) {
+        status = read_json_prompt(g, line, prompt, &rendered, err);
+    } else {
+        status = generate_encode(g, line, &prompt->out.tokens, &rendered, err);
+        prompt->text = strdup(line);
+    }
+    if (status < 0)
+        status = err_add(err, "%s:%lld", g->q->prompts, (long long)number);
+    else if (!prompt->text)
+        status = err_set(err, ERR_DEVICE, "out of host memory");
+    else if (g->q->print_prompt)
+        print_prompt(g, &rendered, &prompt->out.tokens);
+    str_release(&rendered);
+    return status;
+}
+
+static int run_batch(struct generation *g, struct prompt *prompts, int n, int64_t first,
+                     struct err *err)
+{
+    struct generate_text texts[GENERATE_BATCH_MAX];
+    int status = 0;
+
+    for (int i = 0; i < n; i++) {
+        texts[i] = prompts[i].out;
+        texts[i].name = (uint64_t)(first + i);
+    }
+    if (n > 0 && !g->q->print_prompt)
+        status = generator_run(g->generator, texts, n, NULL, NULL, err);
+    for (int i = 0; i < n; i++) {
+        if (!status && !g->q->print_prompt)
+            print_text(g, prompts[i].text, &texts[i]);
+        generate_text_release(&texts[i]);
+        free(prompts[i].text);
+    }
+    return status;
+}
+
+int generate_file(struct generation *g, struct err *err)
+{
+    struct prompt prompts[GENERATE_BATCH_MAX];
+    char *data, *rest, *line;
+    size_t n_bytes;
+    int64_t first = 0, number = 0;
+    int n = 1, status;
+
+    if (file_read(g->q->prompts, FILE_BYTES_MAX, ERR_DATA, &data, &n_bytes, err) < 0)
+        return -1;
+    status = check_prompts(g->q->prompts, data, n_bytes, err);
+    for (rest = data; n && !status;) {
+        for (n = 0; n < g->q->batch && !status && (line = strsep(&rest, "\n"));) {
+            number++;
+            if (!*line)
+                continue;
+            status = read_prompt(g, line, number, &prompts[n], err);
+            n++;
+        }
+        if (!status) {
+            status = run_batch(g, prompts, n, first, err);
+        } else {
+            for (int i = 0; i < n; i++) {
+                generate_text_release(&prompts[i].out);
+                free(prompts[i].text);
+            }
+        }
+        first += n;
+    }
+    free(data);
+    return status;
+}

@@ -1,0 +1,81 @@
+/*
+ * instruct_job.c - words to numbers
+ */
+#include "train/instruct_job.h"
+
+#include <string.h>
+
+#define LENGTH_AUTO_MIN 64 /* shorter ones would spend their time between ops */
+
+static int index_of(const char *const *names, const char *name)
+{
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(names[i], name))
+            return i;
+    CHECK(!"a word of the job's that data does not know");
+    return -1;
+}
+
+static const struct instruct_column *columns_of(const struct job *job, struct arena *arena)
+{
+    const struct job_texts *texts = &job->data.columns;
+    struct instruct_column *columns = arena_array(arena, struct instruct_column, texts->n);
+
+    for (int i = 0; i < texts->n; i++) {
+        const char *text = texts->values[i], *value = strchr(text, '=');
+
+        columns[i].field = arena_strndup(arena, text, (size_t)(value - text));
+        columns[i].column = value + 1;
+    }
+    return columns;
+}
+
+int instruct_of_job(struct instruct_options *options, const struct job *job, struct arena *arena,
+                    struct err *err)
+{
+    const char **inputs = arena_array(arena, const char *, job->data.n_train);
+
+    if (!job->data.tokenizer)
+        return err_set(err, ERR_CONFIG,
+                       "data.tokenizer is missing (hint: the model's folder, if it has one)");
+    for (int i = 0; i < job->data.n_train; i++) {
+        if (job->data.train[i].weight != 1)
+            return err_set(err, ERR_CONFIG,
+                           "data.train: %s has weight %g: rows of finetuning data all count alike "
+                           "(hint: leave it out)",
+                           job->data.train[i].path, job->data.train[i].weight);
+        inputs[i] = job->data.train[i].path;
+    }
+    *options = (struct instruct_options){
+        .inputs = inputs,
+        .n_inputs = job->data.n_train,
+        .format = (enum instruct_format)index_of(instruct_format_names, job->data.format),
+        .columns = columns_of(job, arena),
+        .n_columns = job->data.columns.n,
+        .tokenizer = job->data.tokenizer,
+        .chat = job->data.chat_template,
+        .system = job->data.system,
+        .mask = (enum instruct_mask)index_of(instruct_mask_names, job->data.mask),
+        .too_long = (enum instruct_too_long)index_of(instruct_too_long_names, job->data.too_long),
+        .bad_rows = (enum instruct_bad_rows)index_of(instruct_bad_rows_names, job->data.bad_rows),
+        .max_tokens = job->data.seq_len,
+    };
+    return 0;
+}
+
+const int *lengths_of_job(const struct job *job, int *n, struct arena *arena)
+{
+    const struct job_counts *given = &job->data.lengths;
+    int *lengths = arena_array(arena, int, given->n + 4), seq_len = job->data.seq_len;
+
+    *n = 0;
+    if (job->data.packing)
+        return NULL;
+    for (int i = 0; i < given->n; i++)
+        lengths[(*n)++] = given->values[i];
+    for (int part = 8; part > 1 && given->n == 0; part /= 2)
+        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN)
+            lengths[(*n)++] = seq_len / part;
+    lengths[(*n)++] = seq_len;
+    return lengths;
+}

@@ -1,0 +1,27 @@
+/*
+ * prepare.h - a job's instruction data made into samples, and how many steps it takes
+ *
+ * Of finetune and lora data.train is files of rows, or prefixes of token files as in pretraining.
+ * Rows become OUTPUT/samples/train (and eval): made once, by whichever process of the job is first,
+ * while others wait at a lock; who comes later finds them there.
+ */
+#ifndef TRAIN_PREPARE_H
+#define TRAIN_PREPARE_H
+
+#include "config/job.h"
+
+/* What it says on the way; may be NULL. */
+struct prepare_hooks {
+    void (*progress)(void *context, int64_t n_rows, int64_t n_tokens);
+    void (*report)(void *context, const char *text); /* lines, each with its newline */
+    void *context;
+};
+
+/*
+ * Fill job->samples and, where it is left to epochs, train.steps with what follows from it. The
+ * job's data.tokenizer must be set where rows are read. Returns 0, or -1: ERR_CONFIG, ERR_DATA.
+ */
+int prepare_data(struct job *job, const struct prepare_hooks *hooks, struct arena *arena,
+                 struct err *err);
+
+#endif
