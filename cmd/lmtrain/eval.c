@@ -67,6 +67,8 @@ static int answer(const struct eval_request *q, struct str *out, struct err *err
     struct engine engine;
     struct served served;
 
+    if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
+        return eval_tasks(q, out, err);
     if (!q->model)
         return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
     if (cmd_check_model(q->model, err) < 0)
@@ -84,7 +86,7 @@ static int answer(const struct eval_request *q, struct str *out, struct err *err
     return status;
 }
 
-enum { N_OPTIONS = 13 };
+enum { N_OPTIONS = 14 };
 
 static void list_options(struct eval_request *q, struct option *out)
 {
@@ -144,6 +146,9 @@ static void list_options(struct eval_request *q, struct option *out)
         { .name = "allow-code-execution",
           .value = &q->allow_code,
           .help = "run programs that the model wrote (humaneval), in a sandbox" },
+        { .name = "print-prompts",
+          .value = &q->print_prompts,
+          .help = "print what the model would be asked, a line of JSON an item; no model is needed" },
         { .name = "tokenizer",
           .kind = OPTION_TEXT,
           .value = &q->tokenizer,

@@ -171,6 +171,18 @@ static int write_output(struct evaluation *e, struct err *err)
     return status;
 }
 
+static int run_tasks(struct evaluation *e, struct str *out, struct err *err)
+{
+    if (open_model(e, err) < 0)
+        return -1;
+    for (int i = 0; i < e->n_tasks; i++) {
+        if (run_one(e, &e->tasks[i], out, err) < 0)
+            return -1;
+        str_add(out, i + 1 < e->n_tasks && !e->q->json ? "\n" : "");
+    }
+    return write_output(e, err);
+}
+
 static void evaluation_close(struct evaluation *e)
 {
     for (int i = 0; i < e->n_tasks; i++) {
@@ -203,12 +215,10 @@ int eval_tasks(const struct eval_request *q, struct str *out, struct err *err)
     }
     if (!status)
         status = open_tasks(e, err);
-    if (!status)
-        status = open_model(e, err);
-    for (int i = 0; i < e->n_tasks && !status; i++)
-        status = run_one(e, &e->tasks[i], out, err);
-    if (!status)
-        status = write_output(e, err);
+    for (int i = 0; i < e->n_tasks && !status && q->print_prompts; i++)
+        items_print(&e->tasks[i].items, &e->tasks[i].task, out);
+    if (!status && !q->print_prompts)
+        status = run_tasks(e, out, err);
     evaluation_close(e);
     free(e);
     return status;

@@ -300,7 +300,7 @@ static int ready_shots(struct making *m, struct err *err)
 
     if (m->n_shots == 0 || way->shots_from == TASK_FROM_DESCRIPTION)
         return 0;
-    if (way->shots_from == TASK_FROM_TEST)
+    if (way->shots_from == TASK_FROM_TEST || way->shots_from == TASK_FROM_ITEMS)
         m->shots = m->test;
     else
         found = records_read(&m->shots, &l->task->shots, l->o->data, l->task->name, m->part->name,
@@ -365,7 +365,9 @@ static int load_part(struct loader *l, int index, struct err *err)
                         .part_index = index,
                         .n_shots = l->o->n_shots >= 0 ? l->o->n_shots : part->way.n_shots };
     /* Whoever draws shots from the items needs all of them. */
-    int all = part->way.shots_from == TASK_FROM_TEST && m.n_shots > 0;
+    int from_items =
+        part->way.shots_from == TASK_FROM_TEST || part->way.shots_from == TASK_FROM_ITEMS;
+    int all = from_items && m.n_shots > 0;
 
     if (check_shots(&m, err) < 0)
         return -1;
@@ -495,6 +497,32 @@ int items_load(struct items *items, const struct task *task, const struct items_
     if (status < 0)
         items_release(items);
     return status;
+}
+
+static void print_text(const char *key, const char *text, struct str *out)
+{
+    str_printf(out, ",\"%s\":", key);
+    value_print_text(text, strlen(text), out);
+}
+
+void items_print(const struct items *items, const struct task *task, struct str *out)
+{
+    for (int64_t i = 0; i < items->n; i++) {
+        const struct item *item = &items->items[i];
+
+        str_add(out, "{\"task\":");
+        value_print_text(task->name, strlen(task->name), out);
+        print_text("part", task->parts[item->part].name, out);
+        str_printf(out, ",\"item\":%lld", (long long)item->number);
+        print_text("prompt", item->context, out);
+        for (int k = 0; k < item->n_choices; k++) {
+            str_add(out, k ? "," : ",\"choices\":[");
+            value_print_text(item->choices[k], strlen(item->choices[k]), out);
+        }
+        str_add(out, item->n_choices ? "]" : "");
+        print_text("target", item->target, out);
+        str_add(out, "}\n");
+    }
 }
 
 void items_release(struct items *items)

@@ -41,6 +41,8 @@ struct items {
  */
 int items_load(struct items *items, const struct task *task, const struct items_options *options,
                struct err *err);
+/* Lines of JSON: task, part, item, prompt, choices (as they follow it), target. */
+void items_print(const struct items *items, const struct task *task, struct str *out);
 void items_release(struct items *items);
 
 #endif

@@ -134,6 +134,8 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
             _exit(119);
         if (child > 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            close(in);
+            close(out);
             while (waitpid(child, &status, 0) < 0 && errno == EINTR)
                 continue;
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
@@ -229,6 +231,8 @@ static enum sandbox_outcome run_program(int layers, const char *scratch, const c
     pid_t child = fork();
     if (child == 0) {
         setpgid(0, 0);
+        close(in[1]);
+        close(out[0]);
         be_first(layers, scratch, in[0], out[1], (int)deadline + 1);
     }
     if (child > 0)

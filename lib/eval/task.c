@@ -45,7 +45,7 @@ static const struct key way_keys[] = {
     { "shots", KEY_INT, AT(n_shots), { NULL } },
     { "shots_most", KEY_INT, AT(n_shots_most), { NULL } },
     { "shots_order", KEY_WORD, AT(order), { "first", "random" } },
-    { "shots_from", KEY_WORD, AT(shots_from), { "shots", "test", "description" } },
+    { "shots_from", KEY_WORD, AT(shots_from), { "shots", "test", "items", "description" } },
     { "leave_out", KEY_TEXTS, AT(leave_out), { NULL } },
     { "last_token", KEY_FLAG, AT(last_token), { NULL } },
     { "shot_delimiter", KEY_TEXT, AT(shot_delimiter), { NULL } },
@@ -228,10 +228,13 @@ static int read_word(const struct yaml_node *node, const struct key *key, int *o
             return 0;
         }
     const char *near = node->kind == YAML_SCALAR ? str_nearest(node->text, key->words, n) : NULL;
-    return err_set(err, ERR_CONFIG, "%s:%d: %s is '%s' (hint: %s%s%s%s%s)", node->source,
-                   node->line, key->name, node->kind == YAML_SCALAR ? node->text : "no text",
-                   near ? near : key->words[0], near ? "" : " or ", near ? "" : key->words[1],
-                   !near && n > 2 ? " or " : "", !near && n > 2 ? key->words[2] : "");
+    struct str all = { 0 };
+    for (int i = 0; i < n && !near; i++)
+        str_printf(&all, "%s%s", i ? " or " : "", key->words[i]);
+    err_set(err, ERR_CONFIG, "%s:%d: %s is '%s' (hint: %s)", node->source, node->line, key->name,
+            node->kind == YAML_SCALAR ? node->text : "no text", near ? near : str_text(&all));
+    str_release(&all);
+    return -1;
 }
 
 static int read_choices(struct task *t, const struct yaml_node *node, struct task_way *way,

@@ -32,6 +32,7 @@ enum task_order {
 enum task_source {
     TASK_FROM_SHOTS, /* the set for them */
     TASK_FROM_TEST,  /* the items themselves, but for the one that is asked */
+    TASK_FROM_ITEMS, /* all of them: lm-evaluation-harness, where a task names no set for shots */
     TASK_FROM_DESCRIPTION, /* they stand in the description, which is told n_shots */
 };
 

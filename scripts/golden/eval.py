@@ -67,7 +67,7 @@ def agieval(path, part):
         else:
             query = (f"{passage}Q: {r['question']} Answer Choices: {' '.join(r['options'])}\n"
                      f"A: Among A through {last}, the answer is")
-        labels = r["label"] if isinstance(r["label"], list) else [r["label"]]
+        labels = [letter for letter in "".join(r["label"]) if letter.isalpha()]
         rows.append({"query": query, "choices": r["options"], "gold": [ord(x) - ord("A") for x in labels]})
     return rows
 

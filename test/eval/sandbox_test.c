@@ -116,7 +116,7 @@ static const char *const hostile[] = {
 
 /* The network: refused without a namespace of its own, nobody there with one. */
 static const char *const talkative[] = {
-    "import socket\ns = socket.socket()\ns.settimeout(1)\ns.connect(('127.0.0.1', %d))\n",
+    "import socket\ns = socket.socket()\ns.settimeout(1)\ns.connect(('127.0.0.1', 9))\n",
     "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
     "s.connect(('10.1.2.3', 53))\ns.send(b'x')\n",
     "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('@/socket')\n",
