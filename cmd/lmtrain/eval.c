@@ -86,12 +86,13 @@ static int answer(const struct eval_request *q, struct str *out, struct err *err
     return status;
 }
 
-enum { N_OPTIONS = 14 };
+enum { N_WHAT = 8, N_HOW = 6, N_OPTIONS = N_WHAT + N_HOW };
 
-static void list_options(struct eval_request *q, struct option *out)
+/* What is measured. */
+static void list_what(struct eval_request *q, struct option *out)
 {
     static const char *const styles[] = { "lmeval", "modellink", NULL };
-    const struct option table[N_OPTIONS] = {
+    const struct option table[N_WHAT] = {
         { .name = "model",
           .kind = OPTION_TEXT,
           .value = &q->model,
@@ -137,6 +138,15 @@ static void list_options(struct eval_request *q, struct option *out)
           .min = 1,
           .max = 9e15,
           .help = "the first N items of each subject, or windows of a text" },
+    };
+
+    memcpy(out, table, sizeof table);
+}
+
+/* How, and what becomes of it. */
+static void list_how(struct eval_request *q, struct option *out)
+{
+    const struct option table[N_HOW] = {
         { .name = "output",
           .kind = OPTION_TEXT,
           .value = &q->output,
@@ -148,7 +158,8 @@ static void list_options(struct eval_request *q, struct option *out)
           .help = "run programs that the model wrote (humaneval), in a sandbox" },
         { .name = "print-prompts",
           .value = &q->print_prompts,
-          .help = "print what the model would be asked, a line of JSON an item; no model is needed" },
+          .help =
+              "print what the model would be asked, a line of JSON an item; no model is needed" },
         { .name = "tokenizer",
           .kind = OPTION_TEXT,
           .value = &q->tokenizer,
@@ -184,7 +195,8 @@ int cmd_eval(int argc, char **argv)
     struct str out = { 0 };
     struct err err;
 
-    list_options(&q, table);
+    list_what(&q, table);
+    list_how(&q, table + N_WHAT);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
     if (status < 0)
         status = answer(&q, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);

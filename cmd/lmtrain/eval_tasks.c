@@ -59,10 +59,9 @@ static void show(void *context, const struct harness_progress *p)
 static int open_one(struct evaluation *e, const char *name, struct err *err)
 {
     struct evaluated *v = &e->tasks[e->n_tasks];
-    struct items_options options = { .data = e->q->data,
-                                     .n_shots = e->q->shots,
-                                     .limit = e->q->limit,
-                                     .parts = e->q->subjects };
+    struct items_options options = {
+        .data = e->q->data, .n_shots = e->q->shots, .limit = e->q->limit, .parts = e->q->subjects
+    };
 
     if (e->n_tasks == TASKS_MAX)
         return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);

@@ -254,8 +254,7 @@ int rows_open(struct rows **out, const char *path, enum rows_format format, cons
     return open_rows(out, path, format, column, NULL, err);
 }
 
-int rows_open_named(struct rows **out, const char *path, const char *const *names,
-                    struct err *err)
+int rows_open_named(struct rows **out, const char *path, const char *const *names, struct err *err)
 {
     return open_rows(out, path, ROWS_CSV, NULL, names, err);
 }

@@ -36,8 +36,8 @@ struct harness {
     struct served *served;
     struct kernels *kernels;
     const struct tokenizer *tokenizer;
-    struct sandbox *sandbox; /* for code, else NULL */
-    const char *journal;     /* a file, or NULL */
+    struct sandbox *sandbox;      /* for code, else NULL */
+    const char *journal;          /* a file, or NULL */
     harness_progress_fn progress; /* may be NULL */
     void *context;
     /* What came of it, added up over calls: */

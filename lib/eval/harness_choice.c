@@ -39,8 +39,8 @@ static int add_choice(struct harness_run *run, const struct item *item, int choi
     if (run->task->parts[item->part].way.last_token) {
         struct token_list last = { 0 };
 
-        status = tokenizer_encode_cached(run->h->tokenizer, run->cache, text, strlen(text), &last,
-                                         err);
+        status =
+            tokenizer_encode_cached(run->h->tokenizer, run->cache, text, strlen(text), &last, err);
         if (!status && !last.n)
             status = err_set(err, ERR_DATA, "choice '%s' has no tokens", text);
         if (!status)
@@ -69,8 +69,8 @@ static int encode_item(struct asking *a, int64_t index, struct err *err)
     if (!asked->n_continuation)
         return err_set(err, ERR_DEVICE, "out of host memory");
     a->n++;
-    int status = encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes,
-                                &tokens, err);
+    int status =
+        encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes, &tokens, err);
     asked->n_context = (int)tokens.n;
     for (int i = 0; i < item->n_choices && !status; i++) {
         int64_t before = tokens.n;
@@ -187,10 +187,10 @@ static int lay_out(struct asking *a, const struct asked *asked, int max_length,
                sizeof *text * (size_t)asked->n_continuation[n]);
         *buffer += length;
         continuation += asked->n_continuation[n];
-        scores[n] = (struct score){ .tokens = text + cut,
-                                    .n = length - cut,
-                                    .n_scored =
-                                        min_int(asked->n_continuation[n], length - cut - 1) };
+        scores[n] =
+            (struct score){ .tokens = text + cut,
+                            .n = length - cut,
+                            .n_scored = min_int(asked->n_continuation[n], length - cut - 1) };
         a->run->h->n_asked += length - cut;
     }
     return n;

@@ -23,8 +23,8 @@ static void print_text(struct str *out, const char *key, const char *text)
     value_print_text(text, strlen(text), out);
 }
 
-void harness_print_item(struct task *task, const struct item *item,
-                        const struct item_result *r, struct str *out)
+void harness_print_item(struct task *task, const struct item *item, const struct item_result *r,
+                        struct str *out)
 {
     const struct task_part *part = &task->parts[item->part];
 
@@ -112,8 +112,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
             return 0;
         r->values[m] = strtod(value->text, NULL);
     }
-    if (way->kind == TASK_CHOICE &&
-        !take_likelihoods(value_get(line, "log_likelihoods"), item, r))
+    if (way->kind == TASK_CHOICE && !take_likelihoods(value_get(line, "log_likelihoods"), item, r))
         return 0;
     r->choice = choice ? (int)strtol(choice->text, NULL, 10) : -1;
     r->text = copy_text(line, "text");
@@ -157,8 +156,7 @@ static int read_lines(struct harness_run *run, const int64_t *starts, struct err
         struct value *line;
 
         /* A line that was cut off is one that wasn't written. */
-        if (row.kind == ROW_JSON &&
-            !value_parse(&line, row.text, row.n_bytes, &arena, &ignored)) {
+        if (row.kind == ROW_JSON && !value_parse(&line, row.text, row.n_bytes, &arena, &ignored)) {
             int64_t at = find_item(run, starts, line);
 
             if (at >= 0)

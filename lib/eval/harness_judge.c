@@ -99,8 +99,8 @@ static int judge_text(struct harness_run *run, const struct item *item, struct i
     for (int i = 0; i < n && !status; i++) {
         struct str answer = { 0 };
 
-        status = filter(way->n_filters ? &way->filters[i] : &none, r->text, item->record, &answer,
-                        err);
+        status =
+            filter(way->n_filters ? &way->filters[i] : &none, r->text, item->record, &answer, err);
         if (!status)
             r->values[i] = is_right(way, str_text(&answer), item->target);
         if (!status && i == 0)
@@ -119,7 +119,8 @@ static int judge_code(struct harness_run *run, const struct item *item, struct i
     struct str text = { 0 }, variables = { 0 }, program = { 0 };
     enum sandbox_outcome outcome = SANDBOX_FAILED;
 
-    int status = filter(way->n_filters ? &way->filters[0] : &none, r->text, item->record, &text, err);
+    int status =
+        filter(way->n_filters ? &way->filters[0] : &none, r->text, item->record, &text, err);
     if (!status) {
         str_add(&variables, "{\"text\":");
         value_print_text(str_text(&text), text.length, &variables);
@@ -144,15 +145,13 @@ int harness_judge(struct harness_run *run, int64_t index, const struct str *text
     struct str printable = { 0 };
 
     /* What was cut within a character is no text. */
-    str_add_bytes(&printable, str_text(text),
-                  tokenizer_whole_length(str_text(text), text->length));
+    str_add_bytes(&printable, str_text(text), tokenizer_whole_length(str_text(text), text->length));
     r->choice = -1;
     r->text = strdup(str_text(&printable));
     str_release(&printable);
     if (!r->text)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = run->task->parts[item->part].way.kind == TASK_CODE
-                     ? judge_code(run, item, r, err)
-                     : judge_text(run, item, r, err);
+    int status = run->task->parts[item->part].way.kind == TASK_CODE ? judge_code(run, item, r, err)
+                                                                    : judge_text(run, item, r, err);
     return status < 0 ? -1 : harness_note(run, index, err);
 }

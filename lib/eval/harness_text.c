@@ -30,8 +30,7 @@ struct prompt {
 
 static void add_end(struct writing *w, int64_t id)
 {
-    if (id < 0 || id >= tokenizer_vocab_size(w->run->h->tokenizer) ||
-        w->options.n_ends == ENDS_MAX)
+    if (id < 0 || id >= tokenizer_vocab_size(w->run->h->tokenizer) || w->options.n_ends == ENDS_MAX)
         return;
     for (int i = 0; i < w->options.n_ends; i++)
         if (w->ends[i] == id)
@@ -109,7 +108,8 @@ static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, str
     struct harness *h = w->run->h;
     int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
 
-    if (harness_find_ends(h->served->folder, add_configured_end, w, err) < 0 || encode_prompts(w, prompts, n, err) < 0 ||
+    if (harness_find_ends(h->served->folder, add_configured_end, w, err) < 0 ||
+        encode_prompts(w, prompts, n, err) < 0 ||
         generator_create(&w->generator, h->served, h->kernels, h->tokenizer, &w->options, err) < 0)
         return -1;
     int status = 0;

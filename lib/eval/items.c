@@ -187,8 +187,7 @@ static int add_shots(struct making *m, const char *record, struct str *out, stru
     for (int i = 0; i < m->n_shots; i++) {
         uint32_t at = m->chosen[i];
 
-        if (!m->shot_texts[at] &&
-            make_shot(m, m->shots.items[at], &m->shot_texts[at], err) < 0)
+        if (!m->shot_texts[at] && make_shot(m, m->shots.items[at], &m->shot_texts[at], err) < 0)
             return -1;
         str_add(out, m->shot_texts[at]);
     }
@@ -280,10 +279,10 @@ static int read_part_file(struct making *m, struct err *err)
 {
     struct loader *l = m->l;
     char *text = NULL;
-    int found = !l->task->part_file.n ? 1
-                                      : records_find_text(&l->task->part_file, l->o->data,
-                                                          l->task->name, m->part->name,
-                                                          &l->items->arena, &text, &l->looked, err);
+    int found = !l->task->part_file.n
+                    ? 1
+                    : records_find_text(&l->task->part_file, l->o->data, l->task->name,
+                                        m->part->name, &l->items->arena, &text, &l->looked, err);
 
     if (found > 0)
         set_variables(m, text ? text : "");

@@ -9,22 +9,23 @@
 #define ITEM_GOLDS_MAX 16
 
 struct item {
-    int part;            /* of the task */
-    int64_t number;      /* in its part, from 0 */
-    const char *record;  /* JSON */
-    const char *context; /* all that stands before the answer */
-    const char *target;  /* as the description renders it */
-    const char **choices; /* [n_choices]: with the delimiter in front of each */
-    int n_choices, n_skip; /* n_skip: bytes of that delimiter */
+    int part;                           /* of the task */
+    int64_t number;                     /* in its part, from 0 */
+    const char *record;                 /* JSON */
+    const char *context;                /* all that stands before the answer */
+    const char *target;                 /* as the description renders it */
+    const char **choices;               /* [n_choices]: with the delimiter in front of each */
+    int n_choices, n_skip;              /* n_skip: bytes of that delimiter */
     int golds[ITEM_GOLDS_MAX], n_golds; /* right choices */
-    uint64_t hash; /* XXH3 of the context */
+    uint64_t hash;                      /* XXH3 of the context */
 };
 
 struct items_options {
-    const char *data;  /* the folder */
-    int n_shots;       /* -1: as the style says */
-    int64_t limit;     /* of each part; 0: all */
-    const char *parts; /* names split by commas, or of categories; "present": those with files; or NULL */
+    const char *data; /* the folder */
+    int n_shots;      /* -1: as the style says */
+    int64_t limit;    /* of each part; 0: all */
+    const char
+        *parts; /* names split by commas, or of categories; "present": those with files; or NULL */
 };
 
 struct items {

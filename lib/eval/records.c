@@ -87,8 +87,8 @@ static int begins(const char *path, const char *first_line)
 
 /* In DATA/TASK, then in DATA. */
 static int find_files(const struct task_texts *files, const char *first_line, const char *data,
-                      const char *task, const char *part, struct arena *arena,
-                      const char ***paths, struct str *looked)
+                      const char *task, const char *part, struct arena *arena, const char ***paths,
+                      struct str *looked)
 {
     for (int i = 0; i < files->n; i++) {
         const char *name = fill_in(arena, files->items[i], part);
@@ -193,7 +193,8 @@ static int add_rows(struct reader *r, struct rows *rows, struct err *err)
         int status;
 
         if (row.kind == ROW_BAD)
-            status = err_set(err, ERR_DATA, "%s:%lld: %s", r->path, (long long)row.number, row.text);
+            status =
+                err_set(err, ERR_DATA, "%s:%lld: %s", r->path, (long long)row.number, row.text);
         else if (row.kind != ROW_JSON)
             status = err_set(err, ERR_DATA, "%s is no file of records", r->path);
         else if (r->form->list)

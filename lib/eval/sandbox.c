@@ -96,8 +96,9 @@ static const char *find_python(void)
 /* In the process that becomes the interpreter; does not return. */
 static void become_python(int layers, const char *scratch, int in, int out, int deadline)
 {
-    static char *environment[] = { "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONHASHSEED=0",
-                                   "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", NULL };
+    static char *environment[] = { "PATH=/usr/bin:/bin",     "LANG=C.UTF-8",
+                                   "PYTHONHASHSEED=0",       "OMP_NUM_THREADS=1",
+                                   "OPENBLAS_NUM_THREADS=1", NULL };
     char *arguments[] = { "python3", "-I", "-S", "-B", "-c", (char *)(uintptr_t)driver, NULL };
     const char *python = find_python();
 
@@ -108,7 +109,8 @@ static void become_python(int layers, const char *scratch, int in, int out, int 
         _exit(120);
     if (chdir((layers & SANDBOX_NAMESPACES) ? "/scratch" : scratch) < 0)
         _exit(121);
-    if (sandbox_limit(deadline, (layers & SANDBOX_NAMESPACES) != 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+    if (sandbox_limit(deadline, (layers & SANDBOX_NAMESPACES) != 0) < 0 ||
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         _exit(122);
     if ((layers & SANDBOX_LANDLOCK) &&
         sandbox_landlock((layers & SANDBOX_NAMESPACES) ? "/scratch" : scratch) < 0)
@@ -273,8 +275,8 @@ static int try_layers(const char *scratch, int wanted)
     int held = 0;
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        if ((wanted & layers[i]) && run_program(held | layers[i], scratch, empty, strlen(empty),
-                                                20) == SANDBOX_PASSED)
+        if ((wanted & layers[i]) &&
+            run_program(held | layers[i], scratch, empty, strlen(empty), 20) == SANDBOX_PASSED)
             held |= layers[i];
     return held;
 }

@@ -27,7 +27,8 @@
 #define FILES 64
 #define PROCESSES 64
 
-static const char *const system_folders[] = { "/usr", "/lib", "/lib64", "/bin", "/etc/alternatives" };
+static const char *const system_folders[] = { "/usr", "/lib", "/lib64", "/bin",
+                                              "/etc/alternatives" };
 
 /* ---- namespaces ---- */
 
@@ -76,8 +77,8 @@ static int bind_read_only(const char *root, const char *folder)
     }
     if (mkdir(path, 0755) < 0 || mount(folder, path, NULL, MS_BIND | MS_REC, NULL) < 0)
         return -1;
-    return mount(NULL, path, NULL,
-                 MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_REC, NULL);
+    return mount(NULL, path, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_REC,
+                 NULL);
 }
 
 static int bind_null(const char *root)
@@ -138,7 +139,8 @@ int sandbox_enter_namespaces(const char *folder)
 
 /* ---- Landlock ---- */
 
-#define READ_RIGHTS (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define READ_RIGHTS \
+    (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 #define ALL_RIGHTS ((UINT64_C(1) << 13) - 1) /* those of the first version */
 
 static int allow(int rules, const char *path, uint64_t rights)
@@ -168,16 +170,16 @@ int sandbox_landlock(const char *scratch)
         attributes.handled_access_fs |= UINT64_C(1) << 13;
     if (version >= 3) /* truncating */
         attributes.handled_access_fs |= UINT64_C(1) << 14;
-    int rules =
-        (int)syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes.handled_access_fs, 0);
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &attributes,
+                             sizeof attributes.handled_access_fs, 0);
     if (rules < 0)
         return -1;
     int status = 0;
     for (size_t i = 0; i < sizeof system_folders / sizeof *system_folders && !status; i++)
         status = allow(rules, system_folders[i], READ_RIGHTS);
     if (!status)
-        status = allow(rules, "/dev/null",
-                       LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE);
+        status =
+            allow(rules, "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE);
     if (!status)
         status = allow(rules, scratch, attributes.handled_access_fs & ~LANDLOCK_ACCESS_FS_EXECUTE);
     if (!status)
@@ -198,22 +200,65 @@ int sandbox_landlock(const char *scratch)
 
 /* What a function that computes something has no use for. */
 static const int refused[] = {
-    SYS_socket,        SYS_socketpair,    SYS_connect,         SYS_bind,
-    SYS_listen,        SYS_accept,        SYS_accept4,         SYS_sendto,
-    SYS_sendmsg,       SYS_sendmmsg,      SYS_recvfrom,        SYS_recvmsg,
-    SYS_recvmmsg,      SYS_kill,          SYS_tkill,           SYS_tgkill,
-    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_ptrace,    SYS_process_vm_readv,
-    SYS_process_vm_writev, SYS_mount,     SYS_umount2,         SYS_pivot_root,
-    SYS_chroot,        SYS_unshare,       SYS_setns,           SYS_keyctl,
-    SYS_add_key,       SYS_request_key,   SYS_bpf,             SYS_perf_event_open,
-    SYS_userfaultfd,   SYS_reboot,        SYS_swapon,          SYS_swapoff,
-    SYS_init_module,   SYS_finit_module,  SYS_delete_module,   SYS_kexec_load,
-    SYS_setpriority,   SYS_sched_setscheduler, SYS_setuid,     SYS_setgid,
-    SYS_setresuid,     SYS_setresgid,     SYS_setsid,          SYS_setpgid,
-    SYS_shmget,        SYS_msgget,        SYS_semget,          SYS_mq_open,
-    SYS_memfd_create,  SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_prlimit64,
+    SYS_socket,
+    SYS_socketpair,
+    SYS_connect,
+    SYS_bind,
+    SYS_listen,
+    SYS_accept,
+    SYS_accept4,
+    SYS_sendto,
+    SYS_sendmsg,
+    SYS_sendmmsg,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_recvmmsg,
+    SYS_kill,
+    SYS_tkill,
+    SYS_tgkill,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_unshare,
+    SYS_setns,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_setpriority,
+    SYS_sched_setscheduler,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setsid,
+    SYS_setpgid,
+    SYS_shmget,
+    SYS_msgget,
+    SYS_semget,
+    SYS_mq_open,
+    SYS_memfd_create,
+    SYS_open_by_handle_at,
+    SYS_name_to_handle_at,
+    SYS_prlimit64,
 #ifdef SYS_fork
-    SYS_fork,          SYS_vfork,
+    SYS_fork,
+    SYS_vfork,
 #endif
 #ifdef SYS_pidfd_send_signal
     SYS_pidfd_send_signal,
@@ -232,8 +277,8 @@ int sandbox_seccomp(void)
 
     if (!ARCHITECTURE)
         return -1;
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-                                               offsetof(struct seccomp_data, arch));
+    filter[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
     filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
     filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
     filter[n++] =
@@ -250,8 +295,8 @@ int sandbox_seccomp(void)
     filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
     filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
     filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-                                               offsetof(struct seccomp_data, args));
+    filter[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
     filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0);
     filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -284,9 +329,8 @@ int sandbox_limit(int seconds, int has_namespaces)
 void sandbox_close_files(int from)
 {
     struct rlimit files;
-    int end = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > 65536
-                  ? 65536
-                  : (int)files.rlim_cur;
+    int end = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > 65536 ? 65536
+                                                                             : (int)files.rlim_cur;
 
     if (syscall(SYS_close_range, (unsigned)from, ~0u, 0) == 0)
         return;

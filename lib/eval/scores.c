@@ -34,7 +34,8 @@ static void score_part(struct score_line *line, struct task *task, int part,
         for (int64_t i = 0; i < items->n; i++)
             if (items->items[i].part == part)
                 squares += pow(results[i].values[m] - line->values[m], 2);
-        line->errors[m] = line->n > 1 ? sqrt(squares / (double)(line->n - 1) / (double)line->n) : NAN;
+        line->errors[m] =
+            line->n > 1 ? sqrt(squares / (double)(line->n - 1) / (double)line->n) : NAN;
     }
 }
 
@@ -105,7 +106,8 @@ void scores_compute(struct scores *scores, struct task *task, const struct items
     scores->lines = arena_array(arena, struct score_line, 2 * n + 1);
     pool(&scores->lines[0], task->name, 0, parts, n);
     scores->n = 1;
-    for (int i = 0; i < n && (n > 1 || categories[0]);) { /* those of a category follow each other */
+    for (int i = 0;
+         i < n && (n > 1 || categories[0]);) { /* those of a category follow each other */
         int end = i + 1;
 
         while (end < n && categories[i] && categories[end] &&

@@ -144,8 +144,8 @@ static int read_template(struct task *t, const struct yaml_node *node, struct te
 
     if (read_text(node, &text, err) < 0)
         return -1;
-    const char *name = arena_printf(&t->arena, "%s:%d: %s", node->source, node->line,
-                                    node->key ? node->key : "");
+    const char *name =
+        arena_printf(&t->arena, "%s:%d: %s", node->source, node->line, node->key ? node->key : "");
     if (text_template_open(out, name, text, err) < 0) {
         err->code = ERR_CONFIG;
         return -1;
@@ -156,8 +156,8 @@ static int read_template(struct task *t, const struct yaml_node *node, struct te
     return 0;
 }
 
-static int read_patterns(struct task *t, const struct yaml_node *node,
-                         struct answer_pattern ***out, int *n, struct err *err)
+static int read_patterns(struct task *t, const struct yaml_node *node, struct answer_pattern ***out,
+                         int *n, struct err *err)
 {
     struct task_texts texts = { 0 };
 
@@ -217,8 +217,7 @@ static int read_filters(struct task *t, const struct yaml_node *node, struct tas
     return 0;
 }
 
-static int read_word(const struct yaml_node *node, const struct key *key, int *out,
-                     struct err *err)
+static int read_word(const struct yaml_node *node, const struct key *key, int *out, struct err *err)
 {
     int n = 0;
 
@@ -337,9 +336,8 @@ static int check_way(const struct yaml_node *style, const struct task_way *way, 
     for (int i = 0; i < way->metrics.n && way->kind == TASK_CHOICE; i++)
         if (strcmp(way->metrics.items[i], "acc") != 0 &&
             strcmp(way->metrics.items[i], "acc_norm") != 0)
-            return err_set(err, ERR_CONFIG,
-                           "%s:%d: metric '%s' of choices (hint: acc or acc_norm)", style->source,
-                           style->line, way->metrics.items[i]);
+            return err_set(err, ERR_CONFIG, "%s:%d: metric '%s' of choices (hint: acc or acc_norm)",
+                           style->source, style->line, way->metrics.items[i]);
     return 0;
 }
 
@@ -418,8 +416,8 @@ static const char *title_of(struct task *t, const char *name)
     return title;
 }
 
-static int add_part(struct task *t, const struct yaml_node *node, const char *category, int *capacity,
-                    struct err *err)
+static int add_part(struct task *t, const struct yaml_node *node, const char *category,
+                    int *capacity, struct err *err)
 {
     const char *title = NULL;
     const char *name = node->kind == YAML_SCALAR ? node->text : NULL;
@@ -472,8 +470,7 @@ static int read_parts(struct task *t, const struct yaml_node *node, struct err *
 static int read_form(struct task *t, const struct yaml_node *map, struct task_form *form,
                      struct err *err)
 {
-    static const char *const names[] = { "files", "first_line", "columns", "list",
-                                         "record" };
+    static const char *const names[] = { "files", "first_line", "columns", "list", "record" };
 
     if (map->kind != YAML_MAP)
         return wrong(map, "is no map of files, columns, list, record", err);
@@ -517,7 +514,7 @@ static int read_forms(struct task *t, const struct yaml_node *node, struct task_
 static int read_task(struct task *t, const struct yaml_node *root, const char *style,
                      struct err *err)
 {
-    static const char *const names[] = { "summary", "items",     "parts",     "test",
+    static const char *const names[] = { "summary", "items",     "parts", "test",
                                          "shots",   "part_file", "styles" };
     int n_items = 0;
 
@@ -557,8 +554,7 @@ int task_parse(struct task *task, const char *name, const char *style, const cha
     task->name = arena_strdup(&task->arena, name);
     task->style = arena_strdup(&task->arena, style);
     task->source = arena_strdup(&task->arena, source);
-    const struct yaml_node *root =
-        yaml_parse(text, strlen(text), task->source, &task->arena, err);
+    const struct yaml_node *root = yaml_parse(text, strlen(text), task->source, &task->arena, err);
     if (!root || read_task(task, root, style, err) < 0) {
         task_close(task);
         return -1;
@@ -591,7 +587,8 @@ static int refuse_name(const char *name, struct err *err)
 
     for (int i = 0; i < n && !near; i++)
         str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    err_set(err, ERR_CONFIG, "there is no task '%s' (hint: %s)", name, near ? near : str_text(&all));
+    err_set(err, ERR_CONFIG, "there is no task '%s' (hint: %s)", name,
+            near ? near : str_text(&all));
     str_release(&all);
     arena_release(&arena);
     return -1;

@@ -47,7 +47,8 @@ struct task_form {
     const char *first_line;    /* only files that begin so are of this form; or NULL */
     struct task_texts columns; /* of CSV without a header */
     const char *list;          /* rows are in this list of each object, or NULL */
-    struct text_template *record; /* a row to a record (a JSON object), "" to leave it out; or NULL */
+    struct text_template
+        *record; /* a row to a record (a JSON object), "" to leave it out; or NULL */
 };
 
 struct task_forms {
@@ -67,12 +68,12 @@ struct task_filter {
 struct task_way {
     int kind; /* enum task_kind */
     struct text_template *description, *prompt, *target;
-    struct text_template *choices;   /* renders a JSON list; or */
-    struct task_texts choice_texts;  /* these */
-    struct text_template *program;   /* of code: over the record and `text` */
+    struct text_template *choices;    /* renders a JSON list; or */
+    struct task_texts choice_texts;   /* these */
+    struct text_template *program;    /* of code: over the record and `text` */
     int n_shots, n_shots_most, order; /* most: -1 no limit */
-    int shots_from; /* enum task_source */
-    struct task_texts leave_out; /* parts that the style doesn't know */
+    int shots_from;                   /* enum task_source */
+    struct task_texts leave_out;      /* parts that the style doesn't know */
     int last_token; /* of a choice only the last token is asked for, behind the context alone */
     const char *shot_delimiter, *target_delimiter;
     int max_new_tokens, n_beams;

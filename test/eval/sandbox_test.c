@@ -90,9 +90,11 @@ static const char *const hostile[] = {
     "pass\nos._exit(0)\n",
     "import atexit, os\natexit.register(os._exit, 0)\nraise SystemExit(0)\n",
     "import __main__\nassert __main__.nonce\n",
-    "import sys\nf = sys._getframe()\nwhile f:\n    assert 'nonce' in f.f_locals\n    f = f.f_back\n"
+    "import sys\nf = sys._getframe()\nwhile f:\n    assert 'nonce' in f.f_locals\n    f = "
+    "f.f_back\n"
     "raise ValueError\n",
-    "import os\nfor fd in range(0, 64):\n    try:\n        text = os.read(fd, 64)\n        assert not "
+    "import os\nfor fd in range(0, 64):\n    try:\n        text = os.read(fd, 64)\n        assert "
+    "not "
     "text\n    except OSError: pass\nraise ValueError\n",
     /* endless output, memory, disk */
     "import sys\nwhile True: sys.stdout.write('x' * 65536)\n",
@@ -118,7 +120,7 @@ static const char *const hostile[] = {
 static const char *const talkative[] = {
     "import socket\ns = socket.socket()\ns.settimeout(1)\ns.connect(('127.0.0.1', 9))\n",
     "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-    "s.connect(('10.1.2.3', 53))\ns.send(b'x')\n",
+    "s.connect(('192.0.2.1', 53))\ns.send(b'x')\n",
     "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('@/socket')\n",
 };
 
@@ -206,10 +208,8 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(honest),
-        cmocka_unit_test(under_all),
-        cmocka_unit_test(under_namespaces),
-        cmocka_unit_test(under_landlock_and_seccomp),
+        cmocka_unit_test(honest),           cmocka_unit_test(under_all),
+        cmocka_unit_test(under_namespaces), cmocka_unit_test(under_landlock_and_seccomp),
         cmocka_unit_test(refused),
     };
 

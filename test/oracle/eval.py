@@ -7,6 +7,7 @@ $LMTRAIN_EVAL_MODEL (a Hugging Face folder in fp32): log-likelihoods against the
 and with the same answers, of $LMTRAIN_EVAL_ITEMS (20) items a task. Prints, last, `N passed, N failed`.
 """
 import collections
+import importlib.util
 import json
 import os
 import subprocess
@@ -67,8 +68,10 @@ def check_prompts():
 
 
 def check_likelihoods(folder):
-    sys.path.insert(0, os.path.join(ROOT, "scripts", "golden"))
-    import eval as golden
+    sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]  # safetensors.py is here
+    spec = importlib.util.spec_from_file_location("golden", os.path.join(ROOT, "scripts", "golden", "eval.py"))
+    golden = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(golden)
     from lm_eval.models.huggingface import HFLM
 
     model = HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
