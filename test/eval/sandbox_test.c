@@ -11,9 +11,11 @@
 #include <cmocka.h>
 /* clang-format on */
 
-#include <signal.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -116,17 +118,16 @@ static const char *const hostile[] = {
     "import time\ntime.sleep(1000)\n",
 };
 
-/* The network: refused without a namespace of its own, nobody there with one. */
+/* The network: refused, or one of its own with nobody in it. % becomes a port that we listen at. */
 static const char *const talkative[] = {
-    "import socket\ns = socket.socket()\ns.settimeout(1)\ns.connect(('127.0.0.1', 9))\n",
-    "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-    "s.connect(('192.0.2.1', 53))\ns.send(b'x')\n",
-    "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('@/socket')\n",
+    "from socket import *\ncreate_connection(('127.0.0.1', %), 1)\n",
+    "from socket import *\ns = socket(AF_INET, SOCK_DGRAM)\ns.sendto(b'x', ('127.0.0.1', %))\n",
+    "from socket import *\nsocket(AF_UNIX).connect('@/secret')\n",
 };
 
 static const char fork_bomb[] = "import os\nwhile True: os.fork()\n";
 
-static void fill_in(const char *text, const char *folder, struct str *out)
+static void fill_in(const char *text, const char *folder, int port, struct str *out)
 {
     str_clear(out);
     for (; *text; text++) {
@@ -134,23 +135,41 @@ static void fill_in(const char *text, const char *folder, struct str *out)
             str_add(out, folder);
         else if (*text == '#')
             str_printf(out, "%d", (int)getpid());
+        else if (*text == '%')
+            str_printf(out, "%d", port);
         else
             str_add_char(out, *text);
     }
 }
 
 static void attack(struct sandbox *sandbox, const char *const *programs, size_t n,
-                   const char *folder)
+                   const char *folder, int port)
 {
     struct str program = { 0 };
 
     for (size_t i = 0; i < n; i++) {
-        fill_in(programs[i], folder, &program);
+        fill_in(programs[i], folder, port, &program);
         double deadline = strstr(programs[i], "1000") || strstr(programs[i], "65536") ? 0.7 : 5;
         if (run(sandbox, str_text(&program), deadline) == SANDBOX_PASSED)
             fail_msg("layers %d, passed:\n%s", sandbox_layers(sandbox), str_text(&program));
     }
     str_release(&program);
+}
+
+/* Both kinds of socket at one port of the loopback. */
+static int listen_at(int *stream, int *datagrams)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof address;
+
+    *stream = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    *datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(*stream, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(listen(*stream, 4), 0);
+    assert_int_equal(getsockname(*stream, (struct sockaddr *)&address, &size), 0);
+    assert_int_equal(bind(*datagrams, (struct sockaddr *)&address, size), 0);
+    return ntohs(address.sin_port);
 }
 
 static void under(int layers)
@@ -161,13 +180,19 @@ static void under(int layers)
 
     if (!sandbox)
         skip();
+    int stream, datagrams, port = listen_at(&stream, &datagrams);
     assert_int_equal(temporary_folder(folder, sizeof folder), 0);
     snprintf(secret, sizeof secret, "%s/secret", folder);
     snprintf(written, sizeof written, "%s/written", folder);
     assert_int_equal(file_write(secret, "s", 1, &err), 0);
-    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, folder);
-    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, folder);
+    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, folder, 0);
+    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, folder, port);
     assert_int_not_equal(run(sandbox, fork_bomb, 1), SANDBOX_PASSED);
+    char byte;
+    assert_int_equal(accept(stream, NULL, NULL), -1);
+    assert_int_equal(recv(datagrams, &byte, 1, 0), -1);
+    close(stream);
+    close(datagrams);
     assert_true(file_exists(secret));
     assert_false(file_exists(written));
     assert_int_equal(run(sandbox, "assert 1 + 1 == 2\n", DEADLINE), SANDBOX_PASSED);
