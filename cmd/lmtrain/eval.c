@@ -6,17 +6,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cmd.h"
 #include "eval/perplexity.h"
+#include "eval_tasks.h"
 #include "train/engine.h"
-
-struct request {
-    const char *model, *adapter, *task, *data;
-    int64_t limit;
-    int threads, json;
-};
 
 static void show_progress(void *context, int64_t done, int64_t total)
 {
@@ -42,7 +38,7 @@ static void print_json(const char *folder, const char *data, const struct perple
     cJSON_Delete(json);
 }
 
-static int measure(const struct request *q, struct served *served, struct engine *engine,
+static int measure(const struct eval_request *q, struct served *served, struct engine *engine,
                    struct str *out, struct err *err)
 {
     const char *data = q->data ? q->data : served->job.eval.data;
@@ -65,16 +61,20 @@ static int measure(const struct request *q, struct served *served, struct engine
     return 0;
 }
 
-static int answer(const struct request *q, struct str *out, struct err *err)
+static int answer(const struct eval_request *q, struct str *out, struct err *err)
 {
     struct launch_rank alone = { 0, 1, 0, 1, 0 };
     struct engine engine;
     struct served served;
 
+    if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
+        return eval_tasks(q, out, err);
     if (!q->model)
         return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
     if (cmd_check_model(q->model, err) < 0)
         return -1;
+    if (strcmp(q->task, "perplexity") != 0)
+        return eval_tasks(q, out, err);
     if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
         return -1;
     int status = engine_open(&engine, &alone, q->threads, err);
@@ -86,62 +86,118 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     return status;
 }
 
-int cmd_eval(int argc, char **argv)
+enum { N_WHAT = 8, N_HOW = 6, N_OPTIONS = N_WHAT + N_HOW };
+
+/* What is measured. */
+static void list_what(struct eval_request *q, struct option *out)
 {
-    static const char *const tasks[] = { "perplexity", NULL };
-    struct request q = { .task = "perplexity" };
-    const struct option table[] = {
+    static const char *const styles[] = { "lmeval", "modellink", NULL };
+    const struct option table[N_WHAT] = {
         { .name = "model",
           .kind = OPTION_TEXT,
-          .value = &q.model,
+          .value = &q->model,
           .argument = "DIR",
           .help = "a run, a checkpoint, or a Hugging Face folder" },
         { .name = "adapter",
           .kind = OPTION_TEXT,
-          .value = &q.adapter,
+          .value = &q->adapter,
           .argument = "DIR",
           .help = "add an adapter to it: a folder in peft's format, or a run of lmtrain lora" },
         { .name = "task",
-          .kind = OPTION_CHOICE,
-          .value = &q.task,
-          .argument = "NAME",
-          .choices = tasks,
-          .help = "perplexity: the mean loss over a tokenised text" },
+          .kind = OPTION_TEXT,
+          .value = &q->task,
+          .argument = "NAMES",
+          .help = "perplexity: the mean loss over a tokenised text; or of mmlu, bbh, agieval, "
+                  "humaneval, boolq, gsm8k, ceval, hellaswag, piqa, split by commas" },
         { .name = "data",
           .kind = OPTION_TEXT,
-          .value = &q.data,
-          .argument = "PREFIX",
-          .help = "of .bin/.idx; the job's eval.data if not given" },
+          .value = &q->data,
+          .argument = "PATH",
+          .help = "the prefix of .bin/.idx, or the folder of the tasks' files" },
+        { .name = "style",
+          .kind = OPTION_CHOICE,
+          .value = &q->style,
+          .argument = "NAME",
+          .choices = styles,
+          .help = "whose prompts and scores: lmeval (lm-evaluation-harness) or modellink" },
+        { .name = "shots",
+          .kind = OPTION_INT,
+          .value = &q->shots,
+          .argument = "N",
+          .max = 1000,
+          .help = "examples in front of an item, instead of the style's number" },
+        { .name = "subjects",
+          .kind = OPTION_TEXT,
+          .value = &q->subjects,
+          .argument = "NAMES",
+          .help = "only these, or those of a category; present: those that there are files of" },
         { .name = "limit",
           .kind = OPTION_I64,
-          .value = &q.limit,
+          .value = &q->limit,
           .argument = "N",
           .min = 1,
           .max = 9e15,
-          .help = "only the first N windows, rounded up to whole micro-batches" },
+          .help = "the first N items of each subject, or windows of a text" },
+    };
+
+    memcpy(out, table, sizeof table);
+}
+
+/* How, and what becomes of it. */
+static void list_how(struct eval_request *q, struct option *out)
+{
+    const struct option table[N_HOW] = {
+        { .name = "output",
+          .kind = OPTION_TEXT,
+          .value = &q->output,
+          .argument = "FILE",
+          .help = "write scores and every item as JSON; what was interrupted goes on from "
+                  "FILE.journal" },
+        { .name = "allow-code-execution",
+          .value = &q->allow_code,
+          .help = "run programs that the model wrote (humaneval), in a sandbox" },
+        { .name = "print-prompts",
+          .value = &q->print_prompts,
+          .help =
+              "print what the model would be asked, a line of JSON an item; no model is needed" },
+        { .name = "tokenizer",
+          .kind = OPTION_TEXT,
+          .value = &q->tokenizer,
+          .argument = "DIR",
+          .help = "instead of the one the model's job names" },
         { .name = "threads",
           .kind = OPTION_INT,
-          .value = &q.threads,
+          .value = &q->threads,
           .argument = "N",
           .min = 1,
           .max = 1024,
           .help = "compute threads (all cores)" },
-        { .name = "json", .value = &q.json, .help = "print the result as JSON" },
+        { .name = "json", .value = &q->json, .help = "print the scores as JSON" },
     };
+
+    memcpy(out, table, sizeof table);
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    struct eval_request q = { .task = "perplexity", .style = "lmeval", .shots = -1 };
+    struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain eval",
         .arguments = "--model DIR",
         .summary = "Measure a trained model",
         .details = "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory.\n",
         .table = table,
-        .n_options = sizeof table / sizeof *table,
+        .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
     struct str out = { 0 };
     struct err err;
-    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
+    list_what(&q, table);
+    list_how(&q, table + N_WHAT);
+    int status = cmd_parse(&options, argc, argv, &arguments, &arena);
     if (status < 0)
         status = answer(&q, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
     str_release(&out);

@@ -221,14 +221,14 @@ static void skip_mark(struct rows *rows)
         rows->at += 3;
 }
 
-int rows_open(struct rows **out, const char *path, enum rows_format format, const char *column,
-              struct err *err)
+static int open_rows(struct rows **out, const char *path, enum rows_format format,
+                     const char *column, const char *const *names, struct err *err)
 {
     struct rows *rows = calloc(1, sizeof *rows);
 
     if (!rows)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    *rows = (struct rows){ .path = path, .column = column, .line = 1 };
+    *rows = (struct rows){ .path = path, .column = column, .names = names, .line = 1 };
     if (file_map_open(&rows->map, path, err) < 0) {
         err->code = ERR_DATA;
         free(rows);
@@ -246,6 +246,17 @@ int rows_open(struct rows **out, const char *path, enum rows_format format, cons
     }
     *out = rows;
     return 0;
+}
+
+int rows_open(struct rows **out, const char *path, enum rows_format format, const char *column,
+              struct err *err)
+{
+    return open_rows(out, path, format, column, NULL, err);
+}
+
+int rows_open_named(struct rows **out, const char *path, const char *const *names, struct err *err)
+{
+    return open_rows(out, path, ROWS_CSV, NULL, names, err);
 }
 
 void rows_close(struct rows *rows)

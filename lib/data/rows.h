@@ -62,6 +62,9 @@ struct rows;
  */
 int rows_open(struct rows **rows, const char *path, enum rows_format format, const char *column,
               struct err *err);
+/* rows_open of CSV without a header: its columns have these names, ended by NULL and borrowed. */
+int rows_open_named(struct rows **rows, const char *path, const char *const *names,
+                    struct err *err);
 void rows_close(struct rows *rows);
 
 /* 1 with the next row, 0 at the end, -1 and ERR_DATA with the line where reading can't go on. */

@@ -136,7 +136,8 @@ static int next_record(struct rows *r, struct row *row, struct err *err)
     if (field == FIELD_BROKEN)
         return rows_bad(r, row, line, "%s", wrong);
     if (n != csv->n_columns)
-        return rows_bad(r, row, line, "%d fields, the header has %d", n, csv->n_columns);
+        return rows_bad(r, row, line, "%d fields, %s has %d", n,
+                        r->names ? "a row of this form" : "the header", csv->n_columns);
     if ((size_t)(at - start) > ROW_BYTES_MAX)
         return rows_bad(r, row, line, "the row has %zu bytes, more than %zu", (size_t)(at - start),
                         ROW_BYTES_MAX);
@@ -200,6 +201,19 @@ static int read_header(struct rows *r, struct csv *csv, struct err *err)
     return 0;
 }
 
+/* Without a header the separator is a comma: a text may hold any other. */
+static void take_names(struct rows *r, struct csv *csv)
+{
+    csv->separator = ',';
+    for (; r->names[csv->n_columns]; csv->n_columns++) {
+        const char *name = r->names[csv->n_columns];
+
+        CHECK(csv->n_columns < COLUMNS_MAX);
+        csv->name_at[csv->n_columns] = csv->names.length;
+        str_add_bytes(&csv->names, name, strlen(name) + 1);
+    }
+}
+
 static int find_wanted(struct rows *r, struct csv *csv, struct err *err)
 {
     struct str names = { 0 };
@@ -239,6 +253,10 @@ int rows_open_csv(struct rows *rows, struct err *err)
     rows->state = csv;
     rows->close = close_csv;
     rows->next = next_record;
+    if (rows->names) {
+        take_names(rows, csv);
+        return find_wanted(rows, csv, err);
+    }
     if (rows->at == rows->end)
         return err_set(err, ERR_DATA, "%s: no header: the file is empty", rows->path);
     return read_header(rows, csv, err) < 0 ? -1 : find_wanted(rows, csv, err);

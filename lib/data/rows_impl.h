@@ -9,6 +9,7 @@
 
 struct rows {
     const char *path, *column; /* borrowed */
+    const char *const *names;  /* of the columns of CSV without a header, ended by NULL; or NULL */
     struct file_map map;
     const char *at, *end; /* what is left of the text */
     int64_t line;         /* of `at`, from 1 */

@@ -618,3 +618,31 @@ int compile_generate(struct program *program, const struct compile_generate *opt
     program->ports.positions = whole.positions;
     return finish(program, options->scratch, options->scratch_context, err);
 }
+
+int compile_score(struct program *program, const struct compile_score *options, struct err *err)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+    struct model_builder b = { .program = program,
+                               .spec = options->model,
+                               .dtype = options->dtype,
+                               .n_sequences = 1,
+                               .seq_len = options->n_rows,
+                               .cache_len = options->cache_rows,
+                               .max_positions = options->max_positions };
+    struct model_chunk chunk = model_whole(options->model);
+
+    program_init(program, &mesh);
+    model_declare(&b, &chunk, 1);
+    program->ports.segment =
+        program_cell(program, ROLE_SCALAR, "segment", options->n_rows, 1, DTYPE_I32);
+    program->ports.segments =
+        program_cell(program, ROLE_SCALAR, "segments", options->n_segments, 3, DTYPE_I32);
+    int feed = program_function(program, "feed", 0);
+    model_forward(&b, feed, &chunk, MODEL_STREAM, 0);
+    fuse(program, feed);
+    one_action(program, ENTRY_FEED, feed, 1);
+    int score = program_function(program, "score", 0);
+    model_score(&b, score, options->n_asked);
+    one_action(program, ENTRY_SCORE, score, 0);
+    return finish(program, options->scratch, options->scratch_context, err);
+}

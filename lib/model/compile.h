@@ -77,4 +77,24 @@ struct compile_generate {
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err);
 
+struct compile_score {
+    const struct model_spec *model;
+    enum dtype dtype;
+    int n_rows;        /* tokens that one FEED takes, of any texts */
+    int n_asked;       /* rows that one SCORE looks at */
+    int cache_rows;    /* tokens that the cache holds */
+    int n_segments;    /* of the cache */
+    int max_positions; /* of a text */
+    program_scratch_fn scratch;
+    void *scratch_context;
+};
+
+/*
+ * Entries: FEED puts n_rows tokens (ports.tokens) at positions (ports.positions; < 0 is padding) of
+ * segments (ports.segment, ports.segments: ops.h, attention_cached) and leaves what the last layer
+ * makes of them in ports.stream; SCORE compares the tokens ports.hoped with the logits behind the
+ * rows ports.asked.
+ */
+int compile_score(struct program *program, const struct compile_score *options, struct err *err);
+
 #endif

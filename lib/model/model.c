@@ -227,6 +227,7 @@ static int attention_over_cache(const struct emitter *e, int qkv)
     const struct model_builder *b = e->b;
     int64_t kv_cols = (int64_t)b->spec->n_kv_heads * b->spec->head_dim;
     int64_t cache_rows = (int64_t)b->n_sequences * b->cache_len;
+    const struct ports *ports = &b->program->ports;
     char name[64];
     int cells[2];
 
@@ -241,11 +242,11 @@ static int attention_over_cache(const struct emitter *e, int qkv)
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
     }
     int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
-    emit(e, (struct op){
-                .kind = OP_ATTENTION_CACHED,
-                .attributes = head_attributes(e),
-                .in = { qkv, b->program->ports.positions, cells[0], cells[1], b->parts.heads },
-                .out = { out } });
+    emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
+                         .attributes = head_attributes(e),
+                         .in = { qkv, ports->positions, cells[0], cells[1], b->parts.heads,
+                                 ports->segment, ports->segments },
+                         .out = { out } });
     return out;
 }
 
@@ -636,6 +637,40 @@ static void logits_end(const struct emitter *e, int x)
                 .kind = OP_LINEAR, .in = { rows, head_of(e).rows }, .out = { p->ports.logits } });
 }
 
+static void stream_end(const struct emitter *e, int x)
+{
+    struct program *p = e->b->program;
+
+    if (!p->ports.stream)
+        p->ports.stream = program_cell(p, ROLE_SCALAR, "stream", e->rows, cols_of(e, x), DTYPE_F32);
+    emit(e, (struct op){ .kind = OP_ACCUMULATE,
+                         .in = { x },
+                         .out = { p->ports.stream },
+                         .first = FIRST_ALWAYS });
+}
+
+void model_score(struct model_builder *builder, int function, int n_rows)
+{
+    struct program *p = builder->program;
+    struct emitter e = { .b = builder, .function = function, .layer = -1, .tp = 1, .rows = n_rows };
+    int64_t vocab_size = builder->spec->vocab_size;
+    int x = program_value(p, n_rows, builder->spec->hidden_size, DTYPE_F32);
+    int logits = program_value(p, n_rows, vocab_size, DTYPE_F32);
+
+    p->ports.asked = program_cell(p, ROLE_SCALAR, "asked", n_rows, 1, DTYPE_I32);
+    p->ports.hoped = program_cell(p, ROLE_SCALAR, "hoped", n_rows, 1, DTYPE_I32);
+    p->ports.stats = program_cell(p, ROLE_SCALAR, "stats", n_rows, OPS_N_STATS, DTYPE_F32);
+    emit(&e, (struct op){
+                 .kind = OP_SELECT_ROWS, .in = { p->ports.stream, p->ports.asked }, .out = { x } });
+    x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
+             parameter_weight(&e, "final_norm.bias"), builder->dtype);
+    emit(&e, (struct op){ .kind = OP_LINEAR, .in = { x, head_of(&e).rows }, .out = { logits } });
+    emit(&e, (struct op){ .kind = OP_LOGIT_STATS,
+                          .attributes.vocab_size = (int)vocab_size,
+                          .in = { logits, p->ports.hoped },
+                          .out = { p->ports.stats } });
+}
+
 struct model_part model_forward(struct model_builder *builder, int function,
                                 const struct model_chunk *chunk, enum model_end end, int boundary)
 {
@@ -654,6 +689,10 @@ struct model_part model_forward(struct model_builder *builder, int function,
     part.value = x;
     if (chunk->stage + 1 < chunk->n_stages)
         return part;
+    if (end == MODEL_STREAM) {
+        stream_end(&e, x);
+        return part;
+    }
     builder->program->values[x].boundary = 1;
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"), builder->dtype);

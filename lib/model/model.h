@@ -2,8 +2,8 @@
  * model.h - a model's forward as ops
  *
  * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of three
- * ends: loss with its input gradient (training), loss alone (evaluation), or logits of chosen rows
- * (generation). The parameters are declared once, by model_declare, under their global names:
+ * ends: loss with its input gradient (training), loss alone (evaluation), logits of chosen rows
+ * (generation), or the residual stream, of which model_score asks (scoring). The parameters are declared once, by model_declare, under their global names:
  *
  *     embedding.weight [V x d]            position.weight [P x d]          (learned positions)
  *     embedding_norm.weight (.bias)                                        (where there is one)
@@ -35,7 +35,7 @@
 #include "config/tuning.h"
 #include "program/program.h"
 
-enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS };
+enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS, MODEL_STREAM };
 
 /* Layers [first_layer, end_layer) as one piece. The embedding comes with the first stage, the final
  * norm and the head with the last. */
@@ -100,5 +100,12 @@ struct model_part {
  */
 struct model_part model_forward(struct model_builder *builder, int function,
                                 const struct model_chunk *chunk, enum model_end end, int boundary);
+
+/*
+ * Append to `function`, which runs behind one with MODEL_STREAM, the final norm of n_rows rows of
+ * ports.stream, those that ports.asked names, and what logit_stats says of their logits and the
+ * tokens ports.hoped: ports.stats.
+ */
+void model_score(struct model_builder *builder, int function, int n_rows);
 
 #endif

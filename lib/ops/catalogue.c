@@ -77,9 +77,10 @@ static const struct op_info infos[N_OP_KINDS] = {
           { "sample", OPERAND_OPTIONAL }, { "begin", OPERAND_OPTIONAL },
           { "start", OPERAND_OPTIONAL } },
         { { "dqkv", 0 } } },
-    [OP_ATTENTION_CACHED] = { "attention_cached", 5, 1,
+    [OP_ATTENTION_CACHED] = { "attention_cached", 7, 1,
         { { "qkv", 0 }, { "position", 0 }, { "keys", OPERAND_UPDATED },
-          { "values", OPERAND_UPDATED }, { "begin", OPERAND_OPTIONAL } },
+          { "values", OPERAND_UPDATED }, { "begin", OPERAND_OPTIONAL },
+          { "segment", OPERAND_OPTIONAL }, { "segments", OPERAND_OPTIONAL } },
         { { "out", 0 } } },
     [OP_SWIGLU] = { "swiglu", 1, 1,
         { { "gu", 0 } },
@@ -288,7 +289,8 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_ATTENTION_CACHED] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_CACHE, DIM_GE, TYPE_ACT }, { DIM_CACHE, DIM_GE, TYPE_ACT },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
+          { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 },
+          { DIM_FREE, DIM_THREE, TYPE_I32 } },
         { { DIM_T, DIM_HE, TYPE_ACT } } },
     [OP_SWIGLU] = {
         { { DIM_T, DIM_2F, TYPE_ACT } },

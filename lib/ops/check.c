@@ -27,6 +27,8 @@ static int has_heads(enum op_kind kind)
            kind == OP_ATTENTION_CACHED || kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD;
 }
 
+enum cached_input { CACHED_SEGMENT = 5, CACHED_SEGMENTS };
+
 /* Number of the input `begin` of attentions, 0 for other kinds. */
 static int first_head_input(enum op_kind kind)
 {
@@ -133,6 +135,9 @@ static int check_attributes(const struct solver *s)
     if (kind == OP_ATTENTION_CACHED && a->cache_len < 1)
         return err_set(s->err, ERR_FAILED, "%s: cache_len is %d, wanted at least 1", name,
                        a->cache_len);
+    if (kind == OP_ATTENTION_CACHED &&
+        tensor_given(&s->op->in[CACHED_SEGMENT]) != tensor_given(&s->op->in[CACHED_SEGMENTS]))
+        return err_set(s->err, ERR_FAILED, "%s: segment and segments come together", name);
     if ((kind == OP_HEAD_CROSS_ENTROPY || kind == OP_HEAD_LOSS) && a->chunk < 1)
         return err_set(s->err, ERR_FAILED, "%s: chunk is %d, wanted at least 1", name, a->chunk);
     if (has_sequences(kind) && !(a->p >= 0 && a->p < 1))
@@ -157,6 +162,7 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
     for (int i = 0; i < N_DIMS; i++)
         s->dims[i] = UNBOUND;
     s->dims[DIM_ONE] = 1;
+    s->dims[DIM_THREE] = 3;
     s->dims[DIM_SCALARS] = OPS_N_SCALARS;
     s->dims[DIM_STATS] = OPS_N_STATS;
     if (has_heads(op->kind)) {
@@ -184,6 +190,8 @@ static int64_t known(const struct solver *s, enum dim dim)
     case DIM_SEQUENCES:
         return d[DIM_T] == UNBOUND || has_part_of_rows(s->op) ? UNBOUND : d[DIM_T] / a->seq_len;
     case DIM_CACHE:
+        if (tensor_given(&s->op->in[CACHED_SEGMENTS]))
+            return a->cache_len;
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / a->seq_len * a->cache_len;
     case DIM_1M:
         return d[DIM_M] == UNBOUND ? UNBOUND : 1 + d[DIM_M];

@@ -59,12 +59,16 @@
  *                         has a part of them: wanted for dropout and alibi
  *   attention_grad      dout[T x he], qkv, out, lse, sample?, begin?, start? -> dqkv[T x c] act
  *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
- *                       ge] act, begin?[1 x 1] i32 -> out[T x he] act
+ *                       ge] act, begin?[1 x 1] i32, segment?[T x 1] i32, segments?[G x 3] i32
+ *                       -> out[T x he] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
- *                         of keys, values; writes k, v of each row at its position, then row
+ *                         of keys, values; writes k, v of all rows at their positions, then row
  *                         attends 0..position, of which `window` and `alibi` leave and add what
  *                         they do in attention; a position < 0 is no token: nothing is written,
- *                         out is 0
+ *                         out is 0. With segments, keys and values have L rows, and a row belongs
+ *                         to segment (row, first, parent) of them: its positions from `first` on
+ *                         lie at `row` ..., those before are its parent's (-1: there are none).
+ *                         So what texts begin with alike is there once
  *   swiglu              gu[T x 2f] act (gate | up) -> y[T x f] act
  *                         y = silu(gate) up
  *   swiglu_grad         dy[T x f], gu -> dgu[T x 2f]
@@ -269,7 +273,7 @@ enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AX
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
     int seq_len;    /* rows of one sequence */
-    int cache_len;  /* L of attention_cached */
+    int cache_len;  /* L of attention_cached: positions of a sequence, or rows of all */
     int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
     int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;      /* gather_heads: neighbours that share a kv head */

@@ -19,6 +19,7 @@ enum dim {
     DIM_F,
     DIM_ANY_ROWS,
     DIM_ONE,
+    DIM_THREE,
     DIM_SCALARS,
     DIM_STATS, /* constants */
     DIM_C,

@@ -215,6 +215,8 @@ enum entry_kind {
     ENTRY_EVALUATE_END,
     ENTRY_PREFILL,
     ENTRY_DECODE,
+    ENTRY_FEED,  /* rows into the cache and, of the last layer, into ports.stream */
+    ENTRY_SCORE, /* what the next tokens of some of them are worth */
     N_ENTRIES
 };
 
@@ -237,6 +239,10 @@ struct ports {
     int rope_table;
     int last_rows; /* [S x 1] i32: rows whose logits are wanted */
     int logits;    /* [S x V] fp32 */
+    /* Scoring: each row's segment of the cache, the segments, the residual stream behind the last
+     * layer, rows of it that are asked for, the tokens hoped for there, what is to be known of
+     * their logits. */
+    int segment, segments, stream, asked, hoped, stats;
 };
 
 /*

@@ -62,38 +62,6 @@ static void carve(struct attention_scratch *s, const struct attention *a, int th
     }
 }
 
-/* One row of scores becomes probabilities up to a factor; the row's maximum, sum and output follow.
- */
-CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *sum, float *out,
-                            int64_t width)
-{
-    float lanes[SUM_LANES], top = *max, rescale;
-
-    for (int l = 0; l < SUM_LANES; l++)
-        lanes[l] = -INFINITY;
-    for (int j = 0; j < BLOCK; j++)
-        scores[j] = j < n_valid ? scores[j] : -INFINITY;
-    for (int j = 0; j < BLOCK; j += SUM_LANES)
-        for (int l = 0; l < SUM_LANES; l++)
-            lanes[l] = lanes[l] > scores[j + l] ? lanes[l] : scores[j + l];
-    for (int half = SUM_LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++)
-            lanes[l] = lanes[l] > lanes[l + half] ? lanes[l] : lanes[l + half];
-    top = top > lanes[0] ? top : lanes[0];
-    for (int j = 0; j < BLOCK; j++)
-        scores[j] = vec_exp(scores[j] - top);
-    for (int l = 0; l < SUM_LANES; l++)
-        lanes[l] = 0;
-    for (int j = 0; j < BLOCK; j += SUM_LANES)
-        for (int l = 0; l < SUM_LANES; l++)
-            lanes[l] += scores[j + l];
-    rescale = vec_exp(*max - top);
-    *sum = __builtin_fmaf(*sum, rescale, sum_lanes(lanes));
-    *max = top;
-    for (int64_t i = 0; i < width; i++)
-        out[i] *= rescale;
-}
-
 /* A head of the tile. */
 struct tile_head {
     struct mask mask;

@@ -10,7 +10,7 @@
 
 #define PREFILL_ROWS 16 /* of a sequence: a tile of so few costs what they do one by one */
 
-enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN };
+enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
 
 struct cached {
     const struct op_shape *op;
@@ -125,6 +125,8 @@ CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, t
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
+    if (tensor_given(&op->in[SEGMENTS]))
+        return attention_segments_scratch(kernels, op);
     if (op->attributes.seq_len >= PREFILL_ROWS)
         return attention_tiles_bytes(kernels, op);
     return cached_thread_floats(&op->attributes) * sizeof(float) *
@@ -139,6 +141,10 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
                         .thread_floats = cached_thread_floats(at) };
 
     (void)first;
+    if (tensor_given(&call->op.in[SEGMENTS])) {
+        attention_segments_run(kernels, call);
+        return;
+    }
     pool_run(kernels->pool, call->op.in[0].rows / at->seq_len * at->n_kv_heads,
              cached_tile[cpu_of(kernels)->isa], &c);
     if (at->seq_len >= PREFILL_ROWS)

@@ -17,6 +17,10 @@
 void cpu_register_attention_grad(struct kernels_backend *table);
 void cpu_register_attention_cached(struct kernels_backend *table);
 
+/* attention_cached with segments. */
+size_t attention_segments_scratch(struct kernels *kernels, const struct op_shape *op);
+void attention_segments_run(struct kernels *kernels, const struct kernel_call *call);
+
 /* attention.c: attention_cached's queries in tiles, once its cache is written; and the scratch of
  * tiles. */
 void attention_prefill(struct kernels *kernels, const struct kernel_call *call);
@@ -37,7 +41,7 @@ struct piece {
     int64_t n_rows, n_cols; /* n_rows <= BLOCK */
 };
 
-CPU_INLINE void load_tile_as(float *tile, int64_t width, const struct piece *p, float scale,
+CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct piece *p, float scale,
                              int bf16)
 {
     for (int64_t r = 0; r < p->n_rows; r++) {
@@ -49,15 +53,21 @@ CPU_INLINE void load_tile_as(float *tile, int64_t width, const struct piece *p, 
         for (int64_t i = p->n_cols; i < width; i++)
             tile[r * width + i] = 0;
     }
-    memset(tile + p->n_rows * width, 0, (size_t)((BLOCK - p->n_rows) * width) * sizeof *tile);
+}
+
+/* The tile's first rows. */
+CPU_INLINE void load_rows(float *tile, int64_t width, const struct piece *p, float scale)
+{
+    if (is_bf16(p->tensor))
+        load_rows_as(tile, width, p, scale, 1);
+    else
+        load_rows_as(tile, width, p, scale, 0);
 }
 
 CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, float scale)
 {
-    if (is_bf16(p->tensor))
-        load_tile_as(tile, width, p, scale, 1);
-    else
-        load_tile_as(tile, width, p, scale, 0);
+    load_rows(tile, width, p, scale);
+    memset(tile + p->n_rows * width, 0, (size_t)((BLOCK - p->n_rows) * width) * sizeof *tile);
 }
 
 CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t width, float scale,
@@ -104,9 +114,15 @@ struct product {
     const float *a, *b;
     int64_t c_stride, a_row, a_col, b_stride;
     int64_t n, k;
+    int64_t n_rows; /* of c that are wanted; 0: BLOCK */
     int add;
     enum part part;
 };
+
+static inline int64_t product_rows(const struct product *p)
+{
+    return p->n_rows ? p->n_rows : BLOCK;
+}
 
 /* What to do of rows i .. i + PRODUCT_ROWS - 1. */
 struct extent {
@@ -219,6 +235,38 @@ CPU_INLINE void score_row(float *scores, float slope, const struct sight *s, int
             scores[j] = __builtin_fmaf(slope, (float)(int)(key - s->own[r] + j), scores[j]);
     for (int64_t j = 0; j < n_hidden; j++)
         scores[j] = -INFINITY;
+}
+
+/* One row of scores becomes probabilities up to a factor; the row's maximum, sum and output follow.
+ */
+CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *sum, float *out,
+                            int64_t width)
+{
+    float lanes[SUM_LANES], top = *max, rescale;
+
+    for (int l = 0; l < SUM_LANES; l++)
+        lanes[l] = -INFINITY;
+    for (int j = 0; j < BLOCK; j++)
+        scores[j] = j < n_valid ? scores[j] : -INFINITY;
+    for (int j = 0; j < BLOCK; j += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] = lanes[l] > scores[j + l] ? lanes[l] : scores[j + l];
+    for (int half = SUM_LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] = lanes[l] > lanes[l + half] ? lanes[l] : lanes[l + half];
+    top = top > lanes[0] ? top : lanes[0];
+    for (int j = 0; j < BLOCK; j++)
+        scores[j] = vec_exp(scores[j] - top);
+    for (int l = 0; l < SUM_LANES; l++)
+        lanes[l] = 0;
+    for (int j = 0; j < BLOCK; j += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++)
+            lanes[l] += scores[j + l];
+    rescale = vec_exp(*max - top);
+    *sum = __builtin_fmaf(*sum, rescale, sum_lanes(lanes));
+    *max = top;
+    for (int64_t i = 0; i < width; i++)
+        out[i] *= rescale;
 }
 
 /* Where dropout of one head's probabilities draws its numbers. */

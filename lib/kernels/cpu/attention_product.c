@@ -32,7 +32,7 @@ CPU_INLINE void sweep(const struct product *p, int64_t i, int64_t k, int64_t n)
 
 CPU_INLINE void product_body(const struct product *p)
 {
-    for (int64_t i = 0; i < BLOCK; i += PRODUCT_ROWS) {
+    for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
         struct extent e = product_extent(p, i);
 
         if (!p->add)

@@ -45,7 +45,7 @@ CPU_INLINE void block(const struct product *p, int64_t i, int64_t j, const struc
 
 void attention_product_avx512(const struct product *p)
 {
-    for (int64_t i = 0; i < BLOCK; i += PRODUCT_ROWS) {
+    for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
         struct extent e = product_extent(p, i);
         int64_t j = 0;
 

@@ -105,7 +105,7 @@ void attention_product_avx512bf16(const struct product *p)
         a.col = BLOCK;
         pair_columns(a.lanes, p->a, p->a_col, n_pairs, BLOCK);
     }
-    for (int64_t i = 0; i < BLOCK; i += PRODUCT_ROWS) {
+    for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
         struct extent e = product_extent(p, i);
         int64_t j = 0;
 

@@ -1,0 +1,224 @@
+/*
+ * eval_tasks.c - lmtrain eval --task NAMES
+ */
+#include "eval_tasks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "cmd.h"
+#include "eval/scores.h"
+#include "serve/served.h"
+#include "train/engine.h"
+
+#define TASKS_MAX 16
+
+/* One task with its items. */
+struct evaluated {
+    struct task task;
+    struct items items;
+    struct item_result *results;
+};
+
+struct evaluation {
+    const struct eval_request *q;
+    struct arena arena;
+    struct evaluated tasks[TASKS_MAX];
+    int n_tasks;
+    struct sandbox *sandbox;
+    struct served served;
+    struct engine engine;
+    struct tokenizer *tokenizer;
+    int has_served, has_engine;
+    struct str json; /* objects so far */
+    const char *now; /* the task that runs */
+    double shown;    /* seconds */
+};
+
+static void show(void *context, const struct harness_progress *p)
+{
+    struct evaluation *e = context;
+    char time[32];
+
+    if (!isatty(2) || (p->seconds - e->shown < 0.2 && p->done < p->total))
+        return;
+    e->shown = p->seconds;
+    fprintf(stderr, "\r%s %" PRId64 "/%" PRId64 "  %.4f  %s\033[K", e->now, p->done, p->total,
+            p->score, str_duration(time, sizeof time, p->seconds));
+    if (p->done == p->total)
+        fprintf(stderr, "\r\033[K");
+}
+
+/* ---- before the model ---- */
+
+static int open_one(struct evaluation *e, const char *name, struct err *err)
+{
+    struct evaluated *v = &e->tasks[e->n_tasks];
+    struct items_options options = {
+        .data = e->q->data, .n_shots = e->q->shots, .limit = e->q->limit, .parts = e->q->subjects
+    };
+
+    if (e->n_tasks == TASKS_MAX)
+        return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);
+    if (task_open(&v->task, name, e->q->style, err) < 0)
+        return -1;
+    e->n_tasks++;
+    if (items_load(&v->items, &v->task, &options, err) < 0)
+        return -1;
+    v->results = calloc((size_t)v->items.n, sizeof *v->results);
+    if (!v->results)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    if (v->task.n_parts == 1 || isatty(2))
+        fprintf(stderr, "%s", str_text(&v->items.found));
+    fprintf(stderr, "%s: %" PRId64 " items, %d shots\n", name, v->items.n, v->items.n_shots);
+    return 0;
+}
+
+/* All tasks are found before a model is loaded for the first of them. */
+static int open_tasks(struct evaluation *e, struct err *err)
+{
+    if (!e->q->data)
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain eval --task %s: --data DIR is missing (the folder of the task's "
+                       "files)",
+                       e->q->task);
+    if (!file_is_folder(e->q->data))
+        return err_set(err, ERR_DATA, "--data %s is no folder", e->q->data);
+    for (const char *p = e->q->task; p;) {
+        size_t n = strcspn(p, ",");
+
+        if (open_one(e, arena_strndup(&e->arena, p, n), err) < 0)
+            return -1;
+        p = p[n] ? p + n + 1 : NULL;
+    }
+    return 0;
+}
+
+static int open_model(struct evaluation *e, struct err *err)
+{
+    const struct eval_request *q = e->q;
+    struct launch_rank alone = { 0, 1, 0, 1, 0 };
+
+    if (served_open_adapted(&e->served, q->model, q->adapter, err) < 0)
+        return -1;
+    e->has_served = 1;
+    const char *path = q->tokenizer ? q->tokenizer : e->served.job.data.tokenizer;
+    if (!path)
+        return err_set(err, ERR_CONFIG,
+                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
+    if (tokenizer_open(&e->tokenizer, path, err) < 0)
+        return -1;
+    if (tokenizer_vocab_size(e->tokenizer) > e->served.job.model.vocab_size)
+        return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
+                       tokenizer_vocab_size(e->tokenizer), e->served.job.model.vocab_size);
+    if (engine_open(&e->engine, &alone, q->threads, err) < 0)
+        return -1;
+    e->has_engine = 1;
+    return 0;
+}
+
+/* ---- a task ---- */
+
+static int run_one(struct evaluation *e, struct evaluated *v, struct str *out, struct err *err)
+{
+    struct scores scores;
+    const char *output = e->q->output;
+    struct harness harness = {
+        .served = &e->served,
+        .kernels = e->engine.kernels,
+        .tokenizer = e->tokenizer,
+        .sandbox = e->sandbox,
+        .journal = output ? arena_printf(&e->arena, "%s.journal", output) : NULL,
+        .progress = show,
+        .context = e,
+    };
+
+    e->now = v->task.name;
+    e->shown = 0;
+    if (harness_run(&harness, &v->task, &v->items, v->results, err) < 0)
+        return -1;
+    scores_compute(&scores, &v->task, &v->items, v->results, &e->arena);
+    if (!e->q->json)
+        scores_print(&scores, &v->task, v->items.n_shots, &harness, out);
+    else
+        scores_print_json(&scores, &v->task, &v->items, v->results, &harness, 0, out);
+    if (e->q->json)
+        str_add_char(out, '\n');
+    if (e->json.length)
+        str_add(&e->json, ",\n");
+    scores_print_json(&scores, &v->task, &v->items, v->results, &harness, 1, &e->json);
+    return 0;
+}
+
+/* The journal has done its work once the whole is written. */
+static int write_output(struct evaluation *e, struct err *err)
+{
+    struct str all = { 0 };
+
+    if (!e->q->output)
+        return 0;
+    scores_print_report(e->served.folder, str_text(&e->json), &all);
+    int status = file_write(e->q->output, all.data, all.length, err);
+    str_release(&all);
+    if (!status)
+        unlink(arena_printf(&e->arena, "%s.journal", e->q->output));
+    return status;
+}
+
+static int run_tasks(struct evaluation *e, struct str *out, struct err *err)
+{
+    if (open_model(e, err) < 0)
+        return -1;
+    for (int i = 0; i < e->n_tasks; i++) {
+        if (run_one(e, &e->tasks[i], out, err) < 0)
+            return -1;
+        str_add(out, i + 1 < e->n_tasks && !e->q->json ? "\n" : "");
+    }
+    return write_output(e, err);
+}
+
+static void evaluation_close(struct evaluation *e)
+{
+    for (int i = 0; i < e->n_tasks; i++) {
+        harness_release(e->tasks[i].results, e->tasks[i].items.n);
+        items_release(&e->tasks[i].items);
+        task_close(&e->tasks[i].task);
+    }
+    if (e->has_engine)
+        engine_close(&e->engine);
+    tokenizer_close(e->tokenizer);
+    if (e->has_served)
+        served_close(&e->served);
+    sandbox_close(e->sandbox);
+    str_release(&e->json);
+    arena_release(&e->arena);
+}
+
+int eval_tasks(const struct eval_request *q, struct str *out, struct err *err)
+{
+    struct evaluation *e = calloc(1, sizeof *e);
+    int status = 0;
+
+    if (!e)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    e->q = q;
+    if (q->allow_code) { /* before all else: the helper is to know nothing */
+        status = sandbox_open(&e->sandbox, SANDBOX_ALL, err);
+        if (!status)
+            fprintf(stderr, "sandbox: %s\n", sandbox_enforced(e->sandbox));
+    }
+    if (!status)
+        status = open_tasks(e, err);
+    for (int i = 0; i < e->n_tasks && !status && q->print_prompts; i++)
+        items_print(&e->tasks[i].items, &e->tasks[i].task, out);
+    if (!status && !q->print_prompts)
+        status = run_tasks(e, out, err);
+    evaluation_close(e);
+    free(e);
+    return status;
+}

@@ -1,0 +1,21 @@
+/*
+ * eval_tasks.h - lmtrain eval with tasks: benchmarks as others publish their scores
+ */
+#ifndef EVAL_TASKS_H
+#define EVAL_TASKS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+struct eval_request {
+    const char *model, *adapter, *task, *data, *style, *subjects, *output, *tokenizer;
+    int64_t limit;
+    int threads, json, shots, allow_code, print_prompts; /* shots -1: as the style says */
+};
+
+/* Put the tasks to the model; what is to be printed goes to out. */
+int eval_tasks(const struct eval_request *request, struct str *out, struct err *err);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * harness.c - the order in which a model is asked
+ */
+#include "eval/harness.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "eval/harness_impl.h"
+
+void harness_show(struct harness_run *run, int64_t n_more)
+{
+    struct harness_progress p = { .done = run->n_done + n_more,
+                                  .total = run->items->n,
+                                  .seconds = clock_seconds() - run->begin };
+    double sum = 0;
+
+    if (!run->h->progress)
+        return;
+    for (int64_t i = 0; i < run->items->n; i++)
+        sum += run->results[i].is_done ? run->results[i].values[0] : 0;
+    p.score = run->n_done > 0 ? sum / (double)run->n_done : 0;
+    run->h->progress(run->h->context, &p);
+}
+
+int harness_note(struct harness_run *run, int64_t item, struct err *err)
+{
+    run->results[item].is_done = 1;
+    run->n_done++;
+    return journal_add(run, item, err);
+}
+
+static int check_code(const struct harness_run *run, struct err *err)
+{
+    for (int64_t i = 0; i < run->items->n; i++)
+        if (run->task->parts[run->items->items[i].part].way.kind == TASK_CODE && !run->h->sandbox)
+            return err_set(err, ERR_CONFIG,
+                           "task %s runs programs that a model wrote (hint: "
+                           "--allow-code-execution; they run in a sandbox)",
+                           run->task->name);
+    return 0;
+}
+
+int harness_run(struct harness *harness, struct task *task, const struct items *items,
+                struct item_result *results, struct err *err)
+{
+    struct harness_run run = { .h = harness,
+                               .task = task,
+                               .items = items,
+                               .results = results,
+                               .journal = -1,
+                               .begin = clock_seconds() };
+
+    if (check_code(&run, err) < 0 || journal_open(&run, err) < 0)
+        return -1;
+    run.cache = tokenizer_cache_create();
+    harness->n_resumed += run.n_done;
+    int status = harness_choices(&run, err);
+    if (!status)
+        status = harness_texts(&run, err);
+    tokenizer_cache_destroy(run.cache);
+    if (run.journal >= 0)
+        close(run.journal);
+    harness->seconds += clock_seconds() - run.begin;
+    return status;
+}
+
+void harness_release(struct item_result *results, int64_t n)
+{
+    for (int64_t i = 0; i < n && results; i++) {
+        free(results[i].log_likelihoods);
+        free(results[i].text);
+        free(results[i].answer);
+    }
+    free(results);
+}

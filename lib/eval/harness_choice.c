@@ -1,0 +1,273 @@
+/*
+ * harness_choice.c - which of some continuations is the likeliest
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "eval/encode.h"
+#include "eval/harness_impl.h"
+#include "serve/score.h"
+
+#define CHUNK_ITEMS 256 /* between two lines of progress that last: journal and score */
+
+/* An item that is to be asked, as tokens. */
+struct asked {
+    int64_t item;
+    int32_t *tokens; /* heap: the context, then the continuations */
+    int n_context;
+    int *n_continuation; /* heap [n_choices] */
+};
+
+struct asking {
+    struct harness_run *run;
+    struct asked *asked;
+    int64_t n;
+    int longest; /* tokens of a text */
+};
+
+/* ---- tokens ---- */
+
+static int add_choice(struct harness_run *run, const struct item *item, int choice,
+                      size_t context_bytes, int n_context, struct token_list *tokens,
+                      struct err *err)
+{
+    const char *text = item->choices[choice];
+    struct str whole = { 0 };
+    int status;
+
+    if (run->task->parts[item->part].way.last_token) {
+        struct token_list last = { 0 };
+
+        status =
+            tokenizer_encode_cached(run->h->tokenizer, run->cache, text, strlen(text), &last, err);
+        if (!status && !last.n)
+            status = err_set(err, ERR_DATA, "choice '%s' has no tokens", text);
+        if (!status)
+            status = token_list_add(tokens, last.ids[last.n - 1], err);
+        token_list_release(&last);
+        return status;
+    }
+    str_add_bytes(&whole, item->context, context_bytes ? strlen(item->context) : 0);
+    str_add(&whole, text);
+    status = encode_continuation(run->h->tokenizer, run->cache, str_text(&whole), whole.length,
+                                 n_context, context_bytes > 0, tokens, err);
+    str_release(&whole);
+    return status;
+}
+
+static int encode_item(struct asking *a, int64_t index, struct err *err)
+{
+    struct harness_run *run = a->run;
+    const struct item *item = &run->items->items[index];
+    struct asked *asked = &a->asked[a->n];
+    struct token_list tokens = { 0 };
+    size_t context_bytes;
+
+    asked->item = index;
+    asked->n_continuation = calloc((size_t)item->n_choices, sizeof(int));
+    if (!asked->n_continuation)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    a->n++;
+    int status =
+        encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes, &tokens, err);
+    asked->n_context = (int)tokens.n;
+    for (int i = 0; i < item->n_choices && !status; i++) {
+        int64_t before = tokens.n;
+
+        status = add_choice(run, item, i, context_bytes, asked->n_context, &tokens, err);
+        asked->n_continuation[i] = (int)(tokens.n - before);
+        a->longest = max_int(a->longest, asked->n_context + asked->n_continuation[i]);
+    }
+    asked->tokens = tokens.ids;
+    return status;
+}
+
+static int encode_all(struct asking *a, struct err *err)
+{
+    struct harness_run *run = a->run;
+
+    a->asked = calloc((size_t)run->items->n + 1, sizeof *a->asked);
+    if (!a->asked)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int64_t i = 0; i < run->items->n; i++)
+        if (!run->results[i].is_done &&
+            run->task->parts[run->items->items[i].part].way.kind == TASK_CHOICE &&
+            encode_item(a, i, err) < 0)
+            return -1;
+    return 0;
+}
+
+static void release(struct asking *a)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        free(a->asked[i].tokens);
+        free(a->asked[i].n_continuation);
+    }
+    free(a->asked);
+}
+
+/* ---- answers ---- */
+
+/* Code points: what Python's len counts. */
+static int n_characters(const char *text)
+{
+    int n = 0;
+
+    for (; *text; text++)
+        n += (*text & 0xc0) != 0x80;
+    return n;
+}
+
+static int argmax(const double *values, int n)
+{
+    int best = 0;
+
+    for (int i = 1; i < n; i++)
+        if (values[i] > values[best])
+            best = i;
+    return best;
+}
+
+static double is_gold(const struct item *item, int choice)
+{
+    for (int i = 0; i < item->n_golds; i++)
+        if (item->golds[i] == choice)
+            return 1;
+    return 0;
+}
+
+static int judge(struct harness_run *run, int64_t index, struct err *err)
+{
+    const struct item *item = &run->items->items[index];
+    const struct task_way *way = &run->task->parts[item->part].way;
+    struct item_result *r = &run->results[index];
+    double *by_length = calloc((size_t)item->n_choices, sizeof *by_length);
+
+    if (!by_length)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int i = 0; i < item->n_choices; i++)
+        by_length[i] =
+            r->log_likelihoods[i] / max_int(1, n_characters(item->choices[i] + item->n_skip));
+    r->choice = argmax(r->log_likelihoods, item->n_choices);
+    for (int m = 0; m < way->metrics.n; m++)
+        r->values[m] = is_gold(item, !strcmp(way->metrics.items[m], "acc_norm")
+                                         ? argmax(by_length, item->n_choices)
+                                         : r->choice);
+    free(by_length);
+    r->answer = strdup(item->choices[r->choice] + item->n_skip);
+    return r->answer ? harness_note(run, index, err) : err_set(err, ERR_DEVICE, "out of memory");
+}
+
+/* ---- a chunk ---- */
+
+static void show(void *context, int64_t done, int64_t total)
+{
+    struct harness_run *run = context;
+
+    (void)total;
+    (void)done;
+    harness_show(run, 0);
+}
+
+/* The texts of an item, each whole: context and continuation, its beginning cut off if too long. */
+static int lay_out(struct asking *a, const struct asked *asked, int max_length,
+                   struct score *scores, int32_t **buffer)
+{
+    int n_choices = a->run->items->items[asked->item].n_choices, n = 0;
+    const int32_t *continuation = asked->tokens + asked->n_context;
+
+    for (; n < n_choices; n++) {
+        int length = asked->n_context + asked->n_continuation[n];
+        int cut = max_int(0, length - (max_length + 1));
+        int32_t *text = *buffer;
+
+        memcpy(text, asked->tokens, sizeof *text * (size_t)asked->n_context);
+        memcpy(text + asked->n_context, continuation,
+               sizeof *text * (size_t)asked->n_continuation[n]);
+        *buffer += length;
+        continuation += asked->n_continuation[n];
+        scores[n] =
+            (struct score){ .tokens = text + cut,
+                            .n = length - cut,
+                            .n_scored = min_int(asked->n_continuation[n], length - cut - 1) };
+        a->run->h->n_asked += length - cut;
+    }
+    return n;
+}
+
+static int keep_scores(struct asking *a, const struct asked *asked, int64_t n,
+                       const struct score *scores, struct err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int n_choices = a->run->items->items[asked[i].item].n_choices;
+        double *values = calloc((size_t)n_choices, sizeof *values);
+
+        if (!values)
+            return err_set(err, ERR_DEVICE, "out of host memory");
+        for (int k = 0; k < n_choices; k++)
+            values[k] = (scores++)->log_likelihood;
+        a->run->results[asked[i].item].log_likelihoods = values;
+        if (judge(a->run, asked[i].item, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int run_chunk(struct asking *a, struct scorer *scorer, int max_length,
+                     const struct asked *asked, int64_t n, struct err *err)
+{
+    size_t n_tokens = 0, n_scores = 0;
+    int64_t fed = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        int n_choices = a->run->items->items[asked[i].item].n_choices;
+
+        n_scores += (size_t)n_choices;
+        for (int k = 0; k < n_choices; k++)
+            n_tokens += (size_t)(asked[i].n_context + asked[i].n_continuation[k]);
+    }
+    struct score *scores = calloc(n_scores, sizeof *scores);
+    int32_t *tokens = calloc(n_tokens, sizeof *tokens), *end = tokens;
+    int status = scores && tokens ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+    int64_t at = 0;
+    for (int64_t i = 0; i < n && !status; i++)
+        at += lay_out(a, &asked[i], max_length, scores + at, &end);
+    if (!status)
+        status = scorer_run(scorer, scores, at, show, a->run, &fed, err);
+    if (!status)
+        status = keep_scores(a, asked, n, scores, err);
+    a->run->h->n_tokens += fed;
+    free(scores);
+    free(tokens);
+    return status;
+}
+
+int harness_choices(struct harness_run *run, struct err *err)
+{
+    struct asking a = { .run = run };
+    struct scorer *scorer = NULL;
+    int max_length = run->h->served->job.model.max_seq_len;
+    int status = encode_all(&a, err);
+
+    if (!status && a.n > 0) {
+        struct scorer_options options = { .max_positions =
+                                              max_int(1, min_int(a.longest - 1, max_length)) };
+
+        status = scorer_create(&scorer, run->h->served, run->h->kernels, &options, err);
+    }
+    for (int64_t i = 0; i < a.n && !status;) {
+        int part = run->items->items[a.asked[i].item].part;
+        int64_t n = 0;
+
+        while (i + n < a.n && n < CHUNK_ITEMS &&
+               run->items->items[a.asked[i + n].item].part == part)
+            n++;
+        status = run_chunk(&a, scorer, max_length, a.asked + i, n, err);
+        harness_show(run, 0);
+        i += n;
+    }
+    scorer_destroy(scorer);
+    release(&a);
+    return status;
+}

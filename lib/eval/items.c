@@ -1,0 +1,532 @@
+/*
+ * items.c - prompts with their shots, as lm-evaluation-harness 0.4.13 puts them together
+ */
+#include "eval/items.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "data/value.h"
+#include "eval/python_random.h"
+#include "eval/records.h"
+
+#define SHOTS_SEED 1234
+
+struct loader {
+    const struct task *task;
+    const struct items_options *o;
+    struct items *items;
+    int64_t capacity;
+    struct str missing; /* names of parts without files */
+    struct str looked;  /* where */
+    int n_missing;
+};
+
+/* One part on its way. */
+struct making {
+    struct loader *l;
+    const struct task_part *part;
+    int part_index, n_shots;
+    const char *variables, *shot_variables;
+    struct records test, shots; /* shots.items: what they are drawn from */
+    const char **shot_texts;    /* [shots.n]: made when first needed */
+    struct python_random random;
+    uint32_t *chosen, *pool;
+    struct str description;
+};
+
+/* ---- one text ---- */
+
+static int render(struct making *m, const struct text_template *template, const char *record,
+                  int is_shot, struct str *out, struct err *err)
+{
+    const char *objects[] = { record, is_shot ? m->shot_variables : m->variables };
+
+    return template ? text_template_render(template, objects, 2, out, err) : 0;
+}
+
+static char *keep(struct making *m, const struct str *text)
+{
+    return arena_strndup(&m->l->items->arena, str_text(text), text->length);
+}
+
+/* The choices of a record, as texts of the arena. */
+static int read_choices(struct making *m, const char *record, int is_shot, const char ***choices,
+                        int *n, struct err *err)
+{
+    const struct task_way *way = &m->part->way;
+    struct arena *arena = &m->l->items->arena, scratch = { 0 };
+    struct str text = { 0 };
+    struct value *list;
+    int k = 0;
+
+    *choices = way->choice_texts.items;
+    *n = way->choice_texts.n;
+    if (!way->choices)
+        return 0;
+    int status = render(m, way->choices, record, is_shot, &text, err);
+    if (!status)
+        status = value_parse(&list, str_text(&text), text.length, &scratch, err);
+    if (!status && (list->kind != VALUE_LIST || list->n < 1))
+        status = err_set(err, ERR_DATA, "the choices are %s, no list", value_kind_name(list));
+    if (!status) {
+        *choices = arena_array(arena, const char *, list->n);
+        *n = list->n;
+        for (const struct value *v = list->first; v && !status; v = v->next) {
+            if (v->kind != VALUE_TEXT)
+                status = err_set(err, ERR_DATA, "a choice is %s, no text", value_kind_name(v));
+            else
+                (*choices)[k++] = arena_strndup(arena, v->text, v->n_bytes);
+        }
+    }
+    str_release(&text);
+    arena_release(&scratch);
+    return status;
+}
+
+/* "2", "[0, 2]", or a text that is one of the choices. */
+static int read_golds(const char *target, const char *const *choices, int n_choices, int *golds,
+                      int *n, struct err *err)
+{
+    const char *p = target + strspn(target, "[ ");
+    char *end;
+
+    *n = 0;
+    for (long long k = strtoll(p, &end, 10); end != p; k = strtoll(p, &end, 10)) {
+        if (k < 0 || k >= n_choices || *n == ITEM_GOLDS_MAX)
+            return err_set(err, ERR_DATA, "target %s of %d choices", target, n_choices);
+        golds[(*n)++] = (int)k;
+        p = end + strspn(end, ", ");
+    }
+    if (*n > 0 && !p[strspn(p, "] ")])
+        return 0;
+    *n = 0;
+    for (int i = 0; i < n_choices; i++)
+        if (!strcmp(choices[i], target))
+            golds[(*n)++] = i;
+    return *n > 0 ? 0 : err_set(err, ERR_DATA, "target '%.80s' is none of the choices", target);
+}
+
+/* ---- shots ---- */
+
+/* "QUESTION ANSWER\n\n" of a record. */
+static int make_shot(struct making *m, const char *record, const char **out, struct err *err)
+{
+    const struct task_way *way = &m->part->way;
+    struct str text = { 0 }, target = { 0 };
+    const char **choices;
+    int golds[ITEM_GOLDS_MAX], n_golds, n;
+
+    int status = render(m, way->prompt, record, 1, &text, err);
+    if (!status)
+        status = render(m, way->target, record, 1, &target, err);
+    if (!status && way->kind == TASK_CHOICE) {
+        status = read_choices(m, record, 1, &choices, &n, err);
+        if (!status)
+            status = read_golds(str_text(&target), choices, n, golds, &n_golds, err);
+        if (!status) {
+            str_clear(&target);
+            str_add(&target, choices[golds[0]]);
+        }
+    }
+    if (!status) {
+        if (target.length)
+            str_printf(&text, "%s%s%s", way->target_delimiter, str_text(&target),
+                       way->shot_delimiter);
+        *out = keep(m, &text);
+    }
+    str_release(&text);
+    str_release(&target);
+    return status;
+}
+
+/* Indices of a record's shots, in `chosen`. */
+static int choose_shots(struct making *m, const char *record, struct err *err)
+{
+    const struct task_way *way = &m->part->way;
+    int from_test = way->shots_from == TASK_FROM_TEST, n = 0, k = m->n_shots;
+    uint32_t total = (uint32_t)m->shots.n;
+
+    if (way->order == TASK_SHOTS_FIRST) {
+        for (uint32_t i = 0; i < total && n < k; i++)
+            if (!from_test || strcmp(m->shots.items[i], record) != 0)
+                m->chosen[n++] = i;
+    } else if (total >= (uint32_t)(k + from_test)) {
+        python_random_sample(&m->random, total, (uint32_t)(k + from_test), m->chosen, m->pool);
+        for (int i = 0; i < k + from_test && n < k; i++)
+            if (!from_test || strcmp(m->shots.items[m->chosen[i]], record) != 0)
+                m->chosen[n++] = m->chosen[i];
+        if (n < k) { /* the record is there more than once: again from all but it */
+            uint32_t *others = arena_array(&m->l->items->arena, uint32_t, total), n_others = 0;
+
+            for (uint32_t i = 0; i < total; i++)
+                if (strcmp(m->shots.items[i], record) != 0)
+                    others[n_others++] = i;
+            n = n_others >= (uint32_t)k ? k : 0;
+            if (n)
+                python_random_sample(&m->random, n_others, (uint32_t)k, m->chosen, m->pool);
+            for (int i = 0; i < n; i++)
+                m->chosen[i] = others[m->chosen[i]];
+        }
+    }
+    if (n < k)
+        return err_set(err, ERR_DATA, "%s: %d shots are asked for, there are %lld (%s)",
+                       m->part->name, k, (long long)m->shots.n,
+                       m->shots.path ? m->shots.path : "the items");
+    return 0;
+}
+
+static int add_shots(struct making *m, const char *record, struct str *out, struct err *err)
+{
+    if (m->n_shots == 0 || m->part->way.shots_from == TASK_FROM_DESCRIPTION)
+        return 0;
+    if (choose_shots(m, record, err) < 0)
+        return -1;
+    for (int i = 0; i < m->n_shots; i++) {
+        uint32_t at = m->chosen[i];
+
+        if (!m->shot_texts[at] && make_shot(m, m->shots.items[at], &m->shot_texts[at], err) < 0)
+            return -1;
+        str_add(out, m->shot_texts[at]);
+    }
+    return 0;
+}
+
+/* ---- an item ---- */
+
+static int set_choices(struct making *m, struct item *item, struct err *err)
+{
+    const char *delimiter = m->part->way.target_delimiter, **choices;
+
+    if (read_choices(m, item->record, 0, &choices, &item->n_choices, err) < 0 ||
+        read_golds(item->target, choices, item->n_choices, item->golds, &item->n_golds, err) < 0)
+        return -1;
+    item->n_skip = (int)strlen(delimiter);
+    item->choices = arena_array(&m->l->items->arena, const char *, item->n_choices);
+    for (int i = 0; i < item->n_choices; i++)
+        item->choices[i] = arena_printf(&m->l->items->arena, "%s%s", delimiter, choices[i]);
+    return 0;
+}
+
+static int make_item(struct making *m, struct item *item, struct err *err)
+{
+    struct str text = { 0 };
+
+    str_add_bytes(&text, str_text(&m->description), m->description.length);
+    int status = add_shots(m, item->record, &text, err);
+    if (!status)
+        status = render(m, m->part->way.prompt, item->record, 0, &text, err);
+    if (!status) {
+        item->context = keep(m, &text);
+        item->hash = XXH3_64bits(str_text(&text), text.length);
+        str_clear(&text);
+        status = render(m, m->part->way.target, item->record, 0, &text, err);
+    }
+    if (!status) {
+        item->target = keep(m, &text);
+        if (m->part->way.kind == TASK_CHOICE)
+            status = set_choices(m, item, err);
+    }
+    str_release(&text);
+    if (status < 0)
+        err_add(err, "%s, item %lld of %s", m->part->name, (long long)item->number + 1,
+                m->test.path);
+    return status;
+}
+
+static struct item *append_item(struct loader *l)
+{
+    struct items *items = l->items;
+
+    if (items->n == l->capacity) {
+        l->capacity = l->capacity ? 2 * l->capacity : 1024;
+        struct item *grown = arena_array(&items->arena, struct item, l->capacity);
+
+        if (items->n)
+            memcpy(grown, items->items, sizeof *grown * (size_t)items->n);
+        items->items = grown;
+    }
+    return &items->items[items->n++];
+}
+
+/* ---- a part ---- */
+
+static void set_variables(struct making *m, const char *file)
+{
+    const struct task_part *part = m->part;
+    struct str out = { 0 };
+
+    str_add(&out, "{\"part\":{\"name\":");
+    value_print_text(part->name, strlen(part->name), &out);
+    str_add(&out, ",\"title\":");
+    value_print_text(part->title, strlen(part->title), &out);
+    str_add(&out, ",\"file\":");
+    value_print_text(file, strlen(file), &out);
+    str_printf(&out, "},\"n_shots\":%d,\"is_shot\":", m->n_shots);
+    size_t length = out.length;
+    str_add(&out, "false}");
+    m->variables = keep(m, &out);
+    out.length = length;
+    str_add(&out, "true}");
+    m->shot_variables = keep(m, &out);
+    str_release(&out);
+}
+
+/* 1, 0: no file, or -1. */
+static int read_part_file(struct making *m, struct err *err)
+{
+    struct loader *l = m->l;
+    char *text = NULL;
+    int found = !l->task->part_file.n
+                    ? 1
+                    : records_find_text(&l->task->part_file, l->o->data, l->task->name,
+                                        m->part->name, &l->items->arena, &text, &l->looked, err);
+
+    if (found > 0)
+        set_variables(m, text ? text : "");
+    return found;
+}
+
+static int ready_shots(struct making *m, struct err *err)
+{
+    struct loader *l = m->l;
+    const struct task_way *way = &m->part->way;
+    struct arena *arena = &l->items->arena;
+    struct str looked = { 0 };
+    int found = 1;
+
+    if (m->n_shots == 0 || way->shots_from == TASK_FROM_DESCRIPTION)
+        return 0;
+    if (way->shots_from == TASK_FROM_TEST || way->shots_from == TASK_FROM_ITEMS)
+        m->shots = m->test;
+    else
+        found = records_read(&m->shots, &l->task->shots, l->o->data, l->task->name, m->part->name,
+                             m->variables, 0, arena, &looked, err);
+    if (!found)
+        err_set(err, ERR_DATA, "%s, %s: no file of shots (hint: --shots 0; looked for %s)",
+                l->task->name, m->part->name, str_text(&looked));
+    str_release(&looked);
+    if (found <= 0)
+        return -1;
+    size_t room = (size_t)m->shots.n + 1;
+    m->shot_texts = arena_array(arena, const char *, room);
+    m->pool = arena_array(arena, uint32_t, room);
+    m->chosen = arena_array(arena, uint32_t, (size_t)m->n_shots + 2);
+    python_random_seed(&m->random, SHOTS_SEED);
+    return 0;
+}
+
+static int make_items(struct making *m, struct err *err)
+{
+    struct loader *l = m->l;
+    int64_t n = l->o->limit > 0 && l->o->limit < m->test.n ? l->o->limit : m->test.n;
+
+    if (render(m, m->part->way.description, "{}", 0, &m->description, err) < 0 ||
+        ready_shots(m, err) < 0)
+        return -1;
+    for (int64_t i = 0; i < n; i++) {
+        struct item *item = append_item(l);
+
+        *item = (struct item){ .part = m->part_index, .number = i, .record = m->test.items[i] };
+        if (make_item(m, item, err) < 0)
+            return -1;
+    }
+    char files[32] = "";
+    if (m->test.n_files > 1)
+        snprintf(files, sizeof files, " and %d more", m->test.n_files - 1);
+    str_printf(&l->items->found, "%s: %lld items in %s%s", m->part->name, (long long)n,
+               m->test.path, files);
+    if (m->shots.n && m->part->way.shots_from == TASK_FROM_SHOTS)
+        str_printf(&l->items->found, ", shots from %lld in %s", (long long)m->shots.n,
+                   m->shots.path);
+    str_add(&l->items->found, "\n");
+    return 0;
+}
+
+static int check_shots(const struct making *m, struct err *err)
+{
+    int most = m->part->way.n_shots_most;
+
+    if (most >= 0 && m->n_shots > most)
+        return err_set(err, ERR_CONFIG, "--shots %d: %s in style %s has at most %d", m->n_shots,
+                       m->l->task->name, m->l->task->style, most);
+    return 0;
+}
+
+/* 1, 0: the part has no files, or -1. */
+static int load_part(struct loader *l, int index, struct err *err)
+{
+    const struct task_part *part = &l->task->parts[index];
+    struct making m = { .l = l,
+                        .part = part,
+                        .part_index = index,
+                        .n_shots = l->o->n_shots >= 0 ? l->o->n_shots : part->way.n_shots };
+    /* Whoever draws shots from the items needs all of them. */
+    int from_items =
+        part->way.shots_from == TASK_FROM_TEST || part->way.shots_from == TASK_FROM_ITEMS;
+    int all = from_items && m.n_shots > 0;
+
+    if (check_shots(&m, err) < 0)
+        return -1;
+    if (!l->items->n)
+        l->items->n_shots = m.n_shots;
+    int found = read_part_file(&m, err);
+    if (found > 0)
+        found = records_read(&m.test, &l->task->test, l->o->data, l->task->name, part->name,
+                             m.variables, all ? 0 : l->o->limit, &l->items->arena, &l->looked, err);
+    if (found > 0 && m.test.n == 0)
+        found = err_set(err, ERR_DATA, "%s: %s has no items", part->name, m.test.path);
+    if (found > 0 && make_items(&m, err) < 0)
+        found = -1;
+    str_release(&m.description);
+    return found;
+}
+
+/* ---- which parts ---- */
+
+static int has_word(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+
+    for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (!strncmp(p, word, n) && (!p[n] || p[n] == ','))
+            return 1;
+    return 0;
+}
+
+static int is_wanted(const struct loader *l, const struct task_part *part)
+{
+    const char *list = l->o->parts;
+
+    for (int i = 0; i < part->way.leave_out.n; i++)
+        if (!strcmp(part->way.leave_out.items[i], part->name))
+            return 0;
+    return !list || !strcmp(list, "present") || has_word(list, part->name) ||
+           (part->category && has_word(list, part->category));
+}
+
+static int check_word(const struct loader *l, const char *word, struct err *err)
+{
+    const struct task *t = l->task;
+    struct arena arena = { 0 };
+    const char **names = arena_array(&arena, const char *, 2 * (size_t)t->n_parts), *near;
+    int n = 0, known = 0;
+
+    for (int i = 0; i < t->n_parts; i++) {
+        names[n++] = t->parts[i].name;
+        if (t->parts[i].category)
+            names[n++] = t->parts[i].category;
+    }
+    for (int i = 0; i < n; i++)
+        known |= !strcmp(names[i], word);
+    near = str_nearest(word, names, n);
+    if (!known)
+        err_set(err, ERR_CONFIG, "--subjects: task %s has no '%s' (hint: %s)", t->name, word,
+                near ? near : names[0]);
+    arena_release(&arena);
+    return known ? 0 : -1;
+}
+
+static int check_words(const struct loader *l, struct err *err)
+{
+    struct str word = { 0 };
+    int status = 0;
+
+    if (!l->o->parts || !strcmp(l->o->parts, "present"))
+        return 0;
+    for (const char *p = l->o->parts; p && !status;) {
+        size_t n = strcspn(p, ",");
+
+        str_clear(&word);
+        str_add_bytes(&word, p, n);
+        status = check_word(l, str_text(&word), err);
+        p = p[n] ? p + n + 1 : NULL;
+    }
+    str_release(&word);
+    return status;
+}
+
+/* ---- whole ---- */
+
+static int check_whole(struct loader *l, int n_left_out, struct err *err)
+{
+    const struct task *t = l->task;
+    int present = l->o->parts && !strcmp(l->o->parts, "present");
+
+    if (l->n_missing > 0 && (!present || l->items->n == 0))
+        return err_set(err, ERR_DATA, "%s: no files of %s (looked for %s%s)", t->name,
+                       str_text(&l->missing), str_text(&l->looked),
+                       l->items->n ? "; hint: --subjects present takes what is there" : "");
+    if (!l->items->n)
+        return err_set(err, ERR_CONFIG, "%s: no subject is left", t->name);
+    if (!l->o->parts && !l->o->limit && !n_left_out && l->items->n < t->n_items)
+        return err_set(err, ERR_DATA,
+                       "%s has %lld items, in %s there are but %lld (hint: --limit N takes what is "
+                       "there)",
+                       t->name, (long long)t->n_items, l->o->data, (long long)l->items->n);
+    return 0;
+}
+
+int items_load(struct items *items, const struct task *task, const struct items_options *options,
+               struct err *err)
+{
+    struct loader l = { .task = task, .o = options, .items = items };
+    int n_left_out = 0;
+
+    *items = (struct items){ 0 };
+    int status = check_words(&l, err);
+    for (int i = 0; i < task->n_parts && !status; i++) {
+        if (!is_wanted(&l, &task->parts[i])) {
+            n_left_out++;
+            continue;
+        }
+        str_clear(&l.looked);
+        int found = load_part(&l, i, err);
+        if (found < 0)
+            status = -1;
+        else if (!found)
+            str_printf(&l.missing, "%s%s", l.n_missing++ ? ", " : "", task->parts[i].name);
+    }
+    if (!status)
+        status = check_whole(&l, n_left_out, err);
+    str_release(&l.missing);
+    str_release(&l.looked);
+    if (status < 0)
+        items_release(items);
+    return status;
+}
+
+static void print_text(const char *key, const char *text, struct str *out)
+{
+    str_printf(out, ",\"%s\":", key);
+    value_print_text(text, strlen(text), out);
+}
+
+void items_print(const struct items *items, const struct task *task, struct str *out)
+{
+    for (int64_t i = 0; i < items->n; i++) {
+        const struct item *item = &items->items[i];
+
+        str_add(out, "{\"task\":");
+        value_print_text(task->name, strlen(task->name), out);
+        print_text("part", task->parts[item->part].name, out);
+        str_printf(out, ",\"item\":%lld", (long long)item->number);
+        print_text("prompt", item->context, out);
+        for (int k = 0; k < item->n_choices; k++) {
+            str_add(out, k ? "," : ",\"choices\":[");
+            value_print_text(item->choices[k], strlen(item->choices[k]), out);
+        }
+        str_add(out, item->n_choices ? "]" : "");
+        print_text("target", item->target, out);
+        str_add(out, "}\n");
+    }
+}
+
+void items_release(struct items *items)
+{
+    str_release(&items->found);
+    arena_release(&items->arena);
+    *items = (struct items){ 0 };
+}

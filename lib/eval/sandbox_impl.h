@@ -1,0 +1,24 @@
+/*
+ * sandbox_impl.h - the layers of a sandbox, each as a call for the process that is to be kept in
+ */
+#ifndef EVAL_SANDBOX_IMPL_H
+#define EVAL_SANDBOX_IMPL_H
+
+/* 0, or -1 where the kernel doesn't have it or refuses. */
+
+/* Namespaces, and a root of the system's folders, read-only; /scratch is in memory. The pid
+ * namespace is for children. folder: where the root is put together; stays empty outside. */
+int sandbox_enter_namespaces(const char *folder);
+
+/* Files can be read where the system has its own, and written under scratch alone. */
+int sandbox_landlock(const char *scratch);
+
+/* No sockets, processes (threads may be), signals, tracing, namespaces, mounts, keys, ... */
+int sandbox_seccomp(void);
+
+/* CPU seconds, memory, files; of processes only where the user has none but these. */
+int sandbox_limit(int seconds, int has_namespaces);
+
+void sandbox_close_files(int from);
+
+#endif

@@ -1,0 +1,414 @@
+/*
+ * score.c - a tree of texts, walked depth first, a batch of rows at a time
+ */
+#include "serve/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "model/compile.h"
+#include "train/fill.h"
+
+#define ROWS 512
+#define ASKED 64     /* rows that one SCORE looks at */
+#define SHARED_MIN 4 /* tokens that are worth a segment of their own */
+#define N_COLUMNS 3  /* of ports.segments */
+
+enum { STAT_MAX, STAT_SUM, STAT_TARGET }; /* of ports.stats */
+
+/* Somebody wants to know of the next token behind a row of the batch. */
+struct question {
+    int row;
+    int32_t hoped;
+    struct score *score;
+};
+
+struct scorer {
+    struct program program;
+    struct run *run;
+    int vocab_size, n_rows, cache_rows, n_segments, max_positions;
+
+    /* The batch that is being filled. */
+    int n_filled;
+    int32_t *tokens, *positions, *segment; /* [n_rows]: the program's inputs */
+    int32_t *segments;                     /* [n_segments x N_COLUMNS] */
+    struct question *questions;
+    int64_t n_questions, questions_capacity;
+
+    /* Taken from the front: whoever is on the path of what comes next stays. */
+    int cache_used, segments_used;
+
+    int64_t n_fed;
+};
+
+/* ---- the program ---- */
+
+static int allocate(struct scorer *s, struct err *err)
+{
+    const struct ports *ports = &s->program.ports;
+
+    s->tokens = run_data(s->run, ports->tokens, 0);
+    s->positions = run_data(s->run, ports->positions, 0);
+    s->segment = run_data(s->run, ports->segment, 0);
+    s->segments = run_data(s->run, ports->segments, 0);
+    s->questions_capacity = 1024;
+    s->questions = calloc((size_t)s->questions_capacity, sizeof *s->questions);
+    return s->questions ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+}
+
+int scorer_create(struct scorer **out, struct served *served, struct kernels *kernels,
+                  const struct scorer_options *options, struct err *err)
+{
+    struct scorer *s = calloc(1, sizeof *s);
+    struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    const struct model_spec *spec = &served->job.model;
+
+    if (!s)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    s->vocab_size = spec->vocab_size;
+    s->max_positions = options->max_positions;
+    s->n_rows = options->n_rows ? options->n_rows : ROWS;
+    /* A path of segments, a batch behind it, and room for what lies dead between the former. */
+    s->cache_rows = s->max_positions + 4 * s->n_rows;
+    s->n_segments = s->max_positions + s->n_rows + 2;
+    struct compile_score compile = { .model = spec,
+                                     .dtype = served->job.train.dtype,
+                                     .n_rows = s->n_rows,
+                                     .n_asked = min_int(ASKED, s->n_rows),
+                                     .cache_rows = s->cache_rows,
+                                     .n_segments = s->n_segments,
+                                     .max_positions = s->max_positions,
+                                     .scratch = run_scratch_bytes,
+                                     .scratch_context = &scratch };
+    struct run_options run_options = { .program = &s->program, .kernels = kernels };
+    int status = compile_score(&s->program, &compile, err);
+    if (!status)
+        status = run_create(&s->run, &run_options, err);
+    if (!status) {
+        fill_constants(s->run, &s->program, spec);
+        status = served_load(served, s->run, &s->program, err);
+    }
+    if (!status)
+        status = allocate(s, err);
+    if (status < 0) {
+        scorer_destroy(s);
+        return -1;
+    }
+    *out = s;
+    return 0;
+}
+
+void scorer_destroy(struct scorer *s)
+{
+    if (!s)
+        return;
+    run_destroy(s->run);
+    program_release(&s->program);
+    free(s->questions);
+    free(s);
+}
+
+size_t scorer_bytes(const struct scorer *s)
+{
+    return program_memory_bytes(&s->program);
+}
+
+/* ---- a batch ---- */
+
+static void answer(struct scorer *s, const struct question *q, const float *stats)
+{
+    (void)s;
+    q->score->log_likelihood +=
+        (double)stats[STAT_TARGET] - (double)stats[STAT_MAX] - log((double)stats[STAT_SUM]);
+    q->score->is_greedy &= stats[STAT_TARGET] == stats[STAT_MAX];
+}
+
+static int ask(struct scorer *s, struct err *err)
+{
+    const struct ports *ports = &s->program.ports;
+    int32_t *asked = run_data(s->run, ports->asked, 0), *hoped = run_data(s->run, ports->hoped, 0);
+    const float *stats = run_data(s->run, ports->stats, 0);
+    int n_asked = min_int(ASKED, s->n_rows);
+
+    for (int64_t begin = 0; begin < s->n_questions; begin += n_asked) {
+        const struct question *q = s->questions + begin;
+        int n = (int)min_i64(n_asked, s->n_questions - begin);
+
+        for (int i = 0; i < n_asked; i++) {
+            asked[i] = i < n ? q[i].row : 0;
+            hoped[i] = i < n ? q[i].hoped : -1;
+        }
+        if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0)
+            return -1;
+        for (int i = 0; i < n; i++)
+            answer(s, &q[i], stats + i * OPS_N_STATS);
+    }
+    s->n_questions = 0;
+    return 0;
+}
+
+/* Compute what has been filled in. */
+static int flush(struct scorer *s, struct err *err)
+{
+    if (!s->n_filled)
+        return 0;
+    for (int i = s->n_filled; i < s->n_rows; i++) {
+        s->tokens[i] = 0;
+        s->positions[i] = -1;
+        s->segment[i] = 0;
+    }
+    if (run_entry(s->run, ENTRY_FEED, 1, NULL, err) < 0)
+        return -1;
+    s->n_fed += s->n_filled;
+    s->n_filled = 0;
+    return ask(s, err);
+}
+
+static int add_question(struct scorer *s, const struct question *q, struct err *err)
+{
+    if (s->n_questions == s->questions_capacity) {
+        int64_t capacity = 2 * s->questions_capacity;
+        struct question *grown = realloc(s->questions, (size_t)capacity * sizeof *grown);
+
+        if (!grown)
+            return err_set(err, ERR_DEVICE, "out of host memory");
+        s->questions = grown;
+        s->questions_capacity = capacity;
+    }
+    s->questions[s->n_questions++] = *q;
+    return 0;
+}
+
+/* ---- the tree ---- */
+
+/* Tokens [first, end) that texts [begin_text, end_text) of the sorted ones have alike, behind those
+ * of the parent; a path of such lies on a stack. */
+struct node {
+    int first, end;
+    int64_t begin_text, end_text;
+    int number; /* of its segment */
+    int row;    /* of the cache */
+};
+
+struct walk {
+    struct scorer *s;
+    struct score **texts; /* sorted by their tokens */
+    int64_t n;
+    struct node *path;
+    int depth;
+};
+
+/* What is fed of a text: its last token is only hoped for. */
+static int fed_length(const struct score *text)
+{
+    return text->n - 1;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    const struct score *x = *(const struct score *const *)a, *y = *(const struct score *const *)b;
+    int n = min_int(fed_length(x), fed_length(y));
+
+    for (int i = 0; i < n; i++)
+        if (x->tokens[i] != y->tokens[i])
+            return x->tokens[i] < y->tokens[i] ? -1 : 1;
+    if (fed_length(x) != fed_length(y))
+        return fed_length(x) < fed_length(y) ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+static int common_length(const struct score *x, const struct score *y)
+{
+    int n = min_int(fed_length(x), fed_length(y)), i = 0;
+
+    while (i < n && x->tokens[i] == y->tokens[i])
+        i++;
+    return i;
+}
+
+/*
+ * The longest node that begins with text `begin` behind `first`: how many texts share how much. A
+ * beginning that the next text does not share is the text's own.
+ */
+static struct node next_node(const struct walk *w, int first, int64_t begin, int64_t limit)
+{
+    const struct score *text = w->texts[begin];
+    struct node node = { .first = first, .end = fed_length(text), .begin_text = begin };
+    int64_t end = begin + 1;
+
+    for (; end < limit; end++) {
+        int shared = min_int(node.end, common_length(text, w->texts[end]));
+
+        /* Less is no node of its own: the neighbours part here. */
+        if (shared < first + SHARED_MIN && shared < node.end)
+            break;
+        node.end = shared;
+    }
+    node.end_text = end;
+    return node;
+}
+
+/* Rows of the cache and segments of whoever is not on the path are free. */
+static void drop_others(struct walk *w)
+{
+    const struct node *last = w->depth ? &w->path[w->depth - 1] : NULL;
+
+    w->s->cache_used = last ? last->row + last->end - last->first : 0;
+    w->s->segments_used = last ? last->number + 1 : 0;
+}
+
+/* Questions that texts of the node ask behind its token at `position`, which is in `row`. */
+static int add_questions(struct walk *w, const struct node *node, int position, int row,
+                         struct err *err)
+{
+    for (int64_t t = node->begin_text; t < node->end_text; t++) {
+        struct score *text = w->texts[t];
+        struct question q = { .row = row, .score = text };
+
+        if (position < text->n - 1 - text->n_scored || position > text->n - 2)
+            continue;
+        q.hoped = text->tokens[position + 1];
+        if (add_question(w->s, &q, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int feed_node(struct walk *w, const struct node *node, int again, struct err *err)
+{
+    struct scorer *s = w->s;
+    const struct score *text = w->texts[node->begin_text];
+
+    for (int position = node->first; position < node->end; position++) {
+        if (s->n_filled == s->n_rows && flush(s, err) < 0)
+            return -1;
+        int row = s->n_filled++;
+
+        s->tokens[row] = text->tokens[position];
+        s->positions[row] = position;
+        s->segment[row] = node->number;
+        if (!again && add_questions(w, node, position, row, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int has_room(const struct scorer *s, const struct node *node)
+{
+    return s->cache_used + node->end - node->first <= s->cache_rows &&
+           s->segments_used < s->n_segments;
+}
+
+/* Give a node the next place in the cache, as a child of `parent`. */
+static void take_place(struct scorer *s, struct node *node, const struct node *parent)
+{
+    CHECK(has_room(s, node));
+    int32_t *columns = s->segments + (size_t)s->segments_used * N_COLUMNS;
+
+    node->row = s->cache_used;
+    node->number = s->segments_used++;
+    s->cache_used += node->end - node->first;
+    columns[0] = node->row;
+    columns[1] = node->first;
+    columns[2] = parent ? parent->number : -1;
+}
+
+/* The path once more, from the front of the cache: dead rows lay between its nodes. */
+static int feed_path(struct walk *w, struct err *err)
+{
+    w->s->cache_used = w->s->segments_used = 0;
+    for (int i = 0; i < w->depth; i++) {
+        take_place(w->s, &w->path[i], i ? &w->path[i - 1] : NULL);
+        if (feed_node(w, &w->path[i], 1, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int give_place(struct walk *w, struct node *node, struct err *err)
+{
+    if (!has_room(w->s, node)) {
+        if (flush(w->s, err) < 0)
+            return -1;
+        drop_others(w);
+    }
+    if (!has_room(w->s, node) && feed_path(w, err) < 0)
+        return -1;
+    take_place(w->s, node, w->depth ? &w->path[w->depth - 1] : NULL);
+    return 0;
+}
+
+/* The path's nodes that text t does not go on from are left. */
+static void leave(struct walk *w, int64_t t)
+{
+    while (w->depth && w->path[w->depth - 1].end_text <= t)
+        w->depth--;
+}
+
+static int walk_texts(struct walk *w, score_progress_fn progress, void *context, struct err *err)
+{
+    for (int64_t t = 0; t < w->n; leave(w, t)) {
+        const struct node *parent = w->depth ? &w->path[w->depth - 1] : NULL;
+        struct node node =
+            next_node(w, parent ? parent->end : 0, t, parent ? parent->end_text : w->n);
+
+        if (give_place(w, &node, err) < 0 || feed_node(w, &node, 0, err) < 0)
+            return -1;
+        w->path[w->depth++] = node;
+        /* Texts that end here are done: what follows them goes on. */
+        while (t < node.end_text && fed_length(w->texts[t]) == node.end)
+            t++;
+        if (progress)
+            progress(context, t, w->n);
+    }
+    return flush(w->s, err);
+}
+
+static int check_texts(const struct scorer *s, const struct score *scores, int64_t n,
+                       struct err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const struct score *text = &scores[i];
+
+        CHECK(text->n_scored >= 1 && text->n_scored < text->n);
+        if (fed_length(text) > s->max_positions)
+            return err_set(err, ERR_CONFIG, "a text of %d tokens, room is for %d", text->n,
+                           s->max_positions + 1);
+        for (int k = 0; k < text->n; k++)
+            if (text->tokens[k] < 0 || text->tokens[k] >= s->vocab_size)
+                return err_set(err, ERR_CONFIG, "token %d, the model has %d", text->tokens[k],
+                               s->vocab_size);
+    }
+    return 0;
+}
+
+int scorer_run(struct scorer *s, struct score *scores, int64_t n, score_progress_fn progress,
+               void *context, int64_t *n_fed, struct err *err)
+{
+    struct walk w = { .s = s, .n = n };
+
+    if (check_texts(s, scores, n, err) < 0)
+        return -1;
+    w.texts = calloc((size_t)n + 1, sizeof(struct score *));
+    w.path = calloc((size_t)s->max_positions + 2, sizeof *w.path);
+    int status = w.texts && w.path ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
+    if (!status) {
+        for (int64_t i = 0; i < n; i++) {
+            scores[i].log_likelihood = 0;
+            scores[i].is_greedy = 1;
+            w.texts[i] = &scores[i];
+        }
+        qsort(w.texts, (size_t)n, sizeof(struct score *), compare_texts);
+        s->n_fed = 0;
+        s->n_filled = s->cache_used = s->segments_used = 0;
+        s->n_questions = 0;
+        status = walk_texts(&w, progress, context, err);
+        if (n_fed)
+            *n_fed = s->n_fed;
+    }
+    free(w.texts);
+    free(w.path);
+    return status;
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Are we asking, and scoring, as lm-evaluation-harness does?
+
+Needs the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skips. prompts: what `lmtrain eval --print-prompts`
+prints against test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in
+$LMTRAIN_EVAL_MODEL (a Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3
+and with the same answers, of $LMTRAIN_EVAL_ITEMS (20) items a task. Prints, last, `N passed, N failed`.
+"""
+import collections
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import xxhash
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
+DATA = os.environ.get("LMTRAIN_EVAL_DATA", os.path.join(ROOT, "..", "shared", "data"))
+MODEL = os.environ.get("LMTRAIN_EVAL_MODEL")
+ITEMS = int(os.environ.get("LMTRAIN_EVAL_ITEMS", "20"))
+TOLERANCE = 1e-3
+
+passed = failed = 0
+
+
+def check(name, problem):
+    global passed, failed
+    if problem:
+        failed += 1
+        print(f"  FAIL {name}: {problem}")
+    else:
+        passed += 1
+
+
+def hashes(text):
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def ours(task, shots, parts, limit, *more):
+    command = [LMTRAIN, "eval", "--task", task, "--data", DATA, "--shots", str(shots), "--limit", str(limit), *more]
+    if parts != [task]:
+        command += ["--subjects", ",".join(parts)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def check_prompts():
+    groups = collections.defaultdict(list)
+    with open(os.path.join(ROOT, "test/eval/golden/prompts.txt"), encoding="utf-8") as f:
+        for line in f:
+            task, shots, part, item, prompt, choices = line.split()
+            groups[task, shots].append((part, int(item), prompt, choices))
+    for (task, shots), rows in groups.items():
+        result = ours(task, shots, list(dict.fromkeys(r[0] for r in rows)), 4, "--print-prompts")
+        if result.returncode:
+            check(f"{task} {shots}", result.stderr)
+            continue
+        got = {}
+        for line in result.stdout.splitlines():
+            item = json.loads(line)
+            joined = "".join(c + "\0" for c in item.get("choices", []))
+            got[item["part"], item["item"]] = (hashes(item["prompt"]), hashes(joined) if joined else "-")
+        for part, number, prompt, choices in rows:
+            check(f"{task}, {shots} shots, {part} {number}",
+                  None if got.get((part, number)) == (prompt, choices) else "another prompt")
+
+
+def check_likelihoods(folder):
+    sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]  # safetensors.py is here
+    spec = importlib.util.spec_from_file_location("golden", os.path.join(ROOT, "scripts", "golden", "eval.py"))
+    golden = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(golden)
+    from lm_eval.models.huggingface import HFLM
+
+    model = HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
+    worst = 0.0
+    for name, part, task in golden.tasks(DATA, folder, parts=2):
+        shots = {"mmlu": 5}.get(name, 0)
+        if name not in ("mmlu", "boolq", "agieval") or part in golden.CLOZE:
+            continue
+        limit = ITEMS if name == "boolq" else max(2, ITEMS // 7)
+        output = os.path.join(folder, "ours.json")
+        if os.path.exists(output):
+            os.unlink(output)
+        result = ours(name, shots, [part], limit, "--model", MODEL, "--output", output)
+        if result.returncode:
+            check(f"{name} {part}", result.stderr)
+            continue
+        with open(output, encoding="utf-8") as f:
+            samples = json.load(f)["tasks"][0]["samples"]
+        golden.prompts(task, shots, limit)
+        theirs = collections.defaultdict(list)
+        for instance, score in zip(task.instances, model.loglikelihood(task.instances)):
+            theirs[instance.doc_id].append(score[0])
+        for sample in samples:
+            a, b = sample["log_likelihoods"], theirs[sample["item"]]
+            error = max(abs(x - y) for x, y in zip(a, b))
+            worst = max(worst, error)
+            same = max(range(len(b)), key=lambda i: b[i]) == sample["choice"]
+            check(f"{name} {part} {sample['item']}",
+                  None if error <= TOLERANCE and same else f"differs by {error:.2e}: {a}, {b}")
+    print(f"  log-likelihoods differ by at most {worst:.1e}")
+
+
+def main():
+    if not os.path.isdir(DATA):
+        print(f"  skip: there is no {DATA}\n0 passed, 0 failed, 1 skipped")
+        return 0
+    check_prompts()
+    if MODEL:
+        with tempfile.TemporaryDirectory() as folder:
+            check_likelihoods(folder)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
