@@ -14,7 +14,7 @@ wrong() {
 # ---- the command line ----
 
 expect 'no arguments' 2 '^usage: lmtrain COMMAND' "$lmtrain"
-expect 'a command that is to come' 2 'finetune is not there yet \(hint: lmtrain -h' "$lmtrain" finetune job.yaml
+expect 'a command that is to come' 2 'serve is not there yet \(hint: lmtrain -h' "$lmtrain" serve
 expect 'a mistyped command' 2 'unknown command pretrian \(hint: pretrain\)' "$lmtrain" pretrian
 for command in pretrain plan; do
     expect "$command without a job" 2 "an argument is missing \(usage: lmtrain $command JOB.yaml\)" "$lmtrain" $command
@@ -37,7 +37,7 @@ job() {
     printf '%s' "$3" >"$dir/wrong.yaml"
     expect "$1" 2 "wrong.yaml:$2" "$lmtrain" pretrain "$dir/wrong.yaml"
 }
-job 'an empty job' '1:1: a job is a map' ''
+job 'an empty job' ' model is missing' ''
 job 'a bracket that is open' '3:' 'model: llama-tiny
 data: {train: [x
 train: {steps: 3}
