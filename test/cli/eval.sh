@@ -20,6 +20,7 @@ cat >"$dir/data/humaneval/HumanEval.jsonl" <<'END'
 END
 
 # measure ARGUMENTS... - an evaluation with that data
+# shellcheck disable=SC2317 # expect calls it
 measure() {
     "$lmtrain" eval --model "$dir/one" --data "$dir/data" "$@"
 }
