@@ -56,32 +56,43 @@ static void show(void *context, const struct harness_progress *p)
 
 /* ---- before the model ---- */
 
-static int open_one(struct evaluation *e, const char *name, struct err *err)
+static int load_items(struct evaluation *e, struct evaluated *v, struct err *err)
 {
-    struct evaluated *v = &e->tasks[e->n_tasks];
     struct items_options options = {
         .data = e->q->data, .n_shots = e->q->shots, .limit = e->q->limit, .parts = e->q->subjects
     };
 
-    if (e->n_tasks == TASKS_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);
-    if (task_open(&v->task, name, e->q->style, err) < 0)
-        return -1;
-    e->n_tasks++;
     if (items_load(&v->items, &v->task, &options, err) < 0)
         return -1;
     v->results = calloc((size_t)v->items.n, sizeof *v->results);
     if (!v->results)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    if (v->task.n_parts == 1 || isatty(2))
-        fprintf(stderr, "%s", str_text(&v->items.found));
-    fprintf(stderr, "%s: %" PRId64 " items, %d shots\n", name, v->items.n, v->items.n_shots);
+    fprintf(stderr, "%s%s: %" PRId64 " items, %d shots\n", str_text(&v->items.found), v->task.name,
+            v->items.n, v->items.n_shots);
+    return 0;
+}
+
+static int open_names(struct evaluation *e, struct err *err)
+{
+    for (const char *p = e->q->task; p;) {
+        size_t n = strcspn(p, ",");
+        const char *name = arena_strndup(&e->arena, p, n);
+
+        if (e->n_tasks == TASKS_MAX)
+            return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);
+        if (task_open(&e->tasks[e->n_tasks].task, name, e->q->style, err) < 0)
+            return -1;
+        e->n_tasks++;
+        p = p[n] ? p + n + 1 : NULL;
+    }
     return 0;
 }
 
 /* All tasks are found before a model is loaded for the first of them. */
 static int open_tasks(struct evaluation *e, struct err *err)
 {
+    if (open_names(e, err) < 0)
+        return -1;
     if (!e->q->data)
         return err_set(err, ERR_CONFIG,
                        "lmtrain eval --task %s: --data DIR is missing (the folder of the task's "
@@ -89,13 +100,9 @@ static int open_tasks(struct evaluation *e, struct err *err)
                        e->q->task);
     if (!file_is_folder(e->q->data))
         return err_set(err, ERR_DATA, "--data %s is no folder", e->q->data);
-    for (const char *p = e->q->task; p;) {
-        size_t n = strcspn(p, ",");
-
-        if (open_one(e, arena_strndup(&e->arena, p, n), err) < 0)
+    for (int i = 0; i < e->n_tasks; i++)
+        if (load_items(e, &e->tasks[i], err) < 0)
             return -1;
-        p = p[n] ? p + n + 1 : NULL;
-    }
     return 0;
 }
 

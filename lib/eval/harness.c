@@ -14,13 +14,10 @@ void harness_show(struct harness_run *run, int64_t n_more)
     struct harness_progress p = { .done = run->n_done + n_more,
                                   .total = run->items->n,
                                   .seconds = clock_seconds() - run->begin };
-    double sum = 0;
 
     if (!run->h->progress)
         return;
-    for (int64_t i = 0; i < run->items->n; i++)
-        sum += run->results[i].is_done ? run->results[i].values[0] : 0;
-    p.score = run->n_done > 0 ? sum / (double)run->n_done : 0;
+    p.score = run->n_done > 0 ? run->sum / (double)run->n_done : 0;
     run->h->progress(run->h->context, &p);
 }
 
@@ -28,6 +25,7 @@ int harness_note(struct harness_run *run, int64_t item, struct err *err)
 {
     run->results[item].is_done = 1;
     run->n_done++;
+    run->sum += run->results[item].values[0];
     return journal_add(run, item, err);
 }
 

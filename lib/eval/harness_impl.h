@@ -15,6 +15,7 @@ struct harness_run {
     struct tokenizer_cache *cache;
     int journal; /* descriptor, or -1 */
     int64_t n_done;
+    double sum; /* of the first metric of those */
     double begin;
 };
 

@@ -119,6 +119,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     r->answer = copy_text(line, "answer");
     r->is_done = 1;
     run->n_done++;
+    run->sum += r->values[0];
     return 1;
 }
 

@@ -564,9 +564,10 @@ int task_parse(struct task *task, const char *name, const char *style, const cha
 
 const char **task_names(struct arena *arena, int *n)
 {
-    const char **names = arena_array(arena, const char *, n_embedded_files);
+    const char **names = arena_array(arena, const char *, n_embedded_files + 1);
 
     *n = 0;
+    names[(*n)++] = "perplexity";
     for (int i = 0; i < n_embedded_files; i++) {
         const char *path = embedded_files[i].path;
 

