@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""`lmtrain data tokenize` against HF tokenizers and sentencepiece: ids of much text, and of every code point.
+"""`lmtrain data tokenize` against HF tokenizers, sentencepiece and tiktoken: ids of much text, and of every code point.
 
 The tokenizers are the committed ones, ones of every kind that is supported made here from them (the patterns and
-normalizers of published models over a small vocabulary), SentencePiece models trained here, and every file in the
-folder $LMTRAIN_TOKENIZERS (published tokenizer.json and .model files). Also that the committed goldens are still what
-the libraries say. Prints, last, `N passed, N failed`.
+normalizers of published models over a small vocabulary; tokenizer.json, ranks, vocab.json with merges.txt),
+SentencePiece models trained here, those as Unigram in tokenizer.json, and every file in the folder $LMTRAIN_TOKENIZERS
+(published tokenizer.json and .model files). Also that the committed goldens are still what the libraries say.
+Texts are as long as the libraries are fast: HF 2 MB/s, sentencepiece 5. Arguments: checks, by the start of their names.
+Prints, last, `N passed, N failed`.
 """
 import array
+import base64
 import copy
+import functools
 import glob
 import json
 import lzma
@@ -16,13 +20,19 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 from tokenizers import Tokenizer, models, trainers
 
 try:
     import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
 except ImportError:
     sentencepiece = None
+try:
+    import tiktoken
+except ImportError:
+    tiktoken = None
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
@@ -38,29 +48,43 @@ def bible(part, n_characters=None):
 
 
 def source_code():
+    """Every eighth file."""
     paths = sorted(glob.glob(os.path.join(ROOT, "lib", "*", "*.[ch]")) + glob.glob(os.path.join(ROOT, "scripts", "*")))
-    for path in paths:
+    for path in paths[::8]:
         if os.path.isfile(path) and not path.endswith("_tables.c"):
             with open(path) as file:
                 yield file.read()
 
 
+def is_usual(code):
+    """One of the thousands of ideographs, syllables, private and unassigned ones that are all alike, but for a few."""
+    character = chr(code)
+    if 0xAC00 <= code < 0xD7A4:
+        return code % 5 != 0  # prime to 28: with every consonant at the end
+    return code % 32 != 0 and (
+        unicodedata.category(character) in ("Cn", "Co") or unicodedata.name(character, "").startswith(
+            ("CJK UNIFIED", "TANGUT IDEO", "EGYPTIAN HIEROGLYPH", "CUNEIFORM", "ANATOLIAN HIERO", "NUSHU", "BAMUM LETTER")))
+
+
+def by_code_points(form, chosen=lambda code: True):
+    """Documents of form for 256 code points each."""
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chosen(code)]
+    for start in range(0, len(codes), 256):
+        yield "".join(form.replace("C", chr(code)) for code in codes[start : start + 256])
+
+
 def all_code_points():
-    """Each between letters, digits, marks, spaces and doubled; a document for every 256."""
-    for start in range(0, 0x110000, 256):
-        if 0xD800 <= start < 0xE000:
-            continue
-        characters = [chr(code) for code in range(start, start + 256)]
-        yield "".join(f"a{c}a 1{c}1!{c}! {c}{c} {c}\n{c}'{c}s" for c in characters)
+    return by_code_points("aC C1")
+
+
+def code_points_at_length():
+    """Nearly each between letters, digits, marks, spaces and doubled."""
+    return by_code_points("aCa 1C1!C! CC C\nC'Cs", lambda code: not is_usual(code))
 
 
 def code_points_briefly():
-    """Each after a letter, before a number, after a space, with a mark, and within a case-blind contraction."""
-    for start in range(0, 0x110000, 256):
-        if 0xD800 <= start < 0xE000:
-            continue
-        characters = [chr(code) for code in range(start, start + 256)]
-        yield "".join(f"a{c}1 {c}\u0323'{c}." for c in characters)
+    """Nearly each after a letter, before a number, after a space, with a mark, and within a case-blind contraction."""
+    return by_code_points("aC1 C\u0323'C.", lambda code: not is_usual(code))
 
 
 def mixed_scripts():
@@ -71,7 +95,7 @@ def mixed_scripts():
         "हिन्दी भाषा ภาษาไทย Ελληνικά русский язык עברית déjà déjà Ångström Å ệ ộ ñ 2024年12月31日 ３．１４ "
         "①②③ ½ ⅷ 🙂 👨‍👩‍👧 🇨🇳 ﬁne ſ 'ſ don't DON'T I'LL K \u212a \u1100\u1161\u11a8 … “quoted” — fast\u00a0space \u3000"
     ).split(" ")
-    for _ in range(1500):
+    for _ in range(400):
         separators = (" ", " ", "", "", "\n", "  ", "\t", "\u3000", "，", "1", "12345", "\u00a0")
         yield "".join(rng.choice(words) + rng.choice(separators) for _ in range(rng.randrange(1, 80)))
 
@@ -83,7 +107,7 @@ def noise():
               (0x1F600, 0x1F640), (0x10000, 0x10FFFF)]  # fmt: skip
     common = [" ", "  ", "\n", "\t", "'s", "'ll", "'", "the", "\u3000", "<|endoftext|>", "<a><b>", "ADDED", "0", ".",
               "\u2581", "<s>", "<unk>", "<0x41>", "LEFT", "RIGHT", "WORD", "123456", "\r\n", "    "]  # fmt: skip
-    for _ in range(3000):
+    for _ in range(1500):
         yield "".join(
             rng.choice(common) if rng.random() < 0.5 else chr(rng.randrange(*rng.choice(blocks)))
             for _ in range(rng.randrange(1, 60))
@@ -182,6 +206,60 @@ def byte_tokenizers(folder):
         yield name, save(folder, name, spec)
 
 
+GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+RANK_KINDS = {"gpt2": GPT2, "cl100k": LLAMA3, "o200k": O200K, "qwen": QWEN2}
+
+
+def bytes_of_characters():
+    """GPT-2's: bytes that are no visible character of Latin-1 stand at 256 and on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def rank_folders(folder):
+    """tiktoken's files, of the KJV vocabulary; its one special token, the first, comes from beside them."""
+    with open(KJV) as file:
+        vocab = json.load(file)["model"]["vocab"]
+    to_byte = bytes_of_characters()
+    ranks = {bytes(map(to_byte.get, token)): id for token, id in vocab.items() if id > 0}
+    for name, pattern in RANK_KINDS.items():
+        path = os.path.join(folder, "ranks-" + name)
+        os.mkdir(path)
+        with open(os.path.join(path, "kjv.tiktoken"), "w") as file:
+            file.writelines(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
+        special = {"<|endoftext|>": 0, "ADDED": len(ranks) + 1}
+        save(path, "tokenizer_config", {
+            "pat_str": pattern,
+            "added_tokens_decoder": {id: {"content": text, "special": True} for text, id in special.items()},
+        })  # fmt: skip
+        known = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+        yield "ranks " + name, path, functools.partial(known.encode, allowed_special="all")
+
+
+def merge_folders(folder):
+    """vocab.json and merges.txt as published with GPT-2 and Qwen2, which transformers reads by their class."""
+    from transformers import AutoTokenizer
+
+    with open(KJV) as file:
+        model = json.load(file)["model"]
+    vocab = model["vocab"] | {"<|im_start|>": len(model["vocab"])}
+    for kind in ("GPT2Tokenizer", "Qwen2Tokenizer"):
+        path = os.path.join(folder, kind)
+        os.mkdir(path)
+        save(path, "vocab", vocab)
+        with open(os.path.join(path, "merges.txt"), "w") as file:
+            file.write("#version: 0.2\n")
+            file.writelines(" ".join(pair) + "\n" for pair in model["merges"])
+        flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+        save(path, "tokenizer_config", {
+            "tokenizer_class": kind, "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>", "unk_token": "<|endoftext|>",
+            "added_tokens_decoder": {0: flags | {"content": "<|endoftext|>"},
+                                     vocab["<|im_start|>"]: flags | {"content": "<|im_start|>"}},
+        })  # fmt: skip
+        yield "merges " + kind, path, AutoTokenizer.from_pretrained(path).backend_tokenizer
+
+
 PREPEND = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}  # fmt: skip
 LLAMA_DECODER = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -251,6 +329,35 @@ def spm_models(folder):
         yield name, prefix + ".model"
 
 
+def of_model(path):
+    """Its pieces with their scores, and its normalizer's rules, as a tokenizer.json has them."""
+    model = sentencepiece_model_pb2.ModelProto()
+    with open(path, "rb") as file:
+        model.ParseFromString(file.read())
+    rules = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+    return [[piece.piece, piece.score] for piece in model.pieces], {"type": "Precompiled", "precompiled_charsmap": rules}
+
+
+def unigram_tokenizers(folder, path):
+    """As T5's, XLM-R's and a byte fallback's tokenizer.json, of a SentencePiece model."""
+    pieces, rules = of_model(path)
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    missing = [[f"<0x{byte:02X}>", 0.0] for byte in range(256)]
+    kinds = {
+        "t5": (rules, sequence({"type": "WhitespaceSplit"}, metaspace("always", True)), pieces, False),
+        "xlmr": ({"type": "Sequence", "normalizers": [rules, strip, spaces]}, metaspace("always", True), pieces, False),
+        "bytes": (None, metaspace("first", False), pieces + missing, True),
+    }
+    for name, (normalizer, pre_tokenizer, vocab, byte_fallback) in kinds.items():
+        yield "unigram json " + name, save(folder, "unigram-" + name, {
+            "version": "1.0", "truncation": None, "padding": None, "post_processor": None,
+            "added_tokens": added_tokens(len(vocab), [("<unk>", 0), ("<s>", 1), ("</s>", 2)]),
+            "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": metaspace("always", True),
+            "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": byte_fallback, "vocab": vocab},
+        })  # fmt: skip
+
+
 def passages():
     """The held-out text in pieces of a few kB: in much longer ones a unigram model's float sums are noise."""
     lines = bible("heldout")[0].split("\n")
@@ -282,17 +389,26 @@ def our_ids(folder, tokenizer, texts):
         start += length
 
 
-def their_ids(path, texts):
-    if path.endswith(".json"):
-        tokenizer = Tokenizer.from_file(path)
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    processor = sentencepiece.SentencePieceProcessor(model_file=path)
-    return [processor.encode(text) for text in texts]
+@functools.lru_cache(maxsize=1)  # checks come tokenizer by tokenizer
+def library_of(path):
+    return Tokenizer.from_file(path) if path.endswith(".json") else sentencepiece.SentencePieceProcessor(model_file=path)
 
 
-def check_texts(folder, path, make):
-    texts = [text for text in make() if text]
-    expected = their_ids(path, texts)
+def their_ids(library, texts):
+    """By the library, or a function of it."""
+    if isinstance(library, Tokenizer):
+        return [encoding.ids for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
+    return list(map(library if callable(library) else library.encode, texts))
+
+
+@functools.lru_cache(maxsize=None)
+def texts_of(make):
+    return [text for text in make() if text]
+
+
+def check_texts(folder, path, make, library=None):
+    texts = texts_of(make)
+    expected = their_ids(library or library_of(path), texts)
     pairs = [(text, ids) for text, ids in zip(texts, expected) if ids]  # a text without ids is left out as empty
     for (text, theirs), ours in zip(pairs, our_ids(folder, path, [text for text, _ in pairs])):
         if ours != theirs:
@@ -308,7 +424,7 @@ def check_golden(path, golden):
     with open(golden) as file:
         rows = [line.rstrip("\n").split("\t") for line in file]
     texts = [bytes.fromhex(probe).decode() for probe, _ in rows]
-    for text, (_, ids), now in zip(texts, rows, their_ids(path, texts)):
+    for text, (_, ids), now in zip(texts, rows, their_ids(library_of(path), texts)):
         assert now == [int(id) for id in ids.split()], f"{text!r} is now {now}"
 
 
@@ -322,12 +438,12 @@ def train():
 
 def checks(folder):
     """(name, function, arguments)"""
-    usual = (heldout, noise, long_words, mixed_scripts, source_code)
+    usual = (heldout, noise, long_words, mixed_scripts, source_code, code_points_briefly)
 
-    def texts(name, path, makers):
-        return [(f"{name} {make.__name__}", check_texts, (folder, path, make)) for make in makers]
+    def texts(name, path, makers, library=None):
+        return [(f"{name} {make.__name__}", check_texts, (folder, path, make, library)) for make in makers]
 
-    yield from texts("kjv", KJV, (train, all_code_points, *usual))
+    yield from texts("kjv", KJV, (train, all_code_points, code_points_at_length, *usual))
     yield from texts("small", os.path.join(GOLDEN, "small.json"), usual)
     for golden in sorted(glob.glob(os.path.join(GOLDEN, "*.txt"))):
         name = os.path.basename(golden)[:-4]
@@ -336,18 +452,26 @@ def checks(folder):
         if paths[0].endswith(".json") or sentencepiece:
             yield f"golden {name}", check_golden, (paths[0], golden)
     for name, path in byte_tokenizers(folder):
-        probes = (code_points_briefly,) if name in ("qwen2", "o200k", "deepseek3", "deepseek1", "bloom") else ()
-        yield from texts(name, path, usual + probes)
+        yield from texts(name, path, usual)
     for name, path in character_tokenizers(folder):
-        yield from texts(name, path, usual + ((code_points_briefly,) if name == "llama2" else ()))
+        yield from texts(name, path, usual)
+    for name, path, library in merge_folders(folder):
+        yield from texts(name, path, usual, library)
+    if tiktoken:
+        for name, path, library in rank_folders(folder):
+            yield from texts(name, path, usual, library)
+    else:
+        print("skip ranks: there is no tiktoken")
     if sentencepiece:
         for name, path in spm_models(folder):
             of_bible = (passages,) if name.startswith("unigram") else (train, heldout)
-            yield from texts(name, path, (code_points_briefly, *of_bible, *usual[1:]))
+            yield from texts(name, path, (*of_bible, *usual[1:]))
+        for name, path in unigram_tokenizers(folder, os.path.join(folder, "unigram.model")):
+            yield from texts(name, path, (passages, *usual[1:]))
     else:
-        print("skip SentencePiece models: there is no sentencepiece")
+        print("skip SentencePiece models and Unigram: there is no sentencepiece")
     for path in sorted(glob.glob(os.path.join(os.environ.get("LMTRAIN_TOKENIZERS", "/nowhere"), "*"))):
-        yield from texts(os.path.basename(path), path, (train, code_points_briefly, *usual))
+        yield from texts(os.path.basename(path), path, (train, *usual))
 
 
 def main():
