@@ -63,12 +63,13 @@ static void a_family_asks_for_a_member(void **state)
     int status;
 
     (void)state;
-    assert_string_equal(said(cmd_data, nothing, &status),
-                        "lmtrain: data: give tokenize or inspect (hint: lmtrain data -h)\n");
-    assert_int_equal(status, ERR_CONFIG);
     assert_string_equal(
-        said(cmd_data, wrong, &status),
-        "lmtrain: data tokenise: give tokenize or inspect (hint: lmtrain data -h)\n");
+        said(cmd_data, nothing, &status),
+        "lmtrain: data: give tokenize, inspect, preview or rows (hint: lmtrain data -h)\n");
+    assert_int_equal(status, ERR_CONFIG);
+    assert_string_equal(said(cmd_data, wrong, &status),
+                        "lmtrain: data tokenise: give tokenize, inspect, preview or rows (hint: "
+                        "lmtrain data -h)\n");
 }
 
 static void a_model_that_is_not_there(void **state)
