@@ -33,6 +33,12 @@ static int print_job(const struct request *q, const char *path, struct arena *ar
     job_print(&job, out);
     for (int i = 0; i < job.n_notes; i++)
         str_printf(out, i ? "# %s\n" : "\n# %s\n", job.notes[i]);
+    if (!job.train.steps)
+        str_printf(
+            out,
+            "# train.steps = auto: as many as %g epoch%s, known once the data is read; so is "
+            "optimizer.warmup_steps\n",
+            job.train.epochs, job.train.epochs == 1 ? " takes" : "s take");
     struct err gap;
     if (job_check_built(&job, &gap))
         str_printf(out, "# %s\n", gap.text);

@@ -110,7 +110,8 @@ static int generation_open(struct generation *g, struct err *err)
     struct launch_rank alone = { 0, 1, 0, 1, 0 };
 
     if (q->model) {
-        if (cmd_check_model(q->model, err) < 0 || served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
+        if (cmd_check_model(q->model, err) < 0 ||
+            served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
         g->has_model = 1;
     }

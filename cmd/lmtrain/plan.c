@@ -184,8 +184,15 @@ static void print_summary(const struct plan *plan, struct str *out)
     str_printf(out, " x %d tokens, %s, recompute ", job->data.seq_len,
                dtype_name(job->train.dtype));
     print_recompute(job, out);
-    str_printf(out, "\nprogram: %d functions, %d ops, %d actions a step\n\n", p->n_functions, n_ops,
+    str_printf(out, "\nprogram: %d functions, %d ops, %d actions a step\n", p->n_functions, n_ops,
                p->entries[ENTRY_STEP].n_actions);
+    if (!job->train.steps)
+        str_printf(out,
+                   "steps: as many as %g epoch%s, known once the data is read "
+                   "(lmtrain %s JOB.yaml --dry-run)\n",
+                   job->train.epochs, job->train.epochs == 1 ? " takes" : "s take",
+                   job->kind == JOB_LORA ? "lora" : "finetune");
+    str_add(out, "\n");
 }
 
 static void print_plan(const struct plan *plan, struct str *out)

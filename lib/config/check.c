@@ -526,7 +526,9 @@ static void check_optimizer(struct job_reader *r)
     long long steps = job->train.steps, warmup = job->optimizer.warmup_steps;
     long long decay = job->optimizer.schedule == LR_WSD ? job->optimizer.decay_steps : 0;
 
-    if (warmup > steps)
+    if (!steps)
+        ; /* by epochs: held against them when they are known */
+    else if (warmup > steps)
         mistakes_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
                      "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup, steps);
     else if (warmup + decay > steps)

@@ -423,7 +423,8 @@ const struct field job_fields[] = {
 
     { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
       .help =
-          "what the job is; finetune and lora say it themselves, plan and config read it here" },
+          "what the job is; pretrain, finetune and lora say it themselves, plan and config read it "
+          "here, or else see it by lora or by what only finetuning has, such as train.epochs" },
 
     { "debug.poison", FIELD_BOOL, AT(poison), .initial = "false",
       .help = "values become NaN when they are no longer needed, to find reads of dead memory" },

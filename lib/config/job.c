@@ -119,6 +119,32 @@ static void check_missing(struct job_reader *r)
     }
 }
 
+/* Where it is not said: what only the data and the adapters of tuning have says it. */
+static void infer_kind(struct job_reader *r)
+{
+    static const char *const tuning[] = { "train.epochs",  "data.format",  "data.columns",
+                                          "data.template", "data.mask",    "data.too_long",
+                                          "data.bad_rows", "data.packing", "data.lengths",
+                                          "data.system" };
+    const char *by = NULL;
+
+    if (r->model_only || reader_given(r, "kind"))
+        return;
+    for (size_t i = 0; i < sizeof tuning / sizeof *tuning && !by; i++)
+        by = reader_given(r, tuning[i]) ? tuning[i] : NULL;
+    if (by)
+        r->job->kind = JOB_FINETUNE;
+    for (int i = 0; i < n_job_fields; i++)
+        if (r->given[i] && str_starts_with(job_fields[i].key, "lora.")) {
+            r->job->kind = JOB_LORA;
+            by = job_fields[i].key;
+            break;
+        }
+    if (by)
+        job_note(r->job, r->arena, "kind = %s (auto: %s is given)",
+                 r->job->kind == JOB_LORA ? "lora" : "finetune", by);
+}
+
 static void read_root(struct job_reader *r, struct yaml_node *root)
 {
     if (root->kind != YAML_MAP) {
@@ -129,6 +155,7 @@ static void read_root(struct job_reader *r, struct yaml_node *root)
     }
     tree_expand(root, &r->mistakes);
     reader_take_map(r, root, "");
+    infer_kind(r);
     check_missing(r);
     if (r->mistakes.n > 0)
         return;

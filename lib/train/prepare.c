@@ -147,6 +147,11 @@ static int count_steps(const struct preparing *p, struct err *err)
                                       100.0 * (double)usage.n_learned / (double)usage.n_rows));
     if (!job->train.steps)
         job_set_steps(job, max_i64(1, steps), p->arena);
+    if (job->optimizer.warmup_steps > job->train.steps)
+        return err_set(err, ERR_CONFIG,
+                       "optimizer.warmup_steps is %lld, more than the %lld steps that the epochs "
+                       "take",
+                       (long long)job->optimizer.warmup_steps, (long long)job->train.steps);
     return 0;
 }
 

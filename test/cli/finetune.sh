@@ -71,7 +71,15 @@ expect 'by epochs, unpacked, from a run' 0 'step 9/9' tune finetune epochs --set
 expect 'frozen parameters have no states' 0 '^states +2[0-9]{2} B' \
     "$lmtrain" plan "$dir/tune.yaml" --set 'train.only=[final_norm.weight]'
 
+printf 'model: %s\ndata: {train: %s, seq_len: 64}\ntrain: {epochs: 2}\n' "$dir/hf" "$dir/rows.jsonl" >"$dir/epochs.yaml"
+expect 'epochs are planned' 0 'as many as 2 epochs take' "$lmtrain" plan "$dir/epochs.yaml"
+expect 'and shown' 0 'kind = finetune .auto: train.epochs' "$lmtrain" config "$dir/epochs.yaml"
+expect 'adapters by epochs too' 0 'lmtrain lora JOB.yaml --dry-run' "$lmtrain" plan "$dir/epochs.yaml" --set lora.rank=2
+
 # ---- mistakes ----
+
+expect 'a warm-up longer than the epochs' 2 'more than the 6 steps' tune finetune x --set train.steps=auto \
+    --set train.epochs=2 --set data.packing=false --set optimizer.warmup_steps=7
 
 expect 'no such module' 2 'lora.targets has nope' tune lora x --set 'lora.targets=[q_proj, nope]'
 expect 'a module of another family' 2 'keep qkv in parts' tune lora x --set 'lora.targets=[c_attn]'
