@@ -101,7 +101,8 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     struct err err;
 
     const char **sets = arena_array(arena, const char *, q->sets.n + 1);
-    memcpy(sets, q->sets.items, sizeof *sets * (size_t)q->sets.n);
+    for (int i = 0; i < q->sets.n; i++)
+        sets[i] = q->sets.items[i];
     sets[q->sets.n] = q->training->kind;
     if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
         return cmd_fail(&err);

@@ -52,7 +52,8 @@ static void merge(struct jinja_dict *into, const struct jinja_dict *from, struct
         arena_array(arena, struct jinja_pair, (size_t)into->n + (size_t)from->n);
     int n = from->n;
 
-    memcpy(items, from->items, sizeof *items * (size_t)from->n);
+    for (int i = 0; i < from->n; i++)
+        items[i] = from->items[i];
     for (int i = 0; i < into->n; i++) {
         int hidden = 0;
 
