@@ -17,6 +17,8 @@ static int is_lossless(const struct tokenizer *t)
 {
     int is = t->bpe.is_byte_level && t->n_normal == 0 && !t->add_prefix_space && !t->marks_spaces;
 
+    for (int i = 0; i < 256; i++) /* rare bytes may have no token, and are lost */
+        is &= t->bpe.byte_ids[i] >= 0;
     for (int i = 0; i < t->n_splits; i++)
         is &= t->splits[i].behavior != SPLIT_REMOVED;
     for (int i = 0; i < t->n_added; i++)
