@@ -15,7 +15,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMTRAIN = os.environ.get("LMTRAIN", os.path.join(ROOT, "build", "lmtrain"))
 GIVEN = os.environ.get("LMTRAIN_SMOLLM2", "")
-CANNOT, N_NEW, N_BEAM_NEW, LENGTH = 77, 16, 12, 256
+CANNOT, N_NEW, N_BEAM_NEW, LENGTH = 77, 12, 7, 256
 
 PROMPTS = [
     "The capital of France is",
@@ -158,7 +158,7 @@ def check_checkpoint(folder, scratch):
     job = os.path.join(scratch, "job.yaml")
     with open(job, "w", encoding="utf-8") as file:
         file.write(f"""model: {folder}
-data: {{train: {scratch}/text, tokenizer: {folder}, seq_len: 64}}
+data: {{train: {scratch}/text, tokenizer: {folder}, seq_len: 32}}
 train: {{steps: 3, global_batch: 2, micro_batch: 2, log_every: 1, dtype: fp32, init: {sharded}}}
 optimizer: {{lr: 1.0e-5, warmup_steps: 0}}
 checkpoint: {{every_steps: 0}}

@@ -410,6 +410,7 @@ def check_texts(folder, path, make, library=None):
     texts = texts_of(make)
     expected = their_ids(library or library_of(path), texts)
     pairs = [(text, ids) for text, ids in zip(texts, expected) if ids]  # a text without ids is left out as empty
+    assert len(pairs) > 0.7 * len(texts), f"{make.__name__}: {len(pairs)} texts of {len(texts)} have ids"
     for (text, theirs), ours in zip(pairs, our_ids(folder, path, [text for text, _ in pairs])):
         if ours != theirs:
             at = next((i for i, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), -1)
