@@ -71,6 +71,26 @@ expect 'by epochs, unpacked, from a run' 0 'step 9/9' tune finetune epochs --set
 expect 'frozen parameters have no states' 0 '^states +2[0-9]{2} B' \
     "$lmtrain" plan "$dir/tune.yaml" --set 'train.only=[final_norm.weight]'
 
+
+# Samples are of 10 or 16 tokens: a step has micro-batches of both lengths.
+# shellcheck disable=SC2317 # expect calls it
+short() {
+    short_run=$1
+    shift
+    tune finetune "$short_run" --set data.packing=false --set 'data.lengths=[12,16]' "$@"
+}
+model_of() { cksum <"$dir/$1/model/model.safetensors"; }
+expect 'unpacked, of one length' 0 '1[0-9].[0-9] % of the rows are tokens' tune finetune long --set data.packing=false \
+    --set 'data.lengths=[2]'
+expect 'of several' 0 '[89][0-9].[0-9] % of the rows are tokens' short short
+expect 'is the same model' 0 '' close_to "$(loss_of --model "$dir/short")" "$(loss_of --model "$dir/long")"
+expect 'with dead values poisoned, threads' 0 '^done' short dead --set debug.poison=true --set threads=2
+expect 'to the bit' 0 '' test "$(model_of dead)" = "$(model_of short)"
+expect 'on two stages' 0 '^done' short stages --set ranks=2 --set parallel.pp=2 --set parallel.schedule=zb-h1 --set debug.poison=true
+expect 'to the bit' 0 '' test "$(model_of stages)" = "$(model_of short)"
+expect 'a length that parts of rows do not divide' 2 'data.lengths has 13, not a multiple' tune finetune x \
+    --set data.packing=false --set 'data.lengths=[13]' --set ranks=2 --set parallel.tp=2
+
 printf 'model: %s\ndata: {train: %s, seq_len: 64}\ntrain: {epochs: 2}\n' "$dir/hf" "$dir/rows.jsonl" >"$dir/epochs.yaml"
 expect 'epochs are planned' 0 'as many as 2 epochs take' "$lmtrain" plan "$dir/epochs.yaml"
 expect 'and shown' 0 'kind = finetune .auto: train.epochs' "$lmtrain" config "$dir/epochs.yaml"
