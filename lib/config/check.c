@@ -127,6 +127,14 @@ void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
     derive_schedule(job, arena);
 }
 
+void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena)
+{
+    CHECK(vocab_size >= job->model.vocab_size);
+    job_note(job, arena, "model.vocab_size = %d (grown from %d: the tokenizer's tokens)",
+             vocab_size, job->model.vocab_size);
+    job->model.vocab_size = vocab_size;
+}
+
 static void derive_optimizer(struct job_reader *r)
 {
     struct job *job = r->job;

@@ -96,6 +96,32 @@ expect 'epochs are planned' 0 'as many as 2 epochs take' "$lmtrain" plan "$dir/e
 expect 'and shown' 0 'kind = finetune .auto: train.epochs' "$lmtrain" config "$dir/epochs.yaml"
 expect 'adapters by epochs too' 0 'lmtrain lora JOB.yaml --dry-run' "$lmtrain" plan "$dir/epochs.yaml" --set lora.rank=2
 
+# ---- tokens that the model does not have ----
+
+mkdir "$dir/more"
+awk '{ print } /"content": "<.endoftext.>"/ { first = 1 }
+    first && /^ +}/ { first = 0
+        for (i = 4096; i < 4098; i++)
+            printf ",{\"id\": %d, \"content\": \"<x%d>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}\n", i, i
+    }' data/kjv-tokenizer/tokenizer.json >"$dir/more/tokenizer.json"
+sed 's/And God/<x4097>/' "$dir/rows.jsonl" >"$dir/marked.jsonl"
+# shellcheck disable=SC2317 # expect calls it
+marked() {
+    marked_command=$1 marked_run=$2
+    shift 2
+    tune "$marked_command" "$marked_run" --set "data.train=$dir/marked.jsonl" --set "data.tokenizer=$dir/more" "$@"
+}
+expect 'the embedding grows' 0 '4098 tokens, the model 4096: embedding and head grow' marked finetune grown \
+    --set optimizer.lr=1.0e-30 --set train.steps=1
+expect 'and says so' 0 '"vocab_size":.4098' cat "$dir/grown/model/config.json"
+expect 'as convert does it' 0 '' "$lmtrain" convert --from "$dir/one" --to "$dir/grown2" --vocab-size 4098
+expect 'to the bit' 0 '' cmp "$dir/grown/model/model.safetensors" "$dir/grown2/model.safetensors"
+expect 'in parts of two ranks' 0 '^done' marked finetune parts --set optimizer.lr=1.0e-30 --set train.steps=1 \
+    --set ranks=2 --set parallel.tp=2
+expect 'too' 0 '' cmp "$dir/parts/model/model.safetensors" "$dir/grown2/model.safetensors"
+expect 'and is trained further' 0 'step 3/3' marked finetune grown --set train.steps=3
+expect 'adapters have no such tokens' 3 'vocabulary|4097' marked lora x
+
 # ---- mistakes ----
 
 expect 'a warm-up longer than the epochs' 2 'more than the 6 steps' tune finetune x --set train.steps=auto \
