@@ -11,6 +11,7 @@
 #include "config/hf_config.h"
 #include "convert/convert.h"
 #include "serve/served.h"
+#include "tokenizer/tokenizer.h"
 #include "train/prepare.h"
 
 /* The folder of Hugging Face that the model came as, or carries; NULL if there is none. */
@@ -63,12 +64,45 @@ static int look_at_model(struct job *job, struct arena *arena, struct err *err)
     return status;
 }
 
+/*
+ * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
+ * of the others (train/begin.c). Adapters would be of a model that nobody else has.
+ */
+static int grow_vocabulary(struct job *job, struct arena *arena, struct err *err)
+{
+    struct tokenizer *tokenizer;
+    int is = job->model.vocab_size;
+
+    if (!job->train.init || !job->data.tokenizer)
+        return 0;
+    if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
+        return err_add(err, "data.tokenizer");
+    int wanted = tokenizer_vocab_size(tokenizer);
+    tokenizer_close(tokenizer);
+    if (wanted <= is)
+        return 0;
+    if (job->kind == JOB_LORA) {
+        log_warn(
+            "%s has %d tokens, the model %d: adapters cannot add any, so samples must not have "
+            "them (hint: lmtrain convert --vocab-size %d makes a model with room for them)",
+            job->data.tokenizer, wanted, is, wanted);
+        return 0;
+    }
+    log_info(
+        "the tokenizer has %d tokens, the model %d: embedding and head grow, new rows begin as "
+        "the mean of the others",
+        wanted, is);
+    job_grow_vocabulary(job, wanted, arena);
+    return 0;
+}
+
 int tuned_prepare(struct job *job, struct arena *arena)
 {
     struct prepare_hooks hooks = { .report = say, .context = arena };
     struct err err;
 
-    if (look_at_model(job, arena, &err) < 0 || prepare_data(job, &hooks, arena, &err) < 0)
+    if (look_at_model(job, arena, &err) < 0 || grow_vocabulary(job, arena, &err) < 0 ||
+        prepare_data(job, &hooks, arena, &err) < 0)
         return cmd_fail(&err);
     job->n_read_notes = job->n_notes;
     return 0;

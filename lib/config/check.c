@@ -127,6 +127,14 @@ void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
     derive_schedule(job, arena);
 }
 
+void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena)
+{
+    CHECK(vocab_size >= job->model.vocab_size);
+    job_note(job, arena, "model.vocab_size = %d (grown from %d: the tokenizer's tokens)",
+             vocab_size, job->model.vocab_size);
+    job->model.vocab_size = vocab_size;
+}
+
 static void derive_optimizer(struct job_reader *r)
 {
     struct job *job = r->job;
@@ -296,6 +304,27 @@ static const struct yaml_node *given_or(const struct job_reader *r, const char *
     return node ? node : reader_given(r, other);
 }
 
+static void check_lengths(struct job_reader *r)
+{
+    const struct job_counts *lengths = &r->job->data.lengths;
+    int tp = r->job->parallel.tp;
+
+    for (int i = 0; i < lengths->n; i++) {
+        int length = lengths->values[i];
+
+        if (length >= r->job->data.seq_len || (i > 0 && length <= lengths->values[i - 1]))
+            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
+                         "data.lengths has %d, not ascending and below data.seq_len %d", length,
+                         r->job->data.seq_len);
+        else if (length % tp)
+            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
+                         "data.lengths has %d, not a multiple of parallel.tp %d", length, tp);
+        else
+            continue;
+        return;
+    }
+}
+
 static void check_experts(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
@@ -371,15 +400,7 @@ static void check_model(struct job_reader *r)
                      "model.n_heads * head_dim is %lld, more than 1048576",
                      (long long)s->n_heads * s->head_dim);
     check_window(r);
-    const struct job_counts *lengths = &r->job->data.lengths;
-    for (int i = 0; i < lengths->n; i++)
-        if (lengths->values[i] >= r->job->data.seq_len ||
-            (i > 0 && lengths->values[i] <= lengths->values[i - 1])) {
-            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
-                         "data.lengths has %d, not ascending and below data.seq_len %d",
-                         lengths->values[i], r->job->data.seq_len);
-            break;
-        }
+    check_lengths(r);
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
         mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
                      "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",

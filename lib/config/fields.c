@@ -215,7 +215,8 @@ const struct field job_fields[] = {
           "prefix of a .bin/.idx pair, or a list of prefixes or of {path, weight}; for finetune "
           "and lora also files and folders of rows" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
-      .help = "folder with tokenizer.json; needed to generate samples and to export" },
+      .help = "folder with tokenizer.json; needed to generate samples and to export; where it has "
+              "more tokens than the model, finetune grows embedding and head" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },

@@ -196,6 +196,9 @@ int job_resolve(struct job *job, int world_size, struct arena *arena, struct err
  */
 void job_set_steps(struct job *job, int64_t steps, struct arena *arena);
 
+/* Once it is known that the tokenizer has more tokens than the model: as many rows from now on. */
+void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena);
+
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
 

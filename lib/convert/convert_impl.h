@@ -4,10 +4,10 @@
 #ifndef CONVERT_CONVERT_IMPL_H
 #define CONVERT_CONVERT_IMPL_H
 
+#include "ckpt/source.h"
 #include "config/hf_config.h"
 #include "convert/convert.h"
 #include "convert/seen.h"
-#include "convert/source.h"
 #include "serve/served.h"
 
 struct conversion {

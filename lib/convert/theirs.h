@@ -4,7 +4,7 @@
 #ifndef CONVERT_THEIRS_H
 #define CONVERT_THEIRS_H
 
-#include "convert/source.h"
+#include "ckpt/source.h"
 
 /* Rows of theirs that a piece of so many bytes has, at least 1; and rows there are in all. */
 int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype, int64_t piece_bytes);

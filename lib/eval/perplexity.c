@@ -64,7 +64,7 @@ int perplexity_measure(struct served *served, struct kernels *kernels, const cha
                        struct perplexity *out, struct err *err)
 {
     struct measuring m = { 0 };
-    struct run_hooks hooks = { &m, load, NULL };
+    struct run_hooks hooks = { .context = &m, .load = load };
     int status = open_all(&m, served, kernels, data, err);
     int64_t n = m.n_batches, tokens = 0;
 

@@ -69,6 +69,11 @@ static int64_t wide_of(const struct model_spec *m, int layer)
     return products * m->n_active_experts * m->expert_ffn_size + m->n_experts;
 }
 
+static int longest_of(const struct compile_train *o)
+{
+    return max_int(o->longest, o->seq_len);
+}
+
 /* Parameters count as FLOPs do: each is multiplied once a token; the head's twice as many times as
  * others have for their forward alone, as its loss is forward and backward in one. */
 static int cut_stages(struct compiling *c, struct err *err)
@@ -85,8 +90,9 @@ static int cut_stages(struct compiling *c, struct err *err)
                                  .head = (int64_t)m->vocab_size * m->hidden_size };
 
     for (int i = 0; i < m->n_layers; i++)
-        layers[i] = m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
-                    (int64_t)((double)attention * 2 * model_spec_keys(m, i, c->options->seq_len));
+        layers[i] =
+            m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
+            (int64_t)((double)attention * 2 * model_spec_keys(m, i, longest_of(c->options)));
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
@@ -520,7 +526,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .dropout = 1,
                                         .sequence_parallel = options->sequence_parallel &&
                                                              options->mesh.size[AXIS_TP] > 1,
-                                        .max_positions = options->seq_len,
+                                        .max_positions = longest_of(options),
                                         .seed = options->seed,
                                         .tuning = options->tuning,
                                         .is_packed = options->is_packed,

@@ -15,6 +15,8 @@ struct compile_train {
     struct mesh mesh;
     enum dtype dtype;
     int micro_batch, seq_len, n_micro_batches;
+    int longest; /* seq_len of the longest program of the job, where it has several (place_within):
+                    what stages are cut by, and how long the rope table is; 0: seq_len */
     const int *micro_batches; /* [n_micro_batches]: sequences of each, the most of them micro_batch;
                                  NULL: micro_batch each */
     int sequence_parallel; /* where mesh has several tp ranks; micro-batches' tokens divide by tp */

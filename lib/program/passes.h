@@ -175,6 +175,15 @@ void schedule_forward(struct program *program, enum entry_kind entry,
 void place(struct program *program);
 
 /*
+ * After place of both: put all that program has where larger has it. They are programs of one job
+ * that differ in how long its sequences are, so that all but the sizes is the same; one memory then
+ * serves both, and what the one leaves in cells is there for the other. What the host does not fill
+ * and that differs (constants with content) gets places of its own, by which larger grows. Returns
+ * 0, or -1 and ERR_CONFIG if something else differs.
+ */
+int place_within(struct program *program, struct program *larger, struct err *err);
+
+/*
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
  * every op; written before read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to

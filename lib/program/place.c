@@ -371,3 +371,83 @@ void place(struct program *program)
     place_scratch(program);
     arena_release(&arena);
 }
+
+/* ---- a program in another's places ---- */
+
+static int is_alike(const struct program *p, const struct program *q)
+{
+    int alike = p->n_values == q->n_values && p->n_functions == q->n_functions &&
+                p->n_stashes == q->n_stashes;
+
+    for (int id = 1; alike && id < p->n_values; id++) {
+        const struct value *a = &p->values[id], *b = &q->values[id];
+
+        alike = a->base == b->base && a->role == b->role && a->scope == b->scope &&
+                a->segment == b->segment && a->stash == b->stash && !a->content == !b->content &&
+                program_value_bytes(p, id) <= program_value_bytes(q, id);
+    }
+    for (int i = 0; alike && i < p->n_stashes; i++)
+        alike = p->stashes[i].n_slots == q->stashes[i].n_slots;
+    return alike;
+}
+
+/* Collectives' scratch stays where larger has it. */
+static int is_alike_in(const struct function *a, const struct function *b)
+{
+    int alike = a->n_ops == b->n_ops;
+
+    for (int i = 0; alike && i < a->n_ops; i++) {
+        const struct op *x = &a->ops[i], *y = &b->ops[i];
+
+        alike = x->kind == y->kind && x->stream == y->stream &&
+                !memcmp(x->in, y->in, sizeof x->in) && !memcmp(x->out, y->out, sizeof x->out) &&
+                (x->stream == STREAM_COMPUTE || x->scratch_bytes <= y->scratch_bytes);
+    }
+    return alike;
+}
+
+static int is_alike_at(const struct entry *a, const struct entry *b)
+{
+    return a->n_actions == b->n_actions &&
+           (!a->n_actions ||
+            !memcmp(a->actions, b->actions, sizeof *a->actions * (size_t)a->n_actions));
+}
+
+static void move_value(struct program *p, int id, struct program *larger)
+{
+    struct value *v = &p->values[id];
+
+    if (!v->content) {
+        v->place_bytes = larger->values[id].place_bytes;
+        return;
+    }
+    v->place_bytes = larger->segment_bytes[v->segment];
+    larger->segment_bytes[v->segment] += align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+}
+
+int place_within(struct program *program, struct program *larger, struct err *err)
+{
+    struct program *p = program;
+    int alike = is_alike(p, larger);
+
+    for (int f = 0; alike && f < p->n_functions; f++)
+        alike = is_alike_in(&p->functions[f], &larger->functions[f]);
+    for (int e = 0; alike && e < N_ENTRIES; e++)
+        alike = is_alike_at(&p->entries[e], &larger->entries[e]);
+    if (!alike)
+        return err_set(err, ERR_CONFIG,
+                       "the steps of two lengths of sequences differ in more than "
+                       "their sizes (hint: data.packing: true)");
+    for (int id = 1; id < p->n_values; id++)
+        if (!p->values[id].base)
+            move_value(p, id, larger);
+    for (int i = 0; i < p->n_stashes; i++)
+        p->stashes[i] = larger->stashes[i];
+    place_views(p);
+    memcpy(p->stream_scratch, larger->stream_scratch, sizeof p->stream_scratch);
+    size_t *library = &larger->segment_bytes[SEGMENT_LIBRARY];
+    if (*library < p->segment_bytes[SEGMENT_LIBRARY])
+        *library = p->segment_bytes[SEGMENT_LIBRARY];
+    memcpy(p->segment_bytes, larger->segment_bytes, sizeof p->segment_bytes);
+    return 0;
+}

@@ -86,17 +86,6 @@ static int make_groups(struct run *run, struct err *err)
     return 0;
 }
 
-/* What the program knows of its constants; the rest is the host's to fill. */
-static void fill_contents(struct run *run)
-{
-    for (int id = 1; id < run->program->n_values; id++) {
-        const struct value *v = &run->program->values[id];
-
-        if (v->content)
-            memcpy(run_data(run, id, 0), v->content, program_value_bytes(run->program, id));
-    }
-}
-
 int run_create(struct run **out, const struct run_options *options, struct err *err)
 {
     struct run *run = calloc(1, sizeof *run);
@@ -117,7 +106,6 @@ int run_create(struct run **out, const struct run_options *options, struct err *
         for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
             if (run->memory.segment[s])
                 memset(run->memory.segment[s], 0xff, run->program->segment_bytes[s]);
-    fill_contents(run);
     *out = run;
     return 0;
 }
@@ -240,9 +228,13 @@ static int run_drain(struct run *run, unsigned streams, struct err *err)
     return 0;
 }
 
-static int run_function(struct run *run, const struct action *action, int first, struct err *err)
+static int run_function(struct run *run, const struct action *action, int first,
+                        const struct run_hooks *hooks, struct err *err)
 {
-    struct resolved_function *f = resolved(run, action->function, action->micro_batch);
+    int program = run->options.n_shorter && hooks && hooks->choose && action->micro_batch >= 0
+                      ? hooks->choose(hooks->context, action->micro_batch)
+                      : 0;
+    struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
     for (int i = 0; i < f->n_ops; i++) {
         if (run_op(run, &f->ops[i], i, first, err) < 0)
@@ -290,7 +282,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
             atomic_store_explicit(&run->progress->micro_batch, a->micro_batch,
                                   memory_order_relaxed);
         if (a->kind == ACTION_RUN)
-            status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, err);
+            status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, hooks, err);
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
             status = run_load(run, a, hooks, err);
         else if (a->kind == ACTION_GATE && hooks && hooks->gate)
@@ -324,7 +316,7 @@ double run_wait_seconds(const struct run *run)
 void run_clear_times(struct run *run)
 {
     run->wait_seconds = 0;
-    for (int f = 0; f < run->program->n_functions; f++)
+    for (int f = 0; f < run->program->n_functions * (1 + run->options.n_shorter); f++)
         for (int k = 0; k < run->functions[f].n; k++) {
             struct resolved_function *r = &run->functions[f].list[k];
 

@@ -7,13 +7,13 @@
 #include "base/num.h"
 #include "run/run_impl.h"
 
-static void *value_data(const struct run *run, int id, int micro_batch)
+static void *value_data(const struct run *run, const struct program *p, int id, int micro_batch)
 {
-    const struct value *v = &run->program->values[id];
-    size_t offset = program_place(run->program, id, micro_batch);
+    const struct value *v = &p->values[id];
+    size_t offset = program_place(p, id, micro_batch);
 
     if (v->own)
-        offset += (size_t)run->coordinate[v->own - 1] * program_value_bytes(run->program, id);
+        offset += (size_t)run->coordinate[v->own - 1] * program_value_bytes(p, id);
     return run->memory.segment[v->segment] + offset;
 }
 
@@ -21,23 +21,24 @@ void *run_data(const struct run *run, int value, int micro_batch)
 {
     CHECK(value > 0);
     CHECK(value < run->program->n_values);
-    return value_data(run, value, micro_batch);
+    return value_data(run, run->program, value, micro_batch);
 }
 
 static struct tensor operand(const struct run *run, int id, int micro_batch)
 {
-    const struct value *v = &run->program->values[id];
+    const struct program *p = run->resolving;
+    const struct value *v = &p->values[id];
 
     if (!id)
         return (struct tensor){ 0 };
-    return (struct tensor){ value_data(run, id, micro_batch), v->rows, v->cols, v->stride,
+    return (struct tensor){ value_data(run, p, id, micro_batch), v->rows, v->cols, v->stride,
                             v->dtype };
 }
 
 /* Base values that some collective of the program touches. */
 static char *find_touched(struct run *run)
 {
-    const struct program *p = run->program;
+    const struct program *p = run->resolving;
     char *touched = arena_array(&run->arena, char, p->n_values);
 
     for (int f = 0; f < p->n_functions; f++)
@@ -57,7 +58,7 @@ static char *find_touched(struct run *run)
 
 static void list_shared_inputs(struct run *run, const char *touched)
 {
-    const struct program *p = run->program;
+    const struct program *p = run->resolving;
     int *list = arena_array(&run->arena, int, p->n_values);
 
     for (int id = 1; id < p->n_values; id++)
@@ -73,10 +74,10 @@ static void list_touches(struct run *run, const struct op *op, int micro_batch, 
 
     for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
         int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
-        int base = program_base(run->program, id);
+        int base = program_base(run->resolving, id);
 
         if (base && touched[base])
-            ids[n++] = run->users_at[base] + program_slot(run->program, base, micro_batch);
+            ids[n++] = run->users_at[base] + program_slot(run->resolving, base, micro_batch);
     }
     int *list = arena_array(&run->arena, int, n);
     memcpy(list, ids, sizeof *list * (size_t)n);
@@ -159,7 +160,7 @@ static void find_last(const struct program *p, const struct function *f, const i
 static void list_dead(struct run *run, const struct function *f, int micro_batch,
                       const int *known_at, struct resolved_op *ops)
 {
-    const struct program *p = run->program;
+    const struct program *p = run->resolving;
     struct arena arena = { 0 };
     int *last = arena_array(&arena, int, p->n_values);
     struct dead_range **lists = arena_array(&arena, struct dead_range *, f->n_ops);
@@ -177,8 +178,8 @@ static void list_dead(struct run *run, const struct function *f, int micro_batch
     }
     for (int id = 1; id < p->n_values; id++)
         if (last[id])
-            *lists[last[id] - 1]++ =
-                (struct dead_range){ value_data(run, id, micro_batch), program_value_bytes(p, id) };
+            *lists[last[id] - 1]++ = (struct dead_range){ value_data(run, p, id, micro_batch),
+                                                          program_value_bytes(p, id) };
     arena_release(&arena);
 }
 
@@ -212,7 +213,7 @@ static unsigned char *comm_scratch(const struct run *run, enum stream stream)
 {
     unsigned char *segment = run->memory.segment[SEGMENT_COMM];
 
-    return segment ? segment + run->program->stream_scratch[stream] : NULL;
+    return segment ? segment + run->resolving->stream_scratch[stream] : NULL;
 }
 
 static void resolve_op(struct run *run, const struct op *op, int micro_batch,
@@ -230,8 +231,8 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->is_async = op_is_collective(op->kind);
     /* Kernels are told of accumulated outputs alone, collectives of whatever they replace. */
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] && program_first_mode(run->program, op, k) == FIRST_ALWAYS &&
-            (out->is_async || program_accumulates(run->program, op, k)))
+        if (op->out[k] && program_first_mode(run->resolving, op, k) == FIRST_ALWAYS &&
+            (out->is_async || program_accumulates(run->resolving, op, k)))
             out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
@@ -246,12 +247,12 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
                              .scratch = comm_scratch(run, op->stream),
                              .worker = run->options.worker };
     if (op->attributes.peer) {
-        int size = run->program->mesh.size[op->attributes.axis];
+        int size = run->resolving->mesh.size[op->attributes.axis];
 
         out->collective.peer =
             (run->coordinate[op->attributes.axis] + op->attributes.peer + size) % size;
     }
-    describe_op(run->program, op, out->text);
+    describe_op(run->resolving, op, out->text);
 }
 
 static int has_pass_operand(const struct program *p, const struct op *op)
@@ -265,12 +266,21 @@ static int has_pass_operand(const struct program *p, const struct op *op)
     return 0;
 }
 
+static struct variants *own_functions(struct run *run)
+{
+    const struct program *p = run->resolving;
+    int set = p == run->program ? 0 : 1 + (int)(p - run->options.shorter);
+
+    return run->functions + set * p->n_functions;
+}
+
 /* Bound to the slots of micro-batch m. */
 static int resolve_variant(struct run *run, int function, int m, const char *touched,
                            const int *known_at, struct err *err)
 {
-    const struct function *f = &run->program->functions[function];
-    struct resolved_function *r = &run->functions[function].list[m];
+    const struct function *f = &run->resolving->functions[function];
+    struct variants *own = own_functions(run);
+    struct resolved_function *r = &own[function].list[m];
 
     r->ops = arena_array(&run->arena, struct resolved_op, f->n_ops);
     for (int i = 0; i < f->n_ops; i++) {
@@ -279,10 +289,10 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
         resolve_op(run, &f->ops[i], m, op);
         list_touches(run, &f->ops[i], m, touched, op);
         r->n_ops = i + 1;
-        if (op->is_async && known_at[i] == f->n_ops && has_pass_operand(run->program, &f->ops[i]))
+        if (op->is_async && known_at[i] == f->n_ops && has_pass_operand(run->resolving, &f->ops[i]))
             r->drains |= 1u << op->stream;
         if (!op->is_async && m > 0)
-            op->call.state = run->functions[function].list[0].ops[i].call.state;
+            op->call.state = own[function].list[0].ops[i].call.state;
         else if (!op->is_async && kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
@@ -313,14 +323,14 @@ static int count_variants(const struct program *p, int function, int n_micro_bat
 static int resolve_function(struct run *run, int function, int n_micro_batches, const char *touched,
                             struct err *err)
 {
-    const struct program *p = run->program;
+    const struct program *p = run->resolving;
     int n = count_variants(p, function, n_micro_batches), status = 0;
     struct arena arena = { 0 };
     int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
 
     program_known_at(p, function, known_at);
-    run->functions[function].list = arena_array(&run->arena, struct resolved_function, n);
-    run->functions[function].n = n;
+    own_functions(run)[function].list = arena_array(&run->arena, struct resolved_function, n);
+    own_functions(run)[function].n = n;
     for (int m = 0; m < n && !status; m++)
         status = resolve_variant(run, function, m, touched, known_at, err);
     arena_release(&arena);
@@ -339,7 +349,7 @@ static int count_micro_batches(const struct program *p)
 
 static void make_users(struct run *run)
 {
-    const struct program *p = run->program;
+    const struct program *p = run->resolving;
     int n = 0;
 
     run->users_at = arena_array(&run->arena, int, p->n_values);
@@ -350,26 +360,47 @@ static void make_users(struct run *run)
     run->users = arena_array(&run->arena, struct resolved_op *, n);
 }
 
-int resolve(struct run *run, struct err *err)
+/* What the program knows of its constants; the rest is the host's to fill. */
+static void fill_contents(struct run *run)
 {
-    const struct program *p = run->program;
-    char *touched = find_touched(run);
-    int n_micro_batches = count_micro_batches(p);
+    const struct program *p = run->resolving;
 
-    list_shared_inputs(run, touched);
-    make_users(run);
-    run->functions = arena_array(&run->arena, struct variants, p->n_functions);
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].content)
+            memcpy(value_data(run, p, id, 0), p->values[id].content, program_value_bytes(p, id));
+}
+
+static int resolve_program(struct run *run, const struct program *p, const char *touched,
+                           int n_micro_batches, struct err *err)
+{
+    run->resolving = p;
+    fill_contents(run);
     for (int f = 0; f < p->n_functions; f++)
         if (resolve_function(run, f, n_micro_batches, touched, err) < 0)
             return -1;
     return 0;
 }
 
+int resolve(struct run *run, struct err *err)
+{
+    const struct program *p = run->resolving = run->program;
+    char *touched = find_touched(run);
+    int n_micro_batches = count_micro_batches(p), n_programs = 1 + run->options.n_shorter;
+
+    list_shared_inputs(run, touched);
+    make_users(run);
+    run->functions = arena_array(&run->arena, struct variants, n_programs * p->n_functions);
+    int status = resolve_program(run, p, touched, n_micro_batches, err);
+    for (int i = 0; i < run->options.n_shorter && !status; i++)
+        status = resolve_program(run, &run->options.shorter[i], touched, n_micro_batches, err);
+    return status;
+}
+
 void resolve_release(struct run *run)
 {
-    const struct program *p = run->program;
+    int n = run->program->n_functions * (1 + run->options.n_shorter);
 
-    for (int f = 0; run->functions && f < p->n_functions && run->functions[f].n; f++) {
+    for (int f = 0; run->functions && f < n && run->functions[f].n; f++) {
         const struct resolved_function *r = &run->functions[f].list[0];
 
         for (int i = 0; i < r->n_ops; i++)

@@ -22,6 +22,9 @@ struct run;
 
 struct run_options {
     const struct program *program; /* placed and verified; outlives the run */
+    const struct program *shorter; /* [n_shorter]: others that micro-batches may be for, placed
+                                      within program (place_within) */
+    int n_shorter;
     struct kernels *kernels;
     struct comm *comm;              /* may be NULL where the mesh has one rank */
     struct worker *worker;          /* the comm thread; likewise */
@@ -48,13 +51,16 @@ void *run_data(const struct run *run, int value, int micro_batch);
 /* Tell who watches that what is done outside of entries goes on. */
 void run_beat(struct run *run);
 
-/* What an entry needs from outside while it runs. Either may be NULL. */
+/* What an entry needs from outside while it runs. Each may be NULL. */
 struct run_hooks {
     void *context;
     /* Fill the input cells with this micro-batch. */
     int (*load)(void *context, int micro_batch, struct err *err);
     /* Parameters are about to change: wait for who still reads them. */
     int (*gate)(void *context, struct err *err);
+    /* Which program the micro-batch is for: 0 options.program, i shorter[i - 1]; the same until the
+     * entry ends, and on all ranks. NULL: 0. */
+    int (*choose)(void *context, int micro_batch);
 };
 
 /*

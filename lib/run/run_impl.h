@@ -50,9 +50,10 @@ struct variants {
 struct run {
     struct run_options options;
     const struct program *program;
+    const struct program *resolving; /* resolve's: the one at hand */
     struct run_memory memory;
     struct arena arena;
-    struct variants *functions;
+    struct variants *functions;                   /* [1 + n_shorter][n_functions] */
     struct comm_group *groups[N_AXES][N_STREAMS]; /* those that collectives use */
     struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
     int coordinate[N_AXES];                       /* of this rank in the mesh */
@@ -66,10 +67,12 @@ struct run {
     double wait_seconds;
 };
 
-static inline struct resolved_function *resolved(const struct run *run, int function,
+/* program: 0, or 1 + the index of a shorter one */
+static inline struct resolved_function *resolved(const struct run *run, int program, int function,
                                                  int micro_batch)
 {
-    const struct variants *variants = &run->functions[function];
+    const struct variants *variants =
+        &run->functions[program * run->program->n_functions + function];
 
     return &variants->list[micro_batch < 0 ? 0 : micro_batch % variants->n];
 }

@@ -4,7 +4,7 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#include "ckpt/weights.h"
+#include "ckpt/source.h"
 #include "train/fill.h"
 #include "train/numerics.h"
 #include "train/slices.h"
@@ -33,11 +33,24 @@ static int read_model(struct trainer *t, const char *path, struct weights *weigh
     return status;
 }
 
+/* What is grown is told when the data is made (cmd): here it is as if it had been so. */
+static int grow(struct trainer *t, struct source *source, struct job *theirs, struct err *err)
+{
+    const struct model_spec *ours = &t->job->model;
+
+    source->rows_there = source->rows = theirs->model.vocab_size;
+    if (t->job->kind == JOB_PRETRAIN || theirs->model.vocab_size >= ours->vocab_size)
+        return 0;
+    theirs->model.vocab_size = ours->vocab_size;
+    return source_grow(source, ours, ours->vocab_size, &t->program.arena, err);
+}
+
 int trainer_begin(struct trainer *t, struct err *err)
 {
     const char *path = t->job->train.init;
     struct slices list = { 0 };
     struct weights weights = { 0 };
+    struct source source = { .weights = &weights };
     struct job theirs;
 
     if (!path)
@@ -45,11 +58,13 @@ int trainer_begin(struct trainer *t, struct err *err)
     progress_phase(t->options.progress, "reading the first weights");
     int status = read_model(t, path, &weights, &theirs, err);
     if (!status)
+        status = grow(t, &source, &theirs, err);
+    if (!status)
         status = numerics_check_weights(&t->job->model, &theirs.model, path, err);
     slices_of_masters(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
-        status = weights_read(&weights, &list.slices[i], err);
+        status = source_read(&source, &list.slices[i], err);
     }
     slices_release(&list);
     weights_close(&weights);

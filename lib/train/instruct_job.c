@@ -74,7 +74,8 @@ const int *lengths_of_job(const struct job *job, int *n, struct arena *arena)
     for (int i = 0; i < given->n; i++)
         lengths[(*n)++] = given->values[i];
     for (int part = 8; part > 1 && given->n == 0; part /= 2)
-        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN)
+        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN &&
+            seq_len / part % job->parallel.tp == 0)
             lengths[(*n)++] = seq_len / part;
     lengths[(*n)++] = seq_len;
     return lengths;

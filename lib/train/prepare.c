@@ -109,6 +109,11 @@ static int make_locked(const struct preparing *p, struct err *err)
 static int count_steps(const struct preparing *p, struct err *err)
 {
     struct job *job = p->job;
+    int n_lengths = 0, dp = max_int(1, job->parallel.dp_given ? job->parallel.dp : 1);
+    const int *lengths = job->samples.train ? lengths_of_job(job, &n_lengths, p->arena) : NULL;
+    /* The steps are the same whatever a micro-batch has; the padding is not. */
+    int is_even = !job->parallel.micro_batches.n &&
+                  job->train.global_batch % (job->train.micro_batch * dp) == 0;
     struct loader_dataset *datasets =
         arena_array(p->arena, struct loader_dataset, job->data.n_train);
     struct loader_options options = { .datasets = datasets,
@@ -118,7 +123,10 @@ static int count_steps(const struct preparing *p, struct err *err)
                                       .vocab_size = job->model.vocab_size,
                                       .seq_len = job->data.seq_len,
                                       .global_batch = job->train.global_batch,
-                                      .micro_batch = job->train.global_batch,
+                                      .lengths = lengths,
+                                      .n_lengths = n_lengths,
+                                      .micro_batch = is_even ? job->train.micro_batch * dp
+                                                             : job->train.global_batch,
                                       .dp_size = 1,
                                       .seed = job->train.seed,
                                       .split = job->eval.split,
@@ -139,10 +147,10 @@ static int count_steps(const struct preparing *p, struct err *err)
     if (job->samples.train && p->hooks && p->hooks->report && usage.n_rows)
         p->hooks->report(p->hooks->context,
                          arena_printf(p->arena,
-                                      "%lld samples in %lld sequences of %d: %.1f %% of the rows "
+                                      "%lld samples in %lld sequences of %s%d: %.1f %% of the rows "
                                       "are tokens, %.1f %% are learned\n",
                                       (long long)usage.n_samples, (long long)usage.n_sequences,
-                                      job->data.seq_len,
+                                      n_lengths > 1 ? "up to " : "", job->data.seq_len,
                                       100.0 * (double)usage.n_tokens / (double)usage.n_rows,
                                       100.0 * (double)usage.n_learned / (double)usage.n_rows));
     if (!job->train.steps)

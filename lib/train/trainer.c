@@ -12,6 +12,7 @@
 #include "train/feed.h"
 #include "train/fill.h"
 #include "train/fit.h"
+#include "train/instruct_job.h"
 #include "train/lr.h"
 #include "train/numerics.h"
 #include "train/replicas.h"
@@ -77,15 +78,55 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
     };
 }
 
+int trainer_compile_lengths(struct program *program, struct program *shorter, const int *lengths,
+                            int n_shorter, const struct compile_train *wish,
+                            struct kernels *kernels, struct err *err)
+{
+    struct compile_train options = *wish;
+    struct run_scratch scratch = { kernels, options.mesh };
+
+    options.longest = options.seq_len;
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    int status = compile_train(program, &options, err);
+    for (int i = 0; i < n_shorter && !status; i++) {
+        options.seq_len = lengths[i];
+        status = compile_train(&shorter[i], &options, err);
+        if (!status)
+            status = place_within(&shorter[i], program, err);
+        if (status < 0)
+            err_add(err, "sequences of %d", lengths[i]);
+    }
+    return status;
+}
+
+/* The lengths that micro-batches have but for the longest, and how many. */
+static const int *shorter_lengths(const struct job *job, int *n, struct arena *arena)
+{
+    const int *lengths = NULL;
+
+    *n = 0;
+    if (job->samples.train && !job->data.packing) {
+        lengths = lengths_of_job(job, n, arena);
+        --*n;
+    }
+    return lengths;
+}
+
 int trainer_compile(struct program *program, const struct job *job, int pp_rank,
                     struct kernels *kernels, struct err *err)
 {
     struct compile_train options = trainer_compile_options(job, pp_rank);
-    struct run_scratch scratch = { kernels, options.mesh };
+    struct arena arena = { 0 };
+    int n;
+    const int *lengths = shorter_lengths(job, &n, &arena);
+    struct program *shorter = arena_array(&arena, struct program, n);
 
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
-    return compile_train(program, &options, err);
+    int status = trainer_compile_lengths(program, shorter, lengths, n, &options, kernels, err);
+    for (int i = 0; i < n; i++)
+        program_release(&shorter[i]);
+    arena_release(&arena);
+    return status;
 }
 
 int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
@@ -202,6 +243,8 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .n_datasets = job->data.n_train,
                                     .samples = job->samples.train,
                                     .packing = job->data.packing,
+                                    .lengths = t->lengths,
+                                    .n_lengths = t->n_shorter ? t->n_shorter + 1 : 0,
                                     .vocab_size = job->model.vocab_size,
                                     .seq_len = job->data.seq_len,
                                     .global_batch = job->train.global_batch,
@@ -255,6 +298,7 @@ static int open_held_out(struct trainer *t, struct err *err)
         return 0;
     options.held_out = 1;
     options.n_sizes = 0;
+    options.n_lengths = 0;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->samples.eval) {
         options.samples = t->job->samples.eval;
@@ -301,7 +345,11 @@ static int compile(struct trainer *t, struct err *err)
     int pp_rank = mesh_coordinate(&mesh, t->world_rank, AXIS_PP);
 
     progress_phase(o->progress, "compiling the step");
-    if (trainer_compile(&t->program, t->job, pp_rank, o->kernels, err) < 0 ||
+    struct compile_train wish = trainer_compile_options(t->job, pp_rank);
+    t->lengths = shorter_lengths(t->job, &t->n_shorter, &t->arena);
+    t->shorter = arena_array(&t->arena, struct program, t->n_shorter);
+    if (trainer_compile_lengths(&t->program, t->shorter, t->lengths, t->n_shorter, &wish,
+                                o->kernels, err) < 0 ||
         verify_stages(t, err) < 0)
         return -1;
     return fit_check(t->job, o->kernels, program_memory_bytes(&t->program), o->available_bytes,
@@ -311,6 +359,8 @@ static int compile(struct trainer *t, struct err *err)
 static int open_run(struct trainer *t, struct err *err)
 {
     struct run_options options = { .program = &t->program,
+                                   .shorter = t->shorter,
+                                   .n_shorter = t->n_shorter,
                                    .kernels = t->options.kernels,
                                    .comm = t->options.comm,
                                    .worker = t->options.worker,
@@ -418,6 +468,9 @@ void trainer_destroy(struct trainer *t)
     loader_close(t->train);
     loader_close(t->held_out);
     program_release(&t->program);
+    for (int i = 0; i < t->n_shorter; i++)
+        program_release(&t->shorter[i]);
+    arena_release(&t->arena);
     str_release(&t->description);
     str_release(&t->save_state);
     free(t->restored_extra);
@@ -426,6 +479,20 @@ void trainer_destroy(struct trainer *t)
 
 /* ---- a step ---- */
 
+/* The program of the micro-batch's length. */
+static int choose(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+    int i = 0;
+
+    if (!t->n_shorter)
+        return 0;
+    int length = loader_length(t->train, t->step, micro_batch);
+    while (i < t->n_shorter && t->lengths[i] != length)
+        i++;
+    return i < t->n_shorter ? i + 1 : 0;
+}
+
 static int load_train(void *context, int micro_batch, struct err *err)
 {
     struct trainer *t = context;
@@ -433,7 +500,8 @@ static int load_train(void *context, int micro_batch, struct err *err)
 
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
-    feed_batch(t->run, &t->program, &batch, micro_batch);
+    int chosen = choose(t, micro_batch);
+    feed_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
     enum fault fault = fault_at("gradients", t->step + 1);
@@ -493,7 +561,7 @@ static void read_experts(const struct trainer *t, struct trainer_result *result)
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
-    struct run_hooks hooks = { t, load_train, trainer_save_gate };
+    struct run_hooks hooks = { t, load_train, trainer_save_gate, choose };
     int64_t tokens = loader_step_tokens(t->train, t->step);
     double lr = lr_at(t->job, t->step);
 
@@ -538,7 +606,7 @@ static int64_t held_out_tokens(const struct trainer *t, int64_t n)
 int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn on_batch,
                      void *context, double *loss, int64_t *tokens, struct err *err)
 {
-    struct run_hooks hooks = { t, load_held_out, NULL };
+    struct run_hooks hooks = { .context = t, .load = load_held_out };
     int64_t per_batch =
         t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
     int64_t n = t->n_held_out_batches;

@@ -124,6 +124,14 @@ struct mesh trainer_mesh(const struct job *job);
 struct compile_train trainer_compile_options(const struct job *job, int pp_rank);
 
 /*
+ * Compile a program and, at its places, one for each of lengths [n_shorter]. All are the caller's to
+ * release, on failure too; shorter are zero before.
+ */
+int trainer_compile_lengths(struct program *program, struct program *shorter, const int *lengths,
+                            int n_shorter, const struct compile_train *wish,
+                            struct kernels *kernels, struct err *err);
+
+/*
  * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these
  * kernels need. As compile_train.
  */

@@ -12,6 +12,12 @@ struct trainer {
     struct trainer_options options;
     const struct job *job;
     struct program program;
+    /* Without packing: programs for micro-batches of shorter sequences, by lengths, the last of
+     * which is program's. */
+    struct program *shorter;
+    int n_shorter;
+    const int *lengths;
+    struct arena arena; /* of these */
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
     int world_rank, world_size, dp_rank, tp_rank;

@@ -71,10 +71,56 @@ expect 'by epochs, unpacked, from a run' 0 'step 9/9' tune finetune epochs --set
 expect 'frozen parameters have no states' 0 '^states +2[0-9]{2} B' \
     "$lmtrain" plan "$dir/tune.yaml" --set 'train.only=[final_norm.weight]'
 
+
+# Samples are of 10 or 16 tokens: a step has micro-batches of both lengths.
+# shellcheck disable=SC2317 # expect calls it
+short() {
+    short_run=$1
+    shift
+    tune finetune "$short_run" --set data.packing=false --set 'data.lengths=[12,16]' "$@"
+}
+model_of() { cksum <"$dir/$1/model/model.safetensors"; }
+expect 'unpacked, of one length' 0 '1[0-9].[0-9] % of the rows are tokens' tune finetune long --set data.packing=false \
+    --set 'data.lengths=[2]'
+expect 'of several' 0 '[89][0-9].[0-9] % of the rows are tokens' short short
+expect 'is the same model' 0 '' close_to "$(loss_of --model "$dir/short")" "$(loss_of --model "$dir/long")"
+expect 'with dead values poisoned, threads' 0 '^done' short dead --set debug.poison=true --set threads=2
+expect 'to the bit' 0 '' test "$(model_of dead)" = "$(model_of short)"
+expect 'on two stages' 0 '^done' short stages --set ranks=2 --set parallel.pp=2 --set parallel.schedule=zb-h1 --set debug.poison=true
+expect 'to the bit' 0 '' test "$(model_of stages)" = "$(model_of short)"
+expect 'a length that parts of rows do not divide' 2 'data.lengths has 13, not a multiple' tune finetune x \
+    --set data.packing=false --set 'data.lengths=[13]' --set ranks=2 --set parallel.tp=2
+
 printf 'model: %s\ndata: {train: %s, seq_len: 64}\ntrain: {epochs: 2}\n' "$dir/hf" "$dir/rows.jsonl" >"$dir/epochs.yaml"
 expect 'epochs are planned' 0 'as many as 2 epochs take' "$lmtrain" plan "$dir/epochs.yaml"
 expect 'and shown' 0 'kind = finetune .auto: train.epochs' "$lmtrain" config "$dir/epochs.yaml"
 expect 'adapters by epochs too' 0 'lmtrain lora JOB.yaml --dry-run' "$lmtrain" plan "$dir/epochs.yaml" --set lora.rank=2
+
+# ---- tokens that the model does not have ----
+
+mkdir "$dir/more"
+awk '{ print } /"content": "<.endoftext.>"/ { first = 1 }
+    first && /^ +}/ { first = 0
+        for (i = 4096; i < 4098; i++)
+            printf ",{\"id\": %d, \"content\": \"<x%d>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}\n", i, i
+    }' data/kjv-tokenizer/tokenizer.json >"$dir/more/tokenizer.json"
+sed 's/And God/<x4097>/' "$dir/rows.jsonl" >"$dir/marked.jsonl"
+# shellcheck disable=SC2317 # expect calls it
+marked() {
+    marked_command=$1 marked_run=$2
+    shift 2
+    tune "$marked_command" "$marked_run" --set "data.train=$dir/marked.jsonl" --set "data.tokenizer=$dir/more" "$@"
+}
+expect 'the embedding grows' 0 '4098 tokens, the model 4096: embedding and head grow' marked finetune grown \
+    --set optimizer.lr=1.0e-30 --set train.steps=1
+expect 'and says so' 0 '"vocab_size":.4098' cat "$dir/grown/model/config.json"
+expect 'as convert does it' 0 '' "$lmtrain" convert --from "$dir/one" --to "$dir/grown2" --vocab-size 4098
+expect 'to the bit' 0 '' cmp "$dir/grown/model/model.safetensors" "$dir/grown2/model.safetensors"
+expect 'in parts of two ranks' 0 '^done' marked finetune parts --set optimizer.lr=1.0e-30 --set train.steps=1 \
+    --set ranks=2 --set parallel.tp=2
+expect 'too' 0 '' cmp "$dir/parts/model/model.safetensors" "$dir/grown2/model.safetensors"
+expect 'and is trained further' 0 'step 3/3' marked finetune grown --set train.steps=3
+expect 'adapters have no such tokens' 3 'vocabulary|4097' marked lora x
 
 # ---- mistakes ----
 

@@ -128,7 +128,7 @@ static int load(void *context, int micro_batch, struct err *err)
 static double step(struct rig *rig, int number)
 {
     const struct ports *ports = &rig->program.ports;
-    struct run_hooks hooks = { rig, load, NULL };
+    struct run_hooks hooks = { .context = rig, .load = load };
     float *scalars = run_data(rig->run, ports->scalars, 0);
     int learned = 0;
     struct err err;

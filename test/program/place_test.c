@@ -397,6 +397,53 @@ static void placing_is_repeatable(void **state)
     program_release(&p);
 }
 
+static void compile_length(struct program *p, const struct model_spec *spec, int length, int n)
+{
+    struct compile_train options = tiny_compile(spec, 2);
+    struct err err;
+
+    options.longest = 16;
+    options.seq_len = length;
+    options.n_micro_batches = n;
+    if (compile_train(p, &options, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* What is shorter lies where the longer has it, and is still a program; others are refused. */
+static void shorter_sequences_lie_within(void **state)
+{
+    static const char *const names[] = { "llama", "gpt2", "mixture" };
+    struct program longer, shorter, other;
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct model_spec spec = tiny_spec(names[i]);
+
+        compile_length(&longer, &spec, 16, 3);
+        compile_length(&shorter, &spec, 4, 3);
+        compile_length(&other, &spec, 4, 2);
+        size_t before = program_memory_bytes(&longer);
+        assert_true(program_memory_bytes(&shorter) < before);
+        if (place_within(&shorter, &longer, &err) < 0 || verify(&shorter, &err) < 0)
+            fail_msg("%s: %s", names[i], err.text);
+        assert_true(program_memory_bytes(&longer) >= before);
+        assert_memory_equal(shorter.segment_bytes, longer.segment_bytes,
+                            sizeof longer.segment_bytes);
+        for (int id = 1; id < shorter.n_values; id++)
+            if (!shorter.values[id].base && !shorter.values[id].content)
+                assert_int_equal(program_place(&shorter, id, 2), program_place(&longer, id, 2));
+        assert_int_equal(place_within(&other, &longer, &err), -1);
+        assert_int_equal(err.code, ERR_CONFIG);
+        program_release(&shorter);
+        compile_length(&shorter, &spec, 4, 3);
+        assert_int_equal(place_within(&longer, &shorter, &err), -1);
+        program_release(&longer);
+        program_release(&other);
+        program_release(&shorter);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -405,6 +452,7 @@ int main(void)
         cmocka_unit_test(little_scratch_is_wasted),
         cmocka_unit_test(scratch_of_layers_with_collectives),
         cmocka_unit_test(placing_is_repeatable),
+        cmocka_unit_test(shorter_sequences_lie_within),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -229,7 +229,7 @@ static int step(struct rank *r)
     struct run_options options = {
         .program = &r->program, .kernels = r->kernels, .comm = r->comm, .worker = r->worker
     };
-    struct run_hooks hooks = { r, load, NULL };
+    struct run_hooks hooks = { .context = r, .load = load };
 
     if (run_create(&r->run, &options, &r->err) < 0 || fill(r) < 0)
         return -1;

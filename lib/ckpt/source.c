@@ -1,7 +1,7 @@
 /*
- * source.c - the weights that are converted, as if the vocabulary had grown already
+ * source.c - weights that are read as if the vocabulary had grown already
  */
-#include "convert/source.h"
+#include "ckpt/source.h"
 
 #include <stdlib.h>
 #include <string.h>

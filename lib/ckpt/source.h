@@ -1,11 +1,11 @@
 /*
- * source.h - the weights that are converted, as if the vocabulary had grown already
+ * source.h - weights that are read as if the vocabulary had grown already
  *
  * The new rows of embedding and head are the mean of the rows that are there, in the order of their
  * columns, summed in doubles from the first row to the last.
  */
-#ifndef CONVERT_SOURCE_H
-#define CONVERT_SOURCE_H
+#ifndef CKPT_SOURCE_H
+#define CKPT_SOURCE_H
 
 #include "base/arena.h"
 #include "ckpt/weights.h"
