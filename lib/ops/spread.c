@@ -159,6 +159,19 @@ static int spread_attention(const struct query *q, unsigned data, unsigned rowwi
     return alike(q, data, rowwise, MAY_ROWS | MAY_COLS);
 }
 
+/* Segments are of all rows. */
+static int spread_cached(const struct query *q)
+{
+    enum { SEGMENT = 5, SEGMENTS };
+
+    if (given(q, SEGMENTS) && q->in[0] == SPREAD_ROWS)
+        return err_set(q->err, ERR_FAILED, "%s: rows are split(rows), segments are of all",
+                       q->info->name);
+    if (given(q, SEGMENTS) && (want(q, SEGMENT, SPREAD_SAME) || want(q, SEGMENTS, SPREAD_SAME)))
+        return -1;
+    return spread_attention(q, IN(0) | IN(2) | IN(3), IN(1), -1, 4);
+}
+
 /* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
 static int spread_head_norm_grad(const struct query *q)
 {
@@ -463,7 +476,7 @@ static int spread_rule(const struct query *q, int on_axis)
     case OP_ATTENTION_GRAD:
         return spread_attention(q, IN(0) | IN(1) | IN(2) | IN(3), IN(4) | IN(6), 4, 5);
     case OP_ATTENTION_CACHED:
-        return spread_attention(q, IN(0) | IN(2) | IN(3), IN(1), -1, 4);
+        return spread_cached(q);
     case OP_HEAD_NORM_GRAD:
         return spread_head_norm_grad(q);
     case OP_NORMALIZE_ROWS_GRAD:

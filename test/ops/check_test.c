@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "base/str.h"
 #include "support/op_text.h"
 
 static void accepted(const struct op_shape *op)
@@ -79,6 +80,13 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
         refused(&op, operand->name);
         *op_text_operand(&op, (i - 1) / 2 * 2 + 1) = (struct tensor){ 0 };
         *op_text_operand(&op, (i - 1) / 2 * 2 + 2) = (struct tensor){ 0 };
+    }
+    /* Segments come together, and say how many rows the cache has. */
+    if (op.kind == OP_ATTENTION_CACHED && str_starts_with(operand->name, "segment")) {
+        refused(&op, operand->name);
+        op.in[5] = op.in[6] = (struct tensor){ 0 };
+        op.in[2].rows = op.in[3].rows =
+            op.in[0].rows / op.attributes.seq_len * op.attributes.cache_len;
     }
     if (operand->flags & OPERAND_OPTIONAL && !is_needed)
         accepted(&op);
