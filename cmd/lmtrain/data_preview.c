@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/num.h"
 #include "cmd.h"
 #include "data/instruct.h"
 #include "data/loader.h"
@@ -237,7 +238,8 @@ static void print_lengths(struct previewing *p)
 /* How full sequences would be: packed, or padded to the job's lengths. */
 static int add_usage(struct previewing *p, const char *prefix, int packing)
 {
-    struct job job = { .data = { .seq_len = p->options.max_tokens, .packing = packing } };
+    struct job job = { .data = { .seq_len = p->options.max_tokens, .packing = packing },
+                       .parallel.tp = p->has_job ? max_int(1, p->job.parallel.tp) : 1 };
     struct loader_options options = { .samples = prefix,
                                       .vocab_size = tokenizer_vocab_size(p->tokenizer),
                                       .seq_len = p->options.max_tokens,
