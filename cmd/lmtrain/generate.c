@@ -209,68 +209,53 @@ static int run(struct generate_request *q)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-#define TEXT(option, field, what, says) \
-    { \
-        .name = option, .kind = OPTION_TEXT, .value = &q->field, .argument = what, .help = says \
-    }
-#define FLAG(option, field, says) \
-    { \
-        .name = option, .kind = OPTION_FLAG, .value = &q->field, .help = says \
-    }
-#define NUMBER(option, type, field, what, least, most, says) \
-    { \
-        .name = option, .kind = OPTION_##type, .value = &q->field, .argument = what, .min = least, \
-        .max = most, .help = says \
-    }
-
 enum { N_OPTIONS = 22 };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
     static const char *const when[] = { "no", "yes", "never", NULL };
     const struct option table[] = {
-        TEXT("model", model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
-        TEXT("adapter", adapter, "DIR",
-             "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
-        TEXT("prompt", prompt, "TEXT", "what to continue; the text streams as it comes"),
-        TEXT("prompts", prompts, "FILE", "continue each line of FILE (JSON if it ends in .jsonl)"),
-        FLAG("chat", chat,
-             "prompts are turns of a conversation; without any, read them from stdin"),
-        TEXT("system", system, "TEXT", "the conversation's system message"),
-        TEXT("template", template, "NAME",
-             "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
-        NUMBER("max-new-tokens", INT, options.max_new_tokens, "N", 1, 1000000,
-               "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
-        { .name = "stop",
-          .kind = OPTION_LIST,
-          .value = &q->stops,
-          .argument = "TEXT",
-          .help = "and where TEXT would come; may be given again" },
-        NUMBER("temperature", FLOAT, temperature, "T", 0, 100,
-               "0 takes the most likely token (what the model's generation_config.json says, else "
-               "0.8; 0 with --chat or --beams)"),
-        NUMBER("top-k", INT, options.sampler.top_k, "K", 0, 100000000,
-               "draw among the K most likely, 0: all (the model's, else all)"),
-        NUMBER("top-p", FLOAT, options.sampler.top_p, "P", 1e-6, 1,
-               "and among the fewest that have probability P together (the model's, else 0.95)"),
-        NUMBER("repetition-penalty", FLOAT, options.repetition_penalty, "R", 0.01, 100,
-               "make tokens that were there less likely, 1: no (the model's, else 1)"),
-        NUMBER("beams", INT, options.n_beams, "N", 1, GENERATE_BATCH_MAX,
-               "search for the likeliest text with N beams (1: no search)"),
-        NUMBER("length-penalty", FLOAT, options.length_penalty, "X", -10, 10,
-               "beams are compared by log-probability / length^X (1)"),
-        { .name = "early-stopping",
-          .kind = OPTION_CHOICE,
-          .value = &q->early_stopping,
-          .argument = "WHEN",
-          .choices = when,
-          .help = "end the search as soon as all beams have ended: no, yes or never" },
-        NUMBER("seed", I64, seed, "N", 0, 9e15, "of the draws (1): the same seed, the same text"),
-        NUMBER("batch", INT, batch, "N", 1, GENERATE_BATCH_MAX, "prompts of FILE side by side (8)"),
-        FLAG("json", json, "print an object for each prompt: text, ids, how it ended"),
-        FLAG("print-prompt", print_prompt, "print what the model would be given, and end"),
-        TEXT("tokenizer", tokenizer, "DIR", "instead of the one the model's job names"),
-        NUMBER("threads", INT, threads, "N", 1, 1024, "compute threads (all cores)"),
+        option_text("model", &q->model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
+        option_text("adapter", &q->adapter, "DIR",
+                    "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
+        option_text("prompt", &q->prompt, "TEXT", "what to continue; the text streams as it comes"),
+        option_text("prompts", &q->prompts, "FILE",
+                    "continue each line of FILE (JSON if it ends in .jsonl)"),
+        option_flag("chat", &q->chat,
+                    "prompts are turns of a conversation; without any, read them from stdin"),
+        option_text("system", &q->system, "TEXT", "the conversation's system message"),
+        option_text("template", &q->template, "NAME",
+                    "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
+        option_int(
+            "max-new-tokens", &q->options.max_new_tokens, "N", 1, 1000000,
+            "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
+        option_list("stop", &q->stops, "TEXT", "and where TEXT would come; may be given again"),
+        option_float(
+            "temperature", &q->temperature, "T", 0, 100,
+            "0 takes the most likely token (what the model's generation_config.json says, else "
+            "0.8; 0 with --chat or --beams)"),
+        option_int("top-k", &q->options.sampler.top_k, "K", 0, 100000000,
+                   "draw among the K most likely, 0: all (the model's, else all)"),
+        option_float(
+            "top-p", &q->options.sampler.top_p, "P", 1e-6, 1,
+            "and among the fewest that have probability P together (the model's, else 0.95)"),
+        option_float("repetition-penalty", &q->options.repetition_penalty, "R", 0.01, 100,
+                     "make tokens that were there less likely, 1: no (the model's, else 1)"),
+        option_int("beams", &q->options.n_beams, "N", 1, GENERATE_BATCH_MAX,
+                   "search for the likeliest text with N beams (1: no search)"),
+        option_float("length-penalty", &q->options.length_penalty, "X", -10, 10,
+                     "beams are compared by log-probability / length^X (1)"),
+        option_choice("early-stopping", &q->early_stopping, "WHEN", when,
+                      "end the search as soon as all beams have ended: no, yes or never"),
+        option_i64("seed", &q->seed, "N", 0, 9e15,
+                   "of the draws (1): the same seed, the same text"),
+        option_int("batch", &q->batch, "N", 1, GENERATE_BATCH_MAX,
+                   "prompts of FILE side by side (8)"),
+        option_flag("json", &q->json, "print an object for each prompt: text, ids, how it ended"),
+        option_flag("print-prompt", &q->print_prompt,
+                    "print what the model would be given, and end"),
+        option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
+        option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
     };
 
     _Static_assert(sizeof table == sizeof *table * N_OPTIONS, "all of them");
