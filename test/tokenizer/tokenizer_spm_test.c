@@ -158,7 +158,7 @@ static void test_near_ties(void **state)
     add_piece(&made, "a", 1, -3.3f);
     add_piece(&made, "b", 1, -4.7f);
     add_piece(&made, "ab", 1, -8.0005f);
-    add_piece(&made, "ba", 1, -5);
+    add_piece(&made, "ba", 1, -5.3f);
     add_trainer(&made, 1);
     if (tokenizer_parse_spm(&tokenizer, "M", made.bytes, made.n, &err) < 0)
         fail_msg("%s", err.text);
