@@ -224,10 +224,50 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
+static int has_text(const struct job_texts *texts, const char *text)
+{
+    for (int i = 0; i < texts->n; i++)
+        if (!strcmp(texts->values[i], text))
+            return 1;
+    return 0;
+}
+
+/* Added tokens are rows that nobody has trained: with adapters the tables are trained as well. */
+static void save_tables(struct job_reader *r)
+{
+    static const char *const tables[2][4] = { { "embed_tokens", "embedding", "wte",
+                                                "tok_embeddings" },
+                                              { "lm_head", "head", "output", "lm_head" } };
+    struct job *job = r->job;
+    struct job_texts *saved = &job->lora.modules_to_save;
+    const char **values = arena_array(r->arena, const char *, saved->n + 2);
+    int n = saved->n;
+
+    if (job->kind != JOB_LORA || !job->data.added_tokens.n)
+        return;
+    for (int i = 0; i < saved->n; i++)
+        values[i] = saved->values[i];
+    for (int t = 0; t < 2 - !!job->model.tied_embeddings; t++) {
+        int has = 0;
+
+        for (int i = 0; i < 4; i++)
+            has |= has_text(saved, tables[t][i]);
+        if (!has)
+            values[n++] = tables[t][0];
+    }
+    if (n > saved->n)
+        job_note(job, r->arena, "lora.modules_to_save has %s%s%s too (auto: data.added_tokens)",
+                 values[saved->n], n - saved->n > 1 ? ", " : "",
+                 n - saved->n > 1 ? values[n - 1] : "");
+    *saved = (struct job_texts){ values, n };
+}
+
 /* What is trained, where that is not everything. */
 static void derive_tuning(struct job_reader *r)
 {
     struct job *job = r->job;
+
+    save_tables(r);
     struct lora_wish wish = { .rank = job->lora.rank,
                               .alpha = job->lora.alpha,
                               .dropout = job->lora.dropout,

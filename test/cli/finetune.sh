@@ -122,6 +122,39 @@ expect 'too' 0 '' cmp "$dir/parts/model/model.safetensors" "$dir/grown2/model.sa
 expect 'and is trained further' 0 'step 3/3' marked finetune grown --set train.steps=3
 expect 'adapters have no such tokens' 3 'vocabulary|4097' marked lora x
 
+# ---- data.added_tokens ----
+
+# shellcheck disable=SC2317 # expect calls it
+added() {
+    added_command=$1 added_run=$2
+    shift 2
+    tune "$added_command" "$added_run" --set "data.train=$dir/marked.jsonl" \
+        --set 'data.added_tokens=["<x4096>", "<x4097>", "God"]' "$@"
+}
+expect 'tokens are added' 0 '2 of 3 data.added_tokens are new to the tokenizer' added finetune added --set train.steps=3
+expect 'saved with the tokenizer' 0 '"id": 4097, "content": "<x4097>"' cat "$dir/added/model/tokenizer.json"
+expect 'and with rows of the model' 0 '"vocab_size":.4098' cat "$dir/added/model/config.json"
+expect 'the run goes on with them' 0 'step 6/6' added finetune added
+expect 'as if it had not ended' 0 '' added finetune whole
+expect 'to the bit' 0 '' test "$(model_of added)" = "$(model_of whole)"
+expect 'adapters with them' 0 'embedding and head grow' added lora tokens --set lora.rank=3 --set optimizer.lr=3.0e-2
+expect 'bring the table along' 0 '"embed_tokens"' cat "$dir/tokens/adapter/adapter_config.json"
+expect 'and the tokenizer' 0 '"<x4097>"' cat "$dir/tokens/adapter/tokenizer.json"
+expect 'on two tensor-parallel ranks' 0 '^done' added lora tokens2 --set lora.rank=3 --set ranks=2 --set parallel.tp=2
+run=$(loss_of --model "$dir/tokens")
+adapted=$(loss_of --model "$dir/hf" --adapter "$dir/tokens/adapter")
+expect "the run is the model with its adapter ($run, $adapted)" 0 '' close_to "$run" "$adapted"
+expect 'merged' 0 'merged' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/tokens/adapter" --to "$dir/merged-tokens"
+expect 'it has the rows' 0 '"vocab_size":.4098' cat "$dir/merged-tokens/config.json"
+expect 'and the tokens' 0 '"<x4097>"' cat "$dir/merged-tokens/tokenizer.json"
+expect 'and the same loss' 0 '' close_to "$(loss_of --model "$dir/merged-tokens")" "$run"
+talk() { "$lmtrain" generate --prompt 'Say number 3' --temperature 0 --max-new-tokens 6 "$@" 2>/dev/null; }
+expect 'it says something' 0 '^[^ ]' talk --model "$dir/tokens"
+expect 'all three say the same' 0 '' test "$(talk --model "$dir/tokens")" = "$(talk --model "$dir/merged-tokens")"
+expect 'with the adapter too' 0 '' test "$(talk --model "$dir/hf" --adapter "$dir/tokens/adapter")" = \
+    "$(talk --model "$dir/merged-tokens")"
+expect 'an empty token' 2 'data.added_tokens has an item that is no text' tune finetune x --set 'data.added_tokens=[""]'
+
 # ---- mistakes ----
 
 expect 'a warm-up longer than the epochs' 2 'more than the 6 steps' tune finetune x --set train.steps=auto \
