@@ -51,6 +51,17 @@ expect 'merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/hf" -
     --to "$dir/merged2" --as checkpoint
 expect 'gives the same' 0 '' test "$(loss_of --model "$dir/merged2")" = "$merged"
 
+expect 'a checkpoint merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/one" --adapter "$dir/lora/adapter" \
+    --to "$dir/merged3" --as checkpoint
+expect 'gives the same' 0 '' close_to "$(loss_of --model "$dir/merged3")" "$run"
+expect 'which becomes the same folder' 0 '' "$lmtrain" convert --from "$dir/merged3" --to "$dir/merged4"
+expect 'to the bit' 0 '' cmp "$dir/merged4/model.safetensors" "$dir/merged/model.safetensors"
+expect 'a run on a checkpoint' 0 '^done' tune lora onrun --set 'lora={rank: 3, dropout: 0.1}' --set "model=$dir/one"
+expect 'merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/one" --adapter "$dir/onrun" --to "$dir/merged5" \
+    --as checkpoint --dtype fp32
+expect 'gives the same' 0 '' close_to "$(loss_of --model "$dir/merged5")" "$(loss_of --model "$dir/onrun")"
+expect 'and is trained further' 0 '^done' tune finetune further --set "model=$dir/merged5" --set train.steps=1
+
 expect 'stopped' 0 '' tune lora half --set 'lora={rank: 3, dropout: 0.1}' --set train.steps=3
 expect 'and gone on with' 0 'going on from' tune lora half --set 'lora={rank: 3, dropout: 0.1}'
 expect 'ends with the same adapter' 0 '' cmp "$dir/half/adapter/adapter_model.safetensors" \
