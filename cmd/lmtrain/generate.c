@@ -112,17 +112,20 @@ static void settle(struct generation *g, const struct generation_config *config)
         g->options.early_stopping = EARLY_STOPPING_NEVER;
 }
 
+/* Everything but what computes. */
 static int generation_open(struct generation *g, struct err *err)
 {
     const struct generate_request *q = g->q;
-    struct launch_rank alone = { 0, 1, 0, 1, 0 };
     struct generation_config config;
 
+    g->options = q->options;
     if (q->model) {
         if (cmd_check_model(q->model, err) < 0 ||
             served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
         g->has_model = 1;
+        if (serving_check(g->serving, &g->served.job.model, err) < 0)
+            return -1;
     }
     if (open_tokenizer(g, err) < 0)
         return -1;
@@ -132,20 +135,20 @@ static int generation_open(struct generation *g, struct err *err)
     if (generation_config_read(&config, g->folder, err) < 0 || find_ends(g, &config, err) < 0)
         return -1;
     settle(g, &config);
-    if (q->print_prompt)
-        return 0;
-    if (engine_open(&g->engine, &alone, q->threads, err) < 0)
+    return 0;
+}
+
+static int open_generator(struct generation *g, struct err *err)
+{
+    if (serving_open(g->serving, &g->served, g->q->threads, err) < 0)
         return -1;
-    g->has_engine = 1;
-    return generator_create(&g->generator, &g->served, g->engine.kernels, g->tokenizer, &g->options,
-                            err);
+    return generator_create(&g->generator, &g->served, g->serving->engine.kernels, g->tokenizer,
+                            &g->options, err);
 }
 
 static void generation_close(struct generation *g)
 {
     generator_destroy(g->generator);
-    if (g->has_engine)
-        engine_close(&g->engine);
     chat_template_close(g->template);
     tokenizer_close(g->tokenizer);
     if (g->has_model)
@@ -187,29 +190,61 @@ static void report(const struct generation *g, double seconds)
              str_bytes(cache, sizeof cache, generator_cache_bytes(g->generator)));
 }
 
-static int run(struct generate_request *q)
+static int check_talk(const struct generate_request *q, const struct serving *serving,
+                      struct err *err)
 {
-    struct generation g = { .q = q, .options = q->options };
-    double begin;
-    struct err err;
-    int status = check(q, &err);
-
-    if (!status)
-        status = generation_open(&g, &err);
-    begin = clock_seconds();
-    if (!status)
-        status = q->prompt    ? generate_one(&g, &err)
-                 : q->prompts ? generate_file(&g, &err)
-                              : generate_talk(&g, &err);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = err_set(&err, ERR_FAILED, "standard output cannot be written");
-    if (!status && isatty(2))
-        report(&g, clock_seconds() - begin);
-    generation_close(&g);
-    return status < 0 ? cmd_fail(&err) : 0;
+    if (q->prompt || q->prompts || !serving_is_shared(serving))
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "--chat alone talks through standard input, which ranks do not have (hint: "
+                   "--prompt or --prompts, or no --tp, --pp, --ranks)");
 }
 
-enum { N_OPTIONS = 22 };
+/* As a rank, or alone. */
+static int work(struct generation *g, struct err *err)
+{
+    const struct generate_request *q = g->q;
+    double begin;
+
+    if (!q->print_prompt && open_generator(g, err) < 0)
+        return -1;
+    begin = clock_seconds();
+    int status = q->prompt    ? generate_one(g, err)
+                 : q->prompts ? generate_file(g, err)
+                              : generate_talk(g, err);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = err_set(err, ERR_FAILED, "standard output cannot be written");
+    if (!status && isatty(2) && replica_is_first(g->served.replica))
+        report(g, clock_seconds() - begin);
+    return status;
+}
+
+static int run(struct generate_request *q, struct serving *serving, struct generation *g)
+{
+    struct err err;
+
+    if (check(q, &err) < 0)
+        return cmd_fail(&err);
+    if (!serving_starts(serving)) {
+        int joined = serving_join(serving);
+
+        if (joined)
+            return joined;
+    }
+    int status = check_talk(q, serving, &err);
+    if (!status)
+        status = generation_open(g, &err);
+    if (!status)
+        status = serving_starts(serving) ? generate_try(g, &err) : work(g, &err);
+    /* Others may wait for this one: it says why, and ends them. */
+    if (status < 0)
+        status = serving_fail(serving, &err);
+    generation_close(g);
+    serving_close(serving);
+    return status;
+}
+
+enum { N_OWN = 22, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
@@ -258,7 +293,7 @@ static void list_options(struct generate_request *q, struct option *out)
         option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
     };
 
-    _Static_assert(sizeof table == sizeof *table * N_OPTIONS, "all of them");
+    _Static_assert(sizeof table == sizeof *table * N_OWN, "all of them");
     memcpy(out, table, sizeof table);
 }
 
@@ -277,20 +312,30 @@ int cmd_generate(int argc, char **argv)
         .command = "lmtrain generate",
         .arguments = "--model DIR {--prompt TEXT | --prompts FILE | --chat}",
         .summary = "Continue a text with a trained model, or talk to it",
-        .details = "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory.\n",
+        .details =
+            "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory; 5 a rank\n"
+            "died.\n",
         .table = table,
         .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
+    struct serving serving = { 0 };
+    struct generation g = { .q = &q, .serving = &serving };
+    struct err err;
 
     list_options(&q, table);
+    serving_options(&serving, table + N_OWN);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (!q.options.max_new_tokens)
         q.options.max_new_tokens = q.chat ? 1024 : 100;
     if (status < 0)
-        status = run(&q);
+        status = serving_find(&serving, options.command, q.print_prompt, &arena, &err) < 0
+                     ? cmd_fail(&err)
+                     : run(&q, &serving, &g);
+    if (!status && serving_starts(&serving))
+        status = serving_start(&serving, &options, argc, argv, &arena);
     arena_release(&arena);
     return status;
 }

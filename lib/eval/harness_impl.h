@@ -19,6 +19,10 @@ struct harness_run {
     double begin;
 };
 
+/* The ranks that compute; NULL: this one alone. And whether this one judges. */
+const struct replica *harness_replica(const struct harness_run *run);
+int harness_judges(const struct harness_run *run);
+
 /* An item is done: journal and progress. */
 int harness_note(struct harness_run *run, int64_t item, struct err *err);
 void harness_show(struct harness_run *run, int64_t n_more);

@@ -78,7 +78,52 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
     return 0;
 }
 
-static int run_batch(struct writing *w, struct prompt *prompts, int n, struct err *err)
+/* ---- what came of a round, by all replicas ---- */
+
+/* In front of the text's bytes. */
+struct text_record {
+    int64_t item, n_tokens;
+    uint64_t n_bytes;
+};
+
+static void add_record(struct str *out, int64_t item, const struct generate_text *text)
+{
+    struct text_record record = { item, text->tokens.n, text->text.length };
+
+    str_add_bytes(out, &record, sizeof record);
+    str_add_bytes(out, str_text(&text->text), text->text.length);
+}
+
+/* Whoever judges does, the others know that they are done. */
+static int keep_round(struct harness_run *run, const struct str *own, struct err *err)
+{
+    struct str all = { 0 }, text = { 0 };
+    int status = replica_collect(harness_replica(run), own, &all, err);
+
+    for (size_t at = 0; at < all.length && !status;) {
+        struct text_record record;
+
+        memcpy(&record, all.data + at, sizeof record);
+        at += sizeof record;
+        run->h->n_asked += record.n_tokens;
+        run->results[record.item].is_done = 1;
+        str_clear(&text);
+        str_add_bytes(&text, all.data + at, record.n_bytes);
+        at += record.n_bytes;
+        replica_beat(harness_replica(run), "judging what was written");
+        if (harness_judges(run))
+            status = harness_judge(run, record.item, &text, err);
+    }
+    str_release(&all);
+    str_release(&text);
+    harness_show(run, 0);
+    return status;
+}
+
+/* ---- rounds of batches ---- */
+
+static int run_batch(struct writing *w, struct prompt *prompts, int n, struct str *out,
+                     struct err *err)
 {
     struct generate_text texts[BATCH_ITEMS];
 
@@ -90,19 +135,51 @@ static int run_batch(struct writing *w, struct prompt *prompts, int n, struct er
     }
     int status = generator_run(w->generator, texts, n, NULL, NULL, err);
     for (int i = 0; i < n; i++) {
-        w->run->h->n_asked += texts[i].tokens.n;
         if (!status)
-            status = harness_judge(w->run, prompts[i].item, &texts[i].text, err);
+            add_record(out, prompts[i].item, &texts[i]);
         generate_text_release(&texts[i]);
     }
-    harness_show(w->run, 0);
+    return status;
+}
+
+/* A batch for each replica, from *at on. */
+static int run_round(struct writing *w, struct prompt *prompts, int64_t n, int64_t *at,
+                     struct err *err)
+{
+    const struct replica *replica = harness_replica(w->run);
+    int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
+    struct str own = { 0 };
+    int status = 0;
+
+    for (int r = 0; r < replica_count(replica) && *at < n && !status; r++, *at += batch)
+        if (r == replica_number(replica))
+            status = run_batch(w, prompts + *at, (int)min_i64(n - *at, batch), &own, err);
+    if (!status)
+        status = keep_round(w->run, &own, err);
+    str_release(&own);
+    return status;
+}
+
+/* Tokens that all replicas have fed. */
+static int count_fed(struct writing *w, struct err *err)
+{
+    int64_t n_fed = generator_n_fed(w->generator);
+    struct str own = { 0 }, all = { 0 };
+
+    str_add_bytes(&own, &n_fed, sizeof n_fed);
+    int status = replica_collect(harness_replica(w->run), &own, &all, err);
+    for (size_t at = 0; at < all.length; at += sizeof n_fed) {
+        memcpy(&n_fed, all.data + at, sizeof n_fed);
+        w->run->h->n_tokens += n_fed;
+    }
+    str_release(&own);
+    str_release(&all);
     return status;
 }
 
 static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, struct err *err)
 {
     struct harness *h = w->run->h;
-    int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
     struct generation_config config;
 
     if (generation_config_read(&config, h->served->folder, err) < 0)
@@ -113,9 +190,10 @@ static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, str
         generator_create(&w->generator, h->served, h->kernels, h->tokenizer, &w->options, err) < 0)
         return -1;
     int status = 0;
-    for (int64_t i = 0; i < n && !status; i += batch)
-        status = run_batch(w, prompts + i, (int)(n - i < batch ? n - i : batch), err);
-    h->n_tokens += generator_n_fed(w->generator);
+    for (int64_t at = 0; at < n && !status;)
+        status = run_round(w, prompts, n, &at, err);
+    if (!status)
+        status = count_fed(w, err);
     generator_destroy(w->generator);
     return status;
 }
