@@ -86,7 +86,7 @@ static int answer(const struct eval_request *q, struct str *out, struct err *err
     return status;
 }
 
-enum { N_WHAT = 8, N_HOW = 6, N_OPTIONS = N_WHAT + N_HOW };
+enum { N_WHAT = 8, N_HOW = 8, N_OPTIONS = N_WHAT + N_HOW };
 
 /* What is measured. */
 static void list_what(struct eval_request *q, struct option *out)
@@ -160,6 +160,16 @@ static void list_how(struct eval_request *q, struct option *out)
           .value = &q->print_prompts,
           .help =
               "print what the model would be asked, a line of JSON an item; no model is needed" },
+        { .name = "no-chat-template",
+          .value = &q->no_chat_template,
+          .help = "modellink: prompts as plain text, though the model has a chat template" },
+        { .name = "max-new-tokens",
+          .kind = OPTION_INT,
+          .value = &q->max_new_tokens,
+          .argument = "N",
+          .min = 1,
+          .max = 100000,
+          .help = "of texts that the model writes, instead of the style's number" },
         { .name = "tokenizer",
           .kind = OPTION_TEXT,
           .value = &q->tokenizer,

@@ -13,6 +13,7 @@ struct eval_request {
     const char *model, *adapter, *task, *data, *style, *subjects, *output, *tokenizer;
     int64_t limit;
     int threads, json, shots, allow_code, print_prompts; /* shots -1: as the style says */
+    int no_chat_template, max_new_tokens;                /* 0: as the style says */
 };
 
 /* Put the tasks to the model; what is to be printed goes to out. */

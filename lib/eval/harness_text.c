@@ -66,12 +66,10 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
                        run->h->served->job.model.max_seq_len);
     for (int64_t i = 0; i < n; i++) {
         struct token_list *t = &prompts[i].tokens;
-        const char *context = run->items->items[prompts[i].item].context;
+        const struct item *item = &run->items->items[prompts[i].item];
 
-        if (encode_text(run->h->tokenizer, run->cache, context, strlen(context), t, err) < 0)
-            return -1;
-        if (!t->n &&
-            token_list_add(t, max_int(0, tokenizer_end_of_text(run->h->tokenizer)), err) < 0)
+        if (encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed, t, err) <
+            0)
             return -1;
         if (t->n > most) {
             memmove(t->ids, t->ids + (t->n - most), sizeof *t->ids * (size_t)most);
@@ -80,6 +78,18 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
     }
     qsort(prompts, (size_t)n, sizeof *prompts, by_length);
     return 0;
+}
+
+/* What was written, without special tokens, cut where a stop text begins: as the references do. */
+static void read_answer(const struct writing *w, const struct generate_text *t, struct str *out)
+{
+    const char *stops[GENERATE_STOPS_MAX + 1] = { NULL };
+
+    for (int i = 0; i < w->options.n_stops; i++)
+        stops[i] = w->options.stops[i];
+    tokenizer_decode_plain(w->run->h->tokenizer, t->tokens.ids + t->n_prompt,
+                           t->tokens.n - t->n_prompt, out);
+    answer_cut(out, stops);
 }
 
 static int run_batch(struct writing *w, struct prompt *prompts, int n, struct err *err)
@@ -94,9 +104,14 @@ static int run_batch(struct writing *w, struct prompt *prompts, int n, struct er
     }
     int status = generator_run(w->generator, texts, n, NULL, NULL, err);
     for (int i = 0; i < n; i++) {
+        struct str answer = { 0 };
+
         w->run->h->n_asked += texts[i].tokens.n;
-        if (!status)
-            status = harness_judge(w->run, prompts[i].item, &texts[i].text, err);
+        if (!status) {
+            read_answer(w, &texts[i], &answer);
+            status = harness_judge(w->run, prompts[i].item, &answer, err);
+        }
+        str_release(&answer);
         generate_text_release(&texts[i]);
     }
     harness_show(w->run, 0);

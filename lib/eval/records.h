@@ -22,9 +22,9 @@ int records_read(struct records *records, const struct task_forms *forms, const 
                  const char *task, const char *part, const char *variables, int64_t limit,
                  struct arena *arena, struct str *looked, struct err *err);
 
-/* The first of some file patterns that is there, as one text; 1, 0 or -1 as above. */
+/* The first of some file patterns that is there, as one text; 1, 0 or -1 as above. path may be NULL. */
 int records_find_text(const struct task_texts *files, const char *data, const char *task,
-                      const char *part, struct arena *arena, char **text, struct str *looked,
-                      struct err *err);
+                      const char *part, struct arena *arena, char **text, const char **path,
+                      struct str *looked, struct err *err);
 
 #endif
