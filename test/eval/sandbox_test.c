@@ -167,12 +167,12 @@ static void fill_in(const char *text, const char *folder, int port, struct str *
     }
 }
 
-static void attack(struct sandbox *sandbox, const char *const *programs, size_t n,
+static void attack(struct sandbox *sandbox, const char *const *programs, size_t n, size_t step,
                    const char *folder, int port)
 {
     struct str program = { 0 };
 
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += step) {
         fill_in(programs[i], folder, port, &program);
         double deadline = strstr(programs[i], "1000") || strstr(programs[i], "65536") ? 0.3 : 5;
         if (run(sandbox, str_text(&program), deadline) == SANDBOX_PASSED)
@@ -197,7 +197,8 @@ static int listen_at(int *stream, int *datagrams)
     return ntohs(address.sin_port);
 }
 
-static void under(int layers)
+/* Every step-th program: each takes the start of an interpreter. */
+static void under(int layers, size_t step)
 {
     char folder[128], secret[160], written[160];
     struct stat before, after;
@@ -213,8 +214,8 @@ static void under(int layers)
     assert_int_equal(file_write(secret, "s", 1, &err), 0);
     assert_int_equal(chmod(secret, 0644), 0);
     assert_int_equal(stat(secret, &before), 0);
-    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, folder, 0);
-    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, folder, port);
+    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, step, folder, 0);
+    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, 1, folder, port);
     assert_int_not_equal(run(sandbox, fork_bomb, 0.3), SANDBOX_PASSED);
     char byte;
     assert_int_equal(accept(stream, NULL, NULL), -1);
@@ -235,19 +236,19 @@ static void under(int layers)
 static void under_all(void **state)
 {
     (void)state;
-    under(SANDBOX_ALL);
+    under(SANDBOX_ALL, 4);
 }
 
 static void under_namespaces(void **state)
 {
     (void)state;
-    under(SANDBOX_NAMESPACES);
+    under(SANDBOX_NAMESPACES, 1);
 }
 
 static void under_landlock_and_seccomp(void **state)
 {
     (void)state;
-    under(SANDBOX_LANDLOCK | SANDBOX_SECCOMP);
+    under(SANDBOX_LANDLOCK | SANDBOX_SECCOMP, 1);
 }
 
 /* Landlock alone keeps files in, and nothing else: it isn't enough. */
