@@ -13,14 +13,16 @@
 #include "eval/records.h"
 
 #define SHOTS_SEED 1234
+#define MISSING_SHOWN 3 /* names of parts without files */
 
 struct loader {
     const struct task *task;
     const struct items_options *o;
     struct items *items;
     int64_t capacity;
-    struct str missing; /* names of parts without files */
-    struct str looked;  /* where */
+    struct str missing;      /* names of parts without files */
+    struct str looked;       /* where, of this part */
+    struct str looked_first; /* of the first that is missing */
     int n_missing, first_part;
 };
 
@@ -363,8 +365,10 @@ static int ready_shots(struct making *m, struct err *err)
         found = records_read(&m->shots, &l->task->shots, l->o->data, l->task->name, m->part->name,
                              m->variables, 0, arena, &looked, err);
     if (!found)
-        err_set(err, ERR_DATA, "%s, %s: no file of shots (hint: --shots 0; looked for %s)",
-                l->task->name, m->part->name, str_text(&looked));
+        err_set(err, ERR_DATA,
+                "%s, %s: no file of shots (hint: --shots 0; looked for %s, in %s/%s and in %s)",
+                l->task->name, m->part->name, str_text(&looked), l->o->data, l->task->name,
+                l->o->data);
     str_release(&looked);
     if (found <= 0)
         return -1;
@@ -521,8 +525,9 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
     int present = l->o->parts && !strcmp(l->o->parts, "present");
 
     if (l->n_missing > 0 && (!present || l->items->n == 0))
-        return err_set(err, ERR_DATA, "%s: no files of %s (looked for %s%s)", t->name,
-                       str_text(&l->missing), str_text(&l->looked),
+        return err_set(err, ERR_DATA, "%s: no files of %s%s (looked for %s, in %s/%s and in %s%s)",
+                       t->name, str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
+                       str_text(&l->looked_first), l->o->data, t->name, l->o->data,
                        l->items->n ? "; hint: --subjects present takes what is there" : "");
     if (!l->items->n)
         return err_set(err, ERR_CONFIG, "%s: no subject is left", t->name);
@@ -532,6 +537,14 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
                        "there)",
                        t->name, (long long)t->n_items, l->o->data, (long long)l->items->n);
     return 0;
+}
+
+static void note_missing(struct loader *l, const char *part)
+{
+    if (!l->n_missing)
+        str_add(&l->looked_first, str_text(&l->looked));
+    if (l->n_missing++ < MISSING_SHOWN)
+        str_printf(&l->missing, "%s%s", l->missing.length ? ", " : "", part);
 }
 
 int items_load(struct items *items, const struct task *task, const struct items_options *options,
@@ -552,12 +565,13 @@ int items_load(struct items *items, const struct task *task, const struct items_
         if (found < 0)
             status = -1;
         else if (!found)
-            str_printf(&l.missing, "%s%s", l.n_missing++ ? ", " : "", task->parts[i].name);
+            note_missing(&l, task->parts[i].name);
     }
     if (!status)
         status = check_whole(&l, n_left_out, err);
     str_release(&l.missing);
     str_release(&l.looked);
+    str_release(&l.looked_first);
     if (status < 0)
         items_release(items);
     return status;

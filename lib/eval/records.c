@@ -86,6 +86,17 @@ static int begins(const char *path, const char *first_line)
     return same;
 }
 
+/* Names that were looked for, each once. */
+static void note_looked(struct str *looked, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = str_text(looked); (p = strstr(p, name)); p += n)
+        if ((p == looked->data || p[-1] == ' ') && (p[n] == ',' || !p[n]))
+            return;
+    str_printf(looked, "%s%s", looked->length ? ", " : "", name);
+}
+
 /* In DATA/TASK, then in DATA. */
 static int find_files(const struct task_texts *files, const char *first_line, const char *data,
                       const char *task, const char *part, struct arena *arena, const char ***paths,
@@ -101,9 +112,8 @@ static int find_files(const struct task_texts *files, const char *first_line, co
 
             if (n > 0 && (!first_line || begins((*paths)[0], first_line)))
                 return n;
-            if (!looked->length || !strstr(str_text(looked), places[k]))
-                str_printf(looked, "%s%s", looked->length ? ", " : "", places[k]);
         }
+        note_looked(looked, name);
     }
     return 0;
 }
@@ -142,11 +152,10 @@ static int add_row(struct reader *r, const char *row, int64_t number, struct err
 
     if (is_full(r))
         return 0;
-    if (!r->form->record) {
-        add(r, arena_strdup(r->arena, row));
-        return 0;
-    }
-    status = text_template_render(r->form->record, objects, 2, &text, err);
+    if (!r->form->record)
+        str_add(&text, row);
+    else
+        status = text_template_render(r->form->record, objects, 2, &text, err);
     if (!status && strspn(str_text(&text), " \n\t") < text.length) {
         status = value_parse(&value, str_text(&text), text.length, &scratch, err);
         if (!status && value->kind != VALUE_OBJECT)
@@ -215,7 +224,7 @@ static int open_labels(struct reader *r, const char *path, struct str *looked, s
     const char *labels = arena_printf(r->arena, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,
                                       r->form->labels);
     if (!file_exists(labels)) {
-        str_printf(looked, "%s%s", looked->length ? ", " : "", labels);
+        note_looked(looked, r->form->labels);
         return 0;
     }
     if (file_read(labels, (size_t)64 << 20, ERR_DATA, &r->labels, &n, err) < 0)

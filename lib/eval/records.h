@@ -15,7 +15,7 @@ struct records {
 
 /*
  * Read the first form of which there are files. variables: a JSON object for templates. limit > 0:
- * only so many. Returns 1, or 0 if there is no file, with `looked` saying which were looked for, or
+ * only so many. Returns 1, or 0 if there is no file, with `looked` naming those that were looked for, in DATA/TASK and in DATA, or
  * -1 and ERR_DATA.
  */
 int records_read(struct records *records, const struct task_forms *forms, const char *data,
