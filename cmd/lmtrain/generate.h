@@ -20,7 +20,7 @@ struct generate_request {
     int chat, json, print_prompt, threads, batch;
     double temperature; /* < 0: not given */
     int64_t seed;
-    struct generate_options options;
+    struct generate_options options; /* -1 in what is not given */
 };
 
 struct generation {

@@ -12,33 +12,14 @@
 void serving_options(struct serving *s, struct option *out)
 {
     const struct option table[SERVING_N_OPTIONS] = {
-        { .name = "tp",
-          .kind = OPTION_INT,
-          .value = &s->tp,
-          .argument = "N",
-          .min = 1,
-          .max = 1024,
-          .help = "divide each layer among N ranks (1)" },
-        { .name = "pp",
-          .kind = OPTION_INT,
-          .value = &s->pp,
-          .argument = "N",
-          .min = 1,
-          .max = 1024,
-          .help = "divide the layers into N stages, a rank each or --tp of them (1)" },
-        { .name = "ranks",
-          .kind = OPTION_INT,
-          .value = &s->n_ranks,
-          .argument = "N",
-          .min = 1,
-          .max = 1000000,
-          .help = "run on N ranks: as many copies of the model as fit share out the work "
-                  "(tp * pp)" },
-        { .name = "hosts",
-          .kind = OPTION_TEXT,
-          .value = &s->hosts,
-          .argument = "FILE|HOST,...",
-          .help = "run on these machines, reached by ssh, as pretrain does" },
+        option_int("tp", &s->tp, "N", 1, 1024, "divide each layer among N ranks (1)"),
+        option_int("pp", &s->pp, "N", 1, 1024,
+                   "divide the layers into N stages, a rank each or --tp of them (1)"),
+        option_int("ranks", &s->n_ranks, "N", 1, 1000000,
+                   "run on N ranks: as many copies of the model as fit share out the work (tp * "
+                   "pp)"),
+        option_text("hosts", &s->hosts, "FILE|HOST,...",
+                    "run on these machines, reached by ssh, as pretrain does"),
     };
 
     memcpy(out, table, sizeof table);

@@ -62,6 +62,7 @@ struct job {
         const char *chat_template; /* a name or a file; NULL: the tokenizer's */
         const char *system;        /* message, or NULL */
         struct job_texts columns;  /* "FIELD=COLUMN" */
+        struct job_texts added_tokens;
         int packing;
         struct job_counts lengths; /* without packing; none: by seq_len */
     } data;

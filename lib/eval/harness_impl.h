@@ -34,10 +34,6 @@ int harness_texts(struct harness_run *run, struct err *err);   /* harness_text.c
 /* What the text of an item is worth; notes it. harness_judge.c */
 int harness_judge(struct harness_run *run, int64_t item, const struct str *text, struct err *err);
 
-/* Call add for each token that a model's generation_config.json says texts end at. */
-typedef void (*harness_end_fn)(void *context, int64_t id);
-int harness_find_ends(const char *folder, harness_end_fn add, void *context, struct err *err);
-
 /* The journal: a header, and a line of JSON an item. harness_journal.c */
 int journal_open(struct harness_run *run, struct err *err);
 int journal_add(struct harness_run *run, int64_t item, struct err *err);

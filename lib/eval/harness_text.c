@@ -8,6 +8,7 @@
 #include "eval/encode.h"
 #include "eval/harness_impl.h"
 #include "serve/generate.h"
+#include "serve/generation_config.h"
 
 #define BATCH_ITEMS 16
 #define ENDS_MAX 8
@@ -36,11 +37,6 @@ static void add_end(struct writing *w, int64_t id)
         if (w->ends[i] == id)
             return;
     w->ends[w->options.n_ends++] = (int32_t)id;
-}
-
-static void add_configured_end(void *context, int64_t id)
-{
-    add_end(context, id);
 }
 
 /* ---- a part ---- */
@@ -184,9 +180,13 @@ static int count_fed(struct writing *w, struct err *err)
 static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, struct err *err)
 {
     struct harness *h = w->run->h;
+    struct generation_config config;
 
-    if (harness_find_ends(h->served->folder, add_configured_end, w, err) < 0 ||
-        encode_prompts(w, prompts, n, err) < 0 ||
+    if (generation_config_read(&config, h->served->folder, err) < 0)
+        return -1;
+    for (int i = 0; i < config.n_ends; i++)
+        add_end(w, config.ends[i]);
+    if (encode_prompts(w, prompts, n, err) < 0 ||
         generator_create(&w->generator, h->served, h->kernels, h->tokenizer, &w->options, err) < 0)
         return -1;
     int status = 0;

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
@@ -26,6 +27,7 @@
 #define FILE_BYTES ((rlim_t)16 << 20)
 #define FILES 64
 #define PROCESSES 64
+#define NOBODY 65534u
 
 static const char *const system_folders[] = { "/usr", "/lib", "/lib64", "/bin",
                                               "/etc/alternatives" };
@@ -42,16 +44,27 @@ static int write_text(const char *path, const char *text)
     return n == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* We are nobody's root: the same user inside as outside. */
+/* No limit of processes holds for root, whatever it is called in a namespace. */
+static int leave_root(void)
+{
+    if (getuid() != 0)
+        return 0;
+    if (setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0 ||
+        setresuid(NOBODY, NOBODY, NOBODY) < 0)
+        return -1;
+    return prctl(PR_SET_DUMPABLE, 1); /* our maps in /proc are root's otherwise */
+}
+
+/* The same user inside as outside. */
 static int map_user(uid_t uid, gid_t gid)
 {
     char line[64];
 
     write_text("/proc/self/setgroups", "deny");
-    snprintf(line, sizeof line, "%u %u 1\n", uid == 0 ? 65534u : (unsigned)uid, (unsigned)uid);
+    snprintf(line, sizeof line, "%u %u 1\n", (unsigned)uid, (unsigned)uid);
     if (write_text("/proc/self/uid_map", line) < 0)
         return -1;
-    snprintf(line, sizeof line, "%u %u 1\n", gid == 0 ? 65534u : (unsigned)gid, (unsigned)gid);
+    snprintf(line, sizeof line, "%u %u 1\n", (unsigned)gid, (unsigned)gid);
     return write_text("/proc/self/gid_map", line);
 }
 
@@ -127,9 +140,10 @@ static int change_root(const char *root)
 
 int sandbox_enter_namespaces(const char *folder)
 {
+    if (leave_root() < 0)
+        return -1;
     uid_t uid = getuid();
     gid_t gid = getgid();
-
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                 CLONE_NEWUTS) < 0 ||
         map_user(uid, gid) < 0 || make_root(folder) < 0)

@@ -22,7 +22,8 @@ static void find_tokenizer(struct served *served)
 {
     const char *folder = served->folder;
 
-    if (served->job.data.tokenizer)
+    /* A run that was moved has left it behind, but for what it carries. */
+    if (served->job.data.tokenizer && file_exists(served->job.data.tokenizer))
         return;
     if (served->base && !served->weights.store)
         folder = served->base;
@@ -114,18 +115,25 @@ static int open_base(struct served *served, struct err *err)
 {
     struct job *job = &served->job;
 
+    /* Of the layers' matrices adapters never train any whole. */
     if (!served->weights.store || !job->lora.rank || !job->train.init ||
-        store_find(served->weights.store, "embedding.weight"))
+        store_find(served->weights.store, "layers.0.attention_out.weight"))
         return 0;
     weights_close(&served->weights);
     job->tuning = NULL;
     served->base = job->train.init;
+    struct model_spec there = job->model;
+    struct job theirs;
     if (!hf_folder_is(job->train.init)) {
         served->base = store_newest(job->train.init, &served->arena, err);
         if (!served->base)
             return err_add(err, "%s has adapters for", served->folder);
+    } else if (job_read_folder(&theirs, job->train.init, NULL, 0, &served->arena, err) == 0) {
+        there.vocab_size = theirs.model.vocab_size; /* before tokens were added */
+    } else {
+        return err_add(err, "%s has adapters for", served->folder);
     }
-    if (weights_open(&served->weights, served->base, &job->model, &served->arena, err) < 0)
+    if (weights_open(&served->weights, served->base, &there, &served->arena, err) < 0)
         return err_add(err, "%s has adapters for", served->folder);
     return served_adapt(served, served->folder, err);
 }
@@ -141,6 +149,9 @@ int served_adapt(struct served *served, const char *path, struct err *err)
     if (weights_adapt(&served->weights, path, family, &served->job.model, err) < 0)
         return -1;
     served->job.tuning = adapter_tuning(served->weights.adapter);
+    served->job.model.vocab_size = adapter_vocab_size(served->weights.adapter);
+    if (path != served->folder && adapter_tokenizer(served->weights.adapter))
+        served->job.data.tokenizer = adapter_tokenizer(served->weights.adapter);
     return 0;
 }
 

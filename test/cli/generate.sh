@@ -104,6 +104,18 @@ expect 'needs no model' 0 '"prompt":"<|im_start|>user.nWho' "$lmtrain" generate 
     --tokenizer "$dir/chat" --print-prompt --json
 text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 0
 answer=$output
+text --chat --tokenizer "$dir/chat" --prompt 'Who?'
+text_is 'answers are not drawn' "$answer"
+mkdir "$dir/says"
+cp "$dir"/chat/* "$dir/says/"
+echo '{"do_sample": true, "temperature": 1.5, "top_p": 1.0, "top_k": 7}' >"$dir/says/generation_config.json"
+text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 1.5 --top-p 1 --top-k 7
+drawn=$output
+expect 'drawn ones are others' 1 '' test "$drawn" = "$answer"
+text --chat --tokenizer "$dir/says" --prompt 'Who?'
+text_is 'unless generation_config.json says how' "$drawn"
+text --chat --tokenizer "$dir/says" --prompt 'Who?' --temperature 0
+text_is 'and the command line does not' "$answer"
 printf 'Who?\n/quit\n' >"$dir/turns"
 # shellcheck disable=SC2016
 expect 'turns from standard input' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \

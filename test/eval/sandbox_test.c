@@ -127,6 +127,11 @@ static const char *const talkative[] = {
 
 static const char fork_bomb[] = "import os\nwhile True: os.fork()\n";
 
+/* It passes where nothing limits processes, as nothing does root's. */
+static const char many_processes[] = "import os, time\n"
+                                     "for i in range(500):\n"
+                                     "    if os.fork() == 0: time.sleep(100)\n";
+
 static void fill_in(const char *text, const char *folder, int port, struct str *out)
 {
     str_clear(out);
@@ -187,6 +192,7 @@ static void under(int layers)
     assert_int_equal(file_write(secret, "s", 1, &err), 0);
     attack(sandbox, hostile, sizeof hostile / sizeof *hostile, folder, 0);
     attack(sandbox, talkative, sizeof talkative / sizeof *talkative, folder, port);
+    assert_int_equal(run(sandbox, many_processes, DEADLINE), SANDBOX_FAILED);
     assert_int_not_equal(run(sandbox, fork_bomb, 1), SANDBOX_PASSED);
     char byte;
     assert_int_equal(accept(stream, NULL, NULL), -1);
