@@ -118,7 +118,6 @@ static int generation_open(struct generation *g, struct err *err)
     const struct generate_request *q = g->q;
     struct generation_config config;
 
-    g->options = q->options;
     if (q->model) {
         if (cmd_check_model(q->model, err) < 0 ||
             served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
@@ -225,6 +224,7 @@ static int run(struct generate_request *q, struct serving *serving, struct gener
 
     if (check(q, &err) < 0)
         return cmd_fail(&err);
+    g->options = q->options;
     if (!serving_starts(serving)) {
         int joined = serving_join(serving);
 

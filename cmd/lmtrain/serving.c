@@ -4,6 +4,7 @@
 #include "serving.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/num.h"
 #include "cmd.h"
@@ -136,6 +137,26 @@ int serving_check(const struct serving *s, const struct model_spec *spec, struct
     return job_check_tp(spec, s->job.parallel.tp, "--tp", err);
 }
 
+/* All ranks fail like this one: one of them says it. */
+static int fail_alike(struct serving *s, const struct err *err)
+{
+    s->is_told = err->code == ERR_CONFIG && s->rank.world_rank != 0;
+    return -1;
+}
+
+/* Ranks that were started from different folders, or on hosts with different files. */
+static int check_same(struct serving *s, const struct served *served, struct err *err)
+{
+    struct str text = { 0 };
+
+    str_printf(&text, "%s\n", cmd_build());
+    job_print(&served->job, &text);
+    int status = replica_agree(&s->replica, "the version or the model",
+                               XXH64(str_text(&text), text.length, 0), err);
+    str_release(&text);
+    return status < 0 ? fail_alike(s, err) : 0;
+}
+
 int serving_open(struct serving *s, struct served *served, int n_threads, struct err *err)
 {
     if (engine_open(&s->engine, &s->rank, n_threads, err) < 0)
@@ -146,13 +167,15 @@ int serving_open(struct serving *s, struct served *served, int n_threads, struct
     if (replica_open(&s->replica, s->engine.comm, s->engine.worker,
                      progress_join(s->rank.local_rank), s->job.parallel.tp, s->job.parallel.pp,
                      err) < 0)
-        return -1;
+        return fail_alike(s, err);
     served->replica = &s->replica;
-    return 0;
+    return check_same(s, served, err);
 }
 
 int serving_fail(const struct serving *s, const struct err *err)
 {
+    if (s->is_told)
+        return (int)err->code;
     return s->has_joined ? ranks_fail(&s->rank, err) : cmd_fail(err);
 }
 

@@ -24,6 +24,7 @@ struct serving {
     struct engine engine;
     struct replica replica;
     int is_alone, has_joined, has_engine;
+    int is_told; /* another rank says why all of them end */
 };
 
 /* The options --tp, --pp, --ranks and --hosts, to be put into a table. */

@@ -13,6 +13,9 @@ enum { CHANNEL_WORLD = N_AXES * N_STREAMS + 1, CHANNEL_REPLICA };
 
 struct request {
     struct replica *r;
+    const char *what;
+    uint64_t value;
+    struct err differs;
     struct comm_group *group;
     void *buffer;
     size_t n_bytes;
@@ -166,6 +169,32 @@ int replica_collect(const struct replica *r, const struct str *own, struct str *
         if (collect_from(r, i, own, all, err) < 0)
             return -1;
     return 0;
+}
+
+static int agree(void *argument, struct err *err)
+{
+    struct request *q = argument;
+    struct err differs = { 0 };
+
+    /* That they differ does not stop the worker: ranks still say goodbye to each other. */
+    if (comm_agree_equal(q->group, q->what, q->value, &differs) < 0)
+        q->differs = differs;
+    if (differs.code != ERR_PEER)
+        return 0;
+    *err = differs;
+    return -1;
+}
+
+int replica_agree(const struct replica *r, const char *what, uint64_t value, struct err *err)
+{
+    if (!r)
+        return 0;
+    struct request q = { .group = r->world, .what = what, .value = value };
+    if (call(r, agree, &q, "an agreement of all ranks", err) < 0)
+        return -1;
+    if (q.differs.code)
+        *err = q.differs;
+    return q.differs.code ? -1 : 0;
 }
 
 void replica_beat(const struct replica *r, const char *what)

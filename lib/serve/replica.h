@@ -60,6 +60,9 @@ int replica_tell_all(const struct replica *replica, void *buffer, size_t n_bytes
 int replica_collect(const struct replica *replica, const struct str *own, struct str *all,
                     struct err *err);
 
+/* Whether all ranks of all replicas have the same value; else ERR_CONFIG on all of them, naming what. */
+int replica_agree(const struct replica *replica, const char *what, uint64_t value, struct err *err);
+
 /* Tell who watches that this rank is at work outside of programs. */
 void replica_beat(const struct replica *replica, const char *what);
 
