@@ -217,8 +217,6 @@ static int open_peft(struct adapter *a, struct err *err)
     if (take_tied_head(&o, err) < 0 || check_used(&o, err) < 0)
         return -1;
     a->tuning = (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
-    a->base = o.config.base;
-    a->n_tensors = a->file->index.n_tensors;
     return 0;
 }
 
@@ -245,8 +243,6 @@ static int open_checkpoint(struct adapter *a, struct err *err)
     if (job->model.n_layers != a->spec.n_layers || job->model.hidden_size != a->spec.hidden_size)
         return err_set(err, ERR_DATA, "%s is an adapter of another model", newest);
     a->tuning = *job->tuning;
-    a->base = job->train.init;
-    a->n_tensors = store_n_tensors(a->store);
     return 0;
 }
 
@@ -285,14 +281,4 @@ void adapter_close(struct adapter *a)
 const struct tuning *adapter_tuning(const struct adapter *a)
 {
     return &a->tuning;
-}
-
-const char *adapter_base(const struct adapter *a)
-{
-    return a->base;
-}
-
-int adapter_n_tensors(const struct adapter *a)
-{
-    return a->n_tensors;
 }

@@ -76,16 +76,6 @@ const char *tuning_idle_pattern(const struct tuning *tuning, const char *const *
 /* Whether it is one of an adapter's pair. */
 int tuning_is_adapter(const char *name);
 
-/*
- * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
- * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
- * has one pair where a name stands for all of it.
- */
-unsigned lora_find_modules(const struct model_spec *spec, const char *name, int packed);
-
-/* Whether a target's name says that the model keeps q, k and v in one matrix. */
-int lora_name_is_packed(const char *name);
-
 /* What the job wants of adapters. */
 struct lora_wish {
     int rank;
