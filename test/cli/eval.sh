@@ -76,6 +76,10 @@ for name in whole again; do
 done
 expect 'the same comes of it' 0 '' cmp "$dir/whole.items" "$dir/again.items"
 head -n 3 "$dir/whole.items" | sed 's/,$//' >"$dir/other.json.journal"
+sed 's/"log_likelihoods":\[[^]]*\]/"log_likelihoods":[[],{},null,"x"]/' "$dir/whole.items" | sed 's/,$//' >"$dir/kinds.json.journal"
+sed 's/"item":[0-9]*/"item":9223372036854775807/; s/,$//' "$dir/whole.items" >>"$dir/kinds.json.journal"
+sed 's/"choice":[0-9]*/"choice":[]/; s/,$//' "$dir/whole.items" | head -n 2 >>"$dir/kinds.json.journal"
+expect 'nor what is of other kinds' 0 '; 2 items were known$' measure --task mmlu --subjects present --limit 6 --output "$dir/kinds.json"
 expect 'other prompts are not taken' 0 '[^n]$' measure --task mmlu --subjects present --limit 6 --shots 1 --output "$dir/other.json"
 refuse 'nothing was known' 'were known'
 
