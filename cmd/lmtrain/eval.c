@@ -131,7 +131,7 @@ static int run(struct eval_request *q)
     return status;
 }
 
-enum { N_WHAT = 8, N_HOW = 6, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
+enum { N_WHAT = 8, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 /* What is measured. */
 static void list_what(struct eval_request *q, struct option *out)
@@ -171,6 +171,10 @@ static void list_how(struct eval_request *q, struct option *out)
         option_flag(
             "print-prompts", &q->print_prompts,
             "print what the model would be asked, a line of JSON an item; no model is needed"),
+        option_flag("no-chat-template", &q->no_chat_template,
+                    "modellink: prompts as plain text, though the model has a chat template"),
+        option_int("max-new-tokens", &q->max_new_tokens, "N", 1, 100000,
+                   "of texts that the model writes, instead of the style's number"),
         option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
         option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
         option_flag("json", &q->json, "print the scores as JSON"),

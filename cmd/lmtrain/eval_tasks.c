@@ -73,8 +73,10 @@ static int load_items(struct evaluation *e, struct evaluated *v, struct err *err
         return err_set(err, ERR_DEVICE, "out of host memory");
     if (!speaks(e))
         return 0;
-    fprintf(stderr, "%s%s: %" PRId64 " items, %d shots\n", str_text(&v->items.found), v->task.name,
-            v->items.n, v->items.n_shots);
+    fprintf(stderr, "%s%s: %" PRId64 " items", str_text(&v->items.found), v->task.name, v->items.n);
+    if (v->items.n_shots >= 0)
+        fprintf(stderr, ", %d shots", v->items.n_shots);
+    fprintf(stderr, "\n");
     return 0;
 }
 
@@ -88,7 +90,9 @@ static int open_names(struct evaluation *e, struct err *err)
             return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);
         if (task_open(&e->tasks[e->n_tasks].task, name, e->q->style, err) < 0)
             return -1;
-        e->n_tasks++;
+        struct task *task = &e->tasks[e->n_tasks++].task;
+        for (int i = 0; i < task->n_parts && e->q->max_new_tokens; i++)
+            task->parts[i].way.max_new_tokens = e->q->max_new_tokens;
         p = p[n] ? p + n + 1 : NULL;
     }
     return 0;
@@ -112,6 +116,45 @@ static int open_tasks(struct evaluation *e, struct err *err)
     return 0;
 }
 
+/* The folder of a tokenizer: that or where its file lies. */
+static const char *folder_of(struct arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (file_is_folder(path))
+        return path;
+    return slash ? arena_strndup(arena, path, (size_t)(slash - path)) : ".";
+}
+
+static int is_chat(const struct task *task)
+{
+    for (int i = 0; i < task->n_parts; i++)
+        if (task->parts[i].way.chat)
+            return 1;
+    return 0;
+}
+
+/* ModelLink asks a model that has a chat template through it, unless it is told not to. */
+static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *err)
+{
+    const char *folder = folder_of(&e->arena, tokenizer);
+    struct chat_template *template;
+    int n = 0, status = 0;
+
+    for (int i = 0; i < e->n_tasks; i++)
+        n += is_chat(&e->tasks[i].task);
+    if (!n || e->q->no_chat_template || !chat_template_is_in(folder))
+        return 0;
+    if (chat_template_open(&template, NULL, folder, err) < 0)
+        return err_add(err, "hint: --no-chat-template");
+    fprintf(stderr, "asked through the chat template of %s (--no-chat-template: as plain text)\n",
+            folder);
+    for (int i = 0; i < e->n_tasks && !status; i++)
+        status = items_chat(&e->tasks[i].items, &e->tasks[i].task, template, err);
+    chat_template_close(template);
+    return status;
+}
+
 static int open_model(struct evaluation *e, struct err *err)
 {
     const struct eval_request *q = e->q;
@@ -128,6 +171,8 @@ static int open_model(struct evaluation *e, struct err *err)
     if (tokenizer_vocab_size(e->tokenizer) > e->served.job.model.vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
                        tokenizer_vocab_size(e->tokenizer), e->served.job.model.vocab_size);
+    if (ask_in_chat(e, path, err) < 0)
+        return -1;
     return serving_check(q->serving, &e->served.job.model, err);
 }
 
@@ -220,6 +265,8 @@ int eval_tasks(const struct eval_request *q, struct str *out, struct err *err)
         return err_set(err, ERR_DEVICE, "out of host memory");
     e->q = q;
     status = open_tasks(e, err);
+    if (!status && q->print_prompts && q->tokenizer)
+        status = ask_in_chat(e, q->tokenizer, err);
     for (int i = 0; i < e->n_tasks && !status && q->print_prompts; i++)
         items_print(&e->tasks[i].items, &e->tasks[i].task, out);
     if (!status && !q->print_prompts)

@@ -62,15 +62,18 @@ static int encode_item(struct asking *a, int64_t index, struct err *err)
     const struct item *item = &run->items->items[index];
     struct asked *asked = &a->asked[a->n];
     struct token_list tokens = { 0 };
-    size_t context_bytes;
+    size_t context_bytes = 0;
 
     asked->item = index;
     asked->n_continuation = calloc((size_t)item->n_choices, sizeof(int));
     if (!asked->n_continuation)
         return err_set(err, ERR_DEVICE, "out of host memory");
     a->n++;
-    int status =
-        encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes, &tokens, err);
+    int status = run->task->parts[item->part].way.last_token /* asked for behind all of it */
+                     ? encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed,
+                                     &tokens, err)
+                     : encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes,
+                                      &tokens, err);
     asked->n_context = (int)tokens.n;
     for (int i = 0; i < item->n_choices && !status; i++) {
         int64_t before = tokens.n;

@@ -62,12 +62,10 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
                        run->h->served->job.model.max_seq_len);
     for (int64_t i = 0; i < n; i++) {
         struct token_list *t = &prompts[i].tokens;
-        const char *context = run->items->items[prompts[i].item].context;
+        const struct item *item = &run->items->items[prompts[i].item];
 
-        if (encode_text(run->h->tokenizer, run->cache, context, strlen(context), t, err) < 0)
-            return -1;
-        if (!t->n &&
-            token_list_add(t, max_int(0, tokenizer_end_of_text(run->h->tokenizer)), err) < 0)
+        if (encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed, t, err) <
+            0)
             return -1;
         if (t->n > most) {
             memmove(t->ids, t->ids + (t->n - most), sizeof *t->ids * (size_t)most);
@@ -78,6 +76,18 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
     return 0;
 }
 
+/* What was written, without special tokens, cut where a stop text begins: as the references do. */
+static void read_answer(const struct writing *w, const struct generate_text *t, struct str *out)
+{
+    const char *stops[GENERATE_STOPS_MAX + 1] = { NULL };
+
+    for (int i = 0; i < w->options.n_stops; i++)
+        stops[i] = w->options.stops[i];
+    tokenizer_decode_plain(w->run->h->tokenizer, t->tokens.ids + t->n_prompt,
+                           t->tokens.n - t->n_prompt, out);
+    answer_cut(out, stops);
+}
+
 /* ---- what came of a round, by all replicas ---- */
 
 /* In front of the text's bytes. */
@@ -86,12 +96,16 @@ struct text_record {
     uint64_t n_bytes;
 };
 
-static void add_record(struct str *out, int64_t item, const struct generate_text *text)
+static void add_record(const struct writing *w, struct str *out, int64_t item,
+                       const struct generate_text *text)
 {
-    struct text_record record = { item, text->tokens.n, text->text.length };
+    struct str answer = { 0 };
 
+    read_answer(w, text, &answer);
+    struct text_record record = { item, text->tokens.n, answer.length };
     str_add_bytes(out, &record, sizeof record);
-    str_add_bytes(out, str_text(&text->text), text->text.length);
+    str_add_bytes(out, str_text(&answer), answer.length);
+    str_release(&answer);
 }
 
 /* Whoever judges does, the others know that they are done. */
@@ -136,7 +150,7 @@ static int run_batch(struct writing *w, struct prompt *prompts, int n, struct st
     int status = generator_run(w->generator, texts, n, NULL, NULL, err);
     for (int i = 0; i < n; i++) {
         if (!status)
-            add_record(out, prompts[i].item, &texts[i]);
+            add_record(w, out, prompts[i].item, &texts[i]);
         generate_text_release(&texts[i]);
     }
     return status;
