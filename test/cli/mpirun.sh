@@ -171,6 +171,7 @@ expect 'by four ranks: two copies of two stages' 0 '.' timeout --foreground 100 
 expect 'is the same' 0 '' test "$output" = "$written"
 expect 'three are no such copies, which one of them says' 2 '^lmtrain: 3 ranks are no multiple of the 2 .*tp 1 . pp 2$' \
     timeout --foreground 100 mpirun -n 3 "$lmtrain" generate --model "$dir/own2" --prompt a --pp 2
+# shellcheck disable=SC2016 # sh expands it
 expect 'and no other' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^lmtrain: 3 ranks"' sh "$output"
 expect 'at last nothing is left in the folder for temporary files' 0 '' test -z "$(ls "$TMPDIR")"
 finish
