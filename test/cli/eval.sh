@@ -47,6 +47,7 @@ for layout in '--pp 2' '--ranks 3'; do
     # shellcheck disable=SC2086 # words
     expect "over ranks, $layout" 0 '^boolq +3 ' measure --task mmlu,boolq --subjects present --limit 6 --threads 1 \
         --output "$dir/ranks.json" $layout
+    # shellcheck disable=SC2016 # sh expands it
     expect 'what was found is told once' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^boolq: 3 items, 0 shots"' sh "$output"
     items "$dir/ranks.json" >"$dir/ranks.items"
     expect 'the same comes of it, to the bit' 0 '' cmp "$dir/alone.items" "$dir/ranks.items"
