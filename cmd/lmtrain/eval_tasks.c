@@ -77,6 +77,7 @@ static int load_items(struct evaluation *e, struct evaluated *v, struct err *err
 static int open_names(struct evaluation *e, struct err *err)
 {
     for (const char *p = e->q->task; p;) {
+        p += strspn(p, " ");
         size_t n = strcspn(p, ",");
         const char *name = arena_strndup(&e->arena, p, n);
 
@@ -89,6 +90,14 @@ static int open_names(struct evaluation *e, struct err *err)
             task->parts[i].way.max_new_tokens = e->q->max_new_tokens;
         p = p[n] ? p + n + 1 : NULL;
     }
+    return 0;
+}
+
+static int check_code(const struct evaluation *e, const struct task *task, struct err *err)
+{
+    for (int i = 0; i < task->n_parts && !e->q->print_prompts && !e->q->allow_code; i++)
+        if (task->parts[i].way.kind == TASK_CODE)
+            return harness_refuse_code(task, err);
     return 0;
 }
 
@@ -105,7 +114,7 @@ static int open_tasks(struct evaluation *e, struct err *err)
     if (!file_is_folder(e->q->data))
         return err_set(err, ERR_DATA, "--data %s is no folder", e->q->data);
     for (int i = 0; i < e->n_tasks; i++)
-        if (load_items(e, &e->tasks[i], err) < 0)
+        if (check_code(e, &e->tasks[i].task, err) < 0 || load_items(e, &e->tasks[i], err) < 0)
             return -1;
     return 0;
 }

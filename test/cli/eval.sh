@@ -89,5 +89,7 @@ expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' mea
 expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
 expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1
 expect 'a model that is too short' 2 'asks for 256 new tokens, the model has 64 positions' measure --task gsm8k --limit 1 --shots 0
+expect 'a subject that the style leaves out' 2 'style modellink leaves tracking_.* out' measure --task bbh --style modellink \
+    --subjects tracking_shuffled_objects_three_objects
 expect 'programs need leave' 2 'hint: --allow-code-execution' measure --task humaneval --limit 1
 finish
