@@ -137,7 +137,7 @@ def check_texts(folder, golden, model, name, part, task):
 
 
 def check_likelihoods(folder, golden, model, name, part, task, limit):
-    shots = {"mmlu": 5, "ceval": 5}.get(name, 0)
+    shots = {"mmlu": 5}.get(name, 0)
     samples = our_samples(folder, name, shots, part, limit)
     if samples is None:
         return
