@@ -28,7 +28,7 @@ struct adapter {
     struct model_spec spec;
     struct tuning tuning;
     struct hf_names names;
-    const char *base;
+    const char *base, *tokenizer;
     int n_tensors;
     /* Of a peft folder: */
     struct safetensors *file;

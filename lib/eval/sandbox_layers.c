@@ -66,7 +66,7 @@ static int write_text(const char *path, const char *text)
     return n == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* We are nobody's root: the same user inside as outside. */
+/* The same user inside as outside. */
 static int map_user(uid_t uid, gid_t gid)
 {
     char line[64];
@@ -153,7 +153,6 @@ int sandbox_enter_namespaces(const char *folder)
 {
     uid_t uid = getuid();
     gid_t gid = getgid();
-
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                 CLONE_NEWUTS) < 0 ||
         map_user(uid, gid) < 0 || make_root(folder) < 0)

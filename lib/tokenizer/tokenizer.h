@@ -47,7 +47,7 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
                      struct token_list *out, struct err *err);
 
 /*
- * The same with a cache of words (2 MiB) for one thread and one tokenizer: for much text, several
+ * The same with a cache of words (4 MiB) for one thread and one tokenizer: for much text, several
  * times faster. A NULL cache is allowed, so that create need not be checked.
  */
 struct tokenizer_cache;

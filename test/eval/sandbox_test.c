@@ -152,6 +152,11 @@ static const char *const talkative[] = {
 
 static const char fork_bomb[] = "import os\nwhile True: os.fork()\n";
 
+/* It passes where nothing limits processes, as nothing does root's. */
+static const char many_processes[] = "import os, time\n"
+                                     "for i in range(500):\n"
+                                     "    if os.fork() == 0: time.sleep(100)\n";
+
 static void fill_in(const char *text, const char *folder, int port, struct str *out)
 {
     str_clear(out);
@@ -216,6 +221,7 @@ static void under(int layers, size_t step)
     assert_int_equal(stat(secret, &before), 0);
     attack(sandbox, hostile, sizeof hostile / sizeof *hostile, step, folder, 0);
     attack(sandbox, talkative, sizeof talkative / sizeof *talkative, 1, folder, port);
+    assert_int_equal(run(sandbox, many_processes, DEADLINE), SANDBOX_FAILED);
     assert_int_not_equal(run(sandbox, fork_bomb, 0.3), SANDBOX_PASSED);
     char byte;
     assert_int_equal(accept(stream, NULL, NULL), -1);
