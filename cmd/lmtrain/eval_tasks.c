@@ -156,8 +156,10 @@ static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *
         return 0;
     if (chat_template_open(&template, NULL, folder, err) < 0)
         return err_add(err, "hint: --no-chat-template");
-    fprintf(stderr, "asked through the chat template of %s (--no-chat-template: as plain text)\n",
-            folder);
+    if (speaks(e))
+        fprintf(stderr,
+                "asked through the chat template of %s (--no-chat-template: as plain text)\n",
+                folder);
     for (int i = 0; i < e->n_tasks && !status; i++)
         status = items_chat(&e->tasks[i].items, &e->tasks[i].task, template, err);
     chat_template_close(template);
