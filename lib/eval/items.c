@@ -107,7 +107,7 @@ static int read_golds(const char *target, const char *const *choices, int n_choi
         return 0;
     *n = 0;
     for (int i = 0; i < n_choices; i++)
-        if (!strcmp(choices[i], target))
+        if (!strcmp(choices[i], target) && *n < ITEM_GOLDS_MAX)
             golds[(*n)++] = i;
     return *n > 0 ? 0 : err_set(err, ERR_DATA, "target '%.80s' is none of the choices", target);
 }

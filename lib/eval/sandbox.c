@@ -159,15 +159,22 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
     become_python(layers, scratch, in, out, deadline);
 }
 
+static void close_once(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
 /* Nonce and program into the pipe; reads what comes until the end, the limit or the deadline. */
-static int talk(int to, int from, const char *text, size_t n_bytes, double end, struct str *output)
+static int talk(int *to, int from, const char *text, size_t n_bytes, double end, struct str *output)
 {
     size_t sent = 0, got = 0;
     char buffer[1 << 14];
 
     for (;;) {
         struct pollfd files[2] = { { .fd = from, .events = POLLIN },
-                                   { .fd = sent < n_bytes ? to : -1, .events = POLLOUT } };
+                                   { .fd = *to, .events = POLLOUT } };
         double left = end - clock_seconds();
 
         if (left <= 0)
@@ -175,14 +182,13 @@ static int talk(int to, int from, const char *text, size_t n_bytes, double end, 
         if (poll(files, 2, (int)(left * 1000) + 1) < 0 && errno != EINTR)
             return 0;
         if (files[1].revents & POLLOUT) {
-            ssize_t n = write(to, text + sent, n_bytes - sent);
+            ssize_t n = write(*to, text + sent, n_bytes - sent);
 
             sent = n > 0 ? sent + (size_t)n : n_bytes;
             if (sent == n_bytes)
-                close(to);
+                close_once(to);
         } else if (files[1].revents) {
-            sent = n_bytes;
-            close(to);
+            close_once(to);
         }
         if (files[0].revents) {
             ssize_t n = read(from, buffer, sizeof buffer);
@@ -255,9 +261,10 @@ static enum sandbox_outcome run_program(int layers, const char *scratch, const c
     close(in[0]);
     close(out[1]);
     fcntl(in[1], F_SETFL, O_NONBLOCK);
-    int late = child < 0 ? 0 : talk(in[1], out[0], str_text(&text), text.length, end, &output) < 0;
+    int late = child < 0 ? 0 : talk(&in[1], out[0], str_text(&text), text.length, end, &output) < 0;
     int status = child < 0 ? -1 : end_child(child, late ? 0 : end);
     close(out[0]);
+    close_once(&in[1]);
     /* The nonce and nothing else: output of the program's own goes elsewhere. */
     int passed = !late && status == 0 && output.length == strlen(nonce) &&
                  !memcmp(output.data, nonce, output.length);

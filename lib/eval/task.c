@@ -568,7 +568,8 @@ int task_parse(struct task *task, const char *name, const char *style, const cha
     return 0;
 }
 
-const char **task_names(struct arena *arena, int *n)
+/* The names of all tasks, perplexity among them (eval/perplexity.h), in an array of the arena. */
+static const char **task_names(struct arena *arena, int *n)
 {
     const char **names = arena_array(arena, const char *, n_embedded_files + 1);
 

@@ -123,7 +123,4 @@ void task_close(struct task *task);
 int task_n_metrics(const struct task_way *way);
 const char *task_metric(struct task *task, const struct task_way *way, int metric);
 
-/* The names of all tasks, perplexity among them (eval/perplexity.h), in an array of the arena. */
-const char **task_names(struct arena *arena, int *n);
-
 #endif

@@ -77,6 +77,7 @@ for layout in '--pp 2' '--ranks 3'; do
     # shellcheck disable=SC2086 # words
     expect "over ranks, $layout" 0 '^boolq +3 ' measure --task mmlu,boolq --subjects present --limit 6 --threads 1 \
         --output "$dir/ranks.json" $layout
+    # shellcheck disable=SC2016 # sh expands it
     expect 'what was found is told once' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^boolq: 3 items, 0 shots"' sh "$output"
     items "$dir/ranks.json" >"$dir/ranks.items"
     expect 'the same comes of it, to the bit' 0 '' cmp "$dir/alone.items" "$dir/ranks.items"
@@ -106,6 +107,10 @@ for name in whole again; do
 done
 expect 'the same comes of it' 0 '' cmp "$dir/whole.items" "$dir/again.items"
 head -n 3 "$dir/whole.items" | sed 's/,$//' >"$dir/other.json.journal"
+sed 's/"log_likelihoods":\[[^]]*\]/"log_likelihoods":[[],{},null,"x"]/' "$dir/whole.items" | sed 's/,$//' >"$dir/kinds.json.journal"
+sed 's/"item":[0-9]*/"item":9223372036854775807/; s/,$//' "$dir/whole.items" >>"$dir/kinds.json.journal"
+sed 's/"choice":[0-9]*/"choice":[]/; s/,$//' "$dir/whole.items" | head -n 2 >>"$dir/kinds.json.journal"
+expect 'nor what is of other kinds' 0 '; 2 items were known$' measure --task mmlu --subjects present --limit 6 --output "$dir/kinds.json"
 expect 'other prompts are not taken' 0 '[^n]$' measure --task mmlu --subjects present --limit 6 --shots 1 --output "$dir/other.json"
 refuse 'nothing was known' 'were known'
 
