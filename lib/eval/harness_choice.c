@@ -9,7 +9,10 @@
 #include "eval/harness_impl.h"
 #include "serve/score.h"
 
-#define CHUNK_ITEMS 256 /* between two lines of progress that last: journal and score */
+/* Between two lines of progress that last, journal and score: what an interruption loses. Where items
+ * share their shots, those are computed once more in each. */
+#define CHUNK_ITEMS 256
+#define CHUNK_TOKENS 8192
 
 /* An item that is to be asked, as tokens. */
 struct asked {
@@ -288,16 +291,30 @@ static int run_chunk(struct asking *a, struct scorer *scorer, int max_length,
     return status;
 }
 
+/* Tokens of an item's context that the one before it doesn't begin with. */
+static int64_t n_fresh(const struct asked *before, const struct asked *asked)
+{
+    int n = min_int(before->n_context, asked->n_context), same = 0;
+
+    while (same < n && before->tokens[same] == asked->tokens[same])
+        same++;
+    return asked->n_context - same;
+}
+
 /* Items from `begin` on that are computed together: of one part, and so few that each replica has
  * something to do. */
 static int64_t chunk_length(const struct asking *a, int64_t begin)
 {
     int64_t share = ceil_div(a->n, replica_count(harness_replica(a->run))), n = 0;
+    int64_t n_tokens = 0;
     int part = a->run->items->items[a->asked[begin].item].part;
 
-    while (begin + n < a->n && n < CHUNK_ITEMS && n < share &&
-           a->run->items->items[a->asked[begin + n].item].part == part)
+    while (begin + n < a->n && n < CHUNK_ITEMS && n_tokens < CHUNK_TOKENS && n < share &&
+           a->run->items->items[a->asked[begin + n].item].part == part) {
         n++;
+        if (begin + n < a->n)
+            n_tokens += n_fresh(&a->asked[begin + n - 1], &a->asked[begin + n]);
+    }
     return n;
 }
 

@@ -281,8 +281,8 @@ static int unzip(const char *path, struct err *err)
         if (total > UNZIPPED_MAX || file_write_all(fd, buffer, (size_t)n))
             break;
     }
-    int closed = zip ? gzclose(zip) : Z_ERRNO;
-    if (closed == Z_OK && n == 0)
+    int whole = zip && n == 0;
+    if (zip && gzclose(zip) == Z_OK && whole)
         return fd;
     if (fd >= 0)
         close(fd);
