@@ -46,7 +46,8 @@ struct request {
  * The interpreter's part. It reads the nonce and the program from its standard input, and runs the
  * program in a thread that begins in C: no frame leads from the program to the one that has the
  * nonce, nor to the list that shows that the program came to its end. What would list all frames or
- * objects, or read memory, is taken away.
+ * objects, run in another thread, or read memory, is taken away; an audit hook, which nothing in
+ * Python can take off, keeps modules away that could read memory, and code made of bytes.
  */
 static const char driver[] =
     "import sys, os, gc, time, types, _thread, builtins\n"
@@ -60,10 +61,20 @@ static const char driver[] =
     "    write, leave, sleep, count = os.write, os._exit, time.sleep, _thread._count\n"
     "    for name in ('ctypes', '_ctypes', 'faulthandler', 'tracemalloc', '_testcapi'):\n"
     "        sys.modules[name] = None\n"
-    "    for name in ('get_objects', 'get_referrers', 'get_referents'):\n"
+    "    for name in ('get_objects', 'get_referrers', 'get_referents', 'callbacks'):\n"
     "        delattr(gc, name)\n"
-    "    for name in ('_current_frames', '_current_exceptions'):\n"
-    "        delattr(sys, name)\n"
+    "    for name in ('_current_frames', '_current_exceptions', '_settraceallthreads',\n"
+    "                 '_setprofileallthreads', 'monitoring'):\n"
+    "        if hasattr(sys, name): delattr(sys, name)\n"
+    "    refused = frozenset(('ctypes', '_ctypes', 'cffi', '_cffi_backend', 'faulthandler',\n"
+    "                         'tracemalloc', '_testcapi', '_testinternalcapi', 'numpy',\n"
+    "                         '_xxsubinterpreters', '_interpreters'))\n"
+    "    def guard(event, arguments):\n"
+    "        if event == 'import' and arguments[0].partition('.')[0] in refused:\n"
+    "            raise ImportError(arguments[0])\n"
+    "        if event == 'code.__new__':\n"
+    "            raise ValueError(event)\n"
+    "    sys.addaudithook(guard)\n"
     "    module = sys.modules['__main__'] = types.ModuleType('__main__')\n"
     "    try:\n"
     "        code = compile(text, 'program', 'exec', dont_inherit=True)\n"
@@ -126,6 +137,8 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
 {
     int status;
 
+    if (sandbox_leave_root() < 0)
+        _exit(118);
     if (layers & SANDBOX_NAMESPACES) {
         pid_t child;
 
@@ -298,7 +311,7 @@ static void serve(int fd, int wanted)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* the terminal's: the end of the pipe is ours */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (mkdtemp(scratch))
+    if (mkdtemp(scratch) && !sandbox_give_away(scratch))
         layers = try_layers(scratch, wanted);
     int status = file_write_all(fd, &layers, sizeof layers) ? -1 : 0;
     while (!status && !read_all(fd, &request, sizeof request) && request.n_bytes <= PROGRAM_MAX) {
@@ -311,7 +324,7 @@ static void serve(int fd, int wanted)
         free(program);
         if (!(layers & SANDBOX_NAMESPACES)) { /* what a program left is not the next one's */
             file_remove_tree(scratch, &err);
-            status = file_make_folder(scratch, &err);
+            status = file_make_folder(scratch, &err) < 0 ? -1 : sandbox_give_away(scratch);
         }
         if (file_write_all(fd, &outcome, sizeof outcome))
             break;
