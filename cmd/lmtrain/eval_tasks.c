@@ -83,6 +83,7 @@ static int load_items(struct evaluation *e, struct evaluated *v, struct err *err
 static int open_names(struct evaluation *e, struct err *err)
 {
     for (const char *p = e->q->task; p;) {
+        p += strspn(p, " ");
         size_t n = strcspn(p, ",");
         const char *name = arena_strndup(&e->arena, p, n);
 
@@ -95,6 +96,14 @@ static int open_names(struct evaluation *e, struct err *err)
             task->parts[i].way.max_new_tokens = e->q->max_new_tokens;
         p = p[n] ? p + n + 1 : NULL;
     }
+    return 0;
+}
+
+static int check_code(const struct evaluation *e, const struct task *task, struct err *err)
+{
+    for (int i = 0; i < task->n_parts && !e->q->print_prompts && !e->q->allow_code; i++)
+        if (task->parts[i].way.kind == TASK_CODE)
+            return harness_refuse_code(task, err);
     return 0;
 }
 
@@ -111,7 +120,7 @@ static int open_tasks(struct evaluation *e, struct err *err)
     if (!file_is_folder(e->q->data))
         return err_set(err, ERR_DATA, "--data %s is no folder", e->q->data);
     for (int i = 0; i < e->n_tasks; i++)
-        if (load_items(e, &e->tasks[i], err) < 0)
+        if (check_code(e, &e->tasks[i].task, err) < 0 || load_items(e, &e->tasks[i], err) < 0)
             return -1;
     return 0;
 }
@@ -147,8 +156,10 @@ static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *
         return 0;
     if (chat_template_open(&template, NULL, folder, err) < 0)
         return err_add(err, "hint: --no-chat-template");
-    fprintf(stderr, "asked through the chat template of %s (--no-chat-template: as plain text)\n",
-            folder);
+    if (speaks(e))
+        fprintf(stderr,
+                "asked through the chat template of %s (--no-chat-template: as plain text)\n",
+                folder);
     for (int i = 0; i < e->n_tasks && !status; i++)
         status = items_chat(&e->tasks[i].items, &e->tasks[i].task, template, err);
     chat_template_close(template);

@@ -83,9 +83,9 @@ static const struct safetensors_tensor *take(struct opening *o, const char *name
 static int check_shape(const struct opening *o, const struct safetensors_tensor *t, int64_t rows,
                        int64_t cols, struct err *err)
 {
-    int n_dims = cols ? 2 : 1;
+    int n_dims = cols ? 2 : 1, dtype = safetensors_type_dtype(t->type);
 
-    if (safetensors_type_dtype(t->type) < 0)
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
         return err_set(err, ERR_DATA, "%s: tensor %.200s is of type %s, which is not read here",
                        o->adapter->file->path, t->name, safetensors_type_name(t->type));
     if (t->n_dims == n_dims && t->shape[0] == rows && (n_dims == 1 || t->shape[1] == cols))

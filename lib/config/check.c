@@ -329,6 +329,10 @@ static void check_window(struct job_reader *r)
                      "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
                      "window: none)",
                      s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
+    if (s->window_period > 0 && !s->window)
+        mistakes_add(&r->mistakes, reader_given(r, "model.window_period"),
+                     "model.window_period is %d, but there is no window (hint: give model.window)",
+                     s->window_period);
 }
 
 static void check_model(struct job_reader *r)

@@ -40,14 +40,19 @@ int harness_note(struct harness_run *run, int64_t item, struct err *err)
     return journal_add(run, item, err);
 }
 
+int harness_refuse_code(const struct task *task, struct err *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "task %s runs programs that a model wrote (hint: --allow-code-execution; they "
+                   "run in a sandbox)",
+                   task->name);
+}
+
 static int check_code(const struct harness_run *run, struct err *err)
 {
     for (int64_t i = 0; i < run->items->n && harness_judges(run); i++)
         if (run->task->parts[run->items->items[i].part].way.kind == TASK_CODE && !run->h->sandbox)
-            return err_set(err, ERR_CONFIG,
-                           "task %s runs programs that a model wrote (hint: "
-                           "--allow-code-execution; they run in a sandbox)",
-                           run->task->name);
+            return harness_refuse_code(run->task, err);
     return 0;
 }
 

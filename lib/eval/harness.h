@@ -58,6 +58,9 @@ struct harness {
  */
 int harness_run(struct harness *harness, struct task *task, const struct items *items,
                 struct item_result *results, struct err *err);
+/* Sets ERR_CONFIG: the task's programs need a sandbox, and the user's leave; -1. */
+int harness_refuse_code(const struct task *task, struct err *err);
+
 void harness_release(struct item_result *results, int64_t n);
 
 #endif

@@ -530,7 +530,8 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
                        str_text(&l->looked_first), l->o->data, t->name, l->o->data,
                        l->items->n ? "; hint: --subjects present takes what is there" : "");
     if (!l->items->n)
-        return err_set(err, ERR_CONFIG, "%s: no subject is left", t->name);
+        return err_set(err, ERR_CONFIG, "%s: no subject is left: style %s leaves %s out", t->name,
+                       t->style, l->o->parts ? l->o->parts : "all");
     if (!l->o->parts && !l->o->limit && !n_left_out && l->items->n < t->n_items)
         return err_set(err, ERR_DATA,
                        "%s has %lld items, in %s there are but %lld (hint: --limit N takes what is "

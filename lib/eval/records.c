@@ -273,7 +273,7 @@ static int unzip(const char *path, struct err *err)
 {
     char buffer[1 << 16];
     size_t total = 0;
-    int n, fd = memfd_create("unzipped", MFD_CLOEXEC);
+    int n = -1, fd = memfd_create("unzipped", MFD_CLOEXEC);
     gzFile zip = fd < 0 ? NULL : gzopen(path, "rb");
 
     while (zip && (n = gzread(zip, buffer, sizeof buffer)) > 0) {
@@ -281,8 +281,8 @@ static int unzip(const char *path, struct err *err)
         if (total > UNZIPPED_MAX || file_write_all(fd, buffer, (size_t)n))
             break;
     }
-    int whole = zip && n == 0;
-    if (zip && gzclose(zip) == Z_OK && whole)
+    int closed = zip ? gzclose(zip) : Z_ERRNO;
+    if (closed == Z_OK && n == 0)
         return fd;
     if (fd >= 0)
         close(fd);

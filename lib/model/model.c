@@ -459,7 +459,7 @@ static int embedding(const struct emitter *e)
         x = norm(e, x, parameter_weight(e, "embedding_norm.weight"),
                  parameter_weight(e, "embedding_norm.bias"), DTYPE_F32);
     }
-    return dropout(e, x, PLACE_EMBEDDING);
+    return e->b->spec->embedding_dropout ? dropout(e, x, PLACE_EMBEDDING) : x;
 }
 
 static int head_weight(const struct emitter *e)

@@ -4,7 +4,6 @@
  * Text is cut at added tokens, the rest normalized and split into pieces, whose words encode_words.c
  * makes ids of.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tokenizer/encode_impl.h"

@@ -589,6 +589,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .grad_norm = *(const double *)run_data(t->run, ports->norm, 0),
         .lr = lr,
         .tokens = tokens,
+        .read = loader_step_read(t->train, t->step - 1),
         .skipped = skipped,
     };
     read_experts(t, result);

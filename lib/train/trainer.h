@@ -37,7 +37,8 @@ struct trainer_result {
     double loss;      /* mean nats a learned token, over the global batch, before the update */
     double grad_norm; /* before clipping */
     double lr;
-    int64_t tokens; /* of the global batch */
+    int64_t tokens; /* learned, of the global batch */
+    int64_t read;   /* all of its tokens, padding left out */
     int skipped;    /* the gradient was not finite; nothing was updated */
     /*
      * Of experts, 0 where there are none. balance: the balance loss without its coefficient, mean

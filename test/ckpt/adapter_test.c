@@ -230,7 +230,8 @@ static void refuse_changed(int in_tensors, const char *was, const char *is, cons
     assert_int_equal(file_write(path, str_text(&text), text.length, &err), 0);
     str_release(&text);
     free(data);
-    assert_int_equal(served_open_adapted(&served, BASES "llama", bad, &err), -1);
+    if (served_open_adapted(&served, BASES "llama", bad, &err) == 0)
+        fail_msg("%s is taken for %s", is, was);
     assert_int_equal(err.code, ERR_DATA);
     if (!strstr(err.text, wanted))
         fail_msg("\"%s\" is not in: %s", wanted, err.text);
@@ -249,8 +250,6 @@ static void damage_is_named(void **state)
     refuse_changed(0, "{", "[", "adapter_config.json");
     refuse_changed(1, "q_proj.lora_A", "q_proj.lora_X", "only one of lora_A and lora_B");
     refuse_changed(1, "layers.1.mlp", "layers.7.mlp", "only one of lora_A and lora_B");
-    refuse_changed(1, "\"base_model.model.model.layers.0.mlp.gate_proj.lora_A.weight\":", "\"x\":",
-                   "only one");
     refuse_changed(1, "\"F32\"", "\"I32\"", "type");
     /* Of another model. */
     assert_int_equal(served_open_adapted(&served, BASES "qwen2", GOLDEN "bloom", &err), -1);

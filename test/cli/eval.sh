@@ -32,6 +32,36 @@ expect 'a subject has no part in another task' 2 "has no 'anatomy'" measure --ta
 expect 'as JSON, with shots' 0 '"shots":2,' measure --task mmlu --limit 6 --subjects anatomy --shots 2 --json
 expect 'the other style' 0 '^modellink, 1 shot ' measure --task mmlu --limit 4 --subjects virology --style modellink --shots 1
 expect 'and its tokens' 0 '^boolq +3 ' measure --task boolq --limit 6 --style modellink
+
+# ---- ModelLink's shots and chat template ----
+
+for i in 1 2 3; do
+    printf '%s\n' '{"question": "What?", "answer": "1<<1=1>>.\n#### 1"}'
+done >"$dir/data/gsm8k/train.jsonl"
+# shellcheck disable=SC2317 # expect calls it
+ask() {
+    "$lmtrain" eval --data "$dir/data" --print-prompts --style modellink "$@"
+}
+expect 'what stands in for shots is said' 0 'no gsm8k_3shot_template.json: the first of the training set' ask --task gsm8k --limit 1
+expect 'one of them' 0 '"prompt":"Q: What.*A:1. The answer is 1.*How many' ask --task gsm8k --limit 1 --shots 1
+refuse 'not where a number was asked for' 'stand in'
+rm "$dir/data/gsm8k/train.jsonl"
+expect 'it takes a file for it' 3 'no file of shots' ask --task gsm8k --limit 1
+printf '%s\n' '{"few_shot": "Q: One?\n\nA:The answer is 1."}' >"$dir/data/gsm8k/gsm8k_3shot_template.json"
+expect 'shots of a file' 0 '"prompt":"Q: One.\\n\\nA:The answer is 1.\\n\\nHow many.","target":"2"' ask --task gsm8k --limit 1
+expect 'which is named' 0 'shots as .*/gsm8k_3shot_template.json has them' ask --task gsm8k --limit 1
+cp -r data/kjv-tokenizer "$dir/chatty"
+printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}' \
+    >"$dir/chatty/chat_template.jinja"
+expect 'through a chat template' 0 '"prompt":"<user>And he went.*Answer:</s>"' ask --task boolq --limit 1 --tokenizer "$dir/chatty"
+expect 'or not' 0 '"prompt":"And he went' ask --task boolq --limit 1 --tokenizer "$dir/chatty" --no-chat-template
+expect 'a chat model is asked so' 0 'asked through the chat template of .*/chatty' measure --task boolq --limit 3 --style modellink \
+    --tokenizer "$dir/chatty"
+expect 'but in the other style' 0 '^boolq +3 ' measure --task boolq --limit 3 --tokenizer "$dir/chatty"
+refuse 'it is not' 'chat template'
+expect 'so many tokens' 0 '^gsm8k +1 ' measure --task gsm8k --limit 1 --shots 0 --max-new-tokens 4
+rm "$dir/data/gsm8k/gsm8k_3shot_template.json"
+
 expect 'prompts, without a model' 0 '"prompt":"And he went.*"choices":\[" no"," yes"\]' \
     "$lmtrain" eval --task boolq --data "$dir/data" --limit 1 --print-prompts
 
@@ -47,6 +77,7 @@ for layout in '--pp 2' '--ranks 3'; do
     # shellcheck disable=SC2086 # words
     expect "over ranks, $layout" 0 '^boolq +3 ' measure --task mmlu,boolq --subjects present --limit 6 --threads 1 \
         --output "$dir/ranks.json" $layout
+    # shellcheck disable=SC2016 # sh expands it
     expect 'what was found is told once' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^boolq: 3 items, 0 shots"' sh "$output"
     items "$dir/ranks.json" >"$dir/ranks.items"
     expect 'the same comes of it, to the bit' 0 '' cmp "$dir/alone.items" "$dir/ranks.items"
@@ -92,5 +123,7 @@ expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' mea
 expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
 expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1
 expect 'a model that is too short' 2 'asks for 256 new tokens, the model has 64 positions' measure --task gsm8k --limit 1 --shots 0
+expect 'a subject that the style leaves out' 2 'style modellink leaves tracking_.* out' measure --task bbh --style modellink \
+    --subjects tracking_shuffled_objects_three_objects
 expect 'programs need leave' 2 'hint: --allow-code-execution' measure --task humaneval --limit 1
 finish

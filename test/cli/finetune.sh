@@ -164,6 +164,12 @@ expect 'it says something' 0 '^[^ ]' talk --model "$dir/tokens"
 expect 'all three say the same' 0 '' test "$(talk --model "$dir/tokens")" = "$(talk --model "$dir/merged-tokens")"
 expect 'with the adapter too' 0 '' test "$(talk --model "$dir/hf" --adapter "$dir/tokens/adapter")" = \
     "$(talk --model "$dir/merged-tokens")"
+for layout in '--pp 2' '--tp 2' '--pp 2 --ranks 4'; do
+    # shellcheck disable=SC2086 # words
+    expect "and over ranks, $layout" 0 '' test "$(talk --model "$dir/hf" --adapter "$dir/tokens/adapter" --threads 1 $layout)" = \
+        "$(talk --model "$dir/merged-tokens")"
+done
+expect 'and the loss is the same' 0 '' test "$(loss_of --model "$dir/tokens" --pp 2 --threads 1)" = "$run"
 expect 'an empty token' 2 'data.added_tokens has an item that is no text' tune finetune x --set 'data.added_tokens=[""]'
 
 # ---- mistakes ----

@@ -188,6 +188,7 @@ expect 'talking to ranks' 2 'chat alone talks through standard input' "$lmtrain"
 printf '%s\n' '"a"' '{"prompt": 1}' >"$dir/bad.jsonl"
 expect 'a bad prompt is told once, before anything starts' 3 '^lmtrain: .*bad.jsonl:2: it is no JSON text' "$lmtrain" generate \
     --model "$dir/one" --prompts "$dir/bad.jsonl" --pp 2
+# shellcheck disable=SC2016 # sh expands it
 expect 'and alone' 0 '^1$' sh -c 'printf "%s\n" "$1" | wc -l' sh "$output"
 
 expect 'eval without model' 2 'model is missing' "$lmtrain" eval

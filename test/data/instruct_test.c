@@ -281,7 +281,9 @@ static const struct bad {
 } bad[] = {
     { "{\"instruction\": \"A\", \"output\": \"\"}", "message 2 (assistant) is empty" },
     { "{\"instruction\": \"\", \"output\": \"B\"}", "message 1 (user) is empty" },
-    { "{\"instruction\": \"A\"}", "its columns (instruction) are of no known format" },
+    { "{\"instruction\": \"A\"}", "output is missing, beside instruction" },
+    { "{\"output\": \"A\", \"instruction\": null}", "instruction is missing, beside output" },
+    { "{\"question\": \"A\"}", "its columns (question) are of no known format" },
     { "{\"instruction\": \"A\", \"output\": 3}", "output is a number, not a text" },
     { "{\"instruction\": \"A\", \"output\": \"a\\u0000b\"}", "output has a zero byte" },
     { "{\"instruction\": \"A\", \"output\": \"B\", \"history\": [[\"x\"]]}",
@@ -356,10 +358,10 @@ static void test_bad_rows(void **state)
     assert_int_equal(report.n_bad, n);
     assert_int_equal(report.n_samples, n);
     assert_non_null(strstr(str_text(&warnings), "all.jsonl:1: message 2"));
-    assert_non_null(strstr(str_text(&warnings), "all.jsonl:5: its columns"));
+    assert_non_null(strstr(str_text(&warnings), "all.jsonl:9: its columns"));
     struct str shown = { 0 };
     instruct_describe(&report, &shown);
-    assert_non_null(strstr(str_text(&shown), "22 bad rows were skipped"));
+    assert_non_null(strstr(str_text(&shown), "24 bad rows were skipped"));
     str_release(&shown);
     str_release(&warnings);
     str_release(&all);

@@ -32,6 +32,7 @@ static const struct {
       "lora.rank=2|lora.targets=[up_proj, o_proj]|lora.modules_to_save=[lm_head, norm]" },
     { "gpt2", "bf16", "lora.rank=5|lora.bias=all|lora.dropout=0.2" },
     { "gpt2", "fp32", "lora.rank=1|lora.targets=c_attn|lora.bias=lora_only" },
+    { "mixture", "bf16", "lora.rank=2|lora.dropout=0.1" },
 };
 
 #define N_CASES (int)(sizeof cases / sizeof *cases)

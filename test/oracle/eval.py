@@ -8,7 +8,7 @@ test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package
 Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3 and with the same answers, of
 $LMTRAIN_EVAL_ITEMS (20) items a task; and answers in generated texts, of $LMTRAIN_EVAL_TEXTS (0: they are slow) items of
 GSM8K and of BBH, each of $LMTRAIN_EVAL_TOKENS (128) tokens at most. $LMTRAIN_EVAL_TABLE: a file for rows of a table of
-that. Prints, last, `N passed, N failed`; test/soak/eval.sh runs all of it.
+that; $LMTRAIN_EVAL_ONLY: tasks, split by commas. Prints, last, `N passed, N failed`; test/soak/eval.sh runs all of it.
 """
 import collections
 import gzip
@@ -29,6 +29,7 @@ MODEL = os.environ.get("LMTRAIN_EVAL_MODEL")
 ITEMS = int(os.environ.get("LMTRAIN_EVAL_ITEMS", "20"))
 TEXTS = int(os.environ.get("LMTRAIN_EVAL_TEXTS", "0"))
 TOKENS = int(os.environ.get("LMTRAIN_EVAL_TOKENS", "128"))
+ONLY = os.environ.get("LMTRAIN_EVAL_ONLY")
 TABLE = os.environ.get("LMTRAIN_EVAL_TABLE")
 TOLERANCE = 1e-3
 DERIVED = ("ceval", "hellaswag", "piqa")
@@ -136,7 +137,7 @@ def check_texts(folder, golden, model, name, part, task):
 
 
 def check_likelihoods(folder, golden, model, name, part, task, limit):
-    shots = {"mmlu": 5, "ceval": 5}.get(name, 0)
+    shots = {"mmlu": 5}.get(name, 0)
     samples = our_samples(folder, name, shots, part, limit)
     if samples is None:
         return
@@ -162,6 +163,8 @@ def check_model(folder, golden):
     all_tasks = list(golden.tasks(DATA, folder, parts=2))
     n_parts = collections.Counter(name for name, part, _ in all_tasks if part not in golden.CLOZE)
     for name, part, task in all_tasks:
+        if ONLY and name not in ONLY.split(","):
+            continue
         if name in CHOICES and part not in golden.CLOZE:
             check_likelihoods(folder, golden, model, name, part, task, -(-ITEMS // n_parts[name]))
         if TEXTS and (name == "gsm8k" or part in BBH_PARTS):

@@ -235,7 +235,7 @@ def family(name, modules, targets="all"):
     """Adapters by the family's own names; what they add to its own tensors is what merge adds."""
     base = os.path.join(ROOT, "test", "convert", "golden", name)
     write_tokens("few", numpy.random.default_rng(4).integers(0, 40, 2000))
-    write_tokens("tokens", numpy.random.default_rng(5).integers(0, 40, 33))
+    write_tokens("tokens", numpy.random.default_rng(5).integers(0, 40, 17))
     with open(f"{name}.yaml", "w") as out:
         out.write(f"model: {base}\ndata: {{train: few, seq_len: 16}}\n"
                   f"train: {{steps: 3, global_batch: 4, micro_batch: 2, dtype: fp32}}\nlora: {{rank: 3, targets: {targets}}}\n"
@@ -311,7 +311,7 @@ def main():
     family("baichuan2", ["W_pack", "up_proj"], "[W_pack, up_proj]")
     family("internlm2", ["wqkv", "wo", "w1", "w2", "w3"])
     family("mixtral", ["q_proj", "k_proj", "v_proj", "o_proj"])
-    family("qwen3moe", ["q_proj", "k_proj", "v_proj", "o_proj"])
+    family("qwen3moe", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])  # of its dense layers
     refuse("dora", {"use_dora": True}, "use_dora")
     refuse("kind", {"peft_type": "IA3"}, "IA3")
     refuse("pattern", {"alpha_pattern": {"(q|v)_proj": 3}}, "alpha_pattern")

@@ -230,7 +230,7 @@ static void gpt2(void **state)
     check("gpt2", NULL, teams, sizeof teams / sizeof *teams);
 }
 
-/* Slopes by head, windows, norms of heads, a head of directions, experts. */
+/* Adapters, slopes by head, windows, norms of heads, a head of directions, experts. */
 static void others(void **state)
 {
     static const char *const alibi[] = { "model.position=alibi", "model.window=9", NULL };
@@ -238,9 +238,11 @@ static void others(void **state)
                                           "model.embedding_norm=true", NULL };
     static const char *const mixture[] = { "model.n_experts=5", "model.n_active_experts=2",
                                            "model.expert_ffn_size=24", NULL };
+    static const char *const lora[] = { "kind=lora", "lora.rank=4", NULL };
     static const struct team teams[] = { { .tp = 2, .pp = 2, .replicas = 1 } };
 
     (void)state;
+    check("llama", lora, teams, 1);
     check("llama", alibi, teams, 1);
     check("llama", normed, teams, 1);
     check("llama", mixture, teams, 1);

@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include "comm/comm.h"
 #include "data/indexed_writer.h"
+#include "data/samples.h"
 #include "support/temporary.h"
 #include "train/trainer.h"
 
@@ -42,6 +43,29 @@ void law_write_dataset(const char *prefix)
             ids[i] =
                 (int32_t)(rng_at(7, RNG_TEST, (uint64_t)document, (uint64_t)i).word[0] % VOCAB);
         if (indexed_writer_add(&writer, ids, n, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+    if (indexed_writer_finish(&writer, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+void law_write_samples(const char *prefix)
+{
+    struct indexed_writer writer;
+    struct err err;
+    int32_t ids[20];
+    uint8_t learned[20];
+
+    if (samples_writer_open(&writer, prefix, VOCAB, &err) < 0)
+        fail_msg("%s", err.text);
+    for (uint64_t sample = 0; sample < 60; sample++) {
+        int n = 2 + (int)(sample * sample % 19);
+
+        for (int i = 0; i < n; i++) {
+            ids[i] = (int32_t)(rng_at(8, RNG_TEST, sample, (uint64_t)i).word[0] % VOCAB);
+            learned[i] = i == n - 1 || i > 3 + (int)(sample % 5);
+        }
+        if (samples_writer_add(&writer, ids, learned, n, &err) < 0)
             fail_msg("%s", err.text);
     }
     if (indexed_writer_finish(&writer, &err) < 0)
@@ -165,6 +189,7 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
     if (job_read_text(job, text, (size_t)n, "law.yaml", sets, n_sets, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
         fail_msg("%s", err.text);
+    job->samples.train = law->samples;
 }
 
 /* One rank's life. */

@@ -13,6 +13,7 @@
 struct law_case {
     const char *folder;  /* scratch for checkpoints */
     const char *dataset; /* prefix, of law_write_dataset */
+    const char *samples; /* of law_write_samples, in place of it; or NULL */
     const char *model;   /* "llama" (tied), "llama-untied", "llama-deep" (8 layers, tied), or "gpt2"
                             with dropout (tied); "normed": all norms and windows; "alibi" with
                             dropout (tied) */
@@ -48,6 +49,9 @@ struct law_outcome {
 
 /* A few thousand random tokens of a vocabulary of 64, in several documents. */
 void law_write_dataset(const char *prefix);
+
+/* Samples of 2 to 20 tokens, some of them learned. */
+void law_write_samples(const char *prefix);
 
 /* cmocka's set-up and tear-down of a group: a folder, and in it a dataset of law_write_dataset. */
 int law_setup(void **state);
