@@ -121,9 +121,9 @@ static const char *const aliases[][2] = {
     { "max_iters", "train.steps" },
     { "max_steps_per_epoch", "train.steps" },
     { "training_steps", "train.steps" },
-    { "num_train_epochs", "train.steps = epochs * sequences / global_batch" },
-    { "num_epochs", "train.steps = epochs * sequences / global_batch" },
-    { "epochs", "train.steps = epochs * sequences / global_batch" },
+    { "num_train_epochs", "train.epochs, for finetune and lora" },
+    { "num_epochs", "train.epochs, for finetune and lora" },
+    { "epochs", "train.epochs, for finetune and lora" },
     { "train_samples", "train.steps = samples / global_batch" },
     { "max_tokens", "train.steps = tokens / (global_batch * seq_len)" },
     { "bf16", "train.dtype: bf16" },
@@ -203,6 +203,25 @@ static const char *const aliases[][2] = {
     { "recompute_granularity", "recompute" },
     { "recompute_modules", "recompute" },
     { "recompute_activations", "recompute: selective" },
+    /* finetuning */
+    { "lora_r", "lora.rank" },
+    { "lora_rank", "lora.rank" },
+    { "lora_alpha", "lora.alpha" },
+    { "lora_dropout", "lora.dropout" },
+    { "lora_target", "lora.targets" },
+    { "lora_target_modules", "lora.targets" },
+    { "target_modules", "lora.targets" },
+    { "lora_target_linear", "lora.targets: all" },
+    { "use_rslora", "lora.rslora" },
+    { "additional_target", "lora.modules_to_save" },
+    { "lora_modules_to_save", "lora.modules_to_save" },
+    { "finetuning_type", "the command: lmtrain finetune or lmtrain lora" },
+    { "adapter", "the command: lmtrain lora" },
+    { "freeze_trainable_modules", "train.only" },
+    { "unfrozen_parameters", "train.only" },
+    { "new_special_tokens", "data.added_tokens" },
+    { "add_special_tokens", "data.added_tokens" },
+    { "add_tokens", "data.added_tokens" },
     /* evaluation and checkpoints */
     { "eval_steps", "eval.every_steps" },
     { "eval_interval", "eval.every_steps" },
@@ -230,7 +249,8 @@ static const char *const aliases[][2] = {
     { "report_to", "nothing: metrics.jsonl and TensorBoard events are always written" },
 };
 
-const char *alias_find(const char *leaf)
+/* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
+static const char *alias_find(const char *leaf)
 {
     char name[64];
     size_t n = 0;

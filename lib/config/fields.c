@@ -222,6 +222,11 @@ const struct field job_fields[] = {
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export; where it has "
               "more tokens than the model, finetune grows embedding and head" },
+    { "data.added_tokens", FIELD_TEXTS, AT(data.added_tokens), .initial = "none", .word = "none",
+      .help =
+          "tokens that finetune and lora add to the tokenizer, where it lacks them: each is one "
+          "token wherever it stands; they are trained (lora: with all of embedding and head) "
+          "and saved with the tokenizer" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },

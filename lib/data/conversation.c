@@ -85,8 +85,9 @@ static int looks_like_belle(const struct value *instruction)
            !strncmp(instruction->text, "Human:", 6) && strstr(instruction->text, "Assistant:");
 }
 
-enum instruct_format conversation_format(const struct conversation_options *o,
-                                         const struct value *row)
+/* The format that a row's columns say, INSTRUCT_AUTO if none. */
+static enum instruct_format conversation_format(const struct conversation_options *o,
+                                                const struct value *row)
 {
     const struct value *conversations = find(o, row, "conversations");
 
@@ -566,8 +567,18 @@ static void add_default_system(struct reading *r)
 
 static int refuse_columns(struct reading *r, const struct value *row)
 {
+    static const char *const pair[2] = { "instruction", "output" };
     struct str names = { 0 };
 
+    /* One half of what most rows have: it is the other that is wrong. */
+    for (int i = 0; i < 2; i++) {
+        const struct value *there = find(r->options, row, pair[i]);
+        const struct value *other = find(r->options, row, pair[!i]);
+
+        if (there && there->kind == VALUE_TEXT && (!other || other->kind == VALUE_NULL))
+            return wrong(r, "%s is %s, beside %s", name_of(r->options, pair[!i]),
+                         value_kind_name(other), name_of(r->options, pair[i]));
+    }
     for (const struct value *v = row->first; v && names.length < 300; v = v->next)
         str_printf(&names, "%s%.60s", names.length ? ", " : "", v->key);
     wrong(r,

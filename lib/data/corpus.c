@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "data/batch.h"
 #include "data/indexed_writer.h"
+#include "data/unpack.h"
 
 #define TEXT_BYTES_MAX ((size_t)8 << 30)
 #define LINE_BYTES_MAX ((size_t)256 << 20)
@@ -222,6 +223,8 @@ static int read_input(struct corpus *c, const char *path)
 
     if (format == ROWS_AUTO)
         format = rows_format_of(path);
+    if (unpack_name_length(path) < strlen(path))
+        return read_rows(c, path, format == ROWS_AUTO ? ROWS_TEXT : format);
     if (format == ROWS_JSONL)
         return read_jsonl(c, path);
     return format == ROWS_AUTO || format == ROWS_TEXT ? read_text(c, path)

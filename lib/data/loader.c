@@ -545,6 +545,20 @@ int64_t loader_step_tokens(const struct loader *loader, int64_t step)
     return n;
 }
 
+int64_t loader_step_read(const struct loader *loader, int64_t step)
+{
+    int64_t global_batch = loader->options.global_batch, n = 0;
+
+    if (!loader->options.samples)
+        return loader_step_tokens(loader, step);
+    for (int64_t k = step * global_batch; k < (step + 1) * global_batch; k++) {
+        int64_t sequence = packs_find(&loader->packs, k);
+
+        n += sequence < 0 ? 0 : loader->packs.lengths[sequence];
+    }
+    return n;
+}
+
 int loader_length(struct loader *loader, int64_t step, int micro_batch)
 {
     CHECK(micro_batch >= 0);

@@ -79,6 +79,9 @@ int loader_next(struct loader *loader, struct micro_batch *out, struct err *err)
 /* Targets learned in the whole global batch of this step, over all ranks: the loss's divisor. */
 int64_t loader_step_tokens(const struct loader *loader, int64_t step);
 
+/* Tokens of it that are read, padding left out: of samples more than are learned. */
+int64_t loader_step_read(const struct loader *loader, int64_t step);
+
 /* How long the sequences of this micro-batch are, on every rank of dp. For one thread, as
  * loader_next is. */
 int loader_length(struct loader *loader, int64_t step, int micro_batch);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "data/rows_impl.h"
+#include "data/unpack.h"
 
 #define FOLDERS_MAX 100000 /* links may make them go round */
 #define PATH_BYTES_MAX 4096
@@ -30,9 +31,14 @@ enum rows_format rows_format_of(const char *path)
         { ".parquet", ROWS_PARQUET }, { ".text", ROWS_TEXT },
     };
 
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (str_ends_with(path, endings[i].ending))
+    size_t length = unpack_name_length(path);
+
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t n = strlen(endings[i].ending);
+
+        if (length >= n && !memcmp(path + length - n, endings[i].ending, n))
             return endings[i].format;
+    }
     return ROWS_AUTO;
 }
 
@@ -100,7 +106,8 @@ static int add_folder(struct row_files *files, const char *path, struct err *err
     row_files_release(&folders);
     if (rc == 0 && files->n == before)
         return err_set(err, ERR_DATA,
-                       "%s has no file of rows (hint: .json, .jsonl, .csv, .tsv, .parquet, .txt)",
+                       "%s has no file of rows (hint: .json, .jsonl, .csv, .tsv, .parquet, .txt, "
+                       "also with .gz or .zst)",
                        path);
     if (rc == 0)
         qsort(files->paths + before, (size_t)(files->n - before), sizeof *files->paths, by_path);
@@ -229,7 +236,7 @@ static int open_rows(struct rows **out, const char *path, enum rows_format forma
     if (!rows)
         return err_set(err, ERR_DEVICE, "out of host memory");
     *rows = (struct rows){ .path = path, .column = column, .names = names, .line = 1 };
-    if (file_map_open(&rows->map, path, err) < 0) {
+    if (unpack_map(&rows->map, path, err) < 0) {
         err->code = ERR_DATA;
         free(rows);
         return -1;

@@ -244,6 +244,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     add_double(line, "lr", step->lr);
     add_int(line, "tokens", step->tokens);
     add_double(line, "tokens_per_s", step->tokens_per_s);
+    if (step->learned_per_s > 0)
+        add_double(line, "learned_per_s", step->learned_per_s);
     add_double(line, "step_s", step->step_s);
     add_double(line, "mfu", step->mfu);
     str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);

@@ -11,8 +11,9 @@
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;                        /* since the run began */
+    int64_t tokens;                        /* learned since the run began */
     double tokens_per_s, step_s, mfu;      /* mfu: 0.41 is 41 % */
+    double learned_per_s;                  /* where not all tokens are learned; else 0 */
     uint64_t memory_bytes;                 /* of this rank, as planned */
     int64_t skipped;                       /* steps skipped so far */
     uint64_t numerics;                     /* hash (design.md §5) */
@@ -37,7 +38,7 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
  * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also balance,
- * most_used and least_used. Scalars to TensorBoard.
+ * most_used and least_used; where not all tokens are learned learned_per_s. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

@@ -145,9 +145,15 @@ static int add_facts(const struct terminal *terminal, struct str *line, int widt
              (long long)terminal->total_steps);
     if (terminal->n_steps)
         snprintf(parts[n++], sizeof parts[0], "loss %.3f", step->loss);
-    if (step->tokens_per_s > 0)
-        snprintf(parts[n++], sizeof parts[0], "%s tok/s",
-                 short_count(text, sizeof text, step->tokens_per_s));
+    if (step->tokens_per_s > 0) {
+        size_t length = (size_t)snprintf(parts[n], sizeof parts[0], "%s tok/s",
+                                         short_count(text, sizeof text, step->tokens_per_s));
+
+        if (step->learned_per_s > 0)
+            snprintf(parts[n] + length, sizeof parts[0] - length, " (%s learned)",
+                     short_count(text, sizeof text, step->learned_per_s));
+        n++;
+    }
     if (step->mfu > 0)
         snprintf(parts[n++], sizeof parts[0], step->mfu < 0.0995 ? "MFU %.1f %%" : "MFU %.0f %%",
                  100 * step->mfu);

@@ -157,16 +157,36 @@ void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int
     }
 }
 
+static void strip_space(const struct tokenizer *tokenizer, size_t start, struct str *out)
+{
+    if (tokenizer->strips_space && out->length > start && out->data[start] == ' ') {
+        memmove(out->data + start, out->data + start + 1, out->length - start);
+        out->length--;
+    }
+}
+
 void tokenizer_decode_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
                            struct str *out)
 {
     size_t start = out->length;
 
     tokenizer_decode(tokenizer, ids, n, out);
-    if (tokenizer->strips_space && out->length > start && out->data[start] == ' ') {
-        memmove(out->data + start, out->data + start + 1, out->length - start);
-        out->length--;
+    strip_space(tokenizer, start, out);
+}
+
+void tokenizer_decode_plain(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                            struct str *out)
+{
+    size_t start = out->length;
+
+    for (int64_t i = 0; i < n; i++) {
+        int is_known = ids[i] >= 0 && ids[i] < tokenizer->vocab_size;
+        const struct added_token *added = is_known ? tokenizer->added_by_id[ids[i]] : NULL;
+
+        if (!added || !added->is_special)
+            tokenizer_decode(tokenizer, &ids[i], 1, out);
     }
+    strip_space(tokenizer, start, out);
 }
 
 /* Bytes that a sequence with this first byte has. */

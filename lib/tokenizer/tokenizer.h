@@ -85,6 +85,10 @@ void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int
 void tokenizer_decode_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
                            struct str *out);
 
+/* The same without special tokens: transformers' decode with skip_special_tokens. */
+void tokenizer_decode_plain(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                            struct str *out);
+
 /* How many bytes of text (n_bytes) can be shown now: all but a UTF-8 sequence cut off at the end.
  */
 size_t tokenizer_whole_length(const char *text, size_t n_bytes);

@@ -45,6 +45,7 @@ struct reader {
     struct tokenizer *tokenizer;
     struct piece *pieces; /* heap */
     int n_pieces, n_hidden;
+    int failed; /* a part found no room; err says so */
     uint64_t model_type, byte_fallback, dummy_is_suffix;
     uint64_t add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
     struct bytes charsmap, unknown_surface;
@@ -335,7 +336,8 @@ static int32_t find_part(struct reader *r, const char *text, size_t n)
     if (id >= 0)
         return id;
     id = r->n_pieces + r->n_hidden;
-    if (r->n_hidden == HIDDEN_MAX || bpe_add_token(bpe, id, text, n) < 0)
+    r->failed |= r->n_hidden == HIDDEN_MAX || bpe_add_token(bpe, id, text, n) < 0;
+    if (r->failed)
         return REFUSE(r, "%s: more than %d characters of its pieces are no pieces", r->name,
                       HIDDEN_MAX);
     r->n_hidden++;
@@ -357,7 +359,7 @@ static int64_t go_through_merges(struct reader *r, int adds)
         for (size_t at = character_length(text); at < length; at += character_length(text + at)) {
             int32_t left = find_part(r, text, at), right = find_part(r, text + at, length - at);
 
-            if (r->err->code)
+            if (r->failed)
                 return -1;
             if (left < 0 || right < 0)
                 continue;

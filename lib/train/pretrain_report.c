@@ -49,7 +49,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 {
     const struct job *job = p->job;
     struct err err;
-    double tokens_per_s = (double)r->tokens / took;
+    double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
         .step = r->step,
@@ -58,6 +58,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
         .lr = r->lr,
         .tokens = trainer_tokens(p->trainer),
         .tokens_per_s = tokens_per_s,
+        .learned_per_s = r->read > r->tokens ? (double)r->tokens / took : 0,
         .step_s = took,
         .mfu = tokens_per_s * model_spec_flops_per_token(&job->model, job->data.seq_len) /
                p->peak_flops,

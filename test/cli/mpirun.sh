@@ -164,5 +164,14 @@ refuse 'and were at each step' diverged
 expect 'a bench of two ranks' 0 '^family ' timeout --foreground 100 mpirun -n 2 "$lmtrain" bench step "$dir/job.yaml" \
     --steps 2 --set "output=$dir/benched"
 expect 'leaves nothing where a run would be' 0 '' test ! -e "$dir/benched"
+expect 'a text by one process' 0 '.' "$lmtrain" generate --model "$dir/own2" --prompt 'And God said' --max-new-tokens 8
+written=$output
+expect 'by four ranks: two copies of two stages' 0 '.' timeout --foreground 100 mpirun -n 4 "$lmtrain" generate --model "$dir/own2" \
+    --prompt 'And God said' --max-new-tokens 8 --pp 2
+expect 'is the same' 0 '' test "$output" = "$written"
+expect 'three are no such copies, which one of them says' 2 '^lmtrain: 3 ranks are no multiple of the 2 .*tp 1 . pp 2$' \
+    timeout --foreground 100 mpirun -n 3 "$lmtrain" generate --model "$dir/own2" --prompt a --pp 2
+# shellcheck disable=SC2016 # sh expands it
+expect 'and no other' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^lmtrain: 3 ranks"' sh "$output"
 expect 'at last nothing is left in the folder for temporary files' 0 '' test -z "$(ls "$TMPDIR")"
 finish

@@ -80,12 +80,12 @@ static struct loader *open_loader(const struct loader_options *options)
 struct seen {
     int times[N];
     uint64_t sequence[STEPS_MAX * 8];
-    int64_t learned[STEPS_MAX];
+    int64_t learned[STEPS_MAX], read[STEPS_MAX];
     int64_t n_rows, n_steps;
 };
 
 /* One sequence's rows: whole samples one behind the other, then padding. */
-static void look_at(struct seen *seen, const struct micro_batch *b, int s)
+static void look_at(struct seen *seen, const struct micro_batch *b, int s, int64_t step)
 {
     const int32_t *tokens = b->tokens + s * b->seq_len, *targets = b->targets + s * b->seq_len;
     const int32_t *positions = b->positions + s * b->seq_len;
@@ -100,6 +100,7 @@ static void look_at(struct seen *seen, const struct micro_batch *b, int s)
         if (tokens[at] == 0 && targets[at] == LABEL_IGNORED && tokens[at + 1] == 0)
             break; /* padding */
         seen->times[i]++;
+        seen->read[step] += n;
         for (int t = 0; t < n; t++) {
             assert_int_equal(tokens[at + t], i * 100 + t);
             assert_int_equal(positions[at + t], t);
@@ -140,15 +141,17 @@ static void run_rank(const struct loader_options *options, struct seen *seen)
             for (int s = 0; s < options->micro_batch; s++) {
                 if (batch.samples[s] >= 0)
                     assert_int_equal(batch.samples[s] / options->global_batch, step);
-                look_at(seen, &batch, s);
+                look_at(seen, &batch, s, step);
             }
             for (int r = 0; r < options->micro_batch * batch.seq_len; r++)
                 seen->learned[step] += batch.targets[r] != LABEL_IGNORED;
             seen->n_rows += options->micro_batch * batch.seq_len;
         }
     if (options->dp_rank + 1 == options->dp_size && options->first_step == 0)
-        for (int64_t step = 0; step < seen->n_steps; step++)
+        for (int64_t step = 0; step < seen->n_steps; step++) {
             assert_int_equal(loader_step_tokens(loader, step), seen->learned[step]);
+            assert_int_equal(loader_step_read(loader, step), seen->read[step]);
+        }
     loader_close(loader);
 }
 

@@ -190,6 +190,19 @@ static void a_live_line_with_a_bar(void **state)
     assert_true(str_starts_with(screen->lines[0], facts));
 }
 
+static void what_is_learned_beside_what_is_read(void **state)
+{
+    struct terminal *terminal = terminal_open(device.theirs, 0, 300);
+    struct metrics_step one = step(40);
+
+    (void)state;
+    one.learned_per_s = 1300;
+    terminal_step(terminal, &one, 1);
+    assert_true(str_starts_with(replay()->lines[0],
+                                "step 40/300  loss 5.213  12.4k tok/s (1.3k learned)  MFU 41 %"));
+    terminal_close(terminal);
+}
+
 /* At every width: never the last column, whole parts or nothing, the step always. */
 static void every_width_is_kept(void **state)
 {
@@ -412,6 +425,7 @@ int main(void)
 #define PIPE(function) cmocka_unit_test_setup_teardown(function, setup_pipe, teardown)
     const struct CMUnitTest tests[] = {
         PTY(a_live_line_with_a_bar),
+        PTY(what_is_learned_beside_what_is_read),
         PTY(every_width_is_kept),
         PTY(log_lines_stand_above),
         PTY(a_status_takes_the_bars_place),

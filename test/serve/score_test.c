@@ -156,8 +156,10 @@ static void against_decoding(void **state)
     static const char *const window[] = { "model.window=9", NULL };
     static const char *const alibi[] = { "model.position=alibi", NULL };
     static const char *const bf16[] = { "train.dtype=bf16", NULL };
+    static const char *const lora[] = { "kind=lora", "lora.rank=4", NULL };
 
     (void)state;
+    check_model("llama", lora, 2e-5);
     check_model("llama", none, 2e-5);
     check_model("gpt2", none, 2e-5);
     check_model("llama", window, 2e-5);

@@ -19,10 +19,14 @@
 #include "base/rng.h"
 #include "comm/comm.h"
 #include "data/indexed_writer.h"
+#include "data/samples.h"
+#include "support/temporary.h"
 #include "train/trainer.h"
 
 #define VOCAB 64
 #define N_RANKS_MAX 8
+
+static char folder[256], dataset[300]; /* of law_setup */
 
 void law_write_dataset(const char *prefix)
 {
@@ -43,6 +47,76 @@ void law_write_dataset(const char *prefix)
     }
     if (indexed_writer_finish(&writer, &err) < 0)
         fail_msg("%s", err.text);
+}
+
+void law_write_samples(const char *prefix)
+{
+    struct indexed_writer writer;
+    struct err err;
+    int32_t ids[20];
+    uint8_t learned[20];
+
+    if (samples_writer_open(&writer, prefix, VOCAB, &err) < 0)
+        fail_msg("%s", err.text);
+    for (uint64_t sample = 0; sample < 60; sample++) {
+        int n = 2 + (int)(sample * sample % 19);
+
+        for (int i = 0; i < n; i++) {
+            ids[i] = (int32_t)(rng_at(8, RNG_TEST, sample, (uint64_t)i).word[0] % VOCAB);
+            learned[i] = i == n - 1 || i > 3 + (int)(sample % 5);
+        }
+        if (samples_writer_add(&writer, ids, learned, n, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+    if (indexed_writer_finish(&writer, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+int law_setup(void **state)
+{
+    (void)state;
+    if (temporary_folder(folder, sizeof folder))
+        return -1;
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    return 0;
+}
+
+int law_teardown(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+struct law_case law_base(const char *model, const char *dtype)
+{
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = model,
+                              .dtype = dtype,
+                              .n_ranks = 1,
+                              .n_threads = 1,
+                              .recompute = "none",
+                              .gradient_sum = "late" };
+}
+
+void law_must_equal(const char *what, const struct law_outcome *wanted,
+                    const struct law_outcome *got)
+{
+    for (int i = 0; i < LAW_STEPS; i++) {
+        if (memcmp(&wanted->loss[i], &got->loss[i], sizeof got->loss[i]) != 0)
+            fail_msg("%s: step %d: loss %a, wanted %a", what, i + 1, got->loss[i], wanted->loss[i]);
+        if (memcmp(&wanted->norm[i], &got->norm[i], sizeof got->norm[i]) != 0)
+            fail_msg("%s: step %d: norm %a, wanted %a", what, i + 1, got->norm[i], wanted->norm[i]);
+    }
+    if (wanted->parameters != got->parameters)
+        fail_msg("%s: the final parameters differ", what);
+    if (wanted->states != got->states)
+        fail_msg("%s: the final masters and moments differ", what);
+    if (wanted->numerics != got->numerics)
+        fail_msg("%s: the numerics differ", what);
 }
 
 static const char *model_text(const char *model)
@@ -115,6 +189,7 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
     if (job_read_text(job, text, (size_t)n, "law.yaml", sets, n_sets, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
         fail_msg("%s", err.text);
+    job->samples.train = law->samples;
 }
 
 /* One rank's life. */
