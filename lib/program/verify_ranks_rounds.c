@@ -138,8 +138,8 @@ static int count_rounds(const struct ranks *r, const struct ranks_rounds *rounds
         int n = rank->action - rounds->actions[i];
 
         if (n)
-            n_rounds = min_int(
-                n_rounds, verify_count_rounds(e, rank->action, n, shift, e->n_actions) - 1);
+            n_rounds =
+                min_int(n_rounds, verify_count_rounds(e, rank->action, n, shift, e->n_actions) - 1);
     }
     return n_rounds == INT32_MAX ? 0 : n_rounds;
 }
@@ -213,9 +213,8 @@ void ranks_skip_rounds(struct ranks *r, struct ranks_rounds *rounds)
     if (then->n && shift > 0 && now->n_places == then->n_places &&
         is_same(now, then, now->n_places)) {
         finish_story(r, now);
-        int n_rounds = now->n == then->n && is_same(now, then, now->n)
-                           ? count_rounds(r, rounds, shift)
-                           : 0;
+        int n_rounds =
+            now->n == then->n && is_same(now, then, now->n) ? count_rounds(r, rounds, shift) : 0;
         if (n_rounds > 0) {
             go_on(r, rounds, n_rounds, shift);
             return;
