@@ -137,16 +137,17 @@ static int count_slots(struct dividing *d, const struct touchers *t, const struc
     return n;
 }
 
-/* What suits one entry may not suit another that was asked before: until all agree. */
+/* What suits one entry may not suit another that was asked before: until all others agree. */
 static int count_slots_of_all(struct dividing *d, const struct touchers *t)
 {
-    int n = 1, before;
+    int n = 1, n_agree = 0;
 
-    do {
-        before = n;
-        for (int e = 0; e < N_ENTRIES; e++)
-            n = count_slots(d, t, &d->program->entries[e], n);
-    } while (n != before);
+    for (int e = 0; n_agree < N_ENTRIES; e = (e + 1) % N_ENTRIES) {
+        int before = n;
+
+        n = count_slots(d, t, &d->program->entries[e], n);
+        n_agree = n == before ? n_agree + 1 : 1;
+    }
     return n;
 }
 

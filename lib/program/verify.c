@@ -290,7 +290,8 @@ static void open_walk(struct walk *w, struct arena *arena)
     w->gathered = arena_array(arena, int, n_values);
 }
 
-static int walk_entry(const struct program *p, enum entry_kind kind, int in_full, struct err *err)
+static int walk_entry(const struct program *p, enum entry_kind kind, struct verify_way *way,
+                      struct err *err)
 {
     const struct entry *e = &p->entries[kind], *gather = &p->entries[ENTRY_GATHER];
     struct walk w = { .program = p, .err = err, .entry = kind };
@@ -306,11 +307,12 @@ static int walk_entry(const struct program *p, enum entry_kind kind, int in_full
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
-        if (e->actions[i].kind == ACTION_LOAD && !in_full) {
+        if (e->actions[i].kind == ACTION_LOAD && !way->in_full) {
             i += rounds_to_skip(&rounds, &w, e, i);
             if (i == e->n_actions)
                 break;
         }
+        way->n_walked++;
         status = walk_action(&w, &e->actions[i]);
     }
     arena_release(&arena);
@@ -371,7 +373,7 @@ static int is_placed(const struct program *p)
     return program_memory_bytes(p) > 0;
 }
 
-static int verify_all(const struct program *program, int in_full, struct err *err)
+int verify_in_way(const struct program *program, struct verify_way *way, struct err *err)
 {
     if (check_own_parts(program, err) < 0)
         return -1;
@@ -381,17 +383,12 @@ static int verify_all(const struct program *program, int in_full, struct err *er
     if (is_placed(program) && verify_memory(program, err) < 0)
         return -1;
     for (int e = 0; e < N_ENTRIES; e++)
-        if (walk_entry(program, (enum entry_kind)e, in_full, err) < 0)
+        if (walk_entry(program, (enum entry_kind)e, way, err) < 0)
             return -1;
     return check_ports(program, err);
 }
 
 int verify(const struct program *program, struct err *err)
 {
-    return verify_all(program, 0, err);
-}
-
-int verify_in_full(const struct program *program, struct err *err)
-{
-    return verify_all(program, 1, err);
+    return verify_in_way(program, &(struct verify_way){ 0 }, err);
 }

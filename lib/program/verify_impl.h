@@ -13,12 +13,17 @@
 int verify_memory(const struct program *program, struct err *err);
 
 /*
- * verify and verify_ranks (passes.h) that walk every micro-batch, also those of which it is known
- * what comes of them: the same answers, down to the text, for tests to hold them against.
+ * How entries are walked: by verify and verify_ranks (passes.h) without the micro-batches of which
+ * it is known what comes of them; in full the answers are the same, down to the text, which tests
+ * hold them to.
  */
-int verify_in_full(const struct program *program, struct err *err);
-int verify_ranks_in_full(const struct program *const *programs, const struct mesh *mesh,
-                         struct err *err);
+struct verify_way {
+    int in_full;
+    int n_walked; /* counted: actions, of all entries and ranks */
+};
+int verify_in_way(const struct program *program, struct verify_way *way, struct err *err);
+int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
+                        struct verify_way *way, struct err *err);
 
 /*
  * How many times, at most `most`, the n actions before action i are done again from there on, each

@@ -385,7 +385,7 @@ static int advance_rank(struct ranks *r, int number)
     return any || rank->n_gates != n_gates;
 }
 
-static int walk_entry(struct ranks *r, int in_full)
+static int walk_entry(struct ranks *r, struct verify_way *way)
 {
     struct ranks_rounds rounds = { 0 };
     int n_over = 0;
@@ -394,13 +394,14 @@ static int walk_entry(struct ranks *r, int in_full)
         int moved = 0;
 
         n_over = 0;
-        if (!in_full)
+        if (!way->in_full)
             ranks_skip_rounds(r, &rounds);
         for (int i = 0; i < r->n; i++) {
-            int step = advance_rank(r, i);
+            int before = r->list[i].action, step = advance_rank(r, i);
 
             if (step < 0)
                 return -1;
+            way->n_walked += r->list[i].action - before;
             moved |= step;
             n_over += is_rank_over(r, i);
         }
@@ -425,8 +426,8 @@ static int check_mesh(const struct program *const *programs, const struct mesh *
     return is_whole;
 }
 
-static int verify_all(const struct program *const *programs, const struct mesh *mesh, int in_full,
-                      struct err *err)
+int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
+                        struct verify_way *way, struct err *err)
 {
     int status = 0, n = mesh_world_size(mesh), is_whole = check_mesh(programs, mesh);
 
@@ -439,7 +440,7 @@ static int verify_all(const struct program *const *programs, const struct mesh *
         meetings_open(&r);
         for (int i = 0; i < n; i++)
             open_rank(&r, i, programs[i]);
-        status = walk_entry(&r, in_full);
+        status = walk_entry(&r, way);
         arena_release(&r.arena);
     }
     return status;
@@ -447,11 +448,5 @@ static int verify_all(const struct program *const *programs, const struct mesh *
 
 int verify_ranks(const struct program *const *programs, const struct mesh *mesh, struct err *err)
 {
-    return verify_all(programs, mesh, 0, err);
-}
-
-int verify_ranks_in_full(const struct program *const *programs, const struct mesh *mesh,
-                         struct err *err)
-{
-    return verify_all(programs, mesh, 1, err);
+    return verify_ranks_in_way(programs, mesh, &(struct verify_way){ 0 }, err);
 }
