@@ -42,17 +42,16 @@ int verify_count_rounds(const struct entry *entry, int i, int n, int shift, int 
 
 /* ---- one round later, is it all the same? ---- */
 
-/* Of stash values and inputs it is asked which micro-batch's they are. */
+/* Of values in a stash it is asked which micro-batch's they are. */
 static int is_written_later(const struct walk *now, const struct walk *then, int id, int shift)
 {
     const int *a = &then->written[then->slots_at[id]], *b = &now->written[now->slots_at[id]];
     const struct value *v = &now->program->values[id];
     int n = walk_slots_of(now->program, id);
 
-    if (v->base || (v->role == ROLE_NONE && v->scope == SCOPE_PASS))
-        return 1; /* of the runs before nobody asks */
-    if (v->scope != SCOPE_STASH)
-        return (*a == NEVER) == (*b == NEVER);
+    /* Of others it is asked whether they ever were, or in this run: then they will be found so. */
+    if (v->base || v->scope != SCOPE_STASH)
+        return 1;
     for (int s = 0; s < n; s++)
         if (b[(s + shift) % n] != (a[s] == NEVER ? NEVER : a[s] + shift))
             return 0;
