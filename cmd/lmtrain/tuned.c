@@ -3,7 +3,9 @@
  */
 #include "tuned.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -12,6 +14,7 @@
 #include "convert/convert.h"
 #include "serve/served.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_extend.h"
 #include "train/prepare.h"
 
 /* The folder of Hugging Face that the model came as, or carries; NULL if there is none. */
@@ -64,9 +67,80 @@ static int look_at_model(struct job *job, struct arena *arena, struct err *err)
     return status;
 }
 
+/* Whether the folder is the tokenizer `from` with the job's tokens already. */
+static int is_extended(const char *folder, const char *from, const struct job_texts *tokens)
+{
+    struct tokenizer *theirs, *ours;
+    struct err ignored;
+    int n = 0, is = 0;
+
+    if (!file_is_folder(folder) || tokenizer_open(&ours, folder, &ignored) < 0)
+        return 0;
+    if (tokenizer_open(&theirs, from, &ignored) == 0) {
+        for (int i = 0; i < tokens->n; i++)
+            n += tokenizer_find(ours, tokens->values[i]) >= 0 &&
+                 tokenizer_find(theirs, tokens->values[i]) < 0;
+        is = tokenizer_vocab_size(ours) == tokenizer_vocab_size(theirs) + n;
+        for (int i = 0; i < tokens->n; i++)
+            is &= tokenizer_find(ours, tokens->values[i]) >= 0;
+        tokenizer_close(theirs);
+    }
+    tokenizer_close(ours);
+    return is;
+}
+
+/* In a folder of this process' own, which then becomes the run's: the first is as good as any. */
+static int extend_tokenizer(const struct job *job, const char *folder, struct arena *arena,
+                            struct err *err)
+{
+    const struct job_texts *tokens = &job->data.added_tokens;
+    const char *partial = arena_printf(arena, "%s.%ld.partial", folder, (long)getpid());
+    struct err ignored;
+    int n_added = 0;
+
+    if (file_remove_tree(partial, err) < 0 || file_make_folders(job->output, err) < 0 ||
+        file_make_folder(partial, err) < 0)
+        return -1;
+    int status = convert_carry(job->data.tokenizer, partial, 0, err);
+    if (!status && tokenizer_extend(partial, tokens->values, tokens->n, &n_added, err) < 0)
+        status = err_add(err, "data.added_tokens");
+    if (!status && !is_extended(folder, job->data.tokenizer, tokens)) {
+        status = file_remove_tree(folder, err);
+        if (!status && rename(partial, folder) < 0 &&
+            !is_extended(folder, job->data.tokenizer, tokens))
+            status = err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", partial, folder);
+        if (!status)
+            log_info("%d of %d data.added_tokens are new to the tokenizer, which is in %s now",
+                     n_added, tokens->n, folder);
+    }
+    file_remove_tree(partial, &ignored);
+    return status;
+}
+
+/* From here on the job's tokenizer is that of the run. */
+static int add_tokens(struct job *job, struct arena *arena, struct err *err)
+{
+    const char *folder = arena_printf(arena, "%s/tokenizer", job->output);
+
+    if (!job->data.added_tokens.n)
+        return 0;
+    if (!job->data.tokenizer)
+        return err_set(err, ERR_CONFIG,
+                       "data.added_tokens without a tokenizer (hint: data.tokenizer)");
+    if (!file_is_folder(job->data.tokenizer))
+        return err_set(err, ERR_CONFIG,
+                       "data.added_tokens: data.tokenizer is %s, a folder is wanted",
+                       job->data.tokenizer);
+    if (!is_extended(folder, job->data.tokenizer, &job->data.added_tokens) &&
+        extend_tokenizer(job, folder, arena, err) < 0)
+        return -1;
+    job->data.tokenizer = folder;
+    return 0;
+}
+
 /*
  * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
- * of the others (train/begin.c). Adapters would be of a model that nobody else has.
+ * of the others (train/begin.c). Adapters alone would be of a model that nobody else has.
  */
 static int grow_vocabulary(struct job *job, struct arena *arena, struct err *err)
 {
@@ -81,11 +155,12 @@ static int grow_vocabulary(struct job *job, struct arena *arena, struct err *err
     tokenizer_close(tokenizer);
     if (wanted <= is)
         return 0;
-    if (job->kind == JOB_LORA) {
-        log_warn(
-            "%s has %d tokens, the model %d: adapters cannot add any, so samples must not have "
-            "them (hint: lmtrain convert --vocab-size %d makes a model with room for them)",
-            job->data.tokenizer, wanted, is, wanted);
+    if (job->kind == JOB_LORA &&
+        (!tuning_trains(job->tuning, "embedding.weight") ||
+         (!job->model.tied_embeddings && !tuning_trains(job->tuning, "head.weight")))) {
+        log_warn("%s has %d tokens, the model %d: adapters alone cannot add any, so samples must "
+                 "not have them (hint: lora.modules_to_save: [embed_tokens, lm_head])",
+                 job->data.tokenizer, wanted, is);
         return 0;
     }
     log_info(
@@ -101,8 +176,8 @@ int tuned_prepare(struct job *job, struct arena *arena)
     struct prepare_hooks hooks = { .report = say, .context = arena };
     struct err err;
 
-    if (look_at_model(job, arena, &err) < 0 || grow_vocabulary(job, arena, &err) < 0 ||
-        prepare_data(job, &hooks, arena, &err) < 0)
+    if (look_at_model(job, arena, &err) < 0 || add_tokens(job, arena, &err) < 0 ||
+        grow_vocabulary(job, arena, &err) < 0 || prepare_data(job, &hooks, arena, &err) < 0)
         return cmd_fail(&err);
     job->n_read_notes = job->n_notes;
     return 0;

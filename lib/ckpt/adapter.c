@@ -194,6 +194,42 @@ static int check_used(const struct opening *o, struct err *err)
                             : err_set(err, ERR_DATA, "%s has no tensors", o->adapter->file->path);
 }
 
+#define VOCAB_MAX (1 << 24)
+
+/* Tokens that were added are rows of whole tables that are longer than the model's. */
+static int grow(struct adapter *a, struct err *err)
+{
+    static const char *const tables[2] = { "embedding.weight", "head.weight" };
+    int64_t rows[2] = { 0, 0 };
+
+    for (int i = 0; i < 2 - !!a->spec.tied_embeddings; i++) {
+        const struct hf_whole *whole = hf_names_find(&a->names, tables[i]);
+        const struct safetensors_tensor *t =
+            whole ? safetensors_find(&a->file->index,
+                                     arena_printf(&a->arena, ADAPTER_PREFIX "%s",
+                                                  a->names.tensors[whole->first].name))
+                  : NULL;
+
+        rows[i] = t ? t->shape[0] : 0;
+    }
+    if (a->spec.tied_embeddings)
+        rows[1] = rows[0];
+    if (rows[0] <= a->spec.vocab_size || rows[0] != rows[1] || rows[0] > VOCAB_MAX)
+        return 0; /* of another shape: the tensor's check says so */
+    a->spec.vocab_size = (int)rows[0];
+    return hf_names_build(&a->names, a->names.family, &a->spec, &a->arena, err);
+}
+
+static int has_tokenizer(struct adapter *a)
+{
+    static const char *const files[] = { "tokenizer.json", "tokenizer.model", "vocab.json" };
+
+    for (int i = 0; i < 3; i++)
+        if (file_exists(arena_printf(&a->arena, "%s/%s", a->path, files[i])))
+            return 1;
+    return 0;
+}
+
 static int open_peft(struct adapter *a, struct err *err)
 {
     struct opening o = { .adapter = a };
@@ -201,8 +237,11 @@ static int open_peft(struct adapter *a, struct err *err)
 
     if (adapter_config_read(&o.config, a->path, &a->arena, err) < 0 ||
         safetensors_open(&a->file, arena_printf(&a->arena, "%s/" ADAPTER_TENSORS, a->path), err) <
-            0)
+            0 ||
+        grow(a, err) < 0)
         return -1;
+    if (has_tokenizer(a))
+        a->tokenizer = a->path;
     o.places = arena_array(&a->arena, struct lora_place, n_places);
     o.used = arena_array(&a->arena, char, a->file->index.n_tensors + 1);
     a->pairs = (void *)arena_array(&a->arena, const struct safetensors_tensor *, 2 * n_places);
@@ -217,8 +256,6 @@ static int open_peft(struct adapter *a, struct err *err)
     if (take_tied_head(&o, err) < 0 || check_used(&o, err) < 0)
         return -1;
     a->tuning = (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
-    a->base = o.config.base;
-    a->n_tensors = a->file->index.n_tensors;
     return 0;
 }
 
@@ -244,9 +281,13 @@ static int open_checkpoint(struct adapter *a, struct err *err)
         return err_set(err, ERR_DATA, "%s is of a job without lora: it is no adapter", newest);
     if (job->model.n_layers != a->spec.n_layers || job->model.hidden_size != a->spec.hidden_size)
         return err_set(err, ERR_DATA, "%s is an adapter of another model", newest);
+    if (job->model.vocab_size > a->spec.vocab_size) {
+        a->spec.vocab_size = job->model.vocab_size;
+        if (hf_names_build(&a->names, a->names.family, &a->spec, &a->arena, err) < 0)
+            return -1;
+    }
     a->tuning = *job->tuning;
-    a->base = job->train.init;
-    a->n_tensors = store_n_tensors(a->store);
+    a->tokenizer = job->data.tokenizer;
     return 0;
 }
 
@@ -287,12 +328,12 @@ const struct tuning *adapter_tuning(const struct adapter *a)
     return &a->tuning;
 }
 
-const char *adapter_base(const struct adapter *a)
+const char *adapter_tokenizer(const struct adapter *a)
 {
-    return a->base;
+    return a->tokenizer;
 }
 
-int adapter_n_tensors(const struct adapter *a)
+int adapter_vocab_size(const struct adapter *a)
 {
-    return a->n_tensors;
+    return a->spec.vocab_size;
 }

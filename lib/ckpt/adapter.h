@@ -33,14 +33,17 @@ void adapter_close(struct adapter *adapter);
 /* Where there are adapters; what is saved besides is in no pattern of it. The adapter's. */
 const struct tuning *adapter_tuning(const struct adapter *adapter);
 
-/* What it was made of: a path or a name on the hub, or NULL. */
-const char *adapter_base(const struct adapter *adapter);
-
-/* How many tensors it has. */
-int adapter_n_tensors(const struct adapter *adapter);
-
 /* Whether it has any part of our tensor of this name. */
 int adapter_has(const struct adapter *adapter, const char *name);
+
+/* Whether it has all of it, so that the base's is not wanted. */
+int adapter_has_all(const struct adapter *adapter, const char *name);
+
+/* Tokens of the model that it is an adapter of: more than the base's where tables grew. */
+int adapter_vocab_size(const struct adapter *adapter);
+
+/* Where its tokenizer is, a folder or a file; NULL if it says nothing of one. */
+const char *adapter_tokenizer(const struct adapter *adapter);
 
 /*
  * Write what the adapter has of the slice over it (biases and modules that were trained; or, where

@@ -39,6 +39,18 @@ int adapter_has(const struct adapter *a, const char *name)
     return own_tensor(a, name, &layer, &module, &is_b) || has_replacement(a, name);
 }
 
+int adapter_has_all(const struct adapter *a, const char *name)
+{
+    const struct hf_whole *whole = hf_names_find(&a->names, name);
+
+    if (a->store)
+        return store_find(a->store, name) != NULL;
+    for (int i = 0; whole && i < whole->n; i++)
+        if (!a->replacements[whole->first + i])
+            return 0;
+    return whole != NULL;
+}
+
 int adapter_changes(const struct adapter *a, const char *name)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, name);

@@ -12,6 +12,7 @@
 /* Which rows of ours a row's tensor has. */
 enum part { ALL, QUERIES, KEYS, VALUES, GATE, UP, BY_GROUPS, AN_EXPERT, EXPERT_GATE, EXPERT_UP };
 
+/* Rows with parts of one of ours stand together. */
 struct row {
     const char *ours, *theirs; /* ".N." is the layer, ".M." the expert */
     enum part part;
@@ -136,9 +137,13 @@ static const struct row qwen_rows[] = {
     { "layers.N.qkv.weight", "transformer.h.N.attn.c_attn.weight", ALL, 0 },
     { "layers.N.qkv.bias", "transformer.h.N.attn.c_attn.bias", ALL, 0 },
     { "layers.N.attention_out.weight", "transformer.h.N.attn.c_proj.weight", ALL, 0 },
+    { "layers.N.attention_out.bias", "transformer.h.N.attn.c_proj.bias", ALL, 0 },
     { "layers.N.gate_up.weight", "transformer.h.N.mlp.w2.weight", GATE, 0 },
     { "layers.N.gate_up.weight", "transformer.h.N.mlp.w1.weight", UP, 0 },
+    { "layers.N.gate_up.bias", "transformer.h.N.mlp.w2.bias", GATE, 0 },
+    { "layers.N.gate_up.bias", "transformer.h.N.mlp.w1.bias", UP, 0 },
     { "layers.N.down.weight", "transformer.h.N.mlp.c_proj.weight", ALL, 0 },
+    { "layers.N.down.bias", "transformer.h.N.mlp.c_proj.bias", ALL, 0 },
     { "final_norm.weight", "transformer.ln_f.weight", ALL, 0 },
     { "head.weight", HF_NAMES_HEAD, ALL, 0 },
 };

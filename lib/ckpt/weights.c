@@ -43,6 +43,9 @@ int weights_read(const struct weights *w, const struct store_slice *slice, struc
         return read_base(w, slice, err);
     if (tuning_is_adapter(slice->name))
         return adapter_overlay(w->adapter, slice, err);
+    /* Tables that grew are larger there than the base's. */
+    if (adapter_has_all(w->adapter, slice->name))
+        return adapter_overlay(w->adapter, slice, err);
     if (w->is_merged && adapter_changes(w->adapter, slice->name))
         return read_merged(w, slice, err);
     if (read_base(w, slice, err) < 0)

@@ -12,7 +12,6 @@
 #define SEQ_LEN_AUTO_MAX 2048
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
-#define LORA_RANK_AUTO 8
 #define EPOCHS_AUTO 3
 
 static void derive_model(struct job_reader *r)
@@ -224,43 +223,6 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
-/* What is trained, where that is not everything. */
-static void derive_tuning(struct job_reader *r)
-{
-    struct job *job = r->job;
-    struct lora_wish wish = { .rank = job->lora.rank,
-                              .alpha = job->lora.alpha,
-                              .dropout = job->lora.dropout,
-                              .rslora = job->lora.rslora,
-                              .bias = job->lora.bias,
-                              .targets = job->lora.targets,
-                              .saved = job->lora.modules_to_save,
-                              .packed = job->model.position == POSITION_LEARNED };
-    struct tuning *tuning = arena_new(r->arena, struct tuning);
-    struct err err;
-
-    if (job->kind == JOB_LORA && !job->lora.rank)
-        wish.rank = job->lora.rank = LORA_RANK_AUTO;
-    if (job->lora.rank && (job->train.only.n || job->train.freeze.n)) {
-        mistakes_add(&r->mistakes,
-                     reader_given(r, job->train.only.n ? "train.only" : "train.freeze"),
-                     "with lora the model's own parameters stay as they are (hint: "
-                     "lora.modules_to_save, or without lora)");
-        return;
-    }
-    if (job->lora.rank && tuning_make_lora(tuning, &job->model, &wish, r->arena, &err) < 0) {
-        mistakes_add(&r->mistakes,
-                     reader_given(r, strstr(err.text, "lora.targets") ? "lora.targets"
-                                                                      : "lora.modules_to_save"),
-                     "%s", err.text);
-        return;
-    }
-    tuning->only = job->train.only;
-    tuning->freeze = job->train.freeze;
-    if (job->lora.rank || tuning->only.n || tuning->freeze.n)
-        job->tuning = tuning;
-}
-
 /* What is tuned is a model that is there. */
 static void derive_init(struct job_reader *r)
 {
@@ -278,7 +240,7 @@ void reader_derive(struct job_reader *r)
     derive_length(r);
     derive_model(r);
     if (r->mistakes.n == 0)
-        derive_tuning(r);
+        reader_derive_tuning(r);
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
@@ -367,6 +329,10 @@ static void check_window(struct job_reader *r)
                      "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
                      "window: none)",
                      s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
+    if (s->window_period > 0 && !s->window)
+        mistakes_add(&r->mistakes, reader_given(r, "model.window_period"),
+                     "model.window_period is %d, but there is no window (hint: give model.window)",
+                     s->window_period);
 }
 
 static void check_model(struct job_reader *r)
@@ -428,10 +394,8 @@ static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
     return 0;
 }
 
-static int check_tp(struct job_reader *r)
+int job_check_tp(const struct model_spec *s, int tp, const char *what, struct err *err)
 {
-    const struct model_spec *s = &r->job->model;
-    int tp = r->job->parallel.tp;
     char why[160], others[64], hint[128] = "";
     size_t used = 0;
 
@@ -440,8 +404,16 @@ static int check_tp(struct job_reader *r)
     for (int other = 1; other <= s->n_heads && used + 16 < sizeof hint; other++)
         if (!tp_misfit(s, other, others, sizeof others))
             used += (size_t)snprintf(hint + used, sizeof hint - used, used ? ", %d" : "%d", other);
-    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
-                        "parallel.tp is %d, %s (hint: %s)", tp, why, hint);
+    return err_set(err, ERR_CONFIG, "%s is %d, %s (hint: %s)", what, tp, why, hint);
+}
+
+static int check_tp(struct job_reader *r)
+{
+    struct err err;
+
+    if (job_check_tp(&r->job->model, r->job->parallel.tp, "parallel.tp", &err) == 0)
+        return 0;
+    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"), "%s", err.text);
 }
 
 /* A size of micro-batches whose tokens tp ranks cannot share evenly; 0: there is none. */

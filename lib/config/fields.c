@@ -190,6 +190,9 @@ const struct field job_fields[] = {
           "sliding window: a token sees so many, itself the last of them; none: all before it" },
     { "model.window_first_layer", FIELD_INT, AT(model.window_first_layer), .initial = "0",
       .max = 10000, .help = "layers before this one have no window" },
+    { "model.window_period", FIELD_INT, AT(model.window_period), .initial = "none", .word = "none",
+      .min = 2, .max = 10000,
+      .help = "from there on every so many-th layer has no window; none: all have one" },
     { "model.normalized_head", FIELD_BOOL, AT(model.normalized_head), .initial = "false",
       .help = "logits are of the head's rows at length 1" },
     { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
@@ -203,6 +206,8 @@ const struct field job_fields[] = {
       .help = "the head uses the embedding's table" },
     { "model.dropout", FIELD_FLOAT, AT(model.dropout), .initial = "0.0", .max = 0.9,
       .help = "after the embedding and on both residual branches" },
+    { "model.embedding_dropout", FIELD_BOOL, AT(model.embedding_dropout), .initial = "true",
+      .help = "dropout behind the embedding, too" },
     { "model.attention_dropout", FIELD_FLOAT, AT(model.attention_dropout), .initial = "0.0",
       .max = 0.9, .help = "on attention probabilities" },
     { "model.init_std", FIELD_FLOAT, AT(model.init_std), .initial = "0.02", .max = 1,
@@ -217,6 +222,11 @@ const struct field job_fields[] = {
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export; where it has "
               "more tokens than the model, finetune grows embedding and head" },
+    { "data.added_tokens", FIELD_TEXTS, AT(data.added_tokens), .initial = "none", .word = "none",
+      .help =
+          "tokens that finetune and lora add to the tokenizer, where it lacks them: each is one "
+          "token wherever it stands; they are trained (lora: with all of embedding and head) "
+          "and saved with the tokenizer" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "length of a training sequence; auto: model.max_seq_len, at most 2048" },

@@ -315,35 +315,48 @@ static int take_window(struct hf_reader *h)
     return 1;
 }
 
+/* Whether a layer slides, by its kind in layer_types; -1 after a refusal. */
+static int slides(struct hf_reader *h, const cJSON *type, int layer)
+{
+    const char *kind = cJSON_IsString(type) ? type->valuestring : "the kind";
+
+    if (!strcmp(kind, "sliding_attention") || !strcmp(kind, "full_attention"))
+        return *kind == 's';
+    refuse(h,
+           "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
+           "sliding_attention)",
+           kind, layer);
+    return -1;
+}
+
 /*
- * The first layer with a window, by transformers 5's list of every layer's kind: all of one kind,
- * then all of the other. n_layers where none has one, -1 after a refusal.
+ * The first layer with a window, by transformers 5's list of every layer's kind, and of which period
+ * those behind it are that have none (0: there are none). n_layers where none has one, -1 after a
+ * refusal.
  */
-static int first_with_window(struct hf_reader *h, const cJSON *types)
+static int first_with_window(struct hf_reader *h, const cJSON *types, int *period)
 {
     int n_layers = h->job->job->model.n_layers, n = 0, first = n_layers;
     const cJSON *type;
 
+    *period = 0;
     cJSON_ArrayForEach(type, types)
     {
-        int slides = cJSON_IsString(type) && !strcmp(type->valuestring, "sliding_attention");
+        int has_window = slides(h, type, n), place = n - first + 1;
 
-        if (!slides && !(cJSON_IsString(type) && !strcmp(type->valuestring, "full_attention"))) {
-            refuse(h,
-                   "layer_types: %.64s of layer %d is not built yet (hint: full_attention, "
-                   "sliding_attention)",
-                   cJSON_IsString(type) ? type->valuestring : "the kind", n);
+        if (has_window < 0)
             return -1;
-        }
-        if (!slides && first < n) {
-            refuse(h,
-                   "layer_types: full_attention of layer %d behind sliding_attention is not "
-                   "built yet (hint: layers without a window come first)",
-                   n);
-            return -1;
-        }
-        if (slides && first > n)
+        if (has_window && first > n)
             first = n;
+        else if (!has_window && first < n && !*period)
+            *period = place;
+        else if (first < n && has_window != (!*period || place % *period != 0)) {
+            refuse(h,
+                   "layer_types: %s of layer %d is not built yet (hint: behind the first with "
+                   "sliding_attention every so many-th has full_attention, or none)",
+                   type->valuestring, n);
+            return -1;
+        }
         n++;
     }
     if (!h->failed && n != n_layers) {
@@ -357,10 +370,10 @@ static int first_with_window(struct hf_reader *h, const cJSON *types)
 static void take_window_of_layers(struct hf_reader *h)
 {
     const cJSON *types = member(h->json, "layer_types"), *max;
-    int windows = flag(h, "use_sliding_window", 0) && take_window(h), first;
+    int windows = flag(h, "use_sliding_window", 0) && take_window(h), first, period = 0;
 
     if (cJSON_IsArray(types)) {
-        first = first_with_window(h, types);
+        first = first_with_window(h, types, &period);
     } else {
         max = member(h->json, "max_window_layers");
         double n = max ? cJSON_GetNumberValue(max) : 28;
@@ -370,9 +383,11 @@ static void take_window_of_layers(struct hf_reader *h)
         return;
     if (first == h->job->job->model.n_layers)
         set(h, "model.window", "none", 1);
-    else if (windows)
+    else if (windows) {
         set(h, "model.window_first_layer", arena_printf(h->job->arena, "%d", first), 1);
-    else if (types)
+        if (period)
+            set(h, "model.window_period", arena_printf(h->job->arena, "%d", period), 1);
+    } else if (types)
         refuse(h, "layer_types has sliding_attention, but use_sliding_window is false or "
                   "sliding_window null");
 }
@@ -567,12 +582,11 @@ static void take_qwen(struct hf_reader *h)
         refuse(h, "intermediate_size is missing");
     if (turned && cJSON_GetNumberValue(turned) != 1)
         refuse(h, "rotary_pct is not built yet (hint: 1.0)");
-    if (!flag(h, "no_bias", 1))
-        refuse(h, "no_bias false is not built yet (hint: true, as the published models have it)");
+    int no_bias = flag(h, "no_bias", 1);
     if (!flag(h, "scale_attn_weights", 1))
         refuse(h, "attention is scaled otherwise than by 1/sqrt(head_dim): not built yet");
-    set(h, "model.bias", "false", 1);
-    set(h, "model.attention_bias", "qkv", 0);
+    set(h, "model.bias", no_bias ? "false" : "true", 1);
+    set(h, "model.attention_bias", no_bias ? "qkv" : "none", 0);
     set(h, "model.n_kv_heads", "auto", 1);
     set(h, "model.norm", "rmsnorm", 1);
     set(h, "model.position", "rope", 1);
@@ -593,9 +607,7 @@ static void take_bloom(struct hf_reader *h)
     if (flag(h, "apply_residual_connection_post_layernorm", 0))
         refuse(h, "apply_residual_connection_post_layernorm is not built (hint: false, as the "
                   "published models have it)");
-    if (!h->failed && h->job->job->model.dropout > 0)
-        refuse(h, "hidden_dropout is %g, but lmtrain would drop behind the embedding too (hint: 0)",
-               h->job->job->model.dropout);
+    set(h, "model.embedding_dropout", "false", 1);
     set(h, "model.bias", "true", 1);
     set(h, "model.n_kv_heads", "auto", 1);
     set(h, "model.head_dim", "auto", 1);
@@ -618,9 +630,12 @@ static void take_gpt2(struct hf_reader *h)
     else if (cJSON_IsNumber(width))
         set(h, "model.ffn_size",
             arena_printf(h->job->arena, "%.0f", 4 * cJSON_GetNumberValue(width)), 1);
-    if (!h->failed && (after_embedding ? cJSON_GetNumberValue(after_embedding) : 0.1) !=
-                          h->job->job->model.dropout)
-        refuse(h, "embd_pdrop differs from resid_pdrop, lmtrain has one dropout for both");
+    double first = after_embedding ? cJSON_GetNumberValue(after_embedding) : 0.1;
+    set(h, "model.embedding_dropout",
+        first == 0 && h->job->job->model.dropout > 0 ? "false" : "true", 1);
+    if (!h->failed && first != 0 && first != h->job->job->model.dropout)
+        refuse(h, "embd_pdrop differs from resid_pdrop, lmtrain has one dropout for both (hint: "
+                  "the same, or embd_pdrop 0)");
     if (flag(h, "scale_attn_by_inverse_layer_idx", 0) || !flag(h, "scale_attn_weights", 1))
         refuse(h, "attention is scaled otherwise than by 1/sqrt(head_dim): not built yet");
     if (flag(h, "add_cross_attention", 0))

@@ -38,13 +38,13 @@ static int is_mixtral(const struct model_spec *s)
 {
     return is_llama_shape(s) && s->n_experts && s->expert_every == 1 && s->router_normalize &&
            !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_NONE &&
-           !s->window_first_layer;
+           !s->window_first_layer && !s->window_period;
 }
 
 static int is_qwen3_moe(const struct model_spec *s)
 {
     return is_llama_shape(s) && s->n_experts && s->qk_norm && !s->bias &&
-           s->attention_bias != ATTENTION_BIAS_QKV && !s->window_first_layer;
+           s->attention_bias != ATTENTION_BIAS_QKV && !s->window_first_layer && !s->window_period;
 }
 
 static int is_llama(const struct model_spec *s)
@@ -56,7 +56,7 @@ static int is_llama(const struct model_spec *s)
 static int is_mistral(const struct model_spec *s)
 {
     return is_llama_shape(s) && !s->n_experts && !s->qk_norm && !s->bias &&
-           s->attention_bias == ATTENTION_BIAS_NONE && !s->window_first_layer;
+           s->attention_bias == ATTENTION_BIAS_NONE && !s->window_first_layer && !s->window_period;
 }
 
 static int is_qwen2(const struct model_spec *s)
@@ -87,7 +87,7 @@ static int is_gpt2(const struct model_spec *s)
 static int is_bloom(const struct model_spec *s)
 {
     return is_gpt_shape(s) && s->position == POSITION_ALIBI && s->embedding_norm &&
-           s->ffn_size == 4 * s->hidden_size && s->dropout <= 0;
+           s->ffn_size == 4 * s->hidden_size && (s->dropout <= 0 || !s->embedding_dropout);
 }
 
 static void add_text(cJSON *json, const char *name, const char *text)
@@ -189,6 +189,13 @@ static void add_qwen2(cJSON *json, const struct model_spec *s)
         return;
     add_window(json, s);
     add_int(json, "max_window_layers", s->window_first_layer);
+    if (!s->window_period)
+        return;
+    cJSON *types = cJSON_AddArrayToObject(json, "layer_types");
+    for (int layer = 0; layer < s->n_layers; layer++)
+        cJSON_AddItemToArray(types,
+                             cJSON_CreateString(model_spec_window(s, layer) ? "sliding_attention"
+                                                                            : "full_attention"));
 }
 
 static void add_qwen3(cJSON *json, const struct model_spec *s)
@@ -239,7 +246,7 @@ static void add_bloom(cJSON *json, const struct model_spec *s)
 {
     add_flag(json, "apply_residual_connection_post_layernorm", 0);
     add_float(json, "attention_dropout", s->attention_dropout);
-    add_float(json, "hidden_dropout", 0);
+    add_float(json, "hidden_dropout", s->dropout);
     add_int(json, "hidden_size", s->hidden_size);
     add_float(json, "initializer_range", s->init_std);
     add_float(json, "layer_norm_epsilon", s->norm_eps);
@@ -252,7 +259,7 @@ static void add_gpt2(cJSON *json, const struct model_spec *s)
 {
     add_text(json, "activation_function", "gelu_new");
     add_float(json, "attn_pdrop", s->attention_dropout);
-    add_float(json, "embd_pdrop", s->dropout);
+    add_float(json, "embd_pdrop", s->embedding_dropout ? s->dropout : 0);
     add_float(json, "initializer_range", s->init_std);
     add_float(json, "layer_norm_epsilon", s->norm_eps);
     add_int(json, "n_embd", s->hidden_size);

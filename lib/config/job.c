@@ -122,10 +122,10 @@ static void check_missing(struct job_reader *r)
 /* Where it is not said: what only the data and the adapters of tuning have says it. */
 static void infer_kind(struct job_reader *r)
 {
-    static const char *const tuning[] = { "train.epochs",  "data.format",  "data.columns",
-                                          "data.template", "data.mask",    "data.too_long",
-                                          "data.bad_rows", "data.packing", "data.lengths",
-                                          "data.system" };
+    static const char *const tuning[] = { "train.epochs",  "data.format",      "data.columns",
+                                          "data.template", "data.mask",        "data.too_long",
+                                          "data.bad_rows", "data.packing",     "data.lengths",
+                                          "data.system",   "data.added_tokens" };
     const char *by = NULL;
 
     if (r->model_only || reader_given(r, "kind"))

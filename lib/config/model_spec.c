@@ -44,7 +44,9 @@ int model_spec_has_output_bias(const struct model_spec *s)
 
 int model_spec_window(const struct model_spec *s, int layer)
 {
-    return layer >= s->window_first_layer ? s->window : 0;
+    int at = layer - s->window_first_layer;
+
+    return at < 0 || (s->window_period && (at + 1) % s->window_period == 0) ? 0 : s->window;
 }
 
 int64_t model_spec_n_parameters(const struct model_spec *s)

@@ -56,12 +56,14 @@ struct model_spec {
     int qk_norm;            /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
     int window;             /* a token sees so many, itself the last of them; 0: all before it */
     int window_first_layer; /* layers before this one have no window */
+    int window_period;      /* nor has every so many-th one from there on; 0: all others have */
     int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;
     int bias; /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
     enum attention_bias attention_bias; /* where bias is 0: on q, k, v, or on the output too */
     int tied_embeddings;                /* the head uses the embedding's table: 0 or 1 */
-    double dropout;                     /* after the embedding and on both residual branches */
+    double dropout;                     /* on both residual branches and, if embedding_dropout: */
+    int embedding_dropout;              /* after the embedding: 0 or 1 */
     double attention_dropout;           /* on attention probabilities */
     double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };

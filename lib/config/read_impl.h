@@ -43,11 +43,11 @@ int hf_config_take(struct job_reader *reader, const char *path, const char *text
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 
+/* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from others. */
+void reader_derive_tuning(struct job_reader *reader);
+
 /* Put down that a key is unknown, with what was probably meant. */
 void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);
-
-/* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
-const char *alias_find(const char *leaf);
 
 /*
  * Where the first of these fields, ended by NULL, that the job file or an override gives stands, for

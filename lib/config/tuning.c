@@ -12,6 +12,7 @@
 #include "base/str.h"
 
 #define BIT(module) (1u << (module))
+#define FFN (BIT(LORA_GATE) | BIT(LORA_UP) | BIT(LORA_DOWN))
 #define HEADS (BIT(LORA_Q) | BIT(LORA_K) | BIT(LORA_V))
 
 static const struct {
@@ -33,39 +34,71 @@ static const struct {
     const char *name;
     unsigned modules;
     int is_packed;
+    const char *family; /* only there; before what it is elsewhere */
 } names[] = {
-    { "q", BIT(LORA_Q), 0 },
-    { "k", BIT(LORA_K), 0 },
-    { "v", BIT(LORA_V), 0 },
-    { "qkv", HEADS, 0 },
-    { "attention_out", BIT(LORA_ATTENTION_OUT), 0 },
-    { "gate", BIT(LORA_GATE), 0 },
-    { "up", BIT(LORA_UP), 0 },
-    { "gate_up", BIT(LORA_GATE) | BIT(LORA_UP), 0 },
-    { "down", BIT(LORA_DOWN), 0 },
-    { "q_proj", BIT(LORA_Q), 0 },
-    { "k_proj", BIT(LORA_K), 0 },
-    { "v_proj", BIT(LORA_V), 0 },
-    { "o_proj", BIT(LORA_ATTENTION_OUT), 0 },
-    { "gate_proj", BIT(LORA_GATE), 0 },
-    { "up_proj", BIT(LORA_UP), 0 },
-    { "down_proj", BIT(LORA_DOWN), 0 },
-    { "c_attn", HEADS, 1 },
-    { "attn.c_proj", BIT(LORA_ATTENTION_OUT), 0 },
-    { "mlp.c_proj", BIT(LORA_DOWN), 0 },
-    { "c_proj", BIT(LORA_ATTENTION_OUT) | BIT(LORA_DOWN), 0 },
-    { "c_fc", BIT(LORA_UP), 0 },
-    { "W_pack", HEADS, 1 },
-    { "wqkv", HEADS, 1 },
-    { "wo", BIT(LORA_ATTENTION_OUT), 0 },
-    { "w1", BIT(LORA_GATE), 0 },
-    { "w3", BIT(LORA_UP), 0 },
-    { "w2", BIT(LORA_DOWN), 0 },
-    { "all", BIT(N_LORA_MODULES) - 1, 0 },
-    { "all-linear", BIT(N_LORA_MODULES) - 1, 0 },
+    { "w1", BIT(LORA_UP), 0, "qwen" },
+    { "w2", BIT(LORA_GATE), 0, "qwen" },
+    { "fused_qkv", HEADS, 1, NULL },
+    { "query_key_value", HEADS, 1, NULL },
+    { "dense", BIT(LORA_ATTENTION_OUT), 0, "bloom" },
+    { "dense_h_to_4h", BIT(LORA_UP), 0, NULL },
+    { "dense_4h_to_h", BIT(LORA_DOWN), 0, NULL },
+    { "q", BIT(LORA_Q), 0, NULL },
+    { "k", BIT(LORA_K), 0, NULL },
+    { "v", BIT(LORA_V), 0, NULL },
+    { "qkv", HEADS, 0, NULL },
+    { "attention_out", BIT(LORA_ATTENTION_OUT), 0, NULL },
+    { "gate", BIT(LORA_GATE), 0, NULL },
+    { "up", BIT(LORA_UP), 0, NULL },
+    { "gate_up", BIT(LORA_GATE) | BIT(LORA_UP), 0, NULL },
+    { "down", BIT(LORA_DOWN), 0, NULL },
+    { "q_proj", BIT(LORA_Q), 0, NULL },
+    { "k_proj", BIT(LORA_K), 0, NULL },
+    { "v_proj", BIT(LORA_V), 0, NULL },
+    { "o_proj", BIT(LORA_ATTENTION_OUT), 0, NULL },
+    { "gate_proj", BIT(LORA_GATE), 0, NULL },
+    { "up_proj", BIT(LORA_UP), 0, NULL },
+    { "down_proj", BIT(LORA_DOWN), 0, NULL },
+    { "c_attn", HEADS, 1, NULL },
+    { "attn.c_proj", BIT(LORA_ATTENTION_OUT), 0, NULL },
+    { "mlp.c_proj", BIT(LORA_DOWN), 0, NULL },
+    { "c_proj", BIT(LORA_ATTENTION_OUT) | BIT(LORA_DOWN), 0, NULL },
+    { "c_fc", BIT(LORA_UP), 0, NULL },
+    { "W_pack", HEADS, 1, NULL },
+    { "wqkv", HEADS, 1, NULL },
+    { "wo", BIT(LORA_ATTENTION_OUT), 0, NULL },
+    { "w1", BIT(LORA_GATE), 0, NULL },
+    { "w3", BIT(LORA_UP), 0, NULL },
+    { "w2", BIT(LORA_DOWN), 0, NULL },
+    { "all", BIT(N_LORA_MODULES) - 1, 0, NULL },
+    { "all-linear", BIT(N_LORA_MODULES) - 1, 0, NULL },
 };
 
 #define N_NAMES (sizeof names / sizeof *names)
+
+/* Families that keep q, k and v in one matrix, and what they call all that can be adapted. */
+static const struct {
+    const char *family, *names;
+} packing[] = {
+    { "gpt2", "c_attn, attn.c_proj, c_fc, mlp.c_proj" },
+    { "baichuan", "W_pack, o_proj, gate_proj, up_proj, down_proj" },
+    { "internlm2", "wqkv, wo, w1, w3, w2" },
+    { "qwen", "c_attn, attn.c_proj, w2, w1, mlp.c_proj" },
+    { "bloom", "query_key_value, dense, dense_h_to_4h, dense_4h_to_h" },
+};
+
+static const char *packing_names(const char *family)
+{
+    for (size_t i = 0; family && i < sizeof packing / sizeof *packing; i++)
+        if (!strcmp(packing[i].family, family))
+            return packing[i].names;
+    return NULL;
+}
+
+int lora_family_packs(const char *family)
+{
+    return packing_names(family) != NULL;
+}
 
 const char *lora_module_name(enum lora_module module)
 {
@@ -154,7 +187,24 @@ const char *tuning_idle_pattern(const struct tuning *t, const char *const *list,
     return NULL;
 }
 
-int lora_name_is_packed(const char *name)
+struct job_texts lora_targets(const struct tuning *t, struct arena *arena)
+{
+    const char **values = arena_array(arena, const char *, N_LORA_MODULES);
+    int n = 0;
+
+    for (int m = 0; m < N_LORA_MODULES; m++) {
+        int is = 0;
+
+        for (int layer = 0; layer < t->n_layers; layer++)
+            is |= tuning_place(t, layer, (enum lora_module)m).rank > 0;
+        if (is)
+            values[n++] = m == LORA_QKV ? "fused_qkv" : modules[m].name;
+    }
+    return (struct job_texts){ values, n };
+}
+
+/* Whether a target's name says that the model keeps q, k and v in one matrix. */
+static int lora_name_is_packed(const char *name)
 {
     for (size_t i = 0; i < N_NAMES; i++)
         if (!strcmp(names[i].name, name))
@@ -162,12 +212,20 @@ int lora_name_is_packed(const char *name)
     return 0;
 }
 
-unsigned lora_find_modules(const struct model_spec *spec, const char *name, int packed)
+/*
+ * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
+ * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
+ * has one pair where a name stands for all of it. family (of Hugging Face; NULL: not known) says
+ * which is meant where two call different matrices alike.
+ */
+static unsigned lora_find_modules(const struct model_spec *spec, const char *family,
+                                  const char *name, int packed)
 {
     unsigned set = 0;
 
-    for (size_t i = 0; i < N_NAMES; i++)
-        if (!strcmp(names[i].name, name))
+    for (size_t i = 0; i < N_NAMES && !set; i++)
+        if (!strcmp(names[i].name, name) &&
+            (!names[i].family || (family && !strcmp(names[i].family, family))))
             set = names[i].modules;
     if (spec->activation != ACTIVATION_SWIGLU)
         set &= ~BIT(LORA_GATE);
@@ -190,6 +248,7 @@ static const struct {
     { "embed_tokens", "embedding.weight" },
     { "wte", "embedding.weight" },
     { "tok_embeddings", "embedding.weight" },
+    { "word_embeddings", "embedding.weight" },
     { "embedding", "embedding.weight" },
     { "lm_head", "head.weight" },
     { "head", "head.weight" },
@@ -252,6 +311,31 @@ static int check_biases(const struct model_spec *spec, unsigned set, enum lora_b
     return 0;
 }
 
+static int no_target(const struct model_spec *spec, const struct lora_wish *wish, const char *name,
+                     int packed, struct err *err)
+{
+    const char *theirs = packing_names(wish->family);
+
+    if (!theirs)
+        theirs = packed ? packing[0].names
+                 : spec->activation == ACTIVATION_SWIGLU
+                     ? "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+                     : "q, k, v, attention_out, up, down";
+    return err_set(err, ERR_CONFIG,
+                   "lora.targets has %.64s, which this model does not have (hint: %s, or all)",
+                   name, theirs);
+}
+
+static int of_experts(const char *name, struct err *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "lora.targets has %.64s, which is of experts in this model: they have no "
+                   "adapters here, as others keep those in forms that do not agree (hint: q_proj, "
+                   "k_proj, v_proj, o_proj; or lmtrain finetune with train.only: "
+                   "[\"layers.*.experts.*\"])",
+                   name);
+}
+
 int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err)
 {
@@ -267,27 +351,20 @@ int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
     for (int i = 0; i < wish->targets.n; i++)
         packed |= lora_name_is_packed(wish->targets.values[i]);
     for (int i = 0; i < wish->targets.n; i++) {
-        unsigned found = lora_find_modules(spec, wish->targets.values[i], packed);
+        unsigned found = lora_find_modules(spec, wish->family, wish->targets.values[i], packed);
 
         if (!found)
-            return err_set(err, ERR_CONFIG,
-                           "lora.targets has %.64s, which this model does not have (hint: %s, or "
-                           "all)",
-                           wish->targets.values[i],
-                           packed                                  ? "c_attn, attn.c_proj, c_fc, "
-                                                                     "mlp.c_proj"
-                           : spec->activation == ACTIVATION_SWIGLU ? "q_proj, k_proj, v_proj, "
-                                                                     "o_proj, gate_proj, up_proj, "
-                                                                     "down_proj"
-                                                                   : "q, k, v, attention_out, up, "
-                                                                     "down");
+            return no_target(spec, wish, wish->targets.values[i], packed, err);
+        if (!(found & ~FFN) && model_spec_n_expert_layers(spec, spec->n_layers) == spec->n_layers)
+            return of_experts(wish->targets.values[i], err);
         set |= found;
     }
     if (check_biases(spec, set, wish->bias, err) < 0 ||
         find_saved(&t, spec, &wish->saved, arena, err) < 0)
         return -1;
     for (int i = 0; i < spec->n_layers * N_LORA_MODULES; i++)
-        if (set & BIT(i % N_LORA_MODULES))
+        if ((set & BIT(i % N_LORA_MODULES)) &&
+            !(FFN & BIT(i % N_LORA_MODULES) && model_spec_has_experts(spec, i / N_LORA_MODULES)))
             places[i] =
                 (struct lora_place){ wish->rank, lora_scale(alpha, wish->rank, wish->rslora) };
     t.places = places;

@@ -76,15 +76,11 @@ const char *tuning_idle_pattern(const struct tuning *tuning, const char *const *
 /* Whether it is one of an adapter's pair. */
 int tuning_is_adapter(const char *name);
 
-/*
- * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
- * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
- * has one pair where a name stands for all of it.
- */
-unsigned lora_find_modules(const struct model_spec *spec, const char *name, int packed);
+/* Whether models of this family (may be NULL) keep q, k and v in one matrix. */
+int lora_family_packs(const char *family);
 
-/* Whether a target's name says that the model keeps q, k and v in one matrix. */
-int lora_name_is_packed(const char *name);
+/* Our names of all modules that have adapters: as targets they mean the same whatever the family. */
+struct job_texts lora_targets(const struct tuning *tuning, struct arena *arena);
 
 /* What the job wants of adapters. */
 struct lora_wish {
@@ -94,15 +90,17 @@ struct lora_wish {
     int rslora;
     enum lora_bias bias;
     struct job_texts targets, saved;
-    int packed; /* qkv is one matrix in the model's family */
+    int packed;         /* qkv is one matrix in the model's family */
+    const char *family; /* of Hugging Face; NULL: not known */
 };
 
 /* alpha / rank, or alpha / sqrt(rank). */
 double lora_scale(double alpha, int rank, int rslora);
 
 /*
- * The tuning of a model by adapters. Returns 0, or -1 and ERR_CONFIG: a target or a module to save
- * that the model does not have.
+ * The tuning of a model by adapters. Experts have none: of a mixture, names of feed-forward matrices
+ * mean those of its other layers. Returns 0, or -1 and ERR_CONFIG: a target or a module to save that
+ * the model does not have, or only in experts.
  */
 int tuning_make_lora(struct tuning *tuning, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err);

@@ -26,6 +26,12 @@ enum dtype conversion_dtype(const struct conversion *c, enum dtype stored)
     return c->options->dtype >= 0 ? (enum dtype)c->options->dtype : stored;
 }
 
+int conversion_is_between(const struct conversion *c)
+{
+    return c->from.weights.store && c->options->as == CONVERT_CHECKPOINT &&
+           !c->from.weights.is_merged;
+}
+
 void conversion_tell(struct conversion *c, const char *doing, int64_t n_bytes)
 {
     c->done += n_bytes;
@@ -150,11 +156,11 @@ static int adapt(struct conversion *c, struct err *err)
             return -1;
     }
     from->weights.is_merged = from->weights.adapter != NULL;
-    if (from->weights.is_merged && c->options->as == CONVERT_CHECKPOINT && from->weights.store)
+    if (from->weights.is_merged && c->options->as == CONVERT_CHECKPOINT && c->options->verify)
         return err_set(err, ERR_CONFIG,
-                       "--as checkpoint: %s is one, whose training could not go on with an adapter "
-                       "in it (hint: make a Hugging Face folder, and of that a checkpoint)",
-                       from->base);
+                       "--as checkpoint: %s has adapters, and a merged model is not what either "
+                       "was (hint: lmtrain merge --base MODEL --adapter %s --as checkpoint)",
+                       from->folder, from->folder);
     return 0;
 }
 
@@ -207,7 +213,7 @@ static int prepare(struct conversion *c, struct err *err)
     int is_merge = c->from.weights.is_merged;
     if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
         return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
-    int is_between = c->from.weights.store && o->as == CONVERT_CHECKPOINT;
+    int is_between = conversion_is_between(c);
     c->result->to_checkpoint =
         is_merge ? o->as == CONVERT_CHECKPOINT : c->from.weights.folder || is_between;
     c->source = (struct source){ .weights = &c->from.weights };

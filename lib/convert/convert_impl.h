@@ -32,6 +32,10 @@ int convert_to_folder(struct conversion *conversion, struct err *err);
 /* The same tensors and the same logits in what was written there; ERR_DATA if not. */
 int convert_verify(struct conversion *conversion, struct err *err);
 
+/* Whether a checkpoint becomes another one with all that is in it. Merged it is a model alone: the
+ * training of either could not go on with it. */
+int conversion_is_between(const struct conversion *conversion);
+
 void conversion_tell(struct conversion *conversion, const char *doing, int64_t n_bytes);
 
 /* Bytes that are read and written at a time. */

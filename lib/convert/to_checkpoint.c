@@ -38,7 +38,7 @@ static int dtype_of(const struct conversion *c, const char *name, enum dtype *dt
         const struct store_slice *stored = store_find(from->store, name);
 
         if (stored)
-            *dtype = stored->dtype;
+            *dtype = c->from.weights.is_merged ? conversion_dtype(c, stored->dtype) : stored->dtype;
         return stored != NULL;
     }
     const struct hf_whole *whole = hf_names_find(hf_folder_names(from->folder), name);
@@ -203,7 +203,7 @@ static int list_slices(struct target *t, const struct program *program, int tp_r
 
         if (p->is_copy || (!t->is_even && p->split.along == SPREAD_SAME && tp_rank != 0))
             continue;
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < (t->c->from.weights.is_merged ? 1 : 3); k++)
             if (list_parameter(t, program, i, suffixes[k], tp_rank, list, err) < 0)
                 return -1;
     }
@@ -215,7 +215,7 @@ static void list_others(struct target *t, struct slice_list *list)
 {
     const struct store *store = t->c->from.weights.store;
 
-    for (int i = 0; store && i < store_n_tensors(store); i++)
+    for (int i = 0; conversion_is_between(t->c) && i < store_n_tensors(store); i++)
         if (!t->covered[i])
             add_slice(t, list, store_tensor(store, i));
 }
@@ -341,6 +341,23 @@ static int check_head(const struct hf_folder *folder, struct err *err)
     return status;
 }
 
+/* What came with the model, but with the tokenizer of the job or of the adapter. */
+static int carry_merged(struct conversion *c, const char *folder, struct err *err)
+{
+    const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.base);
+    const char *tokenizer = c->from.job.data.tokenizer;
+    struct hf_config_changes changes = { .dtype = c->options->dtype,
+                                         .vocab_size = (int)c->source.rows };
+
+    if (file_make_folder(folder, err) < 0 ||
+        (file_is_folder(carried) && carry_files(carried, folder, 0, err) < 0) ||
+        (file_exists(arena_printf(&c->arena, "%s/config.json", carried)) &&
+         carry_config(carried, folder, &changes, err) < 0) ||
+        (tokenizer && file_is_folder(tokenizer) && carry_files(tokenizer, folder, 0, err) < 0))
+        return -1;
+    return file_sync_folder(folder, err);
+}
+
 /* config.json says of what type the weights are, and how many tokens there are. */
 static int carry(struct conversion *c, struct err *err)
 {
@@ -350,6 +367,8 @@ static int carry(struct conversion *c, struct err *err)
 
     if (file_remove_tree(folder, err) < 0)
         return -1;
+    if (!source && c->from.weights.is_merged)
+        return carry_merged(c, folder, err);
     if (!source) {
         const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.folder);
 
@@ -369,6 +388,11 @@ static int carry(struct conversion *c, struct err *err)
         carry_files(c->from.folder, folder, is_same, err) < 0 ||
         (!is_same && carry_config(c->from.folder, folder, &changes, err) < 0))
         return -1;
+    /* An adapter's has the tokens that came with it. */
+    const char *tokenizer = c->from.job.data.tokenizer;
+    if (c->from.weights.is_merged && tokenizer && file_is_folder(tokenizer) &&
+        carry_files(tokenizer, folder, 0, err) < 0)
+        return -1;
     return file_sync_folder(folder, err);
 }
 
@@ -379,13 +403,18 @@ static char *describe_state(struct conversion *c)
     const struct safetensors_tensor *head;
     cJSON *state = cJSON_CreateObject();
     struct str job = { 0 };
+    enum dtype stored = DTYPE_F32;
 
     job_print_model(&c->from.job, &job);
-    enum dtype stored = conversion_dtype(c, hf_folder_common_dtype(folder));
+    if (folder)
+        stored = conversion_dtype(c, hf_folder_common_dtype(folder));
+    else if (dtype_of(c, "embedding.weight", &stored) && stored == DTYPE_F32)
+        stored = c->options->dtype < 0 ? c->from.job.train.dtype : stored; /* of masters */
     str_printf(&job, "train:\n  dtype: %s\n",
                dtype_name(stored == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32));
     cJSON_AddStringToObject(state, "converted", c->family);
-    cJSON_AddBoolToObject(state, "tied_head", hf_folder_tied_head(folder, &head) != NULL);
+    cJSON_AddBoolToObject(state, "tied_head",
+                          folder ? hf_folder_tied_head(folder, &head) != NULL : 0);
     cJSON_AddStringToObject(state, "job", str_text(&job));
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);
@@ -400,7 +429,7 @@ static int seal(struct conversion *c, struct err *err)
     const struct convert_options *o = c->options;
     const struct store *store = c->from.weights.store;
 
-    if (store)
+    if (conversion_is_between(c))
         return store_seal(o->to, o->tp * o->pp, store_step(store), store_state(store), err);
     char *text = describe_state(c);
     int status = store_seal(o->to, o->tp * o->pp, 0, text, err);
@@ -410,7 +439,7 @@ static int seal(struct conversion *c, struct err *err)
 
 static void count(struct conversion *c)
 {
-    const struct store *store = c->from.weights.store;
+    const struct store *store = conversion_is_between(c) ? c->from.weights.store : NULL;
     enum dtype dtype = DTYPE_F32;
 
     for (int i = 0; store && i < store_n_tensors(store); i++) {

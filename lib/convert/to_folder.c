@@ -338,8 +338,13 @@ static int carry(struct conversion *c, struct err *err)
     const char *carried = carried_folder(c, &c->arena);
     const char *tokenizer = c->from.job.data.tokenizer;
 
+    if (file_is_folder(carried) && carry_files(carried, c->partial, 0, err) < 0)
+        return -1;
+    /* An adapter's has the tokens that came with it. */
+    if (c->options->adapter && tokenizer && file_is_folder(tokenizer))
+        return carry_files(tokenizer, c->partial, 0, err);
     if (file_is_folder(carried))
-        return carry_files(carried, c->partial, 0, err);
+        return 0;
     if (tokenizer && file_is_folder(tokenizer))
         return carry_files(tokenizer, c->partial, 0, err);
     return 0;

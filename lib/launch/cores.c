@@ -54,7 +54,8 @@ static int init_without_plugins(hwloc_topology_t *topology)
     return status;
 }
 
-int cores_topology(hwloc_topology_t *topology, struct err *err)
+/* Load what of this machine matters here; to be destroyed by the caller. */
+static int cores_topology(hwloc_topology_t *topology, struct err *err)
 {
     if (init_without_plugins(topology))
         return err_set(err, ERR_FAILED, "hwloc does not start");

@@ -116,15 +116,17 @@ static void layer(const struct model_builder *b, int n)
     head_norms(b, n);
     linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
     norm(b, name[3]);
-    if (model_spec_has_experts(s, n)) {
+    int has_experts = model_spec_has_experts(s, n);
+    if (has_experts) {
         experts(b, n);
-        return;
+    } else {
+        linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
+        linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
     }
-    linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
-    linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
-
     lora_declare(b, n, "qkv", attention + 2 * kv, hidden, &by_heads);
     lora_declare(b, n, "attention_out", hidden, attention, &from_heads);
+    if (has_experts)
+        return;
     lora_declare(b, n, gated ? "gate_up" : "up", (gated ? 2 : 1) * ffn, hidden, &by_ffn);
     lora_declare(b, n, "down", hidden, ffn, &from_ffn);
 }
@@ -293,5 +295,10 @@ void model_declare_loss(struct model_builder *b)
 
 void model_declare_evaluation(struct model_builder *b)
 {
-    b->program->ports.eval_loss = sum_cell(b->program, "eval_loss", 1);
+    struct program *p = b->program;
+
+    /* The head in parts wants it, whatever it is. */
+    if (p->mesh.size[AXIS_TP] > 1 && !p->ports.loss_scale)
+        p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
+    p->ports.eval_loss = sum_cell(p, "eval_loss", 1);
 }

@@ -2,24 +2,19 @@
  * bpe.c - merging by a linked list of symbols and a heap of candidates
  *
  * Nearly all words are short: of those the best pair is found by looking at all of them, in arrays
- * that fit in a few lines of memory (three times as fast as a heap at ten symbols). Most pairs have
- * no merge: a filter of bits tells, which stays in a near cache as the table of merges does not. For the long
+ * that fit in a few lines of memory (three times as fast as a heap at ten symbols). For the long
  * ones the heap holds every pair of neighbours that has a merge, least rank first and leftmost among
  * equals. A pair that has changed since it was put in is recognised when it comes out, by what it
  * would join to. So a word of n bytes takes n log n, whatever it looks like; searching the least
  * rank anew for each merge would take a minute for a megabyte without a space.
  */
-#include "tokenizer/bpe.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "base/err.h"
+#include "tokenizer/bpe_impl.h"
 #include "tokenizer/unicode.h"
-
-#define PAIR_FREE UINT64_MAX
 
 /* A character that is in no token: no merge has it. */
 #define ID_UNKNOWN INT32_MAX
@@ -34,251 +29,13 @@ struct bpe_candidate {
     int32_t rank, at, id;
 };
 
-/* ---- tables ---- */
-
-static size_t table_size(int n)
-{
-    size_t size = 16;
-
-    while (size < (size_t)n * 2)
-        size *= 2;
-    return size;
-}
-
-void bpe_init(struct bpe *bpe, struct arena *arena, int is_byte_level, int n_tokens, int n_ids)
-{
-    size_t n_spellings = table_size(n_tokens);
-
-    *bpe = (struct bpe){ .arena = arena,
-                         .n_ids = n_ids,
-                         .n_visible = n_ids,
-                         .spelling_mask = n_spellings - 1,
-                         .is_byte_level = is_byte_level,
-                         .unknown = -1 };
-    memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
-    memset(bpe->ascii_ids, 0xff, sizeof bpe->ascii_ids);
-    bpe->tokens = arena_array(arena, struct bpe_token, n_ids);
-    bpe->by_spelling = arena_array(arena, int32_t, n_spellings);
-    memset(bpe->by_spelling, 0xff, n_spellings * sizeof *bpe->by_spelling);
-}
-
-void bpe_init_merges(struct bpe *bpe, int n_merges)
-{
-    size_t n_pairs = table_size(n_merges);
-
-    bpe->merge_mask = n_pairs - 1;
-    bpe->merges = arena_array(bpe->arena, struct bpe_merge, n_pairs);
-    memset(bpe->merges, 0xff, n_pairs * sizeof *bpe->merges);
-    bpe->filter_mask = 4 * n_pairs - 1; /* eight bits or more a merge */
-    bpe->merge_filter = arena_array(bpe->arena, uint64_t, (4 * n_pairs + 63) / 64);
-}
-
-/* Where the spelling is, or the free place where it would be. */
-static size_t spelling_slot(const struct bpe *bpe, const char *spelling, size_t n)
-{
-    size_t slot = XXH3_64bits(spelling, n) & bpe->spelling_mask;
-
-    for (;; slot = (slot + 1) & bpe->spelling_mask) {
-        int32_t id = bpe->by_spelling[slot];
-
-        if (id < 0 ||
-            (bpe->tokens[id].n_spelling == n && memcmp(bpe->tokens[id].spelling, spelling, n) == 0))
-            return slot;
-    }
-}
-
-int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes)
-{
-    return bpe->by_spelling[spelling_slot(bpe, spelling, n_bytes)];
-}
-
-/*
- * The byte that a character spells, or -1. Printable Latin-1 spells itself; U+0100..U+0143 spell
- * the bytes that it leaves, in order: 0..32, 127..160 and 173.
- */
-static int byte_spelled(uint32_t code)
-{
-    if ((code >= '!' && code <= '~') || (code >= 0xa1 && code <= 0xff && code != 0xad))
-        return (int)code;
-    if (code < 0x100 || code > 0x143)
-        return -1;
-    int i = (int)code - 0x100;
-    return i <= 32 ? i : i <= 66 ? i - 33 + 127 : 173;
-}
-
-/* The bytes that a spelling stands for; one with a character that spells none stands for itself. */
-static void unspell(struct bpe *bpe, struct bpe_token *token)
-{
-    const unsigned char *spelling = (const unsigned char *)token->spelling;
-    char *bytes = arena_alloc(bpe->arena, token->n_spelling);
-    uint32_t n_bytes = 0;
-    size_t length;
-
-    for (size_t at = 0; at < token->n_spelling; at += length) {
-        int byte = byte_spelled(unicode_decode(spelling + at, &length));
-
-        if (byte < 0) {
-            token->bytes = token->spelling;
-            token->n_bytes = token->n_spelling;
-            return;
-        }
-        bytes[n_bytes++] = (char)byte;
-    }
-    token->bytes = bytes;
-    token->n_bytes = n_bytes;
-}
-
-/* SentencePiece's spelling: "▁" is a space. */
-static void unmark(struct bpe *bpe, struct bpe_token *token)
-{
-    char *bytes = arena_alloc(bpe->arena, token->n_spelling + 1);
-    uint32_t n = 0;
-
-    for (uint32_t at = 0; at < token->n_spelling; n++)
-        if (token->n_spelling - at >= 3 && memcmp(token->spelling + at, BPE_SPACE, 3) == 0) {
-            bytes[n] = ' ';
-            at += 3;
-        } else {
-            bytes[n] = token->spelling[at++];
-        }
-    token->bytes = bytes;
-    token->n_bytes = n;
-}
-
-int bpe_add_token(struct bpe *bpe, int32_t id, const char *spelling, size_t n_bytes)
-{
-    CHECK(id >= 0);
-    CHECK(id < bpe->n_ids);
-    CHECK(n_bytes < UINT32_MAX);
-    struct bpe_token *token = &bpe->tokens[id];
-    size_t slot = spelling_slot(bpe, spelling, n_bytes);
-
-    if (token->spelling || bpe->by_spelling[slot] >= 0)
-        return -1;
-    token->spelling = arena_strndup(bpe->arena, spelling, n_bytes);
-    token->n_spelling = (uint32_t)n_bytes;
-    if (bpe->is_byte_level)
-        unspell(bpe, token);
-    else
-        unmark(bpe, token);
-    bpe->by_spelling[slot] = id;
-    return 0;
-}
-
-/* The character that spells a byte. */
-static uint32_t spelling_of(unsigned char byte)
-{
-    if ((byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad))
-        return byte;
-    return byte <= 32 ? 0x100u + byte : byte == 173 ? 0x143u : 0x100u + 33 + byte - 127;
-}
-
-int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_t n_bytes)
-{
-    char *spelling = arena_alloc(bpe->arena, 2 * n_bytes + 2);
-    size_t n = 0;
-
-    for (size_t i = 0; i < n_bytes; i++)
-        n += unicode_encode(spelling + n, spelling_of(bytes[i]));
-    return bpe_add_token(bpe, id, spelling, n);
-}
-
-int bpe_find_bytes(struct bpe *bpe)
-{
-    char spelling[8];
-
-    memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
-    for (uint32_t code = 0; code <= 0x143; code++)
-        if (byte_spelled(code) >= 0)
-            bpe->byte_ids[byte_spelled(code)] =
-                bpe_find(bpe, spelling, unicode_encode(spelling, code));
-    for (int byte = 0; byte < 256; byte++)
-        if (bpe->byte_ids[byte] < 0) {
-            bpe->lacks_bytes = 1;
-            return byte;
-        }
-    return -1;
-}
-
-void bpe_find_ascii(struct bpe *bpe)
-{
-    for (int i = 0; i < 128; i++) {
-        char c = (char)i;
-
-        bpe->ascii_ids[i] = bpe_find(bpe, &c, 1);
-    }
-}
-
-int bpe_find_fallback(struct bpe *bpe)
-{
-    for (int byte = 0; byte < 256; byte++) {
-        char spelling[8];
-        int n = snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
-        int32_t id = bpe_find(bpe, spelling, (size_t)n);
-
-        if (id < 0) {
-            memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
-            return byte;
-        }
-        char *bytes = arena_alloc(bpe->arena, 1);
-        *bytes = (char)byte;
-        bpe->tokens[id].bytes = bytes;
-        bpe->tokens[id].n_bytes = 1;
-        bpe->byte_ids[byte] = id;
-    }
-    return -1;
-}
-
-static uint64_t pair_of(int32_t left, int32_t right)
-{
-    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-}
-
-static uint64_t hash_pair(uint64_t pair)
-{
-    uint64_t hash = pair * 0x9E3779B97F4A7C15u;
-
-    return hash ^ hash >> 32;
-}
-
-static struct bpe_merge *merge_slot(const struct bpe *bpe, uint64_t pair, uint64_t hash)
-{
-    size_t slot = hash & bpe->merge_mask;
-
-    while (bpe->merges[slot].pair != pair && bpe->merges[slot].pair != PAIR_FREE)
-        slot = (slot + 1) & bpe->merge_mask;
-    return &bpe->merges[slot];
-}
-
-/* The merge of two symbols, or NULL. */
-static const struct bpe_merge *find_merge(const struct bpe *bpe, int32_t left, int32_t right)
-{
-    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
-    size_t bit = hash >> 20 & bpe->filter_mask;
-
-    if (!(bpe->merge_filter[bit / 64] >> (bit % 64) & 1))
-        return NULL;
-    const struct bpe_merge *merge = merge_slot(bpe, pair, hash);
-    return merge->pair == PAIR_FREE ? NULL : merge;
-}
-
-void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
-{
-    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
-    size_t bit = hash >> 20 & bpe->filter_mask;
-
-    CHECK(rank >= 0);
-    CHECK(rank < BPE_RANKS_MAX);
-    *merge_slot(bpe, pair, hash) = (struct bpe_merge){ pair, rank, id };
-    bpe->merge_filter[bit / 64] |= 1ull << (bit % 64);
-}
-
 /* ---- merging ---- */
 
 void bpe_scratch_release(struct bpe_scratch *scratch)
 {
     free(scratch->symbols);
     free(scratch->candidates);
+    free(scratch->parts);
     *scratch = (struct bpe_scratch){ 0 };
 }
 
@@ -290,7 +47,9 @@ static int scratch_reserve(struct bpe_scratch *scratch, size_t n)
         return 0;
     while (capacity < n)
         capacity *= 2;
-    bpe_scratch_release(scratch);
+    free(scratch->symbols);
+    free(scratch->candidates);
+    scratch->capacity = 0;
     scratch->symbols = malloc(capacity * sizeof *scratch->symbols);
     /* At first a candidate a pair; then each merge takes out one and puts in two at most. */
     scratch->candidates = malloc(2 * capacity * sizeof *scratch->candidates);
@@ -300,9 +59,23 @@ static int scratch_reserve(struct bpe_scratch *scratch, size_t n)
     return 0;
 }
 
+/* All parts unknown, at the start of a text. */
+static int reset_parts(const struct bpe *bpe, struct bpe_scratch *scratch)
+{
+    size_t n = 2 * (size_t)bpe->n_unused;
+
+    if (!scratch->parts)
+        scratch->parts = malloc((n + (size_t)bpe->n_parts_max + 1) * sizeof *scratch->parts);
+    if (!scratch->parts)
+        return -1;
+    memset(scratch->parts, 0xff, n * sizeof *scratch->parts);
+    return 0;
+}
+
 struct heap {
     struct bpe_candidate *items;
     size_t n;
+    int32_t *parts; /* of scratch */
 };
 
 static int comes_before(struct bpe_candidate a, struct bpe_candidate b)
@@ -347,8 +120,15 @@ static void push_pair(const struct bpe *bpe, const struct bpe_symbol *symbols, s
     if (next < 0)
         return;
     const struct bpe_merge *merge = find_merge(bpe, symbols[at].id, symbols[next].id);
-    if (merge)
-        heap_push(heap, (struct bpe_candidate){ merge->rank, at, merge->id });
+    if (!merge)
+        return;
+    heap_push(heap, (struct bpe_candidate){ merge->rank, at, merge->id });
+    if (bpe->n_unused > 0 && bpe->unused[merge->id] >= 0) {
+        int32_t *parts = heap->parts + 2 * bpe->unused[merge->id];
+
+        parts[0] = symbols[at].id;
+        parts[1] = symbols[next].id;
+    }
 }
 
 /* Whether the pair is still the one that was put on the heap. */
@@ -366,7 +146,7 @@ static int is_current(const struct bpe *bpe, const struct bpe_symbol *symbols,
 static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t n)
 {
     struct bpe_symbol *symbols = scratch->symbols;
-    struct heap heap = { scratch->candidates, 0 };
+    struct heap heap = { scratch->candidates, 0, scratch->parts };
 
     for (int32_t i = 0; i + 1 < n; i++)
         push_pair(bpe, symbols, &heap, i);
@@ -482,13 +262,14 @@ static void merge_short_symbols(const struct bpe *bpe, struct bpe_symbol *symbol
 /* The ids of a word of n bytes; how many. */
 static size_t merge_short_bytes(const struct bpe *bpe, const char *word, int n, int32_t *ids)
 {
+    const int32_t *byte_ids = bpe->is_byte_level ? bpe->byte_ids : bpe->ascii_ids;
     const unsigned char *bytes = (const unsigned char *)word;
     struct short_word w;
     size_t count = 0;
 
     link_short(&w, n);
     for (int i = 0; i < n; i++)
-        w.ids[i] = bpe->byte_ids[bytes[i]];
+        w.ids[i] = byte_ids[bytes[i]];
     for (int i = 0; i + 1 < n; i++) {
         struct bpe_byte_pair pair = bpe->byte_pairs[bytes[i] << 8 | bytes[i + 1]];
 
@@ -585,6 +366,32 @@ static void index_byte_pairs(struct bpe *bpe)
     }
 }
 
+static int is_visible(const struct bpe *bpe, int32_t id)
+{
+    return id >= 0 && id < bpe->n_visible;
+}
+
+void bpe_index_ascii(struct bpe *bpe, int has_spaces)
+{
+    int32_t mark = bpe_find(bpe, BPE_SPACE, sizeof BPE_SPACE - 1);
+
+    if (has_spaces && bpe->whole.n == 0 && bpe->n_unused == 0 && is_visible(bpe, mark)) {
+        bpe->takes_spaces = 1;
+        bpe->ascii_ids[' '] = mark;
+    }
+    bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
+    memset(bpe->byte_pairs, 0xff, 256 * 256 * sizeof *bpe->byte_pairs);
+    for (int a = 0; a < 128; a++)
+        for (int b = 0; b < 128; b++)
+            if (is_visible(bpe, bpe->ascii_ids[a]) && is_visible(bpe, bpe->ascii_ids[b])) {
+                const struct bpe_merge *merge =
+                    find_merge(bpe, bpe->ascii_ids[a], bpe->ascii_ids[b]);
+
+                if (merge)
+                    bpe->byte_pairs[a << 8 | b] = (struct bpe_byte_pair){ merge->rank, merge->id };
+            }
+}
+
 int bpe_index_words(struct bpe *bpe)
 {
     struct bpe_scratch scratch = { 0 };
@@ -633,12 +440,22 @@ static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, co
     return count;
 }
 
-static int has_lacking(const struct bpe *bpe, const char *word, size_t n_bytes)
+/* Whether each byte of a word is a visible token, which byte_pairs then knows. */
+static int is_of_pairs(const struct bpe *bpe, const char *word, size_t n_bytes)
 {
-    for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
-        if (bpe->byte_ids[(unsigned char)word[i]] < 0)
-            return 1;
-    return 0;
+    if (!bpe->byte_pairs || n_bytes > SHORT_SYMBOLS || bpe->n_unused > 0 || bpe->whole.n > 0)
+        return 0;
+    if (bpe->is_byte_level) {
+        for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
+            if (bpe->byte_ids[(unsigned char)word[i]] < 0)
+                return 0;
+        return 1;
+    }
+    for (size_t i = 0; i < n_bytes; i++)
+        if ((unsigned char)word[i] >= 0x80 ||
+            !is_visible(bpe, bpe->ascii_ids[(unsigned char)word[i]]))
+            return 0;
+    return 1;
 }
 
 static int32_t start_characters(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
@@ -682,8 +499,37 @@ static size_t put_unknown(const struct bpe *bpe, const char *bytes, size_t n_byt
     return 1;
 }
 
+/* What a token that is unused was merged of. */
+static size_t put_parts(const struct bpe *bpe, int32_t *parts, int32_t id, int32_t *ids,
+                        int *after_unknown)
+{
+    int32_t *waiting = parts + 2 * bpe->n_unused;
+    size_t count = 0;
+    int n = 0;
+
+    waiting[n++] = id;
+    while (n >
+           0) { /* parts are shorter than the whole, so that these are never more than its bytes */
+        int32_t part = waiting[--n], at = bpe->unused[part];
+        int is_unknown = part >= bpe->n_visible || at >= 0; /* an unused character has no parts */
+
+        if (at >= 0 && parts[2 * at] >= 0) {
+            waiting[n++] = parts[2 * at + 1];
+            waiting[n++] = parts[2 * at];
+            continue;
+        }
+        if (is_unknown)
+            count += put_unknown(bpe, bpe->tokens[part].spelling, bpe->tokens[part].n_spelling,
+                                 ids + count, *after_unknown);
+        else
+            ids[count++] = part;
+        *after_unknown = is_unknown;
+    }
+    return count;
+}
+
 static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, const char *word,
-                      size_t n_bytes, int32_t *ids)
+                      size_t n_bytes, int32_t *parts, int32_t *ids)
 {
     size_t count = 0;
     int after_unknown = 0;
@@ -692,6 +538,10 @@ static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, c
         const struct bpe_symbol *symbol = &symbols[at];
         int is_unknown = symbol->id >= bpe->n_visible;
 
+        if (!is_unknown && bpe->n_unused > 0) {
+            count += put_parts(bpe, parts, symbol->id, ids + count, &after_unknown);
+            continue;
+        }
         if (!is_unknown) {
             ids[count++] = symbol->id;
         } else {
@@ -710,7 +560,8 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
 {
     CHECK(n_bytes >= 1);
     CHECK(n_bytes <= BPE_WORD_BYTES_MAX);
-    if (scratch_reserve(scratch, n_bytes) < 0)
+    if (scratch_reserve(scratch, n_bytes) < 0 ||
+        (bpe->n_unused > 0 && reset_parts(bpe, scratch) < 0))
         return NULL;
     struct bpe_symbol *symbols = scratch->symbols;
     int32_t *ids = (int32_t *)(void *)scratch->candidates; /* done with when the ids are written */
@@ -723,7 +574,7 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         *n_ids = 1;
         return ids;
     }
-    if (bpe->byte_pairs && n_bytes <= SHORT_SYMBOLS && !has_lacking(bpe, word, n_bytes)) {
+    if (is_of_pairs(bpe, word, n_bytes)) {
         *n_ids = merge_short_bytes(bpe, word, (int)n_bytes, ids);
         return ids;
     }
@@ -734,10 +585,10 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         return ids;
     }
     symbols[n - 1].next = -1;
-    if (n <= SHORT_SYMBOLS)
+    if (n <= SHORT_SYMBOLS && bpe->n_unused == 0)
         merge_short_symbols(bpe, symbols, n);
     else
         merge_all(bpe, scratch, n);
-    *n_ids = put_ids(bpe, symbols, word, n_bytes, ids);
+    *n_ids = put_ids(bpe, symbols, word, n_bytes, scratch->parts, ids);
     return ids;
 }

@@ -102,7 +102,11 @@ static void describe_model(const struct model_spec *s, struct str *out)
     if (s->window && s->window_first_layer < s->n_layers) {
         add_count(out, "model.window", s->window);
         add_count(out, "model.window_first_layer", s->window_first_layer);
+        if (s->window_period)
+            add_count(out, "model.window_period", s->window_period);
     }
+    if (s->dropout > 0 && !s->embedding_dropout)
+        add_count(out, "model.embedding_dropout", 0);
     if (s->normalized_head)
         add_count(out, "model.normalized_head", 1);
 }
@@ -122,6 +126,7 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
     int status = 0;
 
     other.dropout = ours->dropout;
+    other.embedding_dropout = ours->embedding_dropout;
     other.attention_dropout = ours->attention_dropout;
     other.init_std = ours->init_std;
     other.router_balance = ours->router_balance;

@@ -51,6 +51,17 @@ expect 'merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/hf" -
     --to "$dir/merged2" --as checkpoint
 expect 'gives the same' 0 '' test "$(loss_of --model "$dir/merged2")" = "$merged"
 
+expect 'a checkpoint merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/one" --adapter "$dir/lora/adapter" \
+    --to "$dir/merged3" --as checkpoint
+expect 'gives the same' 0 '' close_to "$(loss_of --model "$dir/merged3")" "$run"
+expect 'which becomes the same folder' 0 '' "$lmtrain" convert --from "$dir/merged3" --to "$dir/merged4"
+expect 'to the bit' 0 '' cmp "$dir/merged4/model.safetensors" "$dir/merged/model.safetensors"
+expect 'a run on a checkpoint' 0 '^done' tune lora onrun --set 'lora={rank: 3, dropout: 0.1}' --set "model=$dir/one"
+expect 'merged into a checkpoint' 0 'merged' "$lmtrain" merge --base "$dir/one" --adapter "$dir/onrun" --to "$dir/merged5" \
+    --as checkpoint --dtype fp32
+expect 'gives the same' 0 '' close_to "$(loss_of --model "$dir/merged5")" "$(loss_of --model "$dir/onrun")"
+expect 'and is trained further' 0 '^done' tune finetune further --set "model=$dir/merged5" --set train.steps=1
+
 expect 'stopped' 0 '' tune lora half --set 'lora={rank: 3, dropout: 0.1}' --set train.steps=3
 expect 'and gone on with' 0 'going on from' tune lora half --set 'lora={rank: 3, dropout: 0.1}'
 expect 'ends with the same adapter' 0 '' cmp "$dir/half/adapter/adapter_model.safetensors" \
@@ -121,6 +132,39 @@ expect 'in parts of two ranks' 0 '^done' marked finetune parts --set optimizer.l
 expect 'too' 0 '' cmp "$dir/parts/model/model.safetensors" "$dir/grown2/model.safetensors"
 expect 'and is trained further' 0 'step 3/3' marked finetune grown --set train.steps=3
 expect 'adapters have no such tokens' 3 'vocabulary|4097' marked lora x
+
+# ---- data.added_tokens ----
+
+# shellcheck disable=SC2317 # expect calls it
+added() {
+    added_command=$1 added_run=$2
+    shift 2
+    tune "$added_command" "$added_run" --set "data.train=$dir/marked.jsonl" \
+        --set 'data.added_tokens=["<x4096>", "<x4097>", "God"]' "$@"
+}
+expect 'tokens are added' 0 '2 of 3 data.added_tokens are new to the tokenizer' added finetune added --set train.steps=3
+expect 'saved with the tokenizer' 0 '"id": 4097, "content": "<x4097>"' cat "$dir/added/model/tokenizer.json"
+expect 'and with rows of the model' 0 '"vocab_size":.4098' cat "$dir/added/model/config.json"
+expect 'the run goes on with them' 0 'step 6/6' added finetune added
+expect 'as if it had not ended' 0 '' added finetune whole
+expect 'to the bit' 0 '' test "$(model_of added)" = "$(model_of whole)"
+expect 'adapters with them' 0 'embedding and head grow' added lora tokens --set lora.rank=3 --set optimizer.lr=3.0e-2
+expect 'bring the table along' 0 '"embed_tokens"' cat "$dir/tokens/adapter/adapter_config.json"
+expect 'and the tokenizer' 0 '"<x4097>"' cat "$dir/tokens/adapter/tokenizer.json"
+expect 'on two tensor-parallel ranks' 0 '^done' added lora tokens2 --set lora.rank=3 --set ranks=2 --set parallel.tp=2
+run=$(loss_of --model "$dir/tokens")
+adapted=$(loss_of --model "$dir/hf" --adapter "$dir/tokens/adapter")
+expect "the run is the model with its adapter ($run, $adapted)" 0 '' close_to "$run" "$adapted"
+expect 'merged' 0 'merged' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/tokens/adapter" --to "$dir/merged-tokens"
+expect 'it has the rows' 0 '"vocab_size":.4098' cat "$dir/merged-tokens/config.json"
+expect 'and the tokens' 0 '"<x4097>"' cat "$dir/merged-tokens/tokenizer.json"
+expect 'and the same loss' 0 '' close_to "$(loss_of --model "$dir/merged-tokens")" "$run"
+talk() { "$lmtrain" generate --prompt 'Say number 3' --temperature 0 --max-new-tokens 6 "$@" 2>/dev/null; }
+expect 'it says something' 0 '^[^ ]' talk --model "$dir/tokens"
+expect 'all three say the same' 0 '' test "$(talk --model "$dir/tokens")" = "$(talk --model "$dir/merged-tokens")"
+expect 'with the adapter too' 0 '' test "$(talk --model "$dir/hf" --adapter "$dir/tokens/adapter")" = \
+    "$(talk --model "$dir/merged-tokens")"
+expect 'an empty token' 2 'data.added_tokens has an item that is no text' tune finetune x --set 'data.added_tokens=[""]'
 
 # ---- mistakes ----
 

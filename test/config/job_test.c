@@ -286,6 +286,8 @@ static const char *const mistakes[][2] = {
     { "model: {from: llama-tiny, window_first_layer: 1}\n" D T,
       "j.yaml:1:47: model.window_first_layer is 1, but there is no window (hint: give "
       "model.window)" },
+    { "model: {from: llama-tiny, window_period: 2}\n" D T,
+      "j.yaml:1:42: model.window_period is 2, but there is no window (hint: give model.window)" },
     { "model: {from: llama-tiny, window: 8, window_first_layer: 2}\n" D T,
       "j.yaml:1:58: model.window_first_layer is 2, but layers are 0 to 1 (hint: at most 1, or "
       "window: none)" },

@@ -198,6 +198,13 @@ static void test_additions(void **state)
                 1e-6);
     assert_int_equal(model_spec_window(&spec, 0), 0);
     assert_int_equal(model_spec_window(&spec, 1), 10);
+    spec.window_period = 3;
+    assert_int_equal(model_spec_window(&spec, 0), 0);
+    assert_int_equal(model_spec_window(&spec, 2), 10);
+    assert_int_equal(model_spec_window(&spec, 3), 0);
+    assert_int_equal(model_spec_window(&spec, 4), 10);
+    assert_int_equal(model_spec_window(&spec, 6), 0);
+    spec.window_period = 0;
 }
 
 int main(void)

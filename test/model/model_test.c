@@ -21,14 +21,13 @@ static int count_kind(const struct function *f, enum op_kind kind)
 }
 
 /* Two draws from one place would be equal; all bear the run's seed. */
-static void dropout_places_are_distinct(void **state)
+static void expect_dropout_places(const char *name, int n_expected)
 {
     struct tiny tiny;
     uint64_t places[N_PLACES_MAX];
     int n = 0;
 
-    (void)state;
-    tiny_forward(&tiny, "gpt2", 1);
+    tiny_forward(&tiny, name, 1);
     const struct function *f = &tiny.program.functions[tiny.forward];
     for (int i = 0; i < f->n_ops; i++) {
         if (f->ops[i].attributes.p <= 0)
@@ -39,8 +38,15 @@ static void dropout_places_are_distinct(void **state)
         assert_true(n < N_PLACES_MAX);
         places[n++] = f->ops[i].attributes.place;
     }
-    assert_int_equal(n, 1 + 2 * 3);
+    assert_int_equal(n, n_expected);
     tiny_release(&tiny);
+}
+
+static void dropout_places_are_distinct(void **state)
+{
+    (void)state;
+    expect_dropout_places("gpt2", 1 + 2 * 3);
+    expect_dropout_places("gpt2-residual-dropout", 2 * 3);
 }
 
 /* ... and the gradient draws from where the forward drew. */

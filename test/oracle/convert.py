@@ -45,6 +45,7 @@ def window(size, first):
     return {"use_sliding_window": True, "sliding_window": size, "max_window_layers": first}
 
 
+ALTERNATING = ["sliding_attention", "full_attention"] * 2
 BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 4, "n_head": 4, "seq_length": LENGTH}
 BAICHUAN = baichuan.config(vocab_size=VOCAB, hidden_size=36, intermediate_size=48, num_hidden_layers=4, num_attention_heads=12,
                            model_max_length=LENGTH)
@@ -82,6 +83,7 @@ MODELS = {
     "qwen2-window": ("Qwen2", SHAPE | window(7, 1), torch.float32, "5GB"),
     "qwen2-window-everywhere": ("Qwen2", SHAPE | window(16, 0), torch.float32, "20KB"),
     "qwen": ("Qwen2", SHAPE | {"num_key_value_heads": 4}, torch.float32, "5GB"),
+    "qwen-bias": ("Llama", SHAPE | {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}, torch.float32, "5GB"),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 10}, torch.float32, "5GB"),
     "qwen3-tied-bias-no-groups": ("Qwen3", SHAPE | {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 8,
                                                     "num_key_value_heads": 4}, torch.float32, "5GB"),
@@ -89,10 +91,14 @@ MODELS = {
                                  "20KB"),
     "qwen3-yarn-bf16": ("Qwen3", SHAPE | {"head_dim": 8} | rope("yarn", factor=4.0, original_max_position_embeddings=16),
                         torch.bfloat16, "20KB"),
+    "qwen2-window-alternating": ("Qwen2", SHAPE | window(5, 0) | {"layer_types": ["full_attention"] + ALTERNATING[:3]},
+                                 torch.float32, "5GB"),
+    "qwen3-window-alternating": ("Qwen3", SHAPE | {"head_dim": 8} | window(5, 0) | {"layer_types": ALTERNATING},
+                                 torch.float32, "5GB"),
     "mistral-window": ("Mistral", SHAPE | {"sliding_window": 9}, torch.float32, "5GB"),
     "mistral-window-of-two": ("Mistral", SHAPE | {"sliding_window": 2, "head_dim": 6}, torch.float32, "5GB"),
     "bloom": ("Bloom", BLOOM, torch.float32, "5GB"),
-    "bloom-six-heads": ("Bloom", BLOOM | {"n_head": 6, "hidden_size": 30}, torch.float32, "20KB"),
+    "bloom-six-heads": ("Bloom", BLOOM | {"n_head": 6, "hidden_size": 30, "hidden_dropout": 0.1}, torch.float32, "20KB"),
     "bloom-twelve-heads-untied": ("Bloom", BLOOM | {"n_head": 12, "hidden_size": 36, "tie_word_embeddings": False},
                                   torch.float32, "5GB"),
     "bloom-bf16": ("Bloom", BLOOM, torch.bfloat16, "20KB"),
@@ -194,7 +200,8 @@ def disguise(folder, family, model):
         config |= {"depth": config.pop("num_hidden_layers"), "epsilon": config.pop("rms_norm_eps")}
     elif family == "qwen":
         config |= {"intermediate_size": 2 * config["intermediate_size"], "kv_channels": config.pop("head_dim", 8),
-                   "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"), "no_bias": True}
+                   "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"),
+                   "no_bias": not config.get("mlp_bias", False)}
     else:
         config["bias"] = model.config.attention_bias
     json.dump(config, open(path, "w"))

@@ -6,6 +6,7 @@ are uneven over micro-batches and ranks: the loss is a mean over all learned tok
 so that their order does not matter. Adapters that lmtrain writes begin peft's run and are compared with what it ends with;
 adapters that peft writes are evaluated and merged. Prints, last, `N passed, N failed`.
 """
+import glob
 import json
 import os
 import re
@@ -221,6 +222,48 @@ def load(name, kind, vocab, **config):
     check(f"peft's {name} merged by both", off < 1e-5, f"within {off:.1e}")
 
 
+# ---- families that pack their matrices ----
+
+def tensors(folder):
+    found = {}
+    for path in glob.glob(os.path.join(folder, "model*.safetensors")):
+        found |= {k: v.float() for k, v in load_file(path).items()}
+    return found
+
+
+def family(name, modules, targets="all"):
+    """Adapters by the family's own names; what they add to its own tensors is what merge adds."""
+    base = os.path.join(ROOT, "test", "convert", "golden", name)
+    write_tokens("few", numpy.random.default_rng(4).integers(0, 40, 2000))
+    write_tokens("tokens", numpy.random.default_rng(5).integers(0, 40, 33))
+    with open(f"{name}.yaml", "w") as out:
+        out.write(f"model: {base}\ndata: {{train: few, seq_len: 16}}\n"
+                  f"train: {{steps: 3, global_batch: 4, micro_batch: 2, dtype: fp32}}\nlora: {{rank: 3, targets: {targets}}}\n"
+                  f"optimizer: {{lr: 3.0e-2, schedule: constant, warmup_steps: 0}}\noutput: lora-{name}\nranks: 2\n"
+                  "parallel: {tp: 2}\n")
+    done = run("lora", f"{name}.yaml")
+    if done.returncode:
+        return check(f"family {name}", False, done.stderr)
+    config = json.load(open(f"lora-{name}/adapter/adapter_config.json"))
+    adapter = load_file(f"lora-{name}/adapter/adapter_model.safetensors")
+    check(f"family {name}: target modules", sorted(config["target_modules"]) == sorted(modules), config["target_modules"])
+    result = run("merge", "--base", base, "--adapter", f"lora-{name}/adapter", "--to", f"merged-{name}", "--dtype", "fp32")
+    if result.returncode:
+        return check(f"family {name} merged", False, result.stderr)
+    before, after, most = tensors(base), tensors(f"merged-{name}"), 0.0
+    for key, was in before.items():
+        module = "base_model.model." + key.removesuffix(".weight")
+        if f"{module}.lora_A.weight" in adapter:
+            delta = 2 * adapter[f"{module}.lora_B.weight"] @ adapter[f"{module}.lora_A.weight"]
+            was = was + (delta.T if config["fan_in_fan_out"] else delta)
+        most = max(most, float((after[key] - was).abs().max()))
+    check(f"family {name}: what is added", before.keys() == after.keys() and most < 1e-6, f"within {most:.1e}")
+    losses = [our_loss(*arguments) for arguments in (("--model", f"lora-{name}"), ("--model", f"merged-{name}"),
+                                                     ("--model", base, "--adapter", f"lora-{name}/adapter"))]
+    ok = all(isinstance(x, float) and abs(x - losses[0]) < 1e-5 * losses[0] for x in losses)
+    return check(f"family {name}: run, merged and with adapter", ok and losses[0] != our_loss("--model", base), losses)
+
+
 def refuse(name, change, words):
     config = json.load(open("peft-plain/adapter_config.json"))
     os.makedirs(f"bad-{name}", exist_ok=True)
@@ -262,6 +305,13 @@ def main():
     load("rslora", "tied", vocab, r=8, lora_alpha=4, use_rslora=True, target_modules=["up_proj", "o_proj"])
     load("conv1d", "gpt2", vocab, r=4, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, bias="all")
     load("saved", "llama", vocab, r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    family("gpt2", ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"])
+    family("bloom", ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"])
+    family("baichuan", ["W_pack", "o_proj", "gate_proj", "up_proj", "down_proj"])
+    family("baichuan2", ["W_pack", "up_proj"], "[W_pack, up_proj]")
+    family("internlm2", ["wqkv", "wo", "w1", "w2", "w3"])
+    family("mixtral", ["q_proj", "k_proj", "v_proj", "o_proj"])
+    family("qwen3moe", ["q_proj", "k_proj", "v_proj", "o_proj"])
     refuse("dora", {"use_dora": True}, "use_dora")
     refuse("kind", {"peft_type": "IA3"}, "IA3")
     refuse("pattern", {"alpha_pattern": {"(q|v)_proj": 3}}, "alpha_pattern")

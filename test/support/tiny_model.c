@@ -54,7 +54,7 @@ struct model_spec tiny_spec(const char *name)
         spec.router_normalize = 1;
         spec.router_balance = 0.01;
     }
-    if (!strcmp(name, "gpt2")) {
+    if (!strcmp(name, "gpt2") || !strcmp(name, "gpt2-residual-dropout")) {
         spec.n_kv_heads = 4;
         spec.ffn_size = 128;
         spec.norm = NORM_LAYER;
@@ -63,6 +63,7 @@ struct model_spec tiny_spec(const char *name)
         spec.bias = 1;
         spec.tied_embeddings = 1;
         spec.dropout = 0.1;
+        spec.embedding_dropout = !strcmp(name, "gpt2");
         spec.attention_dropout = 0.1;
     }
     return spec;

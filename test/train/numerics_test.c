@@ -119,6 +119,7 @@ static void what_decides_bits_is_in_it(void **state)
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)
         if (!differs(overrides[i]))
             fail_msg("%s is not in it", overrides[i]);
+    assert_false(differs("model.embedding_dropout=false")); /* there is no dropout */
     /* The least step of a double is still another number. */
     assert_true(differs("optimizer.clip=1.0000000000000002"));
 }
