@@ -2,8 +2,8 @@
  * arena.c - a list of blocks, each filled from the front
  *
  * The programs of a large job are tens of MB: where an arena grows beyond what the heap gives
- * cheaply its blocks are huge pages, which come zeroed some ten times faster than as many small ones
- * (a third of the time of `plan` was page faults).
+ * cheaply its blocks are huge pages, which come zeroed several times faster than as many small
+ * ones (a third of the time of `plan` was page faults).
  */
 #include "base/arena.h"
 
