@@ -2,8 +2,8 @@
  * options.h - the options of one command, as a table
  *
  * The table is all there is to know: it parses the command line and writes the help, and a test
- * holds the man page against that help. Options are --name VALUE or --name=VALUE, of short ones there
- * is -h alone; "--" ends options; what is no option is an argument, wherever it stands. Nothing is
+ * holds the man page against that help. Options are --name VALUE or --name=VALUE, of short ones
+ * there is -h alone; "--" ends options; what is no option is an argument, wherever it stands. Nothing is
  * printed here.
  */
 #ifndef BASE_OPTIONS_H

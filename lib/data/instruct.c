@@ -165,7 +165,7 @@ static int write_oldest(struct preparing *p)
     return 1;
 }
 
-/* The oldest job's samples: 1, or 0 if there is none, or -1, with the error of the first that failed. */
+/* The oldest job's samples: 1, or 0 if there is none, or -1 with the first failure's error. */
 static int write_job(struct preparing *p)
 {
     int rc = p->failed ? -1 : write_oldest(p);

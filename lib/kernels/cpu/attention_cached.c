@@ -1,13 +1,13 @@
 /*
- * attention_cached.c - attention over a cache of keys and values: prefill, decoding, and texts whose
- * beginnings are there once
+ * attention_cached.c - attention over a cache of keys and values: prefill, decoding, and texts
+ * whose beginnings are there once
  *
  * With segments rows come in any order and number from many texts. A span is a run of rows that
  * continue one segment, or sequence; a tile of work is one kv head of one span, all of whose query
  * heads' rows are packed into blocks of BLOCK, up to WALK_QUERIES at a time, and walk the keys from
- * block to block of positions, wherever those lie (attention_walk_impl.h). Bound by the two products;
- * in decoding, where spans are of one row, by bringing keys and values to fp32. (Two passes over the
- * cache, head by head and row by row, took 1.5 to 6 times as long.)
+ * block to block of positions, wherever those lie (attention_walk_impl.h). Bound by the two
+ * products; in decoding, where spans are of one row, by bringing keys and values to fp32. (Two
+ * passes over the cache, head by head and row by row, took 1.5 to 6 times as long.)
  */
 #include "kernels/cpu/attention_walk_impl.h"
 
@@ -199,7 +199,7 @@ CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
     }
 }
 
-/* Up to WALK_QUERIES blocks of a span's pairs, from `begin` on, over all keys that the span sees. */
+/* Up to WALK_QUERIES blocks of a span's pairs, from `begin` on, over all keys that it sees. */
 CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struct span *span,
                              int kv_head, int begin)
 {

@@ -3,8 +3,8 @@
  * Milakov & Gimelshein 2018 for the running maximum)
  *
  * Up to WALK_QUERIES blocks of queries that read one kv head go together: keys and values are
- * brought to fp32 (keys transposed) once for all of them, and scores exist for one pair of blocks at
- * a time. A row's sums go by blocks of keys alone: its bits do not depend on its neighbours.
+ * brought to fp32 (keys transposed) once for all of them, and scores exist for one pair of blocks
+ * at a time. A row's sums go by blocks of keys alone: its bits do not depend on its neighbours.
  */
 #ifndef KERNELS_CPU_ATTENTION_WALK_IMPL_H
 #define KERNELS_CPU_ATTENTION_WALK_IMPL_H
