@@ -68,7 +68,7 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
     $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
     $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
-optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/% lib/ckpt/convert.c,$(1)),-O3))
+optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/% lib/ckpt/convert.c lib/base/rng.c lib/train/fill.c,$(1)),-O3))
 
 # ---- the library and the binary ------------------------------------------------------------------
 

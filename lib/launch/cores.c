@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "base/num.h"
@@ -28,10 +29,35 @@ struct units {
     struct unit *units; /* NUMA node by NUMA node */
 };
 
+/* Its links are itself, the folder above, and a folder a thread. */
+static int is_only_thread(void)
+{
+    struct stat tasks;
+
+    return stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
+}
+
+/*
+ * hwloc's plugins look for displays and PCI devices, with the libraries of X11 for that; only cores
+ * are asked for. Which are loaded is said by the environment alone, which no other thread may be
+ * reading meanwhile, and whoever starts hwloc after us (MPI) is to find it as it was.
+ */
+static int init_without_plugins(hwloc_topology_t *topology)
+{
+    int is_ours = !getenv("HWLOC_PLUGINS_PATH") && is_only_thread();
+
+    if (is_ours)
+        setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1);
+    int status = hwloc_topology_init(topology);
+    if (is_ours)
+        unsetenv("HWLOC_PLUGINS_PATH");
+    return status;
+}
+
 /* Load what of this machine matters here; to be destroyed by the caller. */
 static int cores_topology(hwloc_topology_t *topology, struct err *err)
 {
-    if (hwloc_topology_init(topology))
+    if (init_without_plugins(topology))
         return err_set(err, ERR_FAILED, "hwloc does not start");
     /* Caches and devices take time to find and decide nothing here. */
     hwloc_topology_set_all_types_filter(*topology, HWLOC_TYPE_FILTER_KEEP_NONE);

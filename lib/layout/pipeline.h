@@ -120,8 +120,10 @@ struct pipeline_list {
 };
 
 struct pipeline {
-    struct pipeline_spec spec;   /* group is the largest group of interleaved and dynamic */
-    struct pipeline_list *ranks; /* [spec.n_ranks] */
+    struct pipeline_spec spec;    /* group is the largest group of interleaved and dynamic */
+    struct pipeline_list *ranks;  /* [spec.n_ranks] */
+    struct pipeline_place *order; /* pipeline_order's, where somebody keeps it here; else NULL */
+    int n_ordered;
 };
 
 /* Build all ranks' lists in the arena (sizes is copied as well). Fails as pipeline_check. */

@@ -132,21 +132,39 @@ static void list_sizes(struct compiling *c)
     }
 }
 
+static struct pipeline_spec pipeline_of(const struct compile_train *o)
+{
+    /* Alone, no order of micro-batches needs less memory than one after the other. */
+    int alone = o->mesh.size[AXIS_PP] == 1;
+
+    return (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
+                                   .n_ranks = o->mesh.size[AXIS_PP],
+                                   .n_chunks =
+                                       o->pipeline.n_chunks && !alone ? o->pipeline.n_chunks : 1,
+                                   .n_micro_batches = o->n_micro_batches,
+                                   .sizes = o->micro_batches };
+}
+
+int compile_pipeline(struct pipeline *pipeline, const struct compile_train *options,
+                     struct arena *arena, struct err *err)
+{
+    struct pipeline_spec spec = pipeline_of(options);
+
+    if (pipeline_build(pipeline, &spec, arena, err))
+        return -1;
+    return pipeline_order(&pipeline->order, &pipeline->n_ordered, pipeline, arena, err);
+}
+
 static int plan_stages(struct compiling *c, struct err *err)
 {
     const struct compile_train *o = c->options;
     struct arena *arena = &c->program->arena;
 
-    /* Alone, no order of micro-batches needs less memory than one after the other. */
-    int alone = o->mesh.size[AXIS_PP] == 1;
-
-    c->n_chunks = o->pipeline.n_chunks && !alone ? o->pipeline.n_chunks : 1;
-    c->spec = (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
-                                      .n_ranks = o->mesh.size[AXIS_PP],
-                                      .n_chunks = c->n_chunks,
-                                      .n_micro_batches = o->n_micro_batches,
-                                      .sizes = o->micro_batches };
-    if (pipeline_build(&c->pipeline, &c->spec, arena, err))
+    c->spec = pipeline_of(o);
+    c->n_chunks = c->spec.n_chunks;
+    if (o->pipeline.built)
+        c->pipeline = *o->pipeline.built;
+    else if (pipeline_build(&c->pipeline, &c->spec, arena, err))
         return -1;
     c->n_stages = pipeline_n_stages(&c->spec);
     if (cut_stages(c, err))

@@ -31,6 +31,8 @@ struct compile_train {
         int n_chunks;            /* a rank; 0 is 1 */
         const int *stage_layers; /* [pp * n_chunks]; NULL: cut by cost */
         int rank;
+        /* compile_pipeline's, for who compiles several of the ranks; NULL: made for this one */
+        const struct pipeline *built;
     } pipeline;
     struct shard_options gradients;
     struct update_options update;
@@ -46,6 +48,13 @@ struct compile_train {
  * error.
  */
 int compile_train(struct program *program, const struct compile_train *options, struct err *err);
+
+/*
+ * The steps of all ranks, in the order that programs are made from: the same for each rank. In the
+ * arena. Fails as compile_train does where the pipeline can't be.
+ */
+int compile_pipeline(struct pipeline *pipeline, const struct compile_train *options,
+                     struct arena *arena, struct err *err);
 
 /*
  * What a trained model is used with is compiled for one of the ranks that hold it together: a mesh

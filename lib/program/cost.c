@@ -49,16 +49,17 @@ static double function_flops(const struct program *program, const struct functio
 double program_entry_flops(const struct program *program, enum entry_kind entry)
 {
     const struct entry *e = &program->entries[entry];
+    struct arena arena = { 0 };
+    int *n_runs = arena_array(&arena, int, program->n_functions);
     double total = 0;
 
     /* A function that runs for every micro-batch is counted once and multiplied. */
-    for (int f = 0; f < program->n_functions; f++) {
-        int n_runs = 0;
-
-        for (int i = 0; i < e->n_actions; i++)
-            n_runs += e->actions[i].kind == ACTION_RUN && e->actions[i].function == f;
-        if (n_runs)
-            total += n_runs * function_flops(program, &program->functions[f]);
-    }
+    for (int i = 0; i < e->n_actions; i++)
+        if (e->actions[i].kind == ACTION_RUN)
+            n_runs[e->actions[i].function]++;
+    for (int f = 0; f < program->n_functions; f++)
+        if (n_runs[f])
+            total += n_runs[f] * function_flops(program, &program->functions[f]);
+    arena_release(&arena);
     return total;
 }

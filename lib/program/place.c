@@ -383,7 +383,8 @@ static int is_alike(const struct program *p, const struct program *q)
         const struct value *a = &p->values[id], *b = &q->values[id];
 
         alike = a->base == b->base && a->role == b->role && a->scope == b->scope &&
-                a->segment == b->segment && a->stash == b->stash && !a->content == !b->content &&
+                a->segment == b->segment && a->stash == b->stash &&
+                program_has_content(p, id) == program_has_content(q, id) &&
                 program_value_bytes(p, id) <= program_value_bytes(q, id);
     }
     for (int i = 0; alike && i < p->n_stashes; i++)
@@ -417,7 +418,7 @@ static void move_value(struct program *p, int id, struct program *larger)
 {
     struct value *v = &p->values[id];
 
-    if (!v->content) {
+    if (!program_has_content(p, id)) {
         v->place_bytes = larger->values[id].place_bytes;
         return;
     }

@@ -74,6 +74,7 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     view.cols = cols;
     view.stride = stride;
     view.content = NULL; /* the base's, filled once */
+    view.runs = NULL;
     const struct value *whole = &program->values[owner];
     CHECK(view.offset >= 0);
     CHECK(view.offset + (rows - 1) * stride + cols <= whole->rows * whole->stride);
@@ -401,6 +402,40 @@ size_t program_value_bytes(const struct program *program, int id)
     const struct value *v = &program->values[id];
 
     return (size_t)(v->rows * v->cols) * dtype_bytes(v->dtype);
+}
+
+int program_has_content(const struct program *program, int id)
+{
+    return program->values[id].content || program->values[id].runs;
+}
+
+static void fill_run(enum dtype dtype, void *elements, int64_t at, const struct content_run *run)
+{
+    CHECK(dtype == DTYPE_I32 || dtype == DTYPE_F64);
+    if (dtype == DTYPE_I32)
+        for (int64_t k = 0, next = (int64_t)run->first; k < run->n; k++, next += (int64_t)run->step)
+            ((int32_t *)elements)[at + k] = (int32_t)next;
+    else
+        for (int64_t k = 0; k < run->n; k++)
+            ((double *)elements)[at + k] = run->first + (double)k * run->step;
+}
+
+void program_fill_content(const struct program *program, int id, void *elements)
+{
+    const struct value *v = &program->values[id];
+    size_t n_bytes = program_value_bytes(program, id);
+    int64_t at = 0;
+
+    if (v->content) {
+        memcpy(elements, v->content, n_bytes);
+        return;
+    }
+    memset(elements, 0, n_bytes);
+    for (int64_t i = 0; i < v->runs->n; i++) {
+        CHECK(v->runs->runs[i].n <= v->rows * v->cols - at);
+        fill_run(v->dtype, elements, at, &v->runs->runs[i]);
+        at += v->runs->runs[i].n;
+    }
 }
 
 void program_size_scratch(struct program *program, program_scratch_fn scratch, void *context)

@@ -94,6 +94,18 @@ enum segment {
     N_SEGMENTS
 };
 
+/* n elements, each `step` more than the one before it: i32 or fp64, exact as such. */
+struct content_run {
+    double first, step;
+    int64_t n;
+};
+
+/* Elements behind the last run are 0. */
+struct content_runs {
+    const struct content_run *runs;
+    int64_t n;
+};
+
 struct value {
     const char *name; /* a cell's global name; NULL for most plain values, printed as %id */
     int64_t rows, cols;
@@ -102,11 +114,14 @@ struct value {
     enum spread spread[N_AXES];
     enum cell_role role;
     enum scope scope;
-    int base;             /* a view's base (never a view itself), else 0 */
-    int64_t offset;       /* a view's first element in its base */
-    int own;              /* 1 + axis: a view that begins its coordinate * rows * cols further */
-    int bucket;           /* 1 + that whose weights these are: a shard, gathered, or one of such */
-    const void *content;  /* a constant's elements, where the program knows them; else the host */
+    int base;       /* a view's base (never a view itself), else 0 */
+    int64_t offset; /* a view's first element in its base */
+    int own;        /* 1 + axis: a view that begins its coordinate * rows * cols further */
+    int bucket;     /* 1 + that whose weights these are: a shard, gathered, or one of such */
+    /* A constant's elements, where the program knows them; else the host does. Long tables are
+     * said as runs, and written out only where they are to be read (program_fill_content). */
+    const void *content;
+    const struct content_runs *runs;
     int boundary;         /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
     int stash;            /* by place: which, for values of SCOPE_STASH */
@@ -405,6 +420,10 @@ int program_is_given(const struct op *op);
  * runs at once; n_ops if only the function's end waits for it, where it touches values of SCOPE_PASS.
  */
 void program_known_at(const struct program *program, int function, int *known_at);
+
+/* Does the program know what a constant holds? Then write its elements, dense. */
+int program_has_content(const struct program *program, int id);
+void program_fill_content(const struct program *program, int id, void *elements);
 
 /* Bytes of a dense value. */
 size_t program_value_bytes(const struct program *program, int id);

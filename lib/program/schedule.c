@@ -78,11 +78,12 @@ static void compute(struct scheduling *s, const struct pipeline_step *step)
 static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)
 {
     struct arena scratch = { 0 };
-    struct pipeline_place *places;
+    struct pipeline_place *places = pipeline->order;
     struct err err;
-    int n;
+    int n = pipeline->n_ordered;
 
-    CHECK(!pipeline_order(&places, &n, pipeline, &scratch, &err));
+    if (!places)
+        CHECK(!pipeline_order(&places, &n, pipeline, &scratch, &err));
     for (int i = 0; i < n; i++) {
         const struct pipeline_step *step = &pipeline->ranks[places[i].rank].steps[places[i].step];
 

@@ -20,6 +20,7 @@ struct dividing {
     struct touchers *of_value, *of_stash;
     int *first, *last; /* by micro-batch: the action that touches it first, last + 1; 0 none */
     int *until;        /* by slot: the last of the micro-batch in it */
+    int *at, n_at;     /* the actions that touch any, in order */
     int n_micro_batches;
 };
 
@@ -80,6 +81,7 @@ static void find_lives(struct dividing *d, const struct touchers *t, const struc
 {
     size_t n_bytes = sizeof(int) * (size_t)d->n_micro_batches;
 
+    d->n_at = 0;
     memset(d->first, 0, n_bytes);
     memset(d->last, 0, n_bytes);
     for (int i = 0; i < e->n_actions; i++) {
@@ -90,6 +92,7 @@ static void find_lives(struct dividing *d, const struct touchers *t, const struc
         if (!d->first[m])
             d->first[m] = i + 1;
         d->last[m] = i + 1;
+        d->at[d->n_at++] = i;
     }
 }
 
@@ -98,11 +101,9 @@ static int count_living(const struct dividing *d, const struct entry *e)
 {
     int living = 0, most = 1;
 
-    for (int i = 0; i < e->n_actions; i++) {
-        int m = e->actions[i].micro_batch;
+    for (int k = 0; k < d->n_at; k++) {
+        int i = d->at[k], m = e->actions[i].micro_batch;
 
-        if (m < 0)
-            continue;
         living += d->first[m] == i + 1;
         most = max_int(most, living);
         living -= d->last[m] == i + 1;
@@ -114,10 +115,10 @@ static int count_living(const struct dividing *d, const struct entry *e)
 static int do_meet(struct dividing *d, const struct entry *e, int n_slots)
 {
     memset(d->until, 0, sizeof(int) * (size_t)n_slots);
-    for (int i = 0; i < e->n_actions; i++) {
-        int m = e->actions[i].micro_batch;
+    for (int k = 0; k < d->n_at; k++) {
+        int i = d->at[k], m = e->actions[i].micro_batch;
 
-        if (m < 0 || d->first[m] != i + 1)
+        if (d->first[m] != i + 1)
             continue;
         if (d->until[m % n_slots] > i + 1)
             return 1;
@@ -130,6 +131,8 @@ static int do_meet(struct dividing *d, const struct entry *e, int n_slots)
 static int count_slots(struct dividing *d, const struct touchers *t, const struct entry *e,
                        int at_least)
 {
+    if (!e->n_actions)
+        return at_least;
     find_lives(d, t, e);
     int n = max_int(at_least, count_living(d, e));
     while (do_meet(d, e, n))
@@ -137,16 +140,17 @@ static int count_slots(struct dividing *d, const struct touchers *t, const struc
     return n;
 }
 
-/* What suits one entry may not suit another that was asked before: until all agree. */
+/* What suits one entry may not suit another that was asked before: until all others agree. */
 static int count_slots_of_all(struct dividing *d, const struct touchers *t)
 {
-    int n = 1, before;
+    int n = 1, n_agree = 0;
 
-    do {
-        before = n;
-        for (int e = 0; e < N_ENTRIES; e++)
-            n = count_slots(d, t, &d->program->entries[e], n);
-    } while (n != before);
+    for (int e = 0; n_agree < N_ENTRIES; e = (e + 1) % N_ENTRIES) {
+        int before = n;
+
+        n = count_slots(d, t, &d->program->entries[e], n);
+        n_agree = n == before ? n_agree + 1 : 1;
+    }
     return n;
 }
 
@@ -157,6 +161,15 @@ static int n_micro_batches(const struct program *p)
     for (int e = 0; e < N_ENTRIES; e++)
         for (int i = 0; i < p->entries[e].n_actions; i++)
             n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
+    return n;
+}
+
+static int most_actions(const struct program *p)
+{
+    int n = 0;
+
+    for (int e = 0; e < N_ENTRIES; e++)
+        n = max_int(n, p->entries[e].n_actions);
     return n;
 }
 
@@ -173,6 +186,7 @@ void divide_stash(struct program *program, const char *marked)
     d.of_stash = arena_array(&arena, struct touchers, n_values);
     d.first = arena_array(&arena, int, d.n_micro_batches);
     d.last = arena_array(&arena, int, d.n_micro_batches);
+    d.at = arena_array(&arena, int, most_actions(program));
     d.until = arena_array(&arena, int, max_int(d.n_micro_batches, 1));
     for (int id = 1; id < program->n_values; id++)
         if (marked[id]) {

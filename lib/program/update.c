@@ -260,6 +260,29 @@ static void optimizer(const struct update *u, int index)
 
 /* ---- on shards ---- */
 
+struct growing_runs {
+    struct content_run *runs;
+    int n, capacity;
+};
+
+static void add_run(struct program *p, struct growing_runs *g, double first, double step, int64_t n)
+{
+    g->runs = arena_grow(&p->arena, g->runs, sizeof *g->runs, &g->capacity, g->n + 1);
+    g->runs[g->n++] = (struct content_run){ first, step, n };
+}
+
+/* Millions of elements, in large models, of a few thousand runs. */
+static int runs_cell(struct program *p, const char *name, enum dtype dtype,
+                     const struct growing_runs *g, int64_t n)
+{
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n, dtype);
+    struct content_runs *runs = arena_new(&p->arena, struct content_runs);
+
+    *runs = (struct content_runs){ g->runs, g->n };
+    p->values[cell].runs = runs;
+    return cell;
+}
+
 /* Blocks of one rank's shard of the bucket's gradients. */
 static int64_t shard_blocks(const struct program *p, const struct bucket *b)
 {
@@ -284,13 +307,10 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
 static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
 {
     struct program *p = u->program;
-    int64_t n_blocks = 0, at = 0;
+    int64_t n_blocks = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
+    struct growing_runs table = { 0 };
 
-    for (int i = 0; i < n; i++)
-        if (!p->parameters[order[i]].is_copy)
-            n_blocks += n_blocks_of(&p->parameters[order[i]]);
-    int32_t *table = arena_array(&p->arena, int32_t, n_blocks);
     CHECK(n_own * p->mesh.size[AXIS_DP] <= INT32_MAX);
     for (int i = 1; i < p->n_buckets; i++)
         before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
@@ -302,16 +322,13 @@ static int block_order(const struct update *u, const int *order, int n, int64_t 
 
         if (q->is_copy)
             continue;
-        /* Without a division a block: large models have millions. */
-        for (int64_t end = at + n_blocks_of(q); at < end; at++) {
-            table[at] = (int32_t)(rank * n_own + before[q->bucket] + k);
-            if (++k < in_shard)
-                continue;
-            k = 0;
-            rank++;
+        n_blocks += n_blocks_of(q);
+        for (int64_t left = n_blocks_of(q), part; left; left -= part, k = 0, rank++) {
+            part = min_i64(left, in_shard - k);
+            add_run(p, &table, (double)(rank * n_own + before[q->bucket] + k), 1, part);
         }
     }
-    return table_cell(p, "block_order", table, n_blocks);
+    return runs_cell(p, "block_order", DTYPE_I32, &table, n_blocks);
 }
 
 static void shard_norm(const struct update *u, const int *order, int n)
@@ -352,6 +369,16 @@ static int shard_state(struct program *p, int number, enum cell_role role, const
     return cell;
 }
 
+/* Parameters of a bucket lie in it in any order. */
+static int by_bucket_offset(const void *a, const void *b)
+{
+    const struct parameter *x = *(const struct parameter *const *)a;
+    const struct parameter *y = *(const struct parameter *const *)b;
+
+    return x->bucket_offset != y->bucket_offset ? (x->bucket_offset < y->bucket_offset ? -1 : 1)
+                                                : 0;
+}
+
 /*
  * The weight decay of a bucket's blocks: the rank's own part of a table, or 0 and *uniform where
  * all its parameters have the same.
@@ -359,26 +386,31 @@ static int shard_state(struct program *p, int number, enum cell_role role, const
 static int decay_table(const struct update *u, int number, double *uniform)
 {
     struct program *p = u->program;
-    int64_t n_blocks = p->buckets[number].n_elements / OPS_NORM_BLOCK;
-    double *table = arena_array(&p->arena, double, n_blocks);
+    int64_t n_blocks = p->buckets[number].n_elements / OPS_NORM_BLOCK, at = 0;
+    const struct parameter **list =
+        arena_array(&p->arena, const struct parameter *, p->n_parameters);
+    struct growing_runs table = { 0 };
     int n_decaying = 0, n = 0;
 
-    for (int i = 0; i < p->n_parameters; i++) {
-        const struct parameter *q = &p->parameters[i];
-
-        if (q->bucket != number)
-            continue;
-        n++;
-        n_decaying += q->n_dims > 1;
-        for (int64_t k = 0; k < n_blocks_of(q) && q->n_dims > 1; k++)
-            table[q->bucket_offset / OPS_NORM_BLOCK + k] = u->options->weight_decay;
-    }
+    for (int i = 0; i < p->n_parameters; i++)
+        if (p->parameters[i].bucket == number) {
+            n_decaying += p->parameters[i].n_dims > 1;
+            list[n++] = &p->parameters[i];
+        }
     *uniform = n_decaying ? u->options->weight_decay : 0;
     if (n_decaying == 0 || n_decaying == n)
         return 0;
+    qsort(list, (size_t)n, sizeof *list, by_bucket_offset);
+    for (int i = 0; i < n; i++) {
+        int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
+
+        add_run(p, &table, 0, 0, begin - at);
+        add_run(p, &table, list[i]->n_dims > 1 ? u->options->weight_decay : 0, 0,
+                n_blocks_of(list[i]));
+        at = begin + n_blocks_of(list[i]);
+    }
     char *name = arena_printf(&p->arena, "decay.%d", number);
-    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n_blocks, DTYPE_F64);
-    p->values[cell].content = table;
+    int cell = runs_cell(p, name, DTYPE_F64, &table, n_blocks);
     /* Of the rank's part of them. */
     p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
     return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);

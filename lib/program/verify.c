@@ -13,28 +13,7 @@
 
 #include "base/num.h"
 #include "program/passes.h"
-#include "program/verify_impl.h"
-
-#define NEVER 0
-
-/* Times are counted from 1, so that 0 is never. */
-struct walk {
-    const struct program *program;
-    struct err *err;
-    enum entry_kind entry;
-    int micro_batch, first; /* of the action at hand */
-    int run;                /* functions run so far */
-    int *written;           /* by slots_at and slot: micro-batch + 2; pass values: run */
-    int *slots_at;          /* by base value: where its slots begin in written */
-    int *once;              /* by value: the run that wrote it last */
-    int *accumulated;       /* by value: last micro-batch added + 2 */
-    int *started;           /* by value: 1 + reductions of its base when it last started over */
-    int *reduced;           /* by base value: reductions over ranks so far */
-    int *last_started; /* by base value: the newest sum of one micro-batch not yet reduced, or 0 */
-    int *started_before;   /* by value: the one before it */
-    unsigned char *spread; /* by base value and axis: as last written */
-    int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
-};
+#include "program/verify_walk_impl.h"
 
 const char *verify_value_text(const struct program *p, int id, char *buffer, size_t size)
 {
@@ -280,40 +259,6 @@ static int walk_action(struct walk *w, const struct action *a)
     return 0;
 }
 
-/* Whether actions [i, i + n) are the n before them, one micro-batch later. */
-static int repeats(const struct entry *e, int i, int n)
-{
-    if (n < 1 || i < n || i + n > e->n_actions)
-        return 0;
-    for (int k = i; k < i + n; k++) {
-        struct action before = e->actions[k - n];
-
-        before.micro_batch++;
-        if (memcmp(&before, &e->actions[k], sizeof before))
-            return 0;
-    }
-    return 1;
-}
-
-static int has_one_slot_each(const struct program *p)
-{
-    for (int i = 0; i < p->n_stashes; i++)
-        if (p->stashes[i].n_slots > 1)
-            return 0;
-    return 1;
-}
-
-/*
- * Whether the round of n actions at i can be left out, where every stash has one slot: the two
- * before were the same and one more comes after it. What the checks ask (written in this round or
- * before; started; in order) has the same answers in each such round, and the one that is walked
- * last leaves what later actions find.
- */
-static int is_old_news(const struct entry *e, int i, int n)
-{
-    return repeats(e, i, n) && repeats(e, i - n, n) && repeats(e, i + n, n);
-}
-
 /* Cells of which ranks update their own parts are found as the update left them: split. */
 static void begin_split(struct walk *w)
 {
@@ -324,43 +269,50 @@ static void begin_split(struct walk *w)
             spread_of(w, p->values[id].base)[p->values[id].own - 1] = SPREAD_COLS;
 }
 
-static int walk_entry(const struct program *p, enum entry_kind kind, struct err *err)
+static void open_walk(struct walk *w, struct arena *arena)
+{
+    const struct program *p = w->program;
+    size_t n_values = (size_t)p->n_values;
+
+    w->slots_at = arena_array(arena, int, n_values);
+    for (int id = 0; id < p->n_values; id++) {
+        w->slots_at[id] = w->n_slots;
+        w->n_slots += walk_slots_of(p, id);
+    }
+    w->written = arena_array(arena, int, w->n_slots);
+    w->once = arena_array(arena, int, n_values);
+    w->accumulated = arena_array(arena, int, n_values);
+    w->started = arena_array(arena, int, n_values);
+    w->reduced = arena_array(arena, int, n_values);
+    w->last_started = arena_array(arena, int, n_values);
+    w->started_before = arena_array(arena, int, n_values);
+    w->spread = arena_array(arena, unsigned char, n_values *N_AXES);
+    w->gathered = arena_array(arena, int, n_values);
+}
+
+static int walk_entry(const struct program *p, enum entry_kind kind, struct verify_way *way,
+                      struct err *err)
 {
     const struct entry *e = &p->entries[kind], *gather = &p->entries[ENTRY_GATHER];
-    size_t n_values = (size_t)p->n_values, n_slots = 0;
     struct walk w = { .program = p, .err = err, .entry = kind };
     struct arena arena = { 0 };
-    int status = 0, loaded = -1; /* the action that loaded last */
-    int one_slot = has_one_slot_each(p);
+    struct rounds rounds = { .arena = &arena };
+    int status = 0;
 
-    w.slots_at = arena_array(&arena, int, n_values);
-    for (int id = 0; id < p->n_values; id++) {
-        int is_stash = p->values[id].scope == SCOPE_STASH && p->n_stashes;
-
-        w.slots_at[id] = (int)n_slots;
-        n_slots += is_stash ? (size_t)p->stashes[p->values[id].stash].n_slots : 1;
-    }
-    w.written = arena_array(&arena, int, n_slots);
-    w.once = arena_array(&arena, int, n_values);
-    w.accumulated = arena_array(&arena, int, n_values);
-    w.started = arena_array(&arena, int, n_values);
-    w.reduced = arena_array(&arena, int, n_values);
-    w.last_started = arena_array(&arena, int, n_values);
-    w.started_before = arena_array(&arena, int, n_values);
-    w.spread = arena_array(&arena, unsigned char, n_values *N_AXES);
-    w.gathered = arena_array(&arena, int, n_values);
+    if (!e->n_actions)
+        return 0;
+    open_walk(&w, &arena);
     begin_split(&w);
     /* An evaluation begins with it. */
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
-        if (e->actions[i].kind == ACTION_LOAD && one_slot) {
-            int n = loaded < 0 ? 0 : i - loaded;
-
-            for (; is_old_news(e, i, n); i += n)
-                ;
-            loaded = i;
+        if (e->actions[i].kind == ACTION_LOAD && !way->in_full) {
+            i += rounds_to_skip(&rounds, &w, e, i);
+            if (i == e->n_actions)
+                break;
         }
+        way->n_walked++;
         status = walk_action(&w, &e->actions[i]);
     }
     arena_release(&arena);
@@ -421,7 +373,7 @@ static int is_placed(const struct program *p)
     return program_memory_bytes(p) > 0;
 }
 
-int verify(const struct program *program, struct err *err)
+int verify_in_way(const struct program *program, struct verify_way *way, struct err *err)
 {
     if (check_own_parts(program, err) < 0)
         return -1;
@@ -431,7 +383,12 @@ int verify(const struct program *program, struct err *err)
     if (is_placed(program) && verify_memory(program, err) < 0)
         return -1;
     for (int e = 0; e < N_ENTRIES; e++)
-        if (walk_entry(program, (enum entry_kind)e, err) < 0)
+        if (walk_entry(program, (enum entry_kind)e, way, err) < 0)
             return -1;
     return check_ports(program, err);
+}
+
+int verify(const struct program *program, struct err *err)
+{
+    return verify_in_way(program, &(struct verify_way){ 0 }, err);
 }

@@ -12,6 +12,25 @@
  */
 int verify_memory(const struct program *program, struct err *err);
 
+/*
+ * How entries are walked: by verify and verify_ranks (passes.h) without the micro-batches of which
+ * it is known what comes of them; in full the answers are the same, down to the text, which tests
+ * hold them to.
+ */
+struct verify_way {
+    int in_full;
+    int n_walked; /* counted: actions, of all entries and ranks */
+};
+int verify_in_way(const struct program *program, struct verify_way *way, struct err *err);
+int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
+                        struct verify_way *way, struct err *err);
+
+/*
+ * How many times, at most `most`, the n actions before action i are done again from there on, each
+ * time `shift` micro-batches later than the time before.
+ */
+int verify_count_rounds(const struct entry *entry, int i, int n, int shift, int most);
+
 /* "layers.0.qkv.weight" or "%12"; returns the name or buffer. */
 const char *verify_value_text(const struct program *program, int id, char *buffer, size_t size);
 

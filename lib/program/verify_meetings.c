@@ -297,6 +297,49 @@ int meetings_poll(struct ranks *r, struct transfer *t)
     return 0;
 }
 
+/* ---- as seen by who compares two times ---- */
+
+int meetings_distance(const struct ranks *r, const struct transfer *t)
+{
+    if (is_alone(r, t->op))
+        return 0;
+    if (is_transfer_of_two(t->op))
+        return t->number - channel_of(r, t)->ends[t->op->kind != OP_SEND].n;
+    return t->has_begun ? t->number - group_of(r, t)->n : 0;
+}
+
+/* The newest meetings, to which not all have come: the first to come is one of the rank's group. */
+static void tell_group(const struct ranks *r, const struct group *group, int size,
+                       struct story *story)
+{
+    for (int i = group->n - 1; i >= 0 && group->meetings[i].n_begun < size; i--) {
+        const struct transfer *first = &r->transfers[group->meetings[i].first];
+
+        story_add(story, group->meetings[i].n_begun);
+        story_add(story, first->rank);
+        story_add(story, first->place - r->list[first->rank].streams[first->op->stream].n_done);
+    }
+    story_add(story, 0);
+}
+
+void meetings_tell(const struct ranks *r, int rank, struct story *story)
+{
+    for (int i = 0; i < r->n_channels * N_WAYS; i++) {
+        const struct channel *channel = &r->channels[rank * r->n_channels * N_WAYS + i];
+
+        story_add(story, channel->ends[0].n - channel->ends[1].n);
+    }
+    for (int axis = 0; axis < N_AXES; axis++)
+        for (int s = 0; s < N_STREAMS && r->mesh->size[axis] > 1; s++) {
+            int first = first_of(r, rank, (enum mesh_axis)axis);
+            const struct group *group = &r->groups[(axis * N_STREAMS + s) * r->n + first];
+
+            story_add(story, group->n - r->list[rank].n_met[axis][s]);
+            if (rank == first)
+                tell_group(r, group, r->mesh->size[axis], story);
+        }
+}
+
 /* ---- nobody can go on ---- */
 
 /* Awaited is a rank that has not come. */

@@ -215,6 +215,7 @@ static int give(struct ranks *r, int number, const struct action *a, int given)
         *user = at;
     }
     *last_of(o, given, a->micro_batch) = at;
+    t->place = rank->streams[op->stream].n;
     queue_push(&r->arena, &rank->streams[op->stream], at);
     return meetings_join(r, t);
 }
@@ -348,16 +349,27 @@ static int advance_action(struct ranks *r, int number)
     return moved;
 }
 
-/* As far as it comes. Returns 1 if that was any way at all, or -1. */
+static int has_loaded(const struct ranks *r, const struct rank *rank, int since)
+{
+    return rank->action > since &&
+           rank->program->entries[r->entry].actions[rank->action - 1].kind == ACTION_LOAD;
+}
+
+/*
+ * As far as it comes, but not beyond the loading of the next micro-batch, so that ranks stay in
+ * step as far as they can and what they do repeats soon. Returns 1 if that was any way at all, or
+ * -1.
+ */
 static int advance_rank(struct ranks *r, int number)
 {
     struct rank *rank = &r->list[number];
-    int n_actions = rank->program->entries[r->entry].n_actions;
+    int n_actions = rank->program->entries[r->entry].n_actions, since = rank->action;
     int any = 0, moved, step, n_gates = rank->n_gates;
 
     do {
         moved = 0;
-        while (rank->action < n_actions && (step = advance_action(r, number)) != 0) {
+        while (rank->action < n_actions && !has_loaded(r, rank, since) &&
+               (step = advance_action(r, number)) != 0) {
             if (step < 0)
                 return -1;
             moved = 1;
@@ -373,19 +385,23 @@ static int advance_rank(struct ranks *r, int number)
     return any || rank->n_gates != n_gates;
 }
 
-static int walk_entry(struct ranks *r)
+static int walk_entry(struct ranks *r, struct verify_way *way)
 {
+    struct ranks_rounds rounds = { 0 };
     int n_over = 0;
 
     while (n_over < r->n) {
         int moved = 0;
 
         n_over = 0;
+        if (!way->in_full)
+            ranks_skip_rounds(r, &rounds);
         for (int i = 0; i < r->n; i++) {
-            int step = advance_rank(r, i);
+            int before = r->list[i].action, step = advance_rank(r, i);
 
             if (step < 0)
                 return -1;
+            way->n_walked += r->list[i].action - before;
             moved |= step;
             n_over += is_rank_over(r, i);
         }
@@ -410,7 +426,8 @@ static int check_mesh(const struct program *const *programs, const struct mesh *
     return is_whole;
 }
 
-int verify_ranks(const struct program *const *programs, const struct mesh *mesh, struct err *err)
+int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
+                        struct verify_way *way, struct err *err)
 {
     int status = 0, n = mesh_world_size(mesh), is_whole = check_mesh(programs, mesh);
 
@@ -423,8 +440,13 @@ int verify_ranks(const struct program *const *programs, const struct mesh *mesh,
         meetings_open(&r);
         for (int i = 0; i < n; i++)
             open_rank(&r, i, programs[i]);
-        status = walk_entry(&r);
+        status = walk_entry(&r, way);
         arena_release(&r.arena);
     }
     return status;
+}
+
+int verify_ranks(const struct program *const *programs, const struct mesh *mesh, struct err *err)
+{
+    return verify_ranks_in_way(programs, mesh, &(struct verify_way){ 0 }, err);
 }

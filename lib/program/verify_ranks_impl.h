@@ -1,5 +1,6 @@
 /*
- * verify_ranks_impl.h - the two halves of verify_ranks: what one rank does, and where ranks meet
+ * verify_ranks_impl.h - the parts of verify_ranks: what one rank does, where ranks meet, and what
+ * they need not be walked through because it is known
  *
  * A *transfer* is an op that talks to other ranks, handed to its stream: a collective, a send or a
  * receive. It begins when what comes before it on its rank is done, and is done when all whom it
@@ -8,7 +9,7 @@
 #ifndef PROGRAM_VERIFY_RANKS_IMPL_H
 #define PROGRAM_VERIFY_RANKS_IMPL_H
 
-#include "program/program.h"
+#include "program/verify_impl.h"
 
 #define NONE (-1)
 #define MAX_AFTER 4   /* as COLLECTIVE_MAX_AFTER of run */
@@ -44,6 +45,7 @@ struct transfer {
     const struct op *op;
     int after[MAX_AFTER], n_after; /* transfers */
     int number;                    /* on its channel, or in its group */
+    int place;                     /* on its stream */
     int has_begun, is_done;
 };
 
@@ -100,6 +102,21 @@ struct ranks {
     struct err *err;
 };
 
+/* All that is going on among ranks, as numbers, seen from a micro-batch. */
+struct story {
+    struct arena *arena;
+    int *numbers, n, capacity;
+    int n_places; /* the first of the numbers: where ranks are */
+    int micro_batch;
+};
+
+/* An earlier time, to hold the present against. All zero at first. */
+struct ranks_rounds {
+    struct story then, now;
+    int *actions; /* by rank: where it was then */
+    int n_left, n_patience;
+};
+
 static inline int is_transfer_of_two(const struct op *op)
 {
     return op->kind == OP_SEND || op->kind == OP_RECEIVE;
@@ -126,10 +143,24 @@ int meetings_begin(struct ranks *r, struct transfer *t);
 /* Whether it is done: sets is_done. Returns 0 or -1. */
 int meetings_poll(struct ranks *r, struct transfer *t);
 
+/* How far the other end of its channel is from the transfer, or its group once it has begun. */
+int meetings_distance(const struct ranks *r, const struct transfer *t);
+
+/* How far the rank is from those it meets: its channels, groups, and who has begun what is not done. */
+void meetings_tell(const struct ranks *r, int rank, struct story *story);
+
 /* Nobody can go on: say who waits in what for whom. */
 int meetings_fail_stuck(const struct ranks *r);
 
 /* The transfer is wrong by itself. */
 int meetings_fail(const struct ranks *r, const struct transfer *t, const char *what);
+
+/* ---- verify_ranks_rounds.c ---- */
+
+/* Between two rounds of turns: puts the ranks as far on as is known where they come. */
+void ranks_skip_rounds(struct ranks *r, struct ranks_rounds *rounds);
+
+/* Add a number to what is told. */
+void story_add(struct story *story, int number);
 
 #endif

@@ -366,8 +366,8 @@ static void fill_contents(struct run *run)
     const struct program *p = run->resolving;
 
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].content)
-            memcpy(value_data(run, p, id, 0), p->values[id].content, program_value_bytes(p, id));
+        if (program_has_content(p, id))
+            program_fill_content(p, id, value_data(run, p, id, 0));
 }
 
 static int resolve_program(struct run *run, const struct program *p, const char *touched,

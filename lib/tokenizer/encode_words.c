@@ -19,14 +19,14 @@
 
 _Static_assert(sizeof(struct cached_word) == 64, "one line of memory a word");
 
-struct tokenizer_cache {
-    struct cached_word words[CACHE_SLOTS];
-};
-
 /* Of a huge page: words are all over the cache. */
 #define CACHE_ALIGNMENT ((size_t)2 << 20)
+#define CACHE_BYTES (CACHE_SLOTS * sizeof(struct cached_word))
 
-_Static_assert(sizeof(struct tokenizer_cache) % CACHE_ALIGNMENT == 0, "as aligned_alloc demands");
+struct tokenizer_cache {
+    void *memory; /* words, and what aligns them */
+    struct cached_word *words;
+};
 
 /* ---- keys ---- */
 
@@ -400,16 +400,24 @@ int encoder_add_piece(struct encoder *e, const char *text, size_t n_bytes)
 
 struct tokenizer_cache *tokenizer_cache_create(void)
 {
-    struct tokenizer_cache *cache = aligned_alloc(CACHE_ALIGNMENT, sizeof *cache);
+    struct tokenizer_cache *cache = malloc(sizeof *cache);
+    /* Zeros that cost nothing before they are used. */
+    char *memory = calloc(1, CACHE_BYTES + CACHE_ALIGNMENT);
 
-    if (!cache)
+    if (!cache || !memory) {
+        free(cache);
+        free(memory);
         return NULL;
-    madvise(cache, sizeof *cache, MADV_HUGEPAGE);
-    memset(cache, 0, sizeof *cache);
+    }
+    char *words = memory + (CACHE_ALIGNMENT - (uintptr_t)memory % CACHE_ALIGNMENT);
+    madvise(words, CACHE_BYTES, MADV_HUGEPAGE);
+    *cache = (struct tokenizer_cache){ memory, (struct cached_word *)(void *)words };
     return cache;
 }
 
 void tokenizer_cache_destroy(struct tokenizer_cache *cache)
 {
+    if (cache)
+        free(cache->memory);
     free(cache);
 }

@@ -70,6 +70,6 @@ int trainer_begin(struct trainer *t, struct err *err)
     weights_close(&weights);
     if (status < 0)
         return err_add(err, "train.init");
-    fill_weights_from_masters(t->run, &t->program, t->dp_rank);
+    fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool);
     return 0;
 }

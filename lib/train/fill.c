@@ -11,6 +11,7 @@
 #include "train/rope.h"
 
 #define FILL_BLOCK ((int64_t)1 << 14) /* elements a tile */
+#define FILL_PART 1024                /* at a time, where they are rounded */
 
 struct fill {
     const struct program *program;
@@ -33,19 +34,34 @@ static float uniform(const struct fill *f, int64_t i)
     return bound * (2 * rng_uniform(block.word[i % 4]) - 1);
 }
 
-/* Element i of the whole parameter is the normal of word pair (i / 2, i % 2) of the block at i / 2. */
-static float initial(const struct fill *f, int64_t i)
+/* Elements [first, first + n) of the whole parameter; normals as rng_normals numbers them. */
+static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
 {
-    if (f->parameter->init == INIT_ONES)
-        return 1;
-    if (f->parameter->init == INIT_ZEROS)
-        return 0;
-    if (f->parameter->init == INIT_UNIFORM)
-        return uniform(f, i);
-    struct rng_block block = rng_at(f->seed, RNG_INIT, f->name, (uint64_t)i / 2);
-    int pair = (int)(i % 2) * 2;
+    const struct rng_series series = { f->seed, RNG_INIT, f->name };
+    float std = (float)f->parameter->init_std;
+    enum init_kind init = f->parameter->init;
 
-    return (float)f->parameter->init_std * rng_normal(block.word[pair], block.word[pair + 1]);
+    if (init == INIT_NORMAL) {
+        rng_normals(out, n, &series, first);
+        for (int64_t i = 0; i < n; i++)
+            out[i] *= std;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
+}
+
+static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
+{
+    float part[FILL_PART];
+
+    for (int64_t at = 0; at < n; at += FILL_PART) {
+        int64_t here = min_i64(n - at, FILL_PART);
+
+        initial(f, first + at, here, part);
+        for (int64_t i = 0; i < here; i++)
+            out[at + i] = bf16_from_float(part[i]);
+    }
 }
 
 static void fill_tile(void *context, int64_t tile, int thread)
@@ -66,10 +82,10 @@ static void fill_tile(void *context, int64_t tile, int thread)
             int64_t at = r.local + row * r.stride - f->begin;
             int64_t first = (r.row + row) * f->whole_cols + r.col;
 
-            for (int64_t i = 0; i < r.cols && f->rounded; i++)
-                f->rounded[at + i] = bf16_from_float(initial(f, first + i));
-            for (int64_t i = 0; i < r.cols && !f->rounded; i++)
-                f->data[at + i] = initial(f, first + i);
+            if (f->rounded)
+                initial_rounded(f, first, r.cols, f->rounded + at);
+            else
+                initial(f, first, r.cols, f->data + at);
         }
 }
 
@@ -102,10 +118,27 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .rounded = is_fp32 ? NULL : rounded + part.offset };
         pool_run(pool, ceil_div(part.end - part.begin, FILL_BLOCK), fill_tile, &fill);
     }
-    fill_weights_from_masters(run, program, dp_rank);
+    fill_weights_from_masters(run, program, dp_rank, pool);
 }
 
-void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank)
+struct rounding {
+    const float *master;
+    uint16_t *weight;
+    int64_t n;
+};
+
+static void round_tile(void *context, int64_t tile, int thread)
+{
+    const struct rounding *r = context;
+    int64_t begin = tile * FILL_BLOCK, end = min_i64(r->n, begin + FILL_BLOCK);
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        r->weight[i] = bf16_from_float(r->master[i]);
+}
+
+void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
+                               struct pool *pool)
 {
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
@@ -113,11 +146,11 @@ void fill_weights_from_masters(struct run *run, const struct program *program, i
         run_beat(run);
         if (part.master == part.weight)
             continue;
-        const float *master = (float *)run_data(run, part.master, 0) + part.offset;
-        uint16_t *weight = (uint16_t *)run_data(run, part.weight, 0) + part.offset;
+        struct rounding rounding = { (float *)run_data(run, part.master, 0) + part.offset,
+                                     (uint16_t *)run_data(run, part.weight, 0) + part.offset,
+                                     part.end - part.begin };
         CHECK(program->values[part.weight].dtype == DTYPE_BF16);
-        for (int64_t k = 0; k < part.end - part.begin; k++)
-            weight[k] = bf16_from_float(master[k]);
+        pool_run(pool, ceil_div(rounding.n, FILL_BLOCK), round_tile, &rounding);
     }
 }
 

@@ -17,7 +17,8 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                      struct pool *pool, uint64_t seed);
 
 /* Round every master, or what this rank keeps of it, to its weight: after masters were loaded. */
-void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank);
+void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
+                               struct pool *pool);
 
 /* The constants: rope's cosines and sines. */
 void fill_constants(struct run *run, const struct program *program, const struct model_spec *spec);

@@ -300,7 +300,7 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     }
     slices_release(&list);
     if (!status)
-        fill_weights_from_masters(t->run, &t->program, t->dp_rank);
+        fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool);
     return status;
 }
 

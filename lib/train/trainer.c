@@ -119,8 +119,9 @@ static const int *shorter_lengths(const struct job *job, int *n, struct arena *a
     return lengths;
 }
 
-int trainer_compile(struct program *program, const struct job *job, int pp_rank,
-                    struct kernels *kernels, struct err *err)
+/* built: of compile_pipeline, or NULL. */
+static int compile_rank(struct program *program, const struct job *job, int pp_rank,
+                        const struct pipeline *built, struct kernels *kernels, struct err *err)
 {
     struct compile_train options = trainer_compile_options(job, pp_rank);
     struct arena arena = { 0 };
@@ -128,6 +129,7 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
     const int *lengths = shorter_lengths(job, &n, &arena);
     struct program *shorter = arena_array(&arena, struct program, n);
 
+    options.pipeline.built = built;
     int status = trainer_compile_lengths(program, shorter, lengths, n, &options, kernels, err);
     for (int i = 0; i < n; i++)
         program_release(&shorter[i]);
@@ -135,12 +137,20 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
     return status;
 }
 
+int trainer_compile(struct program *program, const struct job *job, int pp_rank,
+                    struct kernels *kernels, struct err *err)
+{
+    return compile_rank(program, job, pp_rank, NULL, kernels, err);
+}
+
 int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                           struct err *err)
 {
     struct mesh stages = mesh_data_parallel(1);
     struct arena arena = { 0 };
-    int n = job->parallel.pp, status = 0;
+    struct compile_train options = trainer_compile_options(job, 0);
+    struct pipeline pipeline;
+    int n = job->parallel.pp;
     const struct program **list = arena_array(&arena, const struct program *, n);
 
     stages.size[AXIS_PP] = n;
@@ -148,8 +158,9 @@ int trainer_compile_ranks(struct program *programs, const struct job *job, struc
         programs[i] = (struct program){ 0 };
         list[i] = &programs[i];
     }
+    int status = compile_pipeline(&pipeline, &options, &arena, err);
     for (int i = 0; i < n && !status; i++)
-        status = trainer_compile(&programs[i], job, i, kernels, err);
+        status = compile_rank(&programs[i], job, i, &pipeline, kernels, err);
     if (!status)
         status = verify_ranks(list, &stages, err);
     arena_release(&arena);

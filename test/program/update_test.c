@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -107,7 +108,7 @@ static void masters_and_decay(void **state)
 static const struct value *constant(const struct program *p, const char *name)
 {
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].content && !strcmp(p->values[id].name, name))
+        if (program_has_content(p, id) && !strcmp(p->values[id].name, name))
             return &p->values[id];
     return NULL;
 }
@@ -141,7 +142,8 @@ static void shards(const char *model, int dp_size)
     const struct program *p = &tiny.program;
     const struct value *order = constant(p, "block_order");
     assert_non_null(order);
-    const int32_t *table = order->content;
+    int32_t *table = malloc((size_t)order->cols * sizeof *table);
+    program_fill_content(p, (int)(order - p->values), table);
     for (int n = 0; n < p->n_parameters; n++) {
         const struct parameter *next = NULL;
 
@@ -155,6 +157,7 @@ static void shards(const char *model, int dp_size)
             assert_int_equal(table[at++], place_of_sum(p, next, k));
     }
     assert_int_equal(at, order->cols);
+    free(table);
     tiny_release(&tiny);
 }
 
@@ -184,7 +187,10 @@ static void decay_of_shards(void **state)
         if (op->kind != OP_ADAMW)
             continue;
         const struct bucket *b = &p->buckets[n_adamw++];
-        const double *table = op->in[7] ? p->values[p->values[op->in[7]].base].content : NULL;
+        int cell = op->in[7] ? p->values[op->in[7]].base : 0;
+        double *table = cell ? malloc(program_value_bytes(p, cell)) : NULL;
+        if (table)
+            program_fill_content(p, cell, table);
         n_tables += table != NULL;
         assert_int_equal(op->in[0], b->shards[0]);
         assert_int_equal(op->in[4], b->own_weights);
@@ -197,6 +203,7 @@ static void decay_of_shards(void **state)
             int64_t block = q->bucket_offset / OPS_NORM_BLOCK;
             assert_true((table ? table[block] : op->attributes.weight_decay) == wanted);
         }
+        free(table);
     }
     assert_int_equal(n_adamw, p->n_buckets);
     assert_true(n_tables > 0);

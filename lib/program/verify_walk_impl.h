@@ -1,0 +1,49 @@
+/*
+ * verify_walk_impl.h - what is remembered on a walk over an entry's actions (verify.c), and what of
+ * the walk can be left out because it is known (verify_rounds.c)
+ */
+#ifndef PROGRAM_VERIFY_WALK_IMPL_H
+#define PROGRAM_VERIFY_WALK_IMPL_H
+
+#include "program/verify_impl.h"
+
+#define NEVER 0
+
+/* Times are counted from 1, so that 0 is never. */
+struct walk {
+    const struct program *program;
+    struct err *err;
+    enum entry_kind entry;
+    int micro_batch, first; /* of the action at hand */
+    int run;                /* functions run so far */
+    int n_slots;
+    int *written;      /* [n_slots], by slots_at and slot: micro-batch + 2; pass values: run */
+    int *slots_at;     /* by base value: where its slots begin in written */
+    int *once;         /* by value: the run that wrote it last */
+    int *accumulated;  /* by value: last micro-batch added + 2 */
+    int *started;      /* by value: 1 + reductions of its base when it last started over */
+    int *reduced;      /* by base value: reductions over ranks so far */
+    int *last_started; /* by base value: the newest sum of one micro-batch not yet reduced, or 0 */
+    int *started_before;   /* by value: the one before it */
+    unsigned char *spread; /* by base value and axis: as last written */
+    int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
+};
+
+/* How many micro-batches the value has slots for. */
+int walk_slots_of(const struct program *program, int id);
+
+/* The walk as it was at an earlier action, a LOAD. */
+struct rounds {
+    struct arena *arena;
+    struct walk then;
+    int is_taken, action, micro_batch;
+};
+
+/*
+ * Ahead of action i, a LOAD: how many actions from i on need no walking, because none of them can be
+ * refused and what they leave is known. If any, w is then as if they had been walked. All zero but
+ * the arena at first; what it remembers lives there.
+ */
+int rounds_to_skip(struct rounds *rounds, struct walk *walk, const struct entry *entry, int i);
+
+#endif
