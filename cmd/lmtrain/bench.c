@@ -166,19 +166,10 @@ static int common_options(struct request *q, struct option *table)
 {
     const struct option items[] = {
         cmd_option_set(&q->sets),
-        { .name = "ranks",
-          .kind = OPTION_INT,
-          .value = &q->ranks,
-          .argument = "N",
-          .min = 1,
-          .max = 1000000,
-          .help = "run on N ranks instead of the job's" },
-        { .name = "hosts",
-          .kind = OPTION_TEXT,
-          .value = &q->hosts,
-          .argument = "FILE|HOST,...",
-          .help = "run on these machines, reached by ssh, as pretrain does" },
-        { .name = "json", .value = &q->json, .help = "print the figures as JSON" },
+        option_int("ranks", &q->ranks, "N", 1, 1000000, "run on N ranks instead of the job's"),
+        option_text("hosts", &q->hosts, "FILE|HOST,...",
+                    "run on these machines, reached by ssh, as pretrain does"),
+        option_flag("json", &q->json, "print the figures as JSON"),
     };
 
     memcpy(table, items, sizeof items);
@@ -187,13 +178,8 @@ static int common_options(struct request *q, struct option *table)
 
 static struct option steps_option(struct request *q)
 {
-    return (struct option){ .name = "steps",
-                            .kind = OPTION_INT,
-                            .value = &q->steps,
-                            .argument = "N",
-                            .min = 1,
-                            .max = 100000,
-                            .help = "measure N steps, after three to get warm (10)" };
+    return option_int("steps", &q->steps, "N", 1, 100000,
+                      "measure N steps, after three to get warm (10)");
 }
 
 static struct options with_table(struct option *table, int n, const char *command,
@@ -214,10 +200,9 @@ static struct options ops_options(struct request *q, struct option *table)
     int n = common_options(q, table);
 
     table[n++] = steps_option(q);
-    table[n++] = (struct option){ .name = "each",
-                                  .value = &q->each,
-                                  .help = "a line for each op, in the program's order, instead of "
-                                          "one for all that are alike" };
+    table[n++] = option_flag("each", &q->each,
+                             "a line for each op, in the program's order, instead of "
+                             "one for all that are alike");
     return with_table(table, n, "lmtrain bench ops",
                       "Time each op of a job's step, beside the speed of light of this machine",
                       "Random tokens are trained on at learning rate 0; no data is read and "
@@ -239,20 +224,8 @@ static struct options comm_options(struct request *q, struct option *table)
 {
     int n = common_options(q, table);
 
-    table[n++] = (struct option){ .name = "rounds",
-                                  .kind = OPTION_INT,
-                                  .value = &q->rounds,
-                                  .argument = "N",
-                                  .min = 1,
-                                  .max = 100000,
-                                  .help = "measure each N times (10)" };
-    table[n++] = (struct option){ .name = "max-mb",
-                                  .kind = OPTION_INT,
-                                  .value = &q->max_mb,
-                                  .argument = "N",
-                                  .min = 1,
-                                  .max = 65536,
-                                  .help = "sizes up to N MiB (64)" };
+    table[n++] = option_int("rounds", &q->rounds, "N", 1, 100000, "measure each N times (10)");
+    table[n++] = option_int("max-mb", &q->max_mb, "N", 1, 65536, "sizes up to N MiB (64)");
     return with_table(table, n, "lmtrain bench comm",
                       "Time the collectives of a job's ranks, by size and number of ranks",
                       "Exit status: 0; 1 failed; 2 usage or job; 4 device or memory; 5 a rank "

@@ -67,6 +67,10 @@ int cmd_plan_print(const struct job *job, struct str *out);
 /* The option --set KEY=VALUE, alike for all commands that take a job. */
 struct option cmd_option_set(struct option_list *sets);
 
+/* What --dtype of a conversion may be, ended by NULL, and the enum dtype of one: -1 for "keep". */
+extern const char *const cmd_dtype_names[];
+int cmd_dtype(const char *name);
+
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
 const char *cmd_build(void);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/completion.h"
+#include "base/dtype.h"
 #include "cmd.h"
 #include "serve/served.h"
 #include "version.h"
@@ -35,11 +36,19 @@ int cmd_fail(const struct err *err)
 
 struct option cmd_option_set(struct option_list *sets)
 {
-    return (struct option){ .name = "set",
-                            .kind = OPTION_LIST,
-                            .value = sets,
-                            .argument = "KEY=VALUE",
-                            .help = "change a field of the job; may be given again" };
+    return option_list("set", sets, "KEY=VALUE", "change a field of the job; may be given again");
+}
+
+const char *const cmd_dtype_names[] = { "keep", "fp32", "bf16", "fp16", NULL };
+
+int cmd_dtype(const char *name)
+{
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+
+    for (int i = 1; cmd_dtype_names[i]; i++)
+        if (!strcmp(name, cmd_dtype_names[i]))
+            return (int)dtypes[i - 1];
+    return -1;
 }
 
 static int help_of_family(const struct cmd_family *family)

@@ -95,12 +95,6 @@ static void describe_verified(const struct convert_result *r, struct str *out)
 
 static int answer(const struct request *q, struct str *out, struct err *err)
 {
-    static const struct {
-        const char *name;
-        int dtype;
-    } dtypes[] = {
-        { "keep", -1 }, { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
-    };
     double begin = clock_seconds();
     struct shown shown = { .doing = "" };
     int tp = q->tp ? q->tp : 1, pp = q->pp ? q->pp : 1;
@@ -109,7 +103,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
                                        .tp = tp,
                                        .pp = pp,
                                        .as = CONVERT_OTHER,
-                                       .dtype = -1,
+                                       .dtype = cmd_dtype(q->dtype),
                                        .vocab_size = q->vocab_size,
                                        .pad_vocab = q->pad_vocab,
                                        .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
@@ -123,9 +117,6 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     if (!q->from || !q->to)
         return err_set(err, ERR_CONFIG, "lmtrain convert: --%s is missing",
                        q->from ? "to" : "from");
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(q->dtype, dtypes[i].name))
-            options.dtype = dtypes[i].dtype;
     if (!strcmp(q->as, "checkpoint") || q->tp || q->pp)
         options.as = CONVERT_CHECKPOINT;
     if (!strcmp(q->as, "hf"))
@@ -155,62 +146,31 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
 enum { N_OPTIONS = 11 };
 
-static struct option count(const char *name, int *value, int max, const char *help)
-{
-    return (struct option){ .name = name,
-                            .kind = OPTION_INT,
-                            .value = value,
-                            .argument = "N",
-                            .min = 1,
-                            .max = max,
-                            .help = help };
-}
-
 static void list_options(struct request *q, struct option *out)
 {
-    static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
     static const char *const kinds[] = { "other", "checkpoint", "hf", NULL };
     const struct option table[N_OPTIONS] = {
-        { .name = "from",
-          .kind = OPTION_TEXT,
-          .value = &q->from,
-          .argument = "DIR",
-          .help = "a Hugging Face folder, a checkpoint, or a run" },
-        { .name = "to",
-          .kind = OPTION_TEXT,
-          .value = &q->to,
-          .argument = "DIR",
-          .help = "the other one of both, which is not there yet" },
-        { .name = "as",
-          .kind = OPTION_CHOICE,
-          .value = &q->as,
-          .argument = "KIND",
-          .choices = kinds,
-          .help = "checkpoint or hf; or, if not given, the other one (of a checkpoint with --tp or "
-                  "--pp: a checkpoint)" },
-        count("tp", &q->tp, 65536, "cut a checkpoint for so many tensor-parallel ranks (1)"),
-        count("pp", &q->pp, 65536, "and so many pipeline ranks (1); any other layout reads it too"),
-        { .name = "dtype",
-          .kind = OPTION_CHOICE,
-          .value = &q->dtype,
-          .argument = "TYPE",
-          .choices = dtypes,
-          .help = "of all tensors: keep (as they are), fp32, bf16 or fp16" },
-        count("vocab-size", &q->vocab_size, 16777216,
-              "rows of embedding and head (at least as many as the tokenizer has tokens)"),
-        count("pad-vocab", &q->pad_vocab, 1 << 20, "make them a multiple of N"),
-        { .name = "max-shard-gb",
-          .kind = OPTION_FLOAT,
-          .value = &q->max_shard_gb,
-          .argument = "GB",
-          .min = 1e-6,
-          .max = 1e6,
-          .help = "size of a Hugging Face folder's files (5)" },
-        { .name = "verify",
-          .value = &q->verify,
-          .help = "read it again: every tensor's hash, that all are finite, and the logits of a "
-                  "prompt" },
-        count("threads", &q->threads, 1024, "compute threads of --verify (all cores)"),
+        option_text("from", &q->from, "DIR", "a Hugging Face folder, a checkpoint, or a run"),
+        option_text("to", &q->to, "DIR", "the other one of both, which is not there yet"),
+        option_choice(
+            "as", &q->as, "KIND", kinds,
+            "checkpoint or hf; or, if not given, the other one (of a checkpoint with --tp or "
+            "--pp: a checkpoint)"),
+        option_int("tp", &q->tp, "N", 1, 65536,
+                   "cut a checkpoint for so many tensor-parallel ranks (1)"),
+        option_int("pp", &q->pp, "N", 1, 65536,
+                   "and so many pipeline ranks (1); any other layout reads it too"),
+        option_choice("dtype", &q->dtype, "TYPE", cmd_dtype_names,
+                      "of all tensors: keep (as they are), fp32, bf16 or fp16"),
+        option_int("vocab-size", &q->vocab_size, "N", 1, 16777216,
+                   "rows of embedding and head (at least as many as the tokenizer has tokens)"),
+        option_int("pad-vocab", &q->pad_vocab, "N", 1, 1 << 20, "make them a multiple of N"),
+        option_float("max-shard-gb", &q->max_shard_gb, "GB", 1e-6, 1e6,
+                     "size of a Hugging Face folder's files (5)"),
+        option_flag("verify", &q->verify,
+                    "read it again: every tensor's hash, that all are finite, and the logits of a "
+                    "prompt"),
+        option_int("threads", &q->threads, "N", 1, 1024, "compute threads of --verify (all cores)"),
     };
 
     memcpy(out, table, sizeof table);

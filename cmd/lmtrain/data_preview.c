@@ -30,7 +30,7 @@
 struct previewing {
     const struct preview_request *q;
     struct arena arena;
-    struct job job; /* of a job file */
+    struct job job; /* of a job file, else all 0 */
     int has_job;
     struct instruct_options options;
     struct instruct_report report;
@@ -238,8 +238,6 @@ static void print_lengths(struct previewing *p)
 /* How full sequences would be: packed, or padded to the job's lengths. */
 static int add_usage(struct previewing *p, const char *prefix, int packing)
 {
-    struct job job = { .data = { .seq_len = p->options.max_tokens, .packing = packing },
-                       .parallel.tp = p->has_job ? max_int(1, p->job.parallel.tp) : 1 };
     struct loader_options options = { .samples = prefix,
                                       .vocab_size = tokenizer_vocab_size(p->tokenizer),
                                       .seq_len = p->options.max_tokens,
@@ -251,9 +249,10 @@ static int add_usage(struct previewing *p, const char *prefix, int packing)
     struct loader *loader;
     char number[32];
 
-    if (p->has_job)
-        job.data.lengths = p->job.data.lengths;
-    options.lengths = lengths_of_job(&job, &options.n_lengths, &p->arena);
+    if (!packing)
+        options.lengths =
+            lengths_without_packing(&p->job.data.lengths, options.seq_len,
+                                    max_int(1, p->job.parallel.tp), &options.n_lengths, &p->arena);
     if (p->has_job && options.global_batch % p->job.train.micro_batch == 0)
         options.micro_batch = p->job.train.micro_batch;
     if (loader_open(&loader, &options, p->err) < 0)
@@ -415,49 +414,20 @@ int show_rows(const struct preview_request *q, const struct option_arguments *in
 static void add_row_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        { .name = "tokenizer",
-          .kind = OPTION_TEXT,
-          .value = &q->tokenizer,
-          .argument = "DIR",
-          .help = "the model's folder: its tokenizer, and its chat template" },
-        { .name = "model",
-          .kind = OPTION_TEXT,
-          .value = &q->tokenizer,
-          .argument = "DIR",
-          .help = "the same" },
-        { .name = "template",
-          .kind = OPTION_TEXT,
-          .value = &q->chat,
-          .argument = "NAME",
-          .help = "chat template: a name (chatml, llama3, ...) or a file of Jinja" },
-        { .name = "format",
-          .kind = OPTION_CHOICE,
-          .value = &q->format,
-          .argument = "FORMAT",
-          .choices = instruct_format_names,
-          .help = "of the rows; auto: as their columns say" },
-        { .name = "columns",
-          .kind = OPTION_LIST,
-          .value = &q->columns,
-          .argument = "FIELD=COLUMN",
-          .help = "what the files call a column of the format; may be given again" },
-        { .name = "system",
-          .kind = OPTION_TEXT,
-          .value = &q->system,
-          .argument = "TEXT",
-          .help = "system message of conversations that have none" },
-        { .name = "mask",
-          .kind = OPTION_CHOICE,
-          .value = &q->mask,
-          .argument = "MASK",
-          .choices = instruct_mask_names,
-          .help = "what is not learned: prompt, history (all but the last answer) or none" },
-        { .name = "too-long",
-          .kind = OPTION_CHOICE,
-          .value = &q->too_long,
-          .argument = "HOW",
-          .choices = instruct_too_long_names,
-          .help = "what becomes of samples that are too long" },
+        option_text("tokenizer", &q->tokenizer, "DIR",
+                    "the model's folder: its tokenizer, and its chat template"),
+        option_text("model", &q->tokenizer, "DIR", "the same"),
+        option_text("template", &q->chat, "NAME",
+                    "chat template: a name (chatml, llama3, ...) or a file of Jinja"),
+        option_choice("format", &q->format, "FORMAT", instruct_format_names,
+                      "of the rows; auto: as their columns say"),
+        option_list("columns", &q->columns, "FIELD=COLUMN",
+                    "what the files call a column of the format; may be given again"),
+        option_text("system", &q->system, "TEXT", "system message of conversations that have none"),
+        option_choice("mask", &q->mask, "MASK", instruct_mask_names,
+                      "what is not learned: prompt, history (all but the last answer) or none"),
+        option_choice("too-long", &q->too_long, "HOW", instruct_too_long_names,
+                      "what becomes of samples that are too long"),
     };
 
     _Static_assert(sizeof items / sizeof *items == N_ROW_OPTIONS, "see above");
@@ -467,31 +437,12 @@ static void add_row_options(struct preview_request *q, struct option *table)
 struct options preview_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        { .name = "seq-len",
-          .kind = OPTION_INT,
-          .value = &q->seq_len,
-          .argument = "N",
-          .min = 1,
-          .max = 1 << 24,
-          .help = "most tokens of a sample (2048)" },
-        { .name = "n",
-          .kind = OPTION_INT,
-          .value = &q->n_shown,
-          .argument = "N",
-          .min = 0,
-          .max = 1000000,
-          .help = "show the first N samples (3)" },
-        { .name = "rows",
-          .kind = OPTION_I64,
-          .value = &q->max_rows,
-          .argument = "N",
-          .min = 1,
-          .max = 1e15,
-          .help = "read the first N rows only" },
-        { .name = "colour",
-          .value = &q->colour,
-          .help = "colours even where no terminal is: learned green, the rest dim" },
-        { .name = "json", .value = &q->json, .help = "print the result as JSON" },
+        option_int("seq-len", &q->seq_len, "N", 1, 1 << 24, "most tokens of a sample (2048)"),
+        option_int("n", &q->n_shown, "N", 0, 1000000, "show the first N samples (3)"),
+        option_i64("rows", &q->max_rows, "N", 1, 1e15, "read the first N rows only"),
+        option_flag("colour", &q->colour,
+                    "colours even where no terminal is: learned green, the rest dim"),
+        option_flag("json", &q->json, "print the result as JSON"),
     };
 
     _Static_assert(N_ROW_OPTIONS + sizeof items / sizeof *items == PREVIEW_OPTIONS,
@@ -517,18 +468,8 @@ struct options preview_options(struct preview_request *q, struct option *table)
 struct options rows_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        { .name = "column",
-          .kind = OPTION_TEXT,
-          .value = &q->column,
-          .argument = "NAME",
-          .help = "only this column's texts (CSV, parquet)" },
-        { .name = "n",
-          .kind = OPTION_I64,
-          .value = &q->max_rows,
-          .argument = "N",
-          .min = 1,
-          .max = 1e15,
-          .help = "the first N rows (all)" },
+        option_text("column", &q->column, "NAME", "only this column's texts (CSV, parquet)"),
+        option_i64("n", &q->max_rows, "N", 1, 1e15, "the first N rows (all)"),
     };
 
     memcpy(table, items, sizeof items);

@@ -8,7 +8,7 @@ int cmd_doctor(int argc, char **argv)
 {
     int as_json = 0;
     const struct option table[] = {
-        { .name = "json", .value = &as_json, .help = "print one JSON object instead" },
+        option_flag("json", &as_json, "print one JSON object instead"),
     };
     const struct options options = {
         .command = "lmtrain doctor",

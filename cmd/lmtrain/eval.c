@@ -61,83 +61,99 @@ static int measure(const struct eval_request *q, struct served *served, struct e
     return 0;
 }
 
-static int answer(const struct eval_request *q, struct str *out, struct err *err)
+/* As a rank, or alone; or to see whether ranks could. */
+static int measure_text(const struct eval_request *q, struct str *out, struct err *err)
 {
-    struct launch_rank alone = { 0, 1, 0, 1, 0 };
-    struct engine engine;
     struct served served;
 
-    if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
-        return eval_tasks(q, out, err);
-    if (!q->model)
-        return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
-    if (cmd_check_model(q->model, err) < 0)
-        return -1;
-    if (strcmp(q->task, "perplexity") != 0)
-        return eval_tasks(q, out, err);
     if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
         return -1;
-    int status = engine_open(&engine, &alone, q->threads, err);
-    if (!status) {
-        status = measure(q, &served, &engine, out, err);
-        engine_close(&engine);
-    }
+    int status = serving_check(q->serving, &served.job.model, err);
+    if (!status && !serving_starts(q->serving))
+        status = serving_open(q->serving, &served, q->threads, err);
+    if (!status && q->serving->has_engine)
+        status = measure(q, &served, &q->serving->engine, out, err);
     served_close(&served);
     return status;
 }
 
-enum { N_WHAT = 8, N_HOW = 6, N_OPTIONS = N_WHAT + N_HOW };
+static int answer(const struct eval_request *q, struct str *out, struct err *err)
+{
+    return strcmp(q->task, "perplexity") ? eval_tasks(q, out, err) : measure_text(q, out, err);
+}
+
+static int check(const struct eval_request *q, struct err *err)
+{
+    if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
+        return 0;
+    if (!q->model)
+        return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
+    return cmd_check_model(q->model, err);
+}
+
+/* Before all else, so that the helper knows nothing; the first rank alone judges. */
+static int open_sandbox(struct eval_request *q, struct err *err)
+{
+    if (!q->allow_code || serving_starts(q->serving) || ranks_expected() != 0)
+        return 0;
+    if (sandbox_open(&q->sandbox, SANDBOX_ALL, err) < 0)
+        return -1;
+    fprintf(stderr, "sandbox: %s\n", sandbox_enforced(q->sandbox));
+    return 0;
+}
+
+/* What the first rank has found is printed. */
+static int work(const struct eval_request *q)
+{
+    struct str out = { 0 };
+    struct err err;
+    int status = answer(q, &out, &err);
+
+    if (status < 0)
+        status = serving_fail(q->serving, &err);
+    else if (q->serving->rank.world_rank == 0 && !serving_starts(q->serving))
+        status = cmd_print(&out);
+    str_release(&out);
+    return status;
+}
+
+static int run(struct eval_request *q)
+{
+    struct err err;
+
+    if (check(q, &err) < 0 || open_sandbox(q, &err) < 0)
+        return cmd_fail(&err);
+    int status = serving_starts(q->serving) ? 0 : serving_join(q->serving);
+    if (!status)
+        status = work(q);
+    serving_close(q->serving);
+    sandbox_close(q->sandbox);
+    return status;
+}
+
+enum { N_WHAT = 8, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 /* What is measured. */
 static void list_what(struct eval_request *q, struct option *out)
 {
     static const char *const styles[] = { "lmeval", "modellink", NULL };
     const struct option table[N_WHAT] = {
-        { .name = "model",
-          .kind = OPTION_TEXT,
-          .value = &q->model,
-          .argument = "DIR",
-          .help = "a run, a checkpoint, or a Hugging Face folder" },
-        { .name = "adapter",
-          .kind = OPTION_TEXT,
-          .value = &q->adapter,
-          .argument = "DIR",
-          .help = "add an adapter to it: a folder in peft's format, or a run of lmtrain lora" },
-        { .name = "task",
-          .kind = OPTION_TEXT,
-          .value = &q->task,
-          .argument = "NAMES",
-          .help = "perplexity: the mean loss over a tokenised text; or of mmlu, bbh, agieval, "
-                  "humaneval, boolq, gsm8k, ceval, hellaswag, piqa, split by commas" },
-        { .name = "data",
-          .kind = OPTION_TEXT,
-          .value = &q->data,
-          .argument = "PATH",
-          .help = "the prefix of .bin/.idx, or the folder of the tasks' files" },
-        { .name = "style",
-          .kind = OPTION_CHOICE,
-          .value = &q->style,
-          .argument = "NAME",
-          .choices = styles,
-          .help = "whose prompts and scores: lmeval (lm-evaluation-harness) or modellink" },
-        { .name = "shots",
-          .kind = OPTION_INT,
-          .value = &q->shots,
-          .argument = "N",
-          .max = 1000,
-          .help = "examples in front of an item, instead of the style's number" },
-        { .name = "subjects",
-          .kind = OPTION_TEXT,
-          .value = &q->subjects,
-          .argument = "NAMES",
-          .help = "only these, or those of a category; present: those that there are files of" },
-        { .name = "limit",
-          .kind = OPTION_I64,
-          .value = &q->limit,
-          .argument = "N",
-          .min = 1,
-          .max = 9e15,
-          .help = "the first N items of each subject, or windows of a text" },
+        option_text("model", &q->model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
+        option_text("adapter", &q->adapter, "DIR",
+                    "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
+        option_text("task", &q->task, "NAMES",
+                    "perplexity: the mean loss over a tokenised text; or of mmlu, bbh, agieval, "
+                    "humaneval, boolq, gsm8k, ceval, hellaswag, piqa, split by commas"),
+        option_text("data", &q->data, "PATH",
+                    "the prefix of .bin/.idx, or the folder of the tasks' files"),
+        option_choice("style", &q->style, "NAME", styles,
+                      "whose prompts and scores: lmeval (lm-evaluation-harness) or modellink"),
+        option_int("shots", &q->shots, "N", 0, 1000,
+                   "examples in front of an item, instead of the style's number"),
+        option_text("subjects", &q->subjects, "NAMES",
+                    "only these, or those of a category; present: those that there are files of"),
+        option_i64("limit", &q->limit, "N", 1, 9e15,
+                   "the first N items of each subject, or windows of a text"),
     };
 
     memcpy(out, table, sizeof table);
@@ -147,32 +163,21 @@ static void list_what(struct eval_request *q, struct option *out)
 static void list_how(struct eval_request *q, struct option *out)
 {
     const struct option table[N_HOW] = {
-        { .name = "output",
-          .kind = OPTION_TEXT,
-          .value = &q->output,
-          .argument = "FILE",
-          .help = "write scores and every item as JSON; what was interrupted goes on from "
-                  "FILE.journal" },
-        { .name = "allow-code-execution",
-          .value = &q->allow_code,
-          .help = "run programs that the model wrote (humaneval), in a sandbox" },
-        { .name = "print-prompts",
-          .value = &q->print_prompts,
-          .help =
-              "print what the model would be asked, a line of JSON an item; no model is needed" },
-        { .name = "tokenizer",
-          .kind = OPTION_TEXT,
-          .value = &q->tokenizer,
-          .argument = "DIR",
-          .help = "instead of the one the model's job names" },
-        { .name = "threads",
-          .kind = OPTION_INT,
-          .value = &q->threads,
-          .argument = "N",
-          .min = 1,
-          .max = 1024,
-          .help = "compute threads (all cores)" },
-        { .name = "json", .value = &q->json, .help = "print the scores as JSON" },
+        option_text("output", &q->output, "FILE",
+                    "write scores and every item as JSON; what was interrupted goes on from "
+                    "FILE.journal"),
+        option_flag("allow-code-execution", &q->allow_code,
+                    "run programs that the model wrote (humaneval), in a sandbox"),
+        option_flag(
+            "print-prompts", &q->print_prompts,
+            "print what the model would be asked, a line of JSON an item; no model is needed"),
+        option_flag("no-chat-template", &q->no_chat_template,
+                    "modellink: prompts as plain text, though the model has a chat template"),
+        option_int("max-new-tokens", &q->max_new_tokens, "N", 1, 100000,
+                   "of texts that the model writes, instead of the style's number"),
+        option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
+        option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
+        option_flag("json", &q->json, "print the scores as JSON"),
     };
 
     memcpy(out, table, sizeof table);
@@ -180,27 +185,35 @@ static void list_how(struct eval_request *q, struct option *out)
 
 int cmd_eval(int argc, char **argv)
 {
-    struct eval_request q = { .task = "perplexity", .style = "lmeval", .shots = -1 };
+    struct serving serving = { 0 };
+    struct eval_request q = {
+        .task = "perplexity", .style = "lmeval", .shots = -1, .serving = &serving
+    };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain eval",
         .arguments = "--model DIR",
         .summary = "Measure a trained model",
-        .details = "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory.\n",
+        .details =
+            "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory; 5 a rank "
+            "died.\n",
         .table = table,
         .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
-    struct str out = { 0 };
     struct err err;
 
     list_what(&q, table);
     list_how(&q, table + N_WHAT);
+    serving_options(&serving, table + N_OWN);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
     if (status < 0)
-        status = answer(&q, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
-    str_release(&out);
+        status = serving_find(&serving, options.command, q.print_prompts, &arena, &err) < 0
+                     ? cmd_fail(&err)
+                     : run(&q);
+    if (!status && serving_starts(&serving))
+        status = serving_start(&serving, &options, argc, argv, &arena);
     arena_release(&arena);
     return status;
 }

@@ -30,11 +30,9 @@ struct evaluation {
     struct arena arena;
     struct evaluated tasks[TASKS_MAX];
     int n_tasks;
-    struct sandbox *sandbox;
     struct served served;
-    struct engine engine;
     struct tokenizer *tokenizer;
-    int has_served, has_engine;
+    int has_served;
     struct str json; /* objects so far */
     const char *now; /* the task that runs */
     double shown;    /* seconds */
@@ -56,6 +54,12 @@ static void show(void *context, const struct harness_progress *p)
 
 /* ---- before the model ---- */
 
+/* What was found is told once: by the rank that has the results, too. */
+static int speaks(const struct evaluation *e)
+{
+    return !serving_starts(e->q->serving) && e->q->serving->rank.world_rank == 0;
+}
+
 static int load_items(struct evaluation *e, struct evaluated *v, struct err *err)
 {
     struct items_options options = {
@@ -67,8 +71,12 @@ static int load_items(struct evaluation *e, struct evaluated *v, struct err *err
     v->results = calloc((size_t)v->items.n, sizeof *v->results);
     if (!v->results)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    fprintf(stderr, "%s%s: %" PRId64 " items, %d shots\n", str_text(&v->items.found), v->task.name,
-            v->items.n, v->items.n_shots);
+    if (!speaks(e))
+        return 0;
+    fprintf(stderr, "%s%s: %" PRId64 " items", str_text(&v->items.found), v->task.name, v->items.n);
+    if (v->items.n_shots >= 0)
+        fprintf(stderr, ", %d shots", v->items.n_shots);
+    fprintf(stderr, "\n");
     return 0;
 }
 
@@ -82,7 +90,9 @@ static int open_names(struct evaluation *e, struct err *err)
             return err_set(err, ERR_CONFIG, "more than %d tasks", TASKS_MAX);
         if (task_open(&e->tasks[e->n_tasks].task, name, e->q->style, err) < 0)
             return -1;
-        e->n_tasks++;
+        struct task *task = &e->tasks[e->n_tasks++].task;
+        for (int i = 0; i < task->n_parts && e->q->max_new_tokens; i++)
+            task->parts[i].way.max_new_tokens = e->q->max_new_tokens;
         p = p[n] ? p + n + 1 : NULL;
     }
     return 0;
@@ -106,10 +116,48 @@ static int open_tasks(struct evaluation *e, struct err *err)
     return 0;
 }
 
+/* The folder of a tokenizer: that or where its file lies. */
+static const char *folder_of(struct arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (file_is_folder(path))
+        return path;
+    return slash ? arena_strndup(arena, path, (size_t)(slash - path)) : ".";
+}
+
+static int is_chat(const struct task *task)
+{
+    for (int i = 0; i < task->n_parts; i++)
+        if (task->parts[i].way.chat)
+            return 1;
+    return 0;
+}
+
+/* ModelLink asks a model that has a chat template through it, unless it is told not to. */
+static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *err)
+{
+    const char *folder = folder_of(&e->arena, tokenizer);
+    struct chat_template *template;
+    int n = 0, status = 0;
+
+    for (int i = 0; i < e->n_tasks; i++)
+        n += is_chat(&e->tasks[i].task);
+    if (!n || e->q->no_chat_template || !chat_template_is_in(folder))
+        return 0;
+    if (chat_template_open(&template, NULL, folder, err) < 0)
+        return err_add(err, "hint: --no-chat-template");
+    fprintf(stderr, "asked through the chat template of %s (--no-chat-template: as plain text)\n",
+            folder);
+    for (int i = 0; i < e->n_tasks && !status; i++)
+        status = items_chat(&e->tasks[i].items, &e->tasks[i].task, template, err);
+    chat_template_close(template);
+    return status;
+}
+
 static int open_model(struct evaluation *e, struct err *err)
 {
     const struct eval_request *q = e->q;
-    struct launch_rank alone = { 0, 1, 0, 1, 0 };
 
     if (served_open_adapted(&e->served, q->model, q->adapter, err) < 0)
         return -1;
@@ -123,10 +171,9 @@ static int open_model(struct evaluation *e, struct err *err)
     if (tokenizer_vocab_size(e->tokenizer) > e->served.job.model.vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
                        tokenizer_vocab_size(e->tokenizer), e->served.job.model.vocab_size);
-    if (engine_open(&e->engine, &alone, q->threads, err) < 0)
+    if (ask_in_chat(e, path, err) < 0)
         return -1;
-    e->has_engine = 1;
-    return 0;
+    return serving_check(q->serving, &e->served.job.model, err);
 }
 
 /* ---- a task ---- */
@@ -137,9 +184,9 @@ static int run_one(struct evaluation *e, struct evaluated *v, struct str *out, s
     const char *output = e->q->output;
     struct harness harness = {
         .served = &e->served,
-        .kernels = e->engine.kernels,
+        .kernels = e->q->serving->engine.kernels,
         .tokenizer = e->tokenizer,
-        .sandbox = e->sandbox,
+        .sandbox = e->q->sandbox,
         .journal = output ? arena_printf(&e->arena, "%s.journal", output) : NULL,
         .progress = show,
         .context = e,
@@ -149,6 +196,8 @@ static int run_one(struct evaluation *e, struct evaluated *v, struct str *out, s
     e->shown = 0;
     if (harness_run(&harness, &v->task, &v->items, v->results, err) < 0)
         return -1;
+    if (!speaks(e))
+        return 0;
     scores_compute(&scores, &v->task, &v->items, v->results, &e->arena);
     if (!e->q->json)
         scores_print(&scores, &v->task, v->items.n_shots, &harness, out);
@@ -167,7 +216,7 @@ static int write_output(struct evaluation *e, struct err *err)
 {
     struct str all = { 0 };
 
-    if (!e->q->output)
+    if (!e->q->output || !speaks(e))
         return 0;
     scores_print_report(e->served.folder, str_text(&e->json), &all);
     int status = file_write(e->q->output, all.data, all.length, err);
@@ -180,6 +229,10 @@ static int write_output(struct evaluation *e, struct err *err)
 static int run_tasks(struct evaluation *e, struct str *out, struct err *err)
 {
     if (open_model(e, err) < 0)
+        return -1;
+    if (serving_starts(e->q->serving))
+        return 0;
+    if (serving_open(e->q->serving, &e->served, e->q->threads, err) < 0)
         return -1;
     for (int i = 0; i < e->n_tasks; i++) {
         if (run_one(e, &e->tasks[i], out, err) < 0)
@@ -196,12 +249,9 @@ static void evaluation_close(struct evaluation *e)
         items_release(&e->tasks[i].items);
         task_close(&e->tasks[i].task);
     }
-    if (e->has_engine)
-        engine_close(&e->engine);
     tokenizer_close(e->tokenizer);
     if (e->has_served)
         served_close(&e->served);
-    sandbox_close(e->sandbox);
     str_release(&e->json);
     arena_release(&e->arena);
 }
@@ -214,13 +264,9 @@ int eval_tasks(const struct eval_request *q, struct str *out, struct err *err)
     if (!e)
         return err_set(err, ERR_DEVICE, "out of host memory");
     e->q = q;
-    if (q->allow_code) { /* before all else: the helper is to know nothing */
-        status = sandbox_open(&e->sandbox, SANDBOX_ALL, err);
-        if (!status)
-            fprintf(stderr, "sandbox: %s\n", sandbox_enforced(e->sandbox));
-    }
-    if (!status)
-        status = open_tasks(e, err);
+    status = open_tasks(e, err);
+    if (!status && q->print_prompts && q->tokenizer)
+        status = ask_in_chat(e, q->tokenizer, err);
     for (int i = 0; i < e->n_tasks && !status && q->print_prompts; i++)
         items_print(&e->tasks[i].items, &e->tasks[i].task, out);
     if (!status && !q->print_prompts)

@@ -3,7 +3,6 @@
  */
 #include "generate.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "cmd.h"
+#include "serve/generation_config.h"
 
 /* The folder of a tokenizer: that or where its file lies. */
 static const char *folder_of(struct arena *arena, const char *path)
@@ -55,35 +55,13 @@ static void add_end(struct generation *g, int64_t id)
     g->ends[g->options.n_ends++] = (int32_t)id;
 }
 
-/* generation_config.json: "eos_token_id", one or a list. */
-static int add_configured_ends(struct generation *g, struct err *err)
-{
-    const char *path = arena_printf(&g->served.arena, "%s/generation_config.json", g->folder);
-    char *data;
-    size_t n_bytes;
-
-    if (!file_exists(path))
-        return 0;
-    if (file_read(path, (size_t)1 << 20, ERR_DATA, &data, &n_bytes, err) < 0)
-        return -1;
-    cJSON *json = cJSON_Parse(data);
-    const cJSON *ends = cJSON_GetObjectItemCaseSensitive(json, "eos_token_id"), *item;
-    int is_object = cJSON_IsObject(json);
-    if (cJSON_IsNumber(ends))
-        add_end(g, (int64_t)ends->valuedouble);
-    cJSON_ArrayForEach(item, ends) if (cJSON_IsNumber(item)) add_end(g, (int64_t)item->valuedouble);
-    cJSON_Delete(json);
-    free(data);
-    return is_object ? 0 : err_set(err, ERR_DATA, "%s is no JSON object", path);
-}
-
 /* What a text ends at. An end of turn that is no token is a text to stop at. */
-static int find_ends(struct generation *g, struct err *err)
+static int find_ends(struct generation *g, const struct generation_config *config, struct err *err)
 {
     g->options.ends = g->ends;
     add_end(g, tokenizer_end_of_text(g->tokenizer));
-    if (add_configured_ends(g, err) < 0)
-        return -1;
+    for (int i = 0; i < config->n_ends; i++)
+        add_end(g, config->ends[i]);
     g->options.stops = g->stops;
     for (int i = 0; i < g->q->stops.n; i++) {
         if (!*g->q->stops.items[i])
@@ -104,38 +82,72 @@ static int find_ends(struct generation *g, struct err *err)
     return 0;
 }
 
+/*
+ * What the command line leaves open. Where the model's authors say how to draw, as they say; else
+ * texts are drawn with some caution, and answers and beams not at all: they are to be right.
+ */
+static void settle(struct generation *g, const struct generation_config *config)
+{
+    const struct generate_request *q = g->q;
+    struct sampler *sampler = &g->options.sampler;
+    int draws = config->samples > 0 && q->options.n_beams == 1;
+
+    sampler->seed = (uint64_t)q->seed;
+    if (q->temperature >= 0)
+        sampler->temperature = q->temperature;
+    else if (draws)
+        sampler->temperature = config->temperature >= 0 ? config->temperature : 1;
+    else
+        sampler->temperature = q->chat || q->options.n_beams > 1 || config->samples == 0 ? 0 : 0.8;
+    if (sampler->top_k < 0)
+        sampler->top_k = draws && config->top_k >= 0 ? config->top_k : 0;
+    if (sampler->top_p < 0)
+        sampler->top_p = !draws ? 0.95 : config->top_p > 0 ? config->top_p : 1;
+    if (g->options.repetition_penalty < 0)
+        g->options.repetition_penalty =
+            config->repetition_penalty > 0 ? config->repetition_penalty : 1;
+    if (!strcmp(q->early_stopping, "yes"))
+        g->options.early_stopping = EARLY_STOPPING_YES;
+    else if (!strcmp(q->early_stopping, "never"))
+        g->options.early_stopping = EARLY_STOPPING_NEVER;
+}
+
+/* Everything but what computes. */
 static int generation_open(struct generation *g, struct err *err)
 {
     const struct generate_request *q = g->q;
-    struct launch_rank alone = { 0, 1, 0, 1, 0 };
+    struct generation_config config;
 
     if (q->model) {
         if (cmd_check_model(q->model, err) < 0 ||
             served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
         g->has_model = 1;
+        if (serving_check(g->serving, &g->served.job.model, err) < 0)
+            return -1;
     }
     if (open_tokenizer(g, err) < 0)
         return -1;
     if (q->chat && chat_template_open(&g->template, q->template, g->folder, err) < 0)
         return err->code == ERR_CONFIG && !q->template ? err_add(err, "--chat without --template")
                                                        : -1;
-    if (find_ends(g, err) < 0)
+    if (generation_config_read(&config, g->folder, err) < 0 || find_ends(g, &config, err) < 0)
         return -1;
-    if (q->print_prompt)
-        return 0;
-    if (engine_open(&g->engine, &alone, q->threads, err) < 0)
+    settle(g, &config);
+    return 0;
+}
+
+static int open_generator(struct generation *g, struct err *err)
+{
+    if (serving_open(g->serving, &g->served, g->q->threads, err) < 0)
         return -1;
-    g->has_engine = 1;
-    return generator_create(&g->generator, &g->served, g->engine.kernels, g->tokenizer, &g->options,
-                            err);
+    return generator_create(&g->generator, &g->served, g->serving->engine.kernels, g->tokenizer,
+                            &g->options, err);
 }
 
 static void generation_close(struct generation *g)
 {
     generator_destroy(g->generator);
-    if (g->has_engine)
-        engine_close(&g->engine);
     chat_template_close(g->template);
     tokenizer_close(g->tokenizer);
     if (g->has_model)
@@ -164,21 +176,6 @@ static int check(struct generate_request *q, struct err *err)
     return 0;
 }
 
-static void settle(struct generation *g)
-{
-    const struct generate_request *q = g->q;
-
-    g->options = q->options;
-    g->options.sampler.seed = (uint64_t)q->seed;
-    g->options.sampler.temperature = q->temperature >= 0      ? q->temperature
-                                     : q->options.n_beams > 1 ? 0
-                                                              : 0.8;
-    if (!strcmp(q->early_stopping, "yes"))
-        g->options.early_stopping = EARLY_STOPPING_YES;
-    else if (!strcmp(q->early_stopping, "never"))
-        g->options.early_stopping = EARLY_STOPPING_NEVER;
-}
-
 static void report(const struct generation *g, double seconds)
 {
     char memory[32], cache[32];
@@ -192,94 +189,111 @@ static void report(const struct generation *g, double seconds)
              str_bytes(cache, sizeof cache, generator_cache_bytes(g->generator)));
 }
 
-static int run(struct generate_request *q)
+static int check_talk(const struct generate_request *q, const struct serving *serving,
+                      struct err *err)
 {
-    struct generation g = { .q = q };
-    double begin;
-    struct err err;
-    int status = check(q, &err);
-
-    if (!status) {
-        settle(&g);
-        status = generation_open(&g, &err);
-    }
-    begin = clock_seconds();
-    if (!status)
-        status = q->prompt    ? generate_one(&g, &err)
-                 : q->prompts ? generate_file(&g, &err)
-                              : generate_talk(&g, &err);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = err_set(&err, ERR_FAILED, "standard output cannot be written");
-    if (!status && isatty(2))
-        report(&g, clock_seconds() - begin);
-    generation_close(&g);
-    return status < 0 ? cmd_fail(&err) : 0;
+    if (q->prompt || q->prompts || !serving_is_shared(serving))
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "--chat alone talks through standard input, which ranks do not have (hint: "
+                   "--prompt or --prompts, or no --tp, --pp, --ranks)");
 }
 
-#define TEXT(option, field, what, says) \
-    { \
-        .name = option, .kind = OPTION_TEXT, .value = &q->field, .argument = what, .help = says \
-    }
-#define FLAG(option, field, says) \
-    { \
-        .name = option, .kind = OPTION_FLAG, .value = &q->field, .help = says \
-    }
-#define NUMBER(option, type, field, what, least, most, says) \
-    { \
-        .name = option, .kind = OPTION_##type, .value = &q->field, .argument = what, .min = least, \
-        .max = most, .help = says \
-    }
+/* As a rank, or alone. */
+static int work(struct generation *g, struct err *err)
+{
+    const struct generate_request *q = g->q;
+    double begin;
 
-enum { N_OPTIONS = 22 };
+    if (!q->print_prompt && open_generator(g, err) < 0)
+        return -1;
+    begin = clock_seconds();
+    int status = q->prompt    ? generate_one(g, err)
+                 : q->prompts ? generate_file(g, err)
+                              : generate_talk(g, err);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = err_set(err, ERR_FAILED, "standard output cannot be written");
+    if (!status && isatty(2) && replica_is_first(g->served.replica))
+        report(g, clock_seconds() - begin);
+    return status;
+}
+
+static int run(struct generate_request *q, struct serving *serving, struct generation *g)
+{
+    struct err err;
+
+    if (check(q, &err) < 0)
+        return cmd_fail(&err);
+    g->options = q->options;
+    if (!serving_starts(serving)) {
+        int joined = serving_join(serving);
+
+        if (joined)
+            return joined;
+    }
+    int status = check_talk(q, serving, &err);
+    if (!status)
+        status = generation_open(g, &err);
+    if (!status)
+        status = serving_starts(serving) ? generate_try(g, &err) : work(g, &err);
+    /* Others may wait for this one: it says why, and ends them. */
+    if (status < 0)
+        status = serving_fail(serving, &err);
+    generation_close(g);
+    serving_close(serving);
+    return status;
+}
+
+enum { N_OWN = 22, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
     static const char *const when[] = { "no", "yes", "never", NULL };
     const struct option table[] = {
-        TEXT("model", model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
-        TEXT("adapter", adapter, "DIR",
-             "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
-        TEXT("prompt", prompt, "TEXT", "what to continue; the text streams as it comes"),
-        TEXT("prompts", prompts, "FILE", "continue each line of FILE (JSON if it ends in .jsonl)"),
-        FLAG("chat", chat,
-             "prompts are turns of a conversation; without any, read them from stdin"),
-        TEXT("system", system, "TEXT", "the conversation's system message"),
-        TEXT("template", template, "NAME",
-             "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
-        NUMBER("max-new-tokens", INT, options.max_new_tokens, "N", 1, 1000000,
-               "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
-        { .name = "stop",
-          .kind = OPTION_LIST,
-          .value = &q->stops,
-          .argument = "TEXT",
-          .help = "and where TEXT would come; may be given again" },
-        NUMBER("temperature", FLOAT, temperature, "T", 0, 100,
-               "0.8, 0 with --beams; 0 takes the most likely token"),
-        NUMBER("top-k", INT, options.sampler.top_k, "K", 0, 100000000,
-               "draw among the K most likely (0: all)"),
-        NUMBER("top-p", FLOAT, options.sampler.top_p, "P", 1e-6, 1,
-               "and among the fewest that have probability P together (0.95)"),
-        NUMBER("repetition-penalty", FLOAT, options.repetition_penalty, "R", 0.01, 100,
-               "make tokens that were there less likely (1: no)"),
-        NUMBER("beams", INT, options.n_beams, "N", 1, GENERATE_BATCH_MAX,
-               "search for the likeliest text with N beams (1: no search)"),
-        NUMBER("length-penalty", FLOAT, options.length_penalty, "X", -10, 10,
-               "beams are compared by log-probability / length^X (1)"),
-        { .name = "early-stopping",
-          .kind = OPTION_CHOICE,
-          .value = &q->early_stopping,
-          .argument = "WHEN",
-          .choices = when,
-          .help = "end the search as soon as all beams have ended: no, yes or never" },
-        NUMBER("seed", I64, seed, "N", 0, 9e15, "of the draws (1): the same seed, the same text"),
-        NUMBER("batch", INT, batch, "N", 1, GENERATE_BATCH_MAX, "prompts of FILE side by side (8)"),
-        FLAG("json", json, "print an object for each prompt: text, ids, how it ended"),
-        FLAG("print-prompt", print_prompt, "print what the model would be given, and end"),
-        TEXT("tokenizer", tokenizer, "DIR", "instead of the one the model's job names"),
-        NUMBER("threads", INT, threads, "N", 1, 1024, "compute threads (all cores)"),
+        option_text("model", &q->model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
+        option_text("adapter", &q->adapter, "DIR",
+                    "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
+        option_text("prompt", &q->prompt, "TEXT", "what to continue; the text streams as it comes"),
+        option_text("prompts", &q->prompts, "FILE",
+                    "continue each line of FILE (JSON if it ends in .jsonl)"),
+        option_flag("chat", &q->chat,
+                    "prompts are turns of a conversation; without any, read them from stdin"),
+        option_text("system", &q->system, "TEXT", "the conversation's system message"),
+        option_text("template", &q->template, "NAME",
+                    "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
+        option_int(
+            "max-new-tokens", &q->options.max_new_tokens, "N", 1, 1000000,
+            "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
+        option_list("stop", &q->stops, "TEXT", "and where TEXT would come; may be given again"),
+        option_float(
+            "temperature", &q->temperature, "T", 0, 100,
+            "0 takes the most likely token (what the model's generation_config.json says, else "
+            "0.8; 0 with --chat or --beams)"),
+        option_int("top-k", &q->options.sampler.top_k, "K", 0, 100000000,
+                   "draw among the K most likely, 0: all (the model's, else all)"),
+        option_float(
+            "top-p", &q->options.sampler.top_p, "P", 1e-6, 1,
+            "and among the fewest that have probability P together (the model's, else 0.95)"),
+        option_float("repetition-penalty", &q->options.repetition_penalty, "R", 0.01, 100,
+                     "make tokens that were there less likely, 1: no (the model's, else 1)"),
+        option_int("beams", &q->options.n_beams, "N", 1, GENERATE_BATCH_MAX,
+                   "search for the likeliest text with N beams (1: no search)"),
+        option_float("length-penalty", &q->options.length_penalty, "X", -10, 10,
+                     "beams are compared by log-probability / length^X (1)"),
+        option_choice("early-stopping", &q->early_stopping, "WHEN", when,
+                      "end the search as soon as all beams have ended: no, yes or never"),
+        option_i64("seed", &q->seed, "N", 0, 9e15,
+                   "of the draws (1): the same seed, the same text"),
+        option_int("batch", &q->batch, "N", 1, GENERATE_BATCH_MAX,
+                   "prompts of FILE side by side (8)"),
+        option_flag("json", &q->json, "print an object for each prompt: text, ids, how it ended"),
+        option_flag("print-prompt", &q->print_prompt,
+                    "print what the model would be given, and end"),
+        option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
+        option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
     };
 
-    _Static_assert(sizeof table == sizeof *table * N_OPTIONS, "all of them");
+    _Static_assert(sizeof table == sizeof *table * N_OWN, "all of them");
     memcpy(out, table, sizeof table);
 }
 
@@ -289,29 +303,39 @@ int cmd_generate(int argc, char **argv)
                                   .batch = 8,
                                   .temperature = -1,
                                   .early_stopping = "no",
-                                  .options = { .repetition_penalty = 1,
+                                  .options = { .repetition_penalty = -1,
                                                .n_beams = 1,
                                                .length_penalty = 1,
-                                               .sampler = { .top_p = 0.95 } } };
+                                               .sampler = { .top_k = -1, .top_p = -1 } } };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain generate",
         .arguments = "--model DIR {--prompt TEXT | --prompts FILE | --chat}",
         .summary = "Continue a text with a trained model, or talk to it",
-        .details = "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory.\n",
+        .details =
+            "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory; 5 a rank\n"
+            "died.\n",
         .table = table,
         .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
+    struct serving serving = { 0 };
+    struct generation g = { .q = &q, .serving = &serving };
+    struct err err;
 
     list_options(&q, table);
+    serving_options(&serving, table + N_OWN);
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (!q.options.max_new_tokens)
         q.options.max_new_tokens = q.chat ? 1024 : 100;
     if (status < 0)
-        status = run(&q);
+        status = serving_find(&serving, options.command, q.print_prompt, &arena, &err) < 0
+                     ? cmd_fail(&err)
+                     : run(&q, &serving, &g);
+    if (!status && serving_starts(&serving))
+        status = serving_start(&serving, &options, argc, argv, &arena);
     arena_release(&arena);
     return status;
 }

@@ -9,8 +9,8 @@
 
 #include "base/options.h"
 #include "serve/generate.h"
+#include "serving.h"
 #include "template/chat.h"
-#include "train/engine.h"
 
 #define GENERATE_ENDS_MAX 32
 
@@ -20,21 +20,21 @@ struct generate_request {
     int chat, json, print_prompt, threads, batch;
     double temperature; /* < 0: not given */
     int64_t seed;
-    struct generate_options options;
+    struct generate_options options; /* -1 in what is not given */
 };
 
 struct generation {
     const struct generate_request *q;
+    struct serving *serving;
     struct generate_options options;
     struct served served;
-    struct engine engine;
     struct tokenizer *tokenizer;
     const char *folder;             /* the tokenizer's, with what lies beside it */
     struct chat_template *template; /* NULL without --chat */
-    struct generator *generator;    /* NULL under --print-prompt */
+    struct generator *generator;    /* NULL under --print-prompt, and where ranks do the work */
     int32_t ends[GENERATE_ENDS_MAX];
     const char *stops[GENERATE_STOPS_MAX];
-    int has_model, has_engine;
+    int has_model;
 };
 
 /* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added to.
@@ -43,6 +43,9 @@ int generate_encode(struct generation *g, const char *prompt, struct token_list 
                     struct str *rendered, struct err *err);
 int generate_encode_messages(struct generation *g, const struct chat_message *messages, int n,
                              struct token_list *out, struct str *rendered, struct err *err);
+
+/* Whether the prompts can be read and make sense. */
+int generate_try(struct generation *g, struct err *err);
 
 /* --prompt, --prompts, and --chat alone. */
 int generate_one(struct generation *g, struct err *err);

@@ -103,21 +103,31 @@ static void make_text(struct str *text)
         text->data[text->length] = 0;
 }
 
-static void print_text(const struct generation *g, const char *prompt, struct generate_text *t)
+static void add_text(const struct generation *g, const char *prompt, struct generate_text *t,
+                     struct str *out)
 {
-    struct str out = { 0 };
-
     if (g->q->json) {
         make_text(&t->text);
-        add_json(prompt, t, g->q->options.n_beams > 1, &out);
-    } else {
-        str_add(&out, g->template ? "" : prompt);
-        str_add_bytes(&out, str_text(&t->text), t->text.length);
-        str_add(&out, "\n\n");
+        add_json(prompt, t, g->q->options.n_beams > 1, out);
+        return;
     }
-    fwrite(str_text(&out), 1, out.length, stdout);
-    fflush(stdout);
-    str_release(&out);
+    str_add(out, g->template ? "" : prompt);
+    str_add_bytes(out, str_text(&t->text), t->text.length);
+    str_add(out, "\n\n");
+}
+
+/* What the replicas have written, in their order; the first rank prints it. */
+static int print_all(const struct generation *g, const struct str *own, struct err *err)
+{
+    struct str all = { 0 };
+    int status = replica_collect(g->served.replica, own, &all, err);
+
+    if (!status && replica_is_first(g->served.replica)) {
+        fwrite(str_text(&all), 1, all.length, stdout);
+        fflush(stdout);
+    }
+    str_release(&all);
+    return status;
 }
 
 /* --print-prompt: what the model would be given. */
@@ -154,25 +164,39 @@ static int show(void *context, const char *bytes, size_t n_bytes)
     return ferror(stdout) != 0;
 }
 
+/* One prompt is no work for several replicas. */
+static int run_one(struct generation *g, struct generate_text *t, struct err *err)
+{
+    const char *prompt = g->template ? "" : g->q->prompt;
+    struct str own = { 0 };
+    int status = 0;
+
+    if (replica_number(g->served.replica) == 0)
+        status = generator_run(g->generator, t, 1, g->q->json ? NULL : show, &prompt, err);
+    if (status < 0 || replica_number(g->served.replica) != 0)
+        return status;
+    if (!g->q->json) {
+        if (replica_is_first(g->served.replica))
+            printf("%s\n", prompt);
+        return 0;
+    }
+    add_text(g, g->q->prompt, t, &own);
+    if (replica_is_first(g->served.replica))
+        fwrite(str_text(&own), 1, own.length, stdout);
+    str_release(&own);
+    return 0;
+}
+
 int generate_one(struct generation *g, struct err *err)
 {
     struct generate_text t = { 0 };
     struct str rendered = { 0 };
     int status = generate_encode(g, g->q->prompt, &t.tokens, &rendered, err);
 
-    if (!status && g->q->print_prompt) {
+    if (!status && g->q->print_prompt)
         print_prompt(g, &rendered, &t.tokens);
-    } else if (!status && g->q->json) {
-        status = generator_run(g->generator, &t, 1, NULL, NULL, err);
-        if (!status)
-            print_text(g, g->q->prompt, &t);
-    } else if (!status) {
-        const char *prompt = g->template ? "" : g->q->prompt;
-
-        status = generator_run(g->generator, &t, 1, show, &prompt, err);
-        if (!status)
-            printf("%s\n", prompt);
-    }
+    else if (!status && g->generator)
+        status = run_one(g, &t, err);
     str_release(&rendered);
     generate_text_release(&t);
     return status;
@@ -305,56 +329,106 @@ static int read_prompt(struct generation *g, const char *line, int64_t number,
     return status;
 }
 
+static void drop_prompts(struct prompt *prompts, int n)
+{
+    for (int i = 0; i < n; i++) {
+        generate_text_release(&prompts[i].out);
+        free(prompts[i].text);
+    }
+}
+
 static int run_batch(struct generation *g, struct prompt *prompts, int n, int64_t first,
-                     struct err *err)
+                     struct str *out, struct err *err)
 {
     struct generate_text texts[GENERATE_BATCH_MAX];
-    int status = 0;
 
     for (int i = 0; i < n; i++) {
         texts[i] = prompts[i].out;
         texts[i].name = (uint64_t)(first + i);
     }
-    if (n > 0 && !g->q->print_prompt)
-        status = generator_run(g->generator, texts, n, NULL, NULL, err);
+    int status = generator_run(g->generator, texts, n, NULL, NULL, err);
     for (int i = 0; i < n; i++) {
-        if (!status && !g->q->print_prompt)
-            print_text(g, prompts[i].text, &texts[i]);
-        generate_text_release(&texts[i]);
-        free(prompts[i].text);
+        if (!status)
+            add_text(g, prompts[i].text, &texts[i], out);
+        prompts[i].out = texts[i];
     }
     return status;
 }
 
+/* A file of prompts that is being read. */
+struct prompt_file {
+    char *data, *rest;
+    int64_t number; /* of the line read last */
+    int64_t n;      /* prompts so far */
+};
+
+static int open_prompts(const struct generation *g, struct prompt_file *file, struct err *err)
+{
+    size_t n_bytes;
+
+    *file = (struct prompt_file){ 0 };
+    if (file_read(g->q->prompts, FILE_BYTES_MAX, ERR_DATA, &file->data, &n_bytes, err) < 0)
+        return -1;
+    file->rest = file->data;
+    return check_prompts(g->q->prompts, file->data, n_bytes, err);
+}
+
+/* At most a batch. Returns how many; 0 at the end; -1 with nothing left to drop. */
+static int read_batch(struct generation *g, struct prompt_file *file, struct prompt *prompts,
+                      struct err *err)
+{
+    const char *line;
+    int n = 0;
+
+    while (n < g->q->batch && (line = strsep(&file->rest, "\n"))) {
+        file->number++;
+        if (!*line)
+            continue;
+        int status = read_prompt(g, line, file->number, &prompts[n++], err);
+        if (status < 0) {
+            drop_prompts(prompts, n);
+            return -1;
+        }
+    }
+    file->n += n;
+    return n;
+}
+
+/* A batch for each replica, read by all. Returns 1 if there was any, 0 at the end, or -1. */
+static int run_round(struct generation *g, struct prompt_file *file, struct err *err)
+{
+    const struct replica *replica = g->served.replica;
+    struct prompt prompts[GENERATE_BATCH_MAX];
+    struct str own = { 0 };
+    int n = 1, status = 0, any = 0;
+
+    for (int r = 0; r < replica_count(replica) && n > 0 && !status; r++) {
+        n = read_batch(g, file, prompts, err);
+        if (n < 0)
+            status = -1;
+        else if (n > 0 && r == replica_number(replica) && g->generator)
+            status = run_batch(g, prompts, n, file->n - n, &own, err);
+        drop_prompts(prompts, max_int(n, 0));
+        any |= n > 0;
+    }
+    if (!status && g->generator)
+        status = print_all(g, &own, err);
+    str_release(&own);
+    return status < 0 ? -1 : any;
+}
+
 int generate_file(struct generation *g, struct err *err)
 {
-    struct prompt prompts[GENERATE_BATCH_MAX];
-    char *data, *rest, *line;
-    size_t n_bytes;
-    int64_t first = 0, number = 0;
-    int n = 1, status;
+    struct prompt_file file;
+    int status = open_prompts(g, &file, err) < 0 ? -1 : 1;
 
-    if (file_read(g->q->prompts, FILE_BYTES_MAX, ERR_DATA, &data, &n_bytes, err) < 0)
-        return -1;
-    status = check_prompts(g->q->prompts, data, n_bytes, err);
-    for (rest = data; n && !status;) {
-        for (n = 0; n < g->q->batch && !status && (line = strsep(&rest, "\n"));) {
-            number++;
-            if (!*line)
-                continue;
-            status = read_prompt(g, line, number, &prompts[n], err);
-            n++;
-        }
-        if (!status) {
-            status = run_batch(g, prompts, n, first, err);
-        } else {
-            for (int i = 0; i < n; i++) {
-                generate_text_release(&prompts[i].out);
-                free(prompts[i].text);
-            }
-        }
-        first += n;
-    }
-    free(data);
+    while (status > 0)
+        status = run_round(g, &file, err);
+    free(file.data);
     return status;
+}
+
+int generate_try(struct generation *g, struct err *err)
+{
+    return g->q->prompt ? generate_one(g, err) : generate_file(g, err);
 }

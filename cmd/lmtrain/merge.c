@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/dtype.h"
 #include "cmd.h"
 #include "convert/convert.h"
 #include "serve/served.h"
@@ -30,12 +29,6 @@ static int check(const struct request *q, struct err *err)
 
 static int answer(const struct request *q, struct str *out, struct err *err)
 {
-    static const struct {
-        const char *name;
-        int dtype;
-    } dtypes[] = {
-        { "keep", -1 }, { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
-    };
     struct convert_options options = {
         .from = q->base,
         .to = q->to,
@@ -43,7 +36,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         .as = strcmp(q->as, "checkpoint") ? CONVERT_FOLDER : CONVERT_CHECKPOINT,
         .tp = 1,
         .pp = 1,
-        .dtype = -1,
+        .dtype = cmd_dtype(q->dtype),
         .max_shard_bytes = (int64_t)(q->max_shard_gb * 1e9),
     };
     struct convert_result result;
@@ -52,9 +45,6 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
     if (check(q, err) < 0)
         return -1;
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(q->dtype, dtypes[i].name))
-            options.dtype = dtypes[i].dtype;
     if (convert_model(&options, &result, err) < 0)
         return -1;
     str_printf(out, "%s: %d of %d tensors of %s merged, %s, in %s\n", q->to, result.n_merged,
@@ -66,45 +56,20 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
 int cmd_merge(int argc, char **argv)
 {
-    static const char *const dtypes[] = { "keep", "fp32", "bf16", "fp16", NULL };
     static const char *const kinds[] = { "hf", "checkpoint", NULL };
     struct request q = { .dtype = "keep", .as = "hf", .max_shard_gb = 5 };
     const struct option table[] = {
-        { .name = "base",
-          .kind = OPTION_TEXT,
-          .value = &q.base,
-          .argument = "DIR",
-          .help = "the model: a Hugging Face folder, a checkpoint or a run" },
-        { .name = "adapter",
-          .kind = OPTION_TEXT,
-          .value = &q.adapter,
-          .argument = "DIR",
-          .help = "a folder with adapter_config.json and adapter_model.safetensors, or a run of "
-                  "lmtrain lora" },
-        { .name = "to",
-          .kind = OPTION_TEXT,
-          .value = &q.to,
-          .argument = "DIR",
-          .help = "the merged model, which is not there yet" },
-        { .name = "as",
-          .kind = OPTION_CHOICE,
-          .value = &q.as,
-          .argument = "KIND",
-          .choices = kinds,
-          .help = "hf (a Hugging Face folder) or checkpoint" },
-        { .name = "dtype",
-          .kind = OPTION_CHOICE,
-          .value = &q.dtype,
-          .argument = "TYPE",
-          .choices = dtypes,
-          .help = "of all tensors: keep (as the model's), fp32, bf16 or fp16" },
-        { .name = "max-shard-gb",
-          .kind = OPTION_FLOAT,
-          .value = &q.max_shard_gb,
-          .argument = "GB",
-          .min = 0.001,
-          .max = 1000,
-          .help = "size of the folder's files (5)" },
+        option_text("base", &q.base, "DIR",
+                    "the model: a Hugging Face folder, a checkpoint or a run"),
+        option_text("adapter", &q.adapter, "DIR",
+                    "a folder with adapter_config.json and adapter_model.safetensors, or a run of "
+                    "lmtrain lora"),
+        option_text("to", &q.to, "DIR", "the merged model, which is not there yet"),
+        option_choice("as", &q.as, "KIND", kinds, "hf (a Hugging Face folder) or checkpoint"),
+        option_choice("dtype", &q.dtype, "TYPE", cmd_dtype_names,
+                      "of all tensors: keep (as the model's), fp32, bf16 or fp16"),
+        option_float("max-shard-gb", &q.max_shard_gb, "GB", 0.001, 1000,
+                     "size of the folder's files (5)"),
     };
     const struct options options = {
         .command = "lmtrain merge",

@@ -137,28 +137,14 @@ static int train_command(const struct training *training, int argc, char **argv)
     struct arena arena = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
-        { .name = "ranks",
-          .kind = OPTION_INT,
-          .value = &q.ranks,
-          .argument = "N",
-          .min = 1,
-          .max = 1000000,
-          .help = "run on N ranks instead of the job's" },
-        { .name = "hosts",
-          .kind = OPTION_TEXT,
-          .value = &q.hosts,
-          .argument = "FILE|HOST,...",
-          .help = "run on these machines, reached by ssh: a list, or a file with one a line; "
-                  "HOST:N gives a host N ranks, else all get equal shares" },
-        { .name = "resume",
-          .kind = OPTION_TEXT,
-          .value = &q.resume,
-          .argument = "auto|none|DIR",
-          .help = "auto: go on where the output folder's newest checkpoint is; none: refuse to; "
-                  "DIR: begin from that run or checkpoint" },
-        { .name = "dry-run",
-          .value = &q.dry_run,
-          .help = "show the resolved job and its plan, and train nothing" },
+        option_int("ranks", &q.ranks, "N", 1, 1000000, "run on N ranks instead of the job's"),
+        option_text("hosts", &q.hosts, "FILE|HOST,...",
+                    "run on these machines, reached by ssh: a list, or a file with one a line; "
+                    "HOST:N gives a host N ranks, else all get equal shares"),
+        option_text("resume", &q.resume, "auto|none|DIR",
+                    "auto: go on where the output folder's newest checkpoint is; none: refuse to; "
+                    "DIR: begin from that run or checkpoint"),
+        option_flag("dry-run", &q.dry_run, "show the resolved job and its plan, and train nothing"),
     };
     const struct options options = {
         .command = arena_printf(&arena, "lmtrain %s", training->name),

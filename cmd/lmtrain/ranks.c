@@ -71,8 +71,7 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job)
 
 /* ---- being one ---- */
 
-/* Which rank PMIx says we are to be; alone, 0. For faults that come before joining. */
-static int expected_rank(void)
+int ranks_expected(void)
 {
     const char *text = getenv("PMIX_RANK");
     int64_t n;
@@ -98,7 +97,7 @@ int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothin
                                        .log_folder = keeps_nothing ? NULL : log_folder };
 
     snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
-    if (fault_init(expected_rank(), launch_attempt(), err) < 0)
+    if (fault_init(ranks_expected(), launch_attempt(), err) < 0)
         return fail(0, err);
     fault_at("start", -1);
     if (watcher_start(&options, err) < 0 || launch_join(rank, err) < 0)
@@ -147,7 +146,8 @@ static char **build_argv(const struct starter *s, int n_ranks, const char *resum
     argv[n++] = arena_strdup(s->arena, s->command->name);
     if (s->command->subcommand)
         argv[n++] = arena_strdup(s->arena, s->command->subcommand);
-    argv[n++] = arena_strdup(s->arena, s->command->job_path);
+    if (s->command->job_path)
+        argv[n++] = arena_strdup(s->arena, s->command->job_path);
     for (int i = 0; i < sets->n; i++) {
         argv[n++] = arena_strdup(s->arena, "--set");
         argv[n++] = arena_strdup(s->arena, sets->items[i]);

@@ -1,7 +1,7 @@
 /*
  * ranks.h - from a command to its ranks: where it runs, how many, who starts them
  *
- * A command that trains asks ranks_find where it is. As a rank it joins (ranks_join) and does its
+ * A command that may have ranks asks ranks_find where it is. As a rank it joins (ranks_join) and does its
  * work. Else, if ranks_are_started says that there is more to do than to be the only rank,
  * ranks_start runs them to their end: through Slurm, through daemons on hosts, or on this machine.
  */
@@ -29,6 +29,9 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
 /* Whether the ranks are other processes than this one. */
 int ranks_are_started(const struct ranks *ranks, const struct job *job);
 
+/* Which rank PMIx says we are to be; alone, 0. For what comes before joining. */
+int ranks_expected(void);
+
 /*
  * Join the job as a rank: progress page, PMIx, faults on demand, and as many ranks as the job says.
  * keeps_nothing: no logs in the job's output folder. Collective. Returns 0, or the exit status
@@ -44,7 +47,7 @@ int ranks_fail(const struct launch_rank *rank, const struct err *err);
 
 /* How a command is called again, as the ranks run it. */
 struct ranks_command {
-    const char *name, *subcommand, *job_path; /* subcommand: NULL where there is none */
+    const char *name, *subcommand, *job_path; /* the last two: NULL where there is none */
     const struct option_list *sets;
     const char *resume;      /* NULL: it has no such option */
     const char *const *more; /* further words, ended by NULL; or NULL */

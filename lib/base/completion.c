@@ -52,9 +52,6 @@ static void add_option(const char *command, const struct option *option, struct 
     else
         add_kinds(option->argument, out);
     str_add(out, "'\n");
-    if (option->letter)
-        str_printf(out, "_lmtrain_kinds['%s -%c']=${_lmtrain_kinds['%s --%s']}\n", command,
-                   option->letter, command, option->name);
 }
 
 void completion_options(const struct options *options, struct str *out)

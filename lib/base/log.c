@@ -83,7 +83,7 @@ void log_to_screen(const char *line)
     write_screen(whole, (size_t)length);
 }
 
-int log_enabled(enum log_level level)
+static int log_enabled(enum log_level level)
 {
     if (log_threshold < 0) {
         const char *wanted = getenv("LMTRAIN_LOG");

@@ -34,9 +34,6 @@ void log_set_level(enum log_level level);
 /* "warn" */
 const char *log_level_name(enum log_level level);
 
-/* Whether a line of this level would be shown: to skip the work of making it. */
-int log_enabled(enum log_level level);
-
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

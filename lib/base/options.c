@@ -11,6 +11,73 @@
 #define HELP_COLUMN 28
 #define HELP_WIDTH 100
 
+/* ---- rows of a table ---- */
+
+struct option option_flag(const char *name, int *value, const char *help)
+{
+    return (struct option){ .name = name, .kind = OPTION_FLAG, .value = value, .help = help };
+}
+
+struct option option_int(const char *name, int *value, const char *argument, double min, double max,
+                         const char *help)
+{
+    return (struct option){ .name = name,
+                            .kind = OPTION_INT,
+                            .value = value,
+                            .argument = argument,
+                            .help = help,
+                            .min = min,
+                            .max = max };
+}
+
+struct option option_i64(const char *name, int64_t *value, const char *argument, double min,
+                         double max, const char *help)
+{
+    struct option o = option_int(name, NULL, argument, min, max, help);
+
+    o.kind = OPTION_I64;
+    o.value = value;
+    return o;
+}
+
+struct option option_float(const char *name, double *value, const char *argument, double min,
+                           double max, const char *help)
+{
+    struct option o = option_int(name, NULL, argument, min, max, help);
+
+    o.kind = OPTION_FLOAT;
+    o.value = value;
+    return o;
+}
+
+struct option option_text(const char *name, const char **value, const char *argument,
+                          const char *help)
+{
+    return (struct option){
+        .name = name, .kind = OPTION_TEXT, .value = value, .argument = argument, .help = help
+    };
+}
+
+struct option option_choice(const char *name, const char **value, const char *argument,
+                            const char *const *choices, const char *help)
+{
+    struct option o = option_text(name, value, argument, help);
+
+    o.kind = OPTION_CHOICE;
+    o.choices = choices;
+    return o;
+}
+
+struct option option_list(const char *name, struct option_list *value, const char *argument,
+                          const char *help)
+{
+    return (struct option){
+        .name = name, .kind = OPTION_LIST, .value = value, .argument = argument, .help = help
+    };
+}
+
+/* ---- parsing ---- */
+
 struct parser {
     const struct options *options;
     struct arena *arena;
@@ -39,14 +106,6 @@ static const struct option *find_long(const struct parser *p, const char *name, 
         if (strlen(o->name) == length && !memcmp(o->name, name, length))
             return o;
     }
-    return NULL;
-}
-
-static const struct option *find_letter(const struct parser *p, char letter)
-{
-    for (int i = 0; i < p->options->n_options; i++)
-        if (p->options->table[i].letter == letter)
-            return &p->options->table[i];
     return NULL;
 }
 
@@ -150,9 +209,7 @@ static int take_option(const struct parser *p, int argc, char **argv, int *at)
     int is_long = word[1] == '-';
     const char *equals = is_long ? strchr(word, '=') : NULL;
     size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
-    const struct option *o = is_long   ? find_long(p, word + 2, length)
-                             : word[2] ? NULL
-                                       : find_letter(p, word[1]);
+    const struct option *o = is_long ? find_long(p, word + 2, length) : NULL;
 
     if (!o)
         return unknown(p, word);
@@ -231,15 +288,12 @@ static void add_wrapped(struct str *out, const char *text, int column)
     str_add_char(out, '\n');
 }
 
-static void add_option(struct str *out, const char *name, char letter, const char *argument,
+static void add_option(struct str *out, const char *dashes, const char *name, const char *argument,
                        const char *help)
 {
     size_t begin = out->length;
 
-    if (letter)
-        str_printf(out, "  -%c, --%s", letter, name);
-    else
-        str_printf(out, "  --%s", name);
+    str_printf(out, "  %s%s", dashes, name);
     if (argument)
         str_printf(out, " %s", argument);
     int width = (int)(out->length - begin);
@@ -260,9 +314,9 @@ void options_help(const struct options *options, struct str *out)
     for (int i = 0; i < options->n_options; i++) {
         const struct option *o = &options->table[i];
 
-        add_option(out, o->name, o->letter, o->argument, o->help);
+        add_option(out, "--", o->name, o->argument, o->help);
     }
-    add_option(out, "help", 'h', NULL, "show this");
+    add_option(out, "-h, --", "help", NULL, "show this");
     if (options->details)
         str_printf(out, "\n%s", options->details);
 }

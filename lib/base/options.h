@@ -2,9 +2,9 @@
  * options.h - the options of one command, as a table
  *
  * The table is all there is to know: it parses the command line and writes the help, and a test
- * holds the man page against that help. Long options are --name VALUE or --name=VALUE, short ones
- * -n VALUE;
- * "--" ends options; what is no option is an argument, wherever it stands. Nothing is printed here.
+ * holds the man page against that help. Options are --name VALUE or --name=VALUE, of short ones there
+ * is -h alone; "--" ends options; what is no option is an argument, wherever it stands. Nothing is
+ * printed here.
  */
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
@@ -32,7 +32,6 @@ struct option_list {
 
 struct option {
     const char *name; /* without the dashes */
-    char letter;      /* of the short form, or 0 */
     enum option_kind kind;
     void *value;                /* set when given; holds its default before */
     const char *argument;       /* what help calls the value: "N", "DIR"; NULL for a flag */
@@ -40,6 +39,21 @@ struct option {
     double min, max;            /* of numbers; both 0: any */
     const char *const *choices; /* ended by NULL */
 };
+
+/* Rows of a table; what is not named is 0. A flag is set to 1, a number is in min .. max. */
+struct option option_flag(const char *name, int *value, const char *help);
+struct option option_int(const char *name, int *value, const char *argument, double min, double max,
+                         const char *help);
+struct option option_i64(const char *name, int64_t *value, const char *argument, double min,
+                         double max, const char *help);
+struct option option_float(const char *name, double *value, const char *argument, double min,
+                           double max, const char *help);
+struct option option_text(const char *name, const char **value, const char *argument,
+                          const char *help);
+struct option option_choice(const char *name, const char **value, const char *argument,
+                            const char *const *choices, const char *help);
+struct option option_list(const char *name, struct option_list *value, const char *argument,
+                          const char *help);
 
 struct options {
     const char *command;   /* "lmtrain config" */

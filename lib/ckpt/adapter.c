@@ -256,8 +256,6 @@ static int open_peft(struct adapter *a, struct err *err)
     if (take_tied_head(&o, err) < 0 || check_used(&o, err) < 0)
         return -1;
     a->tuning = (struct tuning){ .has_lora = 1, .places = o.places, .n_layers = a->spec.n_layers };
-    a->base = o.config.base;
-    a->n_tensors = a->file->index.n_tensors;
     return 0;
 }
 
@@ -289,9 +287,7 @@ static int open_checkpoint(struct adapter *a, struct err *err)
             return -1;
     }
     a->tuning = *job->tuning;
-    a->base = job->train.init;
     a->tokenizer = job->data.tokenizer;
-    a->n_tensors = store_n_tensors(a->store);
     return 0;
 }
 
@@ -332,11 +328,6 @@ const struct tuning *adapter_tuning(const struct adapter *a)
     return &a->tuning;
 }
 
-const char *adapter_base(const struct adapter *a)
-{
-    return a->base;
-}
-
 const char *adapter_tokenizer(const struct adapter *a)
 {
     return a->tokenizer;
@@ -345,9 +336,4 @@ const char *adapter_tokenizer(const struct adapter *a)
 int adapter_vocab_size(const struct adapter *a)
 {
     return a->spec.vocab_size;
-}
-
-int adapter_n_tensors(const struct adapter *a)
-{
-    return a->n_tensors;
 }

@@ -33,12 +33,6 @@ void adapter_close(struct adapter *adapter);
 /* Where there are adapters; what is saved besides is in no pattern of it. The adapter's. */
 const struct tuning *adapter_tuning(const struct adapter *adapter);
 
-/* What it was made of: a path or a name on the hub, or NULL. */
-const char *adapter_base(const struct adapter *adapter);
-
-/* How many tensors it has. */
-int adapter_n_tensors(const struct adapter *adapter);
-
 /* Whether it has any part of our tensor of this name. */
 int adapter_has(const struct adapter *adapter, const char *name);
 

@@ -28,8 +28,7 @@ struct adapter {
     struct model_spec spec;
     struct tuning tuning;
     struct hf_names names;
-    const char *base, *tokenizer;
-    int n_tensors;
+    const char *tokenizer;
     /* Of a peft folder: */
     struct safetensors *file;
     const struct safetensors_tensor *(*pairs)[2];   /* [n_layers * N_LORA_MODULES]: A, B */

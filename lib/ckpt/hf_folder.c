@@ -144,7 +144,7 @@ static int compare_entries(const void *a, const void *b)
     return strcmp(((const struct hf_entry *)a)->name, ((const struct hf_entry *)b)->name);
 }
 
-struct hf_entry *hf_folder_entry(const struct hf_folder *f, const char *name)
+static struct hf_entry *hf_folder_entry(const struct hf_folder *f, const char *name)
 {
     struct hf_entry key = { .name = name };
 
@@ -518,7 +518,8 @@ const struct safetensors *hf_folder_tied_head(const struct hf_folder *f,
     return f->files[f->tied_head->file];
 }
 
-enum dtype hf_folder_tensor_dtype(const struct hf_folder *f, int i)
+/* Eight-bit ones are bf16 for us, as for those who publish them. */
+static enum dtype hf_folder_tensor_dtype(const struct hf_folder *f, int i)
 {
     enum safetensors_type type = f->theirs[i]->tensor->type;
 

@@ -33,9 +33,6 @@ const struct hf_names *hf_folder_names(const struct hf_folder *folder);
 const struct safetensors *hf_folder_tensor(const struct hf_folder *folder, int i,
                                            const struct safetensors_tensor **tensor);
 
-/* Its type: eight-bit ones are bf16 for us, as for those who publish them. */
-enum dtype hf_folder_tensor_dtype(const struct hf_folder *folder, int i);
-
 /* Whether some of the weights are of eight bits. */
 int hf_folder_has_fp8(const struct hf_folder *folder);
 

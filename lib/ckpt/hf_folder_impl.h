@@ -44,6 +44,4 @@ struct hf_grid {
 int hf_folder_grid(const struct safetensors_tensor *scale, int64_t rows, int64_t cols,
                    struct hf_grid *grid);
 
-struct hf_entry *hf_folder_entry(const struct hf_folder *folder, const char *name);
-
 #endif

@@ -249,7 +249,8 @@ static const char *const aliases[][2] = {
     { "report_to", "nothing: metrics.jsonl and TensorBoard events are always written" },
 };
 
-const char *alias_find(const char *leaf)
+/* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
+static const char *alias_find(const char *leaf)
 {
     char name[64];
     size_t n = 0;

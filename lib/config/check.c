@@ -390,10 +390,8 @@ static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
     return 0;
 }
 
-static int check_tp(struct job_reader *r)
+int job_check_tp(const struct model_spec *s, int tp, const char *what, struct err *err)
 {
-    const struct model_spec *s = &r->job->model;
-    int tp = r->job->parallel.tp;
     char why[160], others[64], hint[128] = "";
     size_t used = 0;
 
@@ -402,8 +400,16 @@ static int check_tp(struct job_reader *r)
     for (int other = 1; other <= s->n_heads && used + 16 < sizeof hint; other++)
         if (!tp_misfit(s, other, others, sizeof others))
             used += (size_t)snprintf(hint + used, sizeof hint - used, used ? ", %d" : "%d", other);
-    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"),
-                        "parallel.tp is %d, %s (hint: %s)", tp, why, hint);
+    return err_set(err, ERR_CONFIG, "%s is %d, %s (hint: %s)", what, tp, why, hint);
+}
+
+static int check_tp(struct job_reader *r)
+{
+    struct err err;
+
+    if (job_check_tp(&r->job->model, r->job->parallel.tp, "parallel.tp", &err) == 0)
+        return 0;
+    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"), "%s", err.text);
 }
 
 /* A size of micro-batches whose tokens tp ranks cannot share evenly; 0: there is none. */

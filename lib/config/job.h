@@ -203,6 +203,10 @@ void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena);
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
 
+/* Whether so many tensor-parallel ranks can have parts of the model. Returns 0, or -1 and ERR_CONFIG
+ * naming `what` asked for them, why not, and which numbers would do. */
+int job_check_tp(const struct model_spec *spec, int tp, const char *what, struct err *err);
+
 /*
  * The most ranks, at most n_possible, with which the job can go on at the same global batch:
  * degrees but dp kept, dp smaller (elastic restart) and a multiple of zero_group. 0 if there is none.

@@ -49,9 +49,6 @@ void reader_derive_tuning(struct job_reader *reader);
 /* Put down that a key is unknown, with what was probably meant. */
 void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);
 
-/* What another tool's name is here ("train.micro_batch"), or NULL. leaf: the last part of a key. */
-const char *alias_find(const char *leaf);
-
 /*
  * Where the first of these fields, ended by NULL, that the job file or an override gives stands, for
  * messages of what is found later; the job's name if it gives none.

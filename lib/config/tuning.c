@@ -203,7 +203,8 @@ struct job_texts lora_targets(const struct tuning *t, struct arena *arena)
     return (struct job_texts){ values, n };
 }
 
-int lora_name_is_packed(const char *name)
+/* Whether a target's name says that the model keeps q, k and v in one matrix. */
+static int lora_name_is_packed(const char *name)
 {
     for (size_t i = 0; i < N_NAMES; i++)
         if (!strcmp(names[i].name, name))
@@ -211,8 +212,14 @@ int lora_name_is_packed(const char *name)
     return 0;
 }
 
-unsigned lora_find_modules(const struct model_spec *spec, const char *family, const char *name,
-                           int packed)
+/*
+ * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
+ * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
+ * has one pair where a name stands for all of it. family (of Hugging Face; NULL: not known) says
+ * which is meant where two call different matrices alike.
+ */
+static unsigned lora_find_modules(const struct model_spec *spec, const char *family,
+                                  const char *name, int packed)
 {
     unsigned set = 0;
 

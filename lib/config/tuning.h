@@ -76,23 +76,11 @@ const char *tuning_idle_pattern(const struct tuning *tuning, const char *const *
 /* Whether it is one of an adapter's pair. */
 int tuning_is_adapter(const char *name);
 
-/*
- * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
- * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
- * has one pair where a name stands for all of it. family (of Hugging Face; NULL: not known) says
- * which is meant where two call different matrices alike.
- */
-unsigned lora_find_modules(const struct model_spec *spec, const char *family, const char *name,
-                           int packed);
-
 /* Whether models of this family (may be NULL) keep q, k and v in one matrix. */
 int lora_family_packs(const char *family);
 
 /* Our names of all modules that have adapters: as targets they mean the same whatever the family. */
 struct job_texts lora_targets(const struct tuning *tuning, struct arena *arena);
-
-/* Whether a target's name says that the model keeps q, k and v in one matrix. */
-int lora_name_is_packed(const char *name);
 
 /* What the job wants of adapters. */
 struct lora_wish {

@@ -85,8 +85,9 @@ static int looks_like_belle(const struct value *instruction)
            !strncmp(instruction->text, "Human:", 6) && strstr(instruction->text, "Assistant:");
 }
 
-enum instruct_format conversation_format(const struct conversation_options *o,
-                                         const struct value *row)
+/* The format that a row's columns say, INSTRUCT_AUTO if none. */
+static enum instruct_format conversation_format(const struct conversation_options *o,
+                                                const struct value *row)
 {
     const struct value *conversations = find(o, row, "conversations");
 

@@ -35,10 +35,6 @@ struct conversation_options {
 int conversation_read(const struct conversation_options *options, const struct value *row,
                       struct arena *arena, struct conversation *out, struct err *err);
 
-/* The format that a row's columns say, INSTRUCT_AUTO if none. */
-enum instruct_format conversation_format(const struct conversation_options *options,
-                                         const struct value *row);
-
 /* Whether field is one that `columns` may name: "instruction", "user_tag", ...; and all, with
  * NULL behind the last. */
 int conversation_is_field(const char *field);

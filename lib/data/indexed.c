@@ -263,23 +263,6 @@ int64_t indexed_document_start(const struct indexed *indexed, int64_t document)
     return load_i64(indexed->offsets + sequence * 8) / (int64_t)indexed->token_bytes;
 }
 
-int64_t indexed_document_at(const struct indexed *indexed, int64_t position)
-{
-    CHECK(position >= 0);
-    CHECK(position < indexed->n_tokens);
-    int64_t low = 0, high = indexed->n_documents; /* start(low) <= position < start(high) */
-
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (indexed_document_start(indexed, middle) <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 uint64_t indexed_fingerprint(const struct indexed *indexed)
 {
     size_t n_bytes = indexed->bin.n_bytes;

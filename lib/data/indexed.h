@@ -57,9 +57,6 @@ int indexed_read(const struct indexed *indexed, int64_t first, int64_t n, int vo
 /* Position where a document starts; document n_documents "starts" at n_tokens. */
 int64_t indexed_document_start(const struct indexed *indexed, int64_t document);
 
-/* The document that holds the token at position. */
-int64_t indexed_document_at(const struct indexed *indexed, int64_t position);
-
 /* A hash of the sizes, the type and up to a MiB each of the tokens' start and end. */
 uint64_t indexed_fingerprint(const struct indexed *indexed);
 

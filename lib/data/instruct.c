@@ -57,6 +57,7 @@ struct preparing {
     struct indexed_writer writer;
     struct ordered *ordered;
     struct job *job; /* being filled, or NULL */
+    int failed;      /* in writing: nothing more is written */
     struct instruct_report *report;
     struct err *err;
 };
@@ -140,8 +141,8 @@ static void warn_of(const struct preparing *p, const struct job *job)
         p->options->warn(p->options->context, text);
 }
 
-/* The oldest job's samples: 1, or 0 if there is none, or -1. */
-static int write_job(struct preparing *p)
+/* 1, or 0 if there is no job, or -1. */
+static int write_oldest(struct preparing *p)
 {
     struct job *job = ordered_take(p->ordered);
     int64_t start = 0;
@@ -162,6 +163,15 @@ static int write_job(struct preparing *p)
     if (p->options->progress)
         p->options->progress(p->options->context, p->report->n_rows, p->report->n_tokens);
     return 1;
+}
+
+/* The oldest job's samples: 1, or 0 if there is none, or -1, with the error of the first that failed. */
+static int write_job(struct preparing *p)
+{
+    int rc = p->failed ? -1 : write_oldest(p);
+
+    p->failed = rc < 0;
+    return rc;
 }
 
 static int write_all(struct preparing *p)
@@ -376,7 +386,8 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
         for (int i = 0; is_same && (count = count_at(report, i, &name)); i++) {
             const struct value *number = value_get(state, name);
 
-            is_same = number && str_to_i64(number->text, count) == 0;
+            is_same =
+                number && number->kind == VALUE_NUMBER && str_to_i64(number->text, count) == 0;
         }
     }
     arena_release(&arena);

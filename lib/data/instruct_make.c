@@ -111,7 +111,6 @@ static int close_sample(struct instruct_samples *s, struct instruct_report *repo
     return 0;
 }
 
-/* Ids from `from` on are the row's: what of them fits is made samples of. */
 static int is_learned(const struct instruct_samples *s, int64_t from, int64_t end)
 {
     for (int64_t i = from + 1; i < end; i++)
@@ -159,6 +158,7 @@ static int drop(struct instruct_samples *s, int64_t from, int64_t *count)
     return 0;
 }
 
+/* Ids from `from` on are the row's: what of them fits is made samples of. */
 static int finish(struct instruct_maker *m, struct instruct_samples *s, int64_t from, int is_text,
                   struct instruct_report *report, struct err *err)
 {

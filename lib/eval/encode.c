@@ -45,6 +45,18 @@ int encode_text(const struct tokenizer *tokenizer, struct tokenizer_cache *cache
     return add_all(out, after, n_after, err);
 }
 
+int encode_prompt(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                  const char *text, int is_framed, struct token_list *out, struct err *err)
+{
+    int64_t before = out->n;
+    int status = is_framed ? tokenizer_encode_cached(tokenizer, cache, text, strlen(text), out, err)
+                           : encode_text(tokenizer, cache, text, strlen(text), out, err);
+
+    if (!status && out->n == before)
+        status = token_list_add(out, max_int(0, tokenizer_end_of_text(tokenizer)), err);
+    return status;
+}
+
 /* len(text.rstrip()): a letter in front keeps the left as it is. */
 static size_t length_stripped(const char *text, size_t n_bytes)
 {

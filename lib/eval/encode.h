@@ -15,6 +15,13 @@ int encode_text(const struct tokenizer *tokenizer, struct tokenizer_cache *cache
                 size_t n_bytes, struct token_list *out, struct err *err);
 
 /*
+ * A prompt as it is, to be gone on from. is_framed: what the tokenizer puts around texts is in it
+ * already. One without tokens is the end of text.
+ */
+int encode_prompt(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                  const char *text, int is_framed, struct token_list *out, struct err *err);
+
+/*
  * A context, of which white space at the end goes to its continuations: its ids, and in *n_bytes
  * where they end. An empty one is BOS, or the end of text where there is none.
  */

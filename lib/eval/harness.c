@@ -8,6 +8,17 @@
 
 #include "base/clock.h"
 #include "eval/harness_impl.h"
+#include "serve/served.h"
+
+const struct replica *harness_replica(const struct harness_run *run)
+{
+    return run->h->served->replica;
+}
+
+int harness_judges(const struct harness_run *run)
+{
+    return replica_is_first(harness_replica(run));
+}
 
 void harness_show(struct harness_run *run, int64_t n_more)
 {
@@ -15,7 +26,7 @@ void harness_show(struct harness_run *run, int64_t n_more)
                                   .total = run->items->n,
                                   .seconds = clock_seconds() - run->begin };
 
-    if (!run->h->progress)
+    if (!run->h->progress || !harness_judges(run))
         return;
     p.score = run->n_done > 0 ? run->sum / (double)run->n_done : 0;
     run->h->progress(run->h->context, &p);
@@ -31,13 +42,30 @@ int harness_note(struct harness_run *run, int64_t item, struct err *err)
 
 static int check_code(const struct harness_run *run, struct err *err)
 {
-    for (int64_t i = 0; i < run->items->n; i++)
+    for (int64_t i = 0; i < run->items->n && harness_judges(run); i++)
         if (run->task->parts[run->items->items[i].part].way.kind == TASK_CODE && !run->h->sandbox)
             return err_set(err, ERR_CONFIG,
                            "task %s runs programs that a model wrote (hint: "
                            "--allow-code-execution; they run in a sandbox)",
                            run->task->name);
     return 0;
+}
+
+/* What the first rank has found in its journal. */
+static int tell_done(struct harness_run *run, struct err *err)
+{
+    size_t n = (size_t)run->items->n;
+    char *done = calloc(n + 1, 1);
+
+    if (!done)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (size_t i = 0; i < n; i++)
+        done[i] = (char)run->results[i].is_done;
+    int status = replica_tell_all(harness_replica(run), done, n, err);
+    for (size_t i = 0; i < n; i++)
+        run->results[i].is_done = done[i];
+    free(done);
+    return status;
 }
 
 int harness_run(struct harness *harness, struct task *task, const struct items *items,
@@ -50,7 +78,8 @@ int harness_run(struct harness *harness, struct task *task, const struct items *
                                .journal = -1,
                                .begin = clock_seconds() };
 
-    if (check_code(&run, err) < 0 || journal_open(&run, err) < 0)
+    if (check_code(&run, err) < 0 || (harness_judges(&run) && journal_open(&run, err) < 0) ||
+        tell_done(&run, err) < 0)
         return -1;
     run.cache = tokenizer_cache_create();
     harness->n_resumed += run.n_done;

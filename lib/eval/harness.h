@@ -4,6 +4,10 @@
  * Choices are scored by serve/score.h, part after part, so that the shots of a part are computed
  * once; texts are generated side by side, the longest prompts first. What is known of an item is
  * written to a journal at once; an evaluation that finds its own journal goes on from it.
+ *
+ * Over several ranks (served->replica) the items are shared out among replicas, round by round; the
+ * first rank of all gets what comes of them, judges it and keeps the journal, and it alone has
+ * results in the end. What an item scores does not depend on who has computed it.
  */
 #ifndef EVAL_HARNESS_H
 #define EVAL_HARNESS_H
@@ -36,8 +40,8 @@ struct harness {
     struct served *served;
     struct kernels *kernels;
     const struct tokenizer *tokenizer;
-    struct sandbox *sandbox;      /* for code, else NULL */
-    const char *journal;          /* a file, or NULL */
+    struct sandbox *sandbox;      /* for code, else NULL; the first rank's */
+    const char *journal;          /* a file, or NULL; likewise */
     harness_progress_fn progress; /* may be NULL */
     void *context;
     /* What came of it, added up over calls: */
@@ -48,8 +52,9 @@ struct harness {
 };
 
 /*
- * results [items->n], zeroed by the caller and released by harness_release. Returns 0, or -1 and
- * ERR_CONFIG (code without a sandbox), ERR_DATA (a journal of other prompts) or ERR_DEVICE.
+ * results [items->n], zeroed by the caller and released by harness_release. Collective over all
+ * ranks, with the same task and items. Returns 0, or -1 and ERR_CONFIG (code without a sandbox),
+ * ERR_DATA (a journal of other prompts), ERR_DEVICE or ERR_PEER.
  */
 int harness_run(struct harness *harness, struct task *task, const struct items *items,
                 struct item_result *results, struct err *err);

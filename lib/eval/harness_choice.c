@@ -62,15 +62,18 @@ static int encode_item(struct asking *a, int64_t index, struct err *err)
     const struct item *item = &run->items->items[index];
     struct asked *asked = &a->asked[a->n];
     struct token_list tokens = { 0 };
-    size_t context_bytes;
+    size_t context_bytes = 0;
 
     asked->item = index;
     asked->n_continuation = calloc((size_t)item->n_choices, sizeof(int));
     if (!asked->n_continuation)
         return err_set(err, ERR_DEVICE, "out of host memory");
     a->n++;
-    int status =
-        encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes, &tokens, err);
+    int status = run->task->parts[item->part].way.last_token /* asked for behind all of it */
+                     ? encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed,
+                                     &tokens, err)
+                     : encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes,
+                                      &tokens, err);
     asked->n_context = (int)tokens.n;
     for (int i = 0; i < item->n_choices && !status; i++) {
         int64_t before = tokens.n;
@@ -90,11 +93,14 @@ static int encode_all(struct asking *a, struct err *err)
     a->asked = calloc((size_t)run->items->n + 1, sizeof *a->asked);
     if (!a->asked)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    for (int64_t i = 0; i < run->items->n; i++)
-        if (!run->results[i].is_done &&
-            run->task->parts[run->items->items[i].part].way.kind == TASK_CHOICE &&
-            encode_item(a, i, err) < 0)
+    for (int64_t i = 0; i < run->items->n; i++) {
+        if (run->results[i].is_done ||
+            run->task->parts[run->items->items[i].part].way.kind != TASK_CHOICE)
+            continue;
+        replica_beat(harness_replica(run), "reading items");
+        if (encode_item(a, i, err) < 0)
             return -1;
+    }
     return 0;
 }
 
@@ -159,8 +165,6 @@ static int judge(struct harness_run *run, int64_t index, struct err *err)
     return r->answer ? harness_note(run, index, err) : err_set(err, ERR_DEVICE, "out of memory");
 }
 
-/* ---- a chunk ---- */
-
 static void show(void *context, int64_t done, int64_t total)
 {
     struct harness_run *run = context;
@@ -191,31 +195,73 @@ static int lay_out(struct asking *a, const struct asked *asked, int max_length,
             (struct score){ .tokens = text + cut,
                             .n = length - cut,
                             .n_scored = min_int(asked->n_continuation[n], length - cut - 1) };
-        a->run->h->n_asked += length - cut;
     }
     return n;
 }
 
-static int keep_scores(struct asking *a, const struct asked *asked, int64_t n,
-                       const struct score *scores, struct err *err)
+/* ---- what came of a round, by all replicas ---- */
+
+/* In front of as many doubles as the item has choices. */
+struct choice_record {
+    int64_t item, n_fed, n_asked;
+};
+
+static void add_records(struct asking *a, const struct asked *asked, int64_t n, int64_t n_fed,
+                        const struct score *scores, struct str *out)
 {
     for (int64_t i = 0; i < n; i++) {
         int n_choices = a->run->items->items[asked[i].item].n_choices;
-        double *values = calloc((size_t)n_choices, sizeof *values);
+        struct choice_record record = { .item = asked[i].item, .n_fed = i ? 0 : n_fed };
 
-        if (!values)
-            return err_set(err, ERR_DEVICE, "out of host memory");
         for (int k = 0; k < n_choices; k++)
-            values[k] = (scores++)->log_likelihood;
-        a->run->results[asked[i].item].log_likelihoods = values;
-        if (judge(a->run, asked[i].item, err) < 0)
-            return -1;
+            record.n_asked += scores[k].n;
+        str_add_bytes(out, &record, sizeof record);
+        for (int k = 0; k < n_choices; k++)
+            str_add_bytes(out, &(scores++)->log_likelihood, sizeof scores->log_likelihood);
     }
-    return 0;
 }
 
+/* Of one item: whoever judges does, the others know that it is done. */
+static int keep_record(struct harness_run *run, const struct choice_record *record,
+                       const char *scores, struct err *err)
+{
+    size_t n_bytes = (size_t)run->items->items[record->item].n_choices * sizeof(double);
+
+    run->h->n_tokens += record->n_fed;
+    run->h->n_asked += record->n_asked;
+    run->results[record->item].is_done = 1;
+    if (!harness_judges(run))
+        return 0;
+    double *values = malloc(n_bytes);
+    if (!values)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    memcpy(values, scores, n_bytes);
+    run->results[record->item].log_likelihoods = values;
+    return judge(run, record->item, err);
+}
+
+static int keep_round(struct harness_run *run, const struct str *own, struct err *err)
+{
+    struct str all = { 0 };
+    int status = replica_collect(harness_replica(run), own, &all, err);
+
+    for (size_t at = 0; at < all.length && !status;) {
+        struct choice_record record;
+
+        memcpy(&record, all.data + at, sizeof record);
+        at += sizeof record;
+        status = keep_record(run, &record, all.data + at, err);
+        at += (size_t)run->items->items[record.item].n_choices * sizeof(double);
+    }
+    str_release(&all);
+    harness_show(run, 0);
+    return status;
+}
+
+/* ---- rounds of chunks ---- */
+
 static int run_chunk(struct asking *a, struct scorer *scorer, int max_length,
-                     const struct asked *asked, int64_t n, struct err *err)
+                     const struct asked *asked, int64_t n, struct str *out, struct err *err)
 {
     size_t n_tokens = 0, n_scores = 0;
     int64_t fed = 0;
@@ -236,10 +282,43 @@ static int run_chunk(struct asking *a, struct scorer *scorer, int max_length,
     if (!status)
         status = scorer_run(scorer, scores, at, show, a->run, &fed, err);
     if (!status)
-        status = keep_scores(a, asked, n, scores, err);
-    a->run->h->n_tokens += fed;
+        add_records(a, asked, n, fed, scores, out);
     free(scores);
     free(tokens);
+    return status;
+}
+
+/* Items from `begin` on that are computed together: of one part, and so few that each replica has
+ * something to do. */
+static int64_t chunk_length(const struct asking *a, int64_t begin)
+{
+    int64_t share = ceil_div(a->n, replica_count(harness_replica(a->run))), n = 0;
+    int part = a->run->items->items[a->asked[begin].item].part;
+
+    while (begin + n < a->n && n < CHUNK_ITEMS && n < share &&
+           a->run->items->items[a->asked[begin + n].item].part == part)
+        n++;
+    return n;
+}
+
+/* A chunk for each replica, from *at on. */
+static int run_round(struct asking *a, struct scorer *scorer, int max_length, int64_t *at,
+                     struct err *err)
+{
+    const struct replica *replica = harness_replica(a->run);
+    struct str own = { 0 };
+    int status = 0;
+
+    for (int r = 0; r < replica_count(replica) && *at < a->n && !status; r++) {
+        int64_t n = chunk_length(a, *at);
+
+        if (r == replica_number(replica))
+            status = run_chunk(a, scorer, max_length, a->asked + *at, n, &own, err);
+        *at += n;
+    }
+    if (!status)
+        status = keep_round(a->run, &own, err);
+    str_release(&own);
     return status;
 }
 
@@ -256,17 +335,8 @@ int harness_choices(struct harness_run *run, struct err *err)
 
         status = scorer_create(&scorer, run->h->served, run->h->kernels, &options, err);
     }
-    for (int64_t i = 0; i < a.n && !status;) {
-        int part = run->items->items[a.asked[i].item].part;
-        int64_t n = 0;
-
-        while (i + n < a.n && n < CHUNK_ITEMS &&
-               run->items->items[a.asked[i + n].item].part == part)
-            n++;
-        status = run_chunk(&a, scorer, max_length, a.asked + i, n, err);
-        harness_show(run, 0);
-        i += n;
-    }
+    for (int64_t at = 0; at < a.n && !status;)
+        status = run_round(&a, scorer, max_length, &at, err);
     scorer_destroy(scorer);
     release(&a);
     return status;

@@ -19,6 +19,10 @@ struct harness_run {
     double begin;
 };
 
+/* The ranks that compute; NULL: this one alone. And whether this one judges. */
+const struct replica *harness_replica(const struct harness_run *run);
+int harness_judges(const struct harness_run *run);
+
 /* An item is done: journal and progress. */
 int harness_note(struct harness_run *run, int64_t item, struct err *err);
 void harness_show(struct harness_run *run, int64_t n_more);
@@ -29,10 +33,6 @@ int harness_texts(struct harness_run *run, struct err *err);   /* harness_text.c
 
 /* What the text of an item is worth; notes it. harness_judge.c */
 int harness_judge(struct harness_run *run, int64_t item, const struct str *text, struct err *err);
-
-/* Call add for each token that a model's generation_config.json says texts end at. */
-typedef void (*harness_end_fn)(void *context, int64_t id);
-int harness_find_ends(const char *folder, harness_end_fn add, void *context, struct err *err);
 
 /* The journal: a header, and a line of JSON an item. harness_journal.c */
 int journal_open(struct harness_run *run, struct err *err);

@@ -73,6 +73,14 @@ static int same_text(const struct value *object, const char *key, const char *te
     return v && v->kind == VALUE_TEXT && !strcmp(v->text, text);
 }
 
+/* Whether there is a whole number under a key. */
+static int number_of(const struct value *object, const char *key, int64_t *number)
+{
+    const struct value *v = value_get(object, key);
+
+    return v && v->kind == VALUE_NUMBER && str_to_i64(v->text, number) == 0;
+}
+
 static char *copy_text(const struct value *object, const char *key)
 {
     const struct value *v = value_get(object, key);
@@ -85,6 +93,9 @@ static int take_likelihoods(const struct value *list, const struct item *item,
 {
     if (!list || list->kind != VALUE_LIST || list->n != item->n_choices)
         return 0;
+    for (const struct value *v = list->first; v; v = v->next)
+        if (v->kind != VALUE_NUMBER)
+            return 0;
     r->log_likelihoods = calloc((size_t)list->n + 1, sizeof *r->log_likelihoods);
     const struct value *v = list->first;
     for (int i = 0; r->log_likelihoods && v; i++, v = v->next)
@@ -98,7 +109,8 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     const struct item *item = &run->items->items[index];
     const struct task_way *way = &run->task->parts[item->part].way;
     struct item_result *r = &run->results[index];
-    const struct value *choice = value_get(line, "choice");
+    int64_t chosen;
+    int is_choice = number_of(line, "choice", &chosen) && chosen >= 0 && chosen < item->n_choices;
     char hash[20];
 
     snprintf(hash, sizeof hash, "%016" PRIx64, item->hash);
@@ -114,7 +126,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     }
     if (way->kind == TASK_CHOICE && !take_likelihoods(value_get(line, "log_likelihoods"), item, r))
         return 0;
-    r->choice = choice ? (int)strtol(choice->text, NULL, 10) : -1;
+    r->choice = is_choice ? (int)chosen : -1;
     r->text = copy_text(line, "text");
     r->answer = copy_text(line, "answer");
     r->is_done = 1;
@@ -127,16 +139,16 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
 static int64_t find_item(const struct harness_run *run, const int64_t *starts,
                          const struct value *line)
 {
-    const struct value *number = value_get(line, "item");
+    int64_t number;
 
-    if (!same_text(line, "task", run->task->name) || !number || number->kind != VALUE_NUMBER)
+    if (!same_text(line, "task", run->task->name) || !number_of(line, "item", &number) ||
+        number < 0 || number >= run->items->n)
         return -1;
     for (int p = 0; p < run->task->n_parts; p++)
         if (starts[p] >= 0 && same_text(line, "part", run->task->parts[p].name)) {
-            int64_t at = starts[p] + strtoll(number->text, NULL, 10);
+            int64_t at = starts[p] + number;
 
-            return at >= starts[p] && at < run->items->n && run->items->items[at].part == p ? at
-                                                                                            : -1;
+            return at < run->items->n && run->items->items[at].part == p ? at : -1;
         }
     return -1;
 }

@@ -12,32 +12,6 @@
 
 #define INVALID "[invalid]" /* what the references call an answer that isn't there */
 
-/* generation_config.json: "eos_token_id", one or a list. */
-int harness_find_ends(const char *folder, harness_end_fn add, void *context, struct err *err)
-{
-    struct arena arena = { 0 };
-    const char *path = arena_printf(&arena, "%s/generation_config.json", folder);
-    struct value *object;
-    char *text = NULL;
-    size_t n_bytes;
-    int status = 0;
-
-    if (file_exists(path)) {
-        status = file_read(path, (size_t)1 << 20, ERR_DATA, &text, &n_bytes, err);
-        if (!status)
-            status = value_parse(&object, text, n_bytes, &arena, err);
-        const struct value *v = status ? NULL : value_get(object, "eos_token_id");
-        if (v && v->kind == VALUE_NUMBER)
-            add(context, strtoll(v->text, NULL, 10));
-        for (v = v && v->kind == VALUE_LIST ? v->first : NULL; v; v = v->next)
-            if (v->kind == VALUE_NUMBER)
-                add(context, strtoll(v->text, NULL, 10));
-    }
-    free(text);
-    arena_release(&arena);
-    return status;
-}
-
 static int filter(const struct task_filter *f, const char *text, const char *record,
                   struct str *out, struct err *err)
 {

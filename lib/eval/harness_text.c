@@ -8,6 +8,7 @@
 #include "eval/encode.h"
 #include "eval/harness_impl.h"
 #include "serve/generate.h"
+#include "serve/generation_config.h"
 
 #define BATCH_ITEMS 16
 #define ENDS_MAX 8
@@ -38,11 +39,6 @@ static void add_end(struct writing *w, int64_t id)
     w->ends[w->options.n_ends++] = (int32_t)id;
 }
 
-static void add_configured_end(void *context, int64_t id)
-{
-    add_end(context, id);
-}
-
 /* ---- a part ---- */
 
 static int by_length(const void *a, const void *b)
@@ -66,12 +62,10 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
                        run->h->served->job.model.max_seq_len);
     for (int64_t i = 0; i < n; i++) {
         struct token_list *t = &prompts[i].tokens;
-        const char *context = run->items->items[prompts[i].item].context;
+        const struct item *item = &run->items->items[prompts[i].item];
 
-        if (encode_text(run->h->tokenizer, run->cache, context, strlen(context), t, err) < 0)
-            return -1;
-        if (!t->n &&
-            token_list_add(t, max_int(0, tokenizer_end_of_text(run->h->tokenizer)), err) < 0)
+        if (encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed, t, err) <
+            0)
             return -1;
         if (t->n > most) {
             memmove(t->ids, t->ids + (t->n - most), sizeof *t->ids * (size_t)most);
@@ -82,7 +76,68 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
     return 0;
 }
 
-static int run_batch(struct writing *w, struct prompt *prompts, int n, struct err *err)
+/* What was written, without special tokens, cut where a stop text begins: as the references do. */
+static void read_answer(const struct writing *w, const struct generate_text *t, struct str *out)
+{
+    const char *stops[GENERATE_STOPS_MAX + 1] = { NULL };
+
+    for (int i = 0; i < w->options.n_stops; i++)
+        stops[i] = w->options.stops[i];
+    tokenizer_decode_plain(w->run->h->tokenizer, t->tokens.ids + t->n_prompt,
+                           t->tokens.n - t->n_prompt, out);
+    answer_cut(out, stops);
+}
+
+/* ---- what came of a round, by all replicas ---- */
+
+/* In front of the text's bytes. */
+struct text_record {
+    int64_t item, n_tokens;
+    uint64_t n_bytes;
+};
+
+static void add_record(const struct writing *w, struct str *out, int64_t item,
+                       const struct generate_text *text)
+{
+    struct str answer = { 0 };
+
+    read_answer(w, text, &answer);
+    struct text_record record = { item, text->tokens.n, answer.length };
+    str_add_bytes(out, &record, sizeof record);
+    str_add_bytes(out, str_text(&answer), answer.length);
+    str_release(&answer);
+}
+
+/* Whoever judges does, the others know that they are done. */
+static int keep_round(struct harness_run *run, const struct str *own, struct err *err)
+{
+    struct str all = { 0 }, text = { 0 };
+    int status = replica_collect(harness_replica(run), own, &all, err);
+
+    for (size_t at = 0; at < all.length && !status;) {
+        struct text_record record;
+
+        memcpy(&record, all.data + at, sizeof record);
+        at += sizeof record;
+        run->h->n_asked += record.n_tokens;
+        run->results[record.item].is_done = 1;
+        str_clear(&text);
+        str_add_bytes(&text, all.data + at, record.n_bytes);
+        at += record.n_bytes;
+        replica_beat(harness_replica(run), "judging what was written");
+        if (harness_judges(run))
+            status = harness_judge(run, record.item, &text, err);
+    }
+    str_release(&all);
+    str_release(&text);
+    harness_show(run, 0);
+    return status;
+}
+
+/* ---- rounds of batches ---- */
+
+static int run_batch(struct writing *w, struct prompt *prompts, int n, struct str *out,
+                     struct err *err)
 {
     struct generate_text texts[BATCH_ITEMS];
 
@@ -94,28 +149,65 @@ static int run_batch(struct writing *w, struct prompt *prompts, int n, struct er
     }
     int status = generator_run(w->generator, texts, n, NULL, NULL, err);
     for (int i = 0; i < n; i++) {
-        w->run->h->n_asked += texts[i].tokens.n;
         if (!status)
-            status = harness_judge(w->run, prompts[i].item, &texts[i].text, err);
+            add_record(w, out, prompts[i].item, &texts[i]);
         generate_text_release(&texts[i]);
     }
-    harness_show(w->run, 0);
+    return status;
+}
+
+/* A batch for each replica, from *at on. */
+static int run_round(struct writing *w, struct prompt *prompts, int64_t n, int64_t *at,
+                     struct err *err)
+{
+    const struct replica *replica = harness_replica(w->run);
+    int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
+    struct str own = { 0 };
+    int status = 0;
+
+    for (int r = 0; r < replica_count(replica) && *at < n && !status; r++, *at += batch)
+        if (r == replica_number(replica))
+            status = run_batch(w, prompts + *at, (int)min_i64(n - *at, batch), &own, err);
+    if (!status)
+        status = keep_round(w->run, &own, err);
+    str_release(&own);
+    return status;
+}
+
+/* Tokens that all replicas have fed. */
+static int count_fed(struct writing *w, struct err *err)
+{
+    int64_t n_fed = generator_n_fed(w->generator);
+    struct str own = { 0 }, all = { 0 };
+
+    str_add_bytes(&own, &n_fed, sizeof n_fed);
+    int status = replica_collect(harness_replica(w->run), &own, &all, err);
+    for (size_t at = 0; at < all.length; at += sizeof n_fed) {
+        memcpy(&n_fed, all.data + at, sizeof n_fed);
+        w->run->h->n_tokens += n_fed;
+    }
+    str_release(&own);
+    str_release(&all);
     return status;
 }
 
 static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, struct err *err)
 {
     struct harness *h = w->run->h;
-    int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
+    struct generation_config config;
 
-    if (harness_find_ends(h->served->folder, add_configured_end, w, err) < 0 ||
-        encode_prompts(w, prompts, n, err) < 0 ||
+    if (generation_config_read(&config, h->served->folder, err) < 0)
+        return -1;
+    for (int i = 0; i < config.n_ends; i++)
+        add_end(w, config.ends[i]);
+    if (encode_prompts(w, prompts, n, err) < 0 ||
         generator_create(&w->generator, h->served, h->kernels, h->tokenizer, &w->options, err) < 0)
         return -1;
     int status = 0;
-    for (int64_t i = 0; i < n && !status; i += batch)
-        status = run_batch(w, prompts + i, (int)(n - i < batch ? n - i : batch), err);
-    h->n_tokens += generator_n_fed(w->generator);
+    for (int64_t at = 0; at < n && !status;)
+        status = run_round(w, prompts, n, &at, err);
+    if (!status)
+        status = count_fed(w, err);
     generator_destroy(w->generator);
     return status;
 }

@@ -13,15 +13,17 @@
 #include "eval/records.h"
 
 #define SHOTS_SEED 1234
+#define MISSING_SHOWN 3 /* names of parts without files */
 
 struct loader {
     const struct task *task;
     const struct items_options *o;
     struct items *items;
     int64_t capacity;
-    struct str missing; /* names of parts without files */
-    struct str looked;  /* where */
-    int n_missing;
+    struct str missing;      /* names of parts without files */
+    struct str looked;       /* where, of this part */
+    struct str looked_first; /* of the first that is missing */
+    int n_missing, first_part;
 };
 
 /* One part on its way. */
@@ -30,8 +32,9 @@ struct making {
     const struct task_part *part;
     int part_index, n_shots;
     const char *variables, *shot_variables;
-    struct records test, shots; /* shots.items: what they are drawn from */
-    const char **shot_texts;    /* [shots.n]: made when first needed */
+    const char *file_shots, *file_shots_path; /* JSON, and where it is from; or NULL */
+    struct records test, shots;               /* shots.items: what they are drawn from */
+    const char **shot_texts;                  /* [shots.n]: made when first needed */
     struct python_random random;
     uint32_t *chosen, *pool;
     struct str description;
@@ -104,7 +107,7 @@ static int read_golds(const char *target, const char *const *choices, int n_choi
         return 0;
     *n = 0;
     for (int i = 0; i < n_choices; i++)
-        if (!strcmp(choices[i], target))
+        if (!strcmp(choices[i], target) && *n < ITEM_GOLDS_MAX)
             golds[(*n)++] = i;
     return *n > 0 ? 0 : err_set(err, ERR_DATA, "target '%.80s' is none of the choices", target);
 }
@@ -140,6 +143,12 @@ static int make_shot(struct making *m, const char *record, const char **out, str
     str_release(&text);
     str_release(&target);
     return status;
+}
+
+/* Whether shots are put together from items. */
+static int has_shots(const struct making *m)
+{
+    return m->n_shots > 0 && !m->file_shots && m->part->way.shots_from != TASK_FROM_DESCRIPTION;
 }
 
 /* Indices of a record's shots, in `chosen`. */
@@ -180,7 +189,7 @@ static int choose_shots(struct making *m, const char *record, struct err *err)
 
 static int add_shots(struct making *m, const char *record, struct str *out, struct err *err)
 {
-    if (m->n_shots == 0 || m->part->way.shots_from == TASK_FROM_DESCRIPTION)
+    if (!has_shots(m))
         return 0;
     if (choose_shots(m, record, err) < 0)
         return -1;
@@ -264,6 +273,8 @@ static void set_variables(struct making *m, const char *file)
     value_print_text(part->title, strlen(part->title), &out);
     str_add(&out, ",\"file\":");
     value_print_text(file, strlen(file), &out);
+    if (m->file_shots)
+        str_printf(&out, ",\"shots\":%s", m->file_shots);
     str_printf(&out, "},\"n_shots\":%d,\"is_shot\":", m->n_shots);
     size_t length = out.length;
     str_add(&out, "false}");
@@ -274,16 +285,65 @@ static void set_variables(struct making *m, const char *file)
     str_release(&out);
 }
 
+/* What a file of shots has for the part: JSON, as JSON. */
+static int pick_shots(struct making *m, const char *text, struct err *err)
+{
+    struct arena scratch = { 0 };
+    struct value *all;
+    struct str out = { 0 };
+    int status = 0;
+
+    if (str_ends_with(m->file_shots_path, ".json")) {
+        status = value_parse(&all, text, strlen(text), &scratch, err);
+        if (status < 0)
+            err_add(err, "%s", m->file_shots_path);
+        const struct value *own =
+            !status && all->kind == VALUE_OBJECT ? value_get(all, m->part->name) : NULL;
+        if (!status)
+            value_print(own ? own : all, &out);
+    } else {
+        value_print_text(text, strlen(text), &out);
+    }
+    if (!status)
+        m->file_shots = keep(m, &out);
+    str_release(&out);
+    arena_release(&scratch);
+    return status;
+}
+
+/* Shots ready made: taken where they are, and no other number is asked for. */
+static int read_shots_file(struct making *m, struct err *err)
+{
+    const struct task_way *way = &m->part->way;
+    struct loader *l = m->l;
+    struct str looked = { 0 };
+    char *text;
+    int found = 0;
+
+    if (way->shots_file.n && l->o->n_shots < 0)
+        found = records_find_text(&way->shots_file, l->o->data, l->task->name, m->part->name,
+                                  &l->items->arena, &text, &m->file_shots_path, &looked, err);
+    if (found > 0 && pick_shots(m, text, err) < 0)
+        found = -1;
+    if (found > 0 && m->part_index == l->first_part)
+        l->items->n_shots = -1;
+    str_release(&looked);
+    return found < 0 ? -1 : 0;
+}
+
 /* 1, 0: no file, or -1. */
 static int read_part_file(struct making *m, struct err *err)
 {
     struct loader *l = m->l;
     char *text = NULL;
-    int found = !l->task->part_file.n
-                    ? 1
-                    : records_find_text(&l->task->part_file, l->o->data, l->task->name,
-                                        m->part->name, &l->items->arena, &text, &l->looked, err);
+    int found =
+        !l->task->part_file.n
+            ? 1
+            : records_find_text(&l->task->part_file, l->o->data, l->task->name, m->part->name,
+                                &l->items->arena, &text, NULL, &l->looked, err);
 
+    if (found > 0 && read_shots_file(m, err) < 0)
+        return -1;
     if (found > 0)
         set_variables(m, text ? text : "");
     return found;
@@ -297,7 +357,7 @@ static int ready_shots(struct making *m, struct err *err)
     struct str looked = { 0 };
     int found = 1;
 
-    if (m->n_shots == 0 || way->shots_from == TASK_FROM_DESCRIPTION)
+    if (!has_shots(m))
         return 0;
     if (way->shots_from == TASK_FROM_TEST || way->shots_from == TASK_FROM_ITEMS)
         m->shots = m->test;
@@ -305,8 +365,10 @@ static int ready_shots(struct making *m, struct err *err)
         found = records_read(&m->shots, &l->task->shots, l->o->data, l->task->name, m->part->name,
                              m->variables, 0, arena, &looked, err);
     if (!found)
-        err_set(err, ERR_DATA, "%s, %s: no file of shots (hint: --shots 0; looked for %s)",
-                l->task->name, m->part->name, str_text(&looked));
+        err_set(err, ERR_DATA,
+                "%s, %s: no file of shots (hint: --shots 0; looked for %s, in %s/%s and in %s)",
+                l->task->name, m->part->name, str_text(&looked), l->o->data, l->task->name,
+                l->o->data);
     str_release(&looked);
     if (found <= 0)
         return -1;
@@ -338,6 +400,11 @@ static int make_items(struct making *m, struct err *err)
         snprintf(files, sizeof files, " and %d more", m->test.n_files - 1);
     str_printf(&l->items->found, "%s: %lld items in %s%s", m->part->name, (long long)n,
                m->test.path, files);
+    if (m->file_shots)
+        str_printf(&l->items->found, ", shots as %s has them", m->file_shots_path);
+    else if (m->part->way.shots_file.n && m->part->way.shots_instead && l->o->n_shots < 0)
+        str_printf(&l->items->found, ", no %s: %s", m->part->way.shots_file.items[0],
+                   m->part->way.shots_instead);
     if (m->shots.n && m->part->way.shots_from == TASK_FROM_SHOTS)
         str_printf(&l->items->found, ", shots from %lld in %s", (long long)m->shots.n,
                    m->shots.path);
@@ -370,8 +437,10 @@ static int load_part(struct loader *l, int index, struct err *err)
 
     if (check_shots(&m, err) < 0)
         return -1;
-    if (!l->items->n)
+    if (!l->items->n) {
         l->items->n_shots = m.n_shots;
+        l->first_part = index;
+    }
     int found = read_part_file(&m, err);
     if (found > 0)
         found = records_read(&m.test, &l->task->test, l->o->data, l->task->name, part->name,
@@ -456,8 +525,9 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
     int present = l->o->parts && !strcmp(l->o->parts, "present");
 
     if (l->n_missing > 0 && (!present || l->items->n == 0))
-        return err_set(err, ERR_DATA, "%s: no files of %s (looked for %s%s)", t->name,
-                       str_text(&l->missing), str_text(&l->looked),
+        return err_set(err, ERR_DATA, "%s: no files of %s%s (looked for %s, in %s/%s and in %s%s)",
+                       t->name, str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
+                       str_text(&l->looked_first), l->o->data, t->name, l->o->data,
                        l->items->n ? "; hint: --subjects present takes what is there" : "");
     if (!l->items->n)
         return err_set(err, ERR_CONFIG, "%s: no subject is left", t->name);
@@ -467,6 +537,14 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
                        "there)",
                        t->name, (long long)t->n_items, l->o->data, (long long)l->items->n);
     return 0;
+}
+
+static void note_missing(struct loader *l, const char *part)
+{
+    if (!l->n_missing)
+        str_add(&l->looked_first, str_text(&l->looked));
+    if (l->n_missing++ < MISSING_SHOWN)
+        str_printf(&l->missing, "%s%s", l->missing.length ? ", " : "", part);
 }
 
 int items_load(struct items *items, const struct task *task, const struct items_options *options,
@@ -487,12 +565,13 @@ int items_load(struct items *items, const struct task *task, const struct items_
         if (found < 0)
             status = -1;
         else if (!found)
-            str_printf(&l.missing, "%s%s", l.n_missing++ ? ", " : "", task->parts[i].name);
+            note_missing(&l, task->parts[i].name);
     }
     if (!status)
         status = check_whole(&l, n_left_out, err);
     str_release(&l.missing);
     str_release(&l.looked);
+    str_release(&l.looked_first);
     if (status < 0)
         items_release(items);
     return status;

@@ -3,6 +3,8 @@
  */
 #include "eval/perplexity.h"
 
+#include <string.h>
+
 #include "base/num.h"
 #include "data/loader.h"
 #include "model/compile.h"
@@ -10,10 +12,18 @@
 #include "train/fill.h"
 
 struct measuring {
+    const struct replica *replica;
     struct program program;
     struct run *run;
     struct loader *loader;
-    int64_t n_batches;
+    int64_t n_batches;    /* of the dataset; replicas take turns */
+    int64_t batch_tokens; /* of the batch that was loaded last */
+};
+
+/* What came of a batch. Losses are added up in the batches' order, whoever has computed them. */
+struct batch_loss {
+    double loss;
+    int64_t tokens;
 };
 
 static int load(void *context, int micro_batch, struct err *err)
@@ -23,8 +33,22 @@ static int load(void *context, int micro_batch, struct err *err)
 
     if (loader_next(m->loader, &batch, err) < 0)
         return -1;
+    m->batch_tokens = 0;
+    for (int64_t i = 0; i < m->program.values[m->program.ports.targets].rows; i++)
+        m->batch_tokens += batch.targets[i] != LABEL_IGNORED;
     feed_batch(m->run, &m->program, &batch, micro_batch);
     return 0;
+}
+
+static int compile(struct program *program, void *options, const struct mesh *mesh, int pp_rank,
+                   struct err *err)
+{
+    struct compile_evaluate *evaluate = options;
+    struct run_scratch *scratch = evaluate->scratch_context;
+
+    evaluate->mesh = scratch->mesh = *mesh;
+    evaluate->pp_rank = pp_rank;
+    return compile_evaluate(program, evaluate, err);
 }
 
 static int open_all(struct measuring *m, struct served *served, struct kernels *kernels,
@@ -32,14 +56,16 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
 {
     const struct job *job = &served->job;
     struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    int n = replica_count(served->replica);
     struct loader_dataset dataset = { data, 1 };
     struct loader_options loader = { .datasets = &dataset,
                                      .n_datasets = 1,
                                      .vocab_size = job->model.vocab_size,
                                      .seq_len = job->data.seq_len,
-                                     .global_batch = job->train.micro_batch,
+                                     .global_batch = job->train.micro_batch * n,
                                      .micro_batch = job->train.micro_batch,
-                                     .dp_size = 1,
+                                     .dp_rank = replica_number(served->replica),
+                                     .dp_size = n,
                                      .seed = job->train.seed,
                                      .held_out = 1 };
     struct compile_evaluate options = { .model = &job->model,
@@ -51,12 +77,65 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
                                         .scratch_context = &scratch };
     struct run_options run = { .program = &m->program, .kernels = kernels };
 
+    m->replica = served->replica;
+    served_run_options(served, &run);
     if (loader_open(&m->loader, &loader, err) < 0 ||
-        compile_evaluate(&m->program, &options, err) < 0 || run_create(&m->run, &run, err) < 0)
+        replica_compile(m->replica, &m->program, compile, &options, err) < 0 ||
+        run_create(&m->run, &run, err) < 0)
         return -1;
     fill_constants(m->run, &m->program, &job->model);
     m->n_batches = ceil_div(loader_n_samples(m->loader), job->train.micro_batch);
     return served_load(served, m->run, &m->program, err);
+}
+
+/* This replica's turn: the batch's loss, summed over the stages. */
+static int run_batch(struct measuring *m, struct batch_loss *out, struct err *err)
+{
+    struct run_hooks hooks = { .context = m, .load = load };
+
+    if (run_entry(m->run, ENTRY_EVALUATE, 1, &hooks, err) < 0 ||
+        run_entry(m->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
+        return -1;
+    *out = (struct batch_loss){ *(double *)run_data(m->run, m->program.ports.eval_total, 0),
+                                m->batch_tokens };
+    return 0;
+}
+
+/* Batches [0, n): replica r has r, r + R, ... Their losses to `own`, one after the other. */
+static int run_batches(struct measuring *m, int64_t n, perplexity_progress_fn on_batch,
+                       void *context, struct str *own, struct err *err)
+{
+    int n_replicas = replica_count(m->replica);
+
+    for (int64_t i = replica_number(m->replica); i < n; i += n_replicas) {
+        struct batch_loss loss;
+
+        if (run_batch(m, &loss, err) < 0)
+            return -1;
+        str_add_bytes(own, &loss, sizeof loss);
+        if (on_batch && replica_is_first(m->replica))
+            on_batch(context, min_i64(i + n_replicas, n), n);
+    }
+    return 0;
+}
+
+/* In the order of the batches: the bits do not depend on how many replicas there are. */
+static struct perplexity sum_batches(const struct str *all, int64_t n, int n_replicas)
+{
+    struct perplexity sum = { 0 };
+
+    CHECK(all->length == (size_t)n * sizeof(struct batch_loss));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t number = i % n_replicas, at = i / n_replicas;
+        struct batch_loss loss;
+
+        /* Of replicas before it, those that were dealt one more, and the rest. */
+        at += number * (n / n_replicas) + min_i64(number, n % n_replicas);
+        memcpy(&loss, all->data + (size_t)at * sizeof loss, sizeof loss);
+        sum.loss += loss.loss;
+        sum.tokens += loss.tokens;
+    }
+    return sum;
 }
 
 int perplexity_measure(struct served *served, struct kernels *kernels, const char *data,
@@ -64,24 +143,26 @@ int perplexity_measure(struct served *served, struct kernels *kernels, const cha
                        struct perplexity *out, struct err *err)
 {
     struct measuring m = { 0 };
-    struct run_hooks hooks = { .context = &m, .load = load };
+    struct str own = { 0 }, all = { 0 };
     int status = open_all(&m, served, kernels, data, err);
-    int64_t n = m.n_batches, tokens = 0;
+    int64_t n = m.n_batches;
 
     if (!status && limit > 0)
         n = min_i64(n, ceil_div(limit, served->job.train.micro_batch));
-    for (int64_t i = 0; i < n && !status; i++) {
-        status = run_entry(m.run, ENTRY_EVALUATE, i == 0, &hooks, err);
-        tokens += loader_step_tokens(m.loader, i);
-        if (on_batch && !status)
-            on_batch(context, i + 1, n);
-    }
-    if (!status && !tokens)
-        status = err_set(err, ERR_DATA, "%s holds nothing to predict", data);
     if (!status)
-        *out = (struct perplexity){
-            *(double *)run_data(m.run, m.program.ports.eval_loss, 0) / (double)tokens, tokens
-        };
+        status = run_batches(&m, n, on_batch, context, &own, err);
+    if (!status)
+        status = replica_collect(m.replica, &own, &all, err);
+    if (!status) {
+        struct perplexity sum = sum_batches(&all, n, replica_count(m.replica));
+
+        if (sum.tokens)
+            *out = (struct perplexity){ sum.loss / (double)sum.tokens, sum.tokens };
+        else
+            status = err_set(err, ERR_DATA, "%s holds nothing to predict", data);
+    }
+    str_release(&own);
+    str_release(&all);
     run_destroy(m.run);
     loader_close(m.loader);
     program_release(&m.program);

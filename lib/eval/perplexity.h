@@ -15,7 +15,8 @@ typedef void (*perplexity_progress_fn)(void *context, int64_t done, int64_t tota
 
 /*
  * Every token of the dataset (prefix of .bin/.idx) is predicted once, from what stands before it in
- * its window of the job's seq_len. limit > 0: only so many windows. on_batch may be NULL.
+ * its window of the job's seq_len. limit > 0: only so many windows. on_batch may be NULL. Over
+ * several ranks (served->replica) collective; all get the result, on_batch is of the first alone.
  */
 int perplexity_measure(struct served *served, struct kernels *kernels, const char *data,
                        int64_t limit, perplexity_progress_fn on_batch, void *context,

@@ -116,13 +116,3 @@ void python_random_sample(struct python_random *r, uint32_t n, uint32_t k, uint3
         chosen[i] = j;
     }
 }
-
-void python_random_shuffle(struct python_random *r, uint32_t *items, uint32_t n)
-{
-    for (uint32_t i = n; i-- > 1;) {
-        uint32_t j = python_random_below(r, i + 1), item = items[i];
-
-        items[i] = items[j];
-        items[j] = item;
-    }
-}

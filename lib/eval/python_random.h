@@ -32,7 +32,4 @@ uint32_t python_random_below(struct python_random *r, uint32_t n);
 void python_random_sample(struct python_random *r, uint32_t n, uint32_t k, uint32_t *chosen,
                           uint32_t *pool);
 
-/* shuffle(items) */
-void python_random_shuffle(struct python_random *r, uint32_t *items, uint32_t n);
-
 #endif

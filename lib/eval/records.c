@@ -24,6 +24,7 @@ struct reader {
     const char *variables, *path;
     struct arena *arena;
     int64_t limit, capacity;
+    char *labels, *label; /* heap: the file of labels; where the next begins */
 };
 
 /* ---- finding ---- */
@@ -85,6 +86,17 @@ static int begins(const char *path, const char *first_line)
     return same;
 }
 
+/* Names that were looked for, each once. */
+static void note_looked(struct str *looked, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = str_text(looked); (p = strstr(p, name)); p += n)
+        if ((p == looked->data || p[-1] == ' ') && (p[n] == ',' || !p[n]))
+            return;
+    str_printf(looked, "%s%s", looked->length ? ", " : "", name);
+}
+
 /* In DATA/TASK, then in DATA. */
 static int find_files(const struct task_texts *files, const char *first_line, const char *data,
                       const char *task, const char *part, struct arena *arena, const char ***paths,
@@ -100,9 +112,8 @@ static int find_files(const struct task_texts *files, const char *first_line, co
 
             if (n > 0 && (!first_line || begins((*paths)[0], first_line)))
                 return n;
-            if (!looked->length || !strstr(str_text(looked), places[k]))
-                str_printf(looked, "%s%s", looked->length ? ", " : "", places[k]);
         }
+        note_looked(looked, name);
     }
     return 0;
 }
@@ -141,11 +152,10 @@ static int add_row(struct reader *r, const char *row, int64_t number, struct err
 
     if (is_full(r))
         return 0;
-    if (!r->form->record) {
-        add(r, arena_strdup(r->arena, row));
-        return 0;
-    }
-    status = text_template_render(r->form->record, objects, 2, &text, err);
+    if (!r->form->record)
+        str_add(&text, row);
+    else
+        status = text_template_render(r->form->record, objects, 2, &text, err);
     if (!status && strspn(str_text(&text), " \n\t") < text.length) {
         status = value_parse(&value, str_text(&text), text.length, &scratch, err);
         if (!status && value->kind != VALUE_OBJECT)
@@ -184,6 +194,52 @@ static int add_list(struct reader *r, const struct row *row, struct err *err)
     return status;
 }
 
+/* The next line of the labels, as a field of a row. */
+static int add_label(struct reader *r, char **row, int64_t number, struct err *err)
+{
+    size_t n = strcspn(r->label, "\r\n"), length = strlen(*row);
+
+    if (n == 0 || strspn(r->label, "0123456789") != n)
+        return err_set(err, ERR_DATA, "%s:%lld: there is no label for it in %s", r->path,
+                       (long long)number, r->form->labels);
+    while (length > 0 && (*row)[length - 1] != '}')
+        length--;
+    if (length < 3)
+        return err_set(err, ERR_DATA, "%s:%lld: is no record", r->path, (long long)number);
+    *row = arena_printf(r->arena, "%.*s,\"label\":%.*s}", (int)length - 1, *row, (int)n, r->label);
+    r->label += n;
+    r->label += strspn(r->label, "\r");
+    r->label += *r->label == '\n';
+    return 0;
+}
+
+/* The file of labels beside one of rows; 1, 0 (there is none) or -1. */
+static int open_labels(struct reader *r, const char *path, struct str *looked, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n;
+
+    if (!r->form->labels)
+        return 1;
+    const char *labels = arena_printf(r->arena, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,
+                                      r->form->labels);
+    if (!file_exists(labels)) {
+        note_looked(looked, r->form->labels);
+        return 0;
+    }
+    if (file_read(labels, (size_t)64 << 20, ERR_DATA, &r->labels, &n, err) < 0)
+        return -1;
+    r->label = r->labels;
+    return 1;
+}
+
+static int check_labels(const struct reader *r, struct err *err)
+{
+    if (!r->labels || is_full(r) || !r->label[strspn(r->label, "\r\n ")])
+        return 0;
+    return err_set(err, ERR_DATA, "%s has fewer rows than %s has labels", r->path, r->form->labels);
+}
+
 static int add_rows(struct reader *r, struct rows *rows, struct err *err)
 {
     struct row row;
@@ -202,7 +258,9 @@ static int add_rows(struct reader *r, struct rows *rows, struct err *err)
         else {
             char *text = arena_strndup(r->arena, row.text, row.n_bytes);
 
-            status = add_row(r, text, row.number, err);
+            status = r->labels ? add_label(r, &text, row.number, err) : 0;
+            if (!status)
+                status = add_row(r, text, row.number, err);
         }
         if (status < 0)
             return -1;
@@ -223,8 +281,8 @@ static int unzip(const char *path, struct err *err)
         if (total > UNZIPPED_MAX || file_write_all(fd, buffer, (size_t)n))
             break;
     }
-    int whole = zip && n == 0 && gzclose(zip) == Z_OK;
-    if (whole)
+    int whole = zip && n == 0;
+    if (zip && gzclose(zip) == Z_OK && whole)
         return fd;
     if (fd >= 0)
         close(fd);
@@ -272,25 +330,40 @@ int records_read(struct records *records, const struct task_forms *forms, const 
     *records = (struct records){ 0 };
     for (int i = 0; i < forms->n; i++) {
         const struct task_form *form = &forms->forms[i];
-        struct reader r = { records, form, variables, NULL, arena, limit, 0 };
+        struct reader r = {
+            .records = records, .form = form, .variables = variables, .arena = arena, .limit = limit
+        };
         const char **paths;
+        int done = 0;
         int n = find_files(&form->files, form->first_line, data, task, part, arena, &paths, looked);
 
-        for (int k = 0; k < n; k++)
-            if (read_file(&r, paths[k], err) < 0)
+        for (int k = 0; k < n; k++) {
+            int status = open_labels(&r, paths[k], looked, err);
+
+            if (!status) /* another form, perhaps */
+                break;
+            if (status > 0)
+                status = read_file(&r, paths[k], err);
+            if (!status)
+                status = check_labels(&r, err);
+            free(r.labels);
+            r.labels = NULL;
+            if (status < 0)
                 return -1;
-        if (n > 0) {
-            records->path = paths[0];
-            records->n_files = n;
-            return 1;
+            done++;
         }
+        if (!done)
+            continue;
+        records->path = paths[0];
+        records->n_files = n;
+        return 1;
     }
     return 0;
 }
 
 int records_find_text(const struct task_texts *files, const char *data, const char *task,
-                      const char *part, struct arena *arena, char **text, struct str *looked,
-                      struct err *err)
+                      const char *part, struct arena *arena, char **text, const char **path,
+                      struct str *looked, struct err *err)
 {
     const char **paths;
     char *bytes;
@@ -301,6 +374,8 @@ int records_find_text(const struct task_texts *files, const char *data, const ch
     if (file_read(paths[0], (size_t)1 << 20, ERR_DATA, &bytes, &n_bytes, err) < 0)
         return -1;
     *text = arena_strndup(arena, bytes, n_bytes);
+    if (path)
+        *path = paths[0];
     free(bytes);
     return 1;
 }

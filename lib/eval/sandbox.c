@@ -46,7 +46,8 @@ struct request {
  * The interpreter's part. It reads the nonce and the program from its standard input, and runs the
  * program in a thread that begins in C: no frame leads from the program to the one that has the
  * nonce, nor to the list that shows that the program came to its end. What would list all frames or
- * objects, or read memory, is taken away.
+ * objects, run in another thread, or read memory, is taken away; an audit hook, which nothing in
+ * Python can take off, keeps modules away that could read memory, and code made of bytes.
  */
 static const char driver[] =
     "import sys, os, gc, time, types, _thread, builtins\n"
@@ -60,10 +61,20 @@ static const char driver[] =
     "    write, leave, sleep, count = os.write, os._exit, time.sleep, _thread._count\n"
     "    for name in ('ctypes', '_ctypes', 'faulthandler', 'tracemalloc', '_testcapi'):\n"
     "        sys.modules[name] = None\n"
-    "    for name in ('get_objects', 'get_referrers', 'get_referents'):\n"
+    "    for name in ('get_objects', 'get_referrers', 'get_referents', 'callbacks'):\n"
     "        delattr(gc, name)\n"
-    "    for name in ('_current_frames', '_current_exceptions'):\n"
-    "        delattr(sys, name)\n"
+    "    for name in ('_current_frames', '_current_exceptions', '_settraceallthreads',\n"
+    "                 '_setprofileallthreads', 'monitoring'):\n"
+    "        if hasattr(sys, name): delattr(sys, name)\n"
+    "    refused = frozenset(('ctypes', '_ctypes', 'cffi', '_cffi_backend', 'faulthandler',\n"
+    "                         'tracemalloc', '_testcapi', '_testinternalcapi', 'numpy',\n"
+    "                         '_xxsubinterpreters', '_interpreters'))\n"
+    "    def guard(event, arguments):\n"
+    "        if event == 'import' and arguments[0].partition('.')[0] in refused:\n"
+    "            raise ImportError(arguments[0])\n"
+    "        if event == 'code.__new__':\n"
+    "            raise ValueError(event)\n"
+    "    sys.addaudithook(guard)\n"
     "    module = sys.modules['__main__'] = types.ModuleType('__main__')\n"
     "    try:\n"
     "        code = compile(text, 'program', 'exec', dont_inherit=True)\n"
@@ -126,6 +137,8 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
 {
     int status;
 
+    if (sandbox_leave_root() < 0)
+        _exit(118);
     if (layers & SANDBOX_NAMESPACES) {
         pid_t child;
 
@@ -146,15 +159,22 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
     become_python(layers, scratch, in, out, deadline);
 }
 
+static void close_once(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
 /* Nonce and program into the pipe; reads what comes until the end, the limit or the deadline. */
-static int talk(int to, int from, const char *text, size_t n_bytes, double end, struct str *output)
+static int talk(int *to, int from, const char *text, size_t n_bytes, double end, struct str *output)
 {
     size_t sent = 0, got = 0;
     char buffer[1 << 14];
 
     for (;;) {
         struct pollfd files[2] = { { .fd = from, .events = POLLIN },
-                                   { .fd = sent < n_bytes ? to : -1, .events = POLLOUT } };
+                                   { .fd = *to, .events = POLLOUT } };
         double left = end - clock_seconds();
 
         if (left <= 0)
@@ -162,14 +182,13 @@ static int talk(int to, int from, const char *text, size_t n_bytes, double end, 
         if (poll(files, 2, (int)(left * 1000) + 1) < 0 && errno != EINTR)
             return 0;
         if (files[1].revents & POLLOUT) {
-            ssize_t n = write(to, text + sent, n_bytes - sent);
+            ssize_t n = write(*to, text + sent, n_bytes - sent);
 
             sent = n > 0 ? sent + (size_t)n : n_bytes;
             if (sent == n_bytes)
-                close(to);
+                close_once(to);
         } else if (files[1].revents) {
-            sent = n_bytes;
-            close(to);
+            close_once(to);
         }
         if (files[0].revents) {
             ssize_t n = read(from, buffer, sizeof buffer);
@@ -242,9 +261,10 @@ static enum sandbox_outcome run_program(int layers, const char *scratch, const c
     close(in[0]);
     close(out[1]);
     fcntl(in[1], F_SETFL, O_NONBLOCK);
-    int late = child < 0 ? 0 : talk(in[1], out[0], str_text(&text), text.length, end, &output) < 0;
+    int late = child < 0 ? 0 : talk(&in[1], out[0], str_text(&text), text.length, end, &output) < 0;
     int status = child < 0 ? -1 : end_child(child, late ? 0 : end);
     close(out[0]);
+    close_once(&in[1]);
     /* The nonce and nothing else: output of the program's own goes elsewhere. */
     int passed = !late && status == 0 && output.length == strlen(nonce) &&
                  !memcmp(output.data, nonce, output.length);
@@ -291,7 +311,7 @@ static void serve(int fd, int wanted)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* the terminal's: the end of the pipe is ours */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (mkdtemp(scratch))
+    if (mkdtemp(scratch) && !sandbox_give_away(scratch))
         layers = try_layers(scratch, wanted);
     int status = file_write_all(fd, &layers, sizeof layers) ? -1 : 0;
     while (!status && !read_all(fd, &request, sizeof request) && request.n_bytes <= PROGRAM_MAX) {
@@ -304,7 +324,7 @@ static void serve(int fd, int wanted)
         free(program);
         if (!(layers & SANDBOX_NAMESPACES)) { /* what a program left is not the next one's */
             file_remove_tree(scratch, &err);
-            status = file_make_folder(scratch, &err);
+            status = file_make_folder(scratch, &err) < 0 ? -1 : sandbox_give_away(scratch);
         }
         if (file_write_all(fd, &outcome, sizeof outcome))
             break;

@@ -10,6 +10,12 @@
  * namespace is for children. folder: where the root is put together; stays empty outside. */
 int sandbox_enter_namespaces(const char *folder);
 
+/* Of root become nobody, so that limits and permissions hold; others stay who they are. */
+int sandbox_leave_root(void);
+
+/* Give a folder to who that will be. */
+int sandbox_give_away(const char *folder);
+
 /* Files can be read where the system has its own, and written under scratch alone. */
 int sandbox_landlock(const char *scratch);
 

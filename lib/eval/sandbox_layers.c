@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
@@ -30,6 +31,29 @@
 static const char *const system_folders[] = { "/usr", "/lib", "/lib64", "/bin",
                                               "/etc/alternatives" };
 
+/* ---- who we are ---- */
+
+#define NOBODY 65534
+
+/*
+ * Limits of processes don't hold for root, nor do permissions: of him we become nobody. Others stay
+ * who they are. The maps of a user namespace are written by who may be looked into (dumpable).
+ */
+int sandbox_leave_root(void)
+{
+    if (geteuid() != 0)
+        return 0;
+    if (setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0 ||
+        setresuid(NOBODY, NOBODY, NOBODY) < 0)
+        return -1;
+    return prctl(PR_SET_DUMPABLE, 1);
+}
+
+int sandbox_give_away(const char *folder)
+{
+    return geteuid() == 0 ? chown(folder, NOBODY, NOBODY) : 0;
+}
+
 /* ---- namespaces ---- */
 
 static int write_text(const char *path, const char *text)
@@ -42,16 +66,16 @@ static int write_text(const char *path, const char *text)
     return n == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* We are nobody's root: the same user inside as outside. */
+/* The same user inside as outside. */
 static int map_user(uid_t uid, gid_t gid)
 {
     char line[64];
 
     write_text("/proc/self/setgroups", "deny");
-    snprintf(line, sizeof line, "%u %u 1\n", uid == 0 ? 65534u : (unsigned)uid, (unsigned)uid);
+    snprintf(line, sizeof line, "%u %u 1\n", (unsigned)uid, (unsigned)uid);
     if (write_text("/proc/self/uid_map", line) < 0)
         return -1;
-    snprintf(line, sizeof line, "%u %u 1\n", gid == 0 ? 65534u : (unsigned)gid, (unsigned)gid);
+    snprintf(line, sizeof line, "%u %u 1\n", (unsigned)gid, (unsigned)gid);
     return write_text("/proc/self/gid_map", line);
 }
 
@@ -129,7 +153,6 @@ int sandbox_enter_namespaces(const char *folder)
 {
     uid_t uid = getuid();
     gid_t gid = getgid();
-
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                 CLONE_NEWUTS) < 0 ||
         map_user(uid, gid) < 0 || make_root(folder) < 0)
@@ -256,6 +279,85 @@ static const int refused[] = {
     SYS_open_by_handle_at,
     SYS_name_to_handle_at,
     SYS_prlimit64,
+    /* Landlock has no say in what files are like, only in what is read and written. */
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchown,
+    SYS_fchownat,
+    SYS_utimensat,
+    SYS_setxattr,
+    SYS_lsetxattr,
+    SYS_fsetxattr,
+    SYS_removexattr,
+    SYS_lremovexattr,
+    SYS_fremovexattr,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_clock_settime,
+    SYS_settimeofday,
+    SYS_adjtimex,
+    SYS_clock_adjtime,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_syslog,
+    SYS_vhangup,
+    SYS_flock,
+    SYS_inotify_init1,
+    SYS_fanotify_init,
+    SYS_splice,
+    SYS_tee,
+    SYS_vmsplice,
+    SYS_shmat,
+    SYS_shmctl,
+    SYS_msgsnd,
+    SYS_msgrcv,
+    SYS_semop,
+    SYS_mq_unlink,
+    SYS_setreuid,
+    SYS_setregid,
+    SYS_setgroups,
+    SYS_setfsuid,
+    SYS_setfsgid,
+    SYS_capset,
+    SYS_personality,
+    SYS_sched_setparam,
+    SYS_sched_setattr,
+    SYS_ioprio_set,
+    SYS_migrate_pages,
+    SYS_move_pages,
+#ifdef SYS_chmod
+    SYS_chmod,
+    SYS_chown,
+    SYS_lchown,
+    SYS_utime,
+    SYS_utimes,
+    SYS_futimesat,
+    SYS_mknod,
+    SYS_inotify_init,
+#endif
+#ifdef SYS_fchmodat2
+    SYS_fchmodat2,
+#endif
+#ifdef SYS_pidfd_getfd
+    SYS_pidfd_getfd,
+    SYS_pidfd_open,
+#endif
+#ifdef SYS_process_madvise
+    SYS_process_madvise,
+#endif
+#ifdef SYS_mount_setattr
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_fspick,
+    SYS_mount_setattr,
+#endif
+#ifdef SYS_io_uring_enter
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+#endif
 #ifdef SYS_fork
     SYS_fork,
     SYS_vfork,

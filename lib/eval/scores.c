@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "data/value.h"
@@ -159,7 +160,10 @@ void scores_print(const struct scores *scores, const struct task *task, int n_sh
 
         width = length > width ? length : width;
     }
-    str_printf(&title, "%s, %d shot%s", task->style, n_shots, n_shots == 1 ? "" : "s");
+    if (n_shots < 0)
+        str_printf(&title, "%s, a file's shots", task->style);
+    else
+        str_printf(&title, "%s, %d shot%s", task->style, n_shots, n_shots == 1 ? "" : "s");
     str_printf(out, "%-*s %9s", width, str_text(&title), "items");
     for (int m = 0; m < all->n_metrics; m++)
         str_printf(out, "  %6s %8s", all->metrics[m], "stderr");
@@ -217,14 +221,18 @@ void scores_print_json(const struct scores *scores, struct task *task, const str
                        const struct item_result *results, const struct harness *harness,
                        int with_samples, struct str *out)
 {
+    char shots[16] = "null"; /* those of a file are not counted */
+
+    if (items->n_shots >= 0)
+        snprintf(shots, sizeof shots, "%d", items->n_shots);
     str_add(out, "{\"task\":");
     add_text(out, task->name);
     str_add(out, ",\"style\":");
     add_text(out, task->style);
     str_printf(out,
-               ",\"shots\":%d,\"seconds\":%.3f,\"tokens\":%" PRId64 ",\"tokens_computed\":%" PRId64
+               ",\"shots\":%s,\"seconds\":%.3f,\"tokens\":%" PRId64 ",\"tokens_computed\":%" PRId64
                ",\"scores\":",
-               items->n_shots, harness->seconds, harness->n_asked, harness->n_tokens);
+               shots, harness->seconds, harness->n_asked, harness->n_tokens);
     print_values(&scores->lines[0], out);
     print_level(scores, 1, "categories", out);
     print_level(scores, 2, "subjects", out);

@@ -47,6 +47,9 @@ static const struct key way_keys[] = {
     { "shots_order", KEY_WORD, AT(order), { "first", "random" } },
     { "shots_from", KEY_WORD, AT(shots_from), { "shots", "test", "items", "description" } },
     { "leave_out", KEY_TEXTS, AT(leave_out), { NULL } },
+    { "shots_file", KEY_TEXTS, AT(shots_file), { NULL } },
+    { "shots_instead", KEY_TEXT, AT(shots_instead), { NULL } },
+    { "chat", KEY_FLAG, AT(chat), { NULL } },
     { "last_token", KEY_FLAG, AT(last_token), { NULL } },
     { "shot_delimiter", KEY_TEXT, AT(shot_delimiter), { NULL } },
     { "target_delimiter", KEY_TEXT, AT(target_delimiter), { NULL } },
@@ -470,10 +473,11 @@ static int read_parts(struct task *t, const struct yaml_node *node, struct err *
 static int read_form(struct task *t, const struct yaml_node *map, struct task_form *form,
                      struct err *err)
 {
-    static const char *const names[] = { "files", "first_line", "columns", "list", "record" };
+    static const char *const names[] = { "files", "first_line", "columns",
+                                         "list",  "labels",     "record" };
 
     if (map->kind != YAML_MAP)
-        return wrong(map, "is no map of files, columns, list, record", err);
+        return wrong(map, "is no map of files, columns, list, labels, record", err);
     for (const struct yaml_node *p = map->first; p; p = p->next) {
         int status;
 
@@ -485,10 +489,12 @@ static int read_form(struct task *t, const struct yaml_node *map, struct task_fo
             status = read_texts(t, p, &form->columns, err);
         else if (!strcmp(p->key, "list"))
             status = read_text(p, &form->list, err);
+        else if (!strcmp(p->key, "labels"))
+            status = read_text(p, &form->labels, err);
         else if (!strcmp(p->key, "record"))
             status = read_template(t, p, &form->record, err);
         else
-            status = unknown(p, names, 5, err);
+            status = unknown(p, names, 6, err);
         if (status < 0)
             return -1;
     }
@@ -562,7 +568,8 @@ int task_parse(struct task *task, const char *name, const char *style, const cha
     return 0;
 }
 
-const char **task_names(struct arena *arena, int *n)
+/* The names of all tasks, perplexity among them (eval/perplexity.h), in an array of the arena. */
+static const char **task_names(struct arena *arena, int *n)
 {
     const char **names = arena_array(arena, const char *, n_embedded_files + 1);
 

@@ -3,8 +3,9 @@
  *
  * A task has parts (the subjects of MMLU), each with files of its own, and styles: the ways in which
  * those who publish scores ask. Texts are Jinja (template/text_template.h) over the fields of an
- * item's record and over `part` ({name, title, file}), `n_shots` and `is_shot`. A task of a known kind takes no
- * C. A file configs/tasks/NAME.yaml in the working folder is asked before the one in the binary.
+ * item's record and over `part` ({name, title, file, shots}), `n_shots` and `is_shot`; part.shots is
+ * there if a file of shots is (of JSON: what it has under the part's name, or all of it). A task of a
+ * known kind takes no C. A file configs/tasks/NAME.yaml in the working folder is asked before the one in the binary.
  */
 #ifndef EVAL_TASK_H
 #define EVAL_TASK_H
@@ -47,6 +48,7 @@ struct task_form {
     const char *first_line;    /* only files that begin so are of this form; or NULL */
     struct task_texts columns; /* of CSV without a header */
     const char *list;          /* rows are in this list of each object, or NULL */
+    const char *labels;        /* a file beside each: line by line the rows' `label`; or NULL */
     struct text_template
         *record; /* a row to a record (a JSON object), "" to leave it out; or NULL */
 };
@@ -74,6 +76,9 @@ struct task_way {
     int n_shots, n_shots_most, order; /* most: -1 no limit */
     int shots_from;                   /* enum task_source */
     struct task_texts leave_out;      /* parts that the style doesn't know */
+    struct task_texts shots_file; /* shots ready made, if the user has one of these: part.shots */
+    const char *shots_instead;    /* for people: what stands in for it where there is none */
+    int chat;       /* prompts go through the model's chat template, where it has one */
     int last_token; /* of a choice only the last token is asked for, behind the context alone */
     const char *shot_delimiter, *target_delimiter;
     int max_new_tokens, n_beams;
@@ -117,8 +122,5 @@ void task_close(struct task *task);
 /* Names of metrics: of choices as described, of texts METRIC or METRIC,FILTER. */
 int task_n_metrics(const struct task_way *way);
 const char *task_metric(struct task *task, const struct task_way *way, int metric);
-
-/* The names of all tasks, perplexity among them (eval/perplexity.h), in an array of the arena. */
-const char **task_names(struct arena *arena, int *n);
 
 #endif

@@ -28,7 +28,8 @@ struct units {
     struct unit *units; /* NUMA node by NUMA node */
 };
 
-int cores_topology(hwloc_topology_t *topology, struct err *err)
+/* Load what of this machine matters here; to be destroyed by the caller. */
+static int cores_topology(hwloc_topology_t *topology, struct err *err)
 {
     if (hwloc_topology_init(topology))
         return err_set(err, ERR_FAILED, "hwloc does not start");

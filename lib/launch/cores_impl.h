@@ -8,9 +8,6 @@
 
 #include "launch/cores.h"
 
-/* Load what of this machine matters here; to be destroyed by the caller. */
-int cores_topology(hwloc_topology_t *topology, struct err *err);
-
 /* The share of rank `index` of n_ranks that all may use `allowed`. */
 void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int index, int n_ranks,
                 struct rank_cores *cores);

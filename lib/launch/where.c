@@ -163,7 +163,8 @@ const char *where_from_environment(const void *context, const char *name)
     return getenv(name);
 }
 
-const char *where_stepd(char *title, size_t size)
+/* Fill title with that of the nearest slurmstepd above us; returns title, or NULL. */
+static const char *where_stepd(char *title, size_t size)
 {
     pid_t pid = getppid();
     struct proc_stat stat;

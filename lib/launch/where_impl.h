@@ -45,7 +45,4 @@ enum where_verdict where_decide(const struct where_view *view);
 int where_refuse(const struct where_view *view, enum where_verdict verdict, const char *mpi_list,
                  struct err *err);
 
-/* Fill title with that of the nearest slurmstepd above us; returns title, or NULL. */
-const char *where_stepd(char *title, size_t size);
-
 #endif

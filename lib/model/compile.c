@@ -9,13 +9,11 @@
 #include "layout/stage.h"
 #include "model/model.h"
 
-static void one_action(struct program *p, enum entry_kind kind, int function, int load)
+static void one_action(struct program *p, enum entry_kind kind, int function)
 {
     struct entry *entry = &p->entries[kind];
 
-    entry->actions = arena_array(&p->arena, struct action, 2);
-    if (load)
-        entry->actions[entry->n_actions++] = (struct action){ .kind = ACTION_LOAD };
+    entry->actions = arena_array(&p->arena, struct action, 1);
     entry->actions[entry->n_actions++] =
         (struct action){ .kind = ACTION_RUN, .function = (int16_t)function };
 }
@@ -220,7 +218,7 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
 static int boundary_value(const struct compiling *c)
 {
     struct program *p = c->program;
-    int64_t rows = (int64_t)c->builder.n_sequences * c->options->seq_len;
+    int64_t rows = (int64_t)c->builder.n_sequences * c->builder.seq_len;
     int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
     int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
 
@@ -471,7 +469,7 @@ static void build_evaluate(struct compiling *c)
         return;
     int end = program_function(p, "evaluate end", 0);
     p->ports.eval_total = sum_over_all(p, end, p->ports.eval_loss, "eval_total");
-    one_action(p, ENTRY_EVALUATE_END, end, 0);
+    one_action(p, ENTRY_EVALUATE_END, end);
 }
 
 /* Weights in buckets, from zero 1 on. Returns what gathers them all for a step, or -1. */
@@ -491,7 +489,7 @@ static int shard_parameters(struct compiling *c)
     }
     int gather = program_function(p, "gather", 0);
     gather_parameters(p, c->functions, c->n_chunks, gather);
-    one_action(p, ENTRY_GATHER, gather, 0);
+    one_action(p, ENTRY_GATHER, gather);
     p->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
     return gather;
 }
@@ -563,63 +561,107 @@ int compile_train(struct program *program, const struct compile_train *options, 
     return finish(program, options->scratch, options->scratch_context, err);
 }
 
+/* ---- what is not trained ---- */
+
+/* A rank's stage, as training would cut it; one micro-batch goes through. */
+struct serving {
+    const struct model_spec *model;
+    const struct tuning *tuning;
+    struct mesh mesh;
+    int pp_rank;
+    enum dtype dtype;
+    int n_sequences, seq_len, longest, cache_len;
+    struct compile_train stages;
+};
+
+static int begin_serving(struct compiling *c, struct serving *s, struct program *program,
+                         struct err *err)
+{
+    struct mesh mesh = s->mesh.size[AXIS_TP] ? s->mesh : mesh_data_parallel(1);
+
+    CHECK(mesh_data_size(&mesh) == 1);
+    s->stages = (struct compile_train){ .model = s->model,
+                                        .mesh = mesh,
+                                        .micro_batch = s->n_sequences,
+                                        .seq_len = s->seq_len,
+                                        .longest = s->longest,
+                                        .n_micro_batches = 1,
+                                        .pipeline = { .kind = PIPELINE_1F1B, .rank = s->pp_rank } };
+    *c = (struct compiling){ .options = &s->stages,
+                             .program = program,
+                             .builder = { .program = program,
+                                          .spec = s->model,
+                                          .dtype = s->dtype,
+                                          .n_sequences = s->n_sequences,
+                                          .seq_len = s->seq_len,
+                                          .cache_len = s->cache_len,
+                                          .max_positions = s->longest,
+                                          .tuning = s->tuning } };
+    program_init(program, &mesh);
+    if (plan_stages(c, err))
+        return -1;
+    model_declare(&c->builder, c->chunks, c->n_chunks);
+    return 0;
+}
+
+/* An entry that goes through all stages. */
+static void serve(struct compiling *c, enum entry_kind entry, enum model_end end, const char *name)
+{
+    emit_forwards(c, end, name);
+    for (int i = 0; i < c->n_chunks; i++)
+        fuse(c->program, c->functions[i].forward);
+    schedule_forward(c->program, entry, c->functions, c->n_chunks);
+}
+
+static int has_head(const struct compiling *c)
+{
+    return c->chunks[c->n_chunks - 1].stage + 1 == c->n_stages;
+}
+
 int compile_evaluate(struct program *program, const struct compile_evaluate *options,
                      struct err *err)
 {
-    struct mesh mesh = mesh_data_parallel(1);
-    struct model_builder b = { .program = program,
-                               .spec = options->model,
+    struct serving serving = { .model = options->model,
+                               .tuning = options->tuning,
+                               .mesh = options->mesh,
+                               .pp_rank = options->pp_rank,
                                .dtype = options->dtype,
                                .n_sequences = options->micro_batch,
                                .seq_len = options->seq_len,
-                               .max_positions = options->seq_len,
-                               .tuning = options->tuning };
+                               .longest = options->seq_len };
+    struct compiling c;
 
-    struct model_chunk whole = model_whole(options->model);
-
-    program_init(program, &mesh);
-    model_declare(&b, &whole, 1);
-    model_declare_evaluation(&b);
-    int evaluate = program_function(program, "evaluate 0", 0);
-    model_forward(&b, evaluate, &whole, MODEL_EVALUATE, 0);
-    fuse(program, evaluate);
-    one_action(program, ENTRY_EVALUATE, evaluate, 1);
-    program->ports.eval_total = program->ports.eval_loss;
+    if (begin_serving(&c, &serving, program, err))
+        return -1;
+    build_evaluate(&c);
     return finish(program, options->scratch, options->scratch_context, err);
 }
 
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err)
 {
-    struct mesh mesh = mesh_data_parallel(1);
-    struct model_builder b = { .program = program,
-                               .spec = options->model,
+    struct serving serving = { .model = options->model,
+                               .tuning = options->tuning,
+                               .mesh = options->mesh,
+                               .pp_rank = options->pp_rank,
                                .dtype = options->dtype,
                                .n_sequences = options->n_sequences,
                                .seq_len = options->prefill_len,
-                               .cache_len = options->cache_len,
-                               .max_positions = options->cache_len,
-                               .tuning = options->tuning };
+                               .longest = options->cache_len,
+                               .cache_len = options->cache_len };
+    struct compiling c;
 
-    struct model_chunk chunk = model_whole(options->model);
-
-    program_init(program, &mesh);
-    model_declare(&b, &chunk, 1);
-    int prefill = program_function(program, "prefill", 0);
-    model_forward(&b, prefill, &chunk, MODEL_LOGITS, 0);
-    fuse(program, prefill);
-    one_action(program, ENTRY_PREFILL, prefill, 1);
+    if (begin_serving(&c, &serving, program, err))
+        return -1;
+    serve(&c, ENTRY_PREFILL, MODEL_LOGITS, "prefill");
 
     /* One row a sequence: the first rows of the same inputs. */
     struct ports whole = program->ports;
     program->ports.tokens = program_view(program, whole.tokens, 0, options->n_sequences, 1, 1);
     program->ports.positions =
         program_view(program, whole.positions, 0, options->n_sequences, 1, 1);
-    b.seq_len = 1;
-    int decode = program_function(program, "decode", 0);
-    model_forward(&b, decode, &chunk, MODEL_LOGITS, 0);
-    fuse(program, decode);
-    one_action(program, ENTRY_DECODE, decode, 1);
+    c.builder.seq_len = 1;
+    serve(&c, ENTRY_DECODE, MODEL_LOGITS, "decode");
     program->ports.tokens = whole.tokens;
     program->ports.positions = whole.positions;
     return finish(program, options->scratch, options->scratch_context, err);
@@ -627,28 +669,29 @@ int compile_generate(struct program *program, const struct compile_generate *opt
 
 int compile_score(struct program *program, const struct compile_score *options, struct err *err)
 {
-    struct mesh mesh = mesh_data_parallel(1);
-    struct model_builder b = { .program = program,
-                               .spec = options->model,
+    struct serving serving = { .model = options->model,
+                               .tuning = options->tuning,
+                               .mesh = options->mesh,
+                               .pp_rank = options->pp_rank,
                                .dtype = options->dtype,
                                .n_sequences = 1,
                                .seq_len = options->n_rows,
-                               .cache_len = options->cache_rows,
-                               .max_positions = options->max_positions };
-    struct model_chunk chunk = model_whole(options->model);
+                               .longest = options->max_positions,
+                               .cache_len = options->cache_rows };
+    struct compiling c;
 
-    program_init(program, &mesh);
-    model_declare(&b, &chunk, 1);
+    if (begin_serving(&c, &serving, program, err))
+        return -1;
     program->ports.segment =
         program_cell(program, ROLE_SCALAR, "segment", options->n_rows, 1, DTYPE_I32);
     program->ports.segments =
         program_cell(program, ROLE_SCALAR, "segments", options->n_segments, 3, DTYPE_I32);
-    int feed = program_function(program, "feed", 0);
-    model_forward(&b, feed, &chunk, MODEL_STREAM, 0);
-    fuse(program, feed);
-    one_action(program, ENTRY_FEED, feed, 1);
-    int score = program_function(program, "score", 0);
-    model_score(&b, score, options->n_asked);
-    one_action(program, ENTRY_SCORE, score, 0);
+    serve(&c, ENTRY_FEED, MODEL_STREAM, "feed");
+    if (has_head(&c)) {
+        int score = program_function(program, "score", 0);
+
+        model_score(&c.builder, score, options->n_asked);
+        one_action(program, ENTRY_SCORE, score);
+    }
     return finish(program, options->scratch, options->scratch_context, err);
 }

@@ -47,22 +47,31 @@ struct compile_train {
  */
 int compile_train(struct program *program, const struct compile_train *options, struct err *err);
 
+/*
+ * What a trained model is used with is compiled for one of the ranks that hold it together: a mesh
+ * of tp and pp alone (zeros: one rank), cut into stages as for training. Entries have the same
+ * names on all of them; a stage's are what it has to do with.
+ */
 struct compile_evaluate {
     const struct model_spec *model;
     const struct tuning *tuning; /* adapters; NULL: none */
+    struct mesh mesh;
+    int pp_rank;
     enum dtype dtype;
     int micro_batch, seq_len;
     program_scratch_fn scratch;
     void *scratch_context;
 };
 
-/* Weights and the entry EVALUATE alone: what a trained model is measured with, on one rank. */
+/* Weights and the entry EVALUATE; with several stages EVALUATE_END, too. */
 int compile_evaluate(struct program *program, const struct compile_evaluate *options,
                      struct err *err);
 
 struct compile_generate {
     const struct model_spec *model;
     const struct tuning *tuning; /* adapters; NULL: none */
+    struct mesh mesh;
+    int pp_rank;
     enum dtype dtype;
     int n_sequences; /* decoded side by side */
     int prefill_len; /* prompt tokens of each sequence that one PREFILL takes, padded */
@@ -74,13 +83,17 @@ struct compile_generate {
 /*
  * Entries: PREFILL (n_sequences * prefill_len rows) and DECODE (one row a sequence), sharing
  * weights and KV cache. Inputs of each entry are its first rows of ports.tokens and
- * ports.positions; a position < 0 is padding. ports.last_rows says whose logits are wanted.
+ * ports.positions; a position < 0 is padding. ports.last_rows says whose logits are wanted: the
+ * last stage's have both.
  */
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err);
 
 struct compile_score {
     const struct model_spec *model;
+    const struct tuning *tuning; /* adapters; NULL: none */
+    struct mesh mesh;
+    int pp_rank;
     enum dtype dtype;
     int n_rows;        /* tokens that one FEED takes, of any texts */
     int n_asked;       /* rows that one SCORE looks at */
@@ -95,7 +108,7 @@ struct compile_score {
  * Entries: FEED puts n_rows tokens (ports.tokens) at positions (ports.positions; < 0 is padding) of
  * segments (ports.segment, ports.segments: ops.h, attention_cached) and leaves what the last layer
  * makes of them in ports.stream; SCORE compares the tokens ports.hoped with the logits behind the
- * rows ports.asked.
+ * rows ports.asked, on the last stage; on others it is empty.
  */
 int compile_score(struct program *program, const struct compile_score *options, struct err *err);
 

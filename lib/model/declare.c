@@ -295,5 +295,10 @@ void model_declare_loss(struct model_builder *b)
 
 void model_declare_evaluation(struct model_builder *b)
 {
-    b->program->ports.eval_loss = sum_cell(b->program, "eval_loss", 1);
+    struct program *p = b->program;
+
+    /* The head in parts wants it, whatever it is. */
+    if (p->mesh.size[AXIS_TP] > 1 && !p->ports.loss_scale)
+        p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
+    p->ports.eval_loss = sum_cell(p, "eval_loss", 1);
 }

@@ -225,7 +225,7 @@ static struct op_attributes head_attributes(const struct emitter *e)
 static int attention_over_cache(const struct emitter *e, int qkv)
 {
     const struct model_builder *b = e->b;
-    int64_t kv_cols = (int64_t)b->spec->n_kv_heads * b->spec->head_dim;
+    int64_t kv_cols = (int64_t)n_kv_heads(e) * b->spec->head_dim;
     int64_t cache_rows = (int64_t)b->n_sequences * b->cache_len;
     const struct ports *ports = &b->program->ports;
     char name[64];
@@ -240,8 +240,10 @@ static int attention_over_cache(const struct emitter *e, int qkv)
                 cells[i] = id;
         if (!cells[i])
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
+        if (e->tp > 1)
+            b->program->values[cells[i]].spread[AXIS_TP] = SPREAD_COLS;
     }
-    int out = value(e, qkv, (int64_t)b->spec->n_heads * b->spec->head_dim, b->dtype);
+    int out = value(e, qkv, (int64_t)n_heads(e) * b->spec->head_dim, b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
                          .in = { qkv, ports->positions, cells[0], cells[1], b->parts.heads,
@@ -620,21 +622,33 @@ static void evaluate_end(const struct emitter *e, int x)
                          .out = { p->ports.eval_loss } });
 }
 
+/* Each rank's part of the columns, [n x c], one after the other: [tp n x c]. */
+static void gather_parts(const struct emitter *e, int own, int all)
+{
+    struct program *p = e->b->program;
+    int64_t n = p->values[own].rows * p->values[own].cols;
+
+    emit_tp(e, OP_ALL_GATHER, program_view(p, own, 0, 1, n, n),
+            program_view(p, all, 0, 1, e->tp * n, e->tp * n));
+}
+
 static void logits_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
     int64_t n = e->b->n_sequences;
-    int rows = program_value(p, n, cols_of(e, x), e->b->dtype);
+    int rows = program_value(p, n, cols_of(e, x), e->b->dtype), head = head_of(e).rows;
+    int64_t own = p->values[head].rows; /* of the vocabulary */
 
     if (!p->ports.logits) {
         p->ports.last_rows = program_cell(p, ROLE_SCALAR, "last_rows", n, 1, DTYPE_I32);
-        p->ports.logits =
-            program_cell(p, ROLE_SCALAR, "logits", n, e->b->spec->vocab_size, DTYPE_F32);
+        p->ports.logits = program_cell(p, ROLE_SCALAR, "logits", e->tp * n, own, DTYPE_F32);
     }
     emit(e,
          (struct op){ .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
-    emit(e, (struct op){
-                .kind = OP_LINEAR, .in = { rows, head_of(e).rows }, .out = { p->ports.logits } });
+    int logits = e->tp > 1 ? program_value(p, n, own, DTYPE_F32) : p->ports.logits;
+    emit(e, (struct op){ .kind = OP_LINEAR, .in = { rows, head }, .out = { logits } });
+    if (e->tp > 1)
+        gather_parts(e, logits, p->ports.logits);
 }
 
 static void stream_end(const struct emitter *e, int x)
@@ -652,23 +666,30 @@ static void stream_end(const struct emitter *e, int x)
 void model_score(struct model_builder *builder, int function, int n_rows)
 {
     struct program *p = builder->program;
-    struct emitter e = { .b = builder, .function = function, .layer = -1, .tp = 1, .rows = n_rows };
-    int64_t vocab_size = builder->spec->vocab_size;
+    int tp = p->mesh.size[AXIS_TP];
+    struct emitter e = {
+        .b = builder, .function = function, .layer = -1, .tp = tp, .rows = n_rows
+    };
     int x = program_value(p, n_rows, builder->spec->hidden_size, DTYPE_F32);
-    int logits = program_value(p, n_rows, vocab_size, DTYPE_F32);
 
     p->ports.asked = program_cell(p, ROLE_SCALAR, "asked", n_rows, 1, DTYPE_I32);
     p->ports.hoped = program_cell(p, ROLE_SCALAR, "hoped", n_rows, 1, DTYPE_I32);
-    p->ports.stats = program_cell(p, ROLE_SCALAR, "stats", n_rows, OPS_N_STATS, DTYPE_F32);
+    p->ports.stats =
+        program_cell(p, ROLE_SCALAR, "stats", (int64_t)tp * n_rows, OPS_N_STATS, DTYPE_F32);
     emit(&e, (struct op){
                  .kind = OP_SELECT_ROWS, .in = { p->ports.stream, p->ports.asked }, .out = { x } });
     x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
              parameter_weight(&e, "final_norm.bias"), builder->dtype);
-    emit(&e, (struct op){ .kind = OP_LINEAR, .in = { x, head_of(&e).rows }, .out = { logits } });
+    int head = head_of(&e).rows;
+    int logits = program_value(p, n_rows, p->values[head].rows, DTYPE_F32);
+    int stats = tp > 1 ? program_value(p, n_rows, OPS_N_STATS, DTYPE_F32) : p->ports.stats;
+    emit(&e, (struct op){ .kind = OP_LINEAR, .in = { x, head }, .out = { logits } });
     emit(&e, (struct op){ .kind = OP_LOGIT_STATS,
-                          .attributes.vocab_size = (int)vocab_size,
-                          .in = { logits, p->ports.hoped },
-                          .out = { p->ports.stats } });
+                          .attributes.vocab_size = builder->spec->vocab_size,
+                          .in = { logits, p->ports.hoped, builder->parts.vocabulary },
+                          .out = { stats } });
+    if (tp > 1)
+        emit_tp(&e, OP_ALL_GATHER, stats, p->ports.stats);
 }
 
 struct model_part model_forward(struct model_builder *builder, int function,

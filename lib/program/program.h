@@ -238,10 +238,12 @@ struct ports {
     int eval_loss, eval_total;
     int rope_table;
     int last_rows; /* [S x 1] i32: rows whose logits are wanted */
-    int logits;    /* [S x V] fp32 */
+    int logits;    /* [S x V] fp32; over tp ranks' parts of V, padded, one after the other:
+                      [tp S x ceil(V / tp)] */
     /* Scoring: each row's segment of the cache, the segments, the residual stream behind the last
      * layer, rows of it that are asked for, the tokens hoped for there, what is to be known of
-     * their logits. */
+     * their logits (over tp of each rank's part of them, one after the other). Of these, and of
+     * logits and last_rows, a stage has what it uses. */
     int segment, segments, stream, asked, hoped, stats;
 };
 

@@ -28,10 +28,13 @@ static int make_group(void *argument, struct err *err)
     struct group_request *request = argument;
     struct run *run = request->run;
     struct comm *comm = run->options.comm;
-    int size = run->program->mesh.size[request->axis];
+    int size = run->program->mesh.size[request->axis], first = run->options.first_rank;
     int *ranks = arena_array(&run->arena, int, size);
 
-    mesh_group(&run->program->mesh, comm_world_rank(comm), (enum mesh_axis)request->axis, ranks);
+    mesh_group(&run->program->mesh, comm_world_rank(comm) - first, (enum mesh_axis)request->axis,
+               ranks);
+    for (int i = 0; i < size; i++)
+        ranks[i] += first;
     run->meetings[request->axis] =
         (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
     return comm_group_create(&run->groups[request->axis][request->stream], comm, ranks, size,
@@ -66,15 +69,14 @@ static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
 
 static int make_groups(struct run *run, struct err *err)
 {
-    int world_rank = run->options.comm ? comm_world_rank(run->options.comm) : 0;
+    int rank = run->options.comm ? comm_world_rank(run->options.comm) - run->options.first_rank : 0;
     char uses[N_AXES][N_STREAMS];
 
     find_uses(run->program, uses);
     for (int axis = 0; axis < N_AXES; axis++) {
         if (run->program->mesh.size[axis] == 1)
             continue;
-        run->coordinate[axis] =
-            mesh_coordinate(&run->program->mesh, world_rank, (enum mesh_axis)axis);
+        run->coordinate[axis] = mesh_coordinate(&run->program->mesh, rank, (enum mesh_axis)axis);
         for (int stream = 0; stream < N_STREAMS; stream++) {
             struct group_request request = { run, axis, stream };
 

@@ -27,6 +27,8 @@ struct run_options {
     int n_shorter;
     struct kernels *kernels;
     struct comm *comm;              /* may be NULL where the mesh has one rank */
+    int first_rank;                 /* which of comm's ranks is the first of the mesh's; the others
+                                       follow it */
     struct worker *worker;          /* the comm thread; likewise */
     struct progress_slot *progress; /* NULL: nobody watches */
     int poison;                     /* fill values with NaN at their death */

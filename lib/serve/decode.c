@@ -18,8 +18,20 @@ struct decoder {
     int n_sequences, prefill_len, cache_len, vocab_size;
     int *lengths;
     char *spare;   /* of decoder_reorder: a copy of one cell */
-    float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times */
+    float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times; where the
+                      head is */
 };
+
+static int compile(struct program *program, void *options, const struct mesh *mesh, int pp_rank,
+                   struct err *err)
+{
+    struct compile_generate *generate = options;
+    struct run_scratch *scratch = generate->scratch_context;
+
+    generate->mesh = scratch->mesh = *mesh;
+    generate->pp_rank = pp_rank;
+    return compile_generate(program, generate, err);
+}
 
 int decoder_create(struct decoder **out, struct served *served, struct kernels *kernels,
                    int n_sequences, int cache_len, struct err *err)
@@ -51,8 +63,10 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
                                         .scratch = run_scratch_bytes,
                                         .scratch_context = &scratch };
     struct run_options run_options = { .program = &d->program, .kernels = kernels };
-    int status = d->lengths && d->logits ? compile_generate(&d->program, &options, err)
-                                         : err_set(err, ERR_DEVICE, "out of host memory");
+    served_run_options(served, &run_options);
+    int status = d->lengths && d->logits
+                     ? replica_compile(served->replica, &d->program, compile, &options, err)
+                     : err_set(err, ERR_DEVICE, "out of host memory");
     if (!status)
         status = run_create(&d->run, &run_options, err);
     if (!status) {
@@ -90,6 +104,18 @@ size_t decoder_bytes(const struct decoder *d)
     return program_memory_bytes(&d->program);
 }
 
+/* Of a sequence, from as many parts of the vocabulary as there are tensor-parallel ranks. */
+static void keep_logits(struct decoder *d, int sequence)
+{
+    const struct ports *ports = &d->program.ports;
+    const float *logits = run_data(d->run, ports->logits, 0);
+    int64_t part = d->program.values[ports->logits].cols, vocab = d->vocab_size;
+    float *to = d->logits + sequence * vocab;
+
+    for (int64_t at = 0, row = sequence; at < vocab; at += part, row += d->n_sequences)
+        memcpy(to + at, logits + row * part, sizeof *to * (size_t)min_i64(part, vocab - at));
+}
+
 /* One piece: at most `length` tokens of each sequence from `begin` on; rows that are none are
  * padding. */
 static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
@@ -98,12 +124,13 @@ static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int
     const struct ports *ports = &d->program.ports;
     int32_t *ids = run_data(d->run, ports->tokens, 0);
     int32_t *positions = run_data(d->run, ports->positions, 0);
-    int32_t *last_rows = run_data(d->run, ports->last_rows, 0);
+    int32_t *last_rows = ports->logits ? run_data(d->run, ports->last_rows, 0) : NULL;
 
     for (int s = 0; s < d->n_sequences; s++) {
         int n = max_int(0, min_int(length, n_tokens[s] - begin));
 
-        last_rows[s] = s * length + max_int(0, n - 1);
+        if (last_rows)
+            last_rows[s] = s * length + max_int(0, n - 1);
         for (int i = 0; i < length; i++) {
             ids[s * length + i] = i < n ? tokens[s][begin + i] : 0;
             positions[s * length + i] = i < n ? d->lengths[s] + i : -1;
@@ -111,15 +138,12 @@ static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int
     }
     if (run_entry(d->run, length == 1 ? ENTRY_DECODE : ENTRY_PREFILL, 1, NULL, err) < 0)
         return -1;
-    const float *logits = run_data(d->run, ports->logits, 0);
     for (int s = 0; s < d->n_sequences; s++) {
         int n = max_int(0, min_int(length, n_tokens[s] - begin));
 
         d->lengths[s] += n;
-        if (n > 0)
-            memcpy(d->logits + (size_t)s * (size_t)d->vocab_size,
-                   logits + (size_t)s * (size_t)d->vocab_size,
-                   sizeof *logits * (size_t)d->vocab_size);
+        if (n > 0 && ports->logits)
+            keep_logits(d, s);
     }
     return 0;
 }

@@ -3,6 +3,9 @@
  *
  * The program has two entries that share weights and cache: PREFILL takes a prompt in pieces of
  * prefill_len tokens, DECODE one token of each sequence.
+ *
+ * All ranks of served->replica have a decoder each, and make the same calls with the same numbers;
+ * creating and feeding are collective over them. Each has the cache of its own layers and heads.
  */
 #ifndef SERVE_DECODE_H
 #define SERVE_DECODE_H
@@ -36,7 +39,8 @@ size_t decoder_cache_bytes(const struct decoder *decoder);
 int decoder_feed(struct decoder *decoder, const int32_t *const *tokens, const int *n_tokens,
                  struct err *err);
 
-/* [vocab_size] of one sequence; only of those that the last feed gave tokens. */
+/* [vocab_size] of one sequence; only of those that the last feed gave tokens, and only on the ranks
+ * of the last stage. */
 const float *decoder_logits(const struct decoder *decoder, int sequence);
 
 int decoder_length(const struct decoder *decoder, int sequence);

@@ -205,7 +205,8 @@ static void show_certain(struct generator *g, struct growing *w, generate_show_f
         n -= held_back(g, text);
         n = tokenizer_whole_length(str_text(text), n);
     }
-    if (n > w->n_shown && show(context, text->data + w->n_shown, n - w->n_shown)) {
+    if (n > w->n_shown && replica_is_first(g->served->replica) &&
+        show(context, text->data + w->n_shown, n - w->n_shown) && !g->served->replica) {
         w->is_done = 1;
         w->text->finish = GENERATE_LEFT;
     }
@@ -232,14 +233,20 @@ static int32_t draw(struct generator *g, int sequence, const struct generate_tex
 /* Draw the next token of each text that goes on; returns how many do, or -1. */
 static int draw_all(struct generator *g, struct growing *growing, int n, struct err *err)
 {
+    int32_t drawn[GENERATE_BATCH_MAX] = { 0 };
     int n_going_on = 0;
 
+    for (int i = 0; i < n && replica_tells(g->served->replica); i++)
+        if (!growing[i].is_done)
+            drawn[i] = draw(g, i, growing[i].text);
+    if (replica_tell(g->served->replica, drawn, sizeof *drawn * (size_t)n, err) < 0)
+        return -1;
     for (int i = 0; i < n; i++) {
         struct growing *w = &growing[i];
+        int32_t id = drawn[i];
 
         if (w->is_done)
             continue;
-        int32_t id = draw(g, i, w->text);
         g->n_generated++;
         if (is_end(g, id)) {
             w->text->finish = GENERATE_END;
@@ -337,35 +344,88 @@ static int beam_stops(void *context, const int32_t *tokens, int n)
     return is;
 }
 
+/* The best beam of the teller's search, told to all of the replica. */
 static int take_best(struct generator *g, const struct beam_search *search,
                      struct generate_text *text, struct err *err)
 {
-    int n;
-    const int32_t *best = beam_best(search, &n, &text->score);
+    int n = 0, status = 0;
+    const int32_t *best = search ? beam_best(search, &n, &text->score) : NULL;
+    int32_t *told = calloc((size_t)g->o->max_new_tokens, sizeof *told);
     struct growing w = { .text = text };
 
-    for (int i = 0; i < n; i++) {
-        if (is_end(g, best[i])) {
+    if (!told)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    if (n > 0)
+        memcpy(told, best, sizeof *told * (size_t)n);
+    if (replica_tell(g->served->replica, &n, sizeof n, err) < 0 ||
+        replica_tell(g->served->replica, &text->score, sizeof text->score, err) < 0 ||
+        replica_tell(g->served->replica, told, sizeof *told * (size_t)n, err) < 0)
+        status = -1;
+    for (int i = 0; i < n && !status; i++) {
+        if (is_end(g, told[i])) {
             text->finish = GENERATE_END;
             break;
         }
-        if (token_list_add(&text->tokens, best[i], err) < 0)
-            return -1;
-        if (grow(g, &w, best[i]))
+        status = token_list_add(&text->tokens, told[i], err);
+        if (!status && grow(g, &w, told[i]))
             break;
     }
-    return 0;
+    free(told);
+    return status;
+}
+
+/* What each beam does next, and whether the search goes on. */
+struct beam_turn {
+    int goes_on;
+    int from[GENERATE_BATCH_MAX];
+    int32_t next[GENERATE_BATCH_MAX];
+};
+
+/* search: NULL but on the rank that tells. Returns 1, 0 if the search is over, or -1. */
+static int take_turn(struct generator *g, struct beam_search *search, const float *const *logits,
+                     struct beam_turn *turn, struct err *err)
+{
+    if (search)
+        turn->goes_on = beam_step(search, logits, beam_stops, g, turn->from, turn->next);
+    if (replica_tell(g->served->replica, turn, sizeof *turn, err) < 0)
+        return -1;
+    return turn->goes_on;
+}
+
+static int search_beams(struct generator *g, struct generate_text *text, struct beam_search *search,
+                        struct err *err)
+{
+    int n_beams = g->o->n_beams, counts[GENERATE_BATCH_MAX] = { 0 }, status;
+    const int32_t *tokens[GENERATE_BATCH_MAX] = { NULL };
+    const float *logits[GENERATE_BATCH_MAX];
+    struct beam_turn turn = { 0 };
+
+    decoder_reset(g->decoder);
+    for (int i = 0; i < n_beams; i++) {
+        tokens[i] = text->tokens.ids;
+        counts[i] = (int)text->tokens.n;
+        logits[i] = decoder_logits(g->decoder, i);
+    }
+    if (feed(g, tokens, counts, g->n_sequences, err) < 0)
+        return -1;
+    while ((status = take_turn(g, search, logits, &turn, err)) > 0) {
+        decoder_reorder(g->decoder, turn.from, n_beams);
+        for (int i = 0; i < n_beams; i++) {
+            tokens[i] = &turn.next[i];
+            counts[i] = 1;
+        }
+        g->n_generated += n_beams;
+        if (feed(g, tokens, counts, g->n_sequences, err) < 0)
+            return -1;
+    }
+    return status;
 }
 
 static int run_beams(struct generator *g, struct generate_text *text, struct err *err)
 {
-    int n_beams = g->o->n_beams, from[GENERATE_BATCH_MAX], counts[GENERATE_BATCH_MAX] = { 0 };
-    const int32_t *tokens[GENERATE_BATCH_MAX] = { NULL };
-    const float *logits[GENERATE_BATCH_MAX];
-    int32_t next[GENERATE_BATCH_MAX];
-    struct beam_search *search;
+    struct beam_search *search = NULL;
     struct beam_options options = {
-        .n_beams = n_beams,
+        .n_beams = g->o->n_beams,
         .vocab_size = min_int(g->served->job.model.vocab_size, tokenizer_vocab_size(g->tokenizer)),
         .max_new_tokens = g->o->max_new_tokens,
         .length_penalty = g->o->length_penalty,
@@ -377,24 +437,10 @@ static int run_beams(struct generator *g, struct generate_text *text, struct err
         .n_ends = g->o->n_ends,
     };
 
-    if (beam_create(&search, &options, text->tokens.ids, (int)text->tokens.n, err) < 0)
+    if (replica_tells(g->served->replica) &&
+        beam_create(&search, &options, text->tokens.ids, (int)text->tokens.n, err) < 0)
         return -1;
-    decoder_reset(g->decoder);
-    for (int i = 0; i < n_beams; i++) {
-        tokens[i] = text->tokens.ids;
-        counts[i] = (int)text->tokens.n;
-        logits[i] = decoder_logits(g->decoder, i);
-    }
-    int status = feed(g, tokens, counts, g->n_sequences, err);
-    while (!status && beam_step(search, logits, beam_stops, g, from, next)) {
-        decoder_reorder(g->decoder, from, n_beams);
-        for (int i = 0; i < n_beams; i++) {
-            tokens[i] = &next[i];
-            counts[i] = 1;
-        }
-        g->n_generated += n_beams;
-        status = feed(g, tokens, counts, g->n_sequences, err);
-    }
+    int status = search_beams(g, text, search, err);
     if (!status)
         status = take_best(g, search, text, err);
     beam_destroy(search);
@@ -427,7 +473,7 @@ int generator_run(struct generator *g, struct generate_text *texts, int n, gener
     }
     for (int i = 0; i < n && !status; i++) {
         status = run_beams(g, &texts[i], err);
-        if (!status && show)
+        if (!status && show && replica_is_first(g->served->replica))
             show(context, str_text(&texts[i].text), texts[i].text.length);
     }
     return status;

@@ -26,6 +26,7 @@ struct question {
 };
 
 struct scorer {
+    const struct replica *replica;
     struct program program;
     struct run *run;
     int vocab_size, n_rows, cache_rows, n_segments, max_positions;
@@ -58,6 +59,17 @@ static int allocate(struct scorer *s, struct err *err)
     return s->questions ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
 }
 
+static int compile(struct program *program, void *options, const struct mesh *mesh, int pp_rank,
+                   struct err *err)
+{
+    struct compile_score *score = options;
+    struct run_scratch *scratch = score->scratch_context;
+
+    score->mesh = scratch->mesh = *mesh;
+    score->pp_rank = pp_rank;
+    return compile_score(program, score, err);
+}
+
 int scorer_create(struct scorer **out, struct served *served, struct kernels *kernels,
                   const struct scorer_options *options, struct err *err)
 {
@@ -67,23 +79,26 @@ int scorer_create(struct scorer **out, struct served *served, struct kernels *ke
 
     if (!s)
         return err_set(err, ERR_DEVICE, "out of host memory");
+    s->replica = served->replica;
     s->vocab_size = spec->vocab_size;
     s->max_positions = options->max_positions;
     s->n_rows = options->n_rows ? options->n_rows : ROWS;
     /* A path of segments, a batch behind it, and room for what lies dead between the former. */
     s->cache_rows = s->max_positions + 4 * s->n_rows;
     s->n_segments = s->max_positions + s->n_rows + 2;
-    struct compile_score compile = { .model = spec,
-                                     .dtype = served->job.train.dtype,
-                                     .n_rows = s->n_rows,
-                                     .n_asked = min_int(ASKED, s->n_rows),
-                                     .cache_rows = s->cache_rows,
-                                     .n_segments = s->n_segments,
-                                     .max_positions = s->max_positions,
-                                     .scratch = run_scratch_bytes,
-                                     .scratch_context = &scratch };
+    struct compile_score score = { .model = spec,
+                                   .tuning = served->job.tuning,
+                                   .dtype = served->job.train.dtype,
+                                   .n_rows = s->n_rows,
+                                   .n_asked = min_int(ASKED, s->n_rows),
+                                   .cache_rows = s->cache_rows,
+                                   .n_segments = s->n_segments,
+                                   .max_positions = s->max_positions,
+                                   .scratch = run_scratch_bytes,
+                                   .scratch_context = &scratch };
     struct run_options run_options = { .program = &s->program, .kernels = kernels };
-    int status = compile_score(&s->program, &compile, err);
+    served_run_options(served, &run_options);
+    int status = replica_compile(s->replica, &s->program, compile, &score, err);
     if (!status)
         status = run_create(&s->run, &run_options, err);
     if (!status) {
@@ -117,17 +132,32 @@ size_t scorer_bytes(const struct scorer *s)
 
 /* ---- a batch ---- */
 
-static void answer(struct scorer *s, const struct question *q, const float *stats)
+/* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order (Milakov &
+ * Gimelshein 2018). */
+static void answer(const struct question *q, const float *stats, int n_parts, int64_t stride)
 {
-    (void)s;
-    q->score->log_likelihood +=
-        (double)stats[STAT_TARGET] - (double)stats[STAT_MAX] - log((double)stats[STAT_SUM]);
-    q->score->is_greedy &= stats[STAT_TARGET] == stats[STAT_MAX];
+    double most = (double)stats[STAT_MAX], sum = 0, target = 0;
+
+    for (int i = 1; i < n_parts; i++)
+        most = fmax(most, (double)stats[i * stride + STAT_MAX]);
+    for (int i = 0; i < n_parts; i++, stats += stride) {
+        double scale = n_parts > 1 ? exp((double)stats[STAT_MAX] - most) : 1;
+
+        sum += (double)stats[STAT_SUM] * scale;
+        target += (double)stats[STAT_TARGET]; /* 0 where it is not among these */
+    }
+    q->score->log_likelihood += target - most - log(sum);
+    q->score->is_greedy &= target >= most;
 }
 
 static int ask(struct scorer *s, struct err *err)
 {
     const struct ports *ports = &s->program.ports;
+
+    if (!ports->stats) { /* the last stage's business */
+        s->n_questions = 0;
+        return 0;
+    }
     int32_t *asked = run_data(s->run, ports->asked, 0), *hoped = run_data(s->run, ports->hoped, 0);
     const float *stats = run_data(s->run, ports->stats, 0);
     int n_asked = min_int(ASKED, s->n_rows);
@@ -143,7 +173,8 @@ static int ask(struct scorer *s, struct err *err)
         if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0)
             return -1;
         for (int i = 0; i < n; i++)
-            answer(s, &q[i], stats + i * OPS_N_STATS);
+            answer(&q[i], stats + i * OPS_N_STATS, s->program.mesh.size[AXIS_TP],
+                   (int64_t)n_asked * OPS_N_STATS);
     }
     s->n_questions = 0;
     return 0;
@@ -384,6 +415,27 @@ static int check_texts(const struct scorer *s, const struct score *scores, int64
     return 0;
 }
 
+/* The teller's, to all of the replica. */
+static int tell_scores(const struct scorer *s, struct score *scores, int64_t n, struct err *err)
+{
+    struct told {
+        double log_likelihood;
+        int64_t is_greedy;
+    } *told = calloc((size_t)n + 1, sizeof *told);
+
+    if (!told)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int64_t i = 0; i < n; i++)
+        told[i] = (struct told){ scores[i].log_likelihood, scores[i].is_greedy };
+    int status = replica_tell(s->replica, told, (size_t)n * sizeof *told, err);
+    for (int64_t i = 0; i < n; i++) {
+        scores[i].log_likelihood = told[i].log_likelihood;
+        scores[i].is_greedy = (int)told[i].is_greedy;
+    }
+    free(told);
+    return status;
+}
+
 int scorer_run(struct scorer *s, struct score *scores, int64_t n, score_progress_fn progress,
                void *context, int64_t *n_fed, struct err *err)
 {
@@ -405,6 +457,8 @@ int scorer_run(struct scorer *s, struct score *scores, int64_t n, score_progress
         s->n_filled = s->cache_used = s->segments_used = 0;
         s->n_questions = 0;
         status = walk_texts(&w, progress, context, err);
+        if (!status)
+            status = tell_scores(s, scores, n, err);
         if (n_fed)
             *n_fed = s->n_fed;
     }

@@ -5,6 +5,9 @@
  * segments, each of which is computed once and kept in the cache for as long as texts go on from
  * it. Segments are packed into batches of rows without padding. A text's numbers do not depend on
  * what it is scored with.
+ *
+ * All ranks of served->replica have a scorer each, and make the same calls with the same texts;
+ * creating and running are collective over them, and all learn the scores.
  */
 #ifndef SERVE_SCORE_H
 #define SERVE_SCORE_H

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "config/hf_config.h"
+#include "train/rectangles.h"
 
 /* Files beside the weights that a tokenizer can be made of. */
 static int has_tokenizer(struct arena *arena, const char *folder)
@@ -191,23 +192,52 @@ void served_close(struct served *served)
     memset(served, 0, sizeof *served);
 }
 
-int served_load(struct served *served, struct run *run, const struct program *program,
-                struct err *err)
+/* Rectangle by rectangle: what a tensor-parallel rank has of it; padding stays zero. */
+static int load_one(const struct served *served, struct run *run, const struct program *program,
+                    int parameter, struct err *err)
 {
-    for (int i = 0; i < program->n_parameters; i++) {
-        const struct parameter *p = &program->parameters[i];
-        int64_t rows = p->n_dims == 1 ? p->cols : p->rows, cols = p->n_dims == 1 ? 1 : p->cols;
-        struct store_slice slice = { .name = p->name,
-                                     .dtype = program->values[p->weight].dtype,
-                                     .n_dims = p->n_dims,
-                                     .rows = rows,
-                                     .cols = cols,
-                                     .row_end = rows,
-                                     .col_end = cols,
-                                     .data = run_data(run, p->weight, 0) };
+    const struct parameter *p = &program->parameters[parameter];
+    struct store_slice slice = { .name = p->name,
+                                 .dtype = program->values[p->weight].dtype,
+                                 .n_dims = p->n_dims };
+    char *data = run_data(run, p->weight, 0);
+    struct rectangle r;
 
+    rectangles_whole(program, parameter, &slice.rows, &slice.cols);
+    struct rectangle_walk walk = rectangle_walk(
+        program, parameter, served->replica ? served->replica->tp_rank : 0, 0, p->rows * p->cols);
+    while (rectangle_next(&walk, &r)) {
+        slice.row_begin = r.row;
+        slice.row_end = r.row + r.rows;
+        slice.col_begin = r.col;
+        slice.col_end = r.col + r.cols;
+        slice.stride = r.stride;
+        slice.data = data + (size_t)r.local * dtype_bytes(slice.dtype);
         if (weights_read(&served->weights, &slice, err) < 0)
             return err_add(err, "%s", served->folder);
     }
     return 0;
+}
+
+int served_load(struct served *served, struct run *run, const struct program *program,
+                struct err *err)
+{
+    for (int i = 0; i < program->n_parameters; i++) {
+        replica_beat(served->replica, "reading weights");
+        if (load_one(served, run, program, i, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void served_run_options(const struct served *served, struct run_options *options)
+{
+    const struct replica *r = served->replica;
+
+    if (!r)
+        return;
+    options->comm = r->comm;
+    options->worker = r->worker;
+    options->progress = r->progress;
+    options->first_rank = r->first_rank;
 }

@@ -14,13 +14,16 @@
 #include "ckpt/weights.h"
 #include "config/job.h"
 #include "run/run.h"
+#include "serve/replica.h"
 
 struct served {
     struct arena arena;
     const char *folder; /* of the checkpoint, or the HF folder */
     const char *base;   /* the same, or of the weights to which that one adds adapters */
     struct weights weights;
-    struct job job; /* not resolved: ranks mean nothing here */
+    struct job job;                /* not resolved: ranks mean nothing here */
+    const struct replica *replica; /* who holds it together, set by whoever has opened it; NULL:
+                                      this rank alone */
 };
 
 /* Whether path looks like one of those that served_open takes; else hf_folder_refuse says why. */
@@ -43,8 +46,12 @@ int served_open_adapted(struct served *served, const char *path, const char *ada
                         struct err *err);
 void served_close(struct served *served);
 
-/* Fill the weights of a program's parameters, rounded to their dtype as training rounds them. */
+/* Fill the weights of a program's parameters, or the rank's parts of them, rounded to their dtype as
+ * training rounds them. */
 int served_load(struct served *served, struct run *run, const struct program *program,
                 struct err *err);
+
+/* Say in a program's run options over whom it runs. */
+void served_run_options(const struct served *served, struct run_options *options);
 
 #endif

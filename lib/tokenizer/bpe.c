@@ -209,6 +209,17 @@ void bpe_find_ascii(struct bpe *bpe)
     }
 }
 
+void bpe_set_unused(struct bpe *bpe, int32_t id)
+{
+    if (!bpe->unused) {
+        bpe->unused = arena_array(bpe->arena, int32_t, bpe->n_ids);
+        memset(bpe->unused, 0xff, (size_t)bpe->n_ids * sizeof *bpe->unused);
+    }
+    bpe->unused[id] = bpe->n_unused++;
+    if ((int)bpe->tokens[id].n_spelling > bpe->n_parts_max)
+        bpe->n_parts_max = (int)bpe->tokens[id].n_spelling;
+}
+
 int bpe_find_fallback(struct bpe *bpe)
 {
     for (int byte = 0; byte < 256; byte++) {
@@ -279,6 +290,7 @@ void bpe_scratch_release(struct bpe_scratch *scratch)
 {
     free(scratch->symbols);
     free(scratch->candidates);
+    free(scratch->parts);
     *scratch = (struct bpe_scratch){ 0 };
 }
 
@@ -290,7 +302,9 @@ static int scratch_reserve(struct bpe_scratch *scratch, size_t n)
         return 0;
     while (capacity < n)
         capacity *= 2;
-    bpe_scratch_release(scratch);
+    free(scratch->symbols);
+    free(scratch->candidates);
+    scratch->capacity = 0;
     scratch->symbols = malloc(capacity * sizeof *scratch->symbols);
     /* At first a candidate a pair; then each merge takes out one and puts in two at most. */
     scratch->candidates = malloc(2 * capacity * sizeof *scratch->candidates);
@@ -300,9 +314,23 @@ static int scratch_reserve(struct bpe_scratch *scratch, size_t n)
     return 0;
 }
 
+/* All parts unknown, at the start of a text. */
+static int reset_parts(const struct bpe *bpe, struct bpe_scratch *scratch)
+{
+    size_t n = 2 * (size_t)bpe->n_unused;
+
+    if (!scratch->parts)
+        scratch->parts = malloc((n + (size_t)bpe->n_parts_max + 1) * sizeof *scratch->parts);
+    if (!scratch->parts)
+        return -1;
+    memset(scratch->parts, 0xff, n * sizeof *scratch->parts);
+    return 0;
+}
+
 struct heap {
     struct bpe_candidate *items;
     size_t n;
+    int32_t *parts; /* of scratch */
 };
 
 static int comes_before(struct bpe_candidate a, struct bpe_candidate b)
@@ -347,8 +375,15 @@ static void push_pair(const struct bpe *bpe, const struct bpe_symbol *symbols, s
     if (next < 0)
         return;
     const struct bpe_merge *merge = find_merge(bpe, symbols[at].id, symbols[next].id);
-    if (merge)
-        heap_push(heap, (struct bpe_candidate){ merge->rank, at, merge->id });
+    if (!merge)
+        return;
+    heap_push(heap, (struct bpe_candidate){ merge->rank, at, merge->id });
+    if (bpe->n_unused > 0 && bpe->unused[merge->id] >= 0) {
+        int32_t *parts = heap->parts + 2 * bpe->unused[merge->id];
+
+        parts[0] = symbols[at].id;
+        parts[1] = symbols[next].id;
+    }
 }
 
 /* Whether the pair is still the one that was put on the heap. */
@@ -366,7 +401,7 @@ static int is_current(const struct bpe *bpe, const struct bpe_symbol *symbols,
 static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t n)
 {
     struct bpe_symbol *symbols = scratch->symbols;
-    struct heap heap = { scratch->candidates, 0 };
+    struct heap heap = { scratch->candidates, 0, scratch->parts };
 
     for (int32_t i = 0; i + 1 < n; i++)
         push_pair(bpe, symbols, &heap, i);
@@ -482,13 +517,14 @@ static void merge_short_symbols(const struct bpe *bpe, struct bpe_symbol *symbol
 /* The ids of a word of n bytes; how many. */
 static size_t merge_short_bytes(const struct bpe *bpe, const char *word, int n, int32_t *ids)
 {
+    const int32_t *byte_ids = bpe->is_byte_level ? bpe->byte_ids : bpe->ascii_ids;
     const unsigned char *bytes = (const unsigned char *)word;
     struct short_word w;
     size_t count = 0;
 
     link_short(&w, n);
     for (int i = 0; i < n; i++)
-        w.ids[i] = bpe->byte_ids[bytes[i]];
+        w.ids[i] = byte_ids[bytes[i]];
     for (int i = 0; i + 1 < n; i++) {
         struct bpe_byte_pair pair = bpe->byte_pairs[bytes[i] << 8 | bytes[i + 1]];
 
@@ -585,6 +621,32 @@ static void index_byte_pairs(struct bpe *bpe)
     }
 }
 
+static int is_visible(const struct bpe *bpe, int32_t id)
+{
+    return id >= 0 && id < bpe->n_visible;
+}
+
+void bpe_index_ascii(struct bpe *bpe, int has_spaces)
+{
+    int32_t mark = bpe_find(bpe, BPE_SPACE, sizeof BPE_SPACE - 1);
+
+    if (has_spaces && bpe->whole.n == 0 && bpe->n_unused == 0 && is_visible(bpe, mark)) {
+        bpe->takes_spaces = 1;
+        bpe->ascii_ids[' '] = mark;
+    }
+    bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
+    memset(bpe->byte_pairs, 0xff, 256 * 256 * sizeof *bpe->byte_pairs);
+    for (int a = 0; a < 128; a++)
+        for (int b = 0; b < 128; b++)
+            if (is_visible(bpe, bpe->ascii_ids[a]) && is_visible(bpe, bpe->ascii_ids[b])) {
+                const struct bpe_merge *merge =
+                    find_merge(bpe, bpe->ascii_ids[a], bpe->ascii_ids[b]);
+
+                if (merge)
+                    bpe->byte_pairs[a << 8 | b] = (struct bpe_byte_pair){ merge->rank, merge->id };
+            }
+}
+
 int bpe_index_words(struct bpe *bpe)
 {
     struct bpe_scratch scratch = { 0 };
@@ -633,12 +695,22 @@ static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, co
     return count;
 }
 
-static int has_lacking(const struct bpe *bpe, const char *word, size_t n_bytes)
+/* Whether each byte of a word is a visible token, which byte_pairs then knows. */
+static int is_of_pairs(const struct bpe *bpe, const char *word, size_t n_bytes)
 {
-    for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
-        if (bpe->byte_ids[(unsigned char)word[i]] < 0)
-            return 1;
-    return 0;
+    if (!bpe->byte_pairs || n_bytes > SHORT_SYMBOLS || bpe->n_unused > 0 || bpe->whole.n > 0)
+        return 0;
+    if (bpe->is_byte_level) {
+        for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
+            if (bpe->byte_ids[(unsigned char)word[i]] < 0)
+                return 0;
+        return 1;
+    }
+    for (size_t i = 0; i < n_bytes; i++)
+        if ((unsigned char)word[i] >= 0x80 ||
+            !is_visible(bpe, bpe->ascii_ids[(unsigned char)word[i]]))
+            return 0;
+    return 1;
 }
 
 static int32_t start_characters(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
@@ -682,8 +754,37 @@ static size_t put_unknown(const struct bpe *bpe, const char *bytes, size_t n_byt
     return 1;
 }
 
+/* What a token that is unused was merged of. */
+static size_t put_parts(const struct bpe *bpe, int32_t *parts, int32_t id, int32_t *ids,
+                        int *after_unknown)
+{
+    int32_t *waiting = parts + 2 * bpe->n_unused;
+    size_t count = 0;
+    int n = 0;
+
+    waiting[n++] = id;
+    while (n >
+           0) { /* parts are shorter than the whole, so that these are never more than its bytes */
+        int32_t part = waiting[--n], at = bpe->unused[part];
+        int is_unknown = part >= bpe->n_visible || at >= 0; /* an unused character has no parts */
+
+        if (at >= 0 && parts[2 * at] >= 0) {
+            waiting[n++] = parts[2 * at + 1];
+            waiting[n++] = parts[2 * at];
+            continue;
+        }
+        if (is_unknown)
+            count += put_unknown(bpe, bpe->tokens[part].spelling, bpe->tokens[part].n_spelling,
+                                 ids + count, *after_unknown);
+        else
+            ids[count++] = part;
+        *after_unknown = is_unknown;
+    }
+    return count;
+}
+
 static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, const char *word,
-                      size_t n_bytes, int32_t *ids)
+                      size_t n_bytes, int32_t *parts, int32_t *ids)
 {
     size_t count = 0;
     int after_unknown = 0;
@@ -692,6 +793,10 @@ static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, c
         const struct bpe_symbol *symbol = &symbols[at];
         int is_unknown = symbol->id >= bpe->n_visible;
 
+        if (!is_unknown && bpe->n_unused > 0) {
+            count += put_parts(bpe, parts, symbol->id, ids + count, &after_unknown);
+            continue;
+        }
         if (!is_unknown) {
             ids[count++] = symbol->id;
         } else {
@@ -710,7 +815,8 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
 {
     CHECK(n_bytes >= 1);
     CHECK(n_bytes <= BPE_WORD_BYTES_MAX);
-    if (scratch_reserve(scratch, n_bytes) < 0)
+    if (scratch_reserve(scratch, n_bytes) < 0 ||
+        (bpe->n_unused > 0 && reset_parts(bpe, scratch) < 0))
         return NULL;
     struct bpe_symbol *symbols = scratch->symbols;
     int32_t *ids = (int32_t *)(void *)scratch->candidates; /* done with when the ids are written */
@@ -723,7 +829,7 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         *n_ids = 1;
         return ids;
     }
-    if (bpe->byte_pairs && n_bytes <= SHORT_SYMBOLS && !has_lacking(bpe, word, n_bytes)) {
+    if (is_of_pairs(bpe, word, n_bytes)) {
         *n_ids = merge_short_bytes(bpe, word, (int)n_bytes, ids);
         return ids;
     }
@@ -734,10 +840,10 @@ const int32_t *bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, co
         return ids;
     }
     symbols[n - 1].next = -1;
-    if (n <= SHORT_SYMBOLS)
+    if (n <= SHORT_SYMBOLS && bpe->n_unused == 0)
         merge_short_symbols(bpe, symbols, n);
     else
         merge_all(bpe, scratch, n);
-    *n_ids = put_ids(bpe, symbols, word, n_bytes, ids);
+    *n_ids = put_ids(bpe, symbols, word, n_bytes, scratch->parts, ids);
     return ids;
 }

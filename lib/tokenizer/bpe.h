@@ -56,13 +56,17 @@ struct bpe {
     struct bpe_word *words; /* hash table of what encodes to one token, by its bytes */
     size_t word_mask;
     size_t word_bytes_max;
-    struct bpe_byte_pair *byte_pairs; /* [256 * 256]: the merges of two bytes */
+    struct bpe_byte_pair
+        *byte_pairs; /* [256 * 256]: the merges of two bytes; of characters, of two of ASCII */
     /* Of characters: */
     int32_t ascii_ids[128];    /* -1: no token */
+    int takes_spaces;          /* a space in a word is BPE_SPACE */
     int n_visible;             /* ids from here on only help to merge: they come out as unknown */
     int32_t unknown;           /* -1: what is unknown is left out */
     int fuse_unknown;          /* several in a row become one */
     struct added_tokens whole; /* characters that are one symbol from the start, never merged */
+    int n_unused, n_parts_max; /* tokens that only help to merge: they come out as what they were */
+    int32_t *unused;           /* merged of (SentencePiece); by id, -1: none. See bpe_set_unused */
 };
 
 /* Tables for n_tokens tokens with ids below n_ids. */
@@ -84,6 +88,15 @@ int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 int bpe_find_bytes(struct bpe *bpe);
 /* Of characters, once all tokens are in: index those of one ASCII character. */
 void bpe_find_ascii(struct bpe *bpe);
+/* Of characters, once all merges are in: index those of ASCII. has_spaces: words will have a space
+ * for each BPE_SPACE, and bpe_encode is to take them so, if it can (takes_spaces). */
+void bpe_index_ascii(struct bpe *bpe, int has_spaces);
+/*
+ * Of characters: a token that comes out of merging is replaced by the two that it was made of, those
+ * likewise; a character is unknown then. Which two is asked of all that was encoded by the same call: the pair that was looked at
+ * last, as SentencePiece has it. So texts must not be cut into words.
+ */
+void bpe_set_unused(struct bpe *bpe, int32_t id);
 /* Of characters, once all tokens are in: take <0x00>..<0xFF> for the bytes of what is in no token.
  * Returns -1, or the least byte that has none. */
 int bpe_find_fallback(struct bpe *bpe);
@@ -110,6 +123,7 @@ struct bpe_scratch {
     struct bpe_symbol *symbols;
     struct bpe_candidate *candidates;
     size_t capacity;
+    int32_t *parts; /* [2 * n_unused], then ids that wait to be replaced; NULL if none is unused */
 };
 
 void bpe_scratch_release(struct bpe_scratch *scratch);

@@ -62,33 +62,118 @@ static struct prefix next_prefix(const struct charsmap *map, const char *text, s
     return (struct prefix){ text, n, n };
 }
 
-static void add_space(const struct charsmap *map, struct str *out)
+/* Whether the double array has a key that begins with a then b. */
+static int has_child(const struct charsmap *map, unsigned char a, unsigned char b)
 {
-    str_add(out, map->escape_whitespaces ? BPE_SPACE : " ");
+    size_t at = 0;
+    uint32_t unit = map->units[0];
+
+    for (int i = 0; i < 2; i++) {
+        unsigned char byte = i == 0 ? a : b;
+
+        at ^= (unit >> 10) << ((unit & 0x200) >> 6);
+        at ^= byte;
+        if (at >= map->n_units)
+            return 0;
+        unit = map->units[at];
+        if ((unit & 0x800000ffu) != byte)
+            return 0;
+    }
+    return 1;
 }
 
-static void add_text(const struct charsmap *map, const char *text, size_t n, struct str *out)
+void charsmap_index(struct charsmap *map)
 {
-    if (!map->escape_whitespaces) {
-        str_add_bytes(out, text, n);
-        return;
-    }
-    while (n > 0) {
-        const char *space = memchr(text, ' ', n);
-        size_t before = space ? (size_t)(space - text) : n;
+    for (int c = 0; c < 128; c++) {
+        unsigned char byte = (unsigned char)c;
+        size_t n_key;
 
-        str_add_bytes(out, text, before);
-        if (space)
-            str_add(out, BPE_SPACE);
-        text += before + (space != NULL);
-        n -= before + (space != NULL);
+        map->plain[c] = map->whole->start[c] == map->whole->start[c + 1];
+        if (!map->units)
+            continue;
+        if (find_key(map, &byte, 1, 0, &n_key) >= 0)
+            map->plain[c] = 0;
+        for (int next = 0; next < 128 && map->plain[c]; next++)
+            map->plain[c] = !has_child(map, byte, (unsigned char)next);
     }
 }
 
-/* Without replacements and with spaces left alone, only the spaces are to be marked. */
+/*
+ * Append the plain characters that text begins with, without the spaces that go; *after_space is
+ * read and set. How many bytes of text that was.
+ */
+static size_t add_plain(const struct charsmap *map, const char *text, size_t n_bytes,
+                        int *after_space, struct str *out)
+{
+    char buffer[512];
+    size_t n = 0, at = 0, end = n_bytes < sizeof buffer ? n_bytes : sizeof buffer;
+    int after = *after_space;
+
+    for (; at < end; at++) {
+        unsigned char byte = (unsigned char)text[at];
+
+        if (byte >= 0x80 || !map->plain[byte] ||
+            (at + 1 < n_bytes && (unsigned char)text[at + 1] >= 0x80))
+            break;
+        buffer[n] = text[at];
+        n += byte != ' ' || !after;
+        after = byte == ' ' && map->remove_extra_whitespaces;
+    }
+    str_add_bytes(out, buffer, n);
+    *after_space = after;
+    return at;
+}
+
+/* Without replacements and with spaces left alone nothing changes. */
 static int is_plain(const struct charsmap *map)
 {
-    return !map->units && !map->remove_extra_whitespaces && map->whole->n == 0;
+    return !map->units && !map->remove_extra_whitespaces;
+}
+
+static void add_prefixes(const struct charsmap *map, const char *text, size_t n_bytes,
+                         int after_space, struct str *out)
+{
+    while (n_bytes > 0) {
+        size_t n_plain = add_plain(map, text, n_bytes, &after_space, out);
+
+        text += n_plain;
+        n_bytes -= n_plain;
+        if (n_plain > 0)
+            continue;
+        struct prefix p = next_prefix(map, text, n_bytes);
+        text += p.n_bytes;
+        n_bytes -= p.n_bytes;
+        while (after_space && p.n_text > 0 && *p.text == ' ') {
+            p.text++;
+            p.n_text--;
+        }
+        if (p.n_text > 0) {
+            str_add_bytes(out, p.text, p.n_text);
+            after_space = p.text[p.n_text - 1] == ' ';
+        }
+        if (!map->remove_extra_whitespaces)
+            after_space = 0;
+    }
+}
+
+/* Take the spaces from the end, and what would be one of them: a mark. */
+static void strip_end(const struct charsmap *map, size_t start, struct str *out)
+{
+    static const char mark[] = BPE_SPACE;
+    size_t n_mark = sizeof mark - 1, n;
+
+    do {
+        const char *end = out->data + out->length;
+
+        n = 0;
+        if (out->length > start && end[-1] == ' ')
+            n = 1;
+        else if (map->escape_whitespaces && out->length >= start + n_mark &&
+                 memcmp(end - n_mark, mark, n_mark) == 0)
+            n = n_mark;
+        out->length -= n;
+    } while (n > 0);
+    out->data[out->length] = 0;
 }
 
 void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out)
@@ -107,36 +192,15 @@ void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes
     if (n_bytes == 0)
         return;
     if (map->add_dummy_prefix && !map->dummy_is_suffix && !map->is_within)
-        add_space(map, out);
-    if (is_plain(map)) {
-        add_text(map, text, n_bytes, out);
-        n_bytes = 0;
-    }
-    while (n_bytes > 0) {
-        struct prefix p = next_prefix(map, text, n_bytes);
-
-        text += p.n_bytes;
-        n_bytes -= p.n_bytes;
-        while (after_space && p.n_text > 0 && *p.text == ' ') {
-            p.text++;
-            p.n_text--;
-        }
-        if (p.n_text > 0) {
-            add_text(map, p.text, p.n_text, out);
-            after_space = p.text[p.n_text - 1] == ' ';
-        }
-        if (!map->remove_extra_whitespaces)
-            after_space = 0;
-    }
-    const char *space = map->escape_whitespaces ? BPE_SPACE : " ";
-    size_t n_space = strlen(space);
-    while (map->remove_extra_whitespaces && out->length >= start + n_space &&
-           memcmp(out->data + out->length - n_space, space, n_space) == 0) {
-        out->length -= n_space;
-        out->data[out->length] = 0;
-    }
+        str_add_char(out, ' ');
+    if (is_plain(map))
+        str_add_bytes(out, text, n_bytes);
+    else
+        add_prefixes(map, text, n_bytes, after_space, out);
+    if (map->remove_extra_whitespaces)
+        strip_end(map, start, out);
     if (map->add_dummy_prefix && map->dummy_is_suffix)
-        add_space(map, out);
+        str_add_char(out, ' ');
 }
 
 /* ---- HF's ---- */

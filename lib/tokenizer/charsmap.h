@@ -2,9 +2,9 @@
  * charsmap.h - SentencePiece's normalizer
  *
  * A table of replacements (a Darts double array and the texts that its values point at), the longest
- * match first; then spaces are stripped and joined, marked, and one is put in front, as the model
+ * match first; then spaces are stripped and joined, and one is put in front, as the model
  * says. User-defined pieces are passed on as they are. All is as sentencepiece's normalizer.cc does
- * it, for a model was trained on just that.
+ * it, for a model was trained on just that; but spaces are left for the encoder to mark.
  */
 #ifndef TOKENIZER_CHARSMAP_H
 #define TOKENIZER_CHARSMAP_H
@@ -23,19 +23,23 @@ struct charsmap {
     size_t n_texts;
     const struct added_tokens *whole; /* user-defined pieces; may be empty */
     int add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, dummy_is_suffix;
-    int is_within; /* the text goes on: nothing is put in front or taken from there */
+    uint8_t plain[128]; /* by ASCII: it stays as it is if the next byte is ASCII too, or none */
+    int is_within;      /* the text goes on: nothing is put in front or taken from there */
 };
 
 /* Take units and texts from a precompiled_charsmap (copied); all else stays. -1: it is broken, or
  * makes what is no UTF-8. */
 int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, size_t n_bytes);
 
+/* Set plain, once all else is. */
+void charsmap_index(struct charsmap *map);
+
 /* Append what text (valid UTF-8) becomes by the table alone, as HF's Precompiled does it: by grapheme
  * clusters, of which a short one becomes what its shortest prefix does. */
 void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
                              struct str *out);
 
-/* Append what text (valid UTF-8) becomes. */
+/* Append what text (valid UTF-8) becomes. With escape_whitespaces a space of it stands for BPE_SPACE. */
 void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out);
 
 #endif

@@ -62,17 +62,13 @@ static void normalize_step(const struct tokenizer *t, const struct normal_step *
 {
     struct str out = { 0 };
 
+    CHECK(step->kind != NORMAL_CHARSMAP);
     if (step->kind == NORMAL_REPLACE) {
         replace(step, text);
         return;
     }
     if (step->kind == NORMAL_NFC) {
         nfc_append(&out, str_text(text), text->length);
-    } else if (step->kind == NORMAL_CHARSMAP) {
-        struct charsmap map = t->charsmap;
-
-        map.is_within = is_within;
-        charsmap_apply(&map, str_text(text), text->length, &out);
     } else if (step->kind == NORMAL_CLUSTERS) {
         charsmap_apply_clusters(&t->charsmap, str_text(text), text->length, &out);
     } else if (step->kind == NORMAL_PATTERN) {
@@ -93,6 +89,13 @@ void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, si
 {
     struct str now = { 0 };
 
+    if (tokenizer->n_normal == 1 && tokenizer->normal[0].kind == NORMAL_CHARSMAP) {
+        struct charsmap map = tokenizer->charsmap;
+
+        map.is_within = is_within;
+        charsmap_apply(&map, text, n_bytes, out);
+        return;
+    }
     str_add_bytes(&now, text, n_bytes);
     for (int i = 0; i < tokenizer->n_normal; i++)
         normalize_step(tokenizer, &tokenizer->normal[i], is_within, &now);

@@ -44,6 +44,27 @@ void tokenizer_guess_end_of_text(struct tokenizer *tokenizer)
         tokenizer->end_of_text = tokenizer_find(tokenizer, names[i]);
 }
 
+static void set_join(struct tokenizer *t, int a, int b, int joins)
+{
+    t->joins[a][b >> 3] = (uint8_t)((t->joins[a][b >> 3] & ~(1 << (b & 7))) | joins << (b & 7));
+}
+
+/* A space joins as the mark does: with what is behind it as the mark's last byte, 0x81, with what is
+ * before it as joins_space says, but that several of them stay together if they can. */
+static void index_spaces(struct tokenizer *t)
+{
+    int both = t->joins[0x81][0xe2 >> 3] >> (0xe2 & 7) & 1;
+
+    for (int b = 0; b < 256; b++) {
+        int behind = t->joins[0x81][b >> 3] >> (b & 7) & 1;
+
+        set_join(t, ' ', b, behind);
+        set_join(t, b, ' ', t->joins_space[b]);
+    }
+    set_join(t, ' ', ' ', both);
+    set_join(t, 0x81, ' ', both | t->joins_space[0x81]);
+}
+
 void tokenizer_index_words(struct tokenizer *tokenizer)
 {
     const struct bpe *bpe = &tokenizer->bpe;
@@ -67,6 +88,11 @@ void tokenizer_index_words(struct tokenizer *tokenizer)
                 (at < 3 || memcmp(text + at - 3, BPE_SPACE, 3) != 0))
                 tokenizer->joins_space[(unsigned char)text[at - 1]] = 1;
     }
+    if (tokenizer->keeps_spaces)
+        index_spaces(tokenizer);
+    for (int a = 0; a < 256; a++)
+        for (int b = 0x80; b < 0xc0; b++)
+            set_join(tokenizer, a, b, 1);
 }
 
 void tokenizer_frame(const struct tokenizer *tokenizer, const int32_t **before, int *n_before,
@@ -131,16 +157,36 @@ void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int
     }
 }
 
+static void strip_space(const struct tokenizer *tokenizer, size_t start, struct str *out)
+{
+    if (tokenizer->strips_space && out->length > start && out->data[start] == ' ') {
+        memmove(out->data + start, out->data + start + 1, out->length - start);
+        out->length--;
+    }
+}
+
 void tokenizer_decode_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
                            struct str *out)
 {
     size_t start = out->length;
 
     tokenizer_decode(tokenizer, ids, n, out);
-    if (tokenizer->strips_space && out->length > start && out->data[start] == ' ') {
-        memmove(out->data + start, out->data + start + 1, out->length - start);
-        out->length--;
+    strip_space(tokenizer, start, out);
+}
+
+void tokenizer_decode_plain(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                            struct str *out)
+{
+    size_t start = out->length;
+
+    for (int64_t i = 0; i < n; i++) {
+        int is_known = ids[i] >= 0 && ids[i] < tokenizer->vocab_size;
+        const struct added_token *added = is_known ? tokenizer->added_by_id[ids[i]] : NULL;
+
+        if (!added || !added->is_special)
+            tokenizer_decode(tokenizer, &ids[i], 1, out);
     }
+    strip_space(tokenizer, start, out);
 }
 
 /* Bytes that a sequence with this first byte has. */

@@ -47,7 +47,7 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
                      struct token_list *out, struct err *err);
 
 /*
- * The same with a cache of words (2 MiB) for one thread and one tokenizer: for much text, several
+ * The same with a cache of words (4 MiB) for one thread and one tokenizer: for much text, several
  * times faster. A NULL cache is allowed, so that create need not be checked.
  */
 struct tokenizer_cache;
@@ -84,6 +84,10 @@ void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int
 /* The same for the ids of a whole text: without the space that the tokenizer put at its start. */
 void tokenizer_decode_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
                            struct str *out);
+
+/* The same without special tokens: transformers' decode with skip_special_tokens. */
+void tokenizer_decode_plain(const struct tokenizer *tokenizer, const int32_t *ids, int64_t n,
+                            struct str *out);
 
 /* How many bytes of text (n_bytes) can be shown now: all but a UTF-8 sequence cut off at the end.
  */

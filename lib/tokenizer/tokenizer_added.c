@@ -39,6 +39,7 @@ static int read_added_token(struct tokenizer_reader *r, const cJSON *item, int i
         .takes_left = cJSON_IsTrue(get(item, "lstrip")),
         .takes_right = cJSON_IsTrue(get(item, "rstrip")),
         .single_word = cJSON_IsTrue(get(item, "single_word")),
+        .is_special = cJSON_IsTrue(get(item, "special")),
     };
     token->shown = token->text;
     token->n_shown = token->n_bytes;

@@ -21,7 +21,7 @@ enum normal_kind {
     NORMAL_NFC,
     NORMAL_PREPEND,  /* a, unless the text is empty */
     NORMAL_REPLACE,  /* a by b */
-    NORMAL_CHARSMAP, /* SentencePiece's own */
+    NORMAL_CHARSMAP, /* SentencePiece's own; the only step then */
     NORMAL_CLUSTERS, /* its table only, as HF's Precompiled */
     NORMAL_STRIP,    /* white space at the left (n_a) and at the right (n_b) */
     NORMAL_PATTERN,  /* what pattern matches by b */
@@ -71,9 +71,12 @@ struct tokenizer {
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
     int mark_step; /* if not 0: what this many splits leave gets a mark in front, unless it has one */
-    /* Of characters. What no token has side by side no merge joins, so that words may end there:
-     * a bit for every two bytes; and by the last byte of a character, whether a token has it before
-     * BPE_SPACE, whose first byte begins many other characters. */
+    /* Of characters. A space in text that is split stands for BPE_SPACE, which may be in it too:
+     * words are spelled out only to be encoded. There are no splits then. */
+    int keeps_spaces;
+    /* What no token has side by side no merge joins, so that words may end there: a bit for every two
+     * bytes, set within characters; and by the last byte of a character, whether a token has it
+     * before BPE_SPACE, whose first byte begins many other characters. */
     uint8_t joins[256][32], joins_space[256];
     size_t token_bytes_max;
 
@@ -132,7 +135,7 @@ int tokenizer_parse_merges(struct tokenizer **tokenizer, const char *name, const
 /* Set the end of text by the names that it usually has, if it is not known. */
 void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);
 
-/* Once all tokens are in, of characters: joins_space and token_bytes_max. */
+/* Once all tokens are in, of characters: joins, joins_space and token_bytes_max. */
 void tokenizer_index_words(struct tokenizer *tokenizer);
 
 /* Append what text becomes by the normalizing steps; is_within: but for what they put in front. */

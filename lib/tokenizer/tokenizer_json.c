@@ -317,6 +317,32 @@ static int read_bpe(struct tokenizer_reader *r, const cJSON *model, int is_byte_
     return 0;
 }
 
+static int is_mark(const char *text, size_t n)
+{
+    return n == sizeof BPE_SPACE - 1 && memcmp(text, BPE_SPACE, n) == 0;
+}
+
+/* Where all that is done with spaces is to mark them, leave that to the encoder: it has less to read
+ * and to compare. */
+static void keep_spaces(struct tokenizer *t)
+{
+    struct normal_step *steps = t->normal, *last = &steps[t->n_normal == 2];
+
+    if (t->bpe.ignore_merges || t->n_splits > 0 || t->passes[1].n > 0 || t->add_prefix_space)
+        return;
+    if (t->marks_spaces) {
+        t->keeps_spaces = 1;
+    } else if (t->n_normal >= 1 && t->n_normal <= 2 && last->kind == NORMAL_REPLACE &&
+               last->n_a == 1 && *last->a == ' ' && is_mark(last->b, last->n_b) &&
+               (t->n_normal == 1 ||
+                (steps->kind == NORMAL_PREPEND && is_mark(steps->a, steps->n_a)))) {
+        t->keeps_spaces = 1;
+        t->n_normal--;
+        steps->a = " ";
+        steps->n_a = 1;
+    }
+}
+
 int tokenizer_read_root(struct tokenizer_reader *r, const cJSON *root)
 {
     const cJSON *model = get(root, "model");
@@ -332,8 +358,12 @@ int tokenizer_read_root(struct tokenizer_reader *r, const cJSON *root)
     int rc = is_unigram ? tokenizer_read_unigram(r, model) : read_bpe(r, model, is_byte_level);
     if (rc < 0 || tokenizer_read_added(r, get(root, "added_tokens")) < 0 || check_frame(r) < 0)
         return -1;
-    if (!is_byte_level)
+    if (!is_byte_level) {
+        keep_spaces(r->tokenizer);
+        if (!is_unigram)
+            bpe_index_ascii(&r->tokenizer->bpe, r->tokenizer->keeps_spaces);
         tokenizer_index_words(r->tokenizer);
+    }
     tokenizer_guess_end_of_text(r->tokenizer);
     return 0;
 }

@@ -249,7 +249,7 @@ static int add_pieces(struct reader *r)
         if (piece->type == PIECE_CONTROL)
             t->bpe.tokens[i].n_bytes = 0;
         if (piece->type == PIECE_UNUSED && is_bpe)
-            return REFUSE(r, "%s: piece %d is unused, which is not supported in BPE", r->name, i);
+            bpe_set_unused(&t->bpe, i);
         if (piece->type == PIECE_BYTE && !r->byte_fallback)
             return REFUSE(r, "%s: piece %d is a byte, but byte_fallback is off", r->name, i);
     }
@@ -316,16 +316,25 @@ static size_t character_length(const char *text)
     return n;
 }
 
-/* The symbol that a part of a piece would be: a normal piece, or a character; -1: it never is. */
+/* Whether merging makes it. */
+static int is_made(const struct piece *piece)
+{
+    return piece->type == PIECE_NORMAL || piece->type == PIECE_UNUSED;
+}
+
+/* The symbol that a part of a piece would be: one that merging makes, or a character; -1: it never
+ * is. */
 static int32_t find_part(struct reader *r, const char *text, size_t n)
 {
     struct bpe *bpe = &r->tokenizer->bpe;
     int32_t id = bpe_find(bpe, text, n);
 
-    if (id >= r->n_pieces || (id >= 0 && r->pieces[id].type == PIECE_NORMAL))
+    if (id >= r->n_pieces || (id >= 0 && is_made(&r->pieces[id])))
         return id;
-    if (id >= 0 || n > character_length(text))
+    if (n > character_length(text) || (id >= 0 && r->pieces[id].type == PIECE_USER_DEFINED))
         return -1;
+    if (id >= 0)
+        return id;
     id = r->n_pieces + r->n_hidden;
     r->failed |= r->n_hidden == HIDDEN_MAX || bpe_add_token(bpe, id, text, n) < 0;
     if (r->failed)
@@ -345,7 +354,7 @@ static int64_t go_through_merges(struct reader *r, int adds)
         const char *text = bpe->tokens[i].spelling;
         size_t length = r->pieces[i].text.n;
 
-        if (r->pieces[i].type != PIECE_NORMAL)
+        if (!is_made(&r->pieces[i]))
             continue;
         for (size_t at = character_length(text); at < length; at += character_length(text + at)) {
             int32_t left = find_part(r, text, at), right = find_part(r, text + at, length - at);
@@ -371,6 +380,7 @@ static int build_bpe(struct reader *r)
     bpe_init_merges(&r->tokenizer->bpe, (int)n);
     go_through_merges(r, 1);
     bpe_find_ascii(&r->tokenizer->bpe);
+    bpe_index_ascii(&r->tokenizer->bpe, r->tokenizer->keeps_spaces);
     return 0;
 }
 
@@ -416,12 +426,12 @@ static int build_charsmap(struct reader *r)
                               .dummy_is_suffix = r->dummy_is_suffix != 0 };
     t->normal[0] = (struct normal_step){ .kind = NORMAL_CHARSMAP };
     t->n_normal = 1;
+    t->keeps_spaces = map->escape_whitespaces;
     t->strips_space = map->add_dummy_prefix && !map->dummy_is_suffix;
-    if (r->charsmap.n == 0)
-        return 0;
-    return charsmap_read(map, &t->arena, r->charsmap.data, r->charsmap.n) < 0
-               ? broken(r, "precompiled_charsmap")
-               : 0;
+    if (r->charsmap.n > 0 && charsmap_read(map, &t->arena, r->charsmap.data, r->charsmap.n) < 0)
+        return broken(r, "precompiled_charsmap");
+    charsmap_index(map);
+    return 0;
 }
 
 static int build(struct reader *r, struct bytes in)

@@ -2,8 +2,9 @@
  * unigram.c - Viterbi along a double array
  *
  * A node's child by a byte is at base + byte, if the node there says that it is its child. Children
- * are given places by the order in which a walk over the sorted pieces comes to their parents; the
- * search for a place begins where few are free before it.
+ * are given places by the order in which a walk over the sorted pieces comes to their parents. Free
+ * places are in a list: an only child takes the first; several search on from where the last ones
+ * were put, not for long, and then go to the end.
  */
 #include "tokenizer/unigram.h"
 
@@ -19,9 +20,14 @@
 #define NO_PARENT UINT32_MAX
 
 struct unigram_node {
-    uint32_t base, parent; /* parent NO_PARENT: free */
-    int32_t piece;         /* that ends here, -1: none */
+    uint32_t base, parent; /* parent NO_PARENT: free, base is then the free one behind it */
+    int32_t piece;         /* that ends here, -1: none; of a free one: the free one before it */
 };
+
+/* No child is before this place, so that bases are above 0. Place 0 is the root's, and the ends of the
+ * list of free places. */
+#define CHILDREN_FROM 256
+#define TRIES_MAX 256
 
 /* ---- the trie ---- */
 
@@ -37,7 +43,8 @@ struct trie {
     const struct unigram_piece *pieces;
     struct unigram_node *nodes; /* heap */
     size_t n, capacity;         /* n: up to the last that is taken */
-    size_t first_free;          /* hardly any is free before it */
+    uint32_t first, last;       /* free places; 0: none */
+    uint32_t cursor;            /* a free place where several children may find room; 0: none */
     struct pending *stack;      /* heap */
     size_t n_stack, stack_capacity;
 };
@@ -62,36 +69,65 @@ static int reserve_nodes(struct trie *trie, size_t n)
     struct unigram_node *grown = realloc(trie->nodes, capacity * sizeof *grown);
     if (!grown)
         return -1;
-    for (size_t i = trie->capacity; i < capacity; i++)
-        grown[i] = (struct unigram_node){ 0, NO_PARENT, -1 };
     trie->nodes = grown;
+    for (size_t i = trie->capacity; i < capacity; i++) {
+        grown[i] = (struct unigram_node){ 0, NO_PARENT, (int32_t)trie->last };
+        if (i < CHILDREN_FROM)
+            continue;
+        if (trie->last)
+            grown[trie->last].base = (uint32_t)i;
+        else
+            trie->first = (uint32_t)i;
+        trie->last = (uint32_t)i;
+    }
     trie->capacity = capacity;
     return 0;
+}
+
+static void take(struct trie *trie, size_t at, uint32_t parent)
+{
+    struct unigram_node *node = &trie->nodes[at];
+    uint32_t next = node->base, previous = (uint32_t)node->piece;
+
+    if (at >= CHILDREN_FROM) {
+        *(previous ? &trie->nodes[previous].base : &trie->first) = next;
+        if (next)
+            trie->nodes[next].piece = (int32_t)previous;
+        else
+            trie->last = previous;
+        if (trie->cursor == at)
+            trie->cursor = next;
+    }
+    *node = (struct unigram_node){ 0, parent, -1 };
+    trie->n = at >= trie->n ? at + 1 : trie->n;
 }
 
 /* A base at which the places of all n bytes (in order) are free; 0 if there is no memory. */
 static size_t find_base(struct trie *trie, const unsigned char *bytes, int n)
 {
-    size_t at = trie->first_free, n_tried = 0;
-
-    for (;; at++) {
-        int i = 0;
+    if (reserve_nodes(trie, trie->n + 1024) < 0)
+        return 0;
+    if (n == 1)
+        return trie->first - bytes[0];
+    uint32_t at = trie->cursor ? trie->cursor : trie->first;
+    for (int n_tried = 0; at && n_tried < TRIES_MAX; n_tried++, at = trie->nodes[at].base) {
+        size_t base = at - bytes[0];
+        int i = 1;
 
         if (reserve_nodes(trie, at + 512) < 0)
             return 0;
-        if (at <= bytes[0] || trie->nodes[at].parent != NO_PARENT)
-            continue;
-        size_t base = at - bytes[0];
         while (i < n && trie->nodes[base + bytes[i]].parent == NO_PARENT)
             i++;
         if (i == n) {
             /* Where many tries were in vain, later ones would be too. */
-            if (n_tried > 64)
-                trie->first_free = at - n_tried / 2;
+            if (n_tried > TRIES_MAX / 8)
+                trie->cursor = at;
             return base;
         }
-        n_tried++;
     }
+    size_t end = trie->n > CHILDREN_FROM ? trie->n : CHILDREN_FROM;
+    trie->cursor = (uint32_t)end;
+    return end - bytes[0];
 }
 
 static int push(struct trie *trie, struct pending item)
@@ -136,8 +172,7 @@ static int add_children(struct trie *trie, struct pending item)
     for (int i = 0; i < n; i++) {
         size_t child = base + bytes[i];
 
-        trie->nodes[child].parent = item.node;
-        trie->n = child >= trie->n ? child + 1 : trie->n;
+        take(trie, child, item.node);
         if (push(trie,
                  (struct pending){ (uint32_t)child, starts[i], starts[i + 1], item.depth + 1 }) < 0)
             return -1;
@@ -153,8 +188,7 @@ static int build_trie(struct trie *trie, int n)
         trie->order[i] = &trie->pieces[i];
     if (n > 0)
         qsort(trie->order, (size_t)n, sizeof *trie->order, compare_pieces);
-    trie->nodes[0].parent = 0;
-    trie->n = trie->first_free = 1;
+    take(trie, 0, 0);
     if (n > 0 && push(trie, (struct pending){ 0, 0, n, 0 }) < 0)
         return -1;
     while (trie->n_stack > 0)
@@ -169,6 +203,7 @@ static void set_scores(struct unigram *u, struct arena *arena, const struct unig
                        int n)
 {
     double *scores = arena_array(arena, double, n);
+    int32_t n_ids = 0;
     int32_t *ids = arena_array(arena, int32_t, n);
     float greatest = FLT_MIN;
     double least = INFINITY;
@@ -182,7 +217,13 @@ static void set_scores(struct unigram *u, struct arena *arena, const struct unig
         scores[i] = pieces[i].is_user_defined ? (double)((float)pieces[i].n_bytes * greatest) - 0.1
                                               : pieces[i].score;
         ids[i] = pieces[i].id;
+        n_ids = ids[i] >= n_ids ? ids[i] + 1 : n_ids;
+        u->has_positive |= scores[i] > 0;
     }
+    double *id_scores = arena_array(arena, double, n_ids);
+    for (int i = 0; i < n; i++)
+        id_scores[ids[i]] = scores[i];
+    u->id_scores = id_scores;
     u->scores = scores;
     u->ids = ids;
     u->unknown = u->keeps_floats ? (double)((float)least - UNKNOWN_PENALTY)
@@ -247,7 +288,7 @@ static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
     if (reserve_steps(scratch, end + 1) < 0)
         return -1;
     for (size_t i = *reach + 1; i <= end; i++)
-        scratch->steps[i] = (struct unigram_step){ 0, UINT32_MAX, 0, -1 };
+        scratch->steps[i] = (struct unigram_step){ 0, -INFINITY, UINT32_MAX, 0, -1 };
     *reach = end;
     return 0;
 }
@@ -257,22 +298,26 @@ static void offer(const struct unigram *u, struct unigram_step *step, size_t sta
 {
     if (u->keeps_floats)
         score = (double)(float)score;
-    if (step->start != UINT32_MAX && !(score > step->score))
-        return;
+    if (step->start != UINT32_MAX) {
+        if (!(score > step->score)) {
+            step->second = score > step->second ? score : step->second;
+            return;
+        }
+        step->second = step->score;
+    }
     step->score = score;
     step->start = (uint32_t)start;
     step->id = id;
 }
 
-/* Where SentencePiece's sum is below this it begins anew, for floats that large are coarse. */
-#define SUM_LEAST (-100000.0)
-
 static void begin_anew(struct unigram_scratch *scratch, size_t at, size_t reach)
 {
     double base = scratch->steps[at].score;
 
-    for (size_t i = at; i <= reach; i++)
+    for (size_t i = at; i <= reach; i++) {
         scratch->steps[i].score = (double)(float)(scratch->steps[i].score - base);
+        scratch->steps[i].second -= base;
+    }
 }
 
 /* All pieces that start at a place, and its first character if that is none of them. */
@@ -319,9 +364,10 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
 
     if (reserve_steps(scratch, 1) < 0)
         return NULL;
-    scratch->steps[0].score = scratch->score;
+    scratch->steps[0].score = scratch->least = scratch->score;
     do {
-        if (u->keeps_floats && scratch->steps[at].score < SUM_LEAST)
+        scratch->least = fmin(scratch->least, scratch->steps[at].score);
+        if (u->keeps_floats && scratch->steps[at].score < UNIGRAM_SUM_LEAST)
             begin_anew(scratch, at, reach);
         if (offer_pieces(u, scratch, bytes, n_bytes, at, &reach) < 0)
             return NULL;
@@ -329,6 +375,7 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
         at += length;
     } while (at < reach);
     scratch->score = scratch->steps[at].score;
+    scratch->gap = INFINITY;
     *n_done = at;
     /* From the end back, each step moved behind those that are still to be looked at. */
     size_t last = at, place = at + 1;
@@ -338,8 +385,41 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
         step.end = (uint32_t)last;
         step.id = step.id < 0 ? -1 : u->ids[step.id];
         last = step.start;
+        scratch->gap = fmin(scratch->gap, step.score - step.second);
         scratch->steps[--place] = step;
     }
     *n_steps = at + 1 - place;
     return scratch->steps + place;
+}
+
+/*
+ * A sum of n scores, none above 0, is off by at most n roundings of a part of its own size, and a
+ * character is one score at most. So the best way stays the best where it leads by more than two such
+ * sums are off, here where the lead was measured and there. SentencePiece must not begin anew on the
+ * way either, which places that the best way leaves out can have it do.
+ */
+float unigram_reach(const struct unigram *u, const struct unigram_scratch *scratch, size_t n_bytes)
+{
+    double part = u->keeps_floats ? 0x1p-24 : 0x1p-53;
+    double reach = scratch->gap / (2.1 * (double)(n_bytes + 1) * part) + 2 * scratch->score;
+
+    if (u->has_positive)
+        return 0;
+    if (u->keeps_floats)
+        reach = fmin(reach, scratch->least - UNIGRAM_SUM_LEAST - 1);
+    return reach > 0 ? (float)fmin(reach, 1e30) : 0;
+}
+
+void unigram_add(const struct unigram *u, struct unigram_scratch *scratch, const int32_t *ids,
+                 size_t n)
+{
+    double score = scratch->score;
+
+    if (u->keeps_floats && score < UNIGRAM_SUM_LEAST)
+        score = 0;
+    for (size_t i = 0; i < n; i++) {
+        score += u->id_scores[ids[i]];
+        score = u->keeps_floats ? (double)(float)score : score;
+    }
+    scratch->score = score;
 }

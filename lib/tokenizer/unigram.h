@@ -27,7 +27,9 @@ struct unigram {
         *nodes;           /* [n_nodes + 256], so that no step needs its bounds checked */
     const double *scores; /* by piece */
     const int32_t *ids;
-    double unknown; /* score of a character that no piece is */
+    const double *id_scores; /* by id */
+    int has_positive;        /* scores above 0 */
+    double unknown;          /* score of a character that no piece is */
     int keeps_floats;
 };
 
@@ -40,16 +42,22 @@ int unigram_init(struct unigram *unigram, struct arena *arena, const struct unig
 
 /* A piece of the best way: where it starts and its id, -1 for a character that no piece is. */
 struct unigram_step {
-    double score; /* of the best way to its end; while searching */
+    double score;  /* of the best way to its end; while searching */
+    double second; /* of the best one but it */
     uint32_t start, end;
     int32_t id;
 };
+
+/* Where SentencePiece's sum is below this it begins anew, for floats that large are coarse. */
+#define UNIGRAM_SUM_LEAST (-100000.0)
 
 /* Memory that searching needs. All zero is empty. */
 struct unigram_scratch {
     struct unigram_step *steps;
     size_t capacity;
     double score; /* of what lies before the text; 0 at its start */
+    double gap;   /* of the last search: how much the best way was better, where that was least */
+    double least; /* and the least score at a place, on the way or not */
 };
 
 void unigram_scratch_release(struct unigram_scratch *scratch);
@@ -62,5 +70,25 @@ void unigram_scratch_release(struct unigram_scratch *scratch);
 const struct unigram_step *unigram_encode(const struct unigram *unigram,
                                           struct unigram_scratch *scratch, const char *text,
                                           size_t n_bytes, size_t *n_done, size_t *n_steps);
+
+/*
+ * After a search for the whole of n_bytes of text from a score of 0: up to which score before it, less
+ * than 0, rounding can't have another way win. 0: that isn't known.
+ */
+float unigram_reach(const struct unigram *unigram, const struct unigram_scratch *scratch,
+                    size_t n_bytes);
+
+/* Whether scratch->score is within that reach. */
+static inline int unigram_is_within(const struct unigram *unigram,
+                                    const struct unigram_scratch *scratch, float reach)
+{
+    double score = scratch->score;
+
+    return -score < (double)reach || (unigram->keeps_floats && score < UNIGRAM_SUM_LEAST);
+}
+
+/* Then its ids are those of the best way: add their scores as searching does. */
+void unigram_add(const struct unigram *unigram, struct unigram_scratch *scratch, const int32_t *ids,
+                 size_t n);
 
 #endif

@@ -63,20 +63,26 @@ int instruct_of_job(struct instruct_options *options, const struct job *job, str
     return 0;
 }
 
-const int *lengths_of_job(const struct job *job, int *n, struct arena *arena)
+const int *lengths_without_packing(const struct job_counts *given, int seq_len, int tp, int *n,
+                                   struct arena *arena)
 {
-    const struct job_counts *given = &job->data.lengths;
-    int *lengths = arena_array(arena, int, given->n + 4), seq_len = job->data.seq_len;
+    int *lengths = arena_array(arena, int, given->n + 4);
 
     *n = 0;
-    if (job->data.packing)
-        return NULL;
     for (int i = 0; i < given->n; i++)
         lengths[(*n)++] = given->values[i];
     for (int part = 8; part > 1 && given->n == 0; part /= 2)
-        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN &&
-            seq_len / part % job->parallel.tp == 0)
+        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN && seq_len / part % tp == 0)
             lengths[(*n)++] = seq_len / part;
     lengths[(*n)++] = seq_len;
     return lengths;
+}
+
+const int *lengths_of_job(const struct job *job, int *n, struct arena *arena)
+{
+    *n = 0;
+    if (job->data.packing)
+        return NULL;
+    return lengths_without_packing(&job->data.lengths, job->data.seq_len, job->parallel.tp, n,
+                                   arena);
 }

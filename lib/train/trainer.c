@@ -33,7 +33,8 @@ struct mesh trainer_mesh(const struct job *job)
     return mesh;
 }
 
-struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
+/* What the ranks of one pipeline stage compile; scratch is left unset. */
+static struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
         [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE, [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
@@ -78,9 +79,14 @@ struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
     };
 }
 
-int trainer_compile_lengths(struct program *program, struct program *shorter, const int *lengths,
-                            int n_shorter, const struct compile_train *wish,
-                            struct kernels *kernels, struct err *err)
+/*
+ * Compile a program and, at its places, one for each of lengths [n_shorter]. All are the caller's to
+ * release, on failure too; shorter are zero before.
+ */
+static int trainer_compile_lengths(struct program *program, struct program *shorter,
+                                   const int *lengths, int n_shorter,
+                                   const struct compile_train *wish, struct kernels *kernels,
+                                   struct err *err)
 {
     struct compile_train options = *wish;
     struct run_scratch scratch = { kernels, options.mesh };
@@ -150,7 +156,8 @@ int trainer_compile_ranks(struct program *programs, const struct job *job, struc
     return status;
 }
 
-int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
+/* Run fn where comm is used: on the worker, or here if there is none. */
+static int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
     progress_meet(t->options.progress, "an agreement of all ranks");
     int status =

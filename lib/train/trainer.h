@@ -121,17 +121,6 @@ int trainer_agree(struct trainer *trainer, int64_t *value, struct err *err);
 /* The ranks of a job. */
 struct mesh trainer_mesh(const struct job *job);
 
-/* What the ranks of one pipeline stage compile, for plan as well; scratch is left unset. */
-struct compile_train trainer_compile_options(const struct job *job, int pp_rank);
-
-/*
- * Compile a program and, at its places, one for each of lengths [n_shorter]. All are the caller's to
- * release, on failure too; shorter are zero before.
- */
-int trainer_compile_lengths(struct program *program, struct program *shorter, const int *lengths,
-                            int n_shorter, const struct compile_train *wish,
-                            struct kernels *kernels, struct err *err);
-
 /*
  * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these
  * kernels need. As compile_train.

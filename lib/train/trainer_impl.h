@@ -55,7 +55,4 @@ int trainer_gather(struct trainer *trainer, const void *send, void *receive, siz
 int trainer_broadcast(struct trainer *trainer, void *buffer, size_t n_bytes, int root,
                       struct err *err);
 
-/* Run fn where comm is used: on the worker, or here if there is none. */
-int trainer_call(struct trainer *trainer, worker_fn fn, void *argument, struct err *err);
-
 #endif

@@ -6,7 +6,8 @@ own, but for where their data lies: DATA's files, rewritten as the JSONL of the 
 
     TASK SHOTS PART ITEM XXH3(prompt) XXH3(choices, each with a zero byte behind it) or -
 
-AGIEval's query is made as AGIEval's src/dataset_loader.py does (convert_zero_shot), since hails/agieval-* hold it so.
+C-Eval, HellaSwag and PIQA aren't in DATA: sets of their published forms are made of what is there (derive), so that the
+package and we are asked the same. AGIEval's query is made as AGIEval's src/dataset_loader.py does (convert_zero_shot), since hails/agieval-* hold it so.
 """
 import csv
 import glob
@@ -72,6 +73,52 @@ def agieval(path, part):
     return rows
 
 
+def options_without_letters(row):
+    return [o[3:] for o in row["options"]]
+
+
+def derive(data, folder):
+    """Sets in the forms of C-Eval, HellaSwag and PIQA in folder, from questions and passages of other sets."""
+    for name in ("ceval/val", "ceval/dev", "hellaswag", "piqa"):
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    rows = [r for r in read_lines(f"{data}/agieval/gaokao-biology.jsonl")
+            if len(r["options"]) == 4 and len("".join(r["label"])) == 1]
+    for split, some in (("dev", rows[-5:]), ("val", rows[:-5])):
+        with open(f"{folder}/ceval/{split}/high_school_biology_{split}.csv", "w", encoding="utf-8", newline="") as f:
+            writer = csv.writer(f)
+            writer.writerow(["id", "question", "A", "B", "C", "D", "answer", "explanation"])
+            for i, r in enumerate(some):
+                writer.writerow([i, r["question"], *options_without_letters(r), "".join(r["label"]), ""])
+    passages = [r["passage"].split(". ") for r in boolq(f"{data}/boolq/boolq.jsonl")]
+    passages = [p for p in passages if len(p) > 2][:400]
+    write_rows(f"{folder}/hellaswag", "hellaswag_val", [
+        {"activity_label": "Reading [title]", "ctx_a": passages[i][0] + " [step]", "ctx_b": passages[i][1].lower(),
+         "endings": [passages[(i + k) % len(passages)][2] for k in range(4)], "label": str(i % 4)}
+        for i in range(0, len(passages), 2)])
+    rows = mmlu(f"{data}/mmlu/test/anatomy_test.csv") + mmlu(f"{data}/mmlu/test/astronomy_test.csv")
+    write_rows(f"{folder}/piqa", "valid", [
+        {"goal": r["question"], "sol1": r["choices"][i % 4], "sol2": r["choices"][(i + 1) % 4]} for i, r in enumerate(rows)])
+    with open(f"{folder}/piqa/valid-labels.lst", "w", encoding="utf-8") as f:
+        f.write("".join(f"{i % 2}\n" for i in range(len(rows))))
+
+
+def derived_tasks(folder, base):
+    with open(f"{folder}/ceval/val/high_school_biology_val.csv", encoding="utf-8", newline="") as f:
+        test = list(csv.DictReader(f))
+    with open(f"{folder}/ceval/dev/high_school_biology_dev.csv", encoding="utf-8", newline="") as f:
+        shots = list(csv.DictReader(f))
+    yield "ceval", "high_school_biology", make_task("ceval", f"{base}/ceval/ceval-valid_high_school_biology.yaml", test, shots,
+                                                    folder)
+    import datasets
+    from lm_eval.tasks.hellaswag.utils import process_docs
+    rows = list(process_docs(datasets.Dataset.from_list(read_lines(f"{folder}/hellaswag/hellaswag_val.jsonl"))))
+    yield "hellaswag", "hellaswag", make_task("hellaswag", f"{base}/hellaswag/hellaswag.yaml", rows, None, folder)
+    rows = read_lines(f"{folder}/piqa/valid.jsonl")
+    for row, label in zip(rows, read_lines(f"{folder}/piqa/valid-labels.lst")):
+        row["label"] = label
+    yield "piqa", "piqa", make_task("piqa", f"{base}/piqa/piqa.yaml", rows, None, folder)
+
+
 def make_task(name, yaml_path, test, shots, limit_folder):
     """A task of the package with its data from files."""
     from lm_eval.api.task import ConfigurableTask
@@ -117,9 +164,12 @@ def tasks(data, folder, parts=3):
                                       None, folder)
     yield "gsm8k", "gsm8k", make_task("gsm8k", f"{base}/gsm8k/gsm8k.yaml", read_lines(f"{data}/gsm8k/test.jsonl"),
                                       read_lines(f"{data}/gsm8k/train.jsonl"), folder)
+    derive(data, folder)
+    yield from derived_tasks(folder, base)
 
 
-SHOTS = {"mmlu": [0, 5], "bbh": [3], "agieval": [0], "boolq": [0], "gsm8k": [5]}
+SHOTS = {"mmlu": [0, 5], "bbh": [3], "agieval": [0], "boolq": [0], "gsm8k": [5], "ceval": [0, 5],
+         "hellaswag": [0], "piqa": [0]}
 
 
 def prompts(task, shots, limit):

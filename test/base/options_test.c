@@ -22,54 +22,33 @@ static struct {
 
 static const char *const styles[] = { "plain", "fancy", NULL };
 
-static const struct option table[] = {
-    { .name = "verbose", .letter = 'v', .value = &got.verbose, .help = "say more" },
-    { .name = "number",
-      .letter = 'n',
-      .kind = OPTION_INT,
-      .value = &got.n,
-      .argument = "N",
-      .min = 1,
-      .max = 10,
-      .help = "how many" },
-    { .name = "tokens",
-      .kind = OPTION_I64,
-      .value = &got.tokens,
-      .argument = "N",
-      .help = "how long" },
-    { .name = "rate",
-      .kind = OPTION_FLOAT,
-      .value = &got.rate,
-      .argument = "X",
-      .min = -1,
-      .max = 1,
-      .help = "how fast" },
-    { .name = "out",
-      .letter = 'o',
-      .kind = OPTION_TEXT,
-      .value = &got.out,
-      .argument = "FILE",
-      .help = "where to; a help that is long enough to need a second line, since it goes on and on "
-              "about what the option does" },
-    { .name = "style",
-      .kind = OPTION_CHOICE,
-      .value = &got.style,
-      .argument = "STYLE",
-      .choices = styles,
-      .help = "plain or fancy" },
-    { .name = "set", .kind = OPTION_LIST, .value = &got.sets, .argument = "K=V", .help = "change" },
-};
+/* A command with an option of each kind. */
+static const struct options *command(void)
+{
+    static struct option table[7];
+    static struct options options = {
+        .command = "lmtrain test",
+        .arguments = "IN...",
+        .summary = "Test options",
+        .details = "More.\n",
+        .table = table,
+        .n_options = sizeof table / sizeof *table,
+        .min_arguments = 1,
+        .max_arguments = 2,
+    };
 
-static const struct options options = {
-    .command = "lmtrain test",
-    .arguments = "IN...",
-    .summary = "Test options",
-    .details = "More.\n",
-    .table = table,
-    .n_options = sizeof table / sizeof *table,
-    .min_arguments = 1,
-    .max_arguments = 2,
-};
+    table[0] = option_flag("verbose", &got.verbose, "say more");
+    table[1] = option_int("number", &got.n, "N", 1, 10, "how many");
+    table[2] = option_i64("tokens", &got.tokens, "N", 0, 0, "how long");
+    table[3] = option_float("rate", &got.rate, "X", -1, 1, "how fast");
+    table[4] =
+        option_text("out", &got.out, "FILE",
+                    "where to; a help that is long enough to need a second line, since it goes on "
+                    "and on about what the option does");
+    table[5] = option_choice("style", &got.style, "STYLE", styles, "plain or fancy");
+    table[6] = option_list("set", &got.sets, "K=V", "change");
+    return &options;
+}
 
 /* Parse words (ended by NULL) behind the command's name. */
 static int parse(const char *const *words, struct option_arguments *arguments, struct arena *arena,
@@ -81,7 +60,7 @@ static int parse(const char *const *words, struct option_arguments *arguments, s
     for (; words[argc - 1]; argc++)
         argv[argc] = (char *)words[argc - 1];
     memset(&got, 0, sizeof got);
-    return options_parse(&options, argc, argv, arguments, arena, err);
+    return options_parse(command(), argc, argv, arguments, arena, err);
 }
 
 #define WORDS(...) \
@@ -97,8 +76,8 @@ static void test_all_kinds(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(parse(WORDS("in", "-v", "-n", "3", "--tokens=123456789012", "--rate", "-0.5",
-                                 "-o", "x", "--set", "a=1", "--set=b=2", "-2"),
+    assert_int_equal(parse(WORDS("in", "--verbose", "--number", "3", "--tokens=123456789012",
+                                 "--rate", "-0.5", "--out", "x", "--set", "a=1", "--set=b=2", "-2"),
                            &arguments, &arena, &err),
                      0);
     assert_int_equal(got.verbose, 1);
@@ -134,15 +113,16 @@ static void test_mistakes(void **state)
         { { "in", "--styl=plain" }, "unknown option --styl=plain (hint: --style)" },
         { { "in", "--qqqqqqqq" }, "unknown option --qqqqqqqq (hint: -h lists all)" },
         { { "in", "-x" }, "unknown option -x" },
+        { { "in", "-v" }, "unknown option -v" },
         { { "in", "-vn" }, "unknown option -vn" },
         { { "in", "--hel" }, "(hint: --help)" },
         { { "in", "--verbose=1" }, "--verbose takes no value" },
         { { "in", "--number" }, "--number needs a value (hint: --number N)" },
-        { { "in", "-n" }, "--number needs a value" },
-        { { "in", "-n", "0" }, "--number is 0, not a whole number from 1 to 10" },
-        { { "in", "-n", "11" }, "--number is 11, not a whole number from 1 to 10" },
-        { { "in", "-n", "2x" }, "--number is 2x, not a whole number from 1 to 10" },
-        { { "in", "-n", "2.5" }, "--number is 2.5, not a whole number" },
+        { { "in", "--number" }, "--number needs a value" },
+        { { "in", "--number", "0" }, "--number is 0, not a whole number from 1 to 10" },
+        { { "in", "--number", "11" }, "--number is 11, not a whole number from 1 to 10" },
+        { { "in", "--number", "2x" }, "--number is 2x, not a whole number from 1 to 10" },
+        { { "in", "--number", "2.5" }, "--number is 2.5, not a whole number" },
         { { "in", "--tokens", "" }, "--tokens is , not a whole number" },
         { { "in", "--tokens", "9999999999999999999" }, "not a whole number" },
         { { "in", "--rate", "1.01" }, "--rate is 1.01, not a number from -1 to 1" },
@@ -178,18 +158,18 @@ static void test_help(void **state)
                      OPTIONS_HELP);
     assert_int_equal(parse(WORDS("--help"), &arguments, &arena, &err), OPTIONS_HELP);
     assert_int_equal(parse(WORDS("--", "-h"), &arguments, &arena, &err), 0);
-    options_help(&options, &help);
+    options_help(command(), &help);
     assert_string_equal(str_text(&help),
                         "usage: lmtrain test IN... [OPTIONS]\n"
                         "\n"
                         "Test options.\n"
                         "\n"
                         "options:\n"
-                        "  -v, --verbose             say more\n"
-                        "  -n, --number N            how many\n"
+                        "  --verbose                 say more\n"
+                        "  --number N                how many\n"
                         "  --tokens N                how long\n"
                         "  --rate X                  how fast\n"
-                        "  -o, --out FILE            where to; a help that is long enough to need "
+                        "  --out FILE                where to; a help that is long enough to need "
                         "a second line, since it\n"
                         "                            goes on and on about what the option does\n"
                         "  --style STYLE             plain or fancy\n"

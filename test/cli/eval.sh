@@ -35,6 +35,35 @@ expect 'and its tokens' 0 '^boolq +3 ' measure --task boolq --limit 6 --style mo
 expect 'prompts, without a model' 0 '"prompt":"And he went.*"choices":\[" no"," yes"\]' \
     "$lmtrain" eval --task boolq --data "$dir/data" --limit 1 --print-prompts
 
+# ---- over ranks: the same scores, whoever computes them ----
+
+# items FILE - what was found of each item
+items() {
+    grep '"item":' "$1" | sed 's/,$//; s/\]}\]}$//' | sort
+}
+expect 'two tasks to a file' 0 '' measure --task mmlu,boolq --subjects present --limit 6 --output "$dir/alone.json"
+items "$dir/alone.json" >"$dir/alone.items"
+for layout in '--pp 2' '--ranks 3'; do
+    # shellcheck disable=SC2086 # words
+    expect "over ranks, $layout" 0 '^boolq +3 ' measure --task mmlu,boolq --subjects present --limit 6 --threads 1 \
+        --output "$dir/ranks.json" $layout
+    expect 'what was found is told once' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^boolq: 3 items, 0 shots"' sh "$output"
+    items "$dir/ranks.json" >"$dir/ranks.items"
+    expect 'the same comes of it, to the bit' 0 '' cmp "$dir/alone.items" "$dir/ranks.items"
+done
+head -n 5 "$dir/alone.items" >"$dir/ranks.json.journal"
+expect 'over ranks, going on, --tp 2' 0 '; 2 items were known$' measure --task mmlu,boolq --subjects present --limit 6 \
+    --threads 1 --output "$dir/ranks.json" --tp 2
+expect 'texts, alone' 0 '' measure --task boolq --limit 6 --style modellink --output "$dir/alone.json"
+expect 'texts over ranks' 0 '' measure --task boolq --limit 6 --style modellink --output "$dir/ranks.json" --ranks 2 --threads 1
+items "$dir/alone.json" >"$dir/alone.items"
+items "$dir/ranks.json" >"$dir/ranks.items"
+expect 'are the same' 0 '' cmp "$dir/alone.items" "$dir/ranks.items"
+expect 'perplexity' 0 '^loss' "$lmtrain" eval --model "$dir/one"
+alone=$output
+expect 'over ranks' 0 '^loss' "$lmtrain" eval --model "$dir/one" --pp 2 --ranks 4 --threads 1
+expect 'is the same' 0 '' test "$output" = "$alone"
+
 # ---- going on ----
 
 expect 'an evaluation to a file' 0 '' measure --task mmlu --subjects present --limit 6 --output "$dir/whole.json"
@@ -47,6 +76,10 @@ for name in whole again; do
 done
 expect 'the same comes of it' 0 '' cmp "$dir/whole.items" "$dir/again.items"
 head -n 3 "$dir/whole.items" | sed 's/,$//' >"$dir/other.json.journal"
+sed 's/"log_likelihoods":\[[^]]*\]/"log_likelihoods":[[],{},null,"x"]/' "$dir/whole.items" | sed 's/,$//' >"$dir/kinds.json.journal"
+sed 's/"item":[0-9]*/"item":9223372036854775807/; s/,$//' "$dir/whole.items" >>"$dir/kinds.json.journal"
+sed 's/"choice":[0-9]*/"choice":[]/; s/,$//' "$dir/whole.items" | head -n 2 >>"$dir/kinds.json.journal"
+expect 'nor what is of other kinds' 0 '; 2 items were known$' measure --task mmlu --subjects present --limit 6 --output "$dir/kinds.json"
 expect 'other prompts are not taken' 0 '[^n]$' measure --task mmlu --subjects present --limit 6 --shots 1 --output "$dir/other.json"
 refuse 'nothing was known' 'were known'
 
@@ -54,7 +87,7 @@ refuse 'nothing was known' 'were known'
 
 expect 'no data' 2 'data DIR is missing' "$lmtrain" eval --model "$dir/one" --task mmlu
 expect 'no such task' 2 "no task 'mmlo' \(hint: mmlu\)" measure --task mmlo
-expect 'no files' 3 'looked for .*/piqa/valid.jsonl' measure --task piqa
+expect 'no files' 3 'looked for valid.jsonl, .* in .*/piqa and in ' measure --task piqa
 expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' measure --task mmlu
 expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
 expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1

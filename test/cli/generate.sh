@@ -104,6 +104,18 @@ expect 'needs no model' 0 '"prompt":"<|im_start|>user.nWho' "$lmtrain" generate 
     --tokenizer "$dir/chat" --print-prompt --json
 text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 0
 answer=$output
+text --chat --tokenizer "$dir/chat" --prompt 'Who?'
+text_is 'answers are not drawn' "$answer"
+mkdir "$dir/says"
+cp "$dir"/chat/* "$dir/says/"
+echo '{"do_sample": true, "temperature": 1.5, "top_p": 1.0, "top_k": 7}' >"$dir/says/generation_config.json"
+text --chat --tokenizer "$dir/chat" --prompt 'Who?' --temperature 1.5 --top-p 1 --top-k 7
+drawn=$output
+expect 'drawn ones are others' 1 '' test "$drawn" = "$answer"
+text --chat --tokenizer "$dir/says" --prompt 'Who?'
+text_is 'unless generation_config.json says how' "$drawn"
+text --chat --tokenizer "$dir/says" --prompt 'Who?' --temperature 0
+text_is 'and the command line does not' "$answer"
 printf 'Who?\n/quit\n' >"$dir/turns"
 # shellcheck disable=SC2016
 expect 'turns from standard input' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokenizer "$2" --temperature 0 \
@@ -142,7 +154,41 @@ text_is 'draws are the same side by side' "$one"
 text --prompt "$prompt" --temperature 0 --repetition-penalty 5
 expect 'a penalty changes the text' 1 '' test "$output" = "$greedy"
 
+# ---- over ranks: the same texts, whoever computes them ----
+
+# ranks NAME ARGUMENTS... - the last text's command as ranks says the same, and nothing else
+# shellcheck disable=SC2317 # expect calls it
+quietly() {
+    "$lmtrain" generate --model "$dir/one" --max-new-tokens 24 --threads 1 "$@" 2>"$dir/said"
+}
+text --prompts "$dir/prompts" --seed 3 --batch 2
+one=$output
+for layout in '--pp 2' '--ranks 3' '--pp 2 --ranks 4'; do
+    # shellcheck disable=SC2086 # words
+    expect "drawn texts, $layout" 0 '.' quietly --prompts "$dir/prompts" --seed 3 --batch 2 $layout
+    text_is 'are the same' "$one"
+    expect 'and nothing else is said' 0 '' cmp "$dir/said" /dev/null
+done
+expect 'a greedy text, --tp 2' 0 '.' quietly --prompt "$prompt" --temperature 0 --tp 2
+text_is 'is the same' "$greedy"
+expect 'beams, --pp 2 --tp 2' 0 '.' quietly --prompt "$prompt" --beams 3 --pp=2 --tp=2 --ranks=4
+text_is 'are the same' "$beams"
+expect 'a rank that dies' 5 'rank 1 on .* was killed by signal 9' env LMTRAIN_FAULT=rank1:joined "$lmtrain" generate \
+    --model "$dir/one" --prompt a --pp 2
+
 # ---- mistakes ----
+
+expect 'too many stages' 2 'pp is 3, the model has 2 layers' "$lmtrain" generate --model "$dir/one" --prompt a --pp 3
+expect 'heads that do not divide' 2 'tp is 3, does not divide n_heads 2 .hint: 1, 2.' "$lmtrain" generate \
+    --model "$dir/one" --prompt a --tp 3
+expect 'ranks that are left over' 2 '3 ranks are no multiple of the 2 .*--tp 1 . --pp 2' "$lmtrain" generate \
+    --model "$dir/one" --prompt a --pp 2 --ranks 3
+expect 'talking to ranks' 2 'chat alone talks through standard input' "$lmtrain" generate --model "$dir/one" --chat --pp 2 \
+    --tokenizer "$dir/chat"
+printf '%s\n' '"a"' '{"prompt": 1}' >"$dir/bad.jsonl"
+expect 'a bad prompt is told once, before anything starts' 3 '^lmtrain: .*bad.jsonl:2: it is no JSON text' "$lmtrain" generate \
+    --model "$dir/one" --prompts "$dir/bad.jsonl" --pp 2
+expect 'and alone' 0 '^1$' sh -c 'printf "%s\n" "$1" | wc -l' sh "$output"
 
 expect 'eval without model' 2 'model is missing' "$lmtrain" eval
 expect 'eval of nothing' 3 'nowhere' "$lmtrain" eval --model "$dir/nowhere"

@@ -11,32 +11,49 @@
 #include "config/hf_config.h"
 #include "support/temporary.h"
 
-struct folder {
-    char path[256];
+/* What each test has: a folder for a config.json, and where its job is read to. */
+struct rig {
+    char folder[256];
+    struct arena arena;
+    struct err err;
+    struct job job;
 };
 
-static void folder_make(struct folder *f)
+static int rig_make(void **state)
 {
-    assert_int_equal(temporary_folder(f->path, sizeof f->path), 0);
+    struct rig *r = *state = calloc(1, sizeof *r);
+
+    return r ? temporary_folder(r->folder, sizeof r->folder) : -1;
 }
 
-static void folder_remove(const struct folder *f)
+static int rig_remove(void **state)
 {
-    struct err err;
+    struct rig *r = *state;
+    int rc = file_remove_tree(r->folder, &r->err);
 
-    assert_int_equal(file_remove_tree(f->path, &err), 0);
+    arena_release(&r->arena);
+    free(r);
+    return rc;
 }
 
 /* Read a job whose model is the folder with this config.json. */
-static int read_config(const struct folder *f, const char *text, struct job *job,
-                       struct arena *arena, struct err *err)
+static int read_config(struct rig *r, const char *text)
 {
     const char *job_text =
-        arena_printf(arena, "model: %s/\ndata: {train: a}\ntrain: {steps: 1}\n", f->path);
+        arena_printf(&r->arena, "model: %s/\ndata: {train: a}\ntrain: {steps: 1}\n", r->folder);
+    const char *path = arena_printf(&r->arena, "%s/config.json", r->folder);
 
-    assert_int_equal(
-        file_write(arena_printf(arena, "%s/config.json", f->path), text, strlen(text), err), 0);
-    return read_job(job, job_text, arena, err);
+    r->err = (struct err){ 0 };
+    assert_int_equal(file_write(path, text, strlen(text), &r->err), 0);
+    return read_job(&r->job, job_text, &r->arena, &r->err);
+}
+
+/* Its model, until the next. */
+static const struct model_spec *must_read_config(struct rig *r, const char *text)
+{
+    if (read_config(r, text))
+        fail_msg("%s\n%s", text, r->err.text);
+    return &r->job.model;
 }
 
 #define LLAMA_SHAPE \
@@ -62,61 +79,45 @@ static void test_llama(void **state)
         "\"rope_type\": \"default\"}, \"tie_word_embeddings\": true, \"dtype\": \"bfloat16\", "
         "\"head_dim\": null}",
     };
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
+    const struct model_spec *m;
 
-    (void)state;
-    folder_make(&f);
     for (int i = 0; i < 2; i++) {
-        if (read_config(&f, spellings[i], &j, &arena, &err))
-            fail_msg("%s", err.text);
-        assert_string_equal(j.model.name, strrchr(f.path, '/') + 1);
-        assert_int_equal(model_spec_n_parameters(&j.model), 100092672);
-        assert_int_equal(j.model.n_kv_heads, 4);
-        assert_int_equal(j.model.head_dim, 64);
-        assert_int_equal(j.model.max_seq_len, 4096);
-        assert_true(j.model.rope_theta == 500000.0);
-        assert_true(j.model.norm_eps == 1e-6 && j.model.init_std == 0.01);
-        assert_int_equal(j.model.norm, NORM_RMS);
-        assert_int_equal(j.model.position, POSITION_ROPE);
-        assert_int_equal(j.model.activation, ACTIVATION_SWIGLU);
-        assert_false(j.model.bias);
+        m = must_read_config(r, spellings[i]);
+        assert_string_equal(m->name, strrchr(r->folder, '/') + 1);
+        assert_int_equal(model_spec_n_parameters(m), 100092672);
+        assert_int_equal(m->n_kv_heads, 4);
+        assert_int_equal(m->head_dim, 64);
+        assert_int_equal(m->max_seq_len, 4096);
+        assert_true(m->rope_theta == 500000.0);
+        assert_true(m->norm_eps == 1e-6 && m->init_std == 0.01);
+        assert_int_equal(m->norm, NORM_RMS);
+        assert_int_equal(m->position, POSITION_ROPE);
+        assert_int_equal(m->activation, ACTIVATION_SWIGLU);
+        assert_false(m->bias);
     }
     /* What transformers takes for absent keys. */
-    if (read_config(&f, LLAMA "}", &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(j.model.n_kv_heads, 12);
-    assert_int_equal(j.model.head_dim, 64);
-    assert_false(j.model.tied_embeddings);
-    assert_true(j.model.rope_theta == 10000.0);
-    folder_remove(&f);
-    arena_release(&arena);
+    m = must_read_config(r, LLAMA "}");
+    assert_int_equal(m->n_kv_heads, 12);
+    assert_int_equal(m->head_dim, 64);
+    assert_false(m->tied_embeddings);
+    assert_true(m->rope_theta == 10000.0);
 }
 
 static void test_gpt2(void **state)
 {
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
+    const struct model_spec *m;
 
-    (void)state;
-    folder_make(&f);
-    if (read_config(&f, GPT2 ", \"n_inner\": null}", &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(model_spec_n_parameters(&j.model), 124439808);
-    assert_int_equal(j.model.norm, NORM_LAYER);
-    assert_int_equal(j.model.position, POSITION_LEARNED);
-    assert_int_equal(j.model.activation, ACTIVATION_GELU);
-    assert_true(j.model.bias && j.model.tied_embeddings);
-    assert_true(j.model.dropout == 0.1 && j.model.attention_dropout == 0.2);
-    if (read_config(&f, GPT2 ", \"n_inner\": 1000}", &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(j.model.ffn_size, 1000);
-    folder_remove(&f);
-    arena_release(&arena);
+    m = must_read_config(r, GPT2 ", \"n_inner\": null}");
+    assert_int_equal(model_spec_n_parameters(m), 124439808);
+    assert_int_equal(m->norm, NORM_LAYER);
+    assert_int_equal(m->position, POSITION_LEARNED);
+    assert_int_equal(m->activation, ACTIVATION_GELU);
+    assert_true(m->bias && m->tied_embeddings);
+    assert_true(m->dropout == 0.1 && m->attention_dropout == 0.2);
+    m = must_read_config(r, GPT2 ", \"n_inner\": 1000}");
+    assert_int_equal(m->ffn_size, 1000);
 }
 
 #define FAMILY(name) "{\"model_type\": \"" name "\", "
@@ -163,58 +164,39 @@ static void test_windows(void **state)
               FULL ", " FULL ", " FULL ", " FULL) "}",
           0, 0 },
     };
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
 
-    (void)state;
-    folder_make(&f);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (read_config(&f, rows[i].text, &j, &arena, &err))
-            fail_msg("%s", err.text);
-        if (j.model.window != rows[i].window || j.model.window_first_layer != rows[i].first_layer)
-            fail_msg("%s\ngave window %d from layer %d on", rows[i].text, j.model.window,
-                     j.model.window_first_layer);
+        const struct model_spec *m = must_read_config(r, rows[i].text);
+
+        if (m->window != rows[i].window || m->window_first_layer != rows[i].first_layer)
+            fail_msg("%s\ngave window %d from layer %d on", rows[i].text, m->window,
+                     m->window_first_layer);
     }
-    folder_remove(&f);
-    arena_release(&arena);
 }
 
 static void test_qwen3_and_bloom(void **state)
 {
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
+    const struct model_spec *m;
 
-    (void)state;
-    folder_make(&f);
-    if (read_config(&f, QWEN3 ", \"head_dim\": 96, \"attention_bias\": true}", &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_true(j.model.qk_norm);
-    assert_int_equal(j.model.head_dim, 96);
-    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_ALL);
-    if (read_config(&f, QWEN3 "}", &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(j.model.head_dim, 128);
+    m = must_read_config(r, QWEN3 ", \"head_dim\": 96, \"attention_bias\": true}");
+    assert_true(m->qk_norm);
+    assert_int_equal(m->head_dim, 96);
+    assert_int_equal(m->attention_bias, ATTENTION_BIAS_ALL);
+    m = must_read_config(r, QWEN3 "}");
+    assert_int_equal(m->head_dim, 128);
     /* The 7.1B's and the 176B's. */
-    if (read_config(&f, BLOOM ", \"hidden_size\": 4096, \"n_head\": 32, \"n_layer\": 30}", &j,
-                    &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(model_spec_n_parameters(&j.model), 7069016064);
-    assert_int_equal(j.model.position, POSITION_ALIBI);
-    assert_true(j.model.embedding_norm && j.model.bias && j.model.tied_embeddings);
-    assert_int_equal(j.model.max_seq_len, 2048);
-    if (read_config(&f,
-                    BLOOM ", \"n_embed\": 14336, \"num_attention_heads\": 112, \"n_layer\": 70, "
-                          "\"seq_length\": 1024}",
-                    &j, &arena, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(model_spec_n_parameters(&j.model), 176247271424);
-    assert_int_equal(j.model.max_seq_len, 1024);
-    folder_remove(&f);
-    arena_release(&arena);
+    m = must_read_config(r, BLOOM ", \"hidden_size\": 4096, \"n_head\": 32, \"n_layer\": 30}");
+    assert_int_equal(model_spec_n_parameters(m), 7069016064);
+    assert_int_equal(m->position, POSITION_ALIBI);
+    assert_true(m->embedding_norm && m->bias && m->tied_embeddings);
+    assert_int_equal(m->max_seq_len, 2048);
+    m = must_read_config(r, BLOOM
+                         ", \"n_embed\": 14336, \"num_attention_heads\": 112, \"n_layer\": 70, "
+                         "\"seq_length\": 1024}");
+    assert_int_equal(model_spec_n_parameters(m), 176247271424);
+    assert_int_equal(m->max_seq_len, 1024);
 }
 
 #define MIXTRAL FAMILY("mixtral") LLAMA_SHAPE
@@ -240,28 +222,19 @@ static void test_experts(void **state)
                     "\"output_router_logits\": true}",
           16, 8, 96, 2, 0, 0.001 * 8 / 6 },
     };
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
 
-    (void)state;
-    folder_make(&f);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct model_spec *s = &j.model;
+        const struct model_spec *m = must_read_config(r, rows[i].text);
 
-        if (read_config(&f, rows[i].text, &j, &arena, &err))
-            fail_msg("%s", err.text);
-        assert_int_equal(s->n_experts, rows[i].n_experts);
-        assert_int_equal(s->n_active_experts, rows[i].n_active);
-        assert_int_equal(s->expert_ffn_size, rows[i].ffn);
-        assert_int_equal(s->expert_every, rows[i].every);
-        assert_int_equal(s->router_normalize, rows[i].normalize);
-        assert_true(fabs(s->router_balance - rows[i].balance) < 1e-12);
-        assert_int_equal(s->qk_norm, i > 1);
+        assert_int_equal(m->n_experts, rows[i].n_experts);
+        assert_int_equal(m->n_active_experts, rows[i].n_active);
+        assert_int_equal(m->expert_ffn_size, rows[i].ffn);
+        assert_int_equal(m->expert_every, rows[i].every);
+        assert_int_equal(m->router_normalize, rows[i].normalize);
+        assert_true(fabs(m->router_balance - rows[i].balance) < 1e-12);
+        assert_int_equal(m->qk_norm, i > 1);
     }
-    folder_remove(&f);
-    arena_release(&arena);
 }
 
 static void test_baichuan(void **state)
@@ -283,23 +256,16 @@ static void test_baichuan(void **state)
         { FAMILY("baichuan") "\"vocab_size\": 125700, \"z_loss_weight\": 0, " BAICHUAN_SHAPE "}",
           POSITION_ALIBI, 1, 13896709120 },
     };
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
 
-    (void)state;
-    folder_make(&f);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (read_config(&f, rows[i].text, &j, &arena, &err))
-            fail_msg("%s", err.text);
-        assert_int_equal(j.model.position, rows[i].position);
-        assert_int_equal(j.model.normalized_head, rows[i].normalized);
-        assert_int_equal(j.model.max_seq_len, 4096);
-        assert_int_equal(model_spec_n_parameters(&j.model), rows[i].n_parameters);
+        const struct model_spec *m = must_read_config(r, rows[i].text);
+
+        assert_int_equal(m->position, rows[i].position);
+        assert_int_equal(m->normalized_head, rows[i].normalized);
+        assert_int_equal(m->max_seq_len, 4096);
+        assert_int_equal(model_spec_n_parameters(m), rows[i].n_parameters);
     }
-    folder_remove(&f);
-    arena_release(&arena);
 }
 
 #define QWEN \
@@ -310,21 +276,12 @@ static void test_baichuan(void **state)
 
 static void test_qwen(void **state)
 {
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    const struct model_spec *m =
+        must_read_config(*state, QWEN ", \"intermediate_size\": 22016, \"rotary_pct\": 1.0}");
 
-    (void)state;
-    folder_make(&f);
-    if (read_config(&f, QWEN ", \"intermediate_size\": 22016, \"rotary_pct\": 1.0}", &j, &arena,
-                    &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(model_spec_n_parameters(&j.model), 7721324544);
-    assert_int_equal(j.model.attention_bias, ATTENTION_BIAS_QKV);
-    assert_int_equal(j.model.max_seq_len, 2048);
-    folder_remove(&f);
-    arena_release(&arena);
+    assert_int_equal(model_spec_n_parameters(m), 7721324544);
+    assert_int_equal(m->attention_bias, ATTENTION_BIAS_QKV);
+    assert_int_equal(m->max_seq_len, 2048);
 }
 
 /* What becomes a family's config.json reads back as the same model. */
@@ -349,54 +306,37 @@ static void test_printed(void **state)
                                  "\"sliding_window\": 100, \"tie_word_embeddings\": true}" },
         { "bloom", BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2}" },
     };
-    struct folder f;
-    struct arena arena = { 0 };
+    struct rig *r = *state;
+    struct model_spec m;
     struct str out = { 0 };
-    struct err err = { 0 };
-    struct job j, again;
 
-    (void)state;
-    folder_make(&f);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (read_config(&f, rows[i].text, &j, &arena, &err))
-            fail_msg("%s", err.text);
-        assert_string_equal(hf_config_family_of(&j.model), rows[i].family);
+        memcpy(&m, must_read_config(r, rows[i].text), sizeof m);
+        assert_string_equal(hf_config_family_of(&m), rows[i].family);
         str_clear(&out);
-        if (hf_config_print(&j.model, rows[i].family, DTYPE_BF16, &out, &err) ||
-            read_config(&f, str_text(&out), &again, &arena, &err))
-            fail_msg("%s", err.text);
-        if (memcmp(&j.model, &again.model, sizeof j.model) != 0)
+        if (hf_config_print(&m, rows[i].family, DTYPE_BF16, &out, &r->err))
+            fail_msg("%s", r->err.text);
+        if (memcmp(&m, must_read_config(r, str_text(&out)), sizeof m) != 0)
             fail_msg("%s\nis another model than\n%s", str_text(&out), rows[i].text);
     }
     /* Nobody has all of these together. */
-    j.model.normalized_head = 1;
-    assert_null(hf_config_family_of(&j.model));
-    assert_int_equal(hf_config_print(&j.model, "bloom", DTYPE_F32, &out, &err), -1);
-    assert_non_null(strstr(err.text, "bloom models have another shape"));
+    m.normalized_head = 1;
+    assert_null(hf_config_family_of(&m));
+    assert_int_equal(hf_config_print(&m, "bloom", DTYPE_F32, &out, &r->err), -1);
+    assert_non_null(strstr(r->err.text, "bloom models have another shape"));
     str_release(&out);
-    folder_remove(&f);
-    arena_release(&arena);
 }
 
 /* Each config.json is refused with these words. */
-static void refuse_all(const char *const (*rows)[2], size_t n)
+static void refuse_all(struct rig *r, const char *const (*rows)[2], size_t n)
 {
-    struct folder f;
-    struct arena arena = { 0 };
-
-    folder_make(&f);
     for (size_t i = 0; i < n; i++) {
-        struct err err = { 0 };
-        struct job j;
-
-        if (!read_config(&f, rows[i][0], &j, &arena, &err))
+        if (!read_config(r, rows[i][0]))
             fail_msg("no mistake in %s", rows[i][0]);
-        if (!strstr(err.text, rows[i][1]))
-            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], err.text, rows[i][1]);
-        assert_int_equal(err.code, ERR_CONFIG);
+        if (!strstr(r->err.text, rows[i][1]))
+            fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", rows[i][0], r->err.text, rows[i][1]);
+        assert_int_equal(r->err.code, ERR_CONFIG);
     }
-    folder_remove(&f);
-    arena_release(&arena);
 }
 
 /* A file in ./configs/models is asked before the one in the binary. */
@@ -440,8 +380,7 @@ static void test_refusals(void **state)
           "activation_function is relu, which lmtrain does not have (hint: gelu_new)" },
     };
 
-    (void)state;
-    refuse_all(rows, sizeof rows / sizeof *rows);
+    refuse_all(*state, rows, sizeof rows / sizeof *rows);
 }
 
 static void test_family_refusals(void **state)
@@ -483,8 +422,7 @@ static void test_family_refusals(void **state)
         { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
     };
 
-    (void)state;
-    refuse_all(rows, sizeof rows / sizeof *rows);
+    refuse_all(*state, rows, sizeof rows / sizeof *rows);
 }
 
 static void test_rope_refusals(void **state)
@@ -509,8 +447,7 @@ static void test_rope_refusals(void **state)
           "partial_rotary_factor" },
     };
 
-    (void)state;
-    refuse_all(rows, sizeof rows / sizeof *rows);
+    refuse_all(*state, rows, sizeof rows / sizeof *rows);
 }
 
 static void test_disk_wins(void **state)
@@ -518,49 +455,45 @@ static void test_disk_wins(void **state)
     static const char text[] =
         "vocab_size: 11\nhidden_size: 8\nn_layers: 1\nn_heads: 1\nffn_size: 8\n";
     static const char wrong[] = "vocab_size: 11\nhiden_size: 8\n";
-    struct folder f;
-    struct arena arena = { 0 };
-    struct err err = { 0 };
-    struct job j;
+    struct rig *r = *state;
+    struct job *j = &r->job;
     char *here = getcwd(NULL, 0);
 
-    (void)state;
-    folder_make(&f);
-    assert_int_equal(chdir(f.path), 0);
-    assert_int_equal(file_make_folders("configs/models", &err), 0);
-    must_read(&j, SMALL, &arena);
-    assert_int_equal(j.model.vocab_size, 256);
-    assert_int_equal(file_write("configs/models/llama-tiny.yaml", text, sizeof text - 1, &err), 0);
-    must_read(&j, SMALL, &arena);
-    assert_int_equal(j.model.vocab_size, 11);
-    assert_string_equal(j.model.name, "llama-tiny");
-    assert_int_equal(file_write("configs/models/llama-tiny.yaml", wrong, sizeof wrong - 1, &err),
+    assert_int_equal(chdir(r->folder), 0);
+    assert_int_equal(file_make_folders("configs/models", &r->err), 0);
+    must_read(j, SMALL, &r->arena);
+    assert_int_equal(j->model.vocab_size, 256);
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", text, sizeof text - 1, &r->err),
                      0);
-    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
-    assert_string_equal(err.text,
+    must_read(j, SMALL, &r->arena);
+    assert_int_equal(j->model.vocab_size, 11);
+    assert_string_equal(j->model.name, "llama-tiny");
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", wrong, sizeof wrong - 1, &r->err),
+                     0);
+    assert_int_equal(read_job(j, SMALL, &r->arena, &r->err), -1);
+    assert_string_equal(r->err.text,
                         "configs/models/llama-tiny.yaml:2:1: unknown key model.hiden_size "
                         "(hint: model.hidden_size)");
-    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "[1]", 3, &err), 0);
-    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
-    assert_string_equal(err.text, "configs/models/llama-tiny.yaml:1:1: a model is a map of fields");
-    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "a: *b", 5, &err), 0);
-    assert_int_equal(read_job(&j, SMALL, &arena, &err), -1);
-    assert_non_null(strstr(err.text, "configs/models/llama-tiny.yaml:1:4: alias *b"));
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "[1]", 3, &r->err), 0);
+    assert_int_equal(read_job(j, SMALL, &r->arena, &r->err), -1);
+    assert_string_equal(r->err.text,
+                        "configs/models/llama-tiny.yaml:1:1: a model is a map of fields");
+    assert_int_equal(file_write("configs/models/llama-tiny.yaml", "a: *b", 5, &r->err), 0);
+    assert_int_equal(read_job(j, SMALL, &r->arena, &r->err), -1);
+    assert_non_null(strstr(r->err.text, "configs/models/llama-tiny.yaml:1:4: alias *b"));
     assert_int_equal(chdir(here), 0);
     free(here);
-    folder_remove(&f);
-    arena_release(&arena);
 }
+
+#define ON_RIG(test) cmocka_unit_test_setup_teardown(test, rig_make, rig_remove)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),         cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_qwen3_and_bloom),
-        cmocka_unit_test(test_baichuan),      cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_qwen),          cmocka_unit_test(test_family_refusals),
-        cmocka_unit_test(test_rope_refusals), cmocka_unit_test(test_disk_wins),
+        ON_RIG(test_llama),           ON_RIG(test_gpt2),          ON_RIG(test_windows),
+        ON_RIG(test_qwen3_and_bloom), ON_RIG(test_baichuan),      ON_RIG(test_experts),
+        ON_RIG(test_refusals),        ON_RIG(test_printed),       ON_RIG(test_qwen),
+        ON_RIG(test_family_refusals), ON_RIG(test_rope_refusals), ON_RIG(test_disk_wins),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,8 +97,6 @@ static void test_all_types(void **state)
         assert_int_equal(indexed_document_start(&indexed, 0), 0);
         assert_int_equal(indexed_document_start(&indexed, 1), 2);
         assert_int_equal(indexed_document_start(&indexed, 2), 5);
-        for (int64_t p = 0; p < 5; p++)
-            assert_int_equal(indexed_document_at(&indexed, p), p >= 2);
         assert_int_equal(indexed_read(&indexed, 1, 4, 6, out, &err), 0);
         for (int t = 0; t < 4; t++)
             assert_int_equal(out[t], t + 2);

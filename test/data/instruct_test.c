@@ -394,6 +394,47 @@ static void test_giant_line(void **state)
     free(path);
 }
 
+/* Of bad rows in several jobs, the first is named. */
+static void test_first_bad_row(void **state)
+{
+    struct str text = { 0 };
+    struct instruct_report report;
+    struct err err = { 0 };
+
+    (void)state;
+    for (int i = 0; i < 20000; i++)
+        str_add(&text, i % 900 == 899 ? "{}\n" : "{\"instruction\": \"A\", \"output\": \"B\"}\n");
+    char *path = write_input("bad-later.jsonl", str_text(&text));
+    char *prefix = fixture_path(folder, "bad-later");
+    struct instruct_options options = base_options((const char *const *)&path);
+    assert_int_equal(instruct_prepare(&options, prefix, &report, &err), -1);
+    if (!strstr(err.text, "bad-later.jsonl:900: "))
+        fail_msg("%s", err.text);
+    free(prefix);
+    free(path);
+    str_release(&text);
+}
+
+/* What was made has a list for one of its counts. */
+static void break_state(void)
+{
+    char *path = fixture_path(folder, "out.json"), *text;
+    size_t n_bytes;
+    struct str other = { 0 };
+    struct err err;
+
+    assert_int_equal(file_read(path, 1 << 20, ERR_DATA, &text, &n_bytes, &err), 0);
+    char *count = strstr(text, "\"rows\":");
+    assert_non_null(count);
+    str_add_bytes(&other, text, (size_t)(count - text));
+    str_add(&other, "\"rows\":[]");
+    str_add(&other, strchr(count, ','));
+    assert_int_equal(file_write(path, str_text(&other), other.length, &err), 0);
+    str_release(&other);
+    free(text);
+    free(path);
+}
+
 /* Made once, found again, made anew when anything that matters is another; threads don't. */
 static void test_found_again(void **state)
 {
@@ -421,6 +462,10 @@ static void test_found_again(void **state)
     samples_close(&samples);
     assert_true(again.is_old);
     assert_int_equal(again.n_learned, report.n_learned);
+    break_state();
+    prepare(&options, &again, &samples);
+    samples_close(&samples);
+    assert_false(again.is_old);
     options.mask = INSTRUCT_MASK_NONE;
     prepare(&options, &again, &samples);
     samples_close(&samples);
@@ -481,7 +526,7 @@ int main(void)
         cmocka_unit_test(test_masks),      cmocka_unit_test(test_columns),
         cmocka_unit_test(test_too_long),   cmocka_unit_test(test_bad_rows),
         cmocka_unit_test(test_giant_line), cmocka_unit_test(test_found_again),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_options),    cmocka_unit_test(test_first_bad_row),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

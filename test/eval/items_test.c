@@ -15,6 +15,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "base/file.h"
@@ -121,7 +122,8 @@ static void mmlu_csv(void **state)
     assert_int_equal(load("mmlu", "lmeval", 5, "high_school_biology"), -1);
     assert_non_null(strstr(err.text, "5 shots are asked for, there are 2"));
     assert_int_equal(load("mmlu", "lmeval", 0, "anatomy"), -1);
-    assert_non_null(strstr(err.text, "mmlu/test/anatomy_test.csv"));
+    assert_non_null(
+        strstr(err.text, "looked for test/anatomy_test.csv, data/test/anatomy_test.csv"));
     assert_int_equal(load("mmlu", "lmeval", 0, "anatomi"), -1);
     assert_non_null(strstr(err.text, "(hint: anatomy)"));
     loaded("mmlu", "lmeval", 0, "present");
@@ -221,6 +223,38 @@ static void agieval(void **state)
     assert_non_null(strstr(err.text, "--subjects present"));
 }
 
+/* More choices that are right than there is room for. */
+static void many_golds(void **state)
+{
+    char text[1024] = "{\"query\": \"Q\", \"gold\": \"same\", \"choices\": [\"same\"";
+
+    (void)state;
+    for (int i = 1; i < 4 * ITEM_GOLDS_MAX; i++)
+        strncat(text, ", \"same\"", sizeof text - strlen(text) - 1);
+    strncat(text, "]}\n", sizeof text - strlen(text) - 1);
+    put("agieval/hf/sat-en.jsonl", text);
+    loaded("agieval", "lmeval", 0, "sat-en");
+    assert_int_equal(items.items[0].n_choices, 4 * ITEM_GOLDS_MAX);
+    assert_int_equal(items.items[0].n_golds, ITEM_GOLDS_MAX);
+    unload();
+}
+
+/* A .gz that is broken is refused, and leaves no file open. */
+static void broken_zip(void **state)
+{
+    static const char bytes[] = "\x1f\x8b\x08\0\0\0\0\0\0\x03\x07";
+    int before = dup(0), after;
+
+    (void)state;
+    assert_int_equal(close(before), 0);
+    assert_int_equal(file_write(path_of("HumanEval.jsonl.gz"), bytes, sizeof bytes - 1, &err), 0);
+    assert_int_equal(load("humaneval", "lmeval", 0, NULL), -1);
+    assert_non_null(strstr(err.text, "HumanEval.jsonl.gz cannot be unzipped"));
+    after = dup(0);
+    assert_int_equal(close(after), 0);
+    assert_int_equal(after, before);
+}
+
 static void gsm8k(void **state)
 {
     (void)state;
@@ -231,7 +265,7 @@ static void gsm8k(void **state)
            "1+1.\n#### 1,002");
     unload();
     loaded("gsm8k", "modellink", 1, NULL);
-    expect(0, "Q: What?\nA: 3. The answer is 3.\n\nHow many?", "1002");
+    expect(0, "Q: What?\n\nA:3. The answer is 3.\n\nHow many?", "1,002");
     unload();
 }
 
@@ -339,6 +373,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(bbh, set_up, tear_down),
         cmocka_unit_test_setup_teardown(boolq, set_up, tear_down),
         cmocka_unit_test_setup_teardown(agieval, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(many_golds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(broken_zip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(gsm8k, set_up, tear_down),
         cmocka_unit_test_setup_teardown(humaneval, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ceval, set_up, tear_down),

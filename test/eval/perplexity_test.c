@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "eval/perplexity.h"
+#include "support/team.h"
 #include "support/trained.h"
 
 static struct trained rig;
@@ -159,11 +160,50 @@ static void what_cannot_be_served(void **state)
     end();
 }
 
+static int measure_as_rank(struct team_rank *rank, struct err *err)
+{
+    return perplexity_measure(rank->served, rank->kernels, trained_path(&rig, "tokens"), 0, NULL,
+                              NULL, rank->context, err);
+}
+
+/* Whoever computes a window, its loss is added in its turn. */
+static void over_ranks(void **state)
+{
+    static const struct team teams[] = {
+        { .tp = 1, .pp = 2, .replicas = 1 }, { .tp = 1, .pp = 1, .replicas = 3 },
+        { .tp = 1, .pp = 2, .replicas = 2 }, { .tp = 2, .pp = 1, .replicas = 1 },
+        { .tp = 2, .pp = 2, .replicas = 2 },
+    };
+
+    (void)state;
+    begin("llama", NULL);
+    struct perplexity alone = measure(0);
+    for (size_t i = 0; i < sizeof teams / sizeof *teams; i++) {
+        struct team team = teams[i];
+        struct perplexity results[TEAM_MAX] = { { 0 } };
+        void *contexts[TEAM_MAX] = { NULL };
+
+        team.model = served.folder;
+        for (int k = 0; k < TEAM_MAX; k++)
+            contexts[k] = &results[k];
+        team_run(&team, measure_as_rank, contexts);
+        for (int k = 0; k < team.tp * team.pp * team.replicas; k++) {
+            assert_int_equal(results[k].tokens, alone.tokens);
+            assert_true(results[k].loss == results[0].loss);
+        }
+        if (team.tp == 1)
+            assert_true(results[0].loss == alone.loss);
+        assert_true(fabs(results[0].loss - alone.loss) <= 1e-5 * alone.loss);
+    }
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_training),
         cmocka_unit_test(limits),
+        cmocka_unit_test(over_ranks),
         cmocka_unit_test(bad_data),
         cmocka_unit_test(what_cannot_be_served),
     };

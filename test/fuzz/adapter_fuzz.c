@@ -190,7 +190,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     }
     if (adapter_open(&opened, folder, is_gpt2 ? "gpt2" : "llama", &jobs[is_gpt2].model, &err) ==
         0) {
-        CHECK(adapter_n_tensors(opened) > 0);
         /* Tables that grew are not of the shapes here. */
         if (adapter_vocab_size(opened) == jobs[is_gpt2].model.vocab_size)
             read_all(opened, &names[is_gpt2]);

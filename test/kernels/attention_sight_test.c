@@ -298,19 +298,19 @@ static void test_cached(void **state)
 
             for (int t = 0; t < 27; t++)
                 tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 3 * (t / 9));
-            op_case_check(c, 2e-6);
+            op_case_check(c, bf16 ? 8e-3 : 2e-6);
             op_case_destroy(c);
             c = cached_case(&decode, &views[v], 40, act);
             for (int t = 0; t < 5; t++)
                 tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
-            op_case_check(c, 2e-6);
+            op_case_check(c, bf16 ? 8e-3 : 2e-6);
             op_case_destroy(c);
         }
 }
 
 /*
- * Prefills that go by tiles: from 0 on; from within a block on; with rows that are no tokens at
- * either end, or no others; over several blocks.
+ * Prefills of several blocks: from 0 on; from within a block on; with rows that are no tokens at
+ * either end, or no others.
  */
 static void test_prefill(void **state)
 {

@@ -17,29 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
-
-static char folder[256], dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
 
 /* The ways beside the plain one of each dp and tp. */
 static const struct way {
@@ -65,32 +43,20 @@ static const struct way {
 
 static struct law_case case_of(const char *model, const struct way *way, const char *sum)
 {
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = "bf16",
-                              .n_ranks = way->tp * way->dp * way->pp,
-                              .n_threads = 1 + way->zero % 2,
-                              .tp = way->tp,
-                              .pp = way->pp,
-                              .zero = way->zero,
-                              .hold = way->hold,
-                              .schedule = way->schedule,
-                              .recompute = way->recompute,
-                              .gradient_sum = sum,
-                              .poison = way->pp == 1,
-                              .stop_after = way->stop_after };
-}
+    struct law_case c = law_base(model, "bf16");
 
-static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
-{
-    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0 ||
-        memcmp(a->norm, b->norm, sizeof a->norm) != 0)
-        fail_msg("%s: losses or norms differ", what);
-    if (a->parameters != b->parameters || a->states != b->states)
-        fail_msg("%s: the final parameters or moments differ", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: the numerics differ", what);
+    c.n_ranks = way->tp * way->dp * way->pp;
+    c.n_threads = 1 + way->zero % 2;
+    c.tp = way->tp;
+    c.pp = way->pp;
+    c.zero = way->zero;
+    c.hold = way->hold;
+    c.schedule = way->schedule;
+    c.recompute = way->recompute;
+    c.gradient_sum = sum;
+    c.poison = way->pp == 1;
+    c.stop_after = way->stop_after;
+    return c;
 }
 
 static void all_ways(const char *model, const char *sum)
@@ -114,7 +80,7 @@ static void all_ways(const char *model, const char *sum)
         snprintf(what, sizeof what, "%s %s, tp %d, dp %d, pp %d %s, zero %d %s, recompute %s",
                  model, sum, w->tp, w->dp, w->pp, w->schedule, w->zero, w->hold ? w->hold : "",
                  w->recompute);
-        must_equal(what, &wanted[w->tp][w->dp], &got);
+        law_must_equal(what, &wanted[w->tp][w->dp], &got);
     }
 }
 
@@ -134,5 +100,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(normed), cmocka_unit_test(alibi) };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

@@ -12,10 +12,8 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
 #include "base/num.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
 
 #define RAMPS "[1, 2, 4, 4, 2, 1]"
 #define RAMPS_SEQUENCES 14
@@ -23,45 +21,19 @@
 #define MIXED "[3, 1, 3, 1, 2]"
 #define MIXED_SEQUENCES 10
 
-static char folder[256];
-static char dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
-
 static struct law_case base_case(const char *model, const char *dtype, const char *sizes,
                                  int n_sequences)
 {
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = dtype,
-                              .micro_batches = sizes,
-                              .schedule = "dynamic",
-                              .global_batch = n_sequences,
-                              .n_ranks = 1,
-                              .n_threads = 1,
-                              .recompute = "none",
-                              .gradient_sum = "late" };
+    struct law_case c = law_base(model, dtype);
+
+    c.micro_batches = sizes;
+    c.schedule = "dynamic";
+    c.global_batch = n_sequences;
+    return c;
 }
 
-static void must_equal(const struct law_case *c, const struct law_outcome *a,
-                       const struct law_outcome *b)
+static void must_equal(const struct law_case *c, const struct law_outcome *wanted,
+                       const struct law_outcome *got)
 {
     char what[240];
 
@@ -69,17 +41,7 @@ static void must_equal(const struct law_case *c, const struct law_outcome *a,
              "%s %s %s %s, %d ranks, tp %d, pp %d, zero %d, recompute %s, poison %d", c->model,
              c->dtype, c->micro_batches ? c->micro_batches : "", c->gradient_sum, c->n_ranks,
              max_int(c->tp, 1), max_int(c->pp, 1), c->zero, c->recompute, c->poison);
-    for (int i = 0; i < LAW_STEPS; i++)
-        if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i]) != 0 ||
-            memcmp(&a->norm[i], &b->norm[i], sizeof a->norm[i]) != 0)
-            fail_msg("%s: step %d: loss %a and norm %a, wanted %a and %a", what, i + 1, b->loss[i],
-                     b->norm[i], a->loss[i], a->norm[i]);
-    if (a->parameters != b->parameters)
-        fail_msg("%s: the final parameters differ", what);
-    if (a->states != b->states)
-        fail_msg("%s: the final masters and moments differ", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: the numerics differ", what);
+    law_must_equal(what, wanted, got);
 }
 
 struct way {
@@ -237,5 +199,5 @@ int main(void)
         cmocka_unit_test(equal_sizes),
     };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

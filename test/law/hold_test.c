@@ -12,67 +12,31 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
 #include "base/num.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
 
 static const char *const holds[] = { "op", "pass", "run", "step" };
 static const char *const sums[] = { "early", "late" };
 static const char *const modes[] = { "none", "full", "selective" };
 
-static char folder[256];
-static char dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
-
 static struct law_case base_case(const char *model, const char *dtype, int dp, const char *sum)
 {
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = dtype,
-                              .n_ranks = dp,
-                              .n_threads = 1,
-                              .recompute = "none",
-                              .gradient_sum = sum };
+    struct law_case c = law_base(model, dtype);
+
+    c.n_ranks = dp;
+    c.gradient_sum = sum;
+    return c;
 }
 
-static void must_equal(const struct law_case *c, int dp, const struct law_outcome *a,
-                       const struct law_outcome *b)
+static void must_equal(const struct law_case *c, int dp, const struct law_outcome *wanted,
+                       const struct law_outcome *got)
 {
     char what[160];
 
     snprintf(what, sizeof what, "%s %s %s, dp %d, pp %d %s, hold %s, recompute %s", c->model,
              c->dtype, c->gradient_sum, dp, max_int(c->pp, 1), c->schedule ? c->schedule : "",
              c->hold, c->recompute);
-    for (int i = 0; i < LAW_STEPS; i++)
-        if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i]) != 0 ||
-            memcmp(&a->norm[i], &b->norm[i], sizeof a->norm[i]) != 0)
-            fail_msg("%s: step %d: loss %a and norm %a, wanted %a and %a", what, i + 1, b->loss[i],
-                     b->norm[i], a->loss[i], a->norm[i]);
-    if (a->parameters != b->parameters)
-        fail_msg("%s: the final parameters differ", what);
-    if (a->states != b->states)
-        fail_msg("%s: the final masters and moments differ", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: the numerics differ", what);
+    law_must_equal(what, wanted, got);
 }
 
 /* Zero 3 in the way that c says. */
@@ -207,5 +171,5 @@ int main(void)
         cmocka_unit_test(tensor_parallel), cmocka_unit_test(resumes),
     };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

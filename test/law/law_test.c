@@ -16,31 +16,8 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
 #include "base/num.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
-
-static char folder[256];
-static char dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
 
 /* The reference of a job with so many ranks: one thread each, nothing recomputed. */
 static struct law_outcome reference(struct law_case base)
@@ -50,39 +27,11 @@ static struct law_outcome reference(struct law_case base)
     return law_run(&base);
 }
 
-static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
-{
-    for (int i = 0; i < LAW_STEPS; i++) {
-        if (memcmp(&a->loss[i], &b->loss[i], sizeof a->loss[i]) != 0)
-            fail_msg("%s: step %d: loss %a, wanted %a", what, i + 1, b->loss[i], a->loss[i]);
-        if (memcmp(&a->norm[i], &b->norm[i], sizeof a->norm[i]) != 0)
-            fail_msg("%s: step %d: norm %a, wanted %a", what, i + 1, b->norm[i], a->norm[i]);
-    }
-    if (a->parameters != b->parameters)
-        fail_msg("%s: the final parameters differ", what);
-    if (a->states != b->states)
-        fail_msg("%s: the final masters and moments differ", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: the numerics differ", what);
-}
-
-static struct law_case base_case(const char *model, const char *dtype)
-{
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = dtype,
-                              .n_ranks = 1,
-                              .n_threads = 1,
-                              .recompute = "none",
-                              .gradient_sum = "late" };
-}
-
 static void all_ways_on_one_rank(const char *model, const char *dtype)
 {
     static const char *const modes[] = { "none", "selective", "full" };
     static const int threads[] = { 1, 2, 3, 7 };
-    struct law_case c = base_case(model, dtype);
+    struct law_case c = law_base(model, dtype);
     struct law_outcome wanted = reference(c);
     char what[96];
 
@@ -96,7 +45,7 @@ static void all_ways_on_one_rank(const char *model, const char *dtype)
                 struct law_outcome got = law_run(&c);
                 snprintf(what, sizeof what, "%s %s, recompute %s, %d threads, poison %d", model,
                          dtype, modes[m], threads[t], c.poison);
-                must_equal(what, &wanted, &got);
+                law_must_equal(what, &wanted, &got);
             }
 }
 
@@ -108,7 +57,7 @@ static void mixture(void **state)
         "[router, expert_order, dispatch, expert_linear, expert_swiglu, combine]",
         "none",
     };
-    struct law_case c = base_case("mixture", "bf16");
+    struct law_case c = law_base("mixture", "bf16");
     struct law_outcome wanted = reference(c);
 
     (void)state;
@@ -117,7 +66,7 @@ static void mixture(void **state)
         c.n_threads = 2 + i;
         c.poison = 1;
         struct law_outcome got = law_run(&c);
-        must_equal(modes[i], &wanted, &got);
+        law_must_equal(modes[i], &wanted, &got);
     }
 }
 
@@ -131,7 +80,7 @@ static void lists_on_one_rank(const char *model, const char *dtype)
         "[linear, dropout]",
         "[embed, rmsnorm, layernorm, linear, rope, attention, swiglu, gelu, dropout, add]",
     };
-    struct law_case c = base_case(model, dtype);
+    struct law_case c = law_base(model, dtype);
     struct law_outcome wanted = reference(c);
     char what[160];
 
@@ -141,14 +90,14 @@ static void lists_on_one_rank(const char *model, const char *dtype)
         c.recompute = lists[i];
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "%s %s, recompute %s", model, dtype, lists[i]);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
 }
 
 /* Also where the backward is in two, on stages and under tensor parallelism. */
 static void lists_on_ranks(int tp, int pp)
 {
-    struct law_case c = base_case("llama", "bf16");
+    struct law_case c = law_base("llama", "bf16");
     char what[64];
 
     c.tp = tp;
@@ -161,7 +110,7 @@ static void lists_on_ranks(int tp, int pp)
     c.recompute = "[rmsnorm, linear, rope, swiglu, add]";
     struct law_outcome got = law_run(&c);
     snprintf(what, sizeof what, "tp %d, pp %d zb-h1, recompute %s", tp, pp, c.recompute);
-    must_equal(what, &wanted, &got);
+    law_must_equal(what, &wanted, &got);
 }
 
 static void recompute_by_list(void **state)
@@ -196,7 +145,7 @@ static void gpt2_with_dropout_bf16(void **state)
 /* Stopped after every step there is, the run goes on as if it had not been. */
 static void stopped_and_resumed(void **state)
 {
-    struct law_case c = base_case("gpt2", "bf16");
+    struct law_case c = law_base("gpt2", "bf16");
     struct law_outcome wanted = reference(c);
     char what[64];
 
@@ -204,14 +153,14 @@ static void stopped_and_resumed(void **state)
     for (c.stop_after = 1; c.stop_after < LAW_STEPS; c.stop_after++) {
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "stopped after step %d", c.stop_after);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
 }
 
 static void four_ranks(const char *gradient_sum)
 {
     static const char *const modes[] = { "selective", "full" };
-    struct law_case c = base_case("llama", "bf16");
+    struct law_case c = law_base("llama", "bf16");
     char what[64];
 
     c.n_ranks = 4;
@@ -223,11 +172,11 @@ static void four_ranks(const char *gradient_sum)
         c.poison = m;
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "4 ranks, %s, recompute %s", gradient_sum, modes[m]);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
     c.stop_after = 3;
     struct law_outcome got = law_run(&c);
-    must_equal("4 ranks, stopped", &wanted, &got);
+    law_must_equal("4 ranks, stopped", &wanted, &got);
 }
 
 static void four_ranks_late(void **state)
@@ -249,7 +198,7 @@ static void four_ranks_early(void **state)
 static void zero_is_zero(int zero, const char *model, const char *dtype, const char *gradient_sum)
 {
     static const char *const modes[] = { "none", "selective", "full" };
-    struct law_case c = base_case(model, dtype);
+    struct law_case c = law_base(model, dtype);
     char what[96];
 
     c.global_batch = 12;
@@ -265,7 +214,7 @@ static void zero_is_zero(int zero, const char *model, const char *dtype, const c
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "zero %d, %s %s, dp %d, %s", zero, model, dtype, c.n_ranks,
                  gradient_sum);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
 }
 
@@ -305,7 +254,7 @@ static void zero_mixture(void **state)
 /* Groups of two that shard, and copy each other: as four that shard, as four that do not. */
 static void hybrid(const char *model, const char *dtype, const char *gradient_sum)
 {
-    struct law_case c = base_case(model, dtype);
+    struct law_case c = law_base(model, dtype);
     char what[96];
 
     c.n_ranks = 4;
@@ -318,13 +267,13 @@ static void hybrid(const char *model, const char *dtype, const char *gradient_su
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "%s %s %s, zero %d in groups of two", model, dtype,
                  gradient_sum, c.zero);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
     c.zero = 1;
     c.stop_after = 3;
     c.zero_after = 1 + 3;
     struct law_outcome got = law_run(&c);
-    must_equal("zero 1 in groups of two, gone on with under zero 3", &wanted, &got);
+    law_must_equal("zero 1 in groups of two, gone on with under zero 3", &wanted, &got);
 }
 
 static void hybrid_sharding(void **state)
@@ -338,7 +287,7 @@ static void hybrid_sharding(void **state)
 /* With stages and tensor-parallel ranks: two groups of two, twice. */
 static void hybrid_of_eight(void **state)
 {
-    struct law_case c = base_case("llama", "bf16");
+    struct law_case c = law_base("llama", "bf16");
 
     (void)state;
     c.n_ranks = 8;
@@ -347,14 +296,14 @@ static void hybrid_of_eight(void **state)
     c.zero = 3;
     c.zero_group = 2;
     struct law_outcome got = law_run(&c);
-    must_equal("tp 2, zero 3 in groups of two", &wanted, &got);
+    law_must_equal("tp 2, zero 3 in groups of two", &wanted, &got);
     c.tp = 0;
     c.n_ranks = 4;
     wanted = reference(c);
     c.n_ranks = 8;
     c.pp = 2;
     got = law_run(&c);
-    must_equal("pp 2, zero 3 in groups of two", &wanted, &got);
+    law_must_equal("pp 2, zero 3 in groups of two", &wanted, &got);
 }
 
 /* A checkpoint knows no zero: each stage goes on from the other's, on as many ranks or fewer. */
@@ -367,7 +316,7 @@ static void zero_one_resumes(void **state)
     (void)state;
     for (int d = 0; d < 2; d++)
         for (int after = 4; after >= 2; after -= 2) {
-            struct law_case c = base_case(d ? "gpt2" : "llama", dtypes[d]);
+            struct law_case c = law_base(d ? "gpt2" : "llama", dtypes[d]);
 
             c.n_ranks = 4;
             c.stop_after = 3;
@@ -379,7 +328,7 @@ static void zero_one_resumes(void **state)
                 struct law_outcome got = law_run(&c);
                 snprintf(what, sizeof what, "%s, 4 to %d ranks, zero %d to %d", dtypes[d], after,
                          ways[w][0], ways[w][1]);
-                must_equal(what, &wanted, &got);
+                law_must_equal(what, &wanted, &got);
             }
         }
 }
@@ -398,7 +347,7 @@ static void pipelines(const char *model, const char *dtype, const char *gradient
     char what[128];
 
     for (int dp = 1; dp <= 2; dp++) {
-        struct law_case c = base_case(model, dtype);
+        struct law_case c = law_base(model, dtype);
 
         c.n_ranks = dp;
         c.gradient_sum = gradient_sum;
@@ -421,7 +370,7 @@ static void pipelines(const char *model, const char *dtype, const char *gradient
             snprintf(what, sizeof what,
                      "%s %s %s, dp %d, pp %d %s, zero %d, recompute %s, poison %d", model, dtype,
                      gradient_sum, dp, c.pp, c.schedule, c.zero, c.recompute, c.poison);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
     }
 }
@@ -463,7 +412,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         { 2, 1, 2, "1f1b", "none" },
         { 2, 2, 1, "interleaved", "selective" },
     };
-    struct law_case c = base_case(model, dtype);
+    struct law_case c = law_base(model, dtype);
     struct law_outcome wanted[3];
     char what[128];
 
@@ -489,7 +438,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         snprintf(what, sizeof what, "%s %s, tp %d%s, dp %d, pp %d %s, zero %d, recompute %s", model,
                  dtype, tp, sequence_parallel ? " sequence parallel" : "", ways[i].dp, c.pp,
                  c.schedule, c.zero, c.recompute);
-        must_equal(what, &wanted[ways[i].dp], &got);
+        law_must_equal(what, &wanted[ways[i].dp], &got);
     }
 }
 
@@ -524,17 +473,17 @@ static void tensor_parallel_mixture(void **state)
 /* A checkpoint knows no tensor parallelism either. */
 static void check_resumed(const char *model)
 {
-    struct law_case c = base_case(model, "bf16");
+    struct law_case c = law_base(model, "bf16");
 
     c.n_ranks = c.tp = 2;
     struct law_outcome wanted = reference(c);
     c.stop_after = 3;
     struct law_outcome got = law_run(&c);
-    must_equal("tp 2, stopped", &wanted, &got);
+    law_must_equal("tp 2, stopped", &wanted, &got);
     c.n_ranks_after = 4;
     c.pp_after = 2;
     got = law_run(&c);
-    must_equal("tp 2, gone on with by two stages", &wanted, &got);
+    law_must_equal("tp 2, gone on with by two stages", &wanted, &got);
 }
 
 static void tensor_parallel_resumes(void **state)
@@ -548,7 +497,7 @@ static void tensor_parallel_resumes(void **state)
 static void pipelines_resume(void **state)
 {
     static const int ways[][2] = { { 1, 2 }, { 2, 1 }, { 2, 4 } };
-    struct law_case c = base_case("llama", "bf16");
+    struct law_case c = law_base("llama", "bf16");
     struct law_outcome wanted = reference(c);
     char what[64];
 
@@ -559,14 +508,14 @@ static void pipelines_resume(void **state)
         c.n_ranks_after = c.pp_after = ways[i][1];
         struct law_outcome got = law_run(&c);
         snprintf(what, sizeof what, "saved by %d stages, gone on with by %d", c.pp, c.pp_after);
-        must_equal(what, &wanted, &got);
+        law_must_equal(what, &wanted, &got);
     }
 }
 
 /* Saved by 4 ranks, gone on with by 2: other numerics, the same model to a tolerance. */
 static void another_layout_goes_on(void **state)
 {
-    struct law_case c = base_case("llama", "fp32");
+    struct law_case c = law_base("llama", "fp32");
 
     (void)state;
     c.n_ranks = 4;
@@ -584,7 +533,7 @@ static void another_layout_goes_on(void **state)
  */
 static void degrees_agree(void **state)
 {
-    struct law_case c = base_case("llama", "fp32");
+    struct law_case c = law_base("llama", "fp32");
     struct law_outcome wanted = reference(c);
 
     (void)state;
@@ -606,7 +555,7 @@ static void degrees_agree(void **state)
  */
 static void other_numerics_other_bits(void **state)
 {
-    struct law_case c = base_case("llama", "fp32");
+    struct law_case c = law_base("llama", "fp32");
     struct law_outcome one = reference(c);
 
     (void)state;
@@ -656,5 +605,5 @@ int main(void)
         cmocka_unit_test(other_numerics_other_bits),
     };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

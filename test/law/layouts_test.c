@@ -14,53 +14,14 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
-
-static char folder[256];
-static char dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
 
 static struct law_case base_case(const char *model, const char *gradient_sum)
 {
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = "bf16",
-                              .n_ranks = 1,
-                              .n_threads = 1,
-                              .recompute = "none",
-                              .gradient_sum = gradient_sum };
-}
+    struct law_case c = law_base(model, "bf16");
 
-static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
-{
-    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0)
-        fail_msg("%s: other losses", what);
-    if (memcmp(a->norm, b->norm, sizeof a->norm) != 0)
-        fail_msg("%s: other gradient norms", what);
-    if (a->parameters != b->parameters || a->states != b->states)
-        fail_msg("%s: other parameters or states", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: other numerics", what);
+    c.gradient_sum = gradient_sum;
+    return c;
 }
 
 /* ---- schedules ---- */
@@ -87,7 +48,7 @@ static void all_schedules(const char *gradient_sum, int dp)
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "dp %d, pp %d %s, %s sums, recompute %s, zero %d", dp, c.pp,
                      c.schedule, gradient_sum, c.recompute, c.zero);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
 }
 
@@ -140,7 +101,7 @@ static void from_each_into_each(const char *model, const char *gradient_sum)
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "%s %s, from %s into %s", model, gradient_sum,
                      ways[from].name, ways[to].name);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
 }
 
@@ -175,7 +136,7 @@ static void hybrid_and_sequence_parallel(void **state)
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "tp 2, dp 4, zero %d in groups of two, %s sums", c.zero,
                      sums[s]);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
     }
 }
@@ -190,5 +151,5 @@ int main(void)
         cmocka_unit_test(hybrid_and_sequence_parallel),
     };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

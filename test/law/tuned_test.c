@@ -15,55 +15,7 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
 #include "support/law_rig.h"
-#include "support/temporary.h"
-
-static char folder[256];
-static char dataset[300];
-
-static int make_dataset(void **state)
-{
-    (void)state;
-    if (temporary_folder(folder, sizeof folder))
-        return -1;
-    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
-    law_write_dataset(dataset);
-    return 0;
-}
-
-static int drop_dataset(void **state)
-{
-    struct err err;
-
-    (void)state;
-    return file_remove_tree(folder, &err);
-}
-
-static struct law_case base_case(const char *model, const char *dtype, const char *tuning)
-{
-    return (struct law_case){ .folder = folder,
-                              .dataset = dataset,
-                              .model = model,
-                              .dtype = dtype,
-                              .tuning = tuning,
-                              .n_ranks = 1,
-                              .n_threads = 1,
-                              .recompute = "none",
-                              .gradient_sum = "late" };
-}
-
-static void must_equal(const char *what, const struct law_outcome *a, const struct law_outcome *b)
-{
-    if (memcmp(a->loss, b->loss, sizeof a->loss) != 0)
-        fail_msg("%s: other losses: %a, wanted %a", what, b->loss[1], a->loss[1]);
-    if (memcmp(a->norm, b->norm, sizeof a->norm) != 0)
-        fail_msg("%s: other gradient norms: %a, wanted %a", what, b->norm[0], a->norm[0]);
-    if (a->parameters != b->parameters || a->states != b->states)
-        fail_msg("%s: other parameters or states", what);
-    if (a->numerics != b->numerics)
-        fail_msg("%s: other numerics", what);
-}
 
 /* What is trained: by pattern, the ends, the middle, one vector, and adapters of all kinds. */
 static const struct {
@@ -85,6 +37,14 @@ static const struct {
 
 #define N_CASES (int)(sizeof cases / sizeof *cases)
 
+static struct law_case base_case(int i)
+{
+    struct law_case c = law_base(cases[i].model, cases[i].dtype);
+
+    c.tuning = cases[i].tuning;
+    return c;
+}
+
 static void one_rank(void **state)
 {
     static const char *const modes[] = { "none", "selective", "full", "[linear, scale, lora]" };
@@ -92,7 +52,7 @@ static void one_rank(void **state)
 
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
-        struct law_case c = base_case(cases[i].model, cases[i].dtype, cases[i].tuning);
+        struct law_case c = base_case(i);
         struct law_outcome wanted = law_run(&c);
 
         assert_true(isfinite(wanted.loss[0]));
@@ -107,7 +67,7 @@ static void one_rank(void **state)
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "%s %s %s, recompute %s", c.model, c.dtype, c.tuning,
                      c.recompute);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
     }
 }
@@ -121,7 +81,7 @@ static void stages(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         int is_deep = strcmp(cases[i].model, "gpt2") != 0;
-        struct law_case c = base_case(cases[i].model, cases[i].dtype, cases[i].tuning);
+        struct law_case c = base_case(i);
         struct law_outcome wanted = law_run(&c);
 
         for (int s = 0; s < 4; s++) {
@@ -138,7 +98,7 @@ static void stages(void **state)
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "%s %s %s, %d stages %s", c.model, c.dtype, c.tuning,
                      n_stages, c.schedule);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
     }
 }
@@ -152,7 +112,7 @@ static void sharded(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++)
         for (int s = 0; s < 2; s++) {
-            struct law_case c = base_case(cases[i].model, cases[i].dtype, cases[i].tuning);
+            struct law_case c = base_case(i);
 
             if ((i + s) % 2)
                 continue;
@@ -170,7 +130,7 @@ static void sharded(void **state)
                 struct law_outcome got = law_run(&c);
                 snprintf(what, sizeof what, "%s %s %s, zero %d, %s sums, pp %d, hold %s", c.model,
                          c.dtype, c.tuning, c.zero, c.gradient_sum, c.pp, c.hold);
-                must_equal(what, &wanted, &got);
+                law_must_equal(what, &wanted, &got);
             }
         }
 }
@@ -183,7 +143,7 @@ static void tensor_parallel(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++)
         for (int plain = 0; plain < 2; plain++) {
-            struct law_case c = base_case(cases[i].model, cases[i].dtype, cases[i].tuning);
+            struct law_case c = base_case(i);
             double most = strcmp(c.dtype, "bf16") ? 2e-5 : 2e-2;
 
             if ((i + plain) % 2 || law_left_out())
@@ -208,7 +168,7 @@ static void tensor_parallel(void **state)
             c.poison = 1;
             struct law_outcome got = law_run(&c);
             snprintf(what, sizeof what, "%s %s %s, tp 2 of two stages", c.model, c.dtype, c.tuning);
-            must_equal(what, &wanted, &got);
+            law_must_equal(what, &wanted, &got);
         }
 }
 
@@ -221,5 +181,5 @@ int main(void)
         cmocka_unit_test(tensor_parallel),
     };
 
-    return cmocka_run_group_tests(tests, make_dataset, drop_dataset);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

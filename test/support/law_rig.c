@@ -19,10 +19,13 @@
 #include "base/rng.h"
 #include "comm/comm.h"
 #include "data/samples.h"
+#include "support/temporary.h"
 #include "train/trainer.h"
 
 #define VOCAB 64
 #define N_RANKS_MAX 8
+
+static char folder[256], dataset[300]; /* of law_setup */
 
 void law_write_dataset(const char *prefix)
 {
@@ -66,6 +69,53 @@ void law_write_samples(const char *prefix)
     }
     if (indexed_writer_finish(&writer, &err) < 0)
         fail_msg("%s", err.text);
+}
+
+int law_setup(void **state)
+{
+    (void)state;
+    if (temporary_folder(folder, sizeof folder))
+        return -1;
+    snprintf(dataset, sizeof dataset, "%s/tokens", folder);
+    law_write_dataset(dataset);
+    return 0;
+}
+
+int law_teardown(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+struct law_case law_base(const char *model, const char *dtype)
+{
+    return (struct law_case){ .folder = folder,
+                              .dataset = dataset,
+                              .model = model,
+                              .dtype = dtype,
+                              .n_ranks = 1,
+                              .n_threads = 1,
+                              .recompute = "none",
+                              .gradient_sum = "late" };
+}
+
+void law_must_equal(const char *what, const struct law_outcome *wanted,
+                    const struct law_outcome *got)
+{
+    for (int i = 0; i < LAW_STEPS; i++) {
+        if (memcmp(&wanted->loss[i], &got->loss[i], sizeof got->loss[i]) != 0)
+            fail_msg("%s: step %d: loss %a, wanted %a", what, i + 1, got->loss[i], wanted->loss[i]);
+        if (memcmp(&wanted->norm[i], &got->norm[i], sizeof got->norm[i]) != 0)
+            fail_msg("%s: step %d: norm %a, wanted %a", what, i + 1, got->norm[i], wanted->norm[i]);
+    }
+    if (wanted->parameters != got->parameters)
+        fail_msg("%s: the final parameters differ", what);
+    if (wanted->states != got->states)
+        fail_msg("%s: the final masters and moments differ", what);
+    if (wanted->numerics != got->numerics)
+        fail_msg("%s: the numerics differ", what);
 }
 
 static const char *model_text(const char *model)

@@ -53,6 +53,17 @@ void law_write_dataset(const char *prefix);
 /* Samples of 2 to 20 tokens, some of them learned. */
 void law_write_samples(const char *prefix);
 
+/* cmocka's set-up and tear-down of a group: a folder, and in it a dataset of law_write_dataset. */
+int law_setup(void **state);
+int law_teardown(void **state);
+
+/* The plain case on what law_setup made: one rank of one thread, nothing recomputed, late sums. */
+struct law_case law_base(const char *model, const char *dtype);
+
+/* Fails the test, with `what` and the first value that differs, unless all bits are the same. */
+void law_must_equal(const char *what, const struct law_outcome *wanted,
+                    const struct law_outcome *got);
+
 /*
  * Whether to leave the next of many cases out: under sanitizers, which take ten times as long, four
  * of five.

@@ -244,6 +244,9 @@ static void test_decode_passes_over_strangers(void **state)
     (void)state;
     tokenizer_decode(tokenizer, ids, 6, &text);
     assert_string_equal(str_text(&text), "!<|endoftext|>");
+    str_clear(&text);
+    tokenizer_decode_plain(tokenizer, ids, 6, &text);
+    assert_string_equal(str_text(&text), "!");
     str_release(&text);
     tokenizer_close(tokenizer);
 }

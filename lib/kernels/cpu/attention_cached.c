@@ -1,154 +1,273 @@
 /*
- * attention_cached.c - attention over a cache of keys and values, for prefill and decoding
+ * attention_cached.c - attention over a cache of keys and values: prefill, decoding, and texts whose
+ * beginnings are there once
  *
- * A tile of work is one kv head of one sequence: it writes the new rows' keys and values first,
- * then each row's heads attend in turn, in two passes over the cache. Bound by reading the cache.
- * Rows of a prefill would read it again each: from PREFILL_ROWS on they attend in attention.c's
- * tiles of 64 queries, behind this file's writing.
+ * With segments rows come in any order and number from many texts. A span is a run of rows that
+ * continue one segment, or sequence; a tile of work is one kv head of one span, all of whose query
+ * heads' rows are packed into blocks of BLOCK, up to WALK_QUERIES at a time, and walk the keys from
+ * block to block of positions, wherever those lie (attention_walk_impl.h). Bound by the two products;
+ * in decoding, where spans are of one row, by bringing keys and values to fp32. (Two passes over the
+ * cache, head by head and row by row, took 1.5 to 6 times as long.)
  */
-#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/attention_walk_impl.h"
 
-#define PREFILL_ROWS 16 /* of a sequence: a tile of so few costs what they do one by one */
+enum input { QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
 
-enum cached_input { CACHED_QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
+/* Rows row .. row + n - 1 stand at positions position .. of one segment. */
+struct span {
+    int32_t row, n, position, segment;
+};
+
+/* A segment as ports.segments has it. */
+struct segment {
+    int32_t row, first, parent;
+};
 
 struct cached {
     const struct op_shape *op;
+    const struct tile_code *code;
+    struct span *spans;
+    int n_spans;
+    int64_t width;
+    int group; /* query heads of one kv head */
     float *scratch;
-    size_t thread_floats;
 };
 
-/* Scores of the cache, one query and one output row. */
-static size_t cached_thread_floats(const struct op_attributes *a)
+/* Pairs of head and row that share a block of queries. */
+struct pack {
+    int begin, n;
+    struct sight sight;
+};
+
+static int32_t index_at(const struct cached *c, enum input input, int64_t row)
 {
-    return (size_t)(round_up(a->cache_len, WIDTH_STEP) + 2 * tile_width(a));
+    return *(const int32_t *)cpu_row(&c->op->in[input], row);
 }
 
-static void write_cache(const struct cached *c, int64_t row, int64_t cache_row, int kv_head)
+static struct segment segment_at(const struct cached *c, int32_t number)
 {
-    const struct op_attributes *at = &c->op->attributes;
-    size_t element = dtype_bytes(c->op->in[CACHED_QKV].dtype);
-    size_t bytes = (size_t)at->head_dim * element;
-    const char *key = (const char *)cpu_row(&c->op->in[CACHED_QKV], row) +
-                      (size_t)(at->n_heads + kv_head) * bytes;
-    const char *value = key + (size_t)at->n_kv_heads * bytes;
+    const struct tensor *segments = &c->op->in[SEGMENTS];
 
-    memcpy((char *)cpu_row(&c->op->in[KEYS], cache_row) + (size_t)kv_head * bytes, key, bytes);
-    memcpy((char *)cpu_row(&c->op->in[VALUES], cache_row) + (size_t)kv_head * bytes, value, bytes);
+    CHECK(number >= 0 && number < segments->rows);
+    const int32_t *row = cpu_row(segments, number);
+    return (struct segment){ row[0], row[1], row[2] };
 }
 
-/* One query head over n cached rows from `cache_row` on, the last of which is its own. */
-CPU_INLINE void attend_cached(const struct cached *c, int64_t row, int head, int kv_head,
-                              int64_t cache_row, int64_t n, float *scratch, int bf16)
+/* Without segments they are sequences. */
+static int32_t number_at(const struct cached *c, int64_t row)
+{
+    return tensor_given(&c->op->in[SEGMENT]) ? index_at(c, SEGMENT, row)
+                                             : (int32_t)(row / c->op->attributes.seq_len);
+}
+
+/* Where a position of a segment lies; *n: how many from there on lie behind it, at most as many as
+ * it says. */
+static int64_t cache_row(const struct cached *c, int32_t number, int64_t position, int64_t *n)
+{
+    int64_t cache_len = c->op->attributes.cache_len;
+
+    if (!tensor_given(&c->op->in[SEGMENTS])) {
+        CHECK(position + *n <= cache_len);
+        return number * cache_len + position;
+    }
+    struct segment s = segment_at(c, number);
+    while (position < s.first) {
+        *n = min_i64(*n, s.first - position);
+        s = segment_at(c, s.parent);
+    }
+    int64_t row = s.row + position - s.first;
+    CHECK(row >= 0 && row + *n <= c->op->in[KEYS].rows);
+    return row;
+}
+
+/* ---- writing ---- */
+
+static void write_row(const struct cached *c, int64_t row)
 {
     const struct op_attributes *at = &c->op->attributes;
-    int64_t width = tile_width(at), e = at->head_dim, kv_col = (int64_t)kv_head * e;
-    float *q = scratch, *sum = scratch + width, *scores = scratch + 2 * width;
-    const void *qkv = cpu_row(&c->op->in[CACHED_QKV], row);
-    void *out = cpu_row(&c->op->out[0], row);
-    float top = -INFINITY, total = 0, inverse, slope = slope_of(c->op, BEGIN, head);
+    int32_t position = index_at(c, POSITION, row);
+    size_t element = dtype_bytes(c->op->in[QKV].dtype);
+    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim * element;
+    int64_t one = 1;
 
-    for (int64_t i = 0; i < width; i++) {
-        q[i] = i < e ? act_get(qkv, head * e + i, bf16) * (float)at->scale : 0;
-        sum[i] = 0;
-    }
-    for (int64_t j = 0; j < n; j++) {
-        const void *key = cpu_row(&c->op->in[KEYS], cache_row + j);
-        float lanes[WIDTH_STEP] = { 0 };
-        int64_t i = 0;
+    if (position < 0)
+        return;
+    int64_t to = cache_row(c, number_at(c, row), position, &one);
+    const char *key = (const char *)cpu_row(&c->op->in[QKV], row) +
+                      (size_t)at->n_heads * (size_t)at->head_dim * element;
+    memcpy(cpu_row(&c->op->in[KEYS], to), key, bytes);
+    memcpy(cpu_row(&c->op->in[VALUES], to), key + bytes, bytes);
+}
 
-        for (; i + WIDTH_STEP <= e; i += WIDTH_STEP)
-            for (int l = 0; l < WIDTH_STEP; l++)
-                lanes[l] = __builtin_fmaf(q[i + l], act_get(key, kv_col + i + l, bf16), lanes[l]);
-        for (int l = 0; i + l < e; l++)
-            lanes[l] = __builtin_fmaf(q[i + l], act_get(key, kv_col + i + l, bf16), lanes[l]);
-        for (int half = WIDTH_STEP / 2; half > 0; half /= 2)
-            for (int l = 0; l < half; l++)
-                lanes[l] += lanes[l + half];
-        if (slope > 0)
-            lanes[0] = __builtin_fmaf(slope, (float)(int)(j - (n - 1)), lanes[0]);
-        scores[j] = lanes[0];
-        top = top > lanes[0] ? top : lanes[0];
-    }
-    for (int64_t j = 0; j < n; j++)
-        scores[j] = vec_exp(scores[j] - top);
-    for (int64_t j = 0; j < n; j++) {
-        const void *value = cpu_row(&c->op->in[VALUES], cache_row + j);
+/* BLOCK rows. */
+static void write_tile(void *context, int64_t tile, int thread)
+{
+    const struct cached *c = context;
+    int64_t end = min_i64(c->op->in[QKV].rows, (tile + 1) * BLOCK);
 
-        total += scores[j];
-        for (int64_t i = 0; i < e; i++)
-            sum[i] = __builtin_fmaf(scores[j], act_get(value, kv_col + i, bf16), sum[i]);
+    (void)thread;
+    for (int64_t row = tile * BLOCK; row < end; row++)
+        write_row(c, row);
+}
+
+/* Returns how many spans there are; rows that are no tokens are of none, and their output is 0. */
+static int find_spans(struct cached *c)
+{
+    int n = 0;
+
+    for (int64_t row = 0; row < c->op->in[QKV].rows; row++) {
+        int32_t position = index_at(c, POSITION, row), segment = number_at(c, row);
+        struct span *last = n ? &c->spans[n - 1] : NULL;
+
+        if (position < 0)
+            memset(cpu_row(&c->op->out[0], row), 0,
+                   (size_t)c->op->out[0].cols * dtype_bytes(c->op->out[0].dtype));
+        else if (last && last->segment == segment && last->row + last->n == row &&
+                 last->position + last->n == position && last->n < BLOCK)
+            last->n++;
+        else
+            c->spans[n++] = (struct span){ (int32_t)row, 1, position, segment };
     }
-    inverse = 1.0f / total;
-    for (int64_t i = 0; i < e; i++)
-        act_put(out, head * e + i, sum[i] * inverse, bf16);
+    return n;
+}
+
+/* ---- attending ---- */
+
+/* Keys, or values, of positions key .. key + n - 1; zero up to BLOCK. */
+CPU_INLINE void load_cached(const struct cached *c, enum input input, float *tile, int32_t segment,
+                            int64_t key, int64_t n, int kv_head)
+{
+    const struct op_attributes *at = &c->op->attributes;
+    struct piece piece = { .tensor = &c->op->in[input],
+                           .col = (int64_t)kv_head * at->head_dim,
+                           .n_cols = at->head_dim };
+
+    memset(tile + n * c->width, 0, (size_t)((BLOCK - n) * c->width) * sizeof *tile);
+    for (int64_t r = 0; r < n; r += piece.n_rows) {
+        piece.n_rows = n - r;
+        piece.row = cache_row(c, segment, key + r, &piece.n_rows);
+        load_rows(tile + r * c->width, c->width, &piece, 1.0f);
+    }
+}
+
+/* Pair i of a pack and those behind it that are of the same head: rows of qkv, or out. */
+static inline struct piece pairs_at(const struct cached *c, const struct tensor *tensor,
+                                    const struct span *span, int kv_head, const struct pack *p,
+                                    int i)
+{
+    int pair = p->begin + i, row = pair % span->n, head = kv_head * c->group + pair / span->n;
+    int64_t head_dim = c->op->attributes.head_dim;
+
+    return (struct piece){ .tensor = tensor,
+                           .row = span->row + row,
+                           .col = head * head_dim,
+                           .n_rows = min_int(p->n - i, span->n - row),
+                           .n_cols = head_dim };
+}
+
+CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct query_block *b,
+                          struct pack *p, const struct span *span, int kv_head)
+{
+    const struct op_attributes *at = &c->op->attributes;
+    struct piece piece;
+
+    query_block_begin(b, w, p->n, at->alibi);
+    sight_init(&p->sight);
+    b->sight = &p->sight;
+    for (int i = 0; i < p->n; i += (int)piece.n_rows) {
+        piece = pairs_at(c, &c->op->in[QKV], span, kv_head, p, i);
+        float slope = slope_of(c->op, BEGIN, (int)(piece.col / at->head_dim));
+
+        load_rows(b->q + i * c->width, c->width, &piece, (float)at->scale);
+        for (int r = 0; r < piece.n_rows; r++) {
+            sight_add(&p->sight, at, i + r, 0, span->position + piece.row - span->row + r);
+            b->slope[i + r] = slope;
+        }
+    }
+    memset(b->q + p->n * c->width, 0, (size_t)((BLOCK - p->n) * c->width) * sizeof *b->q);
+}
+
+CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
+                           const struct pack *p, const struct span *span, int kv_head)
+{
+    struct piece piece;
+
+    query_block_divide(b, c->width);
+    for (int i = 0; i < p->n; i += (int)piece.n_rows) {
+        piece = pairs_at(c, &c->op->out[0], span, kv_head, p, i);
+        store_tile(&piece, b->out + i * c->width, c->width, 1.0f);
+    }
+}
+
+/* Up to WALK_QUERIES blocks of a span's pairs, from `begin` on, over all keys that the span sees. */
+CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struct span *span,
+                             int kv_head, int begin)
+{
+    const struct op_attributes *at = &c->op->attributes;
+    int n_pairs = span->n * c->group, n_packs = 0;
+    int64_t first = at->window ? max_i64(0, span->position - (int64_t)at->window + 1) : 0;
+    int64_t end = span->position + span->n;
+    struct pack packs[WALK_QUERIES];
+
+    for (; begin < n_pairs && n_packs < WALK_QUERIES; begin += BLOCK, n_packs++) {
+        packs[n_packs].begin = begin;
+        packs[n_packs].n = min_int(BLOCK, n_pairs - begin);
+        load_pack(c, w, &w->blocks[n_packs], &packs[n_packs], span, kv_head);
+    }
+    for (int64_t key = first / BLOCK * BLOCK; key < end; key += BLOCK) {
+        int64_t n = min_i64(BLOCK, end - key);
+
+        load_cached(c, KEYS, w->tile, span->segment, key, n, kv_head);
+        w->code->transpose(w->keys, w->tile, w->width);
+        load_cached(c, VALUES, w->values, span->segment, key, n, kv_head);
+        for (int i = 0; i < n_packs; i++)
+            query_block_attend(&w->blocks[i], w, key, NULL, 0);
+    }
+    for (int i = 0; i < n_packs; i++)
+        store_pack(c, &w->blocks[i], &packs[i], span, kv_head);
 }
 
 CPU_INLINE void cached_tile_body(void *context, int64_t tile, int thread)
 {
     const struct cached *c = context;
-    const struct op_attributes *at = &c->op->attributes;
-    int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
-    int64_t sequence = tile / at->n_kv_heads, start = sequence * at->seq_len;
-    int64_t cache = sequence * at->cache_len;
-    float *scratch = c->scratch + (size_t)thread * c->thread_floats;
-    int bf16 = is_bf16(&c->op->in[CACHED_QKV]);
-    size_t element = bf16 ? 2 : 4;
+    int n_kv_heads = c->op->attributes.n_kv_heads;
+    /* Late spans of a text have the most keys: they go first. */
+    const struct span *span = &c->spans[c->n_spans - 1 - tile / n_kv_heads];
+    struct walk w;
 
-    for (int64_t row = start; row < start + at->seq_len; row++) {
-        int32_t position = *(const int32_t *)cpu_row(&c->op->in[POSITION], row);
-
-        CHECK(position < at->cache_len);
-        if (position >= 0)
-            write_cache(c, row, cache + position, kv_head);
-    }
-    if (at->seq_len >= PREFILL_ROWS)
-        return;
-    for (int64_t row = start; row < start + at->seq_len; row++) {
-        int32_t position = *(const int32_t *)cpu_row(&c->op->in[POSITION], row);
-        int64_t first = at->window ? max_i64(0, position - (int64_t)at->window + 1) : 0;
-        int64_t n = position + 1 - first;
-
-        for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-            if (position < 0)
-                memset((char *)cpu_row(&c->op->out[0], row) +
-                           (size_t)(head * at->head_dim) * element,
-                       0, (size_t)at->head_dim * element);
-            else if (bf16)
-                attend_cached(c, row, head, kv_head, cache + first, n, scratch, 1);
-            else
-                attend_cached(c, row, head, kv_head, cache + first, n, scratch, 0);
-    }
+    walk_init(&w, c->code, c->width, c->scratch + (size_t)thread * walk_floats(c->width));
+    for (int begin = 0; begin < span->n * c->group; begin += WALK_QUERIES * BLOCK)
+        attend_pairs(c, &w, span, (int)(tile % n_kv_heads), begin);
 }
 
 CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, tile, thread));
 
+static size_t span_bytes(const struct op_shape *op)
+{
+    return (size_t)round_up(op->in[QKV].rows * (int64_t)sizeof(struct span), 64);
+}
+
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    if (tensor_given(&op->in[SEGMENTS]))
-        return attention_segments_scratch(kernels, op);
-    if (op->attributes.seq_len >= PREFILL_ROWS)
-        return attention_tiles_bytes(kernels, op);
-    return cached_thread_floats(&op->attributes) * sizeof(float) *
-           (size_t)pool_n_threads(kernels->pool);
+    return span_bytes(op) + walk_floats(tile_width(&op->attributes)) * sizeof(float) *
+                                (size_t)pool_n_threads(kernels->pool);
 }
 
 static void cached_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_attributes *at = &call->op.attributes;
     struct cached c = { .op = &call->op,
-                        .scratch = call->scratch,
-                        .thread_floats = cached_thread_floats(at) };
+                        .code = attention_tile_code(cpu_of(kernels), call->op.in[QKV].dtype),
+                        .spans = call->scratch,
+                        .width = tile_width(at),
+                        .group = at->n_heads / at->n_kv_heads,
+                        .scratch = (float *)((char *)call->scratch + span_bytes(&call->op)) };
 
     (void)first;
-    if (tensor_given(&call->op.in[SEGMENTS])) {
-        attention_segments_run(kernels, call);
-        return;
-    }
-    pool_run(kernels->pool, call->op.in[0].rows / at->seq_len * at->n_kv_heads,
-             cached_tile[cpu_of(kernels)->isa], &c);
-    if (at->seq_len >= PREFILL_ROWS)
-        attention_prefill(kernels, call);
+    pool_run(kernels->pool, ceil_div(call->op.in[QKV].rows, BLOCK), write_tile, &c);
+    c.n_spans = find_spans(&c);
+    pool_run(kernels->pool, (int64_t)c.n_spans * at->n_kv_heads, cached_tile[cpu_of(kernels)->isa],
+             &c);
 }
 
 void cpu_register_attention_cached(struct kernels_backend *table)

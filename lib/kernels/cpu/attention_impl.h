@@ -17,15 +17,6 @@
 void cpu_register_attention_grad(struct kernels_backend *table);
 void cpu_register_attention_cached(struct kernels_backend *table);
 
-/* attention_cached with segments. */
-size_t attention_segments_scratch(struct kernels *kernels, const struct op_shape *op);
-void attention_segments_run(struct kernels *kernels, const struct kernel_call *call);
-
-/* attention.c: attention_cached's queries in tiles, once its cache is written; and the scratch of
- * tiles. */
-void attention_prefill(struct kernels *kernels, const struct kernel_call *call);
-size_t attention_tiles_bytes(struct kernels *kernels, const struct op_shape *op);
-
 #define BLOCK 64 /* queries, and keys, of a tile */
 #define WIDTH_STEP 16
 

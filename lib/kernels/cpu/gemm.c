@@ -8,6 +8,9 @@
  * bytes a step of 24 multiply-adds. So a is packed once, b once a group of rows, and both cost
  * about a hundredth of the product.
  *
+ * One panel of a, as in decoding, is another matter: each weight is used for these rows alone, and
+ * bringing it here is all the work. A task reads its lines of b once then, and packs none.
+ *
  * Between pieces of k a task's sums stay in its stage, fp32 register block by register block; where
  * k is too long for one round, all of a round's sums do, in a stage that all tasks share. The last
  * piece finishes: bias, rounding to bf16, or the one add to an accumulated c.
@@ -37,6 +40,7 @@ struct cut {
     int64_t piece_steps;  /* of k in a panel */
     int64_t group_rows;   /* of c in a task, whole panels */
     int shared_stage;     /* k takes more than one round */
+    int is_few;           /* rows of c: b is not packed */
     int64_t stage_stride; /* floats from one register block of a task to the next */
     size_t packed_bytes, stage_bytes, panel_bytes; /* the stage's: of all threads, if shared */
 };
@@ -63,6 +67,7 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
             min_i64(cut->block_cols, round_up(SHARED_STAGE_FLOATS / cut->block_rows, code->cols));
 
     n_panels = cut->block_cols / code->cols;
+    cut->is_few = code->multiply_few && s->m <= code->rows && s->b_transposed && !cut->shared_stage;
     cut->group_rows = cut->block_rows;
     while (n_panels * ceil_div(cut->block_rows, cut->group_rows) < TASKS_A_THREAD * n_threads &&
            cut->group_rows >= 2 * ROWS_A_GROUP_MIN)
@@ -332,11 +337,29 @@ static void multiply_piece(const struct round *r, const struct task *task, int64
     }
 }
 
+/* The pieces of a's one panel lie one behind the other. */
+static void multiply_few(const struct round *r, const struct task *task)
+{
+    const struct gemm_code *code = r->cut->code;
+    int64_t col = task->panel * code->cols;
+    struct place at = { .col = col,
+                        .n_rows = (int)r->n_rows,
+                        .n_cols = (int)min_i64(code->cols, r->n_cols - col) };
+    struct gemm_part part = { .line = col, .n_lines = at.n_cols, .n_k = r->shape->k };
+
+    code->multiply_few(task->stage, r->packed, &r->b, &part, at.n_rows);
+    finish(r, &at, task->stage);
+}
+
 static void multiply_tile(void *context, int64_t tile, int thread)
 {
     const struct round *r = context;
     struct task task = task_at(r, tile, thread);
 
+    if (r->cut->is_few) {
+        multiply_few(r, &task);
+        return;
+    }
     for (int64_t piece = 0; piece < n_pieces(r); piece++)
         multiply_piece(r, &task, piece);
 }

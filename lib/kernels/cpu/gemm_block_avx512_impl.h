@@ -11,13 +11,10 @@
 #ifndef KERNELS_CPU_GEMM_BLOCK_AVX512_IMPL_H
 #define KERNELS_CPU_GEMM_BLOCK_AVX512_IMPL_H
 
-#include "kernels/cpu/gemm_code_impl.h"
-
-#include <immintrin.h>
+#include "kernels/cpu/gemm_load_avx512_impl.h"
 
 #define ROWS 8
 #define VECTORS 3
-#define LANES 16
 #define COLS (VECTORS * LANES)
 
 CPU_INLINE __m512 multiply_add(__m512 sum, __m512 a, __m512 b)

@@ -6,41 +6,14 @@
  * across k are read a row of k at a time, as wide as the part is, so that each line of cache is
  * fetched once however far apart the rows are.
  */
-#include "kernels/cpu/gemm_code_impl.h"
+#include "kernels/cpu/gemm_load_avx512_impl.h"
 #include "kernels/cpu/transpose_avx512_impl.h"
 
 #include "base/num.h"
 
-#define LANES 16
 #define A_WIDTH 8
 #define B_WIDTH 48
 #define ROWS_AHEAD 12 /* of k, for the prefetcher sees no pattern in them */
-
-CPU_INLINE __mmask16 mask_16(int64_t n)
-{
-    return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
-}
-
-CPU_INLINE __mmask32 mask_32(int64_t n)
-{
-    return n >= 32 ? 0xffffffff : (1u << n) - 1;
-}
-
-/* 16 bf16 as the low halves of lanes. */
-CPU_INLINE __m512i load_halves(const uint16_t *from, __mmask16 mask)
-{
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
-}
-
-/* 16 steps of one line, n_k elements of which exist. */
-CPU_INLINE __m512i load_along(const void *from, int64_t n_k, const enum gemm_lane lane)
-{
-    if (lane == LANE_F32)
-        return _mm512_maskz_loadu_epi32(mask_16(n_k), from);
-    if (lane == LANE_PAIR)
-        return _mm512_maskz_loadu_epi16(mask_32(n_k), from);
-    return _mm512_slli_epi32(load_halves(from, mask_16(n_k)), 16);
-}
 
 /* One step of 16 lines, n_lines of which exist; next: the next row of k, NULL if there is none. */
 CPU_INLINE __m512i load_across(const void *from, const void *next, int64_t n_lines,

@@ -1,0 +1,188 @@
+/*
+ * serving.c - from --tp, --pp and --ranks to ranks that hold a model together
+ */
+#include "serving.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/num.h"
+#include "cmd.h"
+
+void serving_options(struct serving *s, struct option *out)
+{
+    const struct option table[SERVING_N_OPTIONS] = {
+        option_int("tp", &s->tp, "N", 1, 1024, "divide each layer among N ranks (1)"),
+        option_int("pp", &s->pp, "N", 1, 1024,
+                   "divide the layers into N stages, a rank each or --tp of them (1)"),
+        option_int("ranks", &s->n_ranks, "N", 1, 1000000,
+                   "run on N ranks: as many copies of the model as fit share out the work (tp * "
+                   "pp)"),
+        option_text("hosts", &s->hosts, "FILE|HOST,...",
+                    "run on these machines, reached by ssh, as pretrain does"),
+    };
+
+    memcpy(out, table, sizeof table);
+}
+
+static int is_asked(const struct serving *s)
+{
+    return s->tp || s->pp || s->n_ranks || s->hosts;
+}
+
+int serving_find(struct serving *s, const char *command, int alone, struct arena *arena,
+                 struct err *err)
+{
+    int size = max_int(1, s->tp) * max_int(1, s->pp);
+
+    s->job = (struct job){ .source = command, .output = "", .ranks = s->n_ranks };
+    s->job.parallel.tp = max_int(1, s->tp);
+    s->job.parallel.pp = max_int(1, s->pp);
+    s->job.parallel.cp = 1;
+    s->job.train.hang_seconds = 60;
+    s->job.train.hang_abort_seconds = 600;
+    s->ranks = (struct ranks){ .where = WHERE_PLAIN, .n_ranks = 1 };
+    s->is_alone = alone || (!is_asked(s) && !launch_is_rank());
+    if (s->is_alone)
+        return 0;
+    if (ranks_find(&s->ranks, &s->job, s->hosts, arena, err) < 0)
+        return -1;
+    if (s->ranks.where != WHERE_RANK && s->ranks.n_ranks % size)
+        return err_set(err, ERR_CONFIG,
+                       "%s: %d ranks are no multiple of the %d that hold the model together: --tp "
+                       "%d * --pp %d",
+                       command, s->ranks.n_ranks, size, s->job.parallel.tp, s->job.parallel.pp);
+    return 0;
+}
+
+int serving_starts(const struct serving *s)
+{
+    return !s->is_alone && ranks_are_started(&s->ranks, &s->job);
+}
+
+int serving_is_shared(const struct serving *s)
+{
+    return serving_starts(s) || (s->has_joined && s->rank.world_size > 1);
+}
+
+/* ---- starting ---- */
+
+static int takes_value(const struct options *options, const char *word)
+{
+    for (int i = 0; i < options->n_options; i++)
+        if (!strncmp(word, "--", 2) && !strcmp(word + 2, options->table[i].name))
+            return options->table[i].kind != OPTION_FLAG;
+    return 0;
+}
+
+static int is_option(const char *word, const char *name)
+{
+    size_t n = strlen(name);
+
+    return !strncmp(word, name, n) && (!word[n] || word[n] == '=');
+}
+
+/* The words but those that say who starts the ranks. */
+static const char *const *words_of_rank(const struct options *options, int argc, char **argv,
+                                        struct arena *arena)
+{
+    const char **words = arena_array(arena, const char *, argc + 1);
+    int n = 0;
+
+    for (int i = 1; i < argc; i++) {
+        int n_words = i + 1 < argc && takes_value(options, argv[i]) ? 2 : 1;
+
+        if (!strcmp(argv[i], "--"))
+            n_words = argc - i;
+        if (!is_option(argv[i], "--hosts") && !is_option(argv[i], "--ranks"))
+            for (int k = 0; k < n_words; k++)
+                words[n++] = argv[i + k];
+        i += n_words - 1;
+    }
+    return words;
+}
+
+int serving_start(const struct serving *s, const struct options *options, int argc, char **argv,
+                  struct arena *arena)
+{
+    struct option_list none = { 0 };
+    struct ranks_command command = { .name = argv[0],
+                                     .sets = &none,
+                                     .more = words_of_rank(options, argc, argv, arena),
+                                     .keeps_nothing = 1 };
+
+    return ranks_start(&s->ranks, &s->job, &command, arena);
+}
+
+/* ---- being one ---- */
+
+int serving_join(struct serving *s)
+{
+    struct err err;
+
+    if (s->ranks.where != WHERE_RANK) {
+        s->rank = (struct launch_rank){ 0, 1, 0, 1, 0 };
+        return 0;
+    }
+    int status = ranks_join(&s->rank, &s->job, 1, &err);
+    s->has_joined = !status;
+    return status;
+}
+
+int serving_check(const struct serving *s, const struct model_spec *spec, struct err *err)
+{
+    if (s->job.parallel.pp > spec->n_layers)
+        return err_set(err, ERR_CONFIG, "--pp is %d, the model has %d layers", s->job.parallel.pp,
+                       spec->n_layers);
+    return job_check_tp(spec, s->job.parallel.tp, "--tp", err);
+}
+
+/* All ranks fail like this one: one of them says it. */
+static int fail_alike(struct serving *s, const struct err *err)
+{
+    s->is_told = err->code == ERR_CONFIG && s->rank.world_rank != 0;
+    return -1;
+}
+
+/* Ranks that were started from different folders, or on hosts with different files. */
+static int check_same(struct serving *s, const struct served *served, struct err *err)
+{
+    struct str text = { 0 };
+
+    str_printf(&text, "%s\n", cmd_build());
+    job_print(&served->job, &text);
+    int status = replica_agree(&s->replica, "the version or the model",
+                               XXH64(str_text(&text), text.length, 0), err);
+    str_release(&text);
+    return status < 0 ? fail_alike(s, err) : 0;
+}
+
+int serving_open(struct serving *s, struct served *served, int n_threads, struct err *err)
+{
+    if (engine_open(&s->engine, &s->rank, n_threads, err) < 0)
+        return -1;
+    s->has_engine = 1;
+    if (s->rank.world_size == 1 && s->job.parallel.tp * s->job.parallel.pp == 1)
+        return 0;
+    if (replica_open(&s->replica, s->engine.comm, s->engine.worker,
+                     progress_join(s->rank.local_rank), s->job.parallel.tp, s->job.parallel.pp,
+                     err) < 0)
+        return fail_alike(s, err);
+    served->replica = &s->replica;
+    return check_same(s, served, err);
+}
+
+int serving_fail(const struct serving *s, const struct err *err)
+{
+    if (s->is_told)
+        return (int)err->code;
+    return s->has_joined ? ranks_fail(&s->rank, err) : cmd_fail(err);
+}
+
+void serving_close(struct serving *s)
+{
+    if (s->has_engine)
+        engine_close(&s->engine);
+    if (s->has_joined)
+        launch_leave();
+}
