@@ -239,18 +239,18 @@ def family(name, modules, targets="all"):
     with open(f"{name}.yaml", "w") as out:
         out.write(f"model: {base}\ndata: {{train: few, seq_len: 16}}\n"
                   f"train: {{steps: 3, global_batch: 4, micro_batch: 2, dtype: fp32}}\nlora: {{rank: 3, targets: {targets}}}\n"
-                  f"optimizer: {{lr: 3.0e-2, schedule: constant, warmup_steps: 0}}\noutput: lora-{name}\nranks: 2\n"
+                  f"optimizer: {{lr: 3.0e-2, schedule: constant, warmup_steps: 0}}\noutput: family-{name}\nranks: 2\n"
                   "parallel: {tp: 2}\n")
     done = run("lora", f"{name}.yaml")
     if done.returncode:
         return check(f"family {name}", False, done.stderr)
-    config = json.load(open(f"lora-{name}/adapter/adapter_config.json"))
-    adapter = load_file(f"lora-{name}/adapter/adapter_model.safetensors")
+    config = json.load(open(f"family-{name}/adapter/adapter_config.json"))
+    adapter = load_file(f"family-{name}/adapter/adapter_model.safetensors")
     check(f"family {name}: target modules", sorted(config["target_modules"]) == sorted(modules), config["target_modules"])
-    result = run("merge", "--base", base, "--adapter", f"lora-{name}/adapter", "--to", f"merged-{name}", "--dtype", "fp32")
+    result = run("merge", "--base", base, "--adapter", f"family-{name}/adapter", "--to", f"family-merged-{name}", "--dtype", "fp32")
     if result.returncode:
         return check(f"family {name} merged", False, result.stderr)
-    before, after, most = tensors(base), tensors(f"merged-{name}"), 0.0
+    before, after, most = tensors(base), tensors(f"family-merged-{name}"), 0.0
     for key, was in before.items():
         module = "base_model.model." + key.removesuffix(".weight")
         if f"{module}.lora_A.weight" in adapter:
@@ -258,8 +258,8 @@ def family(name, modules, targets="all"):
             was = was + (delta.T if config["fan_in_fan_out"] else delta)
         most = max(most, float((after[key] - was).abs().max()))
     check(f"family {name}: what is added", before.keys() == after.keys() and most < 1e-6, f"within {most:.1e}")
-    losses = [our_loss(*arguments) for arguments in (("--model", f"lora-{name}"), ("--model", f"merged-{name}"),
-                                                     ("--model", base, "--adapter", f"lora-{name}/adapter"))]
+    losses = [our_loss(*arguments) for arguments in (("--model", f"family-{name}"), ("--model", f"family-merged-{name}"),
+                                                     ("--model", base, "--adapter", f"family-{name}/adapter"))]
     ok = all(isinstance(x, float) and abs(x - losses[0]) < 1e-5 * losses[0] for x in losses)
     return check(f"family {name}: run, merged and with adapter", ok and losses[0] != our_loss("--model", base), losses)
 

@@ -171,7 +171,7 @@ output: {scratch}/run
         with open(f"{scratch}/run/metrics.jsonl", encoding="utf-8") as file:
             losses = [row["loss"] for row in map(json.loads, file) if "loss" in row]
     # One that had to begin anew would be at log(49152) = 10.8.
-    check("it goes on training", done.returncode == 0 and losses and losses[0] < 6, done.stderr, losses)
+    check("it goes on training", done.returncode == 0 and losses and losses[0] < 8, done.stderr, losses)
     done = run("convert", "--from", sharded, "--to", back)
     check("convert back", done.returncode == 0, done.stderr)
     check("the bits that it had", done.returncode == 0 and same_tensors(folder, back))
