@@ -125,11 +125,6 @@ void scorer_destroy(struct scorer *s)
     free(s);
 }
 
-size_t scorer_bytes(const struct scorer *s)
-{
-    return program_memory_bytes(&s->program);
-}
-
 /* ---- a batch ---- */
 
 /* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order (Milakov &

@@ -25,9 +25,6 @@ int scorer_create(struct scorer **scorer, struct served *served, struct kernels 
                   const struct scorer_options *options, struct err *err);
 void scorer_destroy(struct scorer *scorer);
 
-/* Bytes of all segments. */
-size_t scorer_bytes(const struct scorer *scorer);
-
 /*
  * tokens: a text (context and continuation), of which the last n_scored are to be predicted, 1 <=
  * n_scored < n. log_likelihood: the sum of their natural log probabilities; is_greedy: whether each
