@@ -27,6 +27,7 @@ include mk/cuda.mk
 LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
 CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
+CPU_ONLY := $(addprefix test/kernels/,gemm_test.c vec_math_test.c reference_ops_test.c allocations_test.c kernels_test.c)
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
 ORACLE_SOURCES := $(sort $(wildcard test/oracle/*.c))
@@ -38,7 +39,10 @@ CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
 SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
 MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
-TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%)
+# kernels' tests run on the emulated GPU, too.
+EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES)))
+EMULATED_TESTS := $(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%)
+TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%) $(EMULATED_TESTS)
 ORACLES := $(ORACLE_SOURCES:%.c=$(BUILD)/%)
 FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 
@@ -72,9 +76,14 @@ optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/% lib/ckpt/convert
 
 # ---- the library and the binary ------------------------------------------------------------------
 
-$(BUILD)/lmtrain: $(CMD_OBJECTS) $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+$(BUILD)/lmtrain: $(CMD_OBJECTS) $(CUDA_OBJECTS) $(BUILD)/liblmtrain.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
+
+# The whole binary with the emulated GPU: its commands are tested where there is none.
+$(BUILD)/lmtrain-emulated: $(CMD_OBJECTS) $(EMULATE_OBJECTS) $(BUILD)/liblmtrain.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) $(EMULATE_LIBS)
 
 $(BUILD)/liblmtrain.a: $(LIB_OBJECTS)
 	$(call say,AR,$@)
@@ -116,12 +125,18 @@ build/gen/version.h: FORCE
 
 # ---- tests ---------------------------------------------------------------------------------------
 
-TEST_LIBS = $(BUILD)/libsupport.a $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+# Tests are of the CPU, or of the emulated GPU, whatever CUDA is.
+TEST_LIBS = $(BUILD)/libsupport.a $(BUILD)/liblmtrain.a
 LINK_TEST = $(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
 
 $(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(LINK_TEST)
+
+# Those of kernels, and what is in test/cuda: once more with the emulated GPU in the CPU's place (test/support/on_cuda.cc).
+$(BUILD)/test/emulated/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/emulate/test/support/on_cuda.o $(EMULATE_OBJECTS) $(TEST_LIBS)
+	$(call say,LD,$@)
+	$(LINK_TEST) $(EMULATE_LIBS)
 
 # Only the tests of the commands depend on them.
 $(BUILD)/test/cmd/%_test: $(BUILD)/obj/test/cmd/%_test.o $(BUILD)/libcmd.a $(TEST_LIBS)
@@ -129,7 +144,7 @@ $(BUILD)/test/cmd/%_test: $(BUILD)/obj/test/cmd/%_test.o $(BUILD)/libcmd.a $(TES
 	$(LINK_TEST)
 
 # What the scripts in scripts/bench measure with.
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/liblmtrain.a $(CUDA_OBJECTS)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/liblmtrain.a
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
@@ -268,4 +283,4 @@ say = @printf '  %-4s %s\n' $(1) $(2)
 Q = @
 endif
 
--include $(shell find $(BUILD)/obj $(BUILD)/syntax -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/emulate $(BUILD)/syntax -name '*.d' 2>/dev/null)

@@ -1,39 +1,55 @@
-# mk/cuda.mk - the GPU part, cuda/*.cu and cuda/*.c: CUDA=0 leaves it out, CUDA=1 demands it, and
-# CUDA=auto takes it where cuda/ has sources and nvcc is found (CUDA_HOME, or the PATH).
+# mk/cuda.mk - the GPU part, cuda/*.cu: CUDA=0 leaves it out, CUDA=1 demands it, and CUDA=auto takes it where nvcc is
+# found (CUDA_HOME, or the PATH).
 #
-# cuda/ has no sources yet, so auto is 0 for now and CUDA=1 is refused.
+# cudart is linked statically; cuBLASLt, cuDNN and NCCL are opened at first use (cuda/library.cuh), so the binary starts
+# where there is no driver. The same sources are compiled by g++ against cuda/emulate, for tests where there is no GPU.
 
-CUDA_SOURCES := $(sort $(wildcard cuda/*.cu cuda/*/*.cu))
-CUDA_C_SOURCES := $(sort $(wildcard cuda/*.c cuda/*/*.c))
+CUDA_SOURCES := $(sort $(wildcard cuda/*.cu))
+EMULATE_SOURCES := $(sort $(wildcard cuda/emulate/*.cc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc)))
 
 ifeq ($(CUDA),auto)
-override CUDA := $(if $(CUDA_SOURCES),$(if $(CUDA_HOME),1,0),0)
+override CUDA := $(if $(CUDA_HOME),1,0)
 endif
 
 ifeq ($(CUDA),1)
-ifeq ($(CUDA_SOURCES),)
-$(error CUDA=1, but cuda/ has no sources yet: build with CUDA=0)
-endif
 ifeq ($(CUDA_HOME),)
 $(error CUDA=1, but there is no nvcc in the PATH (hint: set CUDA_HOME))
 endif
 NVCC := $(CUDA_HOME)/bin/nvcc
+# What machine code is made for: `make CUDA=1 CUDA_ARCH=90a`, several separated by blanks.
+CUDA_ARCH ?= 80 90a
 NVCC_FLAGS ?= -O3 -g -lineinfo
-CUDA_ARCH ?= native
-CUDA_DEFINES := -DLMTRAIN_CUDA -isystem $(CUDA_HOME)/include
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcublasLt -lcudart -lstdc++
-ifdef NCCL_HOME
-CUDA_DEFINES += -DLMTRAIN_NCCL -isystem $(NCCL_HOME)/include
-CUDA_LIBS += -L$(NCCL_HOME)/lib -Wl,-rpath,$(NCCL_HOME)/lib -lnccl
-endif
-CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.cu.o) $(CUDA_C_SOURCES:%.c=$(BUILD)/obj/%.o)
-CUDA_FLAGS_TEXT := $(NVCC) $(NVCC_FLAGS) $(CUDA_ARCH)
+NVCC_TARGETS = $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch))
+NVCC_ALL = $(NVCC_FLAGS) -std=c++17 $(NVCC_TARGETS) -fmad=false -Ilib -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra,-Wno-unused-function
+CUDA_LIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -lrt
+CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.cu.o)
+CUDA_FLAGS_TEXT = $(NVCC) $(NVCC_ALL)
 
 $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.txt
-	@printf '  NVCC %s\n' $<
-	@mkdir -p $(@D)
-	@$(NVCC) $(NVCC_FLAGS) -arch=$(CUDA_ARCH) -Ilib -fmad=false -MMD -MP -c $< -o $@
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_ALL) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 else ifneq ($(CUDA),0)
 $(error CUDA is '$(CUDA)', not 0, 1 or auto)
 endif
+
+# ---- on the CPU ----------------------------------------------------------------------------------
+
+ifeq ($(origin CXX),default)
+CXX = g++
+endif
+EMULATE_OBJECTS := $(CUDA_SOURCES:%.cu=$(BUILD)/emulate/%.o) $(EMULATE_SOURCES:%.cc=$(BUILD)/emulate/%.o)
+EMULATE_CFLAGS = -std=gnu++17 -DLMTRAIN_EMULATE -D_GNU_SOURCE -Icuda/emulate -Ilib -I. -Wall -Wextra -Wno-unused-function \
+    -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(CFLAGS) $(SANITIZE_FLAGS)
+EMULATE_LIBS = -lstdc++
+
+$(BUILD)/emulate/%.o: %.cu $(BUILD)/flags.txt
+	$(call say,EMU,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) -x c++ $(EMULATE_CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/emulate/%.o: %.cc $(BUILD)/flags.txt
+	$(call say,EMU,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(EMULATE_CFLAGS) -MMD -MP -c $< -o $@

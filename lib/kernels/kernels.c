@@ -72,3 +72,11 @@ const char *kernels_identity(struct kernels *kernels)
 {
     return kernels->identity;
 }
+
+__attribute__((weak)) int kernels_cuda_create(struct kernels **kernels, struct device *device,
+                                              struct err *err)
+{
+    (void)kernels;
+    (void)device;
+    return err_set(err, ERR_DEVICE, "this lmtrain was built without CUDA");
+}

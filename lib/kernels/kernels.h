@@ -14,6 +14,7 @@
 #define KERNELS_KERNELS_H
 
 #include "base/err.h"
+#include "device/device.h"
 #include "device/pool.h"
 #include "ops/ops.h"
 
@@ -49,7 +50,8 @@ struct kernels_backend {
 /* A backend's instance starts with this. */
 struct kernels {
     const struct kernels_backend *backend;
-    struct pool *pool;
+    struct device *device; /* where operands and scratch lie, and what runs the calls; borrowed */
+    struct pool *pool;     /* the CPU's; NULL elsewhere */
     const char *identity; /* the instance's memory */
 };
 
@@ -59,6 +61,8 @@ struct kernels {
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
+/* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
+int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
 /* What of the machine and libraries decides the bits: "cpu avx512_bf16 gemm 1 ..."; the kernels'
@@ -76,7 +80,8 @@ size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 int kernels_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err);
 void kernels_release(struct kernels *kernels, struct kernel_call *call);
 
-/* Run a prepared call, all threads of the pool; done on return. */
+/* Run a prepared call: on the CPU by all threads of the pool, and done on return; on a GPU it is
+ * given to the device's compute queue (device/device.h). */
 static inline void kernels_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     kernels->backend->entries[call->op.kind].run(kernels, call, first);

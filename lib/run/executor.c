@@ -99,7 +99,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->progress = options->progress;
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
-    if (make_groups(run, err) < 0 || run_memory_create(&run->memory, run->program, err) < 0 ||
+    if (make_groups(run, err) < 0 || run_memory_create(&run->memory, options->kernels->device, run->program, err) < 0 ||
         resolve(run, err) < 0) {
         run_destroy(run);
         return -1;

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "support/test_device.h"
+
 #define CANARY 0x5a
 #define N_CANARIES 256
 
@@ -167,30 +169,17 @@ static void assert_operand_whole(const struct tensor *tensor, const char *what)
 void case_run(const struct op_shape *op, int n_threads, int first)
 {
     const struct op_info *info = op_info(op->kind);
-    struct kernel_call call = { .op = *op };
-    struct kernels *kernels = NULL;
-    struct pool *pool;
-    struct err err;
-    size_t bytes;
+    struct test_extent in[OPS_MAX_INPUTS], out[OPS_MAX_OUTPUTS];
 
-    if (pool_create(&pool, n_threads, NULL, &err) || kernels_cpu_create(&kernels, pool, NULL, &err))
-        fail_msg("%s", err.text);
-    bytes = kernels_scratch_bytes(kernels, op);
-    assert_int_equal(posix_memalign(&call.scratch, 64, bytes + N_CANARIES), 0);
-    memset(call.scratch, 0xff, bytes);
-    memset((char *)call.scratch + bytes, CANARY, N_CANARIES);
-    if (kernels_prepare(kernels, &call, &err))
-        fail_msg("%s", err.text);
-    kernels_run(kernels, &call, first ? KERNELS_FIRST : 0);
-    kernels_release(kernels, &call);
-    assert_canaries((char *)call.scratch + bytes, N_CANARIES, "scratch");
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        in[i] = (struct test_extent){ op->in[i].data, memory_bytes(&op->in[i]) + N_CANARIES };
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        out[i] = (struct test_extent){ op->out[i].data, memory_bytes(&op->out[i]) + N_CANARIES };
+    test_device_run(op, in, out, n_threads, first);
     for (int i = 0; i < info->n_inputs; i++)
         assert_operand_whole(&op->in[i], info->inputs[i].name);
     for (int i = 0; i < info->n_outputs; i++)
         assert_operand_whole(&op->out[i], info->outputs[i].name);
-    free(call.scratch);
-    kernels_destroy(kernels);
-    pool_destroy(pool);
 }
 
 int case_has_bf16(void)

@@ -1,0 +1,318 @@
+/*
+ * device.cu - one GPU: memory, queues that are streams, marks that are events, graphs
+ *
+ * The primary context is made at open; streams do not wait for the default one. Streams and events
+ * are few and made early: at run time nothing is allocated.
+ */
+#include "cuda/cuda.cuh"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+extern "C" {
+#include "base/str.h"
+}
+
+struct device_mark {
+    cudaEvent_t event;
+};
+
+struct device_graph {
+    cudaGraphExec_t exec;
+};
+
+void cuda_failed(struct cuda_device *device, const char *what, cudaError_t error)
+{
+    if (!device->failure.code)
+        err_set(&device->failure, ERR_DEVICE, "%s: %s: %s (%s)", device->description, what,
+                cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+/* ---- memory ---- */
+
+static int cuda_allocate(struct device *base, size_t n_bytes, void **memory, struct err *err)
+{
+    struct cuda_device *device = cuda_device_of(base);
+    char text[32], left[32];
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaError_t error = cudaMalloc(memory, n_bytes);
+
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &total_bytes);
+        return err_set(err, ERR_DEVICE, "%s has no %s left: %s are free (%s)", device->description,
+                       str_bytes(text, sizeof text, n_bytes),
+                       str_bytes(left, sizeof left, free_bytes), cudaGetErrorName(error));
+    }
+    cuda_check(device, "fill", cudaMemsetAsync(*memory, 0, n_bytes, device->queues[DEVICE_COMPUTE]));
+    return base->ops->wait(base, DEVICE_COMPUTE, err);
+}
+
+static void cuda_release(struct device *base, void *memory)
+{
+    cuda_check(cuda_device_of(base), "cudaFree", cudaFree(memory));
+}
+
+static int cuda_allocate_pinned(struct device *base, size_t n_bytes, void **memory,
+                                struct err *err)
+{
+    char text[32];
+    cudaError_t error = cudaMallocHost(memory, n_bytes);
+
+    (void)base;
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        return err_set(err, ERR_DEVICE, "no %s of host memory can be pinned (%s)",
+                       str_bytes(text, sizeof text, n_bytes), cudaGetErrorName(error));
+    }
+    memset(*memory, 0, n_bytes);
+    return 0;
+}
+
+static void cuda_release_pinned(struct device *base, void *memory)
+{
+    cuda_check(cuda_device_of(base), "cudaFreeHost", cudaFreeHost(memory));
+}
+
+static void cuda_copy(struct device *base, int queue, void *to, const void *from, size_t n_bytes)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "copy",
+               cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->queues[queue]));
+}
+
+static void cuda_fill(struct device *base, int queue, void *to, int byte, size_t n_bytes)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "fill", cudaMemsetAsync(to, byte, n_bytes, device->queues[queue]));
+}
+
+static int cuda_wait(struct device *base, int queue, struct err *err)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "wait", cudaStreamSynchronize(device->queues[queue]));
+    if (!device->failure.code)
+        return 0;
+    *err = device->failure;
+    return -1;
+}
+
+static struct device_memory cuda_memory(struct device *base)
+{
+    struct device_memory memory = { 0, 0 };
+
+    cuda_check(cuda_device_of(base), "cudaMemGetInfo",
+               cudaMemGetInfo(&memory.free_bytes, &memory.total_bytes));
+    return memory;
+}
+
+/* ---- marks ---- */
+
+static int cuda_mark_create(struct device *base, int timed, struct device_mark **mark,
+                            struct err *err)
+{
+    struct device_mark *made = (struct device_mark *)calloc(1, sizeof *made);
+
+    (void)base;
+    if (!made)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    cudaError_t error = cudaEventCreateWithFlags(
+        &made->event, timed ? (unsigned)cudaEventDefault : (unsigned)cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+        free(made);
+        return err_set(err, ERR_DEVICE, "cudaEventCreate: %s", cudaGetErrorName(error));
+    }
+    *mark = made;
+    return 0;
+}
+
+static void cuda_mark_destroy(struct device *base, struct device_mark *mark)
+{
+    if (!mark)
+        return;
+    cuda_check(cuda_device_of(base), "cudaEventDestroy", cudaEventDestroy(mark->event));
+    free(mark);
+}
+
+static void cuda_mark(struct device *base, int queue, struct device_mark *mark)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "cudaEventRecord", cudaEventRecord(mark->event, device->queues[queue]));
+}
+
+static void cuda_wait_mark(struct device *base, int queue, struct device_mark *mark)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "cudaStreamWaitEvent",
+               cudaStreamWaitEvent(device->queues[queue], mark->event, 0));
+}
+
+static double cuda_seconds(struct device *base, struct device_mark *from, struct device_mark *to)
+{
+    float ms = 0;
+
+    cuda_check(cuda_device_of(base), "cudaEventElapsedTime",
+               cudaEventElapsedTime(&ms, from->event, to->event));
+    return (double)ms * 1e-3;
+}
+
+/* Of any thread, so a failure is left for wait to find: what failed is done. */
+static int cuda_mark_done(struct device *base, struct device_mark *mark)
+{
+    (void)base;
+    return cudaEventQuery(mark->event) != cudaErrorNotReady;
+}
+
+/* ---- graphs ---- */
+
+static int cuda_graph_begin(struct device *base, struct err *err)
+{
+    struct cuda_device *device = cuda_device_of(base);
+    cudaError_t error = cudaStreamBeginCapture(device->queues[DEVICE_COMPUTE],
+                                               cudaStreamCaptureModeThreadLocal);
+
+    if (error != cudaSuccess)
+        return err_set(err, ERR_DEVICE, "cudaStreamBeginCapture: %s", cudaGetErrorName(error));
+    return 0;
+}
+
+static int cuda_graph_end(struct device *base, struct device_graph **graph, struct err *err)
+{
+    struct cuda_device *device = cuda_device_of(base);
+    struct device_graph *made = (struct device_graph *)calloc(1, sizeof *made);
+    cudaGraph_t recorded = NULL;
+    cudaError_t error = cudaStreamEndCapture(device->queues[DEVICE_COMPUTE], &recorded);
+
+    if (error == cudaSuccess && made)
+        error = cudaGraphInstantiate(&made->exec, recorded, 0);
+    if (recorded)
+        cudaGraphDestroy(recorded);
+    if (error == cudaSuccess && made) {
+        *graph = made;
+        return 0;
+    }
+    free(made);
+    return err_set(err, ERR_DEVICE, "a graph cannot be made: %s (%s)", cudaGetErrorName(error),
+                   device->failure.code ? device->failure.text : cudaGetErrorString(error));
+}
+
+static void cuda_graph_launch(struct device *base, struct device_graph *graph)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "cudaGraphLaunch",
+               cudaGraphLaunch(graph->exec, device->queues[DEVICE_COMPUTE]));
+}
+
+static void cuda_graph_destroy(struct device *base, struct device_graph *graph)
+{
+    if (!graph)
+        return;
+    cuda_check(cuda_device_of(base), "cudaGraphExecDestroy", cudaGraphExecDestroy(graph->exec));
+    free(graph);
+}
+
+/* ---- the device ---- */
+
+static void cuda_destroy(struct device *base)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    for (int i = 0; i < DEVICE_N_QUEUES; i++)
+        if (device->queues[i])
+            cudaStreamDestroy(device->queues[i]);
+    free(device);
+}
+
+static const struct device_ops *cuda_ops(void)
+{
+    static const struct device_ops ops = {
+        .name = "cuda",
+        .allocate = cuda_allocate,
+        .release = cuda_release,
+        .allocate_pinned = cuda_allocate_pinned,
+        .release_pinned = cuda_release_pinned,
+        .copy = cuda_copy,
+        .fill = cuda_fill,
+        .wait = cuda_wait,
+        .memory = cuda_memory,
+        .destroy = cuda_destroy,
+        .mark_create = cuda_mark_create,
+        .mark_destroy = cuda_mark_destroy,
+        .mark = cuda_mark,
+        .wait_mark = cuda_wait_mark,
+        .seconds = cuda_seconds,
+        .mark_done = cuda_mark_done,
+        .graph_begin = cuda_graph_begin,
+        .graph_end = cuda_graph_end,
+        .graph_launch = cuda_graph_launch,
+        .graph_destroy = cuda_graph_destroy,
+    };
+
+    return &ops;
+}
+
+extern "C" int device_cuda_count(const char **why)
+{
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+
+    if (why)
+        *why = error != cudaSuccess ? cudaGetErrorString(error) : n ? "" : "there is no GPU";
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    return error == cudaSuccess ? n : 0;
+}
+
+static int open_queues(struct cuda_device *device, struct err *err)
+{
+    for (int i = 0; i < DEVICE_N_QUEUES; i++) {
+        cudaError_t error = cudaStreamCreateWithFlags(&device->queues[i], cudaStreamNonBlocking);
+
+        if (error != cudaSuccess)
+            return err_set(err, ERR_DEVICE, "%s: no stream can be made: %s", device->description,
+                           cudaGetErrorName(error));
+    }
+    return 0;
+}
+
+static int find_device(struct cuda_device *device, struct err *err)
+{
+    const char *why;
+    int n = device_cuda_count(&why);
+
+    if (device->index >= n)
+        return err_set(err, ERR_DEVICE, "no GPU %d: there are %d%s%s", device->index, n,
+                       *why ? ": " : "", why);
+    cudaError_t error = cudaSetDevice(device->index);
+    if (error == cudaSuccess)
+        error = cudaGetDeviceProperties(&device->properties, device->index);
+    if (error != cudaSuccess)
+        return err_set(err, ERR_DEVICE, "GPU %d cannot be used: %s (%s)", device->index,
+                       cudaGetErrorName(error), cudaGetErrorString(error));
+    snprintf(device->description, sizeof device->description, "%s (GPU %d)",
+             device->properties.name, device->index);
+    return 0;
+}
+
+extern "C" int device_cuda_open(struct device **out, int index, struct err *err)
+{
+    struct cuda_device *device = (struct cuda_device *)calloc(1, sizeof *device);
+
+    if (!device)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    device->base.ops = cuda_ops();
+    device->base.description = device->description;
+    device->index = index;
+    if (find_device(device, err) < 0 || open_queues(device, err) < 0) {
+        cuda_destroy(&device->base);
+        return -1;
+    }
+    *out = &device->base;
+    return 0;
+}

@@ -1,0 +1,672 @@
+/*
+ * emulate.cc - see cuda_runtime.h
+ */
+#include "cuda_runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+/* ---- fibers ------------------------------------------------------------------------------------
+ *
+ * Only what the calling convention keeps is switched: some tens of instructions.
+ */
+
+extern "C" void emulate_switch(void **save, void *load);
+asm(R"(
+.text
+.globl emulate_switch
+.type emulate_switch, @function
+emulate_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size emulate_switch, .-emulate_switch
+.section .note.GNU-stack,"",@progbits
+.text
+)");
+
+enum { STACK_BYTES = 128 << 10, MAX_THREADS = 1024, WARP = 32, SHARED_MAX = 227 << 10,
+       SHARED_DEFAULT = 48 << 10 };
+
+enum fiber_state { READY, AT_BLOCK, AT_WARP, ENDED };
+
+struct fiber {
+    void *at; /* its stack pointer while it does not run */
+    unsigned char *stack;
+    fiber_state state;
+    unsigned mask; /* AT_WARP: of the lanes it waits for */
+};
+
+struct warp {
+    uint64_t slots[2][WARP];
+    unsigned turn[WARP]; /* by lane: which slots it uses next */
+};
+
+struct machine {
+    std::vector<fiber> fibers;
+    std::vector<warp> warps;
+    void *host;  /* the scheduler's stack pointer */
+    int running; /* thread */
+    int n_threads;
+    int votes, wanted_votes;
+    const emulate_launch *launch;
+    const std::function<void()> *body;
+    unsigned char *shared;
+    uint64_t shuffle; /* state of the order, where it is random */
+};
+
+thread_local uint3 threadIdx, blockIdx;
+thread_local dim3 blockDim, gridDim;
+static thread_local machine *here;
+
+static void fail(const char *what)
+{
+    const emulate_launch *l = here->launch;
+
+    fprintf(stderr, "emulated GPU: %s: block %u,%u,%u thread %u,%u,%u: %s\n", l->name, blockIdx.x,
+            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
+    abort();
+}
+
+static void place_thread(int thread)
+{
+    unsigned t = (unsigned)thread;
+
+    threadIdx.x = t % blockDim.x;
+    threadIdx.y = t / blockDim.x % blockDim.y;
+    threadIdx.z = t / (blockDim.x * blockDim.y);
+}
+
+static void leave(fiber_state state, unsigned mask)
+{
+    fiber *f = &here->fibers[(size_t)here->running];
+
+    f->state = state;
+    f->mask = mask;
+    emulate_switch(&f->at, here->host);
+}
+
+static void fiber_main(void)
+{
+    (*here->body)();
+    leave(ENDED, 0);
+    abort(); /* nobody comes back here */
+}
+
+static void fiber_start(fiber *f)
+{
+    void **top = (void **)(f->stack + STACK_BYTES - 64);
+
+    top = (void **)((uintptr_t)top & ~(uintptr_t)15);
+    *--top = NULL; /* fiber_main's return address: it has none */
+    *--top = (void *)fiber_main;
+    for (int i = 0; i < 6; i++)
+        *--top = NULL;
+    f->at = top;
+    f->state = READY;
+}
+
+static unsigned lanes_of(int warp)
+{
+    int n = here->n_threads - warp * WARP;
+
+    return n >= WARP ? 0xffffffffu : (1u << n) - 1;
+}
+
+/* Warps all of whose awaited lanes have come go on. */
+static int release_warps(void)
+{
+    int released = 0;
+
+    for (int w = 0; w * WARP < here->n_threads; w++) {
+        unsigned waiting = 0, exist = lanes_of(w);
+
+        for (int lane = 0; lane < WARP; lane++)
+            if ((exist >> lane & 1) &&
+                here->fibers[(size_t)(w * WARP + lane)].state == AT_WARP)
+                waiting |= 1u << lane;
+        for (int lane = 0; lane < WARP; lane++) {
+            fiber *f = waiting >> lane & 1 ? &here->fibers[(size_t)(w * WARP + lane)] : NULL;
+            unsigned mask = f ? f->mask & exist : 0;
+
+            if (!f || (mask & waiting) != mask)
+                continue;
+            for (int other = 0; other < WARP; other++)
+                if (mask >> other & 1) {
+                    fiber *o = &here->fibers[(size_t)(w * WARP + other)];
+
+                    if ((o->mask & exist) != mask)
+                        fail("lanes of a warp meet under different masks");
+                    o->state = READY;
+                }
+            waiting &= ~mask;
+            released = 1;
+        }
+    }
+    return released;
+}
+
+static int release_block(void)
+{
+    int waiting = 0, left = 0;
+
+    for (const fiber &f : here->fibers) {
+        waiting += f.state == AT_BLOCK;
+        left += f.state != ENDED;
+    }
+    if (!waiting || waiting != left)
+        return 0;
+    if (left != here->n_threads)
+        fail("threads wait at __syncthreads that others have ended without");
+    for (fiber &f : here->fibers)
+        f.state = READY;
+    here->wanted_votes = here->votes;
+    here->votes = 0;
+    return 1;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t x = (*state += 0x9e3779b97f4a7c15u);
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+enum order { FORWARD, BACKWARD, RANDOM };
+
+static order order_of(uint64_t *seed)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_ORDER");
+
+    if (!text || !*text || !strcmp(text, "forward"))
+        return FORWARD;
+    if (!strcmp(text, "backward"))
+        return BACKWARD;
+    *seed = strtoull(text, NULL, 10);
+    return RANDOM;
+}
+
+static void run_thread(int thread)
+{
+    fiber *f = &here->fibers[(size_t)thread];
+
+    if (f->state != READY)
+        return;
+    here->running = thread;
+    place_thread(thread);
+    emulate_switch(&here->host, f->at);
+}
+
+static void run_block(order order)
+{
+    int n = here->n_threads;
+
+    for (fiber &f : here->fibers)
+        fiber_start(&f);
+    for (;;) {
+        int begin = order == RANDOM ? (int)(next_random(&here->shuffle) % (uint64_t)n) : 0;
+        /* Odd steps through a power of two visit all: a cheap permutation. */
+        int size = 1, step = 1, left = 0;
+
+        while (size < n)
+            size *= 2;
+        if (order == RANDOM)
+            step = (int)(next_random(&here->shuffle) % (uint64_t)size) | 1;
+        for (int i = 0; i < size; i++) {
+            int t = order == BACKWARD ? n - 1 - i : (begin + i * step) & (size - 1);
+
+            if (t >= 0 && t < n)
+                run_thread(t);
+        }
+        for (const fiber &f : here->fibers)
+            left += f.state != ENDED;
+        if (!left)
+            return;
+        if (!release_warps() && !release_block())
+            fail("threads wait for each other: some are at __syncthreads, some at a warp's meeting, "
+                 "or a lane of the mask has ended");
+    }
+}
+
+static machine *open_machine(int n_threads)
+{
+    static thread_local machine *made;
+
+    if (!made) {
+        made = new machine();
+        made->shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
+    }
+    while ((int)made->fibers.size() < n_threads) {
+        fiber f = {};
+
+        f.stack = (unsigned char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (f.stack == MAP_FAILED)
+            abort();
+        made->fibers.push_back(f);
+    }
+    while ((int)made->fibers.size() > n_threads) {
+        munmap(made->fibers.back().stack, STACK_BYTES);
+        made->fibers.pop_back();
+    }
+    made->warps.assign((size_t)(n_threads + WARP - 1) / WARP, warp());
+    made->n_threads = n_threads;
+    made->votes = 0;
+    return made;
+}
+
+static thread_local cudaError_t last_error;
+static std::map<const void *, int> *shared_limits;
+
+cudaError_t emulate_set_shared(const void *kernel, int n_bytes)
+{
+    if (n_bytes > SHARED_MAX)
+        return last_error = cudaErrorInvalidValue;
+    if (!shared_limits)
+        shared_limits = new std::map<const void *, int>();
+    (*shared_limits)[kernel] = n_bytes;
+    return cudaSuccess;
+}
+
+static int is_allowed(const emulate_launch *l)
+{
+    size_t threads = (size_t)l->block.x * l->block.y * l->block.z;
+    size_t limit = SHARED_DEFAULT;
+
+    if (shared_limits && shared_limits->count(l->kernel))
+        limit = (size_t)(*shared_limits)[l->kernel];
+    return threads >= 1 && threads <= MAX_THREADS && l->block.z <= 64 && l->grid.x >= 1 &&
+           l->grid.y >= 1 && l->grid.z >= 1 && l->grid.x <= 0x7fffffffu && l->grid.y <= 65535 &&
+           l->grid.z <= 65535 && l->shared_bytes <= limit;
+}
+
+static void run_grid(const emulate_launch &l, const std::function<void()> &body)
+{
+    uint64_t seed = 0;
+    order order = order_of(&seed);
+    machine *before = here;
+
+    here = open_machine((int)(l.block.x * l.block.y * l.block.z));
+    here->launch = &l;
+    here->body = &body;
+    here->shuffle = seed;
+    blockDim = l.block;
+    gridDim = l.grid;
+    for (unsigned z = 0; z < l.grid.z; z++)
+        for (unsigned y = 0; y < l.grid.y; y++)
+            for (unsigned x = 0; x < l.grid.x; x++) {
+                blockIdx = { x, y, z };
+                memset(here->shared, 0xff, l.shared_bytes);
+                run_block(order);
+            }
+    here = before;
+}
+
+void emulate_run(const emulate_launch *launch, std::function<void()> body)
+{
+    emulate_launch l = *launch;
+
+    if (!is_allowed(&l)) {
+        last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    emulate_enqueue(l.stream, [l, body] { run_grid(l, body); });
+}
+
+/* ---- meetings ---------------------------------------------------------------------------------- */
+
+unsigned emulate_lane(void)
+{
+    return (unsigned)here->running % WARP;
+}
+
+void *emulate_shared(void)
+{
+    return here->shared;
+}
+
+void emulate_sync_block(void)
+{
+    int thread = here->running;
+
+    leave(AT_BLOCK, 0);
+    place_thread(thread);
+}
+
+void emulate_sync_warp(unsigned mask)
+{
+    emulate_exchange(mask, 0);
+}
+
+const uint64_t *emulate_exchange(unsigned mask, uint64_t value)
+{
+    int thread = here->running, lane = thread % WARP;
+    warp *w = &here->warps[(size_t)(thread / WARP)];
+    unsigned turn = w->turn[lane]++ & 1;
+
+    if (!(mask >> lane & 1))
+        fail("a lane calls with a mask that it is not in");
+    w->slots[turn][lane] = value;
+    leave(AT_WARP, mask);
+    place_thread(thread);
+    return w->slots[turn];
+}
+
+int __syncthreads_count(int predicate)
+{
+    here->votes += predicate != 0;
+    __syncthreads();
+    int votes = here->wanted_votes;
+    return votes;
+}
+
+int __syncthreads_or(int predicate)
+{
+    return __syncthreads_count(predicate) > 0;
+}
+
+int __syncthreads_and(int predicate)
+{
+    return __syncthreads_count(predicate) == here->n_threads;
+}
+
+/* ---- the runtime -------------------------------------------------------------------------------- */
+
+struct emulate_graph {
+    std::vector<std::function<void()>> work;
+};
+
+struct emulate_stream {
+    emulate_graph *capturing;
+};
+
+struct emulate_event {
+    double at;
+};
+
+void emulate_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    if (stream && stream->capturing)
+        stream->capturing->work.push_back(work);
+    else
+        work();
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+
+    last_error = cudaSuccess;
+    return error;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess:
+        return "cudaSuccess";
+    case cudaErrorInvalidValue:
+        return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+        return "cudaErrorInvalidConfiguration";
+    case cudaErrorNoDevice:
+        return "cudaErrorNoDevice";
+    case cudaErrorNotReady:
+        return "cudaErrorNotReady";
+    }
+    return "cudaError";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return cudaGetErrorName(error);
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_DEVICES");
+
+    *n = text ? atoi(text) : 1;
+    return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    int n;
+
+    cudaGetDeviceCount(&n);
+    return device < n ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
+{
+    (void)device;
+    memset(prop, 0, sizeof *prop);
+    strcpy(prop->name, "emulated GPU");
+    prop->totalGlobalMem = (size_t)8 << 30;
+    prop->sharedMemPerBlockOptin = SHARED_MAX;
+    prop->major = 9;
+    prop->multiProcessorCount = 4;
+    prop->l2CacheSize = 50 << 20;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+/* Device memory ends where a page ends that nobody may touch: the last element's neighbour is a
+ * fault. Sizes are kept to give it back. */
+static std::map<void *, std::pair<void *, size_t>> *blocks;
+static size_t allocated;
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    *total_bytes = (size_t)8 << 30;
+    *free_bytes = *total_bytes - allocated;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **memory, size_t n_bytes)
+{
+    size_t body = (n_bytes + 4095) / 4096 * 4096, rounded = (n_bytes + 255) / 256 * 256;
+    size_t whole = body + 2 * 4096;
+
+    if (whole + allocated > (size_t)8 << 30)
+        return last_error = cudaErrorMemoryAllocation;
+    unsigned char *map = (unsigned char *)mmap(NULL, whole, PROT_NONE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED || mprotect(map + 4096, body, PROT_READ | PROT_WRITE))
+        return last_error = cudaErrorMemoryAllocation;
+    memset(map + 4096, 0xcd, body);
+    if (!blocks)
+        blocks = new std::map<void *, std::pair<void *, size_t>>();
+    *memory = map + 4096 + body - rounded;
+    (*blocks)[*memory] = { map, whole };
+    allocated += whole;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    if (!memory)
+        return cudaSuccess;
+    if (!blocks || !blocks->count(memory))
+        return last_error = cudaErrorInvalidValue;
+    auto block = (*blocks)[memory];
+    munmap(block.first, block.second);
+    allocated -= block.second;
+    blocks->erase(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **memory, size_t n_bytes)
+{
+    *memory = aligned_alloc(4096, (n_bytes + 4095) / 4096 * 4096);
+    return *memory ? cudaSuccess : last_error = cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind,
+                            cudaStream_t stream)
+{
+    emulate_enqueue(stream, [=] { memmove(to, from, n_bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream)
+{
+    emulate_enqueue(stream, [=] {
+        for (size_t row = 0; row < height; row++)
+            memmove((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t stream)
+{
+    emulate_enqueue(stream, [=] { memset(to, byte, n_bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = new emulate_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new emulate_event();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    emulate_enqueue(stream, [=] {
+        timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        event->at = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    *ms = (float)((to->at - from->at) * 1e3);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    if (stream->capturing)
+        return last_error = cudaErrorInvalidValue;
+    stream->capturing = new emulate_graph();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    *graph = stream->capturing;
+    stream->capturing = NULL;
+    return *graph ? cudaSuccess : last_error = cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    *exec = new emulate_graph(*graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    for (const auto &work : exec->work)
+        emulate_enqueue(stream, work);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}

@@ -1,0 +1,45 @@
+/*
+ * kernels.cu - an instance of the CUDA backend: the table of its kernels on one device
+ */
+#include "cuda/cuda.cuh"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void cuda_kernels_destroy(struct kernels *kernels)
+{
+    free(cuda_of(kernels));
+}
+
+static void register_families(struct kernels_backend *table)
+{
+    cuda_register_elementwise(table);
+}
+
+/* What of the machine and libraries decides the bits. */
+static void describe(struct cuda_kernels *cuda)
+{
+    const struct cudaDeviceProp *p = &cuda->device->properties;
+
+    snprintf(cuda->identity, sizeof cuda->identity, "cuda sm_%d%d %d multiprocessors kernels 1",
+             p->major, p->minor, p->multiProcessorCount);
+}
+
+extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err)
+{
+    struct cuda_kernels *cuda = (struct cuda_kernels *)calloc(1, sizeof *cuda);
+
+    if (!cuda)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    cuda->device = cuda_device_of(device);
+    cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
+    cuda->table.name = "cuda";
+    cuda->table.destroy = cuda_kernels_destroy;
+    cuda->base.backend = &cuda->table;
+    cuda->base.device = device;
+    cuda->base.identity = cuda->identity;
+    register_families(&cuda->table);
+    describe(cuda);
+    *kernels = &cuda->base;
+    return 0;
+}

@@ -1,0 +1,18 @@
+/*
+ * no_cuda.c - what stands for GPUs in builds without CUDA: cuda/ has the same names, which win
+ */
+#include "device/device.h"
+
+__attribute__((weak)) int device_cuda_count(const char **why)
+{
+    if (why)
+        *why = "this lmtrain was built without CUDA";
+    return 0;
+}
+
+__attribute__((weak)) int device_cuda_open(struct device **device, int index, struct err *err)
+{
+    (void)device;
+    return err_set(err, ERR_DEVICE, "no GPU %d: this lmtrain was built without CUDA (hint: `make "
+                   "CUDA=1`)", index);
+}
