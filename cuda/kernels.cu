@@ -30,8 +30,11 @@ static void register_families(struct kernels_backend *table)
 /* What of the machine and libraries decides the bits. */
 static void describe(struct cuda_kernels *cuda)
 {
+    if (!cuda->device) {
+        snprintf(cuda->identity, sizeof cuda->identity, "cuda");
+        return;
+    }
     const struct cudaDeviceProp *p = &cuda->device->properties;
-
     snprintf(cuda->identity, sizeof cuda->identity, "cuda sm_%d%d %d multiprocessors kernels 1",
              p->major, p->minor, p->multiProcessorCount);
 }
@@ -42,8 +45,10 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
 
     if (!cuda)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    cuda->device = cuda_device_of(device);
-    cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
+    if (device) {
+        cuda->device = cuda_device_of(device);
+        cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
+    }
     cuda->table.name = "cuda";
     cuda->table.destroy = cuda_kernels_destroy;
     cuda->base.backend = &cuda->table;

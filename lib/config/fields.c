@@ -28,6 +28,10 @@ static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE 
                                                   { "qkv", ATTENTION_BIAS_QKV },
                                                   { "all", ATTENTION_BIAS_ALL },
                                                   { 0 } };
+static const struct choice devices[] = { { "auto", JOB_DEVICE_AUTO },
+                                         { "cpu", JOB_DEVICE_CPU },
+                                         { "cuda", JOB_DEVICE_CUDA },
+                                         { 0 } };
 static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
@@ -359,6 +363,9 @@ const struct field job_fields[] = {
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
       .help = "processes; auto: one per GPU, or one on a machine without" },
+    { "device", FIELD_CHOICE, AT(device), .initial = "auto", .choices = devices,
+      .help = "where ranks compute; auto: on this machine's GPUs, or without them on its "
+              "processor" },
     { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
       .help = "threads of each rank; auto: its share of the cores" },
 

@@ -46,6 +46,8 @@ struct job_counts {
     int n;
 };
 
+enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
+
 struct job {
     const char *source;        /* the job file's name, for messages */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
@@ -112,7 +114,8 @@ struct job {
 
     int ranks;    /* 0 auto */
     int restarts; /* after a death */
-    int threads;  /* of each rank; 0 auto: its share of the cores */
+    enum job_device device;
+    int threads; /* of each rank; 0 auto: its share of the cores */
 
     struct {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */

@@ -61,7 +61,8 @@ struct kernels {
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
-/* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
+/* A GPU's kernels (device_cuda_open's device, borrowed); without a device they can be asked for
+ * sizes alone. ERR_DEVICE in builds without CUDA. */
 int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
