@@ -2,10 +2,62 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "support/op_case.h"
+#include "support/test_device.h"
+
+/* ---- bits of the CPU ---------------------------------------------------------------------------
+ *
+ * Of every kind here other devices' are the CPU's. make gives the same case each time.
+ */
+
+static void run_on_cpu(struct op_case *c)
+{
+    const char *device = getenv("LMTRAIN_TEST_DEVICE");
+    char *kept = device ? strdup(device) : NULL;
+
+    unsetenv("LMTRAIN_TEST_DEVICE");
+    op_case_run(c, 1, 1);
+    if (kept)
+        setenv("LMTRAIN_TEST_DEVICE", kept, 1);
+    free(kept);
+}
+
+static void assert_same(const struct op_operand *operand, const struct tensor *a,
+                        const struct tensor *b)
+{
+    size_t element = dtype_bytes(a->dtype);
+
+    for (int64_t row = 0; row < a->rows; row++)
+        for (int64_t col = 0; col < a->cols; col++)
+            if (memcmp((char *)a->data + (size_t)(row * a->stride + col) * element,
+                       (char *)b->data + (size_t)(row * b->stride + col) * element, element))
+                fail_msg("%s[%lld, %lld] is %a, the CPU's %a", operand->name, (long long)row,
+                         (long long)col, tensor_get(a, row, col), tensor_get(b, row, col));
+}
+
+typedef struct op_case *make_fn(const void *context);
+
+static void check_bits(make_fn *make, const void *context)
+{
+    struct op_case *here = make(context), *cpu = make(context);
+    const struct op_info *info = op_info(here->op.kind);
+
+    op_case_run(here, 3, 1);
+    run_on_cpu(cpu);
+    for (int i = 0; i < info->n_inputs; i++)
+        assert_same(&info->inputs[i], &here->op.in[i], &cpu->op.in[i]);
+    for (int i = 0; i < info->n_outputs; i++)
+        assert_same(&info->outputs[i], &here->op.out[i], &cpu->op.out[i]);
+    op_case_destroy(here);
+    op_case_destroy(cpu);
+}
+
+/* ---- the norm ---- */
 
 static void test_sumsq(void **state)
 {
@@ -43,6 +95,35 @@ static void test_sumsq_is_of_the_logical_tensor(void **state)
     op_case_destroy(rows);
 }
 
+struct sumsq_case {
+    int64_t rows, cols;
+    int dense;
+};
+
+static struct op_case *make_sumsq(const void *context)
+{
+    const struct sumsq_case *s = context;
+    struct op_case *c = op_case_create(OP_SUMSQ, &(struct op_attributes){ 0 });
+    int64_t n = s->rows * s->cols;
+
+    c->dense = s->dense;
+    op_case_input(c, 0, s->rows, s->cols, DTYPE_F32, 1);
+    op_case_output(c, 0, 1, (n + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK, DTYPE_F64);
+    return c;
+}
+
+static void test_sumsq_bits(void **state)
+{
+    static const struct sumsq_case cases[] = {
+        { 1, 1, 1 },    { 1, 17, 1 },   { 1, 4095, 1 }, { 1, 4096, 1 },  { 1, 100000, 1 },
+        { 3, 4099, 1 }, { 3, 4099, 0 }, { 2000, 7, 0 }, { 100, 256, 0 }, { 65, 1000, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_bits(make_sumsq, &cases[i]);
+}
+
 /* Runs of x, or of what an order names; the second and the last are empty. */
 static void test_sum_runs(void **state)
 {
@@ -65,6 +146,33 @@ static void test_sum_runs(void **state)
         op_case_check(c, 0); /* one after the other, as the reference */
         op_case_destroy(c);
     }
+}
+
+/* One run longer than what is brought at once, one that ends where that does, one of one. */
+static struct op_case *make_runs(const void *context)
+{
+    static const int ends[] = { 5000, 5000, 7048, 7049, 11145 };
+    const int *with_order = context;
+    struct op_case *c = op_case_create(OP_SUM_RUNS, &(struct op_attributes){ 0 });
+
+    op_case_input(c, 0, 1, 12000, DTYPE_F64, 1);
+    op_case_input(c, 1, 1, 5, DTYPE_I32, 0);
+    for (int k = 0; k < 5; k++)
+        tensor_set(&c->op.in[1], 0, k, ends[k]);
+    if (*with_order) {
+        op_case_input(c, 2, 1, 11145, DTYPE_I32, 0);
+        for (int i = 0; i < 11145; i++)
+            tensor_set(&c->op.in[2], 0, i, i * 7 % 12000);
+    }
+    op_case_output(c, 0, 1, 5, DTYPE_F64);
+    return c;
+}
+
+static void test_sum_runs_bits(void **state)
+{
+    (void)state;
+    for (int with_order = 0; with_order < 2; with_order++)
+        check_bits(make_runs, &with_order);
 }
 
 static struct op_case *norm_case(double clip, int64_t n)
@@ -116,6 +224,28 @@ static void test_gradient_norm_in_order(void **state)
     op_case_destroy(few);
 }
 
+static struct op_case *make_norm(const void *context)
+{
+    const int64_t *n = context;
+    struct op_case *c = norm_case(0.3, *n);
+
+    if (*n == 2049) {
+        op_case_input(c, 1, 1, 2000, DTYPE_I32, 0);
+        for (int i = 0; i < 2000; i++)
+            tensor_set(&c->op.in[1], 0, i, (i * 1001) % 2049);
+    }
+    return c;
+}
+
+static void test_gradient_norm_bits(void **state)
+{
+    static const int64_t sizes[] = { 1, 31, 2048, 2049, 9999 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_bits(make_norm, &sizes[i]);
+}
+
 static void test_non_finite_skips(void **state)
 {
     static const double bad[] = { INFINITY, NAN };
@@ -130,6 +260,8 @@ static void test_non_finite_skips(void **state)
         op_case_destroy(c);
     }
 }
+
+/* ---- AdamW ---- */
 
 static struct op_case *adamw_case(int64_t rows, int64_t cols, enum dtype weight, int skip)
 {
@@ -168,6 +300,38 @@ static void test_adamw(void **state)
             op_case_check(c, 5e-7);
             op_case_destroy(c);
         }
+}
+
+struct adamw_shape {
+    int64_t rows, cols;
+    enum dtype weight;
+    int has_decays;
+};
+
+static struct op_case *make_adamw(const void *context)
+{
+    const struct adamw_shape *s = context;
+    struct op_case *c = adamw_case(s->rows, s->cols, s->weight, 0);
+    int64_t n_blocks = (s->rows * s->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
+
+    if (s->has_decays)
+        op_case_input(c, 7, 1, n_blocks, DTYPE_F64, 0.1);
+    return c;
+}
+
+/* Wide and plain, with ends of blocks inside of rows and rows' inside of blocks. */
+static void test_adamw_bits(void **state)
+{
+    static const int64_t sizes[][2] = { { 1, 3 },     { 1, 4096 }, { 1, 4098 },
+                                        { 1, 20479 }, { 300, 67 }, { 5, 4099 } };
+    static const enum dtype weights[] = { DTYPE_F32, DTYPE_BF16, N_DTYPES };
+
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int w = 0; w < 3; w++)
+            for (int has_decays = 0; has_decays < 2; has_decays++)
+                check_bits(make_adamw, &(struct adamw_shape){ sizes[s][0], sizes[s][1], weights[w],
+                                                              has_decays });
 }
 
 /* A decay a block has the bits of calls by block that each have it as their attribute. */
@@ -219,10 +383,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sumsq),
         cmocka_unit_test(test_sumsq_is_of_the_logical_tensor),
+        cmocka_unit_test(test_sumsq_bits),
         cmocka_unit_test(test_sum_runs),
+        cmocka_unit_test(test_sum_runs_bits),
         cmocka_unit_test(test_gradient_norm),
+        cmocka_unit_test(test_gradient_norm_bits),
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adamw_bits),
         cmocka_unit_test(test_adamw_skips),
         cmocka_unit_test(test_adamw_of_blocks),
         cmocka_unit_test(test_gradient_norm_in_order),
