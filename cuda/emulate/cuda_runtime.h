@@ -109,6 +109,10 @@ static inline void __threadfence(void)
 static inline void __threadfence_block(void)
 {
 }
+static inline void __trap(void)
+{
+    __builtin_trap();
+}
 
 template <typename T> static inline T emulate_shuffle(unsigned mask, T value, int from)
 {
