@@ -7,6 +7,7 @@
 #include "run/collective.h"
 #include "run/memory.h"
 #include "run/run.h"
+#include "run/traffic.h"
 
 /* Memory to poison once the op before has run. */
 struct dead_range {
@@ -88,6 +89,9 @@ struct run {
     const int *shared_inputs; /* input cells that collectives touch */
     int n_shared_inputs;
     struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
+    int enqueues;                              /* collectives: traffic.h */
+    void *staging[N_STREAMS];                  /* theirs, where values lie on a device */
+    size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
     double wait_seconds;
 };
