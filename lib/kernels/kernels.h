@@ -79,7 +79,7 @@ struct kernels {
     const struct kernels_backend *backend;
     struct device *device; /* where operands and scratch lie, and what runs the calls; borrowed */
     struct pool *pool;     /* the CPU's; NULL elsewhere */
-    const char *identity; /* the instance's memory */
+    const char *identity;  /* the instance's memory */
 };
 
 /*

@@ -110,19 +110,21 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->options = *options;
     run->program = options->program;
     run->progress = options->progress;
+    run->device = options->kernels->device;
     run->enqueues = traffic_is_enqueued(run);
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||
-        run_memory_create(&run->memory, options->kernels->device, run->program, err) < 0 ||
-        resolve(run, err) < 0 || traffic_create(run, err) < 0) {
+        run_memory_create(&run->memory, run->device, run->program, err) < 0 ||
+        transfer_create(run, err) < 0 || resolve(run, err) < 0 || traffic_create(run, err) < 0) {
         run_destroy(run);
         return -1;
     }
     if (options->poison)
         for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
             if (run->memory.segment[s])
-                memset(run->memory.segment[s], 0xff, run->program->segment_bytes[s]);
+                run->device->ops->fill(run->device, DEVICE_COMPUTE, run->memory.segment[s], 0xff,
+                                       run->program->segment_bytes[s]);
     *out = run;
     return 0;
 }
@@ -138,8 +140,10 @@ void run_destroy(struct run *run)
         return;
     /* After an error collectives may be under way, which use the memory. */
     run_drain(run, ALL_STREAMS, &ignored);
+    run->device->ops->wait(run->device, DEVICE_COMPUTE, &ignored);
     traffic_release(run);
     resolve_release(run);
+    transfer_release(run);
     run_memory_release(&run->memory);
     arena_release(&run->arena);
     free(run);
@@ -223,14 +227,12 @@ static void list_after(struct run *run, struct resolved_op *op)
  * is told anew. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
-    struct device *device = run->options.kernels->device;
-
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     list_after(run, op);
     op->collective.first = first;
     if (op->collective.given)
-        device->ops->mark(device, DEVICE_COMPUTE, op->collective.given);
+        run->device->ops->mark(run->device, DEVICE_COMPUTE, op->collective.given);
     op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->options.worker, (int)op->stream, collective_run, &op->collective);
     return 0;
@@ -252,6 +254,27 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
     return 0;
 }
 
+/* Alone on the device: marks stand right around it. */
+static int run_timed(struct run *run, struct resolved_op *op, int first, struct err *err)
+{
+    struct device *device = run->device;
+
+    if (device_is_host(device)) {
+        double begin = clock_seconds();
+
+        kernels_run(run->options.kernels, &op->call, first);
+        op->seconds += clock_seconds() - begin;
+        return 0;
+    }
+    device->ops->mark(device, DEVICE_COMPUTE, run->begin);
+    kernels_run(run->options.kernels, &op->call, first);
+    device->ops->mark(device, DEVICE_COMPUTE, run->end);
+    if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
+        return -1;
+    op->seconds += device->ops->seconds(device, run->begin, run->end);
+    return 0;
+}
+
 static int run_op(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
     if (op->first == FIRST_NEVER)
@@ -267,11 +290,8 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    double begin = run->options.timed ? clock_seconds() : 0;
-    kernels_run(run->options.kernels, &op->call, first);
-    if (run->options.timed)
-        op->seconds += clock_seconds() - begin;
-    return 0;
+    return run->options.timed ? run_timed(run, op, first, err)
+                              : (kernels_run(run->options.kernels, &op->call, first), 0);
 }
 
 /* A function's end: what follows comes after its streams' collectives. */
@@ -291,6 +311,58 @@ static int run_drain(struct run *run, unsigned streams, struct err *err)
     return 0;
 }
 
+/* What the range's ops do is recorded, and done by launching that. */
+static int record(struct run *run, struct resolved_function *f, const struct op_range *range,
+                  int first, struct device_graph **graph, struct err *err)
+{
+    struct device *device = run->device;
+
+    if (device->ops->graph_begin(device, err) < 0)
+        return -1;
+    for (int i = range->begin; i < range->end; i++) {
+        const struct resolved_op *op = &f->ops[i];
+        int starts = first && op->first != FIRST_NEVER;
+
+        kernels_run(run->options.kernels, &op->call, starts ? KERNELS_FIRST : op->always);
+    }
+    return device->ops->graph_end(device, graph, err);
+}
+
+/* The range that begins at this op; returns how many ops that were, or -1. */
+static int run_range(struct run *run, struct resolved_function *f, struct op_range *range,
+                     int first, struct err *err)
+{
+    struct resolved_op *op = &f->ops[range->begin];
+    struct device_graph **graph = &range->graphs[first != 0];
+
+    if (op->n_touches && wait_for_operands(run, op, err) < 0)
+        return -1;
+    if (!*graph && record(run, f, range, first, graph, err) < 0)
+        return -1;
+    if (run->progress) {
+        atomic_store_explicit(&run->progress->op, range->begin, memory_order_relaxed);
+        progress_advance(run->progress);
+        progress_publish(run->progress, op->text, 0);
+    }
+    run->device->ops->graph_launch(run->device, *graph);
+    return range->end - range->begin;
+}
+
+/*
+ * The range that begins at op i, NULL if none does. The first time a range's ops run one by one:
+ * what libraries load at a first call is not to be recorded.
+ */
+static struct op_range *range_at(struct resolved_function *f, int i, int first, int *next)
+{
+    if (*next >= f->n_ranges || f->ranges[*next].begin != i)
+        return NULL;
+    struct op_range *range = &f->ranges[(*next)++];
+    if (range->has_run[first != 0])
+        return range;
+    range->has_run[first != 0] = 1;
+    return NULL;
+}
+
 static int run_function(struct run *run, const struct action *action, int first,
                         const struct run_hooks *hooks, struct err *err)
 {
@@ -299,11 +371,22 @@ static int run_function(struct run *run, const struct action *action, int first,
                       : 0;
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
-    for (int i = 0; i < f->n_ops; i++) {
+    for (int i = 0, next = 0; i < f->n_ops; i++) {
+        struct op_range *range = range_at(f, i, first, &next);
+
+        if (range) {
+            int n = run_range(run, f, range, first, err);
+
+            if (n < 0)
+                return -1;
+            i += n - 1;
+            continue;
+        }
         if (run_op(run, &f->ops[i], i, first, err) < 0)
             return -1;
         for (int k = 0; k < f->ops[i].n_dead; k++)
-            memset(f->ops[i].dead[k].data, 0xff, f->ops[i].dead[k].n_bytes);
+            run->device->ops->fill(run->device, DEVICE_COMPUTE, f->ops[i].dead[k].data, 0xff,
+                                   f->ops[i].dead[k].n_bytes);
     }
     return come_after_streams(run, f->drains, err);
 }
