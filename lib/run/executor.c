@@ -227,14 +227,12 @@ static void list_after(struct run *run, struct resolved_op *op)
  * is told anew. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
-    struct device *device = run->options.kernels->device;
-
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     list_after(run, op);
     op->collective.first = first;
     if (op->collective.given)
-        device->ops->mark(device, DEVICE_COMPUTE, op->collective.given);
+        run->device->ops->mark(run->device, DEVICE_COMPUTE, op->collective.given);
     op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->options.worker, (int)op->stream, collective_run, &op->collective);
     return 0;

@@ -9,15 +9,10 @@
 
 #define ALIGNMENT ((size_t)256)
 
-static struct device *device_of(const struct run *run)
-{
-    return run->options.kernels->device;
-}
-
 int traffic_is_enqueued(const struct run *run)
 {
-    return run->options.comm && !device_is_host(device_of(run)) &&
-           comm_enqueues(run->options.comm) && run->options.kernels->backend->traffic;
+    return run->options.comm && !device_is_host(run->device) && comm_enqueues(run->options.comm) &&
+           run->options.kernels->backend->traffic;
 }
 
 /* Call fn for every collective there is, until one fails. */
@@ -62,7 +57,7 @@ static int measure(struct run *run, struct resolved_op *op, struct err *err)
 
 static int allocate(struct run *run, struct err *err)
 {
-    struct device *device = device_of(run);
+    struct device *device = run->device;
 
     for (int s = 0; s < N_STREAMS; s++) {
         void *block;
@@ -94,7 +89,7 @@ static void stage(struct run *run, struct resolved_op *op)
 static int give(struct run *run, struct resolved_op *op, struct err *err)
 {
     struct collective *c = &op->collective;
-    struct device *device = device_of(run);
+    struct device *device = run->device;
 
     CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
     c->kernels = run->options.kernels;
@@ -109,7 +104,7 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
 
 int traffic_create(struct run *run, struct err *err)
 {
-    if (device_is_host(device_of(run)))
+    if (device_is_host(run->device))
         return 0;
     if (!run->enqueues && (for_each(run, measure, err) < 0 || allocate(run, err) < 0))
         return -1;
@@ -118,7 +113,7 @@ int traffic_create(struct run *run, struct err *err)
 
 static int take_back(struct run *run, struct resolved_op *op, struct err *err)
 {
-    struct device *device = device_of(run);
+    struct device *device = run->device;
 
     (void)err;
     if (!op->collective.kernels)
@@ -130,7 +125,7 @@ static int take_back(struct run *run, struct resolved_op *op, struct err *err)
 
 void traffic_release(struct run *run)
 {
-    struct device *device = device_of(run);
+    struct device *device = run->device;
 
     if (device_is_host(device))
         return;
@@ -144,7 +139,7 @@ void traffic_release(struct run *run)
 
 int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
 {
-    struct device *device = device_of(run);
+    struct device *device = run->device;
     struct collective *c = &op->collective;
 
     device->ops->mark(device, DEVICE_COMPUTE, c->given);
@@ -163,16 +158,12 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
 
 void traffic_before_compute(struct run *run, const struct resolved_op *op)
 {
-    struct device *device = device_of(run);
-
-    device->ops->wait_mark(device, DEVICE_COMPUTE, op->collective.done);
+    run->device->ops->wait_mark(run->device, DEVICE_COMPUTE, op->collective.done);
 }
 
 int traffic_is_done(const struct run *run, const struct resolved_op *op)
 {
-    struct device *device = device_of(run);
-
-    return device->ops->mark_done(device, op->collective.done);
+    return run->device->ops->mark_done(run->device, op->collective.done);
 }
 
 int traffic_wait(struct run *run, const struct resolved_op *op, struct err *err)
