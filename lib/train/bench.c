@@ -71,6 +71,7 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     *(float *)run_data(run, program->ports.loss_scale, 0) = 1.0f / (float)tokens;
     scalars[SCALAR_LR] = 0;
     scalars[SCALAR_BIAS1] = scalars[SCALAR_BIAS2] = 1;
+    scalars[SCALAR_UPDATE] = 1;
 }
 
 static int compile(struct program *program, const struct job *job, struct engine *engine,

@@ -22,7 +22,7 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
-    uint16_t *rounded;  /* or, of a frozen one that is not fp32 */
+    uint16_t *rounded;  /* or, of one that is kept in bf16: frozen, or its own master */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -102,7 +102,7 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
         float *data = run_data(run, part.master, 0);
         uint16_t *rounded = run_data(run, part.master, 0);
 
-        CHECK(is_fp32 || !p->trainable);
+        CHECK(is_fp32 || !p->trainable || part.master == part.weight);
         run_beat(run); /* the first touch of much memory takes its time */
         rectangles_whole(program, i, &rows, &cols);
         struct fill fill = { .program = program,
