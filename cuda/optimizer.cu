@@ -13,11 +13,17 @@
  *                  at once, and the norm adds one number a parameter.
  *   adamw          a thread block takes OPS_NORM_BLOCK elements, whose decay is one. What is the
  *                  same for all of it (bias corrections and so on) three threads make while the
- *                  first loads are under way. Bound by memory.
+ *                  first loads are under way. Bound by memory; where states are bf16 (16 bytes an
+ *                  element), and two elements share one Philox, arithmetic is near that.
  *
  * lr, bias corrections, factor and skip are read by the kernels: a graph replays with new ones.
  */
 #include "cuda/cuda.cuh"
+#include "cuda/rng.cuh"
+
+extern "C" {
+#include "base/rng.h"
+}
 
 /* ---- sums of squares ---------------------------------------------------------------------------
  */
@@ -188,26 +194,34 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
 
-enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY };
+enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY, PLACE, PART };
 enum { ADAMW_THREADS = 256, ADAMW_WIDTH = 4, ADAMW_TURNS = 4 };
-static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK, "a decay a block");
+static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK,
+              "a block's decay is one");
 
-struct adamw {
-    rows_of<float> gradient, master, m, v;
+/* P is the master's type, S the moments', W the weight's. */
+template <typename P, typename S, typename W> struct adamw {
+    rows_of<float> gradient;
+    rows_of<P> master;
+    rows_of<S> m, v;
+    rows_of<W> weight; /* at NULL: there is none */
     const float *scalars, *factor;
-    const int32_t *skip;
-    const double *decays; /* a block's each, or NULL: weight_decay */
+    const int32_t *skip, *part;    /* part NULL: 0 */
+    const double *decays, *places; /* a block's each, or NULL: weight_decay, place */
     int64_t cols, n;
     double beta1, beta2, eps, weight_decay;
+    uint64_t key, place;
 };
 
 /* What is the same for all elements of a block. */
 struct adamw_factors {
     float factor, decay, take1, take2, beta2, step, root2, eps;
+    uint64_t key, low, high; /* of the rounding's numbers; low: of the block's first */
 };
 
 /* decay, step and root2, the ones with roots and quotients of doubles, by one warp each. */
-static __device__ __forceinline__ void make_shared(const struct adamw &a, float shared[3])
+template <typename A>
+static __device__ __forceinline__ void make_shared(const A &a, float shared[3])
 {
     double lr = a.scalars[SCALAR_LR];
 
@@ -219,9 +233,12 @@ static __device__ __forceinline__ void make_shared(const struct adamw &a, float 
         shared[2] = (float)sqrt((double)a.scalars[SCALAR_BIAS2]);
 }
 
-static __device__ __forceinline__ struct adamw_factors factors_of(const struct adamw &a,
-                                                                  const float shared[3])
+template <typename A>
+static __device__ __forceinline__ struct adamw_factors factors_of(const A &a, const float shared[3])
 {
+    uint64_t place = a.places ? (uint64_t)a.places[blockIdx.x] : a.place + blockIdx.x;
+    uint64_t part = a.part ? (uint64_t)*a.part : 0;
+
     return { *a.factor,
              shared[0],
              (float)(1.0 - a.beta1),
@@ -229,37 +246,73 @@ static __device__ __forceinline__ struct adamw_factors factors_of(const struct a
              (float)a.beta2,
              shared[1],
              shared[2],
-             (float)a.eps };
+             (float)a.eps,
+             a.key,
+             place << 11,
+             (uint64_t)a.scalars[SCALAR_UPDATE] | part << 32 };
 }
 
-static __device__ __forceinline__ void adamw_element(const struct adamw_factors &f, float gradient,
-                                                     float &master, float &m, float &v)
+/* Stored as it is, or rounded by 16 random bits; NaN and infinity stay. */
+static __device__ __forceinline__ void put_rounded(float *to, float x, uint32_t)
 {
-    float g = gradient * f.factor, p = master * f.decay;
-
-    m = m + f.take1 * (g - m);
-    v = v * f.beta2 + f.take2 * g * g;
-    master = p - f.step * (m / (sqrtf(v) / f.root2 + f.eps));
+    *to = x;
 }
 
-/* W: the weight's; at NULL: there is none. */
-template <typename W>
-static __device__ __forceinline__ void adamw_one(const struct adamw &a, rows_of<W> weight,
-                                                 const struct adamw_factors &f, int64_t row,
-                                                 int64_t col)
+static __device__ __forceinline__ void put_rounded(bf16 *to, float x, uint32_t bits16)
 {
-    float master = a.master.row(row)[col], m = a.m.row(row)[col], v = a.v.row(row)[col];
+    uint32_t bits = __float_as_uint(x);
+    uint32_t more = (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0;
 
-    adamw_element(f, a.gradient.row(row)[col], master, m, v);
+    bits16 = (bits & 0x7f800000u) == 0x7f800000u ? 0 : bits16;
+    to->bits = (uint16_t)(((bits | more) + bits16) >> 16);
+}
+
+/* noise: of the element and its neighbour; odd: it is the second of these. */
+template <typename P, typename S>
+static __device__ __forceinline__ float adamw_element(const struct adamw_factors &f, float gradient,
+                                                      P *master, S *m, S *v, const uint4 &noise,
+                                                      int odd)
+{
+    float g = gradient * f.factor, p = to_float(*master) * f.decay;
+    float mean = to_float(*m) + f.take1 * (g - to_float(*m));
+    float square = to_float(*v) * f.beta2 + f.take2 * g * g;
+    float after = p - f.step * (mean / (sqrtf(square) / f.root2 + f.eps));
+
+    put_rounded(m, mean, odd ? noise.y >> 16 : noise.y & 0xffff);
+    put_rounded(v, square, odd ? noise.z >> 16 : noise.z & 0xffff);
+    put_rounded(master, after, odd ? noise.x >> 16 : noise.x & 0xffff);
+    return after;
+}
+
+/* Of an even element of the block and the next. */
+template <typename S>
+static __device__ __forceinline__ uint4 noise_of(const struct adamw_factors &f, int64_t element)
+{
+    if (sizeof(S) == sizeof(float))
+        return { 0, 0, 0, 0 };
+    return cuda_philox(f.key, f.low | (uint64_t)element / 2, f.high);
+}
+
+/* element: of the block; where it lies. */
+template <typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_one(const adamw<P, S, W> &a,
+                                                 const struct adamw_factors &f, int64_t element,
+                                                 int64_t row, int64_t col)
+{
+    P master = a.master.row(row)[col];
+    S m = a.m.row(row)[col], v = a.v.row(row)[col];
+    float after = adamw_element(f, a.gradient.row(row)[col], &master, &m, &v,
+                                noise_of<S>(f, element), (int)(element % 2));
+
     a.m.row(row)[col] = m;
     a.v.row(row)[col] = v;
     a.master.row(row)[col] = master;
-    if (weight.at)
-        weight.row(row)[col] = from_float<W>(master);
+    if (a.weight.at)
+        a.weight.row(row)[col] = from_float<W>(after);
 }
 
 /* Rows with gaps, or at odd addresses. */
-template <typename W> __global__ void adamw_plain_kernel(struct adamw a, rows_of<W> weight)
+template <typename P, typename S, typename W> __global__ void adamw_plain_kernel(adamw<P, S, W> a)
 {
     __shared__ float shared[3];
     int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
@@ -271,56 +324,62 @@ template <typename W> __global__ void adamw_plain_kernel(struct adamw a, rows_of
     __syncthreads();
     struct adamw_factors f = factors_of(a, shared);
     for (int64_t i = start + threadIdx.x; i < end; i += ADAMW_THREADS)
-        adamw_one(a, weight, f, i / a.cols, i % a.cols);
+        adamw_one(a, f, i - start, i / a.cols, i % a.cols);
 }
 
-struct adamw_pack {
-    packed<float, ADAMW_WIDTH> gradient, master, m, v;
+template <typename P, typename S> struct adamw_pack {
+    packed<float, ADAMW_WIDTH> gradient;
+    packed<P, ADAMW_WIDTH> master;
+    packed<S, ADAMW_WIDTH> m, v;
 };
 
-static __device__ __forceinline__ void adamw_load(const struct adamw &a, int64_t i,
-                                                  struct adamw_pack *p)
+template <typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_load(const adamw<P, S, W> &a, int64_t i,
+                                                  adamw_pack<P, S> *p)
 {
-    typedef packed<float, ADAMW_WIDTH> pack;
-
-    p->gradient = *(const pack *)(a.gradient.at + i);
-    p->master = *(const pack *)(a.master.at + i);
-    p->m = *(const pack *)(a.m.at + i);
-    p->v = *(const pack *)(a.v.at + i);
+    p->gradient = *(const packed<float, ADAMW_WIDTH> *)(a.gradient.at + i);
+    p->master = *(const packed<P, ADAMW_WIDTH> *)(a.master.at + i);
+    p->m = *(const packed<S, ADAMW_WIDTH> *)(a.m.at + i);
+    p->v = *(const packed<S, ADAMW_WIDTH> *)(a.v.at + i);
 }
 
-template <typename W>
-static __device__ __forceinline__ void adamw_store(const struct adamw &a, rows_of<W> weight,
-                                                   int64_t i, const struct adamw_pack &p)
+/* A pack that begins at this element of the block, and lies at i. */
+template <typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_step(const adamw<P, S, W> &a,
+                                                  const struct adamw_factors &f, int64_t element,
+                                                  int64_t i, adamw_pack<P, S> *p)
 {
-    typedef packed<float, ADAMW_WIDTH> pack;
+    packed<W, ADAMW_WIDTH> out;
+    uint4 noise = {};
 
-    *(pack *)(a.m.at + i) = p.m;
-    *(pack *)(a.v.at + i) = p.v;
-    *(pack *)(a.master.at + i) = p.master;
-    if (weight.at) {
-        packed<W, ADAMW_WIDTH> out;
-
-        for (int k = 0; k < ADAMW_WIDTH; k++)
-            out.at[k] = from_float<W>(p.master.at[k]);
-        *(packed<W, ADAMW_WIDTH> *)(weight.at + i) = out;
+#pragma unroll
+    for (int e = 0; e < ADAMW_WIDTH; e++) {
+        if (e % 2 == 0)
+            noise = noise_of<S>(f, element + e);
+        out.at[e] = from_float<W>(adamw_element(f, p->gradient.at[e], &p->master.at[e], &p->m.at[e],
+                                                &p->v.at[e], noise, e % 2));
     }
+    *(packed<S, ADAMW_WIDTH> *)(a.m.at + i) = p->m;
+    *(packed<S, ADAMW_WIDTH> *)(a.v.at + i) = p->v;
+    *(packed<P, ADAMW_WIDTH> *)(a.master.at + i) = p->master;
+    if (a.weight.at)
+        *(packed<W, ADAMW_WIDTH> *)(a.weight.at + i) = out;
 }
 
-/* All operands are one dense row at addresses of 16 bytes; two packs of each on their way. */
-template <typename W>
-__global__ void __launch_bounds__(ADAMW_THREADS)
-    adamw_wide_kernel(struct adamw a, rows_of<W> weight)
+/* All operands are one dense row at addresses of 16 bytes; half of a thread's packs on their way. */
+template <typename P, typename S, typename W>
+__global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<P, S, W> a)
 {
     enum { STEP = ADAMW_THREADS * ADAMW_WIDTH, AT_ONCE = 2 };
     __shared__ float shared[3];
-    int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK + (int64_t)threadIdx.x * ADAMW_WIDTH;
-    struct adamw_pack p[AT_ONCE];
+    int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
+    int first = (int)threadIdx.x * ADAMW_WIDTH;
+    adamw_pack<P, S> p[AT_ONCE];
 
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++)
-        if (start + k * STEP + ADAMW_WIDTH <= a.n)
-            adamw_load(a, start + k * STEP, &p[k]);
+        if (start + first + k * STEP + ADAMW_WIDTH <= a.n)
+            adamw_load(a, start + first + k * STEP, &p[k]);
     make_shared(a, shared);
     __syncthreads();
     if (*a.skip)
@@ -329,25 +388,21 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     for (int turn = 0; turn < ADAMW_TURNS; turn += AT_ONCE) {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            int64_t i = start + (turn + k) * STEP;
+            int64_t i = start + first + (turn + k) * STEP;
 
             if (turn && i + ADAMW_WIDTH <= a.n)
                 adamw_load(a, i, &p[k]);
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            int64_t i = start + (turn + k) * STEP;
+            int element = first + (turn + k) * STEP;
+            int64_t i = start + element;
 
-            if (i + ADAMW_WIDTH <= a.n) {
-#pragma unroll
-                for (int e = 0; e < ADAMW_WIDTH; e++)
-                    adamw_element(f, p[k].gradient.at[e], p[k].master.at[e], p[k].m.at[e],
-                                  p[k].v.at[e]);
-                adamw_store(a, weight, i, p[k]);
-            } else {
+            if (i + ADAMW_WIDTH <= a.n)
+                adamw_step(a, f, element, i, &p[k]);
+            else
                 for (; i < a.n; i++)
-                    adamw_one(a, weight, f, 0, i);
-            }
+                    adamw_one(a, f, i - start, 0, i);
         }
     }
 }
@@ -357,43 +412,57 @@ static int is_flat(const struct tensor *t)
     return !tensor_given(t) || (is_dense(t) && (uintptr_t)t->data % 16 == 0);
 }
 
-template <typename W>
-static void adamw_launch(struct kernels *kernels, const struct kernel_call *call,
-                         const struct adamw &a)
+template <typename P, typename S, typename W>
+static void adamw_launch(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
-    struct cuda_shape shape = cuda_shape_of(ceil_div(a.n, OPS_NORM_BLOCK), ADAMW_THREADS);
-    rows_of<W> weight = cuda_rows<W>(&op->out[0]);
+    const struct op_attributes *at = &op->attributes;
+    struct cuda_shape shape =
+        cuda_shape_of(ceil_div(tensor_elements(&op->in[GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
+    adamw<P, S, W> a = { cuda_rows<float>(&op->in[GRADIENT]),
+                         cuda_rows<P>(&op->in[MASTER]),
+                         cuda_rows<S>(&op->in[M]),
+                         cuda_rows<S>(&op->in[V]),
+                         cuda_rows<W>(&op->out[0]),
+                         (const float *)op->in[SCALARS].data,
+                         (const float *)op->in[FACTOR].data,
+                         (const int32_t *)op->in[SKIP].data,
+                         cuda_rows<int32_t>(&op->in[PART]).at,
+                         cuda_rows<double>(&op->in[DECAY]).at,
+                         cuda_rows<double>(&op->in[PLACE]).at,
+                         op->in[GRADIENT].cols,
+                         tensor_elements(&op->in[GRADIENT]),
+                         at->beta1,
+                         at->beta2,
+                         at->eps,
+                         at->weight_decay,
+                         rng_key(at->seed, RNG_ROUNDING),
+                         at->place };
 
     if (is_flat(&op->in[GRADIENT]) && is_flat(&op->in[MASTER]) && is_flat(&op->in[M]) &&
         is_flat(&op->in[V]) && is_flat(&op->out[0]))
-        cuda_launch(kernels, call, shape, adamw_wide_kernel<W>, a, weight);
+        cuda_launch(kernels, call, shape, adamw_wide_kernel<P, S, W>, a);
     else
-        cuda_launch(kernels, call, shape, adamw_plain_kernel<W>, a, weight);
+        cuda_launch(kernels, call, shape, adamw_plain_kernel<P, S, W>, a);
 }
 
 static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    const struct op_attributes *at = &op->attributes;
-    struct adamw a = { cuda_rows<float>(&op->in[GRADIENT]),
-                       cuda_rows<float>(&op->in[MASTER]),
-                       cuda_rows<float>(&op->in[M]),
-                       cuda_rows<float>(&op->in[V]),
-                       (const float *)op->in[SCALARS].data,
-                       (const float *)op->in[FACTOR].data,
-                       (const int32_t *)op->in[SKIP].data,
-                       cuda_rows<double>(&op->in[DECAY]).at,
-                       op->in[GRADIENT].cols,
-                       tensor_elements(&op->in[GRADIENT]),
-                       at->beta1,
-                       at->beta2,
-                       at->eps,
-                       at->weight_decay };
 
     (void)first;
-    cuda_with_act(tensor_given(&op->out[0]) ? op->out[0].dtype : DTYPE_F32,
-                  [&](auto zero) { adamw_launch<decltype(zero)>(kernels, call, a); });
+    if (op->in[MASTER].dtype == DTYPE_BF16) {
+        adamw_launch<bf16, bf16, float>(kernels, call); /* it is the weight */
+        return;
+    }
+    cuda_with_act(tensor_given(&op->out[0]) ? op->out[0].dtype : DTYPE_F32, [&](auto zero) {
+        typedef decltype(zero) W;
+
+        if (op->in[M].dtype == DTYPE_BF16)
+            adamw_launch<float, bf16, W>(kernels, call);
+        else
+            adamw_launch<float, float, W>(kernels, call);
+    });
 }
 
 void cuda_register_optimizer(struct kernels_backend *table)

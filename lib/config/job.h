@@ -110,6 +110,7 @@ struct job {
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
         double beta1, beta2, eps, weight_decay;
         double clip; /* of the global gradient norm; 0 off */
+        enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
     } optimizer;
 
     int ranks;    /* 0 auto */

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "support/op_case.h"
 #include "support/test_device.h"
 
@@ -378,6 +379,263 @@ static void test_adamw_skips(void **state)
     op_case_destroy(c);
 }
 
+/* ---- states in bf16 ---- */
+
+struct rounded_shape {
+    int64_t rows, cols;
+    enum dtype master;
+    int has_tables, has_part;
+};
+
+enum { N_PART = 3, N_UPDATE = 77 };
+
+/* Places of blocks that are not one after the other. */
+static double place_of_block(int64_t block)
+{
+    return (double)(ops_place(rng_hash_name(block % 2 ? "one" : "other")) + (uint64_t)(5 + block));
+}
+
+static struct op_case *make_rounded(const void *context)
+{
+    const struct rounded_shape *s = context;
+    struct op_case *c = adamw_case(s->rows, s->cols, N_DTYPES, 0);
+    int64_t n_blocks = (s->rows * s->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
+
+    for (int i = s->master == DTYPE_BF16 ? 4 : 5; i < 7; i++) {
+        free((char *)c->op.in[i].data - 64);
+        op_case_input(c, i, s->rows, s->cols, DTYPE_BF16, 1);
+    }
+    for (int64_t row = 0; row < s->rows; row++)
+        for (int64_t col = 0; col < s->cols; col++)
+            tensor_set(&c->op.in[6], row, col, fabs(tensor_get(&c->op.in[6], row, col)));
+    c->op.attributes.seed = 0x123456789abcdef;
+    c->op.attributes.place = ops_place(rng_hash_name("layers.0.up.weight"));
+    tensor_set(&c->op.in[1], 0, SCALAR_UPDATE, N_UPDATE);
+    if (s->has_tables) {
+        op_case_input(c, 7, 1, n_blocks, DTYPE_F64, 0.1);
+        op_case_input(c, 8, 1, n_blocks, DTYPE_F64, 0);
+        for (int64_t block = 0; block < n_blocks; block++)
+            tensor_set(&c->op.in[8], 0, block, place_of_block(block));
+    }
+    if (s->has_part) {
+        op_case_input(c, 9, 1, 1, DTYPE_I32, 0);
+        tensor_set(&c->op.in[9], 0, 0, N_PART);
+    }
+    return c;
+}
+
+static double round_up_by(float x, uint32_t word, int64_t element)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + (element % 2 ? word >> 16 : word & 0xffff)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* What ops.h says, element by element, one by one. */
+struct rounded {
+    double master, m, v;
+};
+
+static struct rounded expected(const struct op_shape *op, int64_t row, int64_t col)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t i = row * op->in[0].cols + col, block = i / OPS_NORM_BLOCK;
+    double lr = tensor_get(&op->in[1], 0, SCALAR_LR), bias1 = tensor_get(&op->in[1], 0, 1);
+    double wd = tensor_given(&op->in[7]) ? tensor_get(&op->in[7], 0, block) : a->weight_decay;
+    uint64_t place = tensor_given(&op->in[8]) ? (uint64_t)tensor_get(&op->in[8], 0, block)
+                                              : a->place + (uint64_t)block;
+    uint64_t part = tensor_given(&op->in[9]) ? N_PART : 0;
+    struct rng_block noise = rng_at(a->seed, RNG_ROUNDING, N_UPDATE | part << 32,
+                                    place << 11 | (uint64_t)(i % OPS_NORM_BLOCK) / 2);
+    float take1 = (float)(1 - a->beta1), take2 = (float)(1 - a->beta2);
+    float root2 = (float)sqrt(tensor_get(&op->in[1], 0, SCALAR_BIAS2));
+    float g = (float)tensor_get(&op->in[0], row, col) * (float)tensor_get(&op->in[2], 0, 0);
+    float p = (float)tensor_get(&op->in[4], row, col) * (float)(1 - lr * wd);
+    float m = (float)tensor_get(&op->in[5], row, col), v = (float)tensor_get(&op->in[6], row, col);
+
+    m = m + take1 * (g - m);
+    v = v * (float)a->beta2 + take2 * g * g;
+    p = p - (float)(lr / bias1) * (m / (sqrtf(v) / root2 + (float)a->eps));
+    return (struct rounded){ op->in[4].dtype == DTYPE_BF16 ? round_up_by(p, noise.word[0], i) : p,
+                             round_up_by(m, noise.word[1], i), round_up_by(v, noise.word[2], i) };
+}
+
+static void check_rounded(const struct rounded_shape *s)
+{
+    struct op_case *c = make_rounded(s), *before = make_rounded(s);
+
+    op_case_run(c, 3, 0);
+    for (int64_t row = 0; row < s->rows; row++)
+        for (int64_t col = 0; col < s->cols; col++) {
+            struct rounded wanted = expected(&before->op, row, col);
+
+            assert_true(tensor_get(&c->op.in[4], row, col) == wanted.master);
+            assert_true(tensor_get(&c->op.in[5], row, col) == wanted.m);
+            assert_true(tensor_get(&c->op.in[6], row, col) == wanted.v);
+        }
+    op_case_destroy(c);
+    op_case_destroy(before);
+}
+
+static void test_adamw_rounds(void **state)
+{
+    static const int64_t sizes[][2] = { { 1, 1 },     { 1, 3 },    { 1, 4096 }, { 1, 4099 },
+                                        { 1, 20481 }, { 300, 67 }, { 5, 4099 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int k = 0; k < 8; k++) {
+            struct rounded_shape s = { sizes[i][0], sizes[i][1], k & 1 ? DTYPE_BF16 : DTYPE_F32,
+                                       k >> 1 & 1, k >> 2 };
+
+            check_rounded(&s);
+            check_bits(make_rounded, &s);
+        }
+}
+
+/* Of threads, instruction sets and orders of threads; and near what is not rounded. */
+static void test_adamw_rounds_alike(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct rounded_shape s = { k & 1 ? 1 : 130, k & 1 ? 40001 : 301,
+                                   k & 2 ? DTYPE_BF16 : DTYPE_F32, k & 1, k & 1 };
+        struct op_case *c = make_rounded(&s);
+
+        op_case_check(c, 0x1p-7); /* a unit of the last of 8 bits */
+        op_case_destroy(c);
+    }
+}
+
+/* Three parameters in one bucket, each from a block's edge, have the bits that they have alone. */
+static void test_rounding_is_the_parameter_s(void **state)
+{
+    static const char *const names[] = { "a", "b", "c" };
+    static const int64_t sizes[] = { 5000, 4096, 77 }, starts[] = { 0, 8192, 12288 };
+    struct rounded_shape all = { 1, 12288 + 77, DTYPE_BF16, 1, 0 };
+    struct op_case *bucket = make_rounded(&all);
+
+    (void)state;
+    for (int b = 0; b < 4; b++) {
+        int k = b < 2 ? 0 : b - 1;
+
+        tensor_set(&bucket->op.in[7], 0, b, 0.25);
+        tensor_set(&bucket->op.in[8], 0, b,
+                   (double)(ops_place(rng_hash_name(names[k])) + (uint64_t)(b == 1)));
+    }
+    struct op_case *before = make_rounded(&all);
+    op_case_run(bucket, 2, 0);
+    for (int k = 0; k < 3; k++) {
+        /* Of another shape, too. */
+        struct rounded_shape shape = { sizes[k] == 5000 ? 50 : 1, sizes[k] == 5000 ? 100 : sizes[k],
+                                       DTYPE_BF16, 0, 0 };
+        struct op_case *alone = make_rounded(&shape);
+
+        alone->op.attributes.place = ops_place(rng_hash_name(names[k]));
+        alone->op.attributes.weight_decay = 0.25;
+        for (int i = 0; i < 7; i += i ? 1 : 4)
+            for (int64_t e = 0; e < sizes[k]; e++)
+                tensor_set(&alone->op.in[i], e / shape.cols, e % shape.cols,
+                           tensor_get(&before->op.in[i], 0, starts[k] + e));
+        op_case_run(alone, 1, 0);
+        for (int i = 4; i < 7; i++)
+            for (int64_t e = 0; e < sizes[k]; e++)
+                assert_true(tensor_get(&alone->op.in[i], e / shape.cols, e % shape.cols) ==
+                            tensor_get(&bucket->op.in[i], 0, starts[k] + e));
+        op_case_destroy(alone);
+    }
+    op_case_destroy(bucket);
+    op_case_destroy(before);
+}
+
+/* Elements of 1 that decay to x, without gradients: how many are rounded up, of n. */
+static int64_t count_up(struct op_case *c, double update, int parity, double *sum)
+{
+    int64_t n = c->op.in[4].cols, up = 0;
+
+    tensor_set(&c->op.in[1], 0, SCALAR_UPDATE, update);
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(&c->op.in[4], 0, i, 1);
+    op_case_run(c, 3, 0);
+    for (int64_t i = 0; i < n; i++) {
+        double x = tensor_get(&c->op.in[4], 0, i);
+
+        *sum += x;
+        if (i % 2 == parity)
+            up += x == 1;
+    }
+    return up;
+}
+
+/* Between 1 - 2^-8 and 1: the mean is x, over elements and over updates, within 5 deviations. */
+static void test_rounding_is_unbiased(void **state)
+{
+    static const double decays[] = { 0.1, 0.3, 0.0001 };
+    struct rounded_shape s = { 1, 30000, DTYPE_BF16, 0, 0 };
+
+    (void)state;
+    for (int d = 0; d < 3; d++) {
+        struct op_case *c = make_rounded(&s);
+        double lr = tensor_get(&c->op.in[1], 0, SCALAR_LR), sum = 0;
+        double x = (double)(float)(1 - lr * decays[d]), share = 1 - (1 - x) * 256;
+        double deviation = sqrt(share * (1 - share) / (double)s.cols);
+        int64_t even, odd;
+
+        c->op.attributes.weight_decay = decays[d];
+        for (int i = 0; i < 7; i += i ? 1 : 5)
+            for (int64_t e = 0; e < s.cols; e++)
+                tensor_set(&c->op.in[i], 0, e, 0);
+        even = count_up(c, 1, 0, &sum);
+        odd = count_up(c, 2, 1, &sum);
+        assert_true(fabs(sum / (2 * (double)s.cols) - x) <= 5 * deviation / 256);
+        assert_true(fabs(2 * (double)even / (double)s.cols - share) <= 8 * deviation);
+        assert_true(fabs(2 * (double)odd / (double)s.cols - share) <= 8 * deviation);
+        for (int64_t e = 0; e < s.cols; e++) /* what is 0 stays so */
+            assert_true(tensor_get(&c->op.in[5], 0, e) == 0 && tensor_get(&c->op.in[6], 0, e) == 0);
+        op_case_destroy(c);
+    }
+}
+
+/* One element, over updates: each has numbers of its own. */
+static void test_rounding_changes_with_the_update(void **state)
+{
+    enum { N = 400 };
+    struct rounded_shape s = { 1, 2, DTYPE_BF16, 0, 0 };
+    struct op_case *c = make_rounded(&s);
+    double lr = tensor_get(&c->op.in[1], 0, SCALAR_LR), sum = 0;
+    double x = (double)(float)(1 - lr * 0.1), share = 1 - (1 - x) * 256;
+    int64_t up = 0;
+
+    (void)state;
+    for (int i = 0; i < 7; i += i ? 1 : 5)
+        for (int64_t e = 0; e < s.cols; e++)
+            tensor_set(&c->op.in[i], 0, e, 0);
+    for (int update = 1; update <= N; update++)
+        up += count_up(c, update, 0, &sum);
+    assert_true(fabs((double)up / N - share) <= 5 * sqrt(share * (1 - share) / N));
+    op_case_destroy(c);
+}
+
+static void test_rounding_keeps_what_is_not_finite(void **state)
+{
+    struct rounded_shape s = { 1, 64, DTYPE_BF16, 0, 0 };
+    struct op_case *c = make_rounded(&s);
+
+    (void)state;
+    for (int64_t i = 0; i < s.cols; i++)
+        tensor_set(&c->op.in[0], 0, i, i % 2 ? NAN : INFINITY);
+    op_case_run(c, 1, 0);
+    for (int64_t i = 0; i < s.cols; i++) {
+        assert_true(i % 2 ? isnan(tensor_get(&c->op.in[5], 0, i))
+                          : isinf(tensor_get(&c->op.in[5], 0, i)));
+        assert_true(isnan(tensor_get(&c->op.in[4], 0, i)));
+    }
+    op_case_destroy(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +649,12 @@ int main(void)
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_bits),
+        cmocka_unit_test(test_adamw_rounds),
+        cmocka_unit_test(test_adamw_rounds_alike),
+        cmocka_unit_test(test_rounding_is_the_parameter_s),
+        cmocka_unit_test(test_rounding_is_unbiased),
+        cmocka_unit_test(test_rounding_changes_with_the_update),
+        cmocka_unit_test(test_rounding_keeps_what_is_not_finite),
         cmocka_unit_test(test_adamw_skips),
         cmocka_unit_test(test_adamw_of_blocks),
         cmocka_unit_test(test_gradient_norm_in_order),
