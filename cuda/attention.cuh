@@ -23,5 +23,10 @@ void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *ca
 size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op)
     __attribute__((weak));
 void cudnn_attention_release(struct cudnn_attention *attention) __attribute__((weak));
+/* All plans, when the backend goes. */
+void cudnn_attention_close(struct cuda_kernels *cuda) __attribute__((weak));
+/* What of it decides bits, for the backend's identity: "attention cudnn 91900 workspace 1024". */
+void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_bytes)
+    __attribute__((weak));
 
 #endif

@@ -1,13 +1,15 @@
 /*
  * kernels.cu - an instance of the CUDA backend: the table of its kernels on one device
  */
-#include "cuda/cuda.cuh"
+#include "cuda/attention.cuh"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static void cuda_kernels_destroy(struct kernels *kernels)
 {
+    if (cudnn_attention_close)
+        cudnn_attention_close(cuda_of(kernels));
     free(cuda_of(kernels));
 }
 
@@ -32,8 +34,12 @@ static void describe(struct cuda_kernels *cuda)
 {
     const struct cudaDeviceProp *p = &cuda->device->properties;
 
-    snprintf(cuda->identity, sizeof cuda->identity, "cuda sm_%d%d %d multiprocessors kernels 1",
-             p->major, p->minor, p->multiProcessorCount);
+    char attention[64] = "attention own";
+
+    if (cudnn_attention_describe)
+        cudnn_attention_describe(cuda, attention, sizeof attention);
+    snprintf(cuda->identity, sizeof cuda->identity, "cuda sm_%d%d %d multiprocessors kernels 1 %s",
+             p->major, p->minor, p->multiProcessorCount, attention);
 }
 
 extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err)
