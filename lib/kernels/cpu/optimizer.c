@@ -2,7 +2,7 @@
  * optimizer.c - the gradient's norm and AdamW
  *
  * One pass over memory each, bound by it: AdamW reads 16 and writes 12 bytes an element, and 2 more
- * for the bf16 weight. The order of IEEE operations is the contract with other backends:
+ * for a 16-bit weight. The order of IEEE operations is the contract with other backends:
  *
  *   once a call, in double then rounded to float:
  *     decay = 1 - lr * weight_decay (or of each block's), take1 = 1 - beta1, take2 = 1 - beta2,
@@ -165,12 +165,8 @@ CPU_INLINE void weight_row(const struct adamw *a, int64_t row, const struct rect
     const float *master = float_row(&a->op->in[MASTER], row);
     void *weight = cpu_row(&a->op->out[0], row);
 
-    if (is_bf16(&a->op->out[0]))
-        for (int64_t i = r->col; i < r->col_end; i++)
-            act_put(weight, i, master[i], 1);
-    else
-        memcpy((float *)weight + r->col, master + r->col,
-               (size_t)(r->col_end - r->col) * sizeof *master);
+    WITH_ACT(a->op->out[0].dtype,
+             for (int64_t i = r->col; i < r->col_end; i++) act_put(weight, i, master[i], act));
 }
 
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
