@@ -96,76 +96,81 @@ struct embed_dw {
     int first;
 };
 
-/*
- * The sum of dx's rows of the tokens at sorted places `place` .. that have its row, at a lane's
- * columns. All lanes of a warp come along.
- */
-template <int N>
-static __device__ __forceinline__ void sum_tokens(const struct embed_dw &e, int64_t place,
-                                                  int64_t col, float (&sum)[N])
+/* 32 sorted places, one a lane; what lies behind the last has no row. */
+struct places {
+    uint32_t row;
+    int32_t token;
+};
+
+static __device__ __forceinline__ struct places places_at(const struct embed_dw &e, int64_t begin)
 {
-    uint32_t row = e.sorted.row[place];
-    int lane = (int)threadIdx.x % 32, is_first = 1;
-    unsigned equal;
+    int64_t mine = begin + threadIdx.x % 32;
+    struct places p = { (uint32_t)e.n_rows, 0 };
 
-    do {
-        int64_t mine = place + lane;
-        int is_equal = mine < e.n_tokens && e.sorted.row[mine] == row, n;
-        int32_t token = is_equal ? e.sorted.token[mine] : 0;
-
-        equal = __ballot_sync(0xffffffffu, is_equal);
-        n = __popc(equal); /* the first n: they are sorted */
-        for (int begin = 0; begin < n; begin += IN_FLIGHT) {
-            float x[IN_FLIGHT][N];
-
-#pragma unroll
-            for (int k = 0; k < IN_FLIGHT; k++) {
-                int32_t from = __shfl_sync(0xffffffffu, token, begin + k);
-
-                if (begin + k < n && col < e.d)
-                    load_floats<float, N>(e.dx.row(from) + col, x[k]);
-            }
-#pragma unroll
-            for (int k = 0; k < IN_FLIGHT; k++)
-                if (begin + k < n && col < e.d)
-#pragma unroll
-                    for (int i = 0; i < N; i++)
-                        sum[i] = is_first && begin + k == 0 ? x[k][i] : sum[i] + x[k][i];
-        }
-        is_first = 0;
-        place += 32;
-    } while (equal == 0xffffffffu);
+    if (mine < e.n_tokens) {
+        p.row = e.sorted.row[mine];
+        p.token = e.sorted.token[mine];
+    }
+    return p;
 }
 
+/* Add dx's rows of n tokens, lane `from`'s and those of the lanes behind it, at a lane's columns. */
+template <int N>
+static __device__ __forceinline__ void add_tokens(const struct embed_dw &e, int32_t token, int from,
+                                                  int n, int64_t col, int starts, float (&sum)[N])
+{
+    for (int begin = 0; begin < n; begin += IN_FLIGHT) {
+        float x[IN_FLIGHT][N];
+
+#pragma unroll
+        for (int k = 0; k < IN_FLIGHT; k++) {
+            int32_t own = __shfl_sync(0xffffffffu, token, from + begin + k);
+
+            if (begin + k < n && col < e.d)
+                load_floats<float, N>(e.dx.row(own) + col, x[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < IN_FLIGHT; k++)
+            if (begin + k < n && col < e.d)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sum[i] = starts && begin + k == 0 ? x[k][i] : sum[i] + x[k][i];
+    }
+}
+
+/* All lanes of a warp go along, also those behind the last column: the tokens are told by them. */
 template <int N> __global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(struct embed_dw e)
 {
-    int64_t warp = ((int64_t)blockIdx.x * N_THREADS + threadIdx.x) / 32;
+    int64_t begin = ((int64_t)blockIdx.x * N_THREADS + threadIdx.x) / 32 * WINDOW;
     int lane = (int)threadIdx.x % 32;
-    int64_t mine = warp * WINDOW + lane, col = ((int64_t)blockIdx.y * 32 + lane) * N;
-    int begins = 0;
+    int64_t col = ((int64_t)blockIdx.y * 32 + lane) * N;
+    struct places here = places_at(e, begin);
+    uint32_t before = __shfl_up_sync(0xffffffffu, here.row, 1);
+    int starts = lane < WINDOW && here.row < e.n_rows;
 
-    /* Of each of the window's places: whether it is the first of its row. */
-    if (lane < WINDOW && mine < e.n_tokens) {
-        uint32_t row = e.sorted.row[mine];
+    if (starts && !lane && begin)
+        before = e.sorted.row[begin - 1];
+    starts = starts && (begin + lane == 0 || here.row != before);
+    for (unsigned left = __ballot_sync(0xffffffffu, starts); left; left &= left - 1) {
+        int from = __ffs((int)left) - 1;
+        uint32_t row = __shfl_sync(0xffffffffu, here.row, from);
+        unsigned equal = __ballot_sync(0xffffffffu, here.row == row);
+        float *out = e.out.row(row) + col, sum[N] = {}, old[N] = {};
 
-        begins = row < e.n_rows && (!mine || e.sorted.row[mine - 1] != row);
-    }
-    for (unsigned left = __ballot_sync(0xffffffffu, begins); left; left &= left - 1) {
-        int64_t place = warp * WINDOW + __ffs((int)left) - 1;
-        float sum[N] = {}, old[N];
-
-        sum_tokens<N>(e, place, col, sum);
-        if (col >= e.d)
-            continue;
-        float *out = e.out.row(e.sorted.row[place]) + col;
-
-        if (!e.first) {
+        if (!e.first && col < e.d)
             load_floats<float, N>(out, old);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                sum[i] = old[i] + sum[i];
+        add_tokens<N>(e, here.token, from, __popc(equal), col, 1, sum);
+        for (int64_t next = begin + 32; equal >> 31; next += 32) {
+            struct places more = places_at(e, next);
+
+            equal = __ballot_sync(0xffffffffu, more.row == row);
+            add_tokens<N>(e, more.token, 0, __popc(equal), col, 0, sum);
         }
-        store_floats<float, N>(out, sum);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] = e.first ? sum[i] : old[i] + sum[i];
+        if (col < e.d)
+            store_floats<float, N>(out, sum);
     }
 }
 
