@@ -1,6 +1,7 @@
 /*
  * kernels.cu - an instance of the CUDA backend: the table of its kernels on one device
  */
+#include "cuda/attention.cuh"
 #include "cuda/cuda.cuh"
 #include "cuda/gemm.cuh"
 
@@ -10,6 +11,8 @@
 static void cuda_kernels_destroy(struct kernels *kernels)
 {
     cuda_gemm_destroy(cuda_of(kernels));
+    if (cudnn_attention_close)
+        cudnn_attention_close(cuda_of(kernels));
     free(cuda_of(kernels));
 }
 
@@ -39,10 +42,14 @@ static void describe(struct cuda_kernels *cuda)
     const struct cudaDeviceProp *p = &cuda->device->properties;
     char cublaslt[32];
 
+    char attention[64] = "attention own";
+
+    if (cudnn_attention_describe)
+        cudnn_attention_describe(cuda, attention, sizeof attention);
     cuda_gemm_describe(cuda, cublaslt, sizeof cublaslt);
     snprintf(cuda->identity, sizeof cuda->identity,
-             "cuda sm_%d%d %d multiprocessors kernels 1 cublaslt %s", p->major, p->minor,
-             p->multiProcessorCount, cublaslt);
+             "cuda sm_%d%d %d multiprocessors kernels 1 cublaslt %s %s", p->major, p->minor,
+             p->multiProcessorCount, cublaslt, attention);
 }
 
 extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err)

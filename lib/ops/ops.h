@@ -8,8 +8,9 @@
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's dtype (fp32 or bf16). Residual stream, its
- * gradient, 1-D parameters, gradient accumulators, masters and optimizer states are fp32.
+ * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
+ * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters, gradient accumulators,
+ * masters and optimizer states are fp32.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
  * is complete before its one fp32 add (fp64 for loss), and `first` comes with the call (design.md
@@ -116,7 +117,7 @@
  *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
- *                         or all three bf16: gradients of what is read several times
+ *                         or all three bf16, or fp16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=

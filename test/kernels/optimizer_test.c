@@ -290,11 +290,11 @@ static struct op_case *adamw_case(int64_t rows, int64_t cols, enum dtype weight,
 
 static void test_adamw(void **state)
 {
-    static const enum dtype weights[] = { DTYPE_F32, DTYPE_BF16, N_DTYPES };
+    static const enum dtype weights[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, N_DTYPES };
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 40001 }, { 300, 67 } };
 
     (void)state;
-    for (int w = 0; w < 3; w++)
+    for (int w = 0; w < 4; w++)
         for (int s = 0; s < 3; s++) {
             struct op_case *c = adamw_case(sizes[s][0], sizes[s][1], weights[w], 0);
 
