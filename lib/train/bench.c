@@ -69,6 +69,8 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     float *scalars = run_data(run, program->ports.scalars, 0);
 
     *(float *)run_data(run, program->ports.loss_scale, 0) = 1.0f / (float)tokens;
+    if (program->ports.gradient_scale)
+        *(float *)run_data(run, program->ports.gradient_scale, 0) = 1;
     scalars[SCALAR_LR] = 0;
     scalars[SCALAR_BIAS1] = scalars[SCALAR_BIAS2] = 1;
 }

@@ -23,6 +23,7 @@ struct fill {
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
     uint16_t *rounded;  /* or, of a frozen one that is not fp32 */
+    enum dtype dtype;   /* and its dtype */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -51,6 +52,12 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
+/* Of the program's 16-bit dtype. */
+static uint16_t rounded_to(enum dtype dtype, float x)
+{
+    return dtype == DTYPE_F16 ? fp16_from_float(x) : bf16_from_float(x);
+}
+
 static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
 {
     float part[FILL_PART];
@@ -60,7 +67,7 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
 
         initial(f, first + at, here, part);
         for (int64_t i = 0; i < here; i++)
-            out[at + i] = bf16_from_float(part[i]);
+            out[at + i] = rounded_to(f->dtype, part[i]);
     }
 }
 
@@ -114,6 +121,7 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .name = rng_hash_name(p->name),
                              .begin = part.begin,
                              .end = part.end,
+                             .dtype = program->values[part.master].dtype,
                              .data = is_fp32 ? data + part.offset : NULL,
                              .rounded = is_fp32 ? NULL : rounded + part.offset };
         pool_run(pool, ceil_div(part.end - part.begin, FILL_BLOCK), fill_tile, &fill);
@@ -124,6 +132,7 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
 struct rounding {
     const float *master;
     uint16_t *weight;
+    enum dtype dtype;
     int64_t n;
 };
 
@@ -134,7 +143,7 @@ static void round_tile(void *context, int64_t tile, int thread)
 
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        r->weight[i] = bf16_from_float(r->master[i]);
+        r->weight[i] = rounded_to(r->dtype, r->master[i]);
 }
 
 void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
@@ -148,8 +157,8 @@ void fill_weights_from_masters(struct run *run, const struct program *program, i
             continue;
         struct rounding rounding = { (float *)run_data(run, part.master, 0) + part.offset,
                                      (uint16_t *)run_data(run, part.weight, 0) + part.offset,
-                                     part.end - part.begin };
-        CHECK(program->values[part.weight].dtype == DTYPE_BF16);
+                                     program->values[part.weight].dtype, part.end - part.begin };
+        CHECK(rounding.dtype == DTYPE_BF16 || rounding.dtype == DTYPE_F16);
         pool_run(pool, ceil_div(rounding.n, FILL_BLOCK), round_tile, &rounding);
     }
 }

@@ -447,6 +447,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
+    t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
     int status = trainer_call(t, make_world, &world, err);
@@ -548,10 +549,36 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
     float *scalars = run_data(t->run, ports->scalars, 0);
     double update = (double)(t->updates + 1);
 
-    *(float *)run_data(t->run, ports->loss_scale, 0) = 1.0f / (float)tokens;
+    *(float *)run_data(t->run, ports->loss_scale, 0) =
+        (float)t->loss_scale * (1.0f / (float)tokens);
+    if (ports->gradient_scale)
+        *(float *)run_data(t->run, ports->gradient_scale, 0) = (float)t->loss_scale;
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+}
+
+/*
+ * Micikevicius et al. 2018, section 3.2, and how torch's GradScaler goes about it. All ranks have
+ * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on it.
+ */
+static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
+{
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale)
+        return;
+    result->loss_scale = t->loss_scale;
+    t->n_clean = result->skipped ? 0 : t->n_clean + 1;
+    if (result->skipped && t->loss_scale > job->train.loss_scale.min) {
+        t->loss_scale /= 2;
+        /* A loss that is not finite itself has another cause. */
+        result->scale_fell = isfinite(result->loss) != 0;
+    } else if (job->train.loss_scale.growth_every &&
+               t->n_clean >= job->train.loss_scale.growth_every) {
+        t->loss_scale = fmin(2 * t->loss_scale, job->train.loss_scale.max);
+        t->n_clean = 0;
+    }
 }
 
 static void read_experts(const struct trainer *t, struct trainer_result *result)
@@ -603,6 +630,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .read = loader_step_read(t->train, t->step - 1),
         .skipped = skipped,
     };
+    adapt_loss_scale(t, result);
     read_experts(t, result);
     return 0;
 }

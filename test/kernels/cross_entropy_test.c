@@ -38,7 +38,7 @@ static int target_of(const struct form *f, int t)
     return t % 3 == 1 ? -1 : t * 7919 % f->vocab;
 }
 
-/* Fits bf16, so that a head in bf16 has the same. */
+/* Fits bf16, and fp16, so that a head in them has the same. */
 static double logit_of(int t, int64_t v)
 {
     return (double)bf16_to_float(
@@ -161,13 +161,12 @@ static void test_empty_parts(void **state)
 
 static void test_loss(void **state)
 {
-    static const enum dtype acts[] = { DTYPE_F32, DTYPE_BF16, N_DTYPES };
-
     (void)state;
     for (int f = 0; f < N_FORMS; f++)
         for (int n = 1; n <= MOST_PARTS; n++)
-            for (int i = 0; i < 3; i++) {
-                struct op_case *c = loss_case(&forms[f], n - 1, n, acts[i]);
+            for (int i = 0; i <= N_ACTS; i++) {
+                struct op_case *c =
+                    loss_case(&forms[f], n - 1, n, i < N_ACTS ? act_at(i) : N_DTYPES);
 
                 op_case_check(c, 3e-6);
                 op_case_destroy(c);
@@ -212,8 +211,7 @@ static void same_gradient(const struct form *f, const struct op_case *head,
             if (begin + j < f->vocab)
                 wanted = tensor_get(&head->op.out[1], begin + j, t);
             limit = relative * (begin + j == target_of(f, t) ? SCALE : fabs(wanted));
-            if (dlogits->dtype == DTYPE_BF16)
-                limit += 0x1p-7 * fabs(wanted);
+            limit += 2 * act_rounding(dlogits->dtype, wanted);
             if (!(fabs(got - wanted) <= limit))
                 fail_msg("vocabulary %d from %lld: dlogits[%d, %lld] is %.9g, the head's %.9g",
                          f->vocab, (long long)begin, t, (long long)j, got, wanted);
@@ -250,6 +248,7 @@ static void test_parts_are_the_head(void **state)
         for (int n = 1; n <= MOST_PARTS; n++) {
             parts_agree(&forms[f], n, DTYPE_F32);
             parts_agree(&forms[f], n, DTYPE_BF16);
+            parts_agree(&forms[f], n, DTYPE_F16);
         }
 }
 

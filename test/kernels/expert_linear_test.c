@@ -56,8 +56,8 @@ static struct op_case *products(enum op_kind kind, const struct size *s, enum dt
 static void check_kind(enum op_kind kind)
 {
     for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct op_case *c = products(kind, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_case *c = products(kind, &sizes[s], act_at(i_act));
 
             op_case_check(c, 3e-6);
             op_case_destroy(c);
@@ -134,10 +134,10 @@ static void check_plain(enum op_kind kind, const struct size *s, enum dtype act)
 static void test_is_the_plain_product(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        check_plain(OP_EXPERT_LINEAR, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-        check_plain(OP_EXPERT_LINEAR_DX, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-        check_plain(OP_EXPERT_LINEAR_DW, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        check_plain(OP_EXPERT_LINEAR, &sizes[3], act_at(i_act));
+        check_plain(OP_EXPERT_LINEAR_DX, &sizes[3], act_at(i_act));
+        check_plain(OP_EXPERT_LINEAR_DW, &sizes[3], act_at(i_act));
     }
 }
 

@@ -41,10 +41,10 @@ static void test_forward(void **state)
     (void)state;
     for (int k = 0; k < 4; k++)
         for (int s = 0; s < N_SIZES; s++)
-            for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int i_act = 0; i_act < N_ACTS; i_act++)
                 for (int bias = 0; bias <= k % 2; bias++) {
-                    struct op_case *c = forward(kinds[k], sizes[s][0], sizes[s][1],
-                                                bf16 ? DTYPE_BF16 : DTYPE_F32, bias);
+                    struct op_case *c =
+                        forward(kinds[k], sizes[s][0], sizes[s][1], act_at(i_act), bias);
 
                     /* Of one column LayerNorm's output is 0 or the bias, rstd 1 / sqrt(eps). */
                     op_case_check(c, 3e-6);
@@ -77,9 +77,9 @@ static void test_grads(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
             for (int extras = 0; extras < 2; extras++) {
-                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+                enum dtype act = act_at(i_act);
 
                 grad_case(OP_RMSNORM_GRAD, sizes[s][0], sizes[s][1], act, extras);
                 grad_case(OP_LAYERNORM_GRAD, sizes[s][0], sizes[s][1], act, extras);
@@ -132,8 +132,8 @@ static void fused_case(enum op_kind fused, enum op_kind alone, enum dtype act)
 static void test_fused_is_its_parts(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        enum dtype act = act_at(i_act);
 
         fused_case(OP_ADD_RMSNORM, OP_RMSNORM, act);
         fused_case(OP_ADD_LAYERNORM, OP_LAYERNORM, act);

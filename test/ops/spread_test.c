@@ -47,7 +47,7 @@ static const struct rule rules[] = {
     { OP_GELU, "s", "s" }, { OP_GELU, "r", "r" }, { OP_GELU, "c", "c" },
     { OP_GELU_GRAD, "ss", "s" }, { OP_GELU_GRAD, "rr", "r" }, { OP_GELU_GRAD, "cc", "c" },
     { OP_ROUTER, "s", "sss" }, { OP_ROUTER, "r", "rrp" },
-    { OP_ROUTER_GRAD, "ssss", "s" }, { OP_ROUTER_GRAD, "rrrr", "r" },
+    { OP_ROUTER_GRAD, "sssss", "s" }, { OP_ROUTER_GRAD, "rrrrs", "r" },
     { OP_EXPERT_ORDER, "s", "ss" }, { OP_EXPERT_ORDER, "r", "rr" },
     { OP_DISPATCH, "ss", "s" }, { OP_DISPATCH, "rr", "r" }, { OP_DISPATCH, "sc", "c" },
     { OP_DISPATCH, "sp", "p" },
@@ -97,7 +97,7 @@ static const struct rule rules[] = {
     { OP_RECEIVE, "", "s" }, { OP_SUM_RUNS, "sss", "s" },
     { OP_SUM_RUNS, "css", "c" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
-    { OP_GRADIENT_NORM, "ss", "sss" },
+    { OP_GRADIENT_NORM, "sss", "sss" },
     { OP_ADAMW, "ssssssss", "s" }, { OP_ADAMW, "rsssrrrr", "r" }, { OP_ADAMW, "cssscccc", "c" },
 };
 /* clang-format on */

@@ -48,6 +48,8 @@ double case_get(const struct tensor *tensor, int64_t row, int64_t col)
         return (double)*(const float *)at;
     case DTYPE_BF16:
         return (double)bf16_to_float(*(const uint16_t *)at);
+    case DTYPE_F16:
+        return (double)fp16_to_float(*(const uint16_t *)at);
     case DTYPE_F64:
         return *(const double *)at;
     case DTYPE_I32:
@@ -70,6 +72,9 @@ void case_set(struct tensor *tensor, int64_t row, int64_t col, double value)
         break;
     case DTYPE_BF16:
         *(uint16_t *)at = bf16_from_float((float)value);
+        break;
+    case DTYPE_F16:
+        *(uint16_t *)at = fp16_from_float((float)value);
         break;
     case DTYPE_F64:
         *(double *)at = value;

@@ -2,7 +2,7 @@
  * optimizer.c - the gradient's norm and AdamW
  *
  * One pass over memory each, bound by it: AdamW reads 16 and writes 12 bytes an element, and 2 more
- * for the bf16 weight. The order of IEEE operations is the contract with other backends:
+ * for a 16-bit weight. The order of IEEE operations is the contract with other backends:
  *
  *   once a call, in double then rounded to float:
  *     decay = 1 - lr * weight_decay (or of each block's), take1 = 1 - beta1, take2 = 1 - beta2,
@@ -100,15 +100,16 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     const double *sums = op->in[0].data;
     const int32_t *order = op->in[1].data;
     int64_t n = order ? op->in[1].cols : op->in[0].cols;
+    float scale = tensor_given(&op->in[2]) ? *(const float *)op->in[2].data : 1.0f;
     double sum = 0, clip = op->attributes.clip, norm;
 
     (void)kernels;
     (void)first;
     for (int64_t i = 0; i < n; i++)
         sum += sums[order ? order[i] : i];
-    norm = sqrt(sum);
+    norm = sqrt(sum) / (double)scale;
     *(double *)op->out[0].data = norm;
-    *(float *)op->out[1].data = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    *(float *)op->out[1].data = (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
     *(int32_t *)op->out[2].data = !isfinite(norm);
 }
 
@@ -165,12 +166,8 @@ CPU_INLINE void weight_row(const struct adamw *a, int64_t row, const struct rect
     const float *master = float_row(&a->op->in[MASTER], row);
     void *weight = cpu_row(&a->op->out[0], row);
 
-    if (is_bf16(&a->op->out[0]))
-        for (int64_t i = r->col; i < r->col_end; i++)
-            act_put(weight, i, master[i], 1);
-    else
-        memcpy((float *)weight + r->col, master + r->col,
-               (size_t)(r->col_end - r->col) * sizeof *master);
+    WITH_ACT(a->op->out[0].dtype,
+             for (int64_t i = r->col; i < r->col_end; i++) act_put(weight, i, master[i], act));
 }
 
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
