@@ -76,8 +76,8 @@ static void reference(const struct op_shape *op, int64_t row, int64_t col, doubl
 }
 
 /*
- * A GPU rounds either the bias to bf16 before it is added, or the product (cuda/gemm.cuh), which is
- * no more than value and bias.
+ * Where the result has 16 bits a GPU rounds either the bias before it is added, or the product
+ * (cuda/gemm.cuh), which is no more than value and bias.
  */
 static double bias_error(const struct op_shape *op, int64_t col, double value)
 {
@@ -97,9 +97,7 @@ static void assert_product(const struct op_shape *op)
 
             reference(op, row, col, &value, &magnitude);
             tolerance = (double)(n_terms + 2) * CASE_U32 * magnitude;
-            tolerance += 1.01 * act_rounding(out->dtype, value);
-            if (out->dtype != DTYPE_F32)
-                tolerance += bias_error(op, col, value);
+            tolerance += 1.01 * act_rounding(out->dtype, value) + bias_error(op, col, value);
             if (!(fabs(got - value) <= tolerance))
                 fail_msg("%s [%lld x %lld] of %lld at (%lld, %lld): %.9g, not %.9g +- %.2g",
                          op_info(op->kind)->name, (long long)out->rows, (long long)out->cols,

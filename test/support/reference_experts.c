@@ -74,6 +74,8 @@ static void router_grad(const struct op_shape *op)
     int64_t m = op->out[0].cols, n = experts->cols;
     double scale = op->attributes.balance * (double)m / (double)op->out[0].rows;
 
+    if (tensor_given(&op->in[4]))
+        scale *= IN(4, 0, 0);
     start(&op->out[0], 1);
     for (int64_t t = 0; t < op->out[0].rows; t++) {
         for (int64_t i = 0; i < n; i++) {

@@ -104,15 +104,16 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     const double *sums = op->in[0].data;
     const int32_t *order = op->in[1].data;
     int64_t n = order ? op->in[1].cols : op->in[0].cols;
+    float scale = tensor_given(&op->in[2]) ? *(const float *)op->in[2].data : 1.0f;
     double sum = 0, clip = op->attributes.clip, norm;
 
     (void)kernels;
     (void)first;
     for (int64_t i = 0; i < n; i++)
         sum += sums[order ? order[i] : i];
-    norm = sqrt(sum);
+    norm = sqrt(sum) / (double)scale;
     *(double *)op->out[0].data = norm;
-    *(float *)op->out[1].data = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    *(float *)op->out[1].data = (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
     *(int32_t *)op->out[2].data = !isfinite(norm);
 }
 
