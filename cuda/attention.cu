@@ -16,22 +16,23 @@
 
 enum input { QKV, SAMPLE, BEGIN, START };
 
-/* Queries of a block, keys of a tile, 16-row parts of a warp. */
+/* Queries of a block, 16-row parts of a warp. */
 template <typename T, int WIDTH> struct forward_tile {
-    enum { QUERIES = WIDTH > 128 ? 64 : 128, KEYS = WIDTH > 128 ? 32 : 64, M = 1 };
+    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 ? 1 : 2 };
 };
 
 template <int WIDTH> struct forward_tile<float, WIDTH> {
-    enum { QUERIES = 64, KEYS = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64, M = 1 };
+    enum { QUERIES = 64, M = 1 };
 };
 
 template <typename T, int WIDTH> struct forward_shape : forward_tile<T, WIDTH> {
     typedef forward_tile<T, WIDTH> tile;
     enum {
+        KEYS = attention_keys<T, WIDTH>::N,
         N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
         STRIDE = tile_stride<T>(WIDTH),
         QUERY_ELEMENTS = tile::QUERIES * STRIDE,
-        KEY_ELEMENTS = tile::KEYS * STRIDE,
+        KEY_ELEMENTS = KEYS * STRIDE,
         SHARED_BYTES = (QUERY_ELEMENTS + 4 * KEY_ELEMENTS) * (int)sizeof(T),
     };
 };
@@ -131,7 +132,7 @@ static void forward_launch(struct kernels *kernels, const struct kernel_call *ca
 {
     typedef forward_shape<T, WIDTH> shape;
     const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
-    struct attention_args a = attention_args_of(&call->op, START);
+    struct attention_args a = attention_args_of(&call->op, BEGIN);
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
     a.wide = attention_is_wide(qkv, a.head_dim) && attention_is_wide(out, a.head_dim);

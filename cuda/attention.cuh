@@ -34,8 +34,8 @@ struct attention_args {
     int64_t start_stride;
 };
 
-/* start: number of that input, those of sample and begin being before it. */
-static inline struct attention_args attention_args_of(const struct op_shape *op, int start)
+/* begin: number of that input. */
+static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
 {
     const struct op_attributes *at = &op->attributes;
     struct attention_args a = {};
@@ -52,11 +52,13 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
     a.keep = (float)(1.0 / (1.0 - at->p));
     a.seed = at->seed;
     a.place = at->place;
-    a.sample = (const int64_t *)op->in[start - 2].data;
-    a.sample_stride = op->in[start - 2].stride;
-    a.begin = (const int32_t *)op->in[start - 1].data;
-    a.start = tensor_given(&op->in[start]) ? (const int32_t *)op->in[start].data : NULL;
-    a.start_stride = op->in[start].stride;
+    a.begin = (const int32_t *)op->in[begin].data;
+    if (op->kind == OP_ATTENTION_CACHED)
+        return a;
+    a.sample = (const int64_t *)op->in[begin - 1].data;
+    a.sample_stride = op->in[begin - 1].stride;
+    a.start = (const int32_t *)op->in[begin + 1].data;
+    a.start_stride = op->in[begin + 1].stride;
     return a;
 }
 
@@ -77,6 +79,15 @@ template <typename F> static inline void attention_with_width(int head_dim, F f)
     else
         f(width_of<256>());
 }
+
+/* Keys of a tile of the forward, with a cache or without: of one size, so of one numerics. */
+template <typename T, int WIDTH> struct attention_keys {
+    enum { N = WIDTH > 64 ? 32 : 64 };
+};
+
+template <int WIDTH> struct attention_keys<float, WIDTH> {
+    enum { N = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64 };
+};
 
 /* Whether heads' rows of an operand can be read 16 bytes at a time. */
 static inline int attention_is_wide(const struct tensor *t, int head_dim)

@@ -441,7 +441,7 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
     const struct op_shape *op = &call->op;
     int64_t n_sequences = op->in[QKV].rows / op->attributes.seq_len;
     int64_t n_pairs = op->in[QKV].rows * op->attributes.n_heads;
-    struct attention_args a = attention_args_of(op, START);
+    struct attention_args a = attention_args_of(op, BEGIN);
     grad_rows<T> rows = grad_rows_of<T>(call);
 
     a.wide = attention_is_wide(&op->in[DOUT], a.head_dim) &&
