@@ -16,17 +16,20 @@
 
 enum input { QKV, SAMPLE, BEGIN, START };
 
-/* Queries of a block, 16-row parts of a warp. */
-template <typename T, int WIDTH> struct forward_tile {
-    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 ? 1 : 2 };
+/*
+ * Queries of a block, 16-row parts of a warp: with two of these a warp reads keys and values half
+ * as often for as many products. Where dropout's numbers are made, too, registers do not suffice.
+ */
+template <typename T, int WIDTH, int DROPS> struct forward_tile {
+    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 || DROPS ? 1 : 2 };
 };
 
-template <int WIDTH> struct forward_tile<float, WIDTH> {
+template <int WIDTH, int DROPS> struct forward_tile<float, WIDTH, DROPS> {
     enum { QUERIES = 64, M = 1 };
 };
 
-template <typename T, int WIDTH> struct forward_shape : forward_tile<T, WIDTH> {
-    typedef forward_tile<T, WIDTH> tile;
+template <typename T, int WIDTH, int DROPS> struct forward_shape : forward_tile<T, WIDTH, DROPS> {
+    typedef forward_tile<T, WIDTH, DROPS> tile;
     enum {
         KEYS = attention_keys<T, WIDTH>::N,
         N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
@@ -39,11 +42,9 @@ template <typename T, int WIDTH> struct forward_shape : forward_tile<T, WIDTH> {
 
 /* Of `lane`'s rows: outputs divided by sums, and the logs of these. */
 template <typename T, int WIDTH, int M>
-static __device__ __forceinline__ void forward_store(const attention_args &a,
-                                                     const attention_walk<WIDTH, M> &w,
-                                                     rows_of<T> out, rows_of<float> lse,
-                                                     int64_t first_row, int n_rows, int head,
-                                                     float factor)
+static __device__ __forceinline__ void
+forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_of<T> out,
+              rows_of<float> lse, int64_t first_row, int n_rows, int head, float factor)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
@@ -68,13 +69,14 @@ static __device__ __forceinline__ void forward_store(const attention_args &a,
 }
 
 template <typename T, int WIDTH, int DROPS>
-__global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
+__global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     forward_kernel(attention_args a, rows_of<T> qkv, rows_of<T> out, rows_of<float> lse)
 {
-    typedef forward_shape<T, WIDTH> shape;
+    typedef forward_shape<T, WIDTH, DROPS> shape;
     constexpr int M = shape::M, KEYS = shape::KEYS, N_THREADS = shape::N_THREADS;
     /* Late tiles have the most keys: they go first. Heads of one kv head go together. */
-    int head = (int)(blockIdx.x % (unsigned)a.n_heads), of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
+    int head = (int)(blockIdx.x % (unsigned)a.n_heads);
+    int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
 template <typename T, int WIDTH, int DROPS>
 static void forward_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
 {
-    typedef forward_shape<T, WIDTH> shape;
+    typedef forward_shape<T, WIDTH, DROPS> shape;
     const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
     struct attention_args a = attention_args_of(&call->op, BEGIN);
 

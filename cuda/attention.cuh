@@ -24,7 +24,7 @@ struct attention_args {
     int n_heads, n_kv_heads, group, head_dim, seq_len;
     int n_tiles; /* of a sequence, of the kernel's size */
     int window, alibi;
-    int wide;    /* operands allow 16 bytes at a time */
+    int wide; /* operands allow 16 bytes at a time */
     float scale;
     float p, keep; /* of dropout: probability, and what is left is multiplied by */
     uint64_t seed, place;
@@ -174,8 +174,8 @@ struct attention_mask {
 static __device__ __forceinline__ attention_mask attention_mask_of(const attention_args &a,
                                                                    int64_t sequence, int head)
 {
-    attention_mask mask = { a.seed ^ (uint64_t)RNG_DROPOUT << 56,
-                            a.place * 0x9E3779B97F4A7C15u, (uint64_t)head, a.p, a.keep };
+    attention_mask mask = { a.seed ^ (uint64_t)RNG_DROPOUT << 56, a.place * 0x9E3779B97F4A7C15u,
+                            (uint64_t)head, a.p, a.keep };
 
     mask.place_high += (uint64_t)a.sample[sequence * a.sample_stride];
     if (a.begin)
@@ -216,9 +216,8 @@ static __device__ __forceinline__ float attention_kept(const attention_mask &mas
  * Factors of a lane's elements of eight keys from `key` on, queries being rows (query: that of the
  * lane's upper row). Neighbouring lanes share blocks of four words: each makes one and they trade.
  */
-static __device__ __forceinline__ void attention_keep_rows(float (&kept)[4],
-                                                           const attention_mask &mask, int query,
-                                                           int key)
+static __device__ __forceinline__ void
+attention_keep_rows(float (&kept)[4], const attention_mask &mask, int query, int key)
 {
     int t = (int)threadIdx.x % 4, odd = t % 2;
     uint4 w = attention_words(mask, query + 8 * odd, key / 4 + t / 2);
@@ -248,9 +247,8 @@ static __device__ __forceinline__ void attention_turn(uint32_t (&x)[4], int c)
  * as columns: four lanes share four blocks; lane c of them makes block c, of query c % 2 and the
  * rows' half c / 2, and they trade words as a matrix is transposed.
  */
-static __device__ __forceinline__ void attention_keep_columns(float (&kept)[4],
-                                                              const attention_mask &mask,
-                                                              int query, int key)
+static __device__ __forceinline__ void
+attention_keep_columns(float (&kept)[4], const attention_mask &mask, int query, int key)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, c = g % 4;
     uint4 w = attention_words(mask, query + 2 * t + c % 2, (key + 8 * (c / 2)) / 4 + g / 4);
@@ -325,9 +323,8 @@ static __device__ __forceinline__ void attention_sight_of(attention_sight<M> &s,
 
 /* Rows query .. of a sequence's rows, for the warp. */
 template <int M>
-static __device__ __forceinline__ void attention_sight_rows(attention_sight<M> &s,
-                                                            const attention_args &a,
-                                                            int64_t sequence, int query)
+static __device__ __forceinline__ void
+attention_sight_rows(attention_sight<M> &s, const attention_args &a, int64_t sequence, int query)
 {
     attention_sight_of<M>(s, [&](int r, int &first, int &own) {
         int is_row = query + r < a.seq_len;
@@ -342,10 +339,9 @@ static __device__ __forceinline__ void attention_sight_rows(attention_sight<M> &
  * not see a key. slope: of rows.
  */
 template <int M, int N>
-static __device__ __forceinline__ void attention_see(float (&s)[M][N][4],
-                                                     const attention_sight<M> &sight,
-                                                     const attention_scale &scale,
-                                                     const float (&slope)[M][2], int key)
+static __device__ __forceinline__ void
+attention_see(float (&s)[M][N][4], const attention_sight<M> &sight, const attention_scale &scale,
+              const float (&slope)[M][2], int key)
 {
     int t = (int)threadIdx.x % 4;
 
@@ -498,10 +494,9 @@ static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel
                                           struct err *err)
 {
     struct cudnn_attention *attention = NULL;
-    int is_taken =
-        cudnn_attention_prepare
-            ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
-            : 0;
+    int is_taken = cudnn_attention_prepare
+                       ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
+                       : 0;
 
     call->state = is_taken > 0 ? attention : NULL;
     return is_taken;

@@ -232,8 +232,8 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
 
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++)
-                tile_store_pair(to, 8 * n + 2 * t, head_dim, c.a.wide,
-                                w.out[0][n][2 * i] * inverse, w.out[0][n][2 * i + 1] * inverse);
+                tile_store_pair(to, 8 * n + 2 * t, head_dim, c.a.wide, w.out[0][n][2 * i] * inverse,
+                                w.out[0][n][2 * i + 1] * inverse);
             continue;
         }
         float *to = c.parts + ((row * c.a.n_heads + head) * c.n_chunks + chunk) * (head_dim + 2);
@@ -409,8 +409,10 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_shape *op = &call->op;
     struct cached_args c = cached_args_of(op);
-    struct cached_rows<T> rows = { cuda_rows<T>(&op->in[QKV]), cuda_rows<T>(&op->in[KEYS_CACHE]),
-                                   cuda_rows<T>(&op->in[VALUES_CACHE]), cuda_rows<T>(&op->out[0]) };
+    struct cached_rows<T> rows = {
+        cuda_rows<T>(&op->in[QKV]), cuda_rows<T>(&op->in[KEYS_CACHE]),
+            cuda_rows<T>(&op->in[VALUES_CACHE]), cuda_rows<T>(&op->out[0])
+    };
     int64_t n_pairs = c.n_rows * c.a.n_heads;
     struct cuda_shape each_row = cuda_shape_of(c.n_rows, N_THREADS);
 
@@ -437,9 +439,8 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
 
 static void cached(struct kernels *kernels, const struct kernel_call *call, int is_run)
 {
-    cuda_with_act(call->op.in[QKV].dtype, [&](auto zero) {
-        cached_launch<decltype(zero)>(kernels, call, is_run);
-    });
+    cuda_with_act(call->op.in[QKV].dtype,
+                  [&](auto zero) { cached_launch<decltype(zero)>(kernels, call, is_run); });
 }
 
 static void cached_run(struct kernels *kernels, const struct kernel_call *call, int first)

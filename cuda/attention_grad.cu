@@ -105,8 +105,8 @@ template <typename T, int WIDTH>
 static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int stage)
 {
     typedef dkv_shape<T, WIDTH> shape;
-    unsigned char *at = (unsigned char *)(shared + 2 * shape::KEY_ELEMENTS) +
-                        stage * (int)shape::STAGE_BYTES;
+    unsigned char *at =
+        (unsigned char *)(shared + 2 * shape::KEY_ELEMENTS) + stage * (int)shape::STAGE_BYTES;
     query_stage<T> s;
 
     s.queries = (T *)at;
@@ -119,10 +119,9 @@ static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int s
 
 /* Start to bring queries `query` .. of a head. */
 template <typename T, int WIDTH>
-static __device__ __forceinline__ void query_stage_load(const query_stage<T> &s,
-                                                        const attention_args &a,
-                                                        const grad_rows<T> &rows, int64_t begin,
-                                                        int query, int head)
+static __device__ __forceinline__ void
+query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_rows<T> &rows,
+                 int64_t begin, int query, int head)
 {
     typedef dkv_shape<T, WIDTH> shape;
     int64_t col = (int64_t)head * a.head_dim;
@@ -149,8 +148,7 @@ static __device__ __forceinline__ void query_stage_load(const query_stage<T> &s,
  */
 template <typename T, int N>
 static __device__ __forceinline__ void dkv_scores(float (&p)[1][N][4], float (&dp)[1][N][4],
-                                                  const query_stage<T> &s,
-                                                  const attention_args &a,
+                                                  const query_stage<T> &s, const attention_args &a,
                                                   const attention_scale &scale,
                                                   const attention_mask *mask, int key, int query)
 {
@@ -168,7 +166,7 @@ static __device__ __forceinline__ void dkv_scores(float (&p)[1][N][4], float (&d
         for (int j = 0; j < 2; j++) {
             int col = 8 * n + 2 * t + j, at = query + col;
             float lse = s.lse[col] * LOG2_E, delta = s.delta[col];
-            int first = is_plain ? 0
+            int first = is_plain         ? 0
                         : at < a.seq_len ? attention_first(a.window, at, s.start[col])
                                          : NOTHING_SEEN;
 
@@ -255,9 +253,10 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
     float dkeys[1][COLS / 8][4], dvalues[1][COLS / 8][4];
 
     auto load = [&](int i) { /* tile i % n_tiles of head i / n_tiles of the group */
-        query_stage_load<T, WIDTH>(query_stage_of<T, WIDTH>(shared, i % 2), a, rows, begin,
-                                   first_query + i % n_tiles * QUERIES,
-                                   kv_head * a.group + i / n_tiles);
+                             query_stage_load<T, WIDTH>(query_stage_of<T, WIDTH>(shared, i % 2), a,
+                                                        rows, begin,
+                                                        first_query + i % n_tiles * QUERIES,
+                                                        kv_head * a.group + i / n_tiles);
     };
     tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key);
     tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared + shape::KEY_ELEMENTS, values, key,
@@ -324,10 +323,9 @@ template <typename T, int WIDTH> struct dq_shape : dq_tile<T, WIDTH> {
 
 /* dS of the warp's queries and a tile's keys: products p and dp become it, in dp. */
 template <int N>
-static __device__ __forceinline__ void dq_scores(float (&p)[1][N][4], float (&dp)[1][N][4],
-                                                 const float (&lse)[2], const float (&delta)[2],
-                                                 const attention_scale &scale,
-                                                 const attention_mask *mask, int query, int key)
+static __device__ __forceinline__ void
+dq_scores(float (&p)[1][N][4], float (&dp)[1][N][4], const float (&lse)[2], const float (&delta)[2],
+          const attention_scale &scale, const attention_mask *mask, int query, int key)
 {
     int g = (int)threadIdx.x % 32 / 4;
 
@@ -417,19 +415,18 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, WIDTH>(dq, rows.dqkv.row(begin + own) + col, rows.dqkv.stride, a.seq_len - own,
-                         0, a.head_dim, a.wide, a.scale);
+    grad_store<T, WIDTH>(dq, rows.dqkv.row(begin + own) + col, rows.dqkv.stride, a.seq_len - own, 0,
+                         a.head_dim, a.wide, a.scale);
 }
 
 /* ---- launching ---- */
 
-template <typename T>
-static grad_rows<T> grad_rows_of(const struct kernel_call *call)
+template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
 
-    return grad_rows<T>{ cuda_rows<T>(&op->in[DOUT]), cuda_rows<T>(&op->in[QKV]),
-                         cuda_rows<T>(&op->in[OUT]),  cuda_rows<T>(&op->out[0]),
+    return grad_rows<T>{ cuda_rows<T>(&op->in[DOUT]),    cuda_rows<T>(&op->in[QKV]),
+                         cuda_rows<T>(&op->in[OUT]),     cuda_rows<T>(&op->out[0]),
                          cuda_rows<float>(&op->in[LSE]), (float *)call->scratch };
 }
 
@@ -457,10 +454,10 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
                                    dkv::N_THREADS, dkv::SHARED_BYTES),
                      dkv_kernel<T, WIDTH, DROPS>, a, rows);
     a.n_tiles = (int)ceil_div(a.seq_len, dq::QUERIES);
-    attention_launch(kernels, call, is_run,
-                     cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS,
-                                   dq::SHARED_BYTES),
-                     dq_kernel<T, WIDTH, DROPS>, a, rows);
+    attention_launch(
+        kernels, call, is_run,
+        cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS, dq::SHARED_BYTES),
+        dq_kernel<T, WIDTH, DROPS>, a, rows);
 }
 
 static void grad(struct kernels *kernels, const struct kernel_call *call, int is_run)

@@ -41,8 +41,8 @@ template <typename T> struct head_rows {
 
 /*
  * Start to bring ROWS rows to a tile; row_of(r) tells where row r is, NULL: nowhere, it is zeros,
- * as are columns from n_cols on. any: an address for what is not read. Wide rows are under way until copy_async_wait, others are there at
- * once. All threads of a block of N_THREADS.
+ * as are columns from n_cols on. any: an address for what is not read. Wide rows are under way
+ * until copy_async_wait, others are there at once. All threads of a block of N_THREADS.
  */
 template <typename T, int ROWS, int WIDTH, int N_THREADS, typename F>
 static __device__ __forceinline__ void tile_load(T *tile, const T *any, int n_cols, int wide,
@@ -138,8 +138,8 @@ template <int M, int N, int WIDTH> struct tile_scores<float, M, N, WIDTH> {
                     for (int r = 0; r < 2 * M; r++)
 #pragma unroll
                         for (int l = 0; l < 4; l++)
-                            s[r / 2][n][r % 2 * 2 + j] = fmaf(left[r].at[l], right.at[l],
-                                                              s[r / 2][n][r % 2 * 2 + j]);
+                            s[r / 2][n][r % 2 * 2 + j] =
+                                fmaf(left[r].at[l], right.at[l], s[r / 2][n][r % 2 * 2 + j]);
                 }
         }
     }
@@ -163,8 +163,8 @@ template <typename T, int M, int K, int WIDTH, int COLS = WIDTH> struct tile_wei
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    left[m][i] = mma_pair<T>(p[m][k + i / 2][i % 2 * 2],
-                                             p[m][k + i / 2][i % 2 * 2 + 1]);
+                    left[m][i] =
+                        mma_pair<T>(p[m][k + i / 2][i % 2 * 2], p[m][k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
             for (int n = 0; n < COLS / 8; n += 2) {
                 load_matrices_transposed(right, b + k * 8 * STRIDE + n * 8);
