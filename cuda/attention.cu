@@ -86,32 +86,26 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     head_rows<T> queries = { qkv.row(begin) + (int64_t)head * a.head_dim, qkv.stride, a.head_dim,
                              a.wide };
     head_rows<T> keys = { qkv.row(begin) + kv_col, qkv.stride, a.head_dim, a.wide };
-    head_rows<T> values = { keys.at + (int64_t)a.n_kv_heads * a.head_dim, qkv.stride, a.head_dim,
-                            a.wide };
+    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
     attention_mask mask;
-    attention_sight<M> sight;
+    attention_rows<M> sight;
     attention_walk<WIDTH, M> w;
-    float slope[M][2];
 
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
 
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from);
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to + shape::KEY_ELEMENTS, values, from,
-                                                  a.seq_len - from);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from, to_values);
         copy_async_commit();
     };
     tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
     load(key, 0);
     if (DROPS)
         mask = attention_mask_of(a, sequence, head);
-    attention_sight_rows(sight, a, sequence, own);
+    attention_see_rows(sight, a, scale.slope, sequence, own);
     attention_begin(w);
-    for (int m = 0; m < M; m++)
-        slope[m][0] = slope[m][1] = scale.slope;
     for (int stage = 0; key <= last; key += KEYS, stage ^= 1) {
         const T *tile = stages + stage * 2 * shape::KEY_ELEMENTS;
 
@@ -122,7 +116,7 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
         copy_async_wait<1>();
         __syncthreads();
         attention_attend<T, WIDTH, KEYS, M>(w, q + (own - query) * shape::STRIDE, tile,
-                                            tile + shape::KEY_ELEMENTS, key, sight, scale, slope,
+                                            tile + shape::KEY_ELEMENTS, key, sight, scale,
                                             DROPS ? &mask : NULL, own);
         __syncthreads();
     }

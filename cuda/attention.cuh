@@ -289,29 +289,55 @@ static __device__ __forceinline__ int attention_first_of(const attention_args &a
  * its position. The warp sees none outside [least, last], and all of its rows see [most, fewest].
  */
 template <int M> struct attention_sight {
-    int first[M][2], own[M][2];
+    int first[M][2]; /* NOTHING_SEEN where there is no row */
     int least, most, fewest, last;
 };
 
-/* row(r, &first, &own) of the warp's row r: NOTHING_SEEN and -1 where there is none. */
-template <int M, typename F>
-static __device__ __forceinline__ void attention_sight_of(attention_sight<M> &s, F row)
-{
-    int lane = (int)threadIdx.x % 32;
+/* Rows that are queries from `query` on of one head: own and slope are not kept a row. */
+template <int M> struct attention_rows : attention_sight<M> {
+    int query;
+    float slope;
 
+    __device__ __forceinline__ int own_of(int m, int i) const
+    {
+        return query + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+    }
+    __device__ __forceinline__ float slope_of(int, int) const
+    {
+        return slope;
+    }
+};
+
+/* Any rows, of any heads. */
+struct attention_pairs : attention_sight<1> {
+    int own[2];
+    float slope[2];
+
+    __device__ __forceinline__ int own_of(int, int i) const
+    {
+        return own[i];
+    }
+    __device__ __forceinline__ float slope_of(int, int i) const
+    {
+        return slope[i];
+    }
+};
+
+/* The bounds, from what is known of rows. */
+template <int M, typename S> static __device__ __forceinline__ void attention_bound(S &s)
+{
     s.least = s.fewest = NOTHING_SEEN;
     s.most = s.last = -1;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            row(m * 16 + lane / 4 + 8 * i, s.first[m][i], s.own[m][i]);
-            if (s.own[m][i] < 0)
+            if (s.first[m][i] == NOTHING_SEEN)
                 continue;
             s.least = min(s.least, s.first[m][i]);
             s.most = max(s.most, s.first[m][i]);
-            s.fewest = min(s.fewest, s.own[m][i]);
-            s.last = max(s.last, s.own[m][i]);
+            s.fewest = min(s.fewest, s.own_of(m, i));
+            s.last = max(s.last, s.own_of(m, i));
         }
     for (int lanes = 16; lanes >= 4; lanes /= 2) {
         s.least = min(s.least, __shfl_xor_sync(0xffffffffu, s.least, lanes));
@@ -323,25 +349,30 @@ static __device__ __forceinline__ void attention_sight_of(attention_sight<M> &s,
 
 /* Rows query .. of a sequence's rows, for the warp. */
 template <int M>
-static __device__ __forceinline__ void
-attention_sight_rows(attention_sight<M> &s, const attention_args &a, int64_t sequence, int query)
+static __device__ __forceinline__ void attention_see_rows(attention_rows<M> &s,
+                                                          const attention_args &a, float slope,
+                                                          int64_t sequence, int query)
 {
-    attention_sight_of<M>(s, [&](int r, int &first, int &own) {
-        int is_row = query + r < a.seq_len;
+    s.query = query;
+    s.slope = slope;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int own = s.own_of(m, i);
 
-        own = is_row ? query + r : -1;
-        first = is_row ? attention_first_of(a, sequence, query + r) : NOTHING_SEEN;
-    });
+            s.first[m][i] = own < a.seq_len ? attention_first_of(a, sequence, own) : NOTHING_SEEN;
+        }
+    attention_bound<M>(s);
 }
 
 /*
  * Products of a tile of keys from `key` on become what exp2 is taken of, -infinity where a row does
- * not see a key. slope: of rows.
+ * not see a key.
  */
-template <int M, int N>
-static __device__ __forceinline__ void
-attention_see(float (&s)[M][N][4], const attention_sight<M> &sight, const attention_scale &scale,
-              const float (&slope)[M][2], int key)
+template <int M, int N, typename S>
+static __device__ __forceinline__ void attention_see(float (&s)[M][N][4], const S &sight,
+                                                     const attention_scale &scale, int key)
 {
     int t = (int)threadIdx.x % 4;
 
@@ -352,8 +383,9 @@ attention_see(float (&s)[M][N][4], const attention_sight<M> &sight, const attent
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    s[m][n][i] = attention_make(scale, slope[m][i / 2], s[m][n][i],
-                                                key + 8 * n + 2 * t + i % 2 - sight.own[m][i / 2]);
+                    s[m][n][i] =
+                        attention_make(scale, sight.slope_of(m, i / 2), s[m][n][i],
+                                       key + 8 * n + 2 * t + i % 2 - sight.own_of(m, i / 2));
     }
     if (key >= sight.most && key + 8 * N - 1 <= sight.fewest)
         return;
@@ -365,7 +397,7 @@ attention_see(float (&s)[M][N][4], const attention_sight<M> &sight, const attent
             for (int i = 0; i < 4; i++) {
                 int at = key + 8 * n + 2 * t + i % 2;
 
-                if (at < sight.first[m][i / 2] || at > sight.own[m][i / 2])
+                if (at < sight.first[m][i / 2] || at > sight.own_of(m, i / 2))
                     s[m][n][i] = -CUDART_INF_F;
             }
 }
@@ -431,12 +463,12 @@ static __device__ __forceinline__ void attention_softmax(attention_walk<WIDTH, M
 }
 
 /* One tile of keys and values from position `key` on. q: the warp's rows. mask: NULL, or what is
- * dropped, rows' positions being a query's numbers. */
-template <typename T, int WIDTH, int KEYS, int M>
+ * dropped, rows being queries from `query` on. */
+template <typename T, int WIDTH, int KEYS, int M, typename S>
 static __device__ __forceinline__ void
 attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T *values, int key,
-                 const attention_sight<M> &sight, const attention_scale &scale,
-                 const float (&slope)[M][2], const attention_mask *mask, int query)
+                 const S &sight, const attention_scale &scale, const attention_mask *mask,
+                 int query)
 {
     float s[M][KEYS / 8][4];
 
@@ -444,7 +476,7 @@ attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T
         return;
     tile_clear(s);
     tile_scores<T, M, KEYS / 8, WIDTH>::add(s, q, keys);
-    attention_see(s, sight, scale, slope, key);
+    attention_see(s, sight, scale, key);
     attention_softmax(w, s, scale.factor);
     if (mask) {
         int g = (int)threadIdx.x % 32 / 4;

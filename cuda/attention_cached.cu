@@ -249,22 +249,19 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
     }
 }
 
-/* The warp's rows, by pairs, and the slopes of their heads. */
-static __device__ __forceinline__ void pairs_sight(const cached_args &c, const span &s,
-                                                   attention_sight<1> &sight, float (&slope)[1][2],
-                                                   int own)
+/* The warp's rows: pairs `own` .. */
+static __device__ __forceinline__ void see_pairs(const cached_args &c, const span &s,
+                                                 attention_pairs &sight, int own)
 {
-    attention_sight_of<1>(sight, [&](int r, int &first, int &position) {
-        int is_pair = own + r < s.n_pairs;
-
-        position = is_pair ? s.position + (s.pair + own + r) % s.n_rows : -1;
-        first = is_pair ? attention_first(c.a.window, position, 0) : NOTHING_SEEN;
-    });
     for (int i = 0; i < 2; i++) {
-        int pair = own + (int)threadIdx.x % 32 / 4 + 8 * i;
+        int pair = own + (int)threadIdx.x % 32 / 4 + 8 * i, is_pair = pair < s.n_pairs;
 
-        slope[0][i] = attention_slope(c.a, pair_head(c, s, min(pair, s.n_pairs - 1)));
+        pair = is_pair ? pair : 0;
+        sight.own[i] = s.position + (s.pair + pair) % s.n_rows;
+        sight.first[0][i] = is_pair ? attention_first(c.a.window, sight.own[i], 0) : NOTHING_SEEN;
+        sight.slope[i] = attention_slope(c.a, pair_head(c, s, pair));
     }
+    attention_bound<1>(sight);
 }
 
 /* Blocks: kv head, then chunk, then pack of pairs, then row, the last first. Returns whether there
@@ -305,8 +302,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_walk<WIDTH, 1> w, all;
-    attention_sight<1> sight;
-    float slope[1][2];
+    attention_pairs sight;
 
     if (!find_span(c, rows.out, s, chunk))
         return;
@@ -340,7 +336,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
     });
     load(key, 0);
     copy_async_commit();
-    pairs_sight(c, s, sight, slope, own);
+    see_pairs(c, s, sight, own);
     attention_begin(w);
     attention_begin(all);
     for (int stage = 0; key < end; key += KEYS, stage ^= 1) {
@@ -352,8 +348,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
         copy_async_wait<1>();
         __syncthreads();
         attention_attend<T, WIDTH, KEYS, 1>(w, q + own * shape::STRIDE, tile,
-                                            tile + shape::KEY_ELEMENTS, key, sight, scale, slope,
-                                            NULL, 0);
+                                            tile + shape::KEY_ELEMENTS, key, sight, scale, NULL, 0);
         if (key + KEYS >= end || (key + KEYS) % c.chunk == 0) {
             join_walk(all, w, scale.factor);
             attention_begin(w);

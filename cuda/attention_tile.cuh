@@ -70,14 +70,44 @@ static __device__ __forceinline__ void tile_load(T *tile, const T *any, int n_co
     }
 }
 
-/* Rows `first` .. of which n are. */
+/*
+ * Rows `first` .. of which n are, and to the tile behind, where `second` is not 0, what lies that
+ * many elements after them (values behind keys). Wide ones by one pointer that goes from row to
+ * row.
+ */
 template <typename T, int ROWS, int WIDTH, int N_THREADS>
 static __device__ __forceinline__ void tile_load_rows(T *tile, const head_rows<T> &rows,
-                                                      int64_t first, int n)
+                                                      int64_t first, int n, int64_t second = 0)
 {
-    tile_load<T, ROWS, WIDTH, N_THREADS>(tile, rows.at, rows.n_cols, rows.wide, [&](int r) {
-        return r < n ? rows.at + (first + r) * rows.stride : (const T *)NULL;
-    });
+    constexpr int STRIDE = tile_stride<T>(WIDTH), EACH = 16 / (int)sizeof(T);
+    constexpr int CHUNKS = WIDTH / EACH, STEP = N_THREADS / CHUNKS;
+    static_assert(N_THREADS % CHUNKS == 0 && ROWS % STEP == 0, "threads take whole rows");
+
+    if (!rows.wide) {
+        tile_load<T, ROWS, WIDTH, N_THREADS>(tile, rows.at, rows.n_cols, 0, [&](int r) {
+            return r < n ? rows.at + (first + r) * rows.stride : (const T *)NULL;
+        });
+        if (second)
+            tile_load<T, ROWS, WIDTH, N_THREADS>(
+                tile + ROWS * STRIDE, rows.at, rows.n_cols, 0, [&](int r) {
+                    return r < n ? rows.at + (first + r) * rows.stride + second : (const T *)NULL;
+                });
+        return;
+    }
+    int row = (int)threadIdx.x / CHUNKS, col = (int)threadIdx.x % CHUNKS * EACH;
+    const T *from = rows.at + (first + row) * rows.stride + col;
+
+    n = col < rows.n_cols ? n - row : 0;
+    tile += row * STRIDE + col;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP) {
+        const T *given = i < n ? from : rows.at;
+
+        copy_async16(tile + i * STRIDE, given, i < n);
+        if (second)
+            copy_async16(tile + (ROWS + i) * STRIDE, given + second, i < n);
+        from += STEP * rows.stride;
+    }
 }
 
 /* ---- products ----------------------------------------------------------------------------------
