@@ -18,6 +18,7 @@
 #include "cuda/attention.cuh"
 #include "cuda/attention_graph.cuh"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -168,8 +169,8 @@ static struct attention_operands operands_of(const struct op_shape *op)
 /* Rows that start and end where 16 bytes do, and elements that an int counts. */
 static int fits(const struct tensor *t)
 {
-    return t->rows == 0 || (t->stride % 8 == 0 && (uintptr_t)t->data % 16 == 0 &&
-                            t->rows * t->stride <= INT32_MAX);
+    return t->rows == 0 ||
+           (t->stride % 8 == 0 && (uintptr_t)t->data % 16 == 0 && t->rows * t->stride <= INT32_MAX);
 }
 
 /* NULL if the library may be asked, else why it is not. */
@@ -345,7 +346,7 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
     c->library = library;
     c->plan = p;
     c->scale = (float)call->op.attributes.scale;
-    c->fill = -CUDART_INF_F;
+    c->fill = -HUGE_VALF;
     c->window = (float)p->shape.window;
     c->one = 1.0f;
     *attention = c;
@@ -481,9 +482,9 @@ void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *ca
 
     if (p->shape.grad)
         exchange<true>(cuda, call, &p->shape);
-    if (!pack || cudnn_check(&library->api,
-                             library->api.execute(library->handle, p->plan.descriptor, pack),
-                             op_info(call->op.kind)->name, &err)) {
+    if (!pack ||
+        cudnn_check(&library->api, library->api.execute(library->handle, p->plan.descriptor, pack),
+                    op_info(call->op.kind)->name, &err)) {
         if (!cuda->device->failure.code)
             cuda->device->failure = err;
         return;

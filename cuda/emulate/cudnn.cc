@@ -25,7 +25,8 @@
 
 #include "cuda/cudnn.cuh"
 
-namespace {
+namespace
+{
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000, WORKSPACE_BYTES = 5000 };
 
@@ -461,10 +462,9 @@ struct run {
             if (o.mode == DNN_POINTWISE_GEN_INDEX)
                 y[(size_t)at] = (float)i[o.axis];
             else
-                y[(size_t)at] =
-                    pointwise(o.mode, read(o.x)[(size_t)at],
-                              o.has_b ? read(o.b)[(size_t)place_in(o.b, o.x, i)] : 0,
-                              o.has_condition && read(o.condition)[(size_t)at] != 0);
+                y[(size_t)at] = pointwise(o.mode, read(o.x)[(size_t)at],
+                                          o.has_b ? read(o.b)[(size_t)place_in(o.b, o.x, i)] : 0,
+                                          o.has_condition && read(o.condition)[(size_t)at] != 0);
         });
         write(o.y, std::move(y));
     }
