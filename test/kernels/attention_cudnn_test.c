@@ -98,6 +98,29 @@ static void test_forms(void **state)
     }
 }
 
+/*
+ * In pieces of two sequences, one, a group of heads of the only one, and of each of two. The stand-in's
+ * workspace is 64 bytes a score: cuDNN's two bytes would want larger shapes, so that on a real GPU
+ * these are whole.
+ */
+static void test_pieces(void **state)
+{
+    static const struct form cut[] = {
+        { 1, 1, 8, 4, 64, 0, 8 },
+        { 4, 2, 16, 3, 60, 0, 0 },
+        { 8, 4, 8, 1, 64, 7, 8 },
+        { 6, 2, 8, 2, 68, 0, 0 },
+    };
+
+    (void)state;
+    setenv("LMTRAIN_CUDNN_WORKSPACE_MIB", "1", 1);
+    for (int f = 0; f < (int)(sizeof cut / sizeof *cut); f++) {
+        check_form(OP_ATTENTION, &cut[f], DTYPE_BF16);
+        check_form(OP_ATTENTION_GRAD, &cut[f], DTYPE_BF16);
+    }
+    unsetenv("LMTRAIN_CUDNN_WORKSPACE_MIB");
+}
+
 /* Returns what preparing says, in err. */
 static int prepare(struct op_case *c, struct err *err)
 {
@@ -266,6 +289,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_unfit),
         cmocka_unit_test(test_own_instead),
         cmocka_unit_test(test_slots_and_graphs),
