@@ -46,6 +46,7 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
     cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
     cuda->table.name = "cuda";
     cuda->table.destroy = cuda_kernels_destroy;
+    cuda->table.traffic = cuda_traffic();
     cuda->base.backend = &cuda->table;
     cuda->base.device = device;
     cuda->base.identity = cuda->identity;
