@@ -221,38 +221,45 @@ static int open_links(struct nccl_comm *comm, struct comm_group *group, unsigned
 static int nccl_enqueue(struct comm_group *base, const struct comm_call *call, int queue,
                         struct err *err);
 
-/* Each call once, so that NCCL's connections stand. room: 2 * size + 2 bytes of the device. */
+/* Each on a queue of its own, as a send may wait for its receive. */
+static int first_of_pairs(struct nccl_comm *comm, const struct nccl_group *group,
+                          unsigned char *byte, struct err *err)
+{
+    for (int i = TO_NEXT; i < N_LINKS; i++) {
+        int sends = i == TO_NEXT || i == TO_PREVIOUS;
+        cudaStream_t stream = stream_of(comm, DEVICE_TRAFFIC + i);
+        ncclComm_t link = group->links[i];
+
+        if (!link)
+            continue;
+        ncclResult_t result = sends ? comm->api.send(byte, 1, ncclUint8, 1, link, stream)
+                                    : comm->api.receive(byte + i, 1, ncclUint8, 0, link, stream);
+        if (check(comm, link, result, "a first call", err))
+            return -1;
+    }
+    for (int i = TO_NEXT; i < N_LINKS; i++)
+        if (comm->device->base.ops->wait(&comm->device->base, DEVICE_TRAFFIC + i, err) < 0)
+            return -1;
+    return 0;
+}
+
+/* Each call once, so that NCCL's connections stand. room: 2 * size + N_LINKS bytes of the device.
+ */
 static int first_calls(struct comm_group *group, unsigned uses, unsigned char *room,
                        struct err *err)
 {
     static const enum comm_kind kinds[] = { COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST };
     struct nccl_comm *comm = nccl_comm_of(group->comm);
-    struct nccl_group *own = nccl_group_of(group);
-    unsigned char *byte = room + 2 * (size_t)group->size;
 
     for (enum comm_kind kind : kinds) {
         struct comm_call call = { kind, room, room + group->size, 1, 0 };
 
-        if ((uses & COMM_TOGETHER) && nccl_enqueue(group, &call, DEVICE_COMPUTE, err) < 0)
+        if ((uses & COMM_TOGETHER) && nccl_enqueue(group, &call, DEVICE_TRAFFIC, err) < 0)
             return -1;
     }
-    cudaStream_t stream = stream_of(comm, DEVICE_COMPUTE);
-    if (check(comm, NULL, comm->api.group_start(), "ncclGroupStart", err))
+    if (comm->device->base.ops->wait(&comm->device->base, DEVICE_TRAFFIC, err) < 0)
         return -1;
-    for (int i = TO_NEXT; i < N_LINKS; i++) {
-        int sends = i == TO_NEXT || i == TO_PREVIOUS;
-        ncclComm_t link = own->links[i];
-
-        if (!link)
-            continue;
-        ncclResult_t result = sends ? comm->api.send(byte, 1, ncclUint8, 1, link, stream)
-                                    : comm->api.receive(byte + 1, 1, ncclUint8, 0, link, stream);
-        if (check(comm, link, result, "a first call", err))
-            return -1;
-    }
-    if (check(comm, NULL, comm->api.group_end(), "ncclGroupEnd", err))
-        return -1;
-    return comm->device->base.ops->wait(&comm->device->base, DEVICE_COMPUTE, err);
+    return first_of_pairs(comm, nccl_group_of(group), room + 2 * (size_t)group->size, err);
 }
 
 static int nccl_connect(struct comm_group *group, unsigned uses, struct err *err)
@@ -274,7 +281,7 @@ static int nccl_connect(struct comm_group *group, unsigned uses, struct err *err
     if (!status)
         status = open_links(comm, group, uses, all, err);
     free(all);
-    if (status || device->ops->allocate(device, 2 * (size_t)group->size + 2, &room, err) < 0)
+    if (status || device->ops->allocate(device, 2 * (size_t)group->size + N_LINKS, &room, err) < 0)
         return -1;
     status = first_calls(group, uses, (unsigned char *)room, err);
     device->ops->release(device, room);

@@ -40,7 +40,7 @@ ifeq ($(origin CXX),default)
 CXX = g++
 endif
 EMULATE_OBJECTS := $(CUDA_SOURCES:%.cu=$(BUILD)/emulate/%.o) $(EMULATE_SOURCES:%.cc=$(BUILD)/emulate/%.o)
-EMULATE_CFLAGS = -std=gnu++17 -DLMTRAIN_EMULATE -D_GNU_SOURCE -Icuda/emulate -Ilib -I. -Wall -Wextra -Wno-unused-function \
+EMULATE_CFLAGS = -std=gnu++17 -DLMTRAIN_EMULATE -D_GNU_SOURCE -Icuda/emulate -Ilib -I. -Wall -Wextra -Wno-unused-function -Wno-unknown-pragmas \
     -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(CFLAGS) $(SANITIZE_FLAGS)
 EMULATE_LIBS = -lstdc++
 
