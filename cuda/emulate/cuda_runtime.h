@@ -114,6 +114,10 @@ static inline void __threadfence(void)
 static inline void __threadfence_block(void)
 {
 }
+static inline void __trap(void)
+{
+    __builtin_trap();
+}
 
 template <typename T> static inline T emulate_shuffle(unsigned mask, T value, int from)
 {
@@ -158,6 +162,30 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
         if (mask >> lane & 1)
             result |= (unsigned)all[lane] << lane;
     return result;
+}
+/* The lanes of the mask whose value is this one's. */
+static inline unsigned __match_any_sync(unsigned mask, unsigned value)
+{
+    const uint64_t *all = emulate_exchange(mask, value);
+    unsigned result = 0;
+
+    for (int lane = 0; lane < 32; lane++)
+        if (mask >> lane & 1 && all[lane] == value)
+            result |= 1u << lane;
+    return result;
+}
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned value)
+{
+    const uint64_t *all = emulate_exchange(mask, value);
+
+    for (int lane = 0; lane < 32; lane++)
+        if (mask >> lane & 1 && all[lane] > value)
+            value = (unsigned)all[lane];
+    return value;
+}
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned value)
+{
+    return ~__reduce_max_sync(mask, ~value);
 }
 static inline int __any_sync(unsigned mask, int predicate)
 {

@@ -18,3 +18,8 @@ __attribute__((weak)) int device_cuda_open(struct device **device, int index, st
                    "CUDA=1`)",
                    index);
 }
+
+__attribute__((weak)) int device_cuda_seen(void)
+{
+    return 0;
+}

@@ -22,7 +22,7 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
-    uint16_t *rounded;  /* or, of a frozen one that is not fp32 */
+    uint16_t *rounded;  /* or, of one that is kept in bf16: frozen, or its own master */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -210,7 +210,7 @@ static void fill_window(const struct windows *w, struct fill *fill,
         element_at(w->run, program, part->master, part->offset + begin - part->begin);
     void *data = window_at(w, 0, address);
 
-    CHECK(is_fp32 || !fill->parameter->trainable);
+    CHECK(is_fp32 || !fill->parameter->trainable || part->master == part->weight);
     fill->begin = begin;
     fill->end = end;
     fill->data = is_fp32 ? data : NULL;

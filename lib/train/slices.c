@@ -43,13 +43,13 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
     for (int k = 0; k < o->n_states; k++) {
-        /* A frozen parameter has no moments, and is of the run's dtype. */
+        /* A frozen parameter has no moments. It, or the master that is the weight, is of the run's
+         * dtype; moments are of theirs. */
         if (!cells[k])
             continue;
         char *data = run_data(o->run, cells[k], 0);
         enum dtype dtype = o->program->values[cells[k]].dtype;
 
-        CHECK(dtype == DTYPE_F32 || !p->trainable);
         slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
         struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->tp_rank, begin, end);

@@ -75,7 +75,9 @@ static struct compile_train trainer_compile_options(const struct job *job, int p
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,
                     .eps = job->optimizer.eps,
-                    .weight_decay = job->optimizer.weight_decay },
+                    .weight_decay = job->optimizer.weight_decay,
+                    .states = job->optimizer.states,
+                    .seed = job->train.seed },
     };
 }
 
@@ -556,6 +558,7 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+    scalars[SCALAR_UPDATE] = (float)update;
     run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
 }

@@ -129,12 +129,32 @@ static void test_select_rows(void **state)
     }
 }
 
+/* More rows than a block of them has, than all blocks have at their least; rows of whole 16 bytes,
+ * and not. */
+static void test_bias_grad(void **state)
+{
+    static const int64_t shapes[][2] = { { 1, 1 }, { 5, 33 }, { 300, 264 }, { 8300, 40 } };
+
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (int dense = 0; dense < 2; dense++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                struct op_case *c = op_case_create(OP_BIAS_GRAD, &(struct op_attributes){ 0 });
+
+                c->dense = dense;
+                op_case_input(c, 0, shapes[s][0], shapes[s][1], bf16 ? DTYPE_BF16 : DTYPE_F32, 1);
+                op_case_output(c, 0, 1, shapes[s][1], DTYPE_F32);
+                op_case_check(c, 1.3e-7); /* one rounding, and the add's */
+                op_case_destroy(c);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_activations), cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_movements),   cmocka_unit_test(test_add_bias),
-        cmocka_unit_test(test_select_rows),
+        cmocka_unit_test(test_select_rows), cmocka_unit_test(test_bias_grad),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

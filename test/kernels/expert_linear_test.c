@@ -1,6 +1,7 @@
 /*
  * expert_linear_test.c - the products of experts against the reference, and each expert's against
- * the plain product of its rows, bit for bit
+ * the product of its rows alone, bit for bit: on the CPU linear's; on a GPU, where linear is a
+ * vendor's, that of a single expert
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 
 #include "support/op_case.h"
+#include "support/test_device.h"
 
 /* Rows of experts, some of which have none, and their products' extents. */
 static const struct size {
@@ -85,15 +87,18 @@ static struct op_case *product_of(const struct op_case *all, const struct size *
 {
     const struct tensor *in = all->op.in, *out = &all->op.out[0];
     int is_dw = all->op.kind == OP_EXPERT_LINEAR_DW, is_dx = all->op.kind == OP_EXPERT_LINEAR_DX;
-    struct op_case *c = op_case_create(is_dw   ? OP_LINEAR_DW
-                                       : is_dx ? OP_LINEAR_DX
-                                               : OP_LINEAR,
-                                       &(struct op_attributes){ 0 });
+    enum op_kind linear = is_dw ? OP_LINEAR_DW : is_dx ? OP_LINEAR_DX : OP_LINEAR;
+    int alone = test_device_is_cuda(), other = is_dw || !alone ? 1 : 2;
+    struct op_case *c = op_case_create(alone ? all->op.kind : linear, &(struct op_attributes){ 0 });
 
     op_case_input(c, 0, s->rows[e], in[0].cols, in[0].dtype, 0);
     copy_rows(&c->op.in[0], &in[0], begin);
-    op_case_input(c, 1, is_dw ? s->rows[e] : s->n, s->k, in[0].dtype, 0);
-    copy_rows(&c->op.in[1], &in[is_dw ? 1 : 2], is_dw ? begin : e * s->n);
+    op_case_input(c, other, is_dw ? s->rows[e] : s->n, s->k, in[0].dtype, 0);
+    copy_rows(&c->op.in[other], &in[is_dw ? 1 : 2], is_dw ? begin : e * s->n);
+    if (alone) {
+        op_case_input(c, 3 - other, 1, 1, DTYPE_I32, 0);
+        tensor_set(&c->op.in[3 - other], 0, 0, s->rows[e]);
+    }
     op_case_output(c, 0, is_dw ? s->n : s->rows[e], out->cols, out->dtype);
     copy_rows(&c->op.out[0], out, is_dw ? e * s->n : begin);
     return c;
