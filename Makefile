@@ -27,7 +27,7 @@ include mk/cuda.mk
 LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
 CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 CUDA_TEST_SOURCES := $(sort $(wildcard test/cuda/*_test.c))
-TEST_SOURCES := $(filter-out $(CUDA_TEST_SOURCES),$(sort $(wildcard test/*/*_test.c)))
+TEST_SOURCES := $(sort $(filter-out $(CUDA_TEST_SOURCES),$(wildcard test/*/*_test.c)))
 CPU_ONLY := $(addprefix test/kernels/,gemm_test.c vec_math_test.c reference_ops_test.c allocations_test.c kernels_test.c)
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
@@ -40,7 +40,7 @@ CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
 SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
 MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
-# kernels' tests run on the emulated GPU, too.
+# kernels' tests run on the emulated GPU, too; what is in test/cuda runs there alone.
 EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES))) $(CUDA_TEST_SOURCES)
 EMULATED_TESTS := $(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%)
 TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%) $(EMULATED_TESTS)
@@ -221,6 +221,8 @@ lint:
 
 format:
 	@clang-format -i $$(scripts/lint/files '*.[ch]')
+
+include mk/dist.mk
 
 # ---- for people ----------------------------------------------------------------------------------
 

@@ -71,8 +71,12 @@ static void write_scalars(struct run *run, const struct program *program, int64_
                                      [SCALAR_UPDATE] = 1 };
     float loss_scale = 1.0f / (float)tokens;
 
+    const float one = 1;
+
     run_put(run, program->ports.loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
+    if (program->ports.gradient_scale)
+        run_put(run, program->ports.gradient_scale, 0, 0, &one, sizeof one);
 }
 
 static int compile(struct program *program, const struct job *job, struct engine *engine,
