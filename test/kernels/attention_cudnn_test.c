@@ -95,6 +95,8 @@ static void test_forms(void **state)
     for (int f = 0; f < N_FORMS; f++) {
         check_form(OP_ATTENTION, &forms[f], DTYPE_BF16);
         check_form(OP_ATTENTION_GRAD, &forms[f], DTYPE_BF16);
+        check_form(OP_ATTENTION, &forms[f], DTYPE_F16);
+        check_form(OP_ATTENTION_GRAD, &forms[f], DTYPE_F16);
     }
 }
 
