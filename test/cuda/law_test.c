@@ -1,0 +1,178 @@
+/*
+ * law_test.c - a training run on a GPU: it follows the CPU's, and equal numerics are equal bits there
+ *
+ * The small models of test/law, by the kernels, graphs and copies of cuda/. What must not matter:
+ * recomputation, poisoned memory, stops, pipelines, zero stages (ranks are threads, each with a
+ * view of GPU 0, their collectives staged through the host), and, emulated, the order in which
+ * threads run and streams get their turns.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/law_rig.h"
+
+static struct law_case small(const char *model, const char *dtype, int n_ranks)
+{
+    struct law_case c = law_base(model, dtype);
+
+    c.n_ranks = n_ranks;
+    c.n_threads = 1;
+    c.recompute = "none";
+    c.global_batch = 4 * n_ranks;
+    return c;
+}
+
+static struct law_outcome run_on(const char *device, const struct law_case *c)
+{
+    const char *wanted = getenv("LMTRAIN_TEST_DEVICE");
+    char *kept = wanted ? strdup(wanted) : NULL;
+
+    setenv("LMTRAIN_TEST_DEVICE", device, 1);
+    struct law_outcome outcome = law_run(c);
+    setenv("LMTRAIN_TEST_DEVICE", kept ? kept : "cuda", 1);
+    free(kept);
+    return outcome;
+}
+
+/* ---- beside the CPU ---- */
+
+struct beside {
+    const char *model, *dtype;
+    double tolerance; /* relative, of the loss; ten times that of the gradient's norm */
+};
+
+static void follows_the_cpu(void **state)
+{
+    static const struct beside runs[] = {
+        { "llama", "fp32", 2e-5 },  { "llama", "bf16", 4e-3 },   { "llama", "fp16", 1e-3 },
+        { "gpt2", "fp32", 2e-5 },   { "normed", "bf16", 4e-3 },  { "alibi", "fp32", 2e-5 },
+        { "mixture", "fp32", 2e-5 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct law_case c = small(runs[i].model, runs[i].dtype, 1);
+        struct law_outcome cpu = run_on("cpu", &c), gpu = run_on("cuda", &c);
+
+        assert_true(cpu.loss[0] != cpu.loss[LAW_STEPS - 1]);
+        for (int step = 0; step < LAW_STEPS; step++) {
+            double loss = fabs(gpu.loss[step] / cpu.loss[step] - 1);
+            double norm = fabs(gpu.norm[step] / cpu.norm[step] - 1);
+
+            if (!(loss <= runs[i].tolerance) || !(norm <= 10 * runs[i].tolerance))
+                fail_msg("%s %s step %d: loss %.9g, on the CPU %.9g; norm %.9g, %.9g", c.model,
+                         c.dtype, step, gpu.loss[step], cpu.loss[step], gpu.norm[step],
+                         cpu.norm[step]);
+        }
+    }
+}
+
+/* ---- the law ---- */
+
+static void must_equal(const char *what, const struct law_outcome *wanted,
+                       const struct law_case *c)
+{
+    struct law_outcome got = law_run(c);
+
+    law_must_equal(what, wanted, &got);
+}
+
+static void one_gpu(void **state)
+{
+    static const char *const dtypes[] = { "bf16", "fp16", "fp32" };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct law_case c = small("llama", dtypes[i], 1);
+        struct law_outcome wanted = law_run(&c);
+
+        c.recompute = "selective";
+        must_equal("selective", &wanted, &c);
+        c.recompute = "full";
+        c.poison = 1;
+        must_equal("full, poisoned", &wanted, &c);
+        c = small("llama", dtypes[i], 1);
+        c.stop_after = 3;
+        must_equal("stopped and resumed", &wanted, &c);
+    }
+}
+
+/* A race within a block, or between streams, would show. */
+static void any_order(void **state)
+{
+    static const char *const ways[][2] = { { "LMTRAIN_EMULATE_ORDER", "backward" },
+                                           { "LMTRAIN_EMULATE_ORDER", "11" },
+                                           { "LMTRAIN_EMULATE_STREAMS", "lazy" },
+                                           { "LMTRAIN_EMULATE_STREAMS", "5" } };
+    struct law_case c = small("llama", "bf16", 1);
+    struct law_outcome wanted = law_run(&c);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        setenv(ways[i][0], ways[i][1], 1);
+        must_equal(ways[i][1], &wanted, &c);
+        unsetenv(ways[i][0]);
+    }
+}
+
+static void pipelines(void **state)
+{
+    static const char *const schedules[] = { "gpipe", "1f1b", "zb-h1" };
+    struct law_case c = small("llama", "bf16", 1);
+    struct law_outcome wanted = law_run(&c);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        c.n_ranks = c.pp = 2;
+        c.schedule = schedules[i];
+        must_equal(schedules[i], &wanted, &c);
+    }
+}
+
+static void zero_stages(void **state)
+{
+    struct law_case c = small("llama", "bf16", 2);
+    char what[32];
+
+    (void)state;
+    c.gradient_sum = "early";
+    struct law_outcome wanted = law_run(&c);
+    for (c.zero = 1; c.zero <= 3; c.zero++) {
+        snprintf(what, sizeof what, "zero %d", c.zero);
+        must_equal(what, &wanted, &c);
+    }
+    setenv("LMTRAIN_EMULATE_STREAMS", "lazy", 1);
+    c.zero = 3;
+    must_equal("zero 3, lazy streams", &wanted, &c);
+    unsetenv("LMTRAIN_EMULATE_STREAMS");
+}
+
+static void states_in_bf16(void **state)
+{
+    struct law_case c = small("llama", "bf16", 2);
+
+    (void)state;
+    c.tuning = "optimizer.states=bf16";
+    struct law_outcome wanted = law_run(&c), cpu = run_on("cpu", &c);
+    assert_true(fabs(wanted.loss[LAW_STEPS - 1] / cpu.loss[LAW_STEPS - 1] - 1) < 1e-2);
+    c.zero = 1;
+    must_equal("zero 1", &wanted, &c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_the_cpu), cmocka_unit_test(one_gpu),
+        cmocka_unit_test(any_order),       cmocka_unit_test(pipelines),
+        cmocka_unit_test(zero_stages),     cmocka_unit_test(states_in_bf16),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}
