@@ -43,7 +43,7 @@ static __device__ __forceinline__ int64_t part_columns(const struct part &part, 
 /* ---- statistics ---- */
 
 template <int WIDE>
-__global__ void __launch_bounds__(SOFTMAX_THREADS)
+__global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     stats_kernel(rows_of<const float> logits, rows_of<const int32_t> targets, rows_of<float> stats,
                  struct part part)
 {

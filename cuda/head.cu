@@ -157,7 +157,7 @@ static void head_release(struct kernels *, void *state)
 
 /* A row's loss, and its gradient over its logits. A target that there is not makes the loss NaN. */
 template <typename T, int BACKWARD>
-__global__ void __launch_bounds__(SOFTMAX_THREADS)
+__global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     head_rows_kernel(float *logits, int64_t ld, int64_t vocab, rows_of<const int32_t> targets,
                      const float *scale, double *losses)
 {

@@ -16,7 +16,8 @@
 
 enum {
     SOFTMAX_THREADS = 512,
-    SOFTMAX_AHEAD = 16 /* elements that a thread has loads of in flight */
+    SOFTMAX_BLOCKS = 3, /* that a multiprocessor is to have room for */
+    SOFTMAX_AHEAD = 16  /* elements that a thread has loads of in flight */
 };
 
 struct softmax_row {
@@ -127,11 +128,17 @@ static __device__ inline void softmax_gradient(T *to, const float *from, int64_t
             if (at >= n_cols)
                 continue;
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                x[i * N + k] = at + k < n ? expf(x[i * N + k] - max) * factor : 0.0f;
-                if (at + k == target)
-                    x[i * N + k] = at_target;
-            }
+            for (int k = 0; k < N; k++)
+                x[i * N + k] = expf(x[i * N + k] - max) * factor;
+            /* Seldom: no test of each element. */
+            if (at + N > n)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    x[i * N + k] = at + k < n ? x[i * N + k] : 0.0f;
+            if (at <= target && target < at + N)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    x[i * N + k] = at + k == target ? at_target : x[i * N + k];
             store_floats<T, N>(to + at, x + i * N);
         }
     }
