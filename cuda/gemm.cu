@@ -56,10 +56,31 @@ static size_t bias_bytes(const struct cuda_gemm_shape *s)
     return is_rounded ? align_up((size_t)s->n * dtype_bytes(s->out), WORKSPACE_ALIGNMENT) : 0;
 }
 
+/* Whether the library's product goes to scratch, in fp32. */
+static int is_apart(const struct cuda_gemm_shape *s)
+{
+    return s->out != DTYPE_F32 && s->out != s->in;
+}
+
+static enum dtype product_dtype(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? DTYPE_F32 : s->out;
+}
+
+static int64_t product_ld(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? round_up(s->n, ALIGNMENT_MOST / (int)sizeof(float)) : s->ldc;
+}
+
+static size_t apart_bytes(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? align_up((size_t)(s->m * product_ld(s)) * sizeof(float), 64) : 0;
+}
+
 size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *s)
 {
     /* Scratch is aligned to 64 only. */
-    return bias_bytes(s) + workspace_bytes(s) + WORKSPACE_ALIGNMENT - 64;
+    return bias_bytes(s) + workspace_bytes(s) + apart_bytes(s) + WORKSPACE_ALIGNMENT - 64;
 }
 
 static cudaDataType type_of(enum dtype dtype)
@@ -86,7 +107,7 @@ static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_ge
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_layout(lt, &gemm->b, s->in, b_rows, b_cols, s->ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(lt, &gemm->c, s->out, s->m, s->n, s->ldc);
+        status = make_layout(lt, &gemm->c, product_dtype(s), s->m, s->n, product_ld(s));
     return status;
 }
 
@@ -147,6 +168,7 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
                                      const struct cuda_gemm_operands *o)
 {
     uint64_t workspace = workspace_bytes(s);
+    uint32_t c_alignment = alignment_of(is_apart(s) ? NULL : o->c);
     uint32_t mask = CUBLASLT_REDUCTION_SCHEME_NONE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -154,8 +176,8 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
     } alignments[] = {
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(o->b) },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(o->a) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(o->c) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(o->c) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment },
     };
     cublasStatus_t status = lt->preference_set(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &workspace, sizeof workspace);
@@ -274,6 +296,7 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
     struct cuda_gemm *made = NULL;
     char key[KEY_BYTES];
 
+    CHECK(!shape->biased || !is_apart(shape));
     if (gemm_library_open(cuda, err) || gemm_handle_open(cuda, err))
         return -1;
     lt = gemm_library_of(cuda);
@@ -316,6 +339,35 @@ __global__ void add_bias_kernel(rows_of<T> c, const float *bias, int64_t n, int6
 
     if (col < n)
         c.row(row)[col] = from_float<T>(to_float(c.row(row)[col]) + bias[col]);
+}
+
+/* From the product apart; likewise. */
+template <typename T>
+__global__ void add_product_kernel(rows_of<T> c, rows_of<const float> product, int64_t n,
+                                   int64_t n_blocks, int add)
+{
+    int64_t row = blockIdx.x / n_blocks;
+    int64_t col = blockIdx.x % n_blocks * N_THREADS + threadIdx.x;
+
+    if (col < n)
+        c.row(row)[col] =
+            from_float<T>((add ? to_float(c.row(row)[col]) : 0.0f) + product.row(row)[col]);
+}
+
+static void add_product(struct cuda_kernels *cuda, const char *name, const struct cuda_gemm *gemm,
+                        const struct cuda_gemm_operands *o, const float *apart)
+{
+    const struct cuda_gemm_shape *s = &gemm->shape;
+    int64_t n_blocks = ceil_div(s->n, N_THREADS);
+
+    cuda_with_act(s->out, [&](auto zero) {
+        typedef decltype(zero) T;
+        rows_of<T> c = { (T *)o->c, s->ldc };
+        rows_of<const float> product = { apart, product_ld(s) };
+
+        cuda_launch_on(cuda->device, cuda->stream, name, cuda_shape_of(s->m * n_blocks, N_THREADS),
+                       add_product_kernel<T>, c, product, s->n, n_blocks, o->add);
+    });
 }
 
 static void add_bias(struct cuda_kernels *cuda, const char *name, const struct cuda_gemm *gemm,
@@ -365,17 +417,21 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
 {
     struct cuda_kernels *cuda = cuda_of(kernels);
     const struct gemm_library *lt = gemm_library_of(cuda);
+    const struct cuda_gemm_shape *s = &gemm->shape;
     char *base = (char *)align_up((size_t)(uintptr_t)scratch, WORKSPACE_ALIGNMENT);
-    const float alpha = 1, beta = o->add ? 1 : 0;
+    char *workspace = base + bias_bytes(s), *apart = workspace + workspace_bytes(s);
+    void *c = is_apart(s) ? apart : o->c;
+    const float alpha = 1, beta = o->add && !is_apart(s) ? 1 : 0;
 
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
     check_status(cuda, name,
                  lt->multiply(lt->handle, gemm->matmul, &alpha, o->b, gemm->b, o->a, gemm->a, &beta,
-                              o->c, gemm->c, o->c, gemm->c, &gemm->algo,
-                              base + bias_bytes(&gemm->shape), workspace_bytes(&gemm->shape),
+                              c, gemm->c, c, gemm->c, &gemm->algo, workspace, workspace_bytes(s),
                               cuda->stream));
     if (gemm->bias == BIAS_ADDED)
         add_bias(cuda, name, gemm, o);
+    if (is_apart(s))
+        add_product(cuda, name, gemm, o, (const float *)apart);
 }
