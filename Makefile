@@ -222,6 +222,8 @@ lint:
 format:
 	@clang-format -i $$(scripts/lint/files '*.[ch]')
 
+include mk/dist.mk
+
 # ---- for people ----------------------------------------------------------------------------------
 
 quickstart:

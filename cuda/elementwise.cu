@@ -1,18 +1,11 @@
 /*
  * elementwise.cu - activations and small data movements: each output element on its own
  *
- * A thread takes the same 16 bytes' columns of two rows where rows are aligned, else single
- * elements; a block of 256 takes neighbouring packs of as few rows as fill it, so that narrow rows
- * leave no thread idle and warps read whole lines. All loads of a thread come before its first
- * store: an output may be an input's memory. Bound by memory; swiglu's exp and division are some 30
+ * Work lies as elements.cuh says. Bound by memory; swiglu's exp and division are some 30
  * instructions an element, which just hide behind bf16's six bytes.
- *
- * An op is a struct: what it reads at (row, col) for N columns, and what it then writes.
  */
 #include "cuda/column_sums.cuh"
-#include "cuda/rows.cuh"
-
-enum { N_THREADS = 256, ROWS_A_THREAD = 2 };
+#include "cuda/elements.cuh"
 
 /* ---- the functions -----------------------------------------------------------------------------
  */
@@ -202,50 +195,6 @@ template <typename X, typename Y, int PACK> struct moved {
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
-template <typename F>
-__global__ void __launch_bounds__(N_THREADS)
-    elements_kernel(F f, int64_t n_rows, int64_t n_cols, int cols_on_x)
-{
-    int64_t across = cols_on_x ? blockIdx.x : blockIdx.y;
-    int64_t down = cols_on_x ? blockIdx.y : blockIdx.x;
-    int64_t col = (across * blockDim.x + threadIdx.x) * F::N;
-    int64_t row = down * blockDim.y * ROWS_A_THREAD + threadIdx.y;
-    typename F::operands operands[ROWS_A_THREAD];
-
-    if (col >= n_cols)
-        return;
-#pragma unroll
-    for (int i = 0; i < ROWS_A_THREAD; i++)
-        if (row + i * blockDim.y < n_rows)
-            f.load(&operands[i], row + i * blockDim.y, col);
-#pragma unroll
-    for (int i = 0; i < ROWS_A_THREAD; i++)
-        if (row + i * blockDim.y < n_rows)
-            f.store(&operands[i], row + i * blockDim.y, col);
-}
-
-/* For each of n_rows x n_cols; whichever of the two grids is longer lies on x. */
-template <typename F>
-static void launch(struct kernels *kernels, const struct kernel_call *call, F f, int64_t n_rows,
-                   int64_t n_cols)
-{
-    int64_t n_packs = ceil_div(n_cols, (int64_t)F::N), across, down;
-    unsigned width = 1;
-    struct cuda_shape shape;
-    int cols_on_x;
-
-    while (width < N_THREADS && width < n_packs)
-        width *= 2;
-    across = ceil_div(n_packs, (int64_t)width);
-    down = ceil_div(n_rows, (int64_t)(N_THREADS / width * ROWS_A_THREAD));
-    cols_on_x = down <= 65535;
-    shape.grid =
-        cols_on_x ? dim3((unsigned)across, (unsigned)down) : dim3((unsigned)down, (unsigned)across);
-    shape.block = dim3(width, N_THREADS / width);
-    shape.shared_bytes = 0;
-    cuda_launch(kernels, call, shape, elements_kernel<F>, f, n_rows, n_cols, cols_on_x);
-}
-
 /* Whether each of the call's operands can be taken 16 bytes at a time. */
 static int is_wide(const struct op_shape *op)
 {
@@ -272,15 +221,15 @@ static void activation_run(struct kernels *kernels, const struct kernel_call *ca
 
             switch (call->op.kind) {
             case OP_SWIGLU:
-                return launch(kernels, call, swiglu<T, N>{ a, y, cols }, rows, cols);
+                return cuda_elements(kernels, call, swiglu<T, N>{ a, y, cols }, rows, cols);
             case OP_SWIGLU_GRAD:
-                return launch(kernels, call, swiglu_grad<T, N>{ a, b, y, f }, rows, f);
+                return cuda_elements(kernels, call, swiglu_grad<T, N>{ a, b, y, f }, rows, f);
             case OP_GELU:
-                return launch(kernels, call, gelu<T, N>{ a, y }, rows, cols);
+                return cuda_elements(kernels, call, gelu<T, N>{ a, y }, rows, cols);
             case OP_GELU_GRAD:
-                return launch(kernels, call, gelu_grad<T, N>{ a, b, y }, rows, cols);
+                return cuda_elements(kernels, call, gelu_grad<T, N>{ a, b, y }, rows, cols);
             default:
-                return launch(kernels, call, scaled<T, N>{ a, y, factor }, rows, cols);
+                return cuda_elements(kernels, call, scaled<T, N>{ a, y, factor }, rows, cols);
             }
         };
 
@@ -302,9 +251,9 @@ static void add_launch(struct kernels *kernels, const struct kernel_call *call)
     enum { N = 16 / (sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B)) };
 
     if (is_wide(&call->op))
-        launch(kernels, call, sum<A, B, N>{ a, b, out, one_row }, y->rows, y->cols);
+        cuda_elements(kernels, call, sum<A, B, N>{ a, b, out, one_row }, y->rows, y->cols);
     else
-        launch(kernels, call, sum<A, B, 1>{ a, b, out, one_row }, y->rows, y->cols);
+        cuda_elements(kernels, call, sum<A, B, 1>{ a, b, out, one_row }, y->rows, y->cols);
 }
 
 static void add_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -335,9 +284,9 @@ static void accumulate_launch(struct kernels *kernels, const struct kernel_call 
     rows_of<float> x = cuda_rows<float>(&call->op.in[0]), y = cuda_rows<float>(out);
 
     if (first)
-        launch(kernels, call, moved<float, float, N>{ x, y, {}, 0 }, out->rows, out->cols);
+        cuda_elements(kernels, call, moved<float, float, N>{ x, y, {}, 0 }, out->rows, out->cols);
     else
-        launch(kernels, call, sum<float, float, N>{ y, x, y, 0 }, out->rows, out->cols);
+        cuda_elements(kernels, call, sum<float, float, N>{ y, x, y, 0 }, out->rows, out->cols);
 }
 
 static void accumulate_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -358,9 +307,11 @@ static void move_launch(struct kernels *kernels, const struct kernel_call *call)
     enum { N = 16 / (sizeof(X) < sizeof(Y) ? sizeof(X) : sizeof(Y)) };
 
     if (is_wide(&call->op))
-        launch(kernels, call, moved<X, Y, N>{ x, y, index, in[0].rows }, out->rows, out->cols);
+        cuda_elements(kernels, call, moved<X, Y, N>{ x, y, index, in[0].rows }, out->rows,
+                      out->cols);
     else
-        launch(kernels, call, moved<X, Y, 1>{ x, y, index, in[0].rows }, out->rows, out->cols);
+        cuda_elements(kernels, call, moved<X, Y, 1>{ x, y, index, in[0].rows }, out->rows,
+                      out->cols);
 }
 
 static void cast_run(struct kernels *kernels, const struct kernel_call *call, int first)

@@ -19,6 +19,7 @@ enum rng_purpose {
     RNG_SAMPLE,   /* generation: place = prompt, position */
     RNG_TEST = 6, /* golden files hold what it gives */
     RNG_BENCH,    /* tokens to time steps on: place = micro-batch, token */
+    RNG_ROUNDING, /* optimizer states to bf16: place = update, element (ops/ops.h) */
 };
 
 struct rng_block {
@@ -46,11 +47,17 @@ static inline struct rng_block rng_philox(uint64_t key, uint64_t counter_low, ui
     return (struct rng_block){ { c0, c1, c2, c3 } };
 }
 
+/* What a run's numbers of one purpose are keyed by. */
+static inline uint64_t rng_key(uint64_t seed, enum rng_purpose purpose)
+{
+    return seed ^ (uint64_t)purpose << 56;
+}
+
 /* Four words for (seed, purpose, place): place_high names the thing, place_low counts within it. */
 static inline struct rng_block rng_at(uint64_t seed, enum rng_purpose purpose, uint64_t place_high,
                                       uint64_t place_low)
 {
-    return rng_philox(seed ^ (uint64_t)purpose << 56, place_low, place_high);
+    return rng_philox(rng_key(seed, purpose), place_low, place_high);
 }
 
 /* 24 bits to [0, 1). */

@@ -578,6 +578,16 @@ static void check_optimizer(struct job_reader *r)
         mistakes_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
                      "optimizer.decay_steps is %lld, more than the %lld steps after warm-up", decay,
                      steps - warmup);
+    if (job->optimizer.states != DTYPE_F32 && job->train.dtype == DTYPE_F16)
+        mistakes_add(
+            &r->mistakes, reader_given(r, "optimizer.states"),
+            "optimizer.states is bf16 and train.dtype fp16, which has no fp32 masters then "
+            "(hint: train.dtype bf16)");
+    if (job->optimizer.states != DTYPE_F32 && steps >= OPS_UPDATES_MAX)
+        mistakes_add(
+            &r->mistakes, reader_given(r, "optimizer.states"),
+            "optimizer.states is bf16 and train.steps %lld, more than the %d that it counts", steps,
+            OPS_UPDATES_MAX - 1);
     if (job->optimizer.min_lr > job->optimizer.lr)
         mistakes_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
                      "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,

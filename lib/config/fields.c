@@ -29,10 +29,16 @@ static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE 
                                                   { "qkv", ATTENTION_BIAS_QKV },
                                                   { "all", ATTENTION_BIAS_ALL },
                                                   { 0 } };
+static const struct choice devices[] = {
+    { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
+};
 static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
 static const struct choice act_dtypes[] = {
     { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
 };
+static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
+                                              { "bf16", DTYPE_BF16 },
+                                              { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
@@ -280,8 +286,8 @@ const struct field job_fields[] = {
               "global_batch, or the largest of parallel.micro_batches, from which it may not "
               "differ" },
     { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = act_dtypes,
-      .help = "of weights and activations; masters and optimizer states are fp32; fp16 has a "
-              "dynamic loss scale" },
+      .help = "of weights and activations; masters are fp32, and optimizer.states says of what the "
+              "others are; fp16 has a dynamic loss scale" },
     { "train.loss_scale.initial", FIELD_INT, AT(train.loss_scale.initial), .initial = "65536",
       .min = 1, .max = SCALE_MAX,
       .help = "of fp16: the factor of the loss that a run begins with, a power of two, so that "
@@ -378,9 +384,17 @@ const struct field job_fields[] = {
       .max = 100, .help = "decoupled, times the learning rate" },
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       .help = "largest global gradient norm; 0: no clipping" },
+    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
+      .choices = state_dtypes,
+      .help = "of the optimizer's moments; with bf16 they are rounded stochastically, and so are "
+              "weights of bf16, of which no fp32 masters are kept then: 6 bytes a parameter, not "
+              "14" },
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
       .help = "processes; auto: one per GPU, or one on a machine without" },
+    { "device", FIELD_CHOICE, AT(device), .initial = "auto", .choices = devices,
+      .help = "where ranks compute; auto: on this machine's GPUs, or without them on its "
+              "processor" },
     { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
       .help = "threads of each rank; auto: its share of the cores" },
 

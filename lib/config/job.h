@@ -46,6 +46,8 @@ struct job_counts {
     int n;
 };
 
+enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
+
 struct job {
     const char *source;        /* the job file's name, for messages */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
@@ -112,11 +114,13 @@ struct job {
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
         double beta1, beta2, eps, weight_decay;
         double clip; /* of the global gradient norm; 0 off */
+        enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
     } optimizer;
 
     int ranks;    /* 0 auto */
     int restarts; /* after a death */
-    int threads;  /* of each rank; 0 auto: its share of the cores */
+    enum job_device device;
+    int threads; /* of each rank; 0 auto: its share of the cores */
 
     struct {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */

@@ -42,9 +42,36 @@ struct kernel_entry {
     void (*release)(struct kernels *kernels, void *state); /* optional */
 };
 
+/* out = or (adds) += the sum of terms at k * stride, in the order of comm/reduce.h's reduce_tree;
+ * terms is left unspecified, out may be one of them. n elements each. */
+struct kernels_sum {
+    enum dtype dtype; /* with adds: DTYPE_F32 */
+    void *out, *terms;
+    int n_terms;
+    int64_t stride, n;
+    int adds;
+};
+
+/* [rows x cols] elements from a place to another; strides in elements, too. */
+struct kernels_columns {
+    void *to;
+    int64_t to_stride;
+    const void *from;
+    int64_t from_stride;
+    int64_t rows, cols;
+    size_t element_bytes; /* 1, 2, 4 or 8 */
+};
+
+/* What collectives compute around their moves, given to any of the device's queues. */
+struct kernels_traffic {
+    void (*sum)(struct kernels *kernels, int queue, const struct kernels_sum *sum);
+    void (*copy_columns)(struct kernels *kernels, int queue, const struct kernels_columns *columns);
+};
+
 struct kernels_backend {
     const char *name;
     struct kernel_entry entries[N_OP_KINDS];
+    const struct kernels_traffic *traffic; /* NULL: collectives are the comm thread's */
     void (*destroy)(struct kernels *kernels);
     /* Optional: see kernels_choices_print and _load. */
     void (*choices_print)(struct kernels *kernels, struct str *text);
@@ -65,7 +92,8 @@ struct kernels {
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
-/* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
+/* A GPU's kernels (device_cuda_open's device, borrowed); without a device they can be asked for
+ * sizes alone. ERR_DEVICE in builds without CUDA. */
 int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 

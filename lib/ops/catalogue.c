@@ -205,10 +205,11 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_GRADIENT_NORM] = { "gradient_norm", 3, 3,
         { { "sums", 0 }, { "order", OPERAND_OPTIONAL }, { "scale", OPERAND_OPTIONAL } },
         { { "norm", 0 }, { "factor", 0 }, { "skip", 0 } } },
-    [OP_ADAMW] = { "adamw", 8, 1,
+    [OP_ADAMW] = { "adamw", 10, 1,
         { { "gradient", 0 }, { "scalars", 0 }, { "factor", 0 }, { "skip", 0 },
           { "master", OPERAND_UPDATED }, { "m", OPERAND_UPDATED }, { "v", OPERAND_UPDATED },
-          { "decay", OPERAND_OPTIONAL } },
+          { "decay", OPERAND_OPTIONAL }, { "place", OPERAND_OPTIONAL },
+          { "part", OPERAND_OPTIONAL } },
         { { "weight", OPERAND_OPTIONAL } } },
 };
 
@@ -427,8 +428,9 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_ADAMW] = {
         { { DIM_R, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_I32 },
-          { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 }, { DIM_R, DIM_D, TYPE_F32 },
-          { DIM_ONE, DIM_BLOCKS, TYPE_F64 } },
+          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_R, DIM_D, TYPE_FLOAT },
+          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_ONE, DIM_BLOCKS, TYPE_F64 },
+          { DIM_ONE, DIM_BLOCKS, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_R, DIM_D, TYPE_ACT } } },
 };
 /* clang-format on */

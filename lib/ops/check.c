@@ -114,6 +114,21 @@ static int check_group(const struct solver *s)
     return 0;
 }
 
+/* Moments alike; where even the master is bf16 all are, and it is the weight. */
+static int check_states(const struct solver *s)
+{
+    const struct tensor *master = &s->op->in[4], *m = &s->op->in[5], *v = &s->op->in[6];
+
+    if (m->dtype != v->dtype || (master->dtype != DTYPE_F32 && master->dtype != m->dtype))
+        return err_set(s->err, ERR_FAILED, "adamw: master, m and v are %s, %s and %s, wanted %s",
+                       dtype_name(master->dtype), dtype_name(m->dtype), dtype_name(v->dtype),
+                       "m as v, and a master of fp32 or as these");
+    if (tensor_given(&s->op->out[0]) && master->dtype != DTYPE_F32)
+        return err_set(s->err, ERR_FAILED, "adamw: weight is given, wanted none: the master is %s",
+                       dtype_name(master->dtype));
+    return 0;
+}
+
 static int check_attributes(const struct solver *s)
 {
     const struct op_attributes *a = &s->op->attributes;
@@ -460,5 +475,7 @@ int op_check(const struct op_shape *op, struct err *err)
     for (int i = 0; i < s.info->n_outputs; i++)
         if (check_operand(&s, &s.info->outputs[i], &rules->outputs[i], &op->out[i]))
             return -1;
+    if (op->kind == OP_ADAMW && check_states(&s))
+        return -1;
     return check_parts(&s) || check_whole(&s) ? -1 : 0;
 }

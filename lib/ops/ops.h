@@ -180,11 +180,16 @@
  *                         of two, so that nothing is rounded by it; absent: 1. Micikevicius et al.
  *                         2018, section 3.2
  *   adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
- *                       master~[r x c] fp32, m~, v~, decay?[1 x blocks] fp64 -> weight?[r x c] act
+ *                       master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks] fp64,
+ *                       place?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
  *                         nothing changes where skip is set; decay: the weight decay of each
  *                         OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
- *                         parameters)
+ *                         parameters). What is bf16 is computed in fp32 and rounded stochastically
+ *                         as it is stored, by numbers that hang on what the element is and not on
+ *                         where it lies (ops_rounding): place says of each block which one of its
+ *                         parameter it is, part which of the tensor-parallel ranks' parts this is;
+ *                         without place the operands are one parameter, the attribute its place
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -194,7 +199,7 @@
 #include "base/err.h"
 #include "ops/tensor.h"
 
-#define OPS_MAX_INPUTS 8
+#define OPS_MAX_INPUTS 10
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
 #define OPS_LORA_PARTS 3     /* q, k and v */
@@ -202,7 +207,40 @@
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
 
 /* The run-time scalars that the host writes before a step's update. */
-enum ops_scalar { SCALAR_LR, SCALAR_BIAS1, SCALAR_BIAS2, OPS_N_SCALARS }; /* 1 - beta^t each */
+enum ops_scalar {
+    SCALAR_LR,
+    SCALAR_BIAS1, /* 1 - beta^t */
+    SCALAR_BIAS2,
+    SCALAR_UPDATE, /* t: updates so far and this one; below OPS_UPDATES_MAX, so exact in fp32 */
+    OPS_N_SCALARS
+};
+#define OPS_UPDATES_MAX (1 << 24)
+
+/*
+ * Rounding to bf16 by chance: up with the probability of what would be cut off, by adding 16 random
+ * bits below the bf16's and cutting off. Mean is the number itself; NaN and infinity stay, 0 stays.
+ *
+ * The bits are those of rng_at(seed, RNG_ROUNDING, update | part << 32, place << 11 | e / 2) for
+ * elements e and e + 1, e even, of a block of OPS_NORM_BLOCK whose place is this: word 0 is the
+ * master's, 1 m's, 2 v's; its low half element e's, its high half e + 1's. A parameter's blocks
+ * have places from ops_place on, in their order: 31 bits of its name's hash above 22 of the number.
+ */
+#define OPS_PLACE_BLOCKS (INT64_C(1) << 22) /* that a parameter may have; places fit in fp64 */
+
+static inline uint64_t ops_place(uint64_t name_hash)
+{
+    return (name_hash ^ name_hash >> 31) % (UINT64_C(1) << 31) * (uint64_t)OPS_PLACE_BLOCKS;
+}
+
+static inline uint64_t ops_rounding_low(uint64_t place, int64_t element)
+{
+    return place << 11 | (uint64_t)element / 2;
+}
+
+static inline uint64_t ops_rounding_high(uint64_t update, uint64_t part)
+{
+    return update | part << 32;
+}
 
 enum op_kind {
     OP_EMBED,
@@ -291,8 +329,9 @@ struct op_attributes {
     double scale;   /* attention, scale */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
-    uint64_t seed;  /* of the run, for dropout */
-    uint64_t place; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it) */
+    uint64_t seed;  /* of the run, for dropout and adamw's rounding */
+    uint64_t place; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
+                       adamw: ops_place of the parameter */
     double beta1, beta2, weight_decay; /* adamw */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */

@@ -442,8 +442,22 @@ static const struct form {
     [OP_HEAD_LOSS] = { IN(0) | IN(2), 0, MAY_ROWS },
     [OP_SUM_RUNS] = { IN(0), 0, MAY_COLS }, /* by tables that all have: parts alike */
     [OP_GRADIENT_NORM] = { IN(0), 0, 0 },
-    [OP_ADAMW] = { IN(0) | IN(4) | IN(5) | IN(6) | IN(7), 0, MAY_ROWS | MAY_COLS },
 };
+
+/* Each rank may be told which part it has, of what is split. */
+static int spread_adamw(const struct query *q)
+{
+    enum { GRADIENT = 0, MASTER = 4, M, V, DECAY, PLACE, PART };
+    enum spread in[OPS_MAX_INPUTS];
+    struct query others = *q;
+
+    memcpy(in, q->in, (size_t)q->info->n_inputs * sizeof *in);
+    others.in = in;
+    if (given(q, PART) && in[GRADIENT] != SPREAD_SAME && in[PART] == SPREAD_COLS)
+        in[PART] = SPREAD_SAME;
+    return alike(&others, IN(GRADIENT) | IN(MASTER) | IN(M) | IN(V) | IN(DECAY) | IN(PLACE), 0,
+                 MAY_ROWS | MAY_COLS);
+}
 
 static int spread_rule(const struct query *q, int on_axis)
 {
@@ -508,6 +522,8 @@ static int spread_rule(const struct query *q, int on_axis)
         return spread_accumulate(q);
     case OP_SUMSQ:
         return spread_sumsq(q);
+    case OP_ADAMW:
+        return spread_adamw(q);
     default:
         return err_set(q->err, ERR_FAILED, "%s: has no rule of spreads", q->info->name);
     }

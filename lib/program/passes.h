@@ -140,6 +140,8 @@ void hold_weights(struct program *program, enum hold_kind kind);
  */
 struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
+    enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
+    uint64_t seed;     /* of the rounding to bf16 */
     /* With several stages or tp ranks: every stage's trainable parameters but copies, in any order.
      */
     const struct norm_part {

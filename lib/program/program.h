@@ -38,7 +38,7 @@ enum scope {
 enum cell_role {
     ROLE_NONE,   /* a value, no cell */
     ROLE_WEIGHT, /* parameter as the forward reads it */
-    ROLE_MASTER, /* fp32 copy that the optimizer updates, where the weight is not fp32 itself */
+    ROLE_MASTER, /* fp32 copy that the optimizer updates, where the weight is not updated itself */
     ROLE_MOMENT1,
     ROLE_MOMENT2,
     ROLE_GRADIENT, /* accumulator, or a bucket of them */
@@ -185,7 +185,7 @@ struct bucket {
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
     int own_weights;              /* the rank's own part of weights, or (zero 3) its shard */
-    int master, moment1, moment2; /* shards; master is own_weights where those are fp32 */
+    int master, moment1, moment2; /* shards; master is own_weights where those are updated */
 };
 
 /* A parameter with everything that belongs to it. */
@@ -199,7 +199,8 @@ struct parameter {
     enum init_kind init;
     double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */
     int trainable;
-    int weight, master, moment1, moment2; /* cells; master is weight where that is fp32; the last
+    int weight, master, moment1, moment2; /* cells; master is weight where there is no other: it is
+                                             fp32, or states are bf16; the last
                                              three are 0 where a bucket has the states. weight is
                                              a mere name where hold_weights gathers it */
     int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "base/rng.h"
 #include "program/passes.h"
 
 struct update {
@@ -227,11 +228,59 @@ static void gradient_norm(const struct update *u, const int *order, int n)
     norm_of_blocks(u, order, n, sums, 0);
 }
 
-static int state_cell(struct program *p, const struct parameter *q, enum cell_role role,
+/* ---- states ---- */
+
+/* Whether the weight is what the optimizer updates: no copy of more digits is kept beside it. */
+static int is_master(const struct update *u, enum dtype weight)
+{
+    return weight == DTYPE_F32 || u->options->states != DTYPE_F32;
+}
+
+static struct op_attributes adamw_attributes(const struct update *u, double weight_decay)
+{
+    const struct update_options *o = u->options;
+
+    return (struct op_attributes){ .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .eps = o->eps,
+                                   .weight_decay = weight_decay,
+                                   .seed = o->states == DTYPE_F32 ? 0 : o->seed };
+}
+
+/*
+ * What is rounded stochastically on tensor-parallel ranks that each have a part of it: the number
+ * of the part. 0 where nobody asks.
+ */
+static int own_part_number(const struct update *u, int gradient)
+{
+    struct program *p = u->program;
+    int n = p->mesh.size[AXIS_TP];
+
+    if (u->options->states == DTYPE_F32 || p->values[gradient].spread[AXIS_TP] == SPREAD_SAME)
+        return 0;
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].name && !strcmp(p->values[id].name, "part_number:own"))
+            return id;
+    int32_t *numbers = arena_array(&p->arena, int32_t, n);
+    for (int i = 0; i < n; i++)
+        numbers[i] = i;
+    return program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n),
+                            AXIS_TP);
+}
+
+static uint64_t place_of(const struct parameter *q)
+{
+    CHECK(n_blocks_of(q) <= OPS_PLACE_BLOCKS);
+    return ops_place(rng_hash_name(q->name));
+}
+
+static int state_cell(const struct update *u, const struct parameter *q, enum cell_role role,
                       const char *suffix)
 {
+    struct program *p = u->program;
     char *name = arena_printf(&p->arena, "%s.%s", q->name, suffix);
-    int cell = program_cell(p, role, name, q->rows, q->cols, DTYPE_F32);
+    enum dtype dtype = role == ROLE_MASTER ? DTYPE_F32 : u->options->states;
+    int cell = program_cell(p, role, name, q->rows, q->cols, dtype);
 
     p->values[cell].spread[AXIS_TP] = q->split.along;
     return cell;
@@ -241,21 +290,22 @@ static void optimizer(const struct update *u, int index)
 {
     struct program *p = u->program;
     struct parameter q = p->parameters[index];
-    int is_fp32 = p->values[q.weight].dtype == DTYPE_F32;
+    int has_master = !is_master(u, p->values[q.weight].dtype);
+    struct op_attributes attributes =
+        adamw_attributes(u, q.n_dims > 1 ? u->options->weight_decay : 0);
 
-    q.master = is_fp32 ? q.weight : state_cell(p, &q, ROLE_MASTER, "master");
-    q.moment1 = state_cell(p, &q, ROLE_MOMENT1, "m");
-    q.moment2 = state_cell(p, &q, ROLE_MOMENT2, "v");
+    if (u->options->states != DTYPE_F32)
+        attributes.place = place_of(&q);
+    q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master") : q.weight;
+    q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m");
+    q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v");
     p->parameters[index] = q;
-    emit(u,
-         (struct op){ .kind = OP_ADAMW,
-                      .attributes = { .beta1 = u->options->beta1,
-                                      .beta2 = u->options->beta2,
-                                      .eps = u->options->eps,
-                                      .weight_decay = q.n_dims > 1 ? u->options->weight_decay : 0 },
-                      .in = { q.gradients[0], p->ports.scalars, p->ports.factor, p->ports.skip,
-                              q.master, q.moment1, q.moment2 },
-                      .out = { is_fp32 ? 0 : q.weight } });
+    int part = own_part_number(u, q.gradients[0]);
+    emit(u, (struct op){ .kind = OP_ADAMW,
+                         .attributes = attributes,
+                         .in = { q.gradients[0], p->ports.scalars, p->ports.factor, p->ports.skip,
+                                 q.master, q.moment1, q.moment2, 0, 0, part },
+                         .out = { has_master ? q.weight : 0 } });
 }
 
 /* ---- on shards ---- */
@@ -358,11 +408,12 @@ static void shard_norm(const struct update *u, const int *order, int n)
     norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
 }
 
-static int shard_state(struct program *p, int number, enum cell_role role, const char *name)
+static int shard_state(const struct update *u, int number, enum cell_role role, const char *name)
 {
+    struct program *p = u->program;
     char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
     int cell = program_cell(p, role, full, 1, p->buckets[number].n_elements / p->mesh.size[AXIS_DP],
-                            DTYPE_F32);
+                            role == ROLE_MASTER ? DTYPE_F32 : u->options->states);
 
     p->values[cell].spread[AXIS_DP] = SPREAD_COLS;
     p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
@@ -379,62 +430,95 @@ static int by_bucket_offset(const void *a, const void *b)
                                                 : 0;
 }
 
-/*
- * The weight decay of a bucket's blocks: the rank's own part of a table, or 0 and *uniform where
- * all its parameters have the same.
- */
-static int decay_table(const struct update *u, int number, double *uniform)
+/* The parameters of a bucket, in their order there. */
+static const struct parameter **members_of(struct program *p, int number, int *n)
 {
-    struct program *p = u->program;
-    int64_t n_blocks = p->buckets[number].n_elements / OPS_NORM_BLOCK, at = 0;
     const struct parameter **list =
         arena_array(&p->arena, const struct parameter *, p->n_parameters);
-    struct growing_runs table = { 0 };
-    int n_decaying = 0, n = 0;
 
+    *n = 0;
     for (int i = 0; i < p->n_parameters; i++)
-        if (p->parameters[i].bucket == number) {
-            n_decaying += p->parameters[i].n_dims > 1;
-            list[n++] = &p->parameters[i];
-        }
+        if (p->parameters[i].bucket == number)
+            list[(*n)++] = &p->parameters[i];
+    qsort(list, (size_t)*n, sizeof *list, by_bucket_offset);
+    return list;
+}
+
+/* The rank's own part of a number for each of a bucket's blocks. */
+static int blocks_cell(const struct update *u, int number, const char *name,
+                       const struct growing_runs *table)
+{
+    struct program *p = u->program;
+    const struct bucket *b = &p->buckets[number];
+    char *whole = arena_printf(&p->arena, "%s.%d", name, number);
+    int cell = runs_cell(p, whole, DTYPE_F64, table, b->n_elements / OPS_NORM_BLOCK);
+
+    /* Of the rank's part of them. */
+    p->values[cell].spread[AXIS_TP] = p->values[b->shards[0]].spread[AXIS_TP];
+    return program_own_part(p, arena_printf(&p->arena, "%s:shard", whole), cell, AXIS_DP);
+}
+
+/* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same. */
+static int decay_table(const struct update *u, int number, double *uniform)
+{
+    int n, n_decaying = 0;
+    const struct parameter **list = members_of(u->program, number, &n);
+    struct growing_runs table = { 0 };
+    int64_t at = 0;
+
+    for (int i = 0; i < n; i++)
+        n_decaying += list[i]->n_dims > 1;
     *uniform = n_decaying ? u->options->weight_decay : 0;
     if (n_decaying == 0 || n_decaying == n)
         return 0;
-    qsort(list, (size_t)n, sizeof *list, by_bucket_offset);
     for (int i = 0; i < n; i++) {
         int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
 
-        add_run(p, &table, 0, 0, begin - at);
-        add_run(p, &table, list[i]->n_dims > 1 ? u->options->weight_decay : 0, 0,
+        add_run(u->program, &table, 0, 0, begin - at);
+        add_run(u->program, &table, list[i]->n_dims > 1 ? u->options->weight_decay : 0, 0,
                 n_blocks_of(list[i]));
         at = begin + n_blocks_of(list[i]);
     }
-    char *name = arena_printf(&p->arena, "decay.%d", number);
-    int cell = runs_cell(p, name, DTYPE_F64, &table, n_blocks);
-    /* Of the rank's part of them. */
-    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
-    return program_own_part(p, arena_printf(&p->arena, "%s:shard", name), cell, AXIS_DP);
+    return blocks_cell(u, number, "decay", &table);
+}
+
+/* Which block of which parameter each of a bucket's is: to round by. 0: nobody asks. */
+static int place_table(const struct update *u, int number)
+{
+    int n;
+    const struct parameter **list = members_of(u->program, number, &n);
+    struct growing_runs table = { 0 };
+    int64_t at = 0;
+
+    if (u->options->states == DTYPE_F32)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
+
+        add_run(u->program, &table, 0, 0, begin - at);
+        add_run(u->program, &table, (double)place_of(list[i]), 1, n_blocks_of(list[i]));
+        at = begin + n_blocks_of(list[i]);
+    }
+    return blocks_cell(u, number, "place", &table);
 }
 
 static void shard_optimizer(const struct update *u, int number)
 {
     struct program *p = u->program;
     struct bucket *b = &p->buckets[number];
-    int is_fp32 = p->values[b->own_weights].dtype == DTYPE_F32;
+    int has_master = !is_master(u, p->values[b->own_weights].dtype);
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
+    int place = place_table(u, number), part = own_part_number(u, b->shards[0]);
 
-    b->master = is_fp32 ? b->own_weights : shard_state(p, number, ROLE_MASTER, "master");
-    b->moment1 = shard_state(p, number, ROLE_MOMENT1, "m");
-    b->moment2 = shard_state(p, number, ROLE_MOMENT2, "v");
+    b->master = has_master ? shard_state(u, number, ROLE_MASTER, "master") : b->own_weights;
+    b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m");
+    b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v");
     emit(u, (struct op){ .kind = OP_ADAMW,
-                         .attributes = { .beta1 = u->options->beta1,
-                                         .beta2 = u->options->beta2,
-                                         .eps = u->options->eps,
-                                         .weight_decay = weight_decay },
+                         .attributes = adamw_attributes(u, weight_decay),
                          .in = { b->shards[0], p->ports.scalars, p->ports.factor, p->ports.skip,
-                                 b->master, b->moment1, b->moment2, decay },
-                         .out = { is_fp32 ? 0 : b->own_weights } });
+                                 b->master, b->moment1, b->moment2, decay, place, part },
+                         .out = { has_master ? b->own_weights : 0 } });
 }
 
 static void update_shards(const struct update *u, const int *order, int n)

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "config/hf_config.h"
+#include "train/cells.h"
 #include "train/rectangles.h"
 
 /* Files beside the weights that a tokenizer can be made of. */
@@ -192,6 +193,11 @@ void served_close(struct served *served)
     memset(served, 0, sizeof *served);
 }
 
+static int read_weights(void *context, const struct store_slice *slice, struct err *err)
+{
+    return weights_read(context, slice, err);
+}
+
 /* Rectangle by rectangle: what a tensor-parallel rank has of it; padding stays zero. */
 static int load_one(const struct served *served, struct run *run, const struct program *program,
                     int parameter, struct err *err)
@@ -213,7 +219,7 @@ static int load_one(const struct served *served, struct run *run, const struct p
         slice.col_end = r.col + r.cols;
         slice.stride = r.stride;
         slice.data = data + (size_t)r.local * dtype_bytes(slice.dtype);
-        if (weights_read(&served->weights, &slice, err) < 0)
+        if (cells_read(run, &slice, read_weights, (void *)(uintptr_t)&served->weights, err) < 0)
             return err_add(err, "%s", served->folder);
     }
     return 0;

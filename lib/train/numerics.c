@@ -166,6 +166,8 @@ static void describe_optimizer(const struct job *job, struct str *out)
     add_number(out, "optimizer.eps", job->optimizer.eps);
     add_number(out, "optimizer.weight_decay", job->optimizer.weight_decay);
     add_number(out, "optimizer.clip", job->optimizer.clip);
+    if (job->optimizer.states != DTYPE_F32)
+        str_printf(out, "optimizer.states %s\n", dtype_name(job->optimizer.states));
 }
 
 /* Micro-batches of one size are the same numerics however they are given. */

@@ -3,8 +3,6 @@
  */
 #include "train/slices.h"
 
-#include <string.h>
-
 #include "config/tuning.h"
 #include "train/rectangles.h"
 
@@ -45,13 +43,13 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
     for (int k = 0; k < o->n_states; k++) {
-        /* A frozen parameter has no moments, and is of the run's dtype. */
+        /* A frozen parameter has no moments. It, or the master that is the weight, is of the run's
+         * dtype; moments are of theirs. */
         if (!cells[k])
             continue;
         char *data = run_data(o->run, cells[k], 0);
         enum dtype dtype = o->program->values[cells[k]].dtype;
 
-        CHECK(dtype == DTYPE_F32 || !p->trainable);
         slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
         struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->tp_rank, begin, end);
@@ -143,9 +141,10 @@ void slices_clear_split(const struct run *run, const struct program *program, in
                 continue;
             char *data = run_data(run, cells[k], 0);
             size_t element = dtype_bytes(program->values[cells[k]].dtype);
+            struct device *device = run_device(run);
 
-            memset(data + (size_t)part.offset * element, 0,
-                   (size_t)(part.end - part.begin) * element);
+            device->ops->fill(device, DEVICE_COMPUTE, data + (size_t)part.offset * element, 0,
+                              (size_t)(part.end - part.begin) * element);
         }
     }
 }

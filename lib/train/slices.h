@@ -1,9 +1,10 @@
 /*
  * slices.h - what a rank has of a checkpoint
  *
- * A parameter is stored in fp32 (its master) under its global name, its moments as NAME.m and
- * NAME.v, as rectangles of the whole. One that is frozen has no moments, and is stored as it is; a
- * run that trains adapters of a model that lies elsewhere stores what it trains alone.
+ * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, as
+ * rectangles of the whole, each in the dtype that the run has it in: fp32, or bf16 where
+ * optimizer.states says so. They are read into whatever the reader has. One that is frozen has no
+ * moments; a run that trains adapters of a model that lies elsewhere stores what it trains alone.
  */
 #ifndef TRAIN_SLICES_H
 #define TRAIN_SLICES_H

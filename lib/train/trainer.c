@@ -75,7 +75,9 @@ static struct compile_train trainer_compile_options(const struct job *job, int p
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,
                     .eps = job->optimizer.eps,
-                    .weight_decay = job->optimizer.weight_decay },
+                    .weight_decay = job->optimizer.weight_decay,
+                    .states = job->optimizer.states,
+                    .seed = job->train.seed },
     };
 }
 
@@ -388,6 +390,9 @@ static int open_run(struct trainer *t, struct err *err)
     progress_phase(t->options.progress, "allocating and preparing kernels");
     if (run_create(&t->run, &options, err) < 0)
         return -1;
+    int experts = t->program.ports.router_stats_total;
+    if (experts)
+        t->expert_stats = arena_alloc(&t->arena, program_value_bytes(&t->program, experts));
     progress_phase(t->options.progress, "filling the parameters");
     fill_constants(t->run, &t->program, &t->job->model);
     fill_parameters(t->run, &t->program, t->dp_rank, t->tp_rank, t->options.pool,
@@ -483,6 +488,7 @@ void trainer_destroy(struct trainer *t)
         return;
     if (t->save)
         store_save_wait(t->save, &ignored);
+    cells_reader_destroy(t->save_reader);
     run_destroy(t->run);
     loader_close(t->train);
     loader_close(t->held_out);
@@ -524,9 +530,10 @@ static int load_train(void *context, int micro_batch, struct err *err)
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
     enum fault fault = fault_at("gradients", t->step + 1);
+    const float nan = NAN;
     /* The factor of each gradient: the loss stays as it is, as when a kernel goes wrong. */
     if (fault == FAULT_NAN)
-        *(float *)run_data(t->run, t->program.ports.loss_scale, 0) = NAN;
+        run_put(t->run, t->program.ports.loss_scale, 0, 0, &nan, sizeof nan);
     if (fault == FAULT_FLIP)
         replicas_flip(t);
     return 0;
@@ -546,16 +553,18 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
-    float *scalars = run_data(t->run, ports->scalars, 0);
+    float scalars[OPS_N_SCALARS], scale = (float)t->loss_scale;
+    float loss_scale = scale * (1.0f / (float)tokens);
     double update = (double)(t->updates + 1);
 
-    *(float *)run_data(t->run, ports->loss_scale, 0) =
-        (float)t->loss_scale * (1.0f / (float)tokens);
-    if (ports->gradient_scale)
-        *(float *)run_data(t->run, ports->gradient_scale, 0) = (float)t->loss_scale;
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+    scalars[SCALAR_UPDATE] = (float)update;
+    if (ports->gradient_scale)
+        run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);
+    run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
+    run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
 }
 
 /*
@@ -581,17 +590,16 @@ static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
     }
 }
 
-static void read_experts(const struct trainer *t, struct trainer_result *result)
+static void count_experts(const struct trainer *t, const double *stats,
+                          struct trainer_result *result)
 {
     const struct model_spec *s = &t->job->model;
-    int id = t->program.ports.router_stats_total;
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
-    const double *stats = id ? run_data(t->run, id, 0) : NULL;
     double n_micro_batches = (double)t->job->n_micro_batches * t->job->parallel.dp;
     double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
                   max_int(1, s->n_experts);
 
-    for (int layer = 0; stats && layer < n_layers; layer++) {
+    for (int layer = 0; layer < n_layers; layer++) {
         result->balance += *stats++ / n_micro_batches / n_layers;
         for (int e = 0; e < s->n_experts; e++, stats++) {
             double used = *stats / even;
@@ -607,6 +615,16 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
 {
     const struct ports *ports = &t->program.ports;
     struct run_hooks hooks = { t, load_train, trainer_save_gate, choose };
+    int experts = ports->router_stats_total;
+    int32_t skipped = 0;
+    double loss = 0, norm = 0;
+    /* All that the host learns of a step, with one wait. */
+    const struct run_piece told[4] = {
+        { ports->skip, &skipped, sizeof skipped },
+        { ports->loss_total, &loss, sizeof loss },
+        { ports->norm, &norm, sizeof norm },
+        { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
+    };
     int64_t tokens = loader_step_tokens(t->train, t->step);
     double lr = lr_at(t->job, t->step);
 
@@ -615,23 +633,25 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     write_scalars(t, lr, tokens);
     if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
         return -1;
+    if (run_get_all(t->run, told, 4, err) < 0)
+        return -1;
     progress_phase(t->options.progress, "between steps");
-    int skipped = *(const int32_t *)run_data(t->run, ports->skip, 0) != 0;
     t->step++;
     t->updates += !skipped;
-    t->n_skipped += skipped;
+    t->n_skipped += skipped != 0;
     t->tokens += tokens;
     *result = (struct trainer_result){
         .step = t->step,
-        .loss = *(const double *)run_data(t->run, ports->loss_total, 0) / (double)tokens,
-        .grad_norm = *(const double *)run_data(t->run, ports->norm, 0),
+        .loss = loss / (double)tokens,
+        .grad_norm = norm,
         .lr = lr,
         .tokens = tokens,
         .read = loader_step_read(t->train, t->step - 1),
-        .skipped = skipped,
+        .skipped = skipped != 0,
     };
     adapt_loss_scale(t, result);
-    read_experts(t, result);
+    if (experts)
+        count_experts(t, t->expert_stats, result);
     return 0;
 }
 
@@ -657,6 +677,7 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
     int64_t per_batch =
         t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
     int64_t n = t->n_held_out_batches;
+    double total = 0;
 
     *tokens = 0;
     *loss = 0;
@@ -673,12 +694,13 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
         if (on_batch)
             on_batch(context, i + 1, n);
     }
-    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
+    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0 ||
+        run_get(t->run, t->program.ports.eval_total, 0, 0, &total, sizeof total, err) < 0)
         return -1;
     progress_phase(t->options.progress, "between steps");
     *tokens = held_out_tokens(t, n);
     if (*tokens)
-        *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) / (double)*tokens;
+        *loss = total / (double)*tokens;
     return 0;
 }
 

@@ -87,7 +87,7 @@ static void test_bytes(void **state)
     assert_true(bytes(OP_EMBED) == 12 * 4 + 12 * 8 * 2 + 2 * 12 * 8 * 4 + 4);
     assert_true(bytes(OP_EMBED_DW) == 12 * 8 * 4 + 12 * 4 + 2 * 12 * 8 * 4 + 4);
     assert_true(bytes(OP_SELECT_ROWS) == 3 * 8 * 2 + 3 * 4 + 3 * 8 * 2);
-    assert_true(bytes(OP_ADAMW) == 20 * 8 * (4 + 2 * 12 + 2) + 3 * 4 + 4 + 4 + 8);
+    assert_true(bytes(OP_ADAMW) == 20 * 8 * (4 + 2 * 12 + 2) + 4 * 4 + 4 + 4 + 2 * 8 + 4);
     assert_true(bytes(OP_ACCUMULATE) == 20 * 8 * 12);
     assert_true(bytes(OP_BIAS_GRAD) == 12 * 6 * 2 + 2 * 6 * 4);
     assert_true(bytes(OP_CROSS_ENTROPY) == 12 * 20 * (4 + 2) + 24 * 3 * 4 + 12 * 4 + 4 + 4 + 2 * 8);

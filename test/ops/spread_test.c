@@ -98,7 +98,9 @@ static const struct rule rules[] = {
     { OP_SUM_RUNS, "css", "c" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
     { OP_GRADIENT_NORM, "sss", "sss" },
-    { OP_ADAMW, "ssssssss", "s" }, { OP_ADAMW, "rsssrrrr", "r" }, { OP_ADAMW, "cssscccc", "c" },
+    { OP_ADAMW, "ssssssssss", "s" }, { OP_ADAMW, "rsssrrrrrs", "r" },
+    { OP_ADAMW, "cssscccccs", "c" }, { OP_ADAMW, "rsssrrrrrc", "r" },
+    { OP_ADAMW, "cssscccccc", "c" },
 };
 /* clang-format on */
 

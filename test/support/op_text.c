@@ -99,7 +99,8 @@ const char *const op_texts[] = {
     "sum_runs 1x*7 fp64, 1x5 i32, 1x*6 i32 : 1x5 fp64",
     "sumsq *200x*50 fp32 : 1x3 fp64",
     "gradient_norm 1x*7 fp64, 1x*5 i32, 1x1 fp32 : 1x1 fp64, 1x1 fp32, 1x1 i32",
-    "adamw 20x8 fp32, 1x3 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64"
+    "adamw 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, 20x8 fp32, 1x1 fp64, "
+    "1x1 fp64, 1x1 i32"
     " : 20x8 bf16",
 };
 

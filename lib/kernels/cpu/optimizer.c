@@ -13,7 +13,11 @@
  *     m = m + take1 * (g - m)
  *     v = v * beta2 + take2 * g * g           ((take2 * g) * g)
  *     p = p - step * (m / (sqrt(v) / root2 + eps))
+ *
+ * Of states in bf16 these are the numbers before they are rounded (ops/ops.h says how), m and v of
+ * the element's own line included. An element then takes 8 to 16 bytes.
  */
+#include "base/rng.h"
 #include "kernels/cpu/rows_impl.h"
 
 #include <math.h>
@@ -116,26 +120,32 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
 
-enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY };
+enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY, PLACE, PART };
 
 struct adamw {
     const struct op_shape *op;
     struct tiling tiling;
     double lr;
     float factor, decay, take1, take2, beta2, step, root2, eps;
+    uint64_t key, high; /* of the rounding's numbers */
 };
 
-CPU_INLINE void adamw_row(const struct adamw *a, int64_t row, const struct rectangle *r,
-                          float decay)
+/* Elements of one row. */
+struct stretch {
+    int64_t row, col, n;
+};
+
+CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, float decay)
 {
-    const float *gradient = float_row(&a->op->in[GRADIENT], row);
-    float *master = float_row_mut(&a->op->in[MASTER], row);
-    float *m = float_row_mut(&a->op->in[M], row), *v = float_row_mut(&a->op->in[V], row);
+    const float *gradient = float_row(&a->op->in[GRADIENT], s->row) + s->col;
+    float *master = float_row_mut(&a->op->in[MASTER], s->row) + s->col;
+    float *m = float_row_mut(&a->op->in[M], s->row) + s->col;
+    float *v = float_row_mut(&a->op->in[V], s->row) + s->col;
     float factor = a->factor, take1 = a->take1, take2 = a->take2;
     float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
 
     INDEPENDENT_TURNS
-    for (int64_t i = r->col; i < r->col_end; i++) {
+    for (int64_t i = 0; i < s->n; i++) {
         float g = gradient[i] * factor, p = master[i] * decay;
         float mean = m[i] + take1 * (g - m[i]);
         float square = v[i] * beta2 + take2 * g * g;
@@ -146,28 +156,138 @@ CPU_INLINE void adamw_row(const struct adamw *a, int64_t row, const struct recta
     }
 }
 
-/* Where each block of elements has its own decay, piece by piece. */
-CPU_INLINE void adamw_blocks(const struct adamw *a, int64_t row, const struct rectangle *r)
+/* ---- of states in bf16 ---- */
+
+#define NOISE_PAIRS 64
+#define NOISE_ELEMENTS (2 * NOISE_PAIRS)
+
+/* The rounding's bits, element by element. */
+struct noise {
+    uint32_t master[NOISE_ELEMENTS], m[NOISE_ELEMENTS], v[NOISE_ELEMENTS];
+};
+
+/* rng_philox at counters low, low + 1, ...; 32-bit products in 64 bits, as vectors have them. */
+CPU_INLINE void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
 {
-    const double *decays = a->op->in[DECAY].data;
-    int64_t start = row * a->op->in[GRADIENT].cols;
+    for (int i = 0; i < NOISE_PAIRS; i++) {
+        uint64_t c0 = (low + (uint64_t)i) & UINT32_MAX, c1 = (low + (uint64_t)i) >> 32;
+        uint64_t c2 = high & UINT32_MAX, c3 = high >> 32;
+        uint64_t k0 = key & UINT32_MAX, k1 = key >> 32;
 
-    for (int64_t at = start + r->col, end; at < start + r->col_end; at = end) {
-        int64_t block = at / OPS_NORM_BLOCK;
+#pragma GCC unroll 10
+        for (int round = 0; round < 10; round++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
+            uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
+            uint64_t n0 = (p1 >> 32) ^ c1 ^ k0, n2 = (p0 >> 32) ^ c3 ^ k1;
 
-        end = min_i64((block + 1) * OPS_NORM_BLOCK, start + r->col_end);
-        struct rectangle piece = { row, row + 1, at - start, end - start };
-        adamw_row(a, row, &piece, (float)(1.0 - a->lr * decays[block]));
+            c1 = p1 & UINT32_MAX;
+            c3 = p0 & UINT32_MAX;
+            c0 = n0;
+            c2 = n2;
+            k0 = (k0 + 0x9E3779B9u) & UINT32_MAX;
+            k1 = (k1 + 0xBB67AE85u) & UINT32_MAX;
+        }
+        noise->master[2 * i] = (uint32_t)c0 & 0xffff;
+        noise->master[2 * i + 1] = (uint32_t)c0 >> 16;
+        noise->m[2 * i] = (uint32_t)c1 & 0xffff;
+        noise->m[2 * i + 1] = (uint32_t)c1 >> 16;
+        noise->v[2 * i] = (uint32_t)c2 & 0xffff;
+        noise->v[2 * i + 1] = (uint32_t)c2 >> 16;
     }
 }
 
-CPU_INLINE void weight_row(const struct adamw *a, int64_t row, const struct rectangle *r)
+/* Rounded by what 16 random bits say; NaN and infinity as they are (their low bits are cut off, so
+ * NaN needs one above). */
+CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 {
-    const float *master = float_row(&a->op->in[MASTER], row);
-    void *weight = cpu_row(&a->op->out[0], row);
+    uint32_t bits, more;
+
+    memcpy(&bits, &x, sizeof bits);
+    more = (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0;
+    bits16 = (bits & 0x7f800000u) == 0x7f800000u ? 0 : bits16;
+    return (uint16_t)(((bits | more) + bits16) >> 16);
+}
+
+/* At most NOISE_ELEMENTS; noise: of the first element. master16: it is bf16, too. */
+CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, float decay,
+                              const struct noise *noise, int64_t skip, int master16)
+{
+    const float *gradient = float_row(&a->op->in[GRADIENT], s->row) + s->col;
+    float *master = float_row_mut(&a->op->in[MASTER], s->row) + (master16 ? 0 : s->col);
+    uint16_t *weight = (uint16_t *)a->op->in[MASTER].data + s->row * a->op->in[MASTER].stride;
+    uint16_t *m = (uint16_t *)a->op->in[M].data + s->row * a->op->in[M].stride + s->col;
+    uint16_t *v = (uint16_t *)a->op->in[V].data + s->row * a->op->in[V].stride + s->col;
+    float factor = a->factor, take1 = a->take1, take2 = a->take2;
+    float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
+
+    weight += s->col;
+    INDEPENDENT_TURNS
+    for (int64_t i = 0; i < s->n; i++) {
+        float old = vec_from_bf16(m[i]), before = master16 ? vec_from_bf16(weight[i]) : master[i];
+        float g = gradient[i] * factor, p = before * decay;
+        float mean = old + take1 * (g - old);
+        float square = vec_from_bf16(v[i]) * beta2 + take2 * g * g;
+        float after = p - step * (mean / (sqrtf(square) / root2 + eps));
+
+        m[i] = round_by(mean, noise->m[skip + i]);
+        v[i] = round_by(square, noise->v[skip + i]);
+        if (master16)
+            weight[i] = round_by(after, noise->master[skip + i]);
+        else
+            master[i] = after;
+    }
+}
+
+/* Within a block of OPS_NORM_BLOCK elements, whose element `first` is the stretch's first. */
+CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, float decay,
+                               uint64_t place, int64_t first)
+{
+    struct noise noise;
+
+    for (int64_t at = 0; at < s->n;) {
+        int64_t skip = (first + at) % 2, n = min_i64(s->n - at, NOISE_ELEMENTS - skip);
+        struct stretch some = { s->row, s->col + at, n };
+
+        make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
+        if (a->op->in[MASTER].dtype == DTYPE_BF16)
+            adamw_rounded(a, &some, decay, &noise, skip, 1);
+        else
+            adamw_rounded(a, &some, decay, &noise, skip, 0);
+        at += n;
+    }
+}
+
+/* ---- pieces ---- */
+
+/* Where each block of elements has its own decay, or place, block by block. */
+CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
+{
+    const double *decays = a->op->in[DECAY].data, *places = a->op->in[PLACE].data;
+    int64_t start = s->row * a->op->in[GRADIENT].cols, last = start + s->col + s->n;
+
+    for (int64_t at = start + s->col, end; at < last; at = end) {
+        int64_t block = at / OPS_NORM_BLOCK;
+        float decay = decays ? (float)(1.0 - a->lr * decays[block]) : a->decay;
+
+        end = min_i64((block + 1) * OPS_NORM_BLOCK, last);
+        struct stretch piece = { s->row, at - start, end - at };
+        if (a->op->in[M].dtype == DTYPE_BF16)
+            adamw_of_block(a, &piece, decay,
+                           places ? (uint64_t)places[block]
+                                  : a->op->attributes.place + (uint64_t)block,
+                           at - block * OPS_NORM_BLOCK);
+        else
+            adamw_stretch(a, &piece, decay);
+    }
+}
+
+CPU_INLINE void weight_stretch(const struct adamw *a, const struct stretch *s)
+{
+    const float *master = float_row(&a->op->in[MASTER], s->row);
+    void *weight = cpu_row(&a->op->out[0], s->row);
 
     WITH_ACT(a->op->out[0].dtype,
-             for (int64_t i = r->col; i < r->col_end; i++) act_put(weight, i, master[i], act));
+             for (int64_t i = s->col; i < s->col + s->n; i++) act_put(weight, i, master[i], act));
 }
 
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
@@ -176,12 +296,14 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
     struct rectangle r = tiling_at(&a->tiling, tile);
 
     for (int64_t row = r.row; row < r.row_end; row++) {
-        if (tensor_given(&a->op->in[DECAY]))
-            adamw_blocks(a, row, &r);
+        struct stretch s = { row, r.col, r.col_end - r.col };
+
+        if (tensor_given(&a->op->in[DECAY]) || a->op->in[M].dtype == DTYPE_BF16)
+            adamw_blocks(a, &s);
         else
-            adamw_row(a, row, &r, a->decay);
+            adamw_stretch(a, &s, a->decay);
         if (tensor_given(&a->op->out[0]))
-            weight_row(a, row, &r);
+            weight_stretch(a, &s);
     }
 }
 
@@ -192,6 +314,7 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
     const float *scalars = op->in[SCALARS].data;
+    const int32_t *part = op->in[PART].data;
     double lr = scalars[SCALAR_LR];
 
     (void)first;
@@ -210,6 +333,8 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
         .step = (float)(lr / (double)scalars[SCALAR_BIAS1]),
         .root2 = (float)sqrt((double)scalars[SCALAR_BIAS2]),
         .eps = (float)at->eps,
+        .key = rng_key(at->seed, RNG_ROUNDING),
+        .high = ops_rounding_high((uint64_t)scalars[SCALAR_UPDATE], part ? (uint64_t)*part : 0),
     };
 
     pool_run(kernels->pool, a.tiling.n_tiles, adamw_tile[cpu_of(kernels)->isa], &a);
