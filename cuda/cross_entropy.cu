@@ -42,15 +42,15 @@ static __device__ __forceinline__ int64_t part_columns(const struct part &part, 
 
 /* ---- statistics ---- */
 
-template <int N>
-__global__ void __launch_bounds__(SOFTMAX_THREADS)
+template <int WIDE>
+__global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     stats_kernel(rows_of<const float> logits, rows_of<const int32_t> targets, rows_of<float> stats,
                  struct part part)
 {
     const float *row = logits.row(blockIdx.x);
     int64_t begin = part_begin(part), n = part_columns(part, begin);
     int64_t target = *targets.row(blockIdx.x), column = target - begin;
-    struct softmax_row all = softmax_read<N>(row, n);
+    struct softmax_row all = softmax_read<WIDE>(row, n);
     float *to = stats.row(blockIdx.x);
 
     if (threadIdx.x)
@@ -69,7 +69,7 @@ static void logit_stats_run(struct kernels *kernels, const struct kernel_call *c
     const struct tensor *logits = &op->in[0];
 
     cuda_launch(kernels, call, cuda_shape_of(logits->rows, SOFTMAX_THREADS),
-                cuda_is_aligned(logits, 16) ? stats_kernel<4> : stats_kernel<1>,
+                cuda_is_aligned(logits, 16) ? stats_kernel<1> : stats_kernel<0>,
                 cuda_rows<const float>(logits), cuda_rows<const int32_t>(&op->in[1]),
                 cuda_rows<float>(&op->out[0]), part_of(op, &op->in[2]));
 }
@@ -107,13 +107,13 @@ struct loss_arguments {
     struct part part;
 };
 
-/* dlogits.at is NULL where only the loss is wanted. Every thread joins: it is a few numbers. */
+/* dlogits.at is NULL where only the loss is wanted. One thread joins: exp in fp64 is long. */
 template <typename T, int N>
 __global__ void __launch_bounds__(SOFTMAX_THREADS)
     loss_kernel(struct loss_arguments a, rows_of<T> dlogits)
 {
     int64_t row = blockIdx.x, target = *a.targets.row(row), begin, column, n;
-    struct joined all;
+    __shared__ struct joined all;
     float at_target = 0;
 
     if (target < 0) {
@@ -123,11 +123,13 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
             softmax_zero<T, N>(dlogits.row(row), a.part.cols);
         return;
     }
-    all = join(a.stats, row, a.n_rows, a.n_stats);
-    if (!threadIdx.x)
+    if (!threadIdx.x) {
+        all = join(a.stats, row, a.n_rows, a.n_stats);
         a.losses[row] = softmax_loss(all.target, all.max, all.sum);
+    }
     if (!dlogits.at)
         return;
+    __syncthreads();
     begin = part_begin(a.part);
     n = part_columns(a.part, begin);
     column = target - begin;

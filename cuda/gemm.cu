@@ -8,167 +8,15 @@
  * that NVIDIA recommends for Hopper are for sums split over blocks, which are refused here; what is
  * left (tensor maps, counters of tiles) is small.
  */
-#include "cuda/gemm.cuh"
-
-#include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda/library.cuh"
+#include "cuda/gemm_impl.cuh"
 
-extern "C" {
-#include "base/str.h"
-}
-
-enum { KEY_BYTES = 256, N_CANDIDATES = 16, ALIGNMENT_MOST = 16, WORKSPACE_ALIGNMENT = 256 };
+enum { N_CANDIDATES = 16, ALIGNMENT_MOST = 16, WORKSPACE_ALIGNMENT = 256 };
 enum { WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20 };
 
-enum bias_way { BIAS_NONE, BIAS_IN_EPILOGUE, BIAS_ADDED, N_BIAS_WAYS };
-
-static const char *const bias_names[N_BIAS_WAYS] = { "plain", "bias", "bias-after" };
-
-/* What is taken for all products that are alike; key: see write_key. */
-struct choice {
-    struct choice *next; /* in order of keys */
-    char key[KEY_BYTES];
-    enum bias_way bias;
-    cublasLtMatmulAlgo_t algo;
-    struct cuda_gemm *gemm; /* NULL: loaded, and not prepared yet */
-};
-
-struct cuda_gemm {
-    struct cuda_gemm_shape shape;
-    enum bias_way bias;
-    cublasLtMatmulDesc_t matmul;
-    cublasLtMatrixLayout_t a, b, c; /* ours, so a is the library's B */
-    cublasLtMatmulAlgo_t algo;
-};
-
-/* cuda_kernels.gemm. Its functions are the library's. */
-struct gemm_library {
-    cublasLtHandle_t handle; /* NULL until the first product */
-    size_t version;
-    struct choice *choices;
-
-    decltype(&cublasLtGetVersion) get_version;
-    decltype(&cublasLtGetStatusName) status_name;
-    decltype(&cublasLtCreate) create;
-    decltype(&cublasLtDestroy) destroy;
-    decltype(&cublasLtMatrixLayoutCreate) layout_create;
-    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-    decltype(&cublasLtMatmulDescCreate) matmul_create;
-    decltype(&cublasLtMatmulDescDestroy) matmul_destroy;
-    decltype(&cublasLtMatmulDescSetAttribute) matmul_set;
-    decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-    decltype(&cublasLtMatmulAlgoCheck) check;
-    decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get;
-    decltype(&cublasLtMatmul) multiply;
-};
-
-static struct gemm_library *library_of(struct cuda_kernels *cuda)
-{
-    return (struct gemm_library *)cuda->gemm;
-}
-
-/* ---- the library ---- */
-
-static int find_functions(struct gemm_library *lt, void *handle)
-{
-    return CUDA_SYMBOL(handle, lt->get_version, cublasLtGetVersion) &&
-           CUDA_SYMBOL(handle, lt->status_name, cublasLtGetStatusName) &&
-           CUDA_SYMBOL(handle, lt->create, cublasLtCreate) &&
-           CUDA_SYMBOL(handle, lt->destroy, cublasLtDestroy) &&
-           CUDA_SYMBOL(handle, lt->layout_create, cublasLtMatrixLayoutCreate) &&
-           CUDA_SYMBOL(handle, lt->layout_destroy, cublasLtMatrixLayoutDestroy) &&
-           CUDA_SYMBOL(handle, lt->matmul_create, cublasLtMatmulDescCreate) &&
-           CUDA_SYMBOL(handle, lt->matmul_destroy, cublasLtMatmulDescDestroy) &&
-           CUDA_SYMBOL(handle, lt->matmul_set, cublasLtMatmulDescSetAttribute) &&
-           CUDA_SYMBOL(handle, lt->preference_create, cublasLtMatmulPreferenceCreate) &&
-           CUDA_SYMBOL(handle, lt->preference_destroy, cublasLtMatmulPreferenceDestroy) &&
-           CUDA_SYMBOL(handle, lt->preference_set, cublasLtMatmulPreferenceSetAttribute) &&
-           CUDA_SYMBOL(handle, lt->heuristic, cublasLtMatmulAlgoGetHeuristic) &&
-           CUDA_SYMBOL(handle, lt->check, cublasLtMatmulAlgoCheck) &&
-           CUDA_SYMBOL(handle, lt->config_get, cublasLtMatmulAlgoConfigGetAttribute) &&
-           CUDA_SYMBOL(handle, lt->multiply, cublasLtMatmul);
-}
-
-static int open_library(struct cuda_kernels *cuda, struct err *err)
-{
-    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
-    struct gemm_library *lt;
-    struct err older;
-    void *handle;
-
-    if (cuda->gemm)
-        return 0;
-    if (cuda_library_open(&handle, names[0], err) && cuda_library_open(&handle, names[1], &older))
-        return err_add(err, "matrix products need cuBLASLt");
-    lt = (struct gemm_library *)calloc(1, sizeof *lt);
-    if (!lt)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    if (!find_functions(lt, handle)) {
-        free(lt);
-        return err_set(err, ERR_DEVICE, "cuBLASLt lacks functions that lmtrain calls");
-    }
-    lt->version = lt->get_version();
-    cuda->gemm = lt;
-    return 0;
-}
-
-static int open_handle(struct cuda_kernels *cuda, struct err *err)
-{
-    struct gemm_library *lt = library_of(cuda);
-    cublasStatus_t status = lt->handle ? CUBLAS_STATUS_SUCCESS : lt->create(&lt->handle);
-
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return 0;
-    lt->handle = NULL;
-    return err_set(err, ERR_DEVICE, "cublasLtCreate: %s", lt->status_name(status));
-}
-
-void cuda_gemm_describe(struct cuda_kernels *cuda, char *text, size_t size)
-{
-    struct err err;
-
-    if (open_library(cuda, &err))
-        snprintf(text, size, "none");
-    else
-        snprintf(text, size, "%zu", library_of(cuda)->version);
-}
-
-static void destroy_gemm(const struct gemm_library *lt, struct cuda_gemm *gemm)
-{
-    if (!gemm)
-        return;
-    if (gemm->matmul)
-        lt->matmul_destroy(gemm->matmul);
-    for (cublasLtMatrixLayout_t layout : { gemm->a, gemm->b, gemm->c })
-        if (layout)
-            lt->layout_destroy(layout);
-    free(gemm);
-}
-
-void cuda_gemm_destroy(struct cuda_kernels *cuda)
-{
-    struct gemm_library *lt = library_of(cuda);
-
-    if (!lt)
-        return;
-    for (struct choice *c = lt->choices, *next; c; c = next) {
-        next = c->next;
-        destroy_gemm(lt, c->gemm);
-        free(c);
-    }
-    if (lt->handle)
-        lt->destroy(lt->handle);
-    free(lt);
-    cuda->gemm = NULL;
-}
-
-/* ---- choices ---- */
+/* ---- preparing ---- */
 
 /* Greatest power of two up to 16 that the address is a multiple of: kernels want no more. */
 static uint32_t alignment_of(const void *address)
@@ -193,114 +41,6 @@ static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
              s->biased ? " biased" : "", lt->version);
 }
 
-/* Where the key's choice is, or is to be put. */
-static struct choice **find_choice(struct gemm_library *lt, const char *key)
-{
-    struct choice **at = &lt->choices;
-
-    while (*at && strcmp((*at)->key, key) < 0)
-        at = &(*at)->next;
-    return at;
-}
-
-static int is_choice(const struct choice *choice, const char *key)
-{
-    return choice && !strcmp(choice->key, key);
-}
-
-static struct choice *add_choice(struct choice **at, const char *key)
-{
-    struct choice *choice = (struct choice *)calloc(1, sizeof *choice);
-
-    if (!choice)
-        return NULL;
-    snprintf(choice->key, sizeof choice->key, "%s", key);
-    choice->next = *at;
-    *at = choice;
-    return choice;
-}
-
-void cuda_gemm_choices_print(struct kernels *kernels, struct str *text)
-{
-    struct gemm_library *lt = library_of(cuda_of(kernels));
-
-    for (const struct choice *c = lt ? lt->choices : NULL; c; c = c->next) {
-        str_printf(text, "product %s: %s ", c->key, bias_names[c->bias]);
-        for (size_t i = 0; i < sizeof c->algo; i++)
-            str_printf(text, "%02x", ((const unsigned char *)&c->algo)[i]);
-        str_add_char(text, '\n');
-    }
-}
-
-static int read_algo(cublasLtMatmulAlgo_t *algo, const char *hex)
-{
-    if (strlen(hex) != 2 * sizeof *algo)
-        return -1;
-    for (size_t i = 0; i < sizeof *algo; i++) {
-        unsigned byte;
-
-        if (strspn(hex + 2 * i, "0123456789abcdef") < 2 || sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return -1;
-        ((unsigned char *)algo)[i] = (unsigned char)byte;
-    }
-    return 0;
-}
-
-/* line: "KEY: BIAS HEX", behind its first word. */
-static int load_line(struct gemm_library *lt, const char *line, struct err *err)
-{
-    char key[KEY_BYTES], bias[16], hex[2 * sizeof(cublasLtMatmulAlgo_t) + 2];
-    cublasLtMatmulAlgo_t algo;
-    struct choice **at, *choice;
-    size_t version = 0;
-    const char *tail;
-    int way = 0;
-
-    if (sscanf(line, "%255[^:]: %15s %129s", key, bias, hex) != 3 || read_algo(&algo, hex))
-        return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
-    while (way < N_BIAS_WAYS && strcmp(bias_names[way], bias) != 0)
-        way++;
-    tail = strstr(key, " cublaslt ");
-    if (way == N_BIAS_WAYS || !tail || sscanf(tail, " cublaslt %zu", &version) != 1)
-        return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
-    if (version != lt->version)
-        return err_set(err, ERR_DEVICE,
-                       "product %s was chosen with cuBLASLt %zu, here is %zu (hint: the same "
-                       "version has the same algorithms)",
-                       key, version, lt->version);
-    at = find_choice(lt, key);
-    if (is_choice(*at, key) && (*at)->gemm && memcmp(&(*at)->algo, &algo, sizeof algo) != 0)
-        return err_set(err, ERR_FAILED, "product %s is prepared already, with another algorithm",
-                       key);
-    choice = is_choice(*at, key) ? *at : add_choice(at, key);
-    if (!choice)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    choice->bias = (enum bias_way)way;
-    choice->algo = algo;
-    return 0;
-}
-
-int cuda_gemm_choices_load(struct kernels *kernels, const char *text, struct err *err)
-{
-    static const char word[] = "product ";
-    struct cuda_kernels *cuda = cuda_of(kernels);
-
-    while (*text) {
-        size_t length = strcspn(text, "\n");
-        char line[KEY_BYTES + 256];
-
-        if (!strncmp(text, word, sizeof word - 1)) {
-            snprintf(line, sizeof line, "%.*s", (int)length, text);
-            if (open_library(cuda, err) || load_line(library_of(cuda), line + sizeof word - 1, err))
-                return -1;
-        }
-        text += length + (text[length] == '\n');
-    }
-    return 0;
-}
-
-/* ---- preparing ---- */
-
 static size_t workspace_bytes(const struct cuda_gemm_shape *s)
 {
     int64_t wanted = round_up(s->m * s->n * 4, WORKSPACE_ALIGNMENT);
@@ -316,10 +56,31 @@ static size_t bias_bytes(const struct cuda_gemm_shape *s)
     return is_rounded ? align_up((size_t)s->n * dtype_bytes(s->out), WORKSPACE_ALIGNMENT) : 0;
 }
 
+/* Whether the library's product goes to scratch, in fp32. */
+static int is_apart(const struct cuda_gemm_shape *s)
+{
+    return s->out != DTYPE_F32 && s->out != s->in;
+}
+
+static enum dtype product_dtype(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? DTYPE_F32 : s->out;
+}
+
+static int64_t product_ld(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? round_up(s->n, ALIGNMENT_MOST / (int)sizeof(float)) : s->ldc;
+}
+
+static size_t apart_bytes(const struct cuda_gemm_shape *s)
+{
+    return is_apart(s) ? align_up((size_t)(s->m * product_ld(s)) * sizeof(float), 64) : 0;
+}
+
 size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *s)
 {
     /* Scratch is aligned to 64 only. */
-    return bias_bytes(s) + workspace_bytes(s) + WORKSPACE_ALIGNMENT - 64;
+    return bias_bytes(s) + workspace_bytes(s) + apart_bytes(s) + WORKSPACE_ALIGNMENT - 64;
 }
 
 static cudaDataType type_of(enum dtype dtype)
@@ -346,7 +107,7 @@ static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_ge
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_layout(lt, &gemm->b, s->in, b_rows, b_cols, s->ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(lt, &gemm->c, s->out, s->m, s->n, s->ldc);
+        status = make_layout(lt, &gemm->c, product_dtype(s), s->m, s->n, product_ld(s));
     return status;
 }
 
@@ -407,6 +168,7 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
                                      const struct cuda_gemm_operands *o)
 {
     uint64_t workspace = workspace_bytes(s);
+    uint32_t c_alignment = alignment_of(is_apart(s) ? NULL : o->c);
     uint32_t mask = CUBLASLT_REDUCTION_SCHEME_NONE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -414,8 +176,8 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
     } alignments[] = {
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(o->b) },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(o->a) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(o->c) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(o->c) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment },
     };
     cublasStatus_t status = lt->preference_set(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &workspace, sizeof workspace);
@@ -517,7 +279,7 @@ static int make_gemm(const struct gemm_library *lt, const char *key, const struc
         *made = gemm;
         return 0;
     }
-    destroy_gemm(lt, gemm);
+    gemm_destroy(lt, gemm);
     return err_set(err, ERR_DEVICE, "product %s: %s: %s%s", key,
                    loaded ? "the loaded choice cannot be taken" : "cuBLASLt has no algorithm",
                    lt->status_name(status),
@@ -530,22 +292,22 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
 {
     struct cuda_kernels *cuda = cuda_of(kernels);
     struct gemm_library *lt;
-    struct choice **at, *choice;
+    struct choice *choice;
     struct cuda_gemm *made = NULL;
     char key[KEY_BYTES];
 
-    if (open_library(cuda, err) || open_handle(cuda, err))
+    CHECK(!shape->biased || !is_apart(shape));
+    if (gemm_library_open(cuda, err) || gemm_handle_open(cuda, err))
         return -1;
-    lt = library_of(cuda);
+    lt = gemm_library_of(cuda);
     write_key(key, lt, shape, operands);
-    at = find_choice(lt, key);
-    choice = is_choice(*at, key) ? *at : NULL;
+    choice = gemm_find_choice(lt, key);
     if (!choice || !choice->gemm) {
         if (make_gemm(lt, key, choice, shape, operands, &made, err))
             return -1;
-        choice = choice ? choice : add_choice(at, key);
+        choice = choice ? choice : gemm_add_choice(lt, key);
         if (!choice) {
-            destroy_gemm(lt, made);
+            gemm_destroy(lt, made);
             return err_set(err, ERR_DEVICE, "out of host memory");
         }
         choice->gemm = made;
@@ -577,6 +339,35 @@ __global__ void add_bias_kernel(rows_of<T> c, const float *bias, int64_t n, int6
 
     if (col < n)
         c.row(row)[col] = from_float<T>(to_float(c.row(row)[col]) + bias[col]);
+}
+
+/* From the product apart; likewise. */
+template <typename T>
+__global__ void add_product_kernel(rows_of<T> c, rows_of<const float> product, int64_t n,
+                                   int64_t n_blocks, int add)
+{
+    int64_t row = blockIdx.x / n_blocks;
+    int64_t col = blockIdx.x % n_blocks * N_THREADS + threadIdx.x;
+
+    if (col < n)
+        c.row(row)[col] =
+            from_float<T>((add ? to_float(c.row(row)[col]) : 0.0f) + product.row(row)[col]);
+}
+
+static void add_product(struct cuda_kernels *cuda, const char *name, const struct cuda_gemm *gemm,
+                        const struct cuda_gemm_operands *o, const float *apart)
+{
+    const struct cuda_gemm_shape *s = &gemm->shape;
+    int64_t n_blocks = ceil_div(s->n, N_THREADS);
+
+    cuda_with_act(s->out, [&](auto zero) {
+        typedef decltype(zero) T;
+        rows_of<T> c = { (T *)o->c, s->ldc };
+        rows_of<const float> product = { apart, product_ld(s) };
+
+        cuda_launch_on(cuda->device, cuda->stream, name, cuda_shape_of(s->m * n_blocks, N_THREADS),
+                       add_product_kernel<T>, c, product, s->n, n_blocks, o->add);
+    });
 }
 
 static void add_bias(struct cuda_kernels *cuda, const char *name, const struct cuda_gemm *gemm,
@@ -618,25 +409,29 @@ static void check_status(struct cuda_kernels *cuda, const char *name, cublasStat
 
     if (status != CUBLAS_STATUS_SUCCESS && !failure->code)
         err_set(failure, ERR_DEVICE, "%s: %s: cublasLtMatmul: %s", cuda->device->description, name,
-                library_of(cuda)->status_name(status));
+                gemm_library_of(cuda)->status_name(status));
 }
 
 void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_gemm *gemm,
                    const struct cuda_gemm_operands *o, void *scratch)
 {
     struct cuda_kernels *cuda = cuda_of(kernels);
-    const struct gemm_library *lt = library_of(cuda);
+    const struct gemm_library *lt = gemm_library_of(cuda);
+    const struct cuda_gemm_shape *s = &gemm->shape;
     char *base = (char *)align_up((size_t)(uintptr_t)scratch, WORKSPACE_ALIGNMENT);
-    const float alpha = 1, beta = o->add ? 1 : 0;
+    char *workspace = base + bias_bytes(s), *apart = workspace + workspace_bytes(s);
+    void *c = is_apart(s) ? apart : o->c;
+    const float alpha = 1, beta = o->add && !is_apart(s) ? 1 : 0;
 
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
     check_status(cuda, name,
                  lt->multiply(lt->handle, gemm->matmul, &alpha, o->b, gemm->b, o->a, gemm->a, &beta,
-                              o->c, gemm->c, o->c, gemm->c, &gemm->algo,
-                              base + bias_bytes(&gemm->shape), workspace_bytes(&gemm->shape),
+                              c, gemm->c, c, gemm->c, &gemm->algo, workspace, workspace_bytes(s),
                               cuda->stream));
     if (gemm->bias == BIAS_ADDED)
         add_bias(cuda, name, gemm, o);
+    if (is_apart(s))
+        add_product(cuda, name, gemm, o, (const float *)apart);
 }

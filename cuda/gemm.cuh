@@ -11,6 +11,9 @@
  * or what choices that were loaded say (kernels_choices_load). It is taken once, when a product is
  * prepared, and kept for all products that are alike.
  *
+ * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no such
+ * product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of ours.
+ *
  * A bias of fp32 goes on the fp32 sum, in the product's epilogue. Where the result is of 16 bits
  * the library wants it in the result's dtype, to which it is rounded first, as weights are; where
  * it has no such epilogue (rows that are not multiples of 16 bytes), the bias is added to the
@@ -23,7 +26,7 @@
 
 struct cuda_gemm_shape {
     int64_t m, n, k;
-    enum dtype in, out;             /* out: fp32, or in */
+    enum dtype in, out;
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
     int biased;

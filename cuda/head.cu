@@ -157,11 +157,11 @@ static void head_release(struct kernels *, void *state)
 
 /* A row's loss, and its gradient over its logits. A target that there is not makes the loss NaN. */
 template <typename T, int BACKWARD>
-__global__ void __launch_bounds__(SOFTMAX_THREADS)
+__global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     head_rows_kernel(float *logits, int64_t ld, int64_t vocab, rows_of<const int32_t> targets,
                      const float *scale, double *losses)
 {
-    enum { N = 16 / sizeof(float), M = 16 / sizeof(T) };
+    enum { N = 16 / sizeof(T) };
     float *row = logits + blockIdx.x * ld;
     int64_t target = *targets.row(blockIdx.x);
     float logit = target < vocab ? row[target < 0 ? 0 : target] : NAN, at_target = 0;
@@ -171,16 +171,16 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
         if (!threadIdx.x)
             losses[blockIdx.x] = 0;
         if (BACKWARD)
-            softmax_zero<T, M>((T *)row, vocab);
+            softmax_zero<T, N>((T *)row, vocab);
         return;
     }
-    all = softmax_read<N>(row, vocab);
+    all = softmax_read<1>(row, vocab);
     if (!threadIdx.x)
         losses[blockIdx.x] = softmax_loss(logit, all.max, all.sum);
     if (!BACKWARD)
         return;
     at_target = softmax_at_target(expf(logit - all.max), all.sum, *scale);
-    softmax_gradient<T, M>((T *)row, row, vocab, vocab, all.max, (float)((double)*scale / all.sum),
+    softmax_gradient<T, N>((T *)row, row, vocab, vocab, all.max, (float)((double)*scale / all.sum),
                            target, at_target);
 }
 

@@ -3,8 +3,8 @@
  *
  * A block takes a row and reads it once for largest and sum together (Milakov & Gimelshein 2018): a
  * thread keeps both of what it has seen, in fp32, 16 elements at a time; threads' are joined in
- * fp64. Bits depend on the row's length alone: whether rows are aligned changes which elements a
- * thread has, so the plain path has a sum of its own, as strides are part of a shape.
+ * fp64. Bits depend on the row's length alone: where rows are not aligned a thread has the same
+ * elements, and loads them one by one.
  *
  * A NaN need not be the largest, but always reaches the sum, so the loss. Logits of -infinity add
  * nothing, and a row of nothing else has the sum 0.
@@ -16,7 +16,8 @@
 
 enum {
     SOFTMAX_THREADS = 512,
-    SOFTMAX_AHEAD = 16 /* elements that a thread has loads of in flight */
+    SOFTMAX_BLOCKS = 3, /* that a multiprocessor is to have room for */
+    SOFTMAX_AHEAD = 16  /* elements that a thread has loads of in flight */
 };
 
 struct softmax_row {
@@ -59,22 +60,23 @@ static __device__ __forceinline__ void add_logits(const float *logits, float *ma
     *max = top;
 }
 
-/* All threads of the block get it. N: elements of a load. */
-template <int N>
+/* All threads of the block get it. WIDE: loads are of 16 bytes. */
+template <int WIDE>
 static __device__ inline struct softmax_row softmax_read(const float *row, int64_t n)
 {
     __shared__ float shared_max[32];
     __shared__ double shared_sum[32];
-    enum { STEP = SOFTMAX_THREADS * N };
+    enum { PACK = 16 / sizeof(float), LOAD = WIDE ? PACK : 1 };
     float max = -CUDART_INF_F, sum = 0;
     struct softmax_row all;
 
-    for (int64_t at = (int64_t)threadIdx.x * N; at < n; at += SOFTMAX_THREADS * SOFTMAX_AHEAD) {
+    for (int64_t at = (int64_t)threadIdx.x * PACK; at < n; at += SOFTMAX_THREADS * SOFTMAX_AHEAD) {
         float logits[SOFTMAX_AHEAD];
 
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_AHEAD / N; i++)
-            load_logits<N>(row, at + i * STEP, n, logits + i * N);
+        for (int i = 0; i < SOFTMAX_AHEAD; i += LOAD)
+            load_logits<LOAD>(row, at + i / PACK * SOFTMAX_THREADS * PACK + i % PACK, n,
+                              logits + i);
         add_logits<SOFTMAX_AHEAD>(logits, &max, &sum);
     }
     all.max = block_max(max, shared_max);
@@ -126,11 +128,17 @@ static __device__ inline void softmax_gradient(T *to, const float *from, int64_t
             if (at >= n_cols)
                 continue;
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                x[i * N + k] = at + k < n ? expf(x[i * N + k] - max) * factor : 0.0f;
-                if (at + k == target)
-                    x[i * N + k] = at_target;
-            }
+            for (int k = 0; k < N; k++)
+                x[i * N + k] = expf(x[i * N + k] - max) * factor;
+            /* Seldom: no test of each element. */
+            if (at + N > n)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    x[i * N + k] = at + k < n ? x[i * N + k] : 0.0f;
+            if (at <= target && target < at + N)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    x[i * N + k] = at + k == target ? at_target : x[i * N + k];
             store_floats<T, N>(to + at, x + i * N);
         }
     }

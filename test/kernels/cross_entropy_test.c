@@ -72,13 +72,13 @@ static void set_begin(struct op_case *c, int input, int64_t begin)
 }
 
 /* begin is left out where there is one part. */
-static struct op_case *stats_case(const struct form *f, int part, int n_parts)
+static struct op_case *stats_case_of(const struct form *f, int part, int n_parts, int dense)
 {
     struct op_attributes a = { .vocab_size = f->vocab };
     struct op_case *c = op_case_create(OP_LOGIT_STATS, &a);
     int64_t cols = part_cols(f, n_parts);
 
-    c->dense = is_dense(f);
+    c->dense = dense;
     op_case_input(c, 0, f->tokens, cols, DTYPE_F32, 1);
     op_case_input(c, 1, f->tokens, 1, DTYPE_I32, 0);
     if (n_parts > 1)
@@ -87,6 +87,11 @@ static struct op_case *stats_case(const struct form *f, int part, int n_parts)
     fill_logits(c, f, part * cols);
     fill_targets(c, 1, f);
     return c;
+}
+
+static struct op_case *stats_case(const struct form *f, int part, int n_parts)
+{
+    return stats_case_of(f, part, n_parts, is_dense(f));
 }
 
 /* With the statistics that logit_stats makes of all parts. */
@@ -133,6 +138,25 @@ static void test_stats(void **state)
                 op_case_check(c, 2e-6);
                 op_case_destroy(c);
             }
+}
+
+/* Whether rows can be read in whole lines is not to be seen. */
+static void test_strides_change_no_bit(void **state)
+{
+    (void)state;
+    for (int f = 0; f < N_FORMS; f++) {
+        struct op_case *dense = stats_case_of(&forms[f], 0, 1, 1);
+        struct op_case *apart = stats_case_of(&forms[f], 0, 1, 0);
+
+        op_case_run(dense, 1, 1);
+        op_case_run(apart, 1, 1);
+        for (int t = 0; t < forms[f].tokens; t++)
+            for (int i = 0; i < OPS_N_STATS; i++)
+                assert_true(tensor_get(&dense->op.out[0], t, i) ==
+                            tensor_get(&apart->op.out[0], t, i));
+        op_case_destroy(dense);
+        op_case_destroy(apart);
+    }
 }
 
 /* A part of padding alone, and one of impossible tokens, add nothing to the sum. */
@@ -322,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_strides_change_no_bit),
         cmocka_unit_test(test_empty_parts),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_parts_are_the_head),

@@ -1,0 +1,71 @@
+/*
+ * gemm_impl.cuh - what gemm.cu and gemm_library.cu share: the library's functions, and its choices
+ */
+#ifndef CUDA_GEMM_IMPL_CUH
+#define CUDA_GEMM_IMPL_CUH
+
+#include <cublasLt.h>
+
+#include "cuda/gemm.cuh"
+
+enum { KEY_BYTES = 256 };
+
+enum bias_way { BIAS_NONE, BIAS_IN_EPILOGUE, BIAS_ADDED, N_BIAS_WAYS };
+
+/* What is taken for all products that are alike; key: see gemm.cu's write_key. */
+struct choice {
+    struct choice *next; /* in order of keys */
+    char key[KEY_BYTES];
+    enum bias_way bias;
+    cublasLtMatmulAlgo_t algo;
+    struct cuda_gemm *gemm; /* NULL: loaded, and not prepared yet */
+};
+
+struct cuda_gemm {
+    struct cuda_gemm_shape shape;
+    enum bias_way bias;
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t a, b, c; /* ours, so a is the library's B */
+    cublasLtMatmulAlgo_t algo;
+};
+
+/* cuda_kernels.gemm. Its functions are the library's. */
+struct gemm_library {
+    cublasLtHandle_t handle; /* NULL until the first product */
+    size_t version;
+    struct choice *choices;
+
+    decltype(&cublasLtGetVersion) get_version;
+    decltype(&cublasLtGetStatusName) status_name;
+    decltype(&cublasLtCreate) create;
+    decltype(&cublasLtDestroy) destroy;
+    decltype(&cublasLtMatrixLayoutCreate) layout_create;
+    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    decltype(&cublasLtMatmulDescCreate) matmul_create;
+    decltype(&cublasLtMatmulDescDestroy) matmul_destroy;
+    decltype(&cublasLtMatmulDescSetAttribute) matmul_set;
+    decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    decltype(&cublasLtMatmulAlgoCheck) check;
+    decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get;
+    decltype(&cublasLtMatmul) multiply;
+};
+
+static inline struct gemm_library *gemm_library_of(struct cuda_kernels *cuda)
+{
+    return (struct gemm_library *)cuda->gemm;
+}
+
+/* Open the library where it is not yet, and then its handle. Return 0, or -1 and ERR_DEVICE. */
+int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
+int gemm_handle_open(struct cuda_kernels *cuda, struct err *err);
+
+void gemm_destroy(const struct gemm_library *lt, struct cuda_gemm *gemm);
+
+/* The key's choice, or NULL; and a new one of a key that has none, NULL without memory. */
+struct choice *gemm_find_choice(struct gemm_library *lt, const char *key);
+struct choice *gemm_add_choice(struct gemm_library *lt, const char *key);
+
+#endif
