@@ -61,35 +61,50 @@ template <typename T, int BN> static inline size_t own_shared_bytes(void)
 }
 
 /* ---- the result --------------------------------------------------------------------------------
+ *
+ * In packs of N elements of a row, which begin at multiples of N. Addends are asked for some packs
+ * at a time, before any of these is written: else each would be waited for alone.
  */
 
-/* N elements of a row from column col on. */
+template <typename T, typename O, int N, int WIDE>
+static __device__ __forceinline__ void own_get(const own_tile<T> &t, const own_out<O> &out, int row,
+                                               int col, packed<O, N> *addend)
+{
+    if (!out.add || row >= t.rows || col >= t.cols)
+        return;
+    const O *add = out.add + row * out.ld_add + col;
+
+    if (WIDE)
+        *addend = *(const packed<O, N> *)add;
+    else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (col + i < t.cols)
+                addend->at[i] = add[i];
+    }
+}
+
 template <typename T, typename O, int N, int WIDE>
 static __device__ __forceinline__ void own_put(const own_tile<T> &t, const own_out<O> &out, int row,
-                                               int col, float v[N])
+                                               int col, const packed<O, N> &addend,
+                                               const float v[N])
 {
     if (row >= t.rows || col >= t.cols)
         return;
     O *c = out.c + row * out.ldc + col;
-    const O *add = out.add ? out.add + row * out.ld_add + col : NULL;
+    packed<O, N> result;
 
-    if (WIDE) {
-        packed<O, N> result, addend;
-
-        if (add) {
-            addend = *(const packed<O, N> *)add;
-            for (int i = 0; i < N; i++)
-                v[i] = to_float(addend.at[i]) + v[i];
-        }
-        for (int i = 0; i < N; i++)
-            result.at[i] = from_float<O>(v[i]);
-        *(packed<O, N> *)c = result;
-        return;
-    }
 #pragma unroll
     for (int i = 0; i < N; i++)
-        if (col + i < t.cols)
-            c[i] = from_float<O>(add ? to_float(add[i]) + v[i] : v[i]);
+        result.at[i] = from_float<O>(out.add ? to_float(addend.at[i]) + v[i] : v[i]);
+    if (WIDE)
+        *(packed<O, N> *)c = result;
+    else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (col + i < t.cols)
+                c[i] = result.at[i];
+    }
 }
 
 /* ---- tensor cores ------------------------------------------------------------------------------
@@ -236,36 +251,57 @@ static __device__ __forceinline__ void own_turn(float v[8])
             }
 }
 
+/* A warp's result in 16 bits: 16 packs of 8 a lane, in two goes. */
 template <typename T, typename O, int WIDE>
-static __device__ __forceinline__ void own_put_all(const own_tile<T> &t, const own_out<O> &out,
-                                                   float sum[4][8][4])
+static __device__ __forceinline__ void own_put_turned(const own_tile<T> &t, const own_out<O> &out,
+                                                      float sum[4][8][4], int m, int n)
 {
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int m = warp % 2 * 64 + lane / 4, n = warp / 2 * 64;
+    const int lane = (int)threadIdx.x % 32, row0 = m + lane / 4, col0 = n + lane % 4 * 8;
 
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int four = 0; four < 2; four++) {
-                int row = m + i * 16 + half * 8, col = n + four * 32;
-                float v[8];
+    for (int go = 0; go < 2; go++) {
+        packed<O, 8> addends[8];
 
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    v[2 * j] = sum[i][four * 4 + j][half * 2];
-                    v[2 * j + 1] = sum[i][four * 4 + j][half * 2 + 1];
-                }
-                if (sizeof(O) == 2) {
-                    own_turn(v);
-                    own_put<T, O, 8, WIDE>(t, out, row, col + lane % 4 * 8, v);
-                } else { /* a pair is 8 bytes, and four lanes' are a sector */
+        for (int i = 0; i < 8; i++)
+            own_get<T, O, 8, WIDE>(t, out, row0 + (go * 4 + i / 2) * 8, col0 + i % 2 * 32,
+                                   &addends[i]);
 #pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        own_put<T, O, 2, WIDE>(t, out, row, col + j * 8 + lane % 4 * 2, v + 2 * j);
-                }
+        for (int i = 0; i < 8; i++) {
+            int eight = go * 4 + i / 2, blocks = i % 2 * 4, half = eight % 2 * 2;
+            float v[8];
+
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[2 * j] = sum[eight / 2][blocks + j][half];
+                v[2 * j + 1] = sum[eight / 2][blocks + j][half + 1];
             }
+            own_turn(v);
+            own_put<T, O, 8, WIDE>(t, out, row0 + eight * 8, col0 + blocks * 8, addends[i], v);
+        }
+    }
+}
+
+/* In fp32: 64 pairs a lane, in four goes; four lanes' are a sector of memory. */
+template <typename T, typename O, int WIDE>
+static __device__ __forceinline__ void own_put_pairs(const own_tile<T> &t, const own_out<O> &out,
+                                                     float sum[4][8][4], int m, int n)
+{
+    const int lane = (int)threadIdx.x % 32, row0 = m + lane / 4, col0 = n + lane % 4 * 2;
+
+#pragma unroll
+    for (int go = 0; go < 4; go++) {
+        packed<O, 2> addends[16];
+
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            own_get<T, O, 2, WIDE>(t, out, row0 + (go * 2 + i / 8) * 8, col0 + i % 8 * 8,
+                                   &addends[i]);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            own_put<T, O, 2, WIDE>(t, out, row0 + (go * 2 + i / 8) * 8, col0 + i % 8 * 8,
+                                   addends[i], sum[go][i % 8] + i / 8 * 2);
+    }
 }
 
 template <typename T, int BN, int A_BY_K, int B_BY_K, int WIDE>
@@ -286,6 +322,7 @@ template <typename T, typename O, int BN, int A_BY_K, int B_BY_K, int WIDE>
 static __device__ __forceinline__ void own_run_mma(const own_tile<T> &t, const own_out<O> &out,
                                                    T *shared)
 {
+    int warp = (int)threadIdx.x / 32, m = warp % 2 * 64, n = warp / 2 * 64;
     float sum[4][8][4] = {};
 
 #pragma unroll
@@ -298,7 +335,10 @@ static __device__ __forceinline__ void own_run_mma(const own_tile<T> &t, const o
         own_multiply<T, BN, A_BY_K, B_BY_K>(sum, shared + k / OWN_K % OWN_STAGES *
                                                               ((OWN_ROWS + BN) * OWN_K));
     }
-    own_put_all<T, O, WIDE>(t, out, sum);
+    if (sizeof(O) == 2)
+        own_put_turned<T, O, WIDE>(t, out, sum, m, n);
+    else
+        own_put_pairs<T, O, WIDE>(t, out, sum, m, n);
 }
 
 /* ---- fp32 --------------------------------------------------------------------------------------
@@ -409,11 +449,18 @@ static __device__ __forceinline__ void own_run_float(const own_tile<float> &t,
         own_multiply_float(sum, panels, panels + OWN_PANEL_FLOAT);
     }
 #pragma unroll
-    for (int i = 0; i < 16; i++)
+    for (int go = 0; go < 4; go++) {
+        packed<O, 4> addends[8];
+
 #pragma unroll
-        for (int q = 0; q < 2; q++)
-            own_put<float, O, 4, WIDE>(t, out, i / 4 * 32 + 4 * y + i % 4, 64 * q + 4 * x,
-                                       sum[i] + 4 * q);
+        for (int i = 0; i < 8; i++)
+            own_get<float, O, 4, WIDE>(t, out, go * 32 + 4 * y + i / 2, i % 2 * 64 + 4 * x,
+                                       &addends[i]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            own_put<float, O, 4, WIDE>(t, out, go * 32 + 4 * y + i / 2, i % 2 * 64 + 4 * x,
+                                       addends[i], sum[go * 4 + i / 2] + i % 2 * 4);
+    }
 }
 
 /*

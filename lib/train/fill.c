@@ -250,7 +250,8 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .tp_rank = tp_rank,
                              .whole_cols = cols,
                              .seed = seed,
-                             .name = rng_hash_name(p->name) };
+                             .name = rng_hash_name(p->name),
+                             .dtype = program->values[part.master].dtype };
         for (int64_t begin = part.begin, end; begin < part.end; begin = end) {
             end = window_end(&w, begin, part.end);
             fill_window(&w, &fill, &part, begin, end, pool);

@@ -16,17 +16,22 @@
 #include "base/num.h"
 #include "support/op_case.h"
 
-/* Vocabularies that parts do not divide; the second leaves its fourth part none, the last crosses
- * two blocks of the sum. */
+/* Vocabularies that parts do not divide; the second leaves its fourth part none, the last but one
+ * crosses two blocks of the sum. The last has rows without gaps and parts of whole lines. */
 static const struct form {
     int tokens, vocab;
-} forms[] = { { 1, 1 }, { 5, 9 }, { 7, 37 }, { 12, 64 }, { 6, 2501 } };
+} forms[] = { { 1, 1 }, { 5, 9 }, { 7, 37 }, { 12, 64 }, { 6, 2501 }, { 2, 10240 } };
 
 enum { MOST_PARTS = 4 };
 
 #define N_FORMS (int)(sizeof forms / sizeof *forms)
 #define SCALE 0.3125
 #define PADDING 1e30 /* a logit there would take all */
+
+static int is_dense(const struct form *f)
+{
+    return f->vocab % 1024 == 0;
+}
 
 static int target_of(const struct form *f, int t)
 {
@@ -73,6 +78,7 @@ static struct op_case *stats_case(const struct form *f, int part, int n_parts)
     struct op_case *c = op_case_create(OP_LOGIT_STATS, &a);
     int64_t cols = part_cols(f, n_parts);
 
+    c->dense = is_dense(f);
     op_case_input(c, 0, f->tokens, cols, DTYPE_F32, 1);
     op_case_input(c, 1, f->tokens, 1, DTYPE_I32, 0);
     if (n_parts > 1)
@@ -90,6 +96,7 @@ static struct op_case *loss_case(const struct form *f, int part, int n_parts, en
     struct op_case *c = op_case_create(OP_CROSS_ENTROPY, &a);
     int64_t cols = part_cols(f, n_parts);
 
+    c->dense = is_dense(f);
     op_case_input(c, 0, f->tokens, cols, DTYPE_F32, 1);
     op_case_input(c, 1, n_parts * f->tokens, OPS_N_STATS, DTYPE_F32, 0);
     op_case_input(c, 2, f->tokens, 1, DTYPE_I32, 0);

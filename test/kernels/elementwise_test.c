@@ -7,8 +7,9 @@
 
 #include "support/op_case.h"
 
-/* Odd, one wide row of several tiles, many rows of several tiles. */
-static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 } };
+/* Odd, one wide row of several tiles, many rows of several tiles; without gaps between rows of whole
+ * multiples of 16 bytes. */
+static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 }, { 37, 264 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 
@@ -34,6 +35,7 @@ static void test_activations(void **state)
                 struct op_case *c = op_case_create(forms[f].kind, &(struct op_attributes){ 0 });
                 enum dtype act = act_at(i_act);
 
+                c->dense = sizes[s][1] % 8 == 0;
                 for (int i = 0; i < 2 && forms[f].in_factor[i]; i++)
                     op_case_input(c, i, sizes[s][0], forms[f].in_factor[i] * sizes[s][1], act, 3);
                 op_case_output(c, 0, sizes[s][0], forms[f].out_factor * sizes[s][1], act);

@@ -76,8 +76,8 @@ static void reference(const struct op_shape *op, int64_t row, int64_t col, doubl
 }
 
 /*
- * A GPU rounds either the bias to bf16 before it is added, or the product (cuda/gemm.cuh), which is
- * no more than value and bias.
+ * Where the result has 16 bits a GPU rounds either the bias before it is added, or the product
+ * (cuda/gemm.cuh), which is no more than value and bias.
  */
 static double bias_error(const struct op_shape *op, int64_t col, double value)
 {

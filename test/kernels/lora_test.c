@@ -12,10 +12,12 @@
 /* Ranks of three parts (0: no pair), their widths, rows: ranks of any size, blocks and their rest. */
 static const struct form {
     int rows, ranks[OPS_LORA_PARTS], parts[OPS_LORA_PARTS];
+    int gap; /* 0: 3 columns behind each row; 8: all are of 16 bytes */
 } forms[] = {
-    { 1, { 1, 0, 0 }, { 1, 0, 0 } },        { 7, { 3, 0, 5 }, { 4, 2, 9 } },
-    { 128, { 8, 8, 8 }, { 64, 16, 16 } },   { 300, { 0, 17, 0 }, { 33, 70, 1 } },
-    { 129, { 64, 0, 0 }, { 500, 500, 0 } }, { 260, { 2, 1, 7 }, { 5, 300, 31 } },
+    { 1, { 1, 0, 0 }, { 1, 0, 0 }, 0 },        { 7, { 3, 0, 5 }, { 4, 2, 9 }, 0 },
+    { 128, { 8, 8, 8 }, { 64, 16, 16 }, 0 },   { 300, { 0, 17, 0 }, { 33, 70, 1 }, 0 },
+    { 129, { 64, 0, 0 }, { 500, 500, 0 }, 0 }, { 260, { 2, 1, 7 }, { 5, 300, 31 }, 0 },
+    { 5, { 8, 16, 8 }, { 64, 8, 136 }, 8 },    { 130, { 0, 72, 0 }, { 24, 200, 8 }, 8 },
 };
 
 static void adapters_are_added(void **state)
@@ -30,6 +32,7 @@ static void adapters_are_added(void **state)
             for (int i = 0; i < OPS_LORA_PARTS; i++)
                 n += a.parts[i] = forms[f].parts[i];
             struct op_case *c = op_case_create(OP_LORA, &a);
+            c->gap = forms[f].gap;
             op_case_input(c, 0, forms[f].rows, n, act, 1);
             for (int i = 0; i < OPS_LORA_PARTS; i++)
                 if (forms[f].ranks[i]) {

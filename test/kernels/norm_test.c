@@ -8,7 +8,11 @@
 #include "support/op_case.h"
 
 static const struct op_attributes attributes = { .eps = 1e-5 };
-static const int64_t sizes[][2] = { { 1, 1 }, { 7, 33 }, { 150, 100 }, { 65, 257 } };
+/* The last ones' rows have no gaps, are whole multiples of 16 bytes long, and too long for a warp,
+ * for a block of four, of eight, and for any. */
+static const int64_t sizes[][2] = { { 1, 1 },    { 7, 33 },   { 150, 100 },
+                                    { 65, 257 }, { 600, 40 }, { 9, 1032 },
+                                    { 5, 4104 }, { 3, 8200 }, { 2, 16400 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 
@@ -18,6 +22,7 @@ static struct op_case *forward(enum op_kind kind, int64_t rows, int64_t d, enum 
     int adds = kind == OP_ADD_RMSNORM || kind == OP_ADD_LAYERNORM;
     int layer = kind == OP_LAYERNORM || kind == OP_ADD_LAYERNORM;
 
+    c->dense = d % 8 == 0;
     op_case_input(c, 0, rows, d, DTYPE_F32, 2);
     if (adds)
         op_case_input(c, 1, rows, d, act, 1);
@@ -57,6 +62,7 @@ static void grad_case(enum op_kind kind, int64_t rows, int64_t d, enum dtype act
     struct op_case *c = op_case_create(kind, &attributes);
     int layer = kind == OP_LAYERNORM_GRAD;
 
+    c->dense = d % 8 == 0;
     op_case_input(c, 0, rows, d, act, 1);
     op_case_input(c, 1, rows, d, DTYPE_F32, 1);
     op_case_input(c, 2, 1, d, DTYPE_F32, 1);

@@ -11,10 +11,11 @@
 
 #include "support/op_case.h"
 
-/* Tokens, experts, of which active: edges of tiles and of lanes. */
+/* Tokens, experts, of which active: edges of tiles and of lanes; several sums of tokens. */
 static const struct size {
     int64_t tokens, m, n;
-} sizes[] = { { 1, 1, 1 }, { 5, 4, 2 }, { 64, 8, 8 }, { 65, 17, 3 }, { 200, 128, 8 } };
+} sizes[] = { { 1, 1, 1 },     { 5, 4, 2 },   { 64, 8, 8 },  { 65, 17, 3 },
+              { 200, 128, 8 }, { 3, 70, 40 }, { 530, 33, 2 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 

@@ -205,6 +205,7 @@ int case_has_bf16(void)
 int case_each_isa(int (*tests)(void))
 {
     static const char *const isas[] = { "avx512_bf16", "avx512", "avx2", "plain" };
+    static const char *const orders[] = { "forward", "backward", "7", "8" };
     int n_failed = 0;
 
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
@@ -215,6 +216,7 @@ int case_each_isa(int (*tests)(void))
         pid = fork();
         if (pid == 0) {
             setenv("LMTRAIN_CPU_ISA", isas[i], 1);
+            setenv("LMTRAIN_EMULATE_ORDER", orders[i], 1); /* of an emulated GPU's threads */
             printf("LMTRAIN_CPU_ISA=%s\n", isas[i]);
             exit(tests() ? 1 : 0);
         }

@@ -88,7 +88,7 @@ static struct tensor guarded(const struct op_case *c, int64_t rows, int64_t cols
     unsigned char *memory;
 
     if (rows > 1 && cols > 1 && !c->dense)
-        t.stride += GAP_COLS;
+        t.stride += c->gap ? c->gap : GAP_COLS;
     *n_bytes = align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), 64) + 2 * GUARD_BYTES;
     memory = aligned_alloc(64, *n_bytes);
     assert_non_null(memory);

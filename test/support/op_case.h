@@ -17,6 +17,7 @@ struct op_case {
     struct op_shape op; /* kernel's operands, guarded; filled after op_case_create */
     size_t in_bytes[OPS_MAX_INPUTS], out_bytes[OPS_MAX_OUTPUTS];
     int dense; /* set before operands are added: no gaps */
+    int gap;   /* likewise: columns of the gaps, where 0 is 3 */
 };
 
 struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
