@@ -184,6 +184,18 @@ static void test_layout_notes(void **state)
     assert_int_equal(j.parallel.hold, HOLD_PASS);
     assert_true(j.parallel.sequence_parallel);
     assert_false(has_note(&j, "parallel.hold") || has_note(&j, "parallel.sequence_parallel"));
+    assert_false(has_note(&j, "loss_scale"));
+    assert_int_equal(read_job_with(&j, SMALL, "train.loss_scale.initial=4", &arena, &err), 0);
+    assert_true(has_note(&j, "train.loss_scale is off: train.dtype is bf16, not fp16"));
+    assert_int_equal(read_job_with(&j, SMALL,
+                                   "train={steps: 1, dtype: fp16, loss_scale: {max: "
+                                   "65536}}",
+                                   &arena, &err),
+                     0);
+    assert_int_equal(j.train.dtype, DTYPE_F16);
+    assert_int_equal(j.train.loss_scale.initial, 65536);
+    assert_int_equal(j.train.loss_scale.growth_every, 2000);
+    assert_false(has_note(&j, "loss_scale"));
     assert_int_equal(read_job_with(&j, SMALL, "parallel.hold=step", &arena, &err), 0);
     assert_true(has_note(&j, "parallel.hold means nothing under zero 0"));
     assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 3, hold: op}", &arena, &err), 0);
@@ -266,6 +278,18 @@ static const char *const mistakes[][2] = {
     { M T, "j.yaml: data.train is missing" },
     { M D, "j.yaml: train.steps is missing" },
     { "model: {hidden_size: 64}\n" D T, "j.yaml: model.n_heads is missing" },
+    /* the loss scale */
+    { M D "train: {steps: 1, dtype: fp16, loss_scale: {initial: 1000}}\n",
+      "train.loss_scale.initial is 1000, not a power of two (hint: 512)" },
+    { M D "train: {steps: 1, dtype: fp16, loss_scale: {min: 3}}\n",
+      "train.loss_scale.min is 3, not a power of two (hint: 2)" },
+    { M D "train: {steps: 1, dtype: fp16, loss_scale: {initial: 8, min: 16}}\n",
+      "train.loss_scale.initial is 8, not from min 16 to max 16777216" },
+    { M D "train: {steps: 1, dtype: fp16, loss_scale: {max: 1024}}\n",
+      "train.loss_scale.initial is 65536, not from min 1 to max 1024" },
+    { M D "train: {steps: 1, dtype: fp16, loss_scale: 1024}\n", "train.loss_scale" },
+    { M D "train: {steps: 1, fp16: true}\n", "(hint: train.dtype: fp16)" },
+    { M D "train: {steps: 1, init_scale: 4}\n", "(hint: train.loss_scale.initial)" },
     /* models */
     { "model: llama-tinny\n" D T,
       "j.yaml:1:8: model is llama-tinny, neither a name in "

@@ -13,6 +13,12 @@
 #include "support/op_case.h"
 #include "support/reference_ops.h"
 
+/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
+static double tolerance_of(enum dtype act, double fp32)
+{
+    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
+}
+
 struct form {
     int n_heads, n_kv_heads, head_dim, sequences, seq_len;
     int window, alibi, document;
@@ -95,15 +101,15 @@ static void fill_saved(struct op_case *grad, const struct form *f, enum dtype ac
 
 static void check(const struct form *f)
 {
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        enum dtype act = act_at(i_act);
         struct op_case *c = tiles_case(OP_ATTENTION, f, act);
 
-        op_case_check(c, bf16 ? 8e-3 : 3e-6);
+        op_case_check(c, tolerance_of(act_at(i_act), 3e-6));
         op_case_destroy(c);
         c = tiles_case(OP_ATTENTION_GRAD, f, act);
         fill_saved(c, f, act);
-        op_case_check(c, bf16 ? 8e-3 : 5e-6);
+        op_case_check(c, tolerance_of(act_at(i_act), 5e-6));
         op_case_destroy(c);
     }
 }
@@ -191,13 +197,13 @@ static void test_cached_widths(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
             const struct form *f = &forms[i];
-            struct op_case *c = cached_case(f, 100, 0, bf16 ? DTYPE_BF16 : DTYPE_F32);
+            struct op_case *c = cached_case(f, 100, 0, act_at(i_act));
 
             for (int row = 0; row < f->sequences * f->seq_len; row++)
                 tensor_set(&c->op.in[1], row, 0, 45 + row % f->seq_len + row / f->seq_len);
-            op_case_check(c, bf16 ? 8e-3 : 2e-6);
+            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -213,9 +219,9 @@ static void test_chunks(void **state)
     static const int wanted[] = { 0, 423, 424, 425, 519 }; /* 424 is at position 1024 */
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++)
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
         for (int window = 0; window <= 700; window += 700) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
             struct form many = { 2, 1, 16, 1, ROWS, .window = window, .dense = 1 };
             struct form few = { 2, 1, 16, 1, 1, .window = window, .dense = 1 };
             struct op_case *all = cached_case(&many, CACHE, 0, act);
@@ -230,7 +236,7 @@ static void test_chunks(void **state)
                 copy_elements(&one->op.in[2], &all->op.in[2]);
                 copy_elements(&one->op.in[3], &all->op.in[3]);
                 tensor_set(&one->op.in[1], 0, 0, FROM + wanted[i]);
-                op_case_check(one, bf16 ? 8e-3 : 2e-6);
+                op_case_check(one, tolerance_of(act_at(i_act), 2e-6));
                 op_case_run(one, 1, 1);
                 same_row(&one->op.out[0], 0, &all->op.out[0], wanted[i]);
                 op_case_destroy(one);

@@ -143,11 +143,11 @@ static void test_bias_grad(void **state)
     (void)state;
     for (int s = 0; s < 4; s++)
         for (int dense = 0; dense < 2; dense++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
+            for (int i_act = 0; i_act < N_ACTS; i_act++) {
                 struct op_case *c = op_case_create(OP_BIAS_GRAD, &(struct op_attributes){ 0 });
 
                 c->dense = dense;
-                op_case_input(c, 0, shapes[s][0], shapes[s][1], bf16 ? DTYPE_BF16 : DTYPE_F32, 1);
+                op_case_input(c, 0, shapes[s][0], shapes[s][1], act_at(i_act), 1);
                 op_case_output(c, 0, 1, shapes[s][1], DTYPE_F32);
                 op_case_check(c, 1.3e-7); /* one rounding, and the add's */
                 op_case_destroy(c);

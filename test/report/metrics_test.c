@@ -95,6 +95,29 @@ static void a_step_has_all_fields_to_the_bit(void **state)
     assert_int_equal(status.st_mode & 0777, 0600);
 }
 
+/* Behind all the others; in other dtypes there is none. */
+static void the_loss_scale_of_fp16(void **state)
+{
+    struct metrics_step step = sample;
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[4];
+
+    step.loss_scale = 65536;
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    step.balance = 1.25;
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 4), 2);
+    for (int i = 0; i < 2; i++)
+        assert_true(get(lines[i], "loss_scale")->valuedouble == 65536);
+    assert_null(cJSON_GetObjectItem(lines[0], "balance"));
+    assert_true(get(lines[1], "balance")->valuedouble == 1.25);
+    for (int i = 0; i < 2; i++)
+        cJSON_Delete(lines[i]);
+}
+
 static void what_is_not_finite_stays_json(void **state)
 {
     struct metrics_step step = sample;
@@ -337,6 +360,7 @@ int main(void)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_step_has_all_fields_to_the_bit),
+        TEST(the_loss_scale_of_fp16),
         TEST(what_is_not_finite_stays_json),
         TEST(evaluations_and_events),
         TEST(a_resumed_run_drops_later_steps),

@@ -361,6 +361,11 @@ static void time_left_is_smoothed_and_unknowns_are_omitted(void **state)
     assert_non_null(strstr(device.sent.data, "step 100/300  loss "));
     assert_non_null(strstr(device.sent.data, "nan"));
     assert_true(str_ends_with(device.sent.data, "  skipped 3\n"));
+    one.loss_scale = 4096;
+    terminal_step(terminal, &one, 1);
+    drain();
+    assert_true(str_ends_with(device.sent.data, "  skipped 3  scale 4096\n"));
+    one.loss_scale = 0;
     one.step_s = 1;
     terminal_step(terminal, &one, 1);
     drain();
