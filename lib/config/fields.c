@@ -282,7 +282,9 @@ const struct field job_fields[] = {
       .help = "of weights and activations; masters are fp32, and optimizer.states says of what the "
               "others are" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = dtypes, .help = "of gradient accumulators" },
+      .choices = state_dtypes,
+      .help = "of accumulators of matrices' gradients, and of their sums over ranks; bf16: each "
+              "micro-batch is added in fp32 and rounded. Vectors' are fp32" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       .help = "of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,

@@ -74,7 +74,7 @@ struct job {
         int global_batch;          /* sequences a step, over all ranks */
         int micro_batch;           /* sequences; the largest of parallel.micro_batches */
         enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
-        enum dtype gradient_dtype; /* of accumulators; DTYPE_F32 */
+        enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
         uint64_t seed;
         int log_every;                 /* steps */
         int max_skipped;               /* non-finite steps in a row before giving up */

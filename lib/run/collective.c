@@ -73,6 +73,14 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size)
  * moved next. Returns 0 if there is no next.
  */
 
+/* The sum is rounded, where the first part is, and so is what it is added to. */
+static void add_narrow(uint16_t *shard, uint16_t *parts, int size, int64_t n)
+{
+    reduce_tree(DTYPE_BF16, parts, parts, size, n, n);
+    for (int64_t i = 0; i < n; i++)
+        shard[i] = bf16_from_float(bf16_to_float(shard[i]) + bf16_to_float(parts[i]));
+}
+
 /* shard = or += the tree sum of all ranks' parts, complete before its one add. */
 static void sum_parts(const struct collective *c)
 {
@@ -82,6 +90,10 @@ static void sum_parts(const struct collective *c)
 
     if (c->first) {
         reduce_tree(c->out.dtype, c->out.data, c->scratch, size, n, n);
+        return;
+    }
+    if (c->out.dtype == DTYPE_BF16) {
+        add_narrow(c->out.data, c->scratch, size, n);
         return;
     }
     CHECK(c->out.dtype == DTYPE_F32);

@@ -144,12 +144,18 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
 CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                                int first)
 {
-    const float *x = float_row(&op->in[0], row);
-    float *y = float_row_mut(&op->out[0], row);
+    const void *x = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
 
+    if (is_bf16(&op->out[0])) {
+        INDEPENDENT_TURNS
+        for (int64_t i = r->col; i < r->col_end; i++)
+            act_put(y, i, first ? act_get(x, i, 1) : act_get(y, i, 1) + act_get(x, i, 1), 1);
+        return;
+    }
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        y[i] = first ? x[i] : y[i] + x[i];
+        act_put(y, i, first ? act_get(x, i, 0) : act_get(y, i, 0) + act_get(x, i, 0), 0);
 }
 
 /* ---- the tiles ---------------------------------------------------------------------------------
@@ -158,7 +164,7 @@ CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const str
 struct elementwise {
     const struct op_shape *op;
     struct tiling tiling;
-    int which; /* of a kind's two loops: bf16's, or, where that is fp32 alone, first's */
+    int which; /* of a kind's two loops: bf16's, or accumulate's first's */
 };
 
 #define ELEMENTWISE(name) \

@@ -73,7 +73,8 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
 {
     const float *dy = float_row(&n->op->in[0], row), norm = *float_row(&n->op->in[2], row);
     const void *w = cpu_row(&n->op->in[1], row);
-    float *dw = float_row_mut(&n->op->out[0], row);
+    void *dw = cpu_row(&n->op->out[0], row);
+    int dw_bf16 = is_bf16(&n->op->out[0]);
     int64_t d = n->op->in[0].cols, i = 0;
     float lanes[SUM_LANES] = { 0 }, inverse = 1.0f / norm, dot;
 
@@ -87,7 +88,7 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
     for (i = 0; i < d; i++) {
         float own = __builtin_fmaf(-dot, act_get(w, i, bf16), dy[i]) * inverse;
 
-        dw[i] = n->first ? own : dw[i] + own;
+        act_put(dw, i, n->first ? own : act_get(dw, i, dw_bf16) + own, dw_bf16);
     }
 }
 
