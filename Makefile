@@ -27,7 +27,8 @@ include mk/cuda.mk
 LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
 CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
-CPU_ONLY := $(addprefix test/kernels/,gemm_test.c vec_math_test.c reference_ops_test.c allocations_test.c kernels_test.c)
+CPU_ONLY := $(addprefix test/kernels/,gemm_test.c vec_math_test.c reference_ops_test.c allocations_test.c kernels_test.c \
+    bf16_gradients_test.c)
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
 ORACLE_SOURCES := $(sort $(wildcard test/oracle/*.c))
