@@ -156,6 +156,14 @@ static inline struct cuda_shape cuda_shape_of(int64_t n_blocks, int n_threads,
     return shape;
 }
 
+/* A bug in what a kernel was given (an index out of its table): as CHECK, but the device tells no
+ * place; its next wait fails. */
+static __device__ __forceinline__ void device_check(bool holds)
+{
+    if (!holds)
+        __trap();
+}
+
 /* ---- elements ----------------------------------------------------------------------------------
  */
 

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 extern "C" {
 #include "base/str.h"
@@ -74,10 +75,12 @@ static void cuda_release_pinned(struct device *base, void *memory)
     cuda_check(cuda_device_of(base), "cudaFreeHost", cudaFreeHost(memory));
 }
 
+/* Saves copy from threads of their own. */
 static void cuda_copy(struct device *base, int queue, void *to, const void *from, size_t n_bytes)
 {
     struct cuda_device *device = cuda_device_of(base);
 
+    cuda_check(device, "cudaSetDevice", cudaSetDevice(device->index));
     cuda_check(device, "copy",
                cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->queues[queue]));
 }
@@ -268,6 +271,35 @@ extern "C" int device_cuda_count(const char **why)
         cudaGetLastError();
     return error == cudaSuccess ? n : 0;
 }
+
+#ifdef LMTRAIN_EMULATE
+
+/* Only who asks for it gets an emulated GPU. */
+extern "C" int device_cuda_seen(void)
+{
+    return getenv("LMTRAIN_EMULATE_DEVICES") ? device_cuda_count(NULL) : 0;
+}
+
+#else
+
+extern "C" int device_cuda_seen(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char path[32];
+    int n = 0, listed = 0;
+
+    for (int i = 0; i < 64; i++) {
+        snprintf(path, sizeof path, "/dev/nvidia%d", i);
+        n += access(path, F_OK) == 0;
+    }
+    if (!visible)
+        return n;
+    for (; *visible; visible++)
+        listed += *visible != ',' && (visible[1] == ',' || !visible[1]);
+    return min_int(n, listed);
+}
+
+#endif
 
 static int open_queues(struct cuda_device *device, struct err *err)
 {

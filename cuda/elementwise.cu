@@ -1,64 +1,358 @@
 /*
- * elementwise.cu - swiglu and its gradient (others to come)
+ * elementwise.cu - activations and small data movements: each output element on its own
  *
- * A thread takes packs of 16 bytes where rows are aligned, else elements one by one; a block of 256
- * takes consecutive packs of one row, so that warps read whole lines. Bound by memory.
+ * Work lies as elements.cuh says. Bound by memory; swiglu's exp and division are some 30
+ * instructions an element, which just hide behind bf16's six bytes.
  */
-#include "cuda/cuda.cuh"
+#include "cuda/column_sums.cuh"
+#include "cuda/elements.cuh"
 
-enum { N_THREADS = 256 };
+/* ---- the functions -----------------------------------------------------------------------------
+ */
+
+#define GELU_ROOT 0.79788456080286536f /* sqrt(2 / pi) */
+#define GELU_CUBE 0.044715f
 
 static __device__ __forceinline__ float sigmoid(float x)
 {
     return 1.0f / (1.0f + expf(-x));
 }
 
-template <typename T, int N>
-__global__ void swiglu_kernel(rows_of<T> gu, rows_of<T> y, int64_t f)
+static __device__ __forceinline__ float gelu_tanh(float x)
 {
-    int64_t row = blockIdx.x, col = ((int64_t)blockIdx.y * N_THREADS + threadIdx.x) * N;
+    return tanhf(GELU_ROOT * fmaf(GELU_CUBE * x * x, x, x));
+}
 
-    if (col >= f)
-        return;
-    packed<T, N> gate = *(const packed<T, N> *)(gu.row(row) + col);
-    packed<T, N> up = *(const packed<T, N> *)(gu.row(row) + f + col), out;
+static __device__ __forceinline__ float gelu_slope(float x)
+{
+    float t = gelu_tanh(x), inner = GELU_ROOT * fmaf(3.0f * GELU_CUBE * x, x, 1.0f);
 
-    for (int i = 0; i < N; i++) {
-        float g = to_float(gate.at[i]);
+    return fmaf(0.5f * x * (1.0f - t * t), inner, 0.5f * (1.0f + t));
+}
 
-        out.at[i] = from_float<T>(g * sigmoid(g) * to_float(up.at[i]));
+template <typename T, int PACK> struct swiglu {
+    enum { N = PACK };
+    struct operands {
+        float gate[N], up[N];
+    };
+    rows_of<T> gu, y;
+    int64_t f;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<T, N>(gu.row(row) + col, o->gate);
+        load_floats<T, N>(gu.row(row) + f + col, o->up);
     }
-    *(packed<T, N> *)(y.row(row) + col) = out;
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            o->up[i] = o->gate[i] * sigmoid(o->gate[i]) * o->up[i];
+        store_floats<T, N>(y.row(row) + col, o->up);
+    }
+};
+
+template <typename T, int PACK> struct swiglu_grad {
+    enum { N = PACK };
+    struct operands {
+        float dy[N], gate[N], up[N];
+    };
+    rows_of<T> dy, gu, dgu;
+    int64_t f;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<T, N>(dy.row(row) + col, o->dy);
+        load_floats<T, N>(gu.row(row) + col, o->gate);
+        load_floats<T, N>(gu.row(row) + f + col, o->up);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float gate = o->gate[i], s = sigmoid(gate);
+
+            o->gate[i] = o->dy[i] * o->up[i] * s * fmaf(gate, 1.0f - s, 1.0f);
+            o->up[i] = o->dy[i] * gate * s;
+        }
+        store_floats<T, N>(dgu.row(row) + col, o->gate);
+        store_floats<T, N>(dgu.row(row) + f + col, o->up);
+    }
+};
+
+template <typename T, int PACK> struct gelu {
+    enum { N = PACK };
+    struct operands {
+        float x[N];
+    };
+    rows_of<T> x, y;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<T, N>(x.row(row) + col, o->x);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            o->x[i] = 0.5f * o->x[i] * (1.0f + gelu_tanh(o->x[i]));
+        store_floats<T, N>(y.row(row) + col, o->x);
+    }
+};
+
+template <typename T, int PACK> struct gelu_grad {
+    enum { N = PACK };
+    struct operands {
+        float dy[N], x[N];
+    };
+    rows_of<T> dy, x, dx;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<T, N>(dy.row(row) + col, o->dy);
+        load_floats<T, N>(x.row(row) + col, o->x);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            o->dy[i] = o->dy[i] * gelu_slope(o->x[i]);
+        store_floats<T, N>(dx.row(row) + col, o->dy);
+    }
+};
+
+template <typename T, int PACK> struct scaled {
+    enum { N = PACK };
+    struct operands {
+        float x[N];
+    };
+    rows_of<T> x, y;
+    float factor;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<T, N>(x.row(row) + col, o->x);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            o->x[i] = o->x[i] * factor;
+        store_floats<T, N>(y.row(row) + col, o->x);
+    }
+};
+
+/* y = a + b; where one_row is set, b is a row that all of a's are given. */
+template <typename A, typename B, int PACK> struct sum {
+    enum { N = PACK };
+    struct operands {
+        float a[N], b[N];
+    };
+    rows_of<A> a;
+    rows_of<B> b;
+    rows_of<A> y;
+    int one_row;
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        load_floats<A, N>(a.row(row) + col, o->a);
+        load_floats<B, N>(b.row(one_row ? 0 : row) + col, o->b);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            o->a[i] = o->a[i] + o->b[i];
+        store_floats<A, N>(y.row(row) + col, o->a);
+    }
+};
+
+/* Without index: row by row, from one dtype to another; with it: its rows of x. */
+template <typename X, typename Y, int PACK> struct moved {
+    enum { N = PACK };
+    struct operands {
+        float x[N];
+    };
+    rows_of<X> x;
+    rows_of<Y> y;
+    rows_of<int32_t> index;
+    int64_t n_rows; /* of x */
+
+    __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
+    {
+        if (index.at) {
+            row = *index.row(row);
+            device_check(row >= 0 && row < n_rows);
+        }
+        load_floats<X, N>(x.row(row) + col, o->x);
+    }
+    __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
+    {
+        store_floats<Y, N>(y.row(row) + col, o->x);
+    }
+};
+
+/* ---- launching ---------------------------------------------------------------------------------
+ */
+
+/* Whether each of the call's operands can be taken 16 bytes at a time. */
+static int is_wide(const struct op_shape *op)
+{
+    int wide = 1;
+
+    for (int i = 0; i < 2; i++)
+        if (op->in[i].dtype != DTYPE_I32)
+            wide = wide && cuda_is_aligned(&op->in[i], 16);
+    return wide && cuda_is_aligned(&op->out[0], 16);
 }
 
-template <typename T, int N> static void swiglu_launch(struct kernels *kernels,
-                                                       const struct kernel_call *call)
+static void activation_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *gu = &call->op.in[0], *y = &call->op.out[0];
-    struct cuda_shape shape = { dim3((unsigned)y->rows, (unsigned)ceil_div(y->cols, N_THREADS * N)),
-                                dim3(N_THREADS), 0 };
-
-    cuda_launch(kernels, call, shape, swiglu_kernel<T, N>, cuda_rows<T>(gu), cuda_rows<T>(y),
-                y->cols);
-}
-
-static void swiglu_run(struct kernels *kernels, const struct kernel_call *call, int first)
-{
-    const struct tensor *gu = &call->op.in[0], *y = &call->op.out[0];
-    int wide = cuda_is_aligned(y, 16) && cuda_is_aligned(gu, 16);
+    const struct tensor *in = call->op.in, *out = &call->op.out[0];
+    int64_t rows = out->rows, cols = out->cols, f = in[0].cols;
+    float factor = (float)call->op.attributes.scale;
 
     (void)first;
-    cuda_with_act(y->dtype, [&](auto zero) {
+    cuda_with_act(out->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        rows_of<T> a = cuda_rows<T>(&in[0]), b = cuda_rows<T>(&in[1]), y = cuda_rows<T>(out);
+        auto with = [&](auto pack) {
+            enum { N = decltype(pack)::N };
+
+            switch (call->op.kind) {
+            case OP_SWIGLU:
+                return cuda_elements(kernels, call, swiglu<T, N>{ a, y, cols }, rows, cols);
+            case OP_SWIGLU_GRAD:
+                return cuda_elements(kernels, call, swiglu_grad<T, N>{ a, b, y, f }, rows, f);
+            case OP_GELU:
+                return cuda_elements(kernels, call, gelu<T, N>{ a, y }, rows, cols);
+            case OP_GELU_GRAD:
+                return cuda_elements(kernels, call, gelu_grad<T, N>{ a, b, y }, rows, cols);
+            default:
+                return cuda_elements(kernels, call, scaled<T, N>{ a, y, factor }, rows, cols);
+            }
+        };
+
+        if (is_wide(&call->op))
+            with(pack_of<T>());
+        else
+            with(pack_of_one());
+    });
+}
+
+/* a + b -> y with a's dtype that of y, and packs of the shorter dtype. */
+template <typename A, typename B>
+static void add_launch(struct kernels *kernels, const struct kernel_call *call)
+{
+    const struct tensor *in = call->op.in, *y = &call->op.out[0];
+    rows_of<A> a = cuda_rows<A>(&in[0]), out = cuda_rows<A>(y);
+    rows_of<B> b = cuda_rows<B>(&in[1]);
+    int one_row = call->op.kind == OP_ADD_BIAS;
+    enum { N = 16 / (sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B)) };
+
+    if (is_wide(&call->op))
+        cuda_elements(kernels, call, sum<A, B, N>{ a, b, out, one_row }, y->rows, y->cols);
+    else
+        cuda_elements(kernels, call, sum<A, B, 1>{ a, b, out, one_row }, y->rows, y->cols);
+}
+
+static void add_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_with_act(call->op.in[1].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
-        if (wide)
-            swiglu_launch<T, 16 / sizeof(T)>(kernels, call);
+        if (call->op.out[0].dtype == DTYPE_F32)
+            add_launch<float, T>(kernels, call);
         else
-            swiglu_launch<T, 1>(kernels, call);
+            add_launch<T, T>(kernels, call);
     });
+}
+
+static void add_bias_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_with_act(call->op.out[0].dtype,
+                  [&](auto zero) { add_launch<decltype(zero), float>(kernels, call); });
+}
+
+/* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
+template <int N>
+static void accumulate_launch(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct tensor *out = &call->op.out[0];
+    rows_of<float> x = cuda_rows<float>(&call->op.in[0]), y = cuda_rows<float>(out);
+
+    if (first)
+        cuda_elements(kernels, call, moved<float, float, N>{ x, y, {}, 0 }, out->rows, out->cols);
+    else
+        cuda_elements(kernels, call, sum<float, float, N>{ y, x, y, 0 }, out->rows, out->cols);
+}
+
+static void accumulate_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    if (is_wide(&call->op))
+        accumulate_launch<4>(kernels, call, first & 1);
+    else
+        accumulate_launch<1>(kernels, call, first & 1);
+}
+
+template <typename X, typename Y>
+static void move_launch(struct kernels *kernels, const struct kernel_call *call)
+{
+    const struct tensor *in = call->op.in, *out = &call->op.out[0];
+    rows_of<X> x = cuda_rows<X>(&in[0]);
+    rows_of<Y> y = cuda_rows<Y>(out);
+    rows_of<int32_t> index = cuda_rows<int32_t>(&in[1]);
+    enum { N = 16 / (sizeof(X) < sizeof(Y) ? sizeof(X) : sizeof(Y)) };
+
+    if (is_wide(&call->op))
+        cuda_elements(kernels, call, moved<X, Y, N>{ x, y, index, in[0].rows }, out->rows,
+                      out->cols);
+    else
+        cuda_elements(kernels, call, moved<X, Y, 1>{ x, y, index, in[0].rows }, out->rows,
+                      out->cols);
+}
+
+static void cast_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_with_act(call->op.in[0].dtype, [&](auto from) {
+        cuda_with_act(call->op.out[0].dtype,
+                      [&](auto to) { move_launch<decltype(from), decltype(to)>(kernels, call); });
+    });
+}
+
+static void select_rows_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_with_act(call->op.out[0].dtype,
+                  [&](auto zero) { move_launch<decltype(zero), decltype(zero)>(kernels, call); });
+}
+
+static size_t bias_grad_scratch(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return cuda_column_sums_scratch(op->in[0].rows, op->in[0].cols);
+}
+
+static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[0], call->scratch, first & 1);
 }
 
 void cuda_register_elementwise(struct kernels_backend *table)
 {
-    table->entries[OP_SWIGLU].run = swiglu_run;
+    table->entries[OP_SWIGLU].run = activation_run;
+    table->entries[OP_SWIGLU_GRAD].run = activation_run;
+    table->entries[OP_GELU].run = activation_run;
+    table->entries[OP_GELU_GRAD].run = activation_run;
+    table->entries[OP_SCALE].run = activation_run;
+    table->entries[OP_ADD].run = add_run;
+    table->entries[OP_ADD_BIAS].run = add_bias_run;
+    table->entries[OP_CAST].run = cast_run;
+    table->entries[OP_SELECT_ROWS].run = select_rows_run;
+    table->entries[OP_ACCUMULATE].run = accumulate_run;
+    table->entries[OP_BIAS_GRAD].run = bias_grad_run;
+    table->entries[OP_BIAS_GRAD].scratch_bytes = bias_grad_scratch;
 }

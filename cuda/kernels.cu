@@ -1,13 +1,18 @@
 /*
  * kernels.cu - an instance of the CUDA backend: the table of its kernels on one device
  */
+#include "cuda/attention.cuh"
 #include "cuda/cuda.cuh"
+#include "cuda/gemm.cuh"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static void cuda_kernels_destroy(struct kernels *kernels)
 {
+    cuda_gemm_destroy(cuda_of(kernels));
+    if (cudnn_attention_close)
+        cudnn_attention_close(cuda_of(kernels));
     free(cuda_of(kernels));
 }
 
@@ -30,10 +35,21 @@ static void register_families(struct kernels_backend *table)
 /* What of the machine and libraries decides the bits. */
 static void describe(struct cuda_kernels *cuda)
 {
+    if (!cuda->device) {
+        snprintf(cuda->identity, sizeof cuda->identity, "cuda");
+        return;
+    }
     const struct cudaDeviceProp *p = &cuda->device->properties;
+    char cublaslt[32];
 
-    snprintf(cuda->identity, sizeof cuda->identity, "cuda sm_%d%d %d multiprocessors kernels 1",
-             p->major, p->minor, p->multiProcessorCount);
+    char attention[64] = "attention own";
+
+    if (cudnn_attention_describe)
+        cudnn_attention_describe(cuda, attention, sizeof attention);
+    cuda_gemm_describe(cuda, cublaslt, sizeof cublaslt);
+    snprintf(cuda->identity, sizeof cuda->identity,
+             "cuda sm_%d%d %d multiprocessors kernels 1 cublaslt %s %s", p->major, p->minor,
+             p->multiProcessorCount, cublaslt, attention);
 }
 
 extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err)
@@ -42,10 +58,14 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
 
     if (!cuda)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    cuda->device = cuda_device_of(device);
-    cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
+    if (device) {
+        cuda->device = cuda_device_of(device);
+        cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
+    }
     cuda->table.name = "cuda";
     cuda->table.destroy = cuda_kernels_destroy;
+    cuda->table.choices_print = cuda_gemm_choices_print;
+    cuda->table.choices_load = cuda_gemm_choices_load;
     cuda->base.backend = &cuda->table;
     cuda->base.device = device;
     cuda->base.identity = cuda->identity;

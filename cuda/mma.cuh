@@ -81,6 +81,14 @@ static inline void copy_async16(void *shared, const void *global, int given)
         memset(shared, 0, 16);
 }
 
+static inline void copy_async4(void *shared, const void *global, int given)
+{
+    if (given)
+        memcpy(shared, global, 4);
+    else
+        memset(shared, 0, 4);
+}
+
 static inline void copy_async_commit(void)
 {
 }
@@ -149,6 +157,14 @@ static __device__ __forceinline__ void copy_async16(void *shared, const void *gl
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)),
                  "l"(global), "r"(given ? 16 : 0)
+                 : "memory");
+}
+
+/* 4 bytes, likewise. */
+static __device__ __forceinline__ void copy_async4(void *shared, const void *global, int given)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(given ? 4 : 0)
                  : "memory");
 }
 

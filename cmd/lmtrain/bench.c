@@ -87,8 +87,9 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
 
     if (status)
         return status;
+    const struct engine_wish wish = { job->threads, job->device };
     if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
-        engine_open(&engine, &rank, job->threads, &err) < 0)
+        engine_open(&engine, &rank, &wish, &err) < 0)
         return ranks_fail(&rank, &err);
     if (sub->run(q, job, &engine, &out, &err) < 0)
         status = ranks_fail(&rank, &err);

@@ -6,7 +6,9 @@
 
 #include "base/completion.h"
 #include "base/dtype.h"
+#include "base/num.h"
 #include "cmd.h"
+#include "device/device.h"
 #include "serve/served.h"
 #include "version.h"
 
@@ -88,10 +90,13 @@ int cmd_run_family(const struct cmd_family *family, int argc, char **argv)
 
 int cmd_n_ranks(const struct job *job)
 {
+    int one_copy = job->parallel.tp * job->parallel.pp * job->parallel.cp;
+    int n_gpus = job->device == JOB_DEVICE_CPU ? 0 : device_cuda_seen();
+
     if (job->ranks)
         return job->ranks;
-    return (job->parallel.dp ? job->parallel.dp : 1) * job->parallel.tp * job->parallel.pp *
-           job->parallel.cp;
+    /* What the job leaves open is one rank a GPU. */
+    return (job->parallel.dp ? job->parallel.dp : max_int(1, n_gpus / one_copy)) * one_copy;
 }
 
 static int has_option(const struct options *options, const char *name)

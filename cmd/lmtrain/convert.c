@@ -126,7 +126,9 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     if (fault_init(0, 0, err) < 0)
         return -1;
     if (q->verify) {
-        if (engine_open(&engine, &alone, q->threads, err) < 0)
+        const struct engine_wish wish = { q->threads, JOB_DEVICE_CPU };
+
+        if (engine_open(&engine, &alone, &wish, err) < 0)
             return -1;
         options.kernels = engine.kernels;
         options.available_bytes = engine_available_bytes(&engine);

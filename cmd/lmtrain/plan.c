@@ -19,6 +19,16 @@ struct request {
     int world, rank, print_program, json; /* rank -1: the one that needs most memory */
 };
 
+/* Those of where it would run here: a GPU's are asked for sizes alone, and need none. */
+static int make_kernels(struct plan *plan, struct err *err)
+{
+    enum job_device device = plan->job->device;
+
+    if (device == JOB_DEVICE_CUDA || (device == JOB_DEVICE_AUTO && device_cuda_seen()))
+        return kernels_cuda_create(&plan->kernels, NULL, err);
+    return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
+}
+
 static int plan_open(struct plan *plan, const struct job *job, int rank, struct err *err)
 {
     int pp_size = job->parallel.pp;
@@ -30,7 +40,7 @@ static int plan_open(struct plan *plan, const struct job *job, int rank, struct 
     /* Scratch grows with the threads: as many as a rank will have here. */
     if (launch_cores_of(0, job->world_size, &cores, err) < 0 ||
         pool_create(&plan->pool, job->threads ? job->threads : cores.n_cores, NULL, err) < 0 ||
-        kernels_cpu_create(&plan->kernels, plan->pool, NULL, err) < 0 ||
+        make_kernels(plan, err) < 0 ||
         trainer_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
         return -1;
     plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, AXIS_PP);

@@ -43,10 +43,11 @@ static int dry_run(const struct job *job)
 
 static int train(const struct request *q, const struct job *job, const struct launch_rank *rank)
 {
+    const struct engine_wish wish = { job->threads, job->device };
     struct engine engine;
     struct err err;
 
-    if (engine_open(&engine, rank, job->threads, &err) < 0)
+    if (engine_open(&engine, rank, &wish, &err) < 0)
         return ranks_fail(rank, &err);
     struct pretrain_options options = {
         .job = job,

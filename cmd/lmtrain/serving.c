@@ -11,6 +11,7 @@
 
 void serving_options(struct serving *s, struct option *out)
 {
+    static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
     const struct option table[SERVING_N_OPTIONS] = {
         option_int("tp", &s->tp, "N", 1, 1024, "divide each layer among N ranks (1)"),
         option_int("pp", &s->pp, "N", 1, 1024,
@@ -20,6 +21,8 @@ void serving_options(struct serving *s, struct option *out)
                    "pp)"),
         option_text("hosts", &s->hosts, "FILE|HOST,...",
                     "run on these machines, reached by ssh, as pretrain does"),
+        option_choice("device", &s->device, "auto|cpu|cuda", devices,
+                      "compute on GPUs or the processor (auto: on GPUs where there are any)"),
     };
 
     memcpy(out, table, sizeof table);
@@ -36,6 +39,9 @@ int serving_find(struct serving *s, const char *command, int alone, struct arena
     int size = max_int(1, s->tp) * max_int(1, s->pp);
 
     s->job = (struct job){ .source = command, .output = "", .ranks = s->n_ranks };
+    s->job.device = !s->device || !strcmp(s->device, "auto") ? JOB_DEVICE_AUTO
+                    : !strcmp(s->device, "cpu")              ? JOB_DEVICE_CPU
+                                                             : JOB_DEVICE_CUDA;
     s->job.parallel.tp = max_int(1, s->tp);
     s->job.parallel.pp = max_int(1, s->pp);
     s->job.parallel.cp = 1;
@@ -159,7 +165,9 @@ static int check_same(struct serving *s, const struct served *served, struct err
 
 int serving_open(struct serving *s, struct served *served, int n_threads, struct err *err)
 {
-    if (engine_open(&s->engine, &s->rank, n_threads, err) < 0)
+    const struct engine_wish wish = { n_threads, s->job.device };
+
+    if (engine_open(&s->engine, &s->rank, &wish, err) < 0)
         return -1;
     s->has_engine = 1;
     if (s->rank.world_size == 1 && s->job.parallel.tp * s->job.parallel.pp == 1)

@@ -16,7 +16,7 @@
 struct serving {
     /* Options. */
     int tp, pp, n_ranks; /* 0: not given */
-    const char *hosts;
+    const char *hosts, *device;
 
     struct ranks ranks;
     struct job job; /* what ranks.h wants to know */
@@ -27,8 +27,8 @@ struct serving {
     int is_told; /* another rank says why all of them end */
 };
 
-/* The options --tp, --pp, --ranks and --hosts, to be put into a table. */
-enum { SERVING_N_OPTIONS = 4 };
+/* The options --tp, --pp, --ranks, --hosts and --device, to be put into a table. */
+enum { SERVING_N_OPTIONS = 5 };
 void serving_options(struct serving *serving, struct option *out);
 
 /*

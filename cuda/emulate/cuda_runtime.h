@@ -6,6 +6,9 @@
  * a block's threads are fibers, switched where they meet (__syncthreads, warp shuffles, votes,
  * matrix instructions). A thread that does not come to a meeting ends the process with the place.
  *
+ * Streams are queues between which only events order anything; LMTRAIN_EMULATE_STREAMS chooses how
+ * far one may run ahead of another (streams.cc). Host threads may be ranks, each with a device.
+ *
  * LMTRAIN_EMULATE_ORDER is forward, backward or a seed: the order in which threads run between
  * meetings. A result that depends on it is a race.
  *
@@ -21,7 +24,9 @@
 #include <string.h>
 
 #include <functional>
+#include <mutex>
 #include <type_traits>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -109,6 +114,10 @@ static inline void __threadfence(void)
 static inline void __threadfence_block(void)
 {
 }
+static inline void __trap(void)
+{
+    __builtin_trap();
+}
 
 template <typename T> static inline T emulate_shuffle(unsigned mask, T value, int from)
 {
@@ -153,6 +162,30 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
         if (mask >> lane & 1)
             result |= (unsigned)all[lane] << lane;
     return result;
+}
+/* The lanes of the mask whose value is this one's. */
+static inline unsigned __match_any_sync(unsigned mask, unsigned value)
+{
+    const uint64_t *all = emulate_exchange(mask, value);
+    unsigned result = 0;
+
+    for (int lane = 0; lane < 32; lane++)
+        if (mask >> lane & 1 && all[lane] == value)
+            result |= 1u << lane;
+    return result;
+}
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned value)
+{
+    const uint64_t *all = emulate_exchange(mask, value);
+
+    for (int lane = 0; lane < 32; lane++)
+        if (mask >> lane & 1 && all[lane] > value)
+            value = (unsigned)all[lane];
+    return value;
+}
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned value)
+{
+    return ~__reduce_max_sync(mask, ~value);
 }
 static inline int __any_sync(unsigned mask, int predicate)
 {
@@ -273,6 +306,8 @@ enum cudaError_t {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
     cudaErrorNotReady = 600,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureIsolation = 905,
 };
 const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
@@ -352,5 +387,22 @@ void emulate_run(const struct emulate_launch *launch, std::function<void()> body
 
 /* Something for a stream to do in its turn (libraries that are emulated, too). */
 void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
+
+/*
+ * The same, where it is not up to the stream alone when: ready is asked before run is called, needs
+ * names streams that must go on first. Both are called, often, with emulate_lock held, which guards
+ * whatever they look at; run is called without it. Each may be empty.
+ */
+struct emulate_item {
+    std::function<void()> run;
+    std::function<bool()> ready;
+    std::function<void(std::vector<cudaStream_t> &needs)> needs;
+};
+void emulate_enqueue_item(cudaStream_t stream, emulate_item item);
+std::mutex &emulate_lock(void);
+
+bool emulate_is_capturing(cudaStream_t stream);
+void emulate_settle(void); /* run all that can run */
+cudaError_t emulate_error(cudaError_t error); /* for cudaGetLastError; returns it */
 
 #endif

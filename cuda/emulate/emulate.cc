@@ -9,6 +9,8 @@
 #include <time.h>
 
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -276,28 +278,35 @@ static machine *open_machine(int n_threads)
 }
 
 static thread_local cudaError_t last_error;
-static std::map<const void *, int> *shared_limits;
+/* Ranks may be threads of one process: the maps of this file are theirs together. */
+static std::mutex *map_lock = new std::mutex();
+static std::map<const void *, int> *shared_limits = new std::map<const void *, int>();
 
 cudaError_t emulate_set_shared(const void *kernel, int n_bytes)
 {
+    std::lock_guard<std::mutex> held(*map_lock);
+
     if (n_bytes > SHARED_MAX)
         return last_error = cudaErrorInvalidValue;
-    if (!shared_limits)
-        shared_limits = new std::map<const void *, int>();
     (*shared_limits)[kernel] = n_bytes;
     return cudaSuccess;
+}
+
+static size_t shared_limit(const void *kernel)
+{
+    std::lock_guard<std::mutex> held(*map_lock);
+
+    return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel]
+                                        : (size_t)SHARED_DEFAULT;
 }
 
 static int is_allowed(const emulate_launch *l)
 {
     size_t threads = (size_t)l->block.x * l->block.y * l->block.z;
-    size_t limit = SHARED_DEFAULT;
 
-    if (shared_limits && shared_limits->count(l->kernel))
-        limit = (size_t)(*shared_limits)[l->kernel];
     return threads >= 1 && threads <= MAX_THREADS && l->block.z <= 64 && l->grid.x >= 1 &&
            l->grid.y >= 1 && l->grid.z >= 1 && l->grid.x <= 0x7fffffffu && l->grid.y <= 65535 &&
-           l->grid.z <= 65535 && l->shared_bytes <= limit;
+           l->grid.z <= 65535 && l->shared_bytes <= shared_limit(l->kernel);
 }
 
 static void run_grid(const emulate_launch &l, const std::function<void()> &body)
@@ -392,24 +401,9 @@ int __syncthreads_and(int predicate)
 
 /* ---- the runtime -------------------------------------------------------------------------------- */
 
-struct emulate_graph {
-    std::vector<std::function<void()>> work;
-};
-
-struct emulate_stream {
-    emulate_graph *capturing;
-};
-
-struct emulate_event {
-    double at;
-};
-
-void emulate_enqueue(cudaStream_t stream, std::function<void()> work)
+cudaError_t emulate_error(cudaError_t error)
 {
-    if (stream && stream->capturing)
-        stream->capturing->work.push_back(work);
-    else
-        work();
+    return last_error = error;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -435,6 +429,10 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorNoDevice";
     case cudaErrorNotReady:
         return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported:
+        return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureIsolation:
+        return "cudaErrorStreamCaptureIsolation";
     }
     return "cudaError";
 }
@@ -486,12 +484,19 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 
 /* Device memory ends where a page ends that nobody may touch: the last element's neighbour is a
- * fault. Sizes are kept to give it back. */
-static std::map<void *, std::pair<void *, size_t>> *blocks;
+ * fault. Sizes are kept to give it back, and to tell pinned host memory from other. */
+struct block {
+    void *map;
+    size_t whole, n_bytes;
+};
+static std::map<uintptr_t, block> *blocks = new std::map<uintptr_t, block>();
+static std::map<uintptr_t, size_t> *pinned = new std::map<uintptr_t, size_t>();
 static size_t allocated;
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
+    std::lock_guard<std::mutex> held(*map_lock);
+
     *total_bytes = (size_t)8 << 30;
     *free_bytes = *total_bytes - allocated;
     return cudaSuccess;
@@ -499,6 +504,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaMalloc(void **memory, size_t n_bytes)
 {
+    std::lock_guard<std::mutex> held(*map_lock);
     size_t body = (n_bytes + 4095) / 4096 * 4096, rounded = (n_bytes + 255) / 256 * 256;
     size_t whole = body + 2 * 4096;
 
@@ -509,10 +515,8 @@ cudaError_t cudaMalloc(void **memory, size_t n_bytes)
     if (map == MAP_FAILED || mprotect(map + 4096, body, PROT_READ | PROT_WRITE))
         return last_error = cudaErrorMemoryAllocation;
     memset(map + 4096, 0xcd, body);
-    if (!blocks)
-        blocks = new std::map<void *, std::pair<void *, size_t>>();
     *memory = map + 4096 + body - rounded;
-    (*blocks)[*memory] = { map, whole };
+    (*blocks)[(uintptr_t)*memory] = { map, whole, rounded };
     allocated += whole;
     return cudaSuccess;
 }
@@ -521,152 +525,86 @@ cudaError_t cudaFree(void *memory)
 {
     if (!memory)
         return cudaSuccess;
-    if (!blocks || !blocks->count(memory))
+    emulate_settle();
+    std::lock_guard<std::mutex> held(*map_lock);
+    auto found = blocks->find((uintptr_t)memory);
+    if (found == blocks->end())
         return last_error = cudaErrorInvalidValue;
-    auto block = (*blocks)[memory];
-    munmap(block.first, block.second);
-    allocated -= block.second;
-    blocks->erase(memory);
+    munmap(found->second.map, found->second.whole);
+    allocated -= found->second.whole;
+    blocks->erase(found);
     return cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void **memory, size_t n_bytes)
 {
+    std::lock_guard<std::mutex> held(*map_lock);
+
     *memory = aligned_alloc(4096, (n_bytes + 4095) / 4096 * 4096);
-    return *memory ? cudaSuccess : last_error = cudaErrorMemoryAllocation;
+    if (!*memory)
+        return last_error = cudaErrorMemoryAllocation;
+    (*pinned)[(uintptr_t)*memory] = n_bytes;
+    return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *memory)
 {
+    emulate_settle();
+    std::lock_guard<std::mutex> held(*map_lock);
+    pinned->erase((uintptr_t)memory);
     free(memory);
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind,
-                            cudaStream_t stream)
+/* Host memory that is not pinned: copies take or fill it before they return. */
+static bool is_pageable(const void *memory)
 {
-    emulate_enqueue(stream, [=] { memmove(to, from, n_bytes); });
-    return cudaSuccess;
+    std::lock_guard<std::mutex> held(*map_lock);
+    uintptr_t at = (uintptr_t)memory;
+    auto block = blocks->upper_bound(at);
+    auto page = pinned->upper_bound(at);
+
+    if (block != blocks->begin() && at < std::prev(block)->first + std::prev(block)->second.n_bytes)
+        return false;
+    return page == pinned->begin() || at >= std::prev(page)->first + std::prev(page)->second;
+}
+
+static void copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                      size_t height)
+{
+    for (size_t row = 0; row < height; row++)
+        memmove((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream)
 {
-    emulate_enqueue(stream, [=] {
-        for (size_t row = 0; row < height; row++)
-            memmove((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
-    });
-    return cudaSuccess;
+    bool captured = emulate_is_capturing(stream);
+
+    if (!width || !height)
+        return cudaSuccess;
+    if (is_pageable(from) && !captured) {
+        size_t n_bytes = (height - 1) * from_pitch + width;
+        std::shared_ptr<std::vector<char>> taken(
+            new std::vector<char>((const char *)from, (const char *)from + n_bytes));
+
+        emulate_enqueue(stream, [=] {
+            copy_rows(to, to_pitch, taken->data(), from_pitch, width, height);
+        });
+    } else {
+        emulate_enqueue(stream, [=] { copy_rows(to, to_pitch, from, from_pitch, width, height); });
+    }
+    return is_pageable(to) && !captured ? cudaStreamSynchronize(stream) : cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    return cudaMemcpy2DAsync(to, n_bytes, from, n_bytes, n_bytes, 1, kind, stream);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t stream)
 {
     emulate_enqueue(stream, [=] { memset(to, byte, n_bytes); });
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
-{
-    *stream = new emulate_stream();
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    delete stream;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
-{
-    *event = new emulate_event();
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    delete event;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    emulate_enqueue(stream, [=] {
-        timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        event->at = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-    });
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
-{
-    *ms = (float)((to->at - from->at) * 1e3);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
-{
-    if (stream->capturing)
-        return last_error = cudaErrorInvalidValue;
-    stream->capturing = new emulate_graph();
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-    *graph = stream->capturing;
-    stream->capturing = NULL;
-    return *graph ? cudaSuccess : last_error = cudaErrorInvalidValue;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
-{
-    *exec = new emulate_graph(*graph);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
-{
-    for (const auto &work : exec->work)
-        emulate_enqueue(stream, work);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    delete graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-    delete exec;
     return cudaSuccess;
 }

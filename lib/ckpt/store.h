@@ -41,18 +41,26 @@ struct store_slice {
 struct store_save;
 int store_save_start(struct store_save **save, const char *folder, int world_rank,
                      const struct store_slice *slices, int n_slices, struct err *err);
+
+/*
+ * What gives a slice's memory where it is not simply there: it is asked for the rest of a slice,
+ * whose data, if any, is that of its first row; it may lower row_end to what it gives now, and sets
+ * data (and stride), which must stay until the piece after the next is asked for. It is called by
+ * another thread, while the piece before is written.
+ */
+typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
+
+/* store_save_start, of slices that load (which may be NULL) is asked for. */
+int store_save_start_from(struct store_save **save, const char *folder, int world_rank,
+                          const struct store_slice *slices, int n_slices, store_load_fn load,
+                          void *context, struct err *err);
+
 /* Whether the memory is still read. */
 int store_save_busy(const struct store_save *save);
 /* Wait for the end (files and hash are on disk), free. Returns 0, or -1 and the writer's error. */
 int store_save_wait(struct store_save *save, struct err *err);
 
-/*
- * The same at once and without the memory of all slices: they are asked for piece by piece, each
- * from its first row to its last. load is given the rest of a slice; it may lower row_end to what it
- * gives now, and sets data (and stride), which must stay until the piece after the next is asked
- * for. It is called by another thread, while the piece before is written.
- */
-typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
+/* The same at once: slices are asked for piece by piece, each from its first row to its last. */
 int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
                 store_load_fn load, void *context, struct err *err);
 

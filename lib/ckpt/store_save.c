@@ -154,8 +154,14 @@ static int load_piece(void *context, struct err *err)
     struct store_slice *slice = &p->save->slices[p->tensors[p->tensor].tag];
     int64_t row_end = slice->row_end;
 
+    int64_t stride = slice->stride ? slice->stride : slice->col_end - slice->col_begin;
+
     p->piece = *slice;
     p->piece.row_begin = max_i64(p->row, slice->row_begin);
+    if (slice->data)
+        p->piece.data =
+            (char *)slice->data +
+            (size_t)((p->piece.row_begin - slice->row_begin) * stride) * dtype_bytes(slice->dtype);
     if (p->save->load && p->save->load(p->save->load_context, &p->piece, err) < 0)
         return -1;
     CHECK(p->piece.row_begin < p->piece.row_end && p->piece.row_end <= row_end);
@@ -313,11 +319,20 @@ static struct store_save *save_create(const char *folder, int world_rank,
 int store_save_start(struct store_save **save, const char *folder, int world_rank,
                      const struct store_slice *slices, int n_slices, struct err *err)
 {
+    return store_save_start_from(save, folder, world_rank, slices, n_slices, NULL, NULL, err);
+}
+
+int store_save_start_from(struct store_save **save, const char *folder, int world_rank,
+                          const struct store_slice *slices, int n_slices, store_load_fn load,
+                          void *context, struct err *err)
+{
     struct store_save *made = save_create(folder, world_rank, slices, n_slices, err);
     sigset_t all, before;
 
     if (!made)
         return -1;
+    made->load = load;
+    made->load_context = context;
     atomic_store(&made->busy, 1);
     /* Signals are for the main thread; blocked, SIGXFSZ becomes an error of write. */
     sigfillset(&all);

@@ -112,16 +112,21 @@ static int is_trivial(const struct comm_group *group, const struct comm_call *ca
     return 1;
 }
 
-int comm_start(struct comm_request *request, struct comm_group *group, const struct comm_call *call,
-               struct err *err)
+static void check_call(const struct comm_group *group, const struct comm_call *call)
 {
     int names_peer = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
 
-    if (names_peer || call->kind == COMM_BROADCAST) {
-        CHECK(call->peer >= 0);
-        CHECK(call->peer < group->size);
-        CHECK(!names_peer || call->peer != group->rank);
-    }
+    if (!names_peer && call->kind != COMM_BROADCAST)
+        return;
+    CHECK(call->peer >= 0);
+    CHECK(call->peer < group->size);
+    CHECK(!names_peer || call->peer != group->rank);
+}
+
+int comm_start(struct comm_request *request, struct comm_group *group, const struct comm_call *call,
+               struct err *err)
+{
+    check_call(group, call);
     *request = (struct comm_request){ .call = *call };
     if (is_trivial(group, call))
         return 0;
@@ -138,6 +143,40 @@ int comm_test(struct comm_request *request, struct err *err)
     if (progress == COMM_DONE || progress < 0)
         request->group = NULL;
     return progress;
+}
+
+/* ---- on a device's queue ---- */
+
+int comm_enqueues(const struct comm *comm)
+{
+    return comm->ops->enqueue != NULL;
+}
+
+int comm_connect(struct comm_group *group, unsigned uses, struct err *err)
+{
+    CHECK(comm_enqueues(group->comm));
+    return group->comm->ops->connect(group, uses, err);
+}
+
+int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue, struct err *err)
+{
+    CHECK(call->kind != COMM_BARRIER);
+    check_call(group, call);
+    return call->n_bytes ? group->comm->ops->enqueue(group, call, queue, err) : 0;
+}
+
+int comm_check(struct comm *comm, struct err *err)
+{
+    return comm->ops->check ? comm->ops->check(comm, err) : 0;
+}
+
+__attribute__((weak)) int comm_nccl_create(struct comm **comm, struct comm *host,
+                                           struct device *device, struct err *err)
+{
+    (void)comm;
+    (void)device;
+    comm_destroy(host);
+    return err_set(err, ERR_FAILED, "this lmtrain was built without CUDA");
 }
 
 /* ---- and waited for ---- */

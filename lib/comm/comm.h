@@ -15,7 +15,7 @@
  * direction: none of them waits for another.
  *
  * Implementations: comm_self (world size 1), comm_thread (ranks are threads of one process, for
- * tests), comm_mpi (ranks are processes).
+ * tests), comm_mpi (ranks are processes), comm_nccl (one of these, and GPUs).
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -110,6 +110,32 @@ enum comm_progress { COMM_DONE, COMM_WAITING, COMM_MOVING };
 int comm_test(struct comm_request *request, struct err *err);
 
 /*
+ * ---- calls that a device's queue makes in its turn ----
+ *
+ * On memory of the device that the comm was made for, and without waiting: a call begins when the
+ * queue comes to it, and what the queue is given later begins when it is done. Within a group calls
+ * together come in one order on all ranks, on one queue; sends and receives of neighbours have a
+ * channel each way, and no two of these wait for each other if their queues don't.
+ *
+ * Another thread may make these calls than the others of the comm.
+ */
+int comm_enqueues(const struct comm *comm); /* whether this comm can */
+
+/* What a group is used for, by bits. Next and previous are cyclic in the group's order. */
+enum comm_use { COMM_TOGETHER = 1, COMM_TO_NEXT = 2, COMM_TO_PREVIOUS = 4 };
+
+/* Before the first comm_enqueue over the group, once. Collective over it; 0, or -1 and ERR_PEER. */
+int comm_connect(struct comm_group *group, unsigned uses, struct err *err);
+
+/* queue: of the device (device/device.h). All kinds but COMM_BARRIER. 0, or -1 and ERR_PEER. */
+int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue,
+                 struct err *err);
+
+/* Whether all goes well with what was enqueued: for who waits for it. 0, or -1 and ERR_PEER: then
+ * what is under way was given up, and its results are worth nothing. */
+int comm_check(struct comm *comm, struct err *err);
+
+/*
  * Settle what may differ: *value becomes the largest (COMM_MAX) or smallest of all ranks' values.
  * For "did anybody fail?" and "do we all stop after this step?".
  */
@@ -129,6 +155,14 @@ struct comm_hub;
 int comm_hub_create(struct comm_hub **hub, int world_size, struct err *err);
 void comm_hub_destroy(struct comm_hub *hub);
 int comm_thread_create(struct comm **comm, struct comm_hub *hub, int rank, struct err *err);
+
+/*
+ * Ranks with a GPU each (device: device_cuda_open's): comm_enqueue is NCCL's; all the rest, over
+ * host memory, is host's. Takes host over; destroys it, also on failure. ERR_DEVICE where there is
+ * no NCCL, ERR_FAILED in builds without CUDA. Local.
+ */
+struct device;
+int comm_nccl_create(struct comm **comm, struct comm *host, struct device *device, struct err *err);
 
 /* MPI_Init_thread (SERIALIZED) once a process; comm_destroy finalizes. ERR_FAILED in builds without
  * MPI. */

@@ -46,6 +46,8 @@ struct job_counts {
     int n;
 };
 
+enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
+
 struct job {
     const char *source;        /* the job file's name, for messages */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
@@ -68,12 +70,16 @@ struct job {
     } data;
 
     struct {
-        int64_t steps;             /* 0: as many as epochs take, until job_set_steps */
-        double epochs;             /* over instruction data; 0: by steps */
-        const char *init;          /* where the first weights come from, or NULL: random */
-        int global_batch;          /* sequences a step, over all ranks */
-        int micro_batch;           /* sequences; the largest of parallel.micro_batches */
-        enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
+        int64_t steps;    /* 0: as many as epochs take, until job_set_steps */
+        double epochs;    /* over instruction data; 0: by steps */
+        const char *init; /* where the first weights come from, or NULL: random */
+        int global_batch; /* sequences a step, over all ranks */
+        int micro_batch;  /* sequences; the largest of parallel.micro_batches */
+        enum dtype dtype; /* of activations and weights: DTYPE_F32, DTYPE_BF16 or F16 */
+        struct {
+            int initial, min, max; /* powers of two, min <= initial <= max */
+            int growth_every;      /* clean steps before it doubles; 0: it never grows */
+        } loss_scale;              /* of fp16 */
         enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
         uint64_t seed;
         int log_every;                 /* steps */
@@ -113,7 +119,8 @@ struct job {
 
     int ranks;    /* 0 auto */
     int restarts; /* after a death */
-    int threads;  /* of each rank; 0 auto: its share of the cores */
+    enum job_device device;
+    int threads; /* of each rank; 0 auto: its share of the cores */
 
     struct {
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */

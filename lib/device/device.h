@@ -106,4 +106,10 @@ static inline void device_destroy(struct device *device)
 int device_cuda_count(const char **why);
 int device_cuda_open(struct device **device, int index, struct err *err);
 
+/*
+ * How many GPUs a rank of this machine would find, by their files and CUDA_VISIBLE_DEVICES alone: no
+ * driver is asked, which takes a while and does not bear a fork. 0 in builds without CUDA.
+ */
+int device_cuda_seen(void);
+
 #endif

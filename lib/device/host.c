@@ -48,8 +48,7 @@ static int host_allocate(struct device *device, size_t n_bytes, void **memory, s
     struct header *header = (struct header *)(at - 2 * PAGE_BYTES);
     if (mprotect((void *)at, body, PROT_READ | PROT_WRITE) < 0 ||
         mprotect(header, PAGE_BYTES, PROT_READ | PROT_WRITE) < 0) {
-        err_set_errno(err, ERR_DEVICE, "cannot allocate %s",
-                      str_bytes(text, sizeof text, n_bytes));
+        err_set_errno(err, ERR_DEVICE, "cannot allocate %s", str_bytes(text, sizeof text, n_bytes));
         munmap(mapped, whole);
         return -1;
     }

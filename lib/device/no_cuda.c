@@ -13,6 +13,13 @@ __attribute__((weak)) int device_cuda_count(const char **why)
 __attribute__((weak)) int device_cuda_open(struct device **device, int index, struct err *err)
 {
     (void)device;
-    return err_set(err, ERR_DEVICE, "no GPU %d: this lmtrain was built without CUDA (hint: `make "
-                   "CUDA=1`)", index);
+    return err_set(err, ERR_DEVICE,
+                   "no GPU %d: this lmtrain was built without CUDA (hint: `make "
+                   "CUDA=1`)",
+                   index);
+}
+
+__attribute__((weak)) int device_cuda_seen(void)
+{
+    return 0;
 }

@@ -96,9 +96,8 @@ static int run_batch(struct measuring *m, struct batch_loss *out, struct err *er
     if (run_entry(m->run, ENTRY_EVALUATE, 1, &hooks, err) < 0 ||
         run_entry(m->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
         return -1;
-    *out = (struct batch_loss){ *(double *)run_data(m->run, m->program.ports.eval_total, 0),
-                                m->batch_tokens };
-    return 0;
+    out->tokens = m->batch_tokens;
+    return run_get(m->run, m->program.ports.eval_total, 0, 0, &out->loss, sizeof out->loss, err);
 }
 
 /* Batches [0, n): replica r has r, r + R, ... Their losses to `own`, one after the other. */

@@ -62,6 +62,17 @@ size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
     return entry->scratch_bytes ? entry->scratch_bytes(kernels, op) : 0;
 }
 
+void kernels_choices_print(struct kernels *kernels, struct str *text)
+{
+    if (kernels->backend->choices_print)
+        kernels->backend->choices_print(kernels, text);
+}
+
+int kernels_choices_load(struct kernels *kernels, const char *text, struct err *err)
+{
+    return kernels->backend->choices_load ? kernels->backend->choices_load(kernels, text, err) : 0;
+}
+
 void kernels_destroy(struct kernels *kernels)
 {
     if (kernels)

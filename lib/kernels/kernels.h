@@ -14,6 +14,7 @@
 #define KERNELS_KERNELS_H
 
 #include "base/err.h"
+#include "base/str.h"
 #include "device/device.h"
 #include "device/pool.h"
 #include "ops/ops.h"
@@ -41,10 +42,40 @@ struct kernel_entry {
     void (*release)(struct kernels *kernels, void *state); /* optional */
 };
 
+/* out = or (adds) += the sum of terms at k * stride, in the order of comm/reduce.h's reduce_tree;
+ * terms is left unspecified, out may be one of them. n elements each. */
+struct kernels_sum {
+    enum dtype dtype; /* with adds: DTYPE_F32, or DTYPE_BF16, which is rounded before and after */
+    void *out, *terms;
+    int n_terms;
+    int64_t stride, n;
+    int adds;
+};
+
+/* [rows x cols] elements from a place to another; strides in elements, too. */
+struct kernels_columns {
+    void *to;
+    int64_t to_stride;
+    const void *from;
+    int64_t from_stride;
+    int64_t rows, cols;
+    size_t element_bytes; /* 1, 2, 4 or 8 */
+};
+
+/* What collectives compute around their moves, given to any of the device's queues. */
+struct kernels_traffic {
+    void (*sum)(struct kernels *kernels, int queue, const struct kernels_sum *sum);
+    void (*copy_columns)(struct kernels *kernels, int queue, const struct kernels_columns *columns);
+};
+
 struct kernels_backend {
     const char *name;
     struct kernel_entry entries[N_OP_KINDS];
+    const struct kernels_traffic *traffic; /* NULL: collectives are the comm thread's */
     void (*destroy)(struct kernels *kernels);
+    /* Optional: see kernels_choices_print and _load. */
+    void (*choices_print)(struct kernels *kernels, struct str *text);
+    int (*choices_load)(struct kernels *kernels, const char *text, struct err *err);
 };
 
 /* A backend's instance starts with this. */
@@ -52,7 +83,7 @@ struct kernels {
     const struct kernels_backend *backend;
     struct device *device; /* where operands and scratch lie, and what runs the calls; borrowed */
     struct pool *pool;     /* the CPU's; NULL elsewhere */
-    const char *identity; /* the instance's memory */
+    const char *identity;  /* the instance's memory */
 };
 
 /*
@@ -61,13 +92,28 @@ struct kernels {
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
-/* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
+/* A GPU's kernels (device_cuda_open's device, borrowed); without a device they can be asked for
+ * sizes alone. ERR_DEVICE in builds without CUDA. */
 int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
 /* What of the machine and libraries decides the bits: "cpu avx512_bf16 gemm 1 ..."; the kernels'
  * memory. */
 const char *kernels_identity(struct kernels *kernels);
+
+/*
+ * What the backend chose among algorithms that differ in bits, for all calls prepared so far: lines
+ * of text, in an order of their own, added to *text. Nothing where it has no choice (the CPU).
+ */
+void kernels_choices_print(struct kernels *kernels, struct str *text);
+
+/*
+ * Have calls that are prepared from now on take what is printed there, so that a resumed run has
+ * the bits of the one that it goes on with; calls of other shapes are chosen for as ever. Returns
+ * 0, or -1: ERR_FAILED (text that nobody printed), or ERR_DEVICE (printed with another version of a
+ * library). A choice that does not fit this machine is an error of its call's kernels_prepare.
+ */
+int kernels_choices_load(struct kernels *kernels, const char *text, struct err *err);
 
 /* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure,
  * but may ask a library; op must pass op_check. */

@@ -106,8 +106,9 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "logits", 0 } },
         { { "weight", 0 }, { "expert", 0 },
           { "stats", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
-    [OP_ROUTER_GRAD] = { "router_grad", 4, 1,
-        { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL } },
+    [OP_ROUTER_GRAD] = { "router_grad", 5, 1,
+        { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL },
+          { "scale", OPERAND_OPTIONAL } },
         { { "dlogits", 0 } } },
     [OP_EXPERT_ORDER] = { "expert_order", 1, 2,
         { { "expert", 0 } },
@@ -201,8 +202,8 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_SUMSQ] = { "sumsq", 1, 1,
         { { "x", 0 } },
         { { "sums", 0 } } },
-    [OP_GRADIENT_NORM] = { "gradient_norm", 2, 3,
-        { { "sums", 0 }, { "order", OPERAND_OPTIONAL } },
+    [OP_GRADIENT_NORM] = { "gradient_norm", 3, 3,
+        { { "sums", 0 }, { "order", OPERAND_OPTIONAL }, { "scale", OPERAND_OPTIONAL } },
         { { "norm", 0 }, { "factor", 0 }, { "skip", 0 } } },
     [OP_ADAMW] = { "adamw", 10, 1,
         { { "gradient", 0 }, { "scalars", 0 }, { "factor", 0 }, { "skip", 0 },
@@ -220,7 +221,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_EMBED_DW] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
-        { { DIM_R, DIM_D, TYPE_FLOAT } } },
+        { { DIM_R, DIM_D, TYPE_KEPT } } },
     [OP_RMSNORM] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 } } },
@@ -255,7 +256,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_K, TYPE_ACT } } },
     [OP_LINEAR_DW] = {
         { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT } },
-        { { DIM_N, DIM_K, TYPE_FLOAT }, { DIM_ONE, DIM_N, TYPE_F32 } } },
+        { { DIM_N, DIM_K, TYPE_KEPT }, { DIM_ONE, DIM_N, TYPE_F32 } } },
     [OP_ROPE] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_FREE, DIM_E, TYPE_F32 } },
@@ -277,7 +278,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } } },
     [OP_NORMALIZE_ROWS_GRAD] = {
         { { DIM_V, DIM_D, TYPE_F32 }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } },
-        { { DIM_V, DIM_D, TYPE_FLOAT } } },
+        { { DIM_V, DIM_D, TYPE_KEPT } } },
     [OP_ATTENTION] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
           { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
@@ -318,7 +319,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_ONE, DIM_1M, TYPE_F64 } } },
     [OP_ROUTER_GRAD] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 },
-          { DIM_T, DIM_M, TYPE_F32 } },
+          { DIM_T, DIM_M, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_F32 } },
         { { DIM_T, DIM_M, TYPE_F32 } } },
     [OP_EXPERT_ORDER] = {
         { { DIM_T, DIM_S, TYPE_I32 } },
@@ -337,7 +338,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_K, TYPE_ACT } } },
     [OP_EXPERT_LINEAR_DW] = {
         { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_M, TYPE_I32 } },
-        { { DIM_MN, DIM_K, TYPE_FLOAT } } },
+        { { DIM_MN, DIM_K, TYPE_KEPT } } },
     [OP_EXPERT_SWIGLU] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_TS, DIM_2F, TYPE_ACT } },
         { { DIM_TS, DIM_F, TYPE_ACT } } },
@@ -371,7 +372,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_HEAD_CROSS_ENTROPY] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 } },
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_FLOAT },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_KEPT },
           { DIM_ONE, DIM_ONE, TYPE_F64 } } },
     [OP_HEAD_LOSS] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 } },
@@ -417,17 +418,18 @@ static const struct op_rules rules[N_OP_KINDS] = {
           { DIM_ONE, DIM_FREE, TYPE_I32 } },
         { { DIM_ONE, DIM_N, TYPE_F64 } } },
     [OP_SUMSQ] = {
-        { { DIM_R, DIM_D, TYPE_FLOAT } },
+        { { DIM_R, DIM_D, TYPE_KEPT } },
         { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
     [OP_GRADIENT_NORM] = {
-        { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 } },
+        { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 },
+          { DIM_ONE, DIM_ONE, TYPE_F32 } },
         { { DIM_ONE, DIM_ONE, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } } },
     [OP_ADAMW] = {
-        { { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
+        { { DIM_R, DIM_D, TYPE_KEPT }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_I32 },
-          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_R, DIM_D, TYPE_FLOAT },
-          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_ONE, DIM_BLOCKS, TYPE_F64 },
+          { DIM_R, DIM_D, TYPE_KEPT }, { DIM_R, DIM_D, TYPE_KEPT },
+          { DIM_R, DIM_D, TYPE_KEPT }, { DIM_ONE, DIM_BLOCKS, TYPE_F64 },
           { DIM_ONE, DIM_BLOCKS, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_R, DIM_D, TYPE_ACT } } },
 };

@@ -9,8 +9,8 @@
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
  * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
- * dtype (fp32 or bf16). Residual stream, its gradient, 1-D parameters with their accumulators, and
- * masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
+ * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters with their accumulators,
+ * and masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
  * bf16.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
@@ -91,10 +91,11 @@
  *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
  *                         share of the T s choices and P_e the mean of its softmax over all m
  *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
- *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m]
+ *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32
  *                       -> dlogits[T x m] fp32
  *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
- *                         logits: where that is more than 0, or weights are not normalized
+ *                         logits: where that is more than 0, or weights are not normalized. scale:
+ *                         a power of two, by which dweight is too large, and `balance` is to be, too
  *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
  *                         rows by expert, then token: place is each choice's row, expert e's are
  *                         ends[e-1] .. ends[e] - 1
@@ -118,7 +119,7 @@
  *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
- *                         or all three bf16: gradients of what is read several times
+ *                         or all three bf16, or fp16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=
@@ -172,7 +173,7 @@
  *                         of x, or of those that order names; 0 where there are none
  *   sumsq               x[r x c] fp32 or bf16 -> sums[1 x blocks] fp64
  *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
- *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32
+ *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32, scale?[1 x 1] fp32
  *                       -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
  *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
  *                         norm > clip ? clip / norm : 1; skip = norm is not finite

@@ -68,38 +68,88 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size)
     }
 }
 
+/* ---- what is computed: at once in host memory, or on the collective's queue ---- */
+
+static int is_enqueued(const struct collective *c)
+{
+    return c->kernels && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
+}
+
+/* The sum is rounded, where the first term is, and so is what it is added to. */
+static void add_narrow(const struct kernels_sum *sum)
+{
+    uint16_t *out = sum->out, *added = sum->terms;
+
+    reduce_tree(DTYPE_BF16, added, added, sum->n_terms, sum->stride, sum->n);
+    for (int64_t i = 0; i < sum->n; i++)
+        out[i] = bf16_from_float(bf16_to_float(out[i]) + bf16_to_float(added[i]));
+}
+
+/* out = or += the tree sum of n_terms; spare: room for the sum where it is added. */
+static void sum_terms(const struct collective *c, const struct kernels_sum *sum, void *spare)
+{
+    float *out = sum->out;
+    const float *added = spare;
+
+    if (is_enqueued(c)) {
+        c->kernels->backend->traffic->sum(c->kernels, c->queue, sum);
+        return;
+    }
+    if (sum->adds && sum->dtype == DTYPE_BF16) {
+        add_narrow(sum);
+        return;
+    }
+    reduce_tree(sum->dtype, sum->adds ? spare : sum->out, sum->terms, sum->n_terms, sum->stride,
+                sum->n);
+    for (int64_t i = 0; sum->adds && i < sum->n; i++)
+        out[i] += added[i];
+}
+
+static void copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes)
+{
+    if (is_enqueued(c))
+        c->kernels->device->ops->copy(c->kernels->device, c->queue, to, from, n_bytes);
+    else
+        memcpy(to, from, n_bytes);
+}
+
+static void fill_zero(const struct collective *c, void *to, size_t n_bytes)
+{
+    if (is_enqueued(c))
+        c->kernels->device->ops->fill(c->kernels->device, c->queue, to, 0, n_bytes);
+    else
+        memset(to, 0, n_bytes);
+}
+
+static void copy_columns(const struct collective *c, struct kernels_columns columns)
+{
+    if (is_enqueued(c)) {
+        c->kernels->backend->traffic->copy_columns(c->kernels, c->queue, &columns);
+        return;
+    }
+    size_t to_bytes = (size_t)columns.to_stride * columns.element_bytes;
+    size_t from_bytes = (size_t)columns.from_stride * columns.element_bytes;
+
+    for (int64_t r = 0; r < columns.rows; r++)
+        memcpy((unsigned char *)columns.to + (size_t)r * to_bytes,
+               (const unsigned char *)columns.from + (size_t)r * from_bytes,
+               (size_t)columns.cols * columns.element_bytes);
+}
+
 /*
  * The kinds' steps: step k does what is computed once k moves are done, and says in *call what is
  * moved next. Returns 0 if there is no next.
  */
-
-/* The sum is rounded, where the first part is, and so is what it is added to. */
-static void add_narrow(uint16_t *shard, uint16_t *parts, int size, int64_t n)
-{
-    reduce_tree(DTYPE_BF16, parts, parts, size, n, n);
-    for (int64_t i = 0; i < n; i++)
-        shard[i] = bf16_from_float(bf16_to_float(shard[i]) + bf16_to_float(parts[i]));
-}
 
 /* shard = or += the tree sum of all ranks' parts, complete before its one add. */
 static void sum_parts(const struct collective *c)
 {
     int64_t n = tensor_elements(&c->out);
     int size = comm_group_size(c->group);
-    float *shard = c->out.data, *sum = (float *)c->scratch + (int64_t)size * n;
+    struct kernels_sum sum = { c->out.dtype, c->out.data, c->scratch, size, n, n, !c->first };
 
-    if (c->first) {
-        reduce_tree(c->out.dtype, c->out.data, c->scratch, size, n, n);
-        return;
-    }
-    if (c->out.dtype == DTYPE_BF16) {
-        add_narrow(c->out.data, c->scratch, size, n);
-        return;
-    }
-    CHECK(c->out.dtype == DTYPE_F32);
-    reduce_tree(DTYPE_F32, sum, c->scratch, size, n, n);
-    for (int64_t i = 0; i < n; i++)
-        shard[i] += sum[i];
+    CHECK(c->first || c->out.dtype == DTYPE_F32 || c->out.dtype == DTYPE_BF16);
+    sum_terms(c, &sum, (float *)c->scratch + (int64_t)size * n);
 }
 
 static int step_reduce_scatter(const struct collective *c, int step, struct comm_call *call)
@@ -115,9 +165,13 @@ static int step_sum_by_all(const struct collective *c, int step, struct comm_cal
 {
     int64_t n = tensor_elements(&c->in);
 
+    struct kernels_sum sum = {
+        c->out.dtype, c->out.data, c->scratch, comm_group_size(c->group), n, n, 0
+    };
+
     *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, bytes_of(&c->in), 0 };
     if (step > 0)
-        reduce_tree(c->out.dtype, c->out.data, c->scratch, comm_group_size(c->group), n, n);
+        sum_terms(c, &sum, NULL);
     return step == 0;
 }
 
@@ -135,30 +189,21 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
     switch (step) {
     case 0:
         if (is_padded) {
-            memcpy(padded, c->in.data, n_bytes);
-            memset(padded + n_bytes, 0, (size_t)size * part_bytes - n_bytes);
+            copy_bytes(c, padded, c->in.data, n_bytes);
+            fill_zero(c, padded + n_bytes, (size_t)size * part_bytes - n_bytes);
         }
         *call = (struct comm_call){ COMM_ALL_TO_ALL, is_padded ? padded : c->in.data, terms,
                                     part_bytes, 0 };
         return 1;
     case 1:
-        reduce_tree(c->in.dtype, own, terms, size, part, part);
+        sum_terms(c, &(struct kernels_sum){ c->in.dtype, own, terms, size, part, part, 0 }, NULL);
         *call = (struct comm_call){ COMM_ALL_GATHER, own, whole, part_bytes, 0 };
         return 1;
     default:
         if (is_padded)
-            memcpy(c->out.data, padded, n_bytes);
+            copy_bytes(c, c->out.data, padded, n_bytes);
         return 0;
     }
-}
-
-/* [rows x cols] elements; strides in elements too. */
-static void copy_columns(unsigned char *to, int64_t to_stride, const unsigned char *from,
-                         int64_t from_stride, int64_t rows, int64_t cols, size_t element_bytes)
-{
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(to + (size_t)(r * to_stride) * element_bytes,
-               from + (size_t)(r * from_stride) * element_bytes, (size_t)cols * element_bytes);
 }
 
 static unsigned char *column(const struct tensor *t, int64_t at)
@@ -192,18 +237,26 @@ static struct heads heads_of(const struct collective *c)
 }
 
 /* The i-th sharer's columns of k and v: between t, which has all of them, and its piece. */
-static void copy_shared(const struct heads *h, const struct tensor *t, int i, unsigned char *piece,
-                        int to_piece)
+static void copy_shared(const struct collective *c, const struct heads *h, const struct tensor *t,
+                        int i, unsigned char *piece, int to_piece)
 {
     for (int v = 0; v < 2; v++) {
         unsigned char *whole = column(t, h->q + v * h->e + i * h->w);
         unsigned char *part = piece + (size_t)(v * h->w) * h->element_bytes;
+        struct kernels_columns columns = { whole, t->stride,       part, 2 * h->w, h->rows,
+                                           h->w,  h->element_bytes };
 
         if (to_piece)
-            copy_columns(part, 2 * h->w, whole, t->stride, h->rows, h->w, h->element_bytes);
-        else
-            copy_columns(whole, t->stride, part, 2 * h->w, h->rows, h->w, h->element_bytes);
+            columns = (struct kernels_columns){ part,    2 * h->w, whole,           t->stride,
+                                                h->rows, h->w,     h->element_bytes };
+        copy_columns(c, columns);
     }
+}
+
+static void copy_queries(const struct collective *c, const struct heads *h)
+{
+    copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data, c->in.stride,
+                                              h->rows, h->q, h->element_bytes });
 }
 
 static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
@@ -213,15 +266,14 @@ static int step_gather_heads(const struct collective *c, int step, struct comm_c
     unsigned char *own = pieces + (size_t)comm_group_rank(c->group) * h.piece_bytes;
 
     if (step == 0) {
-        copy_columns(own, 2 * h.w, column(&c->in, h.q), c->in.stride, h.rows, 2 * h.w,
-                     h.element_bytes);
+        copy_columns(c, (struct kernels_columns){ own, 2 * h.w, column(&c->in, h.q), c->in.stride,
+                                                  h.rows, 2 * h.w, h.element_bytes });
         *call = (struct comm_call){ COMM_ALL_GATHER, own, pieces, h.piece_bytes, 0 };
         return 1;
     }
-    copy_columns(c->out.data, c->out.stride, c->in.data, c->in.stride, h.rows, h.q,
-                 h.element_bytes);
+    copy_queries(c, &h);
     for (int i = 0; i < h.n; i++)
-        copy_shared(&h, &c->out, i, pieces + (size_t)(h.first + i) * h.piece_bytes, 0);
+        copy_shared(c, &h, &c->out, i, pieces + (size_t)(h.first + i) * h.piece_bytes, 0);
     return 0;
 }
 
@@ -232,19 +284,21 @@ static int step_gather_heads_grad(const struct collective *c, int step, struct c
     size_t all_bytes = (size_t)comm_group_size(c->group) * h.piece_bytes;
     size_t first = (size_t)h.first * h.piece_bytes;
     unsigned char *pieces = c->scratch, *terms = pieces + all_bytes;
+    struct kernels_sum sum = {
+        c->in.dtype, terms + first, terms + first, h.n, h.piece, h.piece, 0
+    };
 
     if (step == 0) {
-        memset(pieces, 0, all_bytes);
+        fill_zero(c, pieces, all_bytes);
         for (int i = 0; i < h.n; i++)
-            copy_shared(&h, &c->in, i, pieces + first + (size_t)i * h.piece_bytes, 1);
+            copy_shared(c, &h, &c->in, i, pieces + first + (size_t)i * h.piece_bytes, 1);
         *call = (struct comm_call){ COMM_ALL_TO_ALL, pieces, terms, h.piece_bytes, 0 };
         return 1;
     }
-    reduce_tree(c->in.dtype, terms + first, terms + first, h.n, h.piece, h.piece);
-    copy_columns(c->out.data, c->out.stride, c->in.data, c->in.stride, h.rows, h.q,
-                 h.element_bytes);
-    copy_columns(column(&c->out, h.q), c->out.stride, terms + first, 2 * h.w, h.rows, 2 * h.w,
-                 h.element_bytes);
+    sum_terms(c, &sum, NULL);
+    copy_queries(c, &h);
+    copy_columns(c, (struct kernels_columns){ column(&c->out, h.q), c->out.stride, terms + first,
+                                              2 * h.w, h.rows, 2 * h.w, h.element_bytes });
     return 0;
 }
 
@@ -277,29 +331,114 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     }
 }
 
-int collective_run(void *argument, struct err *err)
+/* ---- on the comm thread ---- */
+
+size_t collective_extent(const struct tensor *t)
 {
-    struct collective *c = argument;
+    return tensor_given(t) ? (size_t)((t->rows - 1) * t->stride + t->cols) * dtype_bytes(t->dtype)
+                           : 0;
+}
+
+static void copy_operand(const struct collective *c, const struct tensor *to,
+                         const struct tensor *from)
+{
+    struct device *device = c->kernels->device;
+    size_t n_bytes = collective_extent(to);
+
+    if (n_bytes)
+        device->ops->copy(device, c->queue, to->data, from->data, n_bytes);
+}
+
+/* What is added to comes along, and what lies between the rows of a part of something wider. */
+static void copy_in(struct collective *c)
+{
+    copy_operand(c, &c->in, &c->device_in);
+    if (tensor_given(&c->out) && (!c->first || c->out.stride != c->out.cols))
+        copy_operand(c, &c->out, &c->device_out);
+    c->kernels->device->ops->mark(c->kernels->device, c->queue, c->done);
+    c->stage = COLLECTIVE_COPIES_IN;
+}
+
+static void copy_out(struct collective *c)
+{
+    copy_operand(c, &c->device_out, &c->out);
+    c->kernels->device->ops->mark(c->kernels->device, c->queue, c->done);
+    c->stage = COLLECTIVE_COPIES_OUT;
+}
+
+static int has_passed(const struct collective *c, struct device_mark *mark)
+{
+    return c->kernels->device->ops->mark_done(c->kernels->device, mark);
+}
+
+/* Whether all have come that this one is after. */
+static int may_begin(const struct collective *c)
+{
+    for (int i = 0; i < c->n_after; i++)
+        if (!worker_done(c->worker, c->after[i]))
+            return 0;
+    return !c->kernels || has_passed(c, c->given);
+}
+
+/* A turn at the moves. */
+static int move(struct collective *c, struct err *err)
+{
     struct comm_call call;
 
-    if (!c->n_moves) {
-        for (int i = 0; i < c->n_after; i++)
-            if (!worker_done(c->worker, c->after[i]))
-                return COMM_WAITING;
-        c->began_at = clock_seconds();
-    }
     for (;;) {
         int progress = c->n_moves ? comm_test(&c->request, err) : COMM_DONE;
 
         if (progress != COMM_DONE)
             return progress;
         if (!next_move(c, c->n_moves, &call))
-            break;
+            return COMM_DONE;
         if (comm_start(&c->request, c->group, &call, err))
             return -1;
         c->n_moves++;
     }
-    c->n_moves = 0;
+}
+
+int collective_run(void *argument, struct err *err)
+{
+    struct collective *c = argument;
+
+    if (c->stage == COLLECTIVE_IDLE) {
+        if (!may_begin(c))
+            return COMM_WAITING;
+        c->began_at = clock_seconds();
+        c->stage = COLLECTIVE_MOVES;
+        if (c->kernels)
+            copy_in(c);
+    }
+    if (c->stage == COLLECTIVE_COPIES_IN) {
+        if (!has_passed(c, c->done))
+            return COMM_MOVING;
+        c->stage = COLLECTIVE_MOVES;
+    }
+    if (c->stage == COLLECTIVE_MOVES) {
+        int progress = move(c, err);
+
+        if (progress != COMM_DONE)
+            return progress;
+        c->n_moves = 0;
+        if (c->kernels)
+            copy_out(c);
+    }
+    if (c->stage == COLLECTIVE_COPIES_OUT && !has_passed(c, c->done))
+        return COMM_MOVING;
+    c->stage = COLLECTIVE_IDLE;
     c->seconds += clock_seconds() - c->began_at;
     return COMM_DONE;
+}
+
+/* ---- on a queue ---- */
+
+int collective_enqueue(const struct collective *c, struct err *err)
+{
+    struct comm_call call;
+
+    for (int step = 0; next_move(c, step, &call); step++)
+        if (comm_enqueue(c->group, &call, c->queue, err))
+            return -1;
+    return 0;
 }

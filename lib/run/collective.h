@@ -1,11 +1,20 @@
 /*
- * collective.h - the collectives of a program, on the comm thread
+ * collective.h - the collectives of a program
+ *
+ * Their steps (moves, and what is computed around them) are written once and done in one of three
+ * ways:
+ *   on the comm thread, over host memory;
+ *   on the comm thread, staged: operands lie in a device's memory and are copied to pinned host
+ *     memory and back, so that any comm carries them and several ranks may share a device;
+ *   enqueued: moves by comm_enqueue, sums and copies by the backend's kernels, all on a queue of
+ *     the device; no thread waits for anything.
  */
 #ifndef RUN_COLLECTIVE_H
 #define RUN_COLLECTIVE_H
 
 #include "comm/comm.h"
 #include "comm/worker.h"
+#include "kernels/kernels.h"
 #include "ops/ops.h"
 
 enum { COLLECTIVE_MAX_AFTER = 4 };
@@ -30,10 +39,34 @@ struct collective {
     int n_moves; /* begun in this run, the last of them under way */
     double began_at;
     struct comm_request request;
+
+    /* Where operands lie on a device: whose kernels, which of its queues, and the places in its
+     * queues when this was given (all before on the compute queue) and when it was done. */
+    struct kernels *kernels; /* NULL: in host memory */
+    int queue;
+    struct device_mark *given, *done;
+    /* Staged: in, out and scratch are pinned host memory, and these the operands; else not given.
+     */
+    struct tensor device_in, device_out;
+    enum collective_stage {
+        COLLECTIVE_IDLE,
+        COLLECTIVE_COPIES_IN,
+        COLLECTIVE_MOVES,
+        COLLECTIVE_COPIES_OUT
+    } stage;
 };
 
 /* A worker_fn: a turn at struct collective *argument. */
 int collective_run(void *argument, struct err *err);
+
+/*
+ * Give all of it to its queue, which must come after the operands' makers; waits for nobody.
+ * Returns 0, or -1 and ERR_PEER.
+ */
+int collective_enqueue(const struct collective *c, struct err *err);
+
+/* Bytes from a tensor's first element to behind its last: what staging copies. */
+size_t collective_extent(const struct tensor *t);
 
 /* Bytes of scratch for a collective of this shape over size ranks. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size);

@@ -21,6 +21,7 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
 struct group_request {
     struct run *run;
     int axis, stream;
+    unsigned uses; /* enum comm_use */
 };
 
 static int make_group(void *argument, struct err *err)
@@ -37,8 +38,11 @@ static int make_group(void *argument, struct err *err)
         ranks[i] += first;
     run->meetings[request->axis] =
         (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
-    return comm_group_create(&run->groups[request->axis][request->stream], comm, ranks, size,
-                             request->axis * N_STREAMS + request->stream, err);
+    struct comm_group **group = &run->groups[request->axis][request->stream];
+    if (comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
+                          err) < 0)
+        return -1;
+    return run->enqueues ? comm_connect(*group, request->uses, err) : 0;
 }
 
 /*
@@ -54,7 +58,16 @@ enum stream run_group_of(enum stream stream)
     return stream;
 }
 
-/* uses[axis][stream]: some collective goes over the axis on the stream. The same on all ranks. */
+static unsigned use_of(const struct op *op)
+{
+    int forward = (op->kind == OP_SEND) == (op->attributes.peer > 0);
+
+    if (op->kind != OP_SEND && op->kind != OP_RECEIVE)
+        return COMM_TOGETHER;
+    return forward ? COMM_TO_NEXT : COMM_TO_PREVIOUS;
+}
+
+/* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks. */
 static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
 {
     memset(uses, 0, sizeof(char[N_AXES][N_STREAMS]));
@@ -63,7 +76,7 @@ static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
             const struct op *op = &p->functions[f].ops[i];
 
             if (op_is_collective(op->kind))
-                uses[op->attributes.axis][run_group_of(op->stream)] = 1;
+                uses[op->attributes.axis][run_group_of(op->stream)] |= (char)use_of(op);
         }
 }
 
@@ -78,7 +91,7 @@ static int make_groups(struct run *run, struct err *err)
             continue;
         run->coordinate[axis] = mesh_coordinate(&run->program->mesh, rank, (enum mesh_axis)axis);
         for (int stream = 0; stream < N_STREAMS; stream++) {
-            struct group_request request = { run, axis, stream };
+            struct group_request request = { run, axis, stream, (unsigned)uses[axis][stream] };
 
             if (uses[axis][stream] &&
                 worker_call(run->options.worker, make_group, &request, err) < 0)
@@ -97,17 +110,21 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->options = *options;
     run->program = options->program;
     run->progress = options->progress;
+    run->device = options->kernels->device;
+    run->enqueues = traffic_is_enqueued(run);
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
-    if (make_groups(run, err) < 0 || run_memory_create(&run->memory, options->kernels->device, run->program, err) < 0 ||
-        resolve(run, err) < 0) {
+    if (make_groups(run, err) < 0 ||
+        run_memory_create(&run->memory, run->device, run->program, err) < 0 ||
+        transfer_create(run, err) < 0 || resolve(run, err) < 0 || traffic_create(run, err) < 0) {
         run_destroy(run);
         return -1;
     }
     if (options->poison)
         for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
             if (run->memory.segment[s])
-                memset(run->memory.segment[s], 0xff, run->program->segment_bytes[s]);
+                run->device->ops->fill(run->device, DEVICE_COMPUTE, run->memory.segment[s], 0xff,
+                                       run->program->segment_bytes[s]);
     *out = run;
     return 0;
 }
@@ -123,7 +140,10 @@ void run_destroy(struct run *run)
         return;
     /* After an error collectives may be under way, which use the memory. */
     run_drain(run, ALL_STREAMS, &ignored);
+    run->device->ops->wait(run->device, DEVICE_COMPUTE, &ignored);
+    traffic_release(run);
     resolve_release(run);
+    transfer_release(run);
     run_memory_release(&run->memory);
     arena_release(&run->arena);
     free(run);
@@ -143,28 +163,46 @@ static void publish_wait(struct run *run, const struct resolved_op *collective)
     progress_wait(run->progress, collective->text, &meeting);
 }
 
+static int is_done(const struct run *run, const struct resolved_op *collective)
+{
+    return run->enqueues ? traffic_is_done(run, collective)
+                         : worker_done(run->options.worker, collective->ticket);
+}
+
 /* Wait for a collective that was given, NULL for none, under its own name. */
 static int wait_for(struct run *run, const struct resolved_op *collective, struct err *err)
 {
-    if (!collective || worker_done(run->options.worker, collective->ticket))
+    if (!collective || is_done(run, collective))
         return 0;
     publish_wait(run, collective);
     double begin = run->options.timed ? clock_seconds() : 0;
-    int status = worker_wait(run->options.worker, collective->ticket, err);
+    int status = run->enqueues ? traffic_wait(run, collective, err)
+                               : worker_wait(run->options.worker, collective->ticket, err);
     if (run->options.timed)
         run->wait_seconds += clock_seconds() - begin;
     progress_publish(run->progress, collective->text, 0);
     return status;
 }
 
+/* What is done on the compute queue from now on comes after the collective: awaited here, or there.
+ */
+static int come_after(struct run *run, const struct resolved_op *collective, struct err *err)
+{
+    if (!run->enqueues)
+        return wait_for(run, collective, err);
+    if (collective)
+        traffic_before_compute(run, collective);
+    return 0;
+}
+
 /*
- * Wait for the collectives that touch what the op touches. That values share memory (place.c) rests
- * on this and on list_after: program/known.c.
+ * Come after the collectives that touch what the op touches. That values share memory (place.c)
+ * rests on this and on list_after: program/known.c.
  */
 static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
 {
     for (int k = 0; k < op->n_touches; k++)
-        if (wait_for(run, run->users[op->touches[k]], err) < 0)
+        if (come_after(run, run->users[op->touches[k]], err) < 0)
             return -1;
     return 0;
 }
@@ -185,18 +223,55 @@ static void list_after(struct run *run, struct resolved_op *op)
     }
 }
 
-/* What the op was given last time, and how, must have been taken up before it is told anew. */
-static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
+/* To the comm thread. What the op was given last time, and how, must have been taken up before it
+ * is told anew. */
+static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     list_after(run, op);
     op->collective.first = first;
+    if (op->collective.given)
+        run->device->ops->mark(run->device, DEVICE_COMPUTE, op->collective.given);
     op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->options.worker, (int)op->stream, collective_run, &op->collective);
+    return 0;
+}
+
+static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
+{
+    if (run->enqueues) {
+        op->collective.first = first;
+        op->position = progress_advance(run->progress);
+        if (traffic_enqueue(run, op, err) < 0)
+            return -1;
+    } else if (hand_over(run, op, first, err) < 0) {
+        return -1;
+    }
     run->last_given[op->stream] = op;
     for (int k = 0; k < op->n_touches; k++)
         run->users[op->touches[k]] = op;
+    return 0;
+}
+
+/* Alone on the device: marks stand right around it. */
+static int run_timed(struct run *run, struct resolved_op *op, int first, struct err *err)
+{
+    struct device *device = run->device;
+
+    if (device_is_host(device)) {
+        double begin = clock_seconds();
+
+        kernels_run(run->options.kernels, &op->call, first);
+        op->seconds += clock_seconds() - begin;
+        return 0;
+    }
+    device->ops->mark(device, DEVICE_COMPUTE, run->begin);
+    kernels_run(run->options.kernels, &op->call, first);
+    device->ops->mark(device, DEVICE_COMPUTE, run->end);
+    if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
+        return -1;
+    op->seconds += device->ops->seconds(device, run->begin, run->end);
     return 0;
 }
 
@@ -215,10 +290,16 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    double begin = run->options.timed ? clock_seconds() : 0;
-    kernels_run(run->options.kernels, &op->call, first);
-    if (run->options.timed)
-        op->seconds += clock_seconds() - begin;
+    return run->options.timed ? run_timed(run, op, first, err)
+                              : (kernels_run(run->options.kernels, &op->call, first), 0);
+}
+
+/* A function's end: what follows comes after its streams' collectives. */
+static int come_after_streams(struct run *run, unsigned streams, struct err *err)
+{
+    for (int stream = 0; stream < N_STREAMS; stream++)
+        if ((streams >> stream & 1) && come_after(run, run->last_given[stream], err) < 0)
+            return -1;
     return 0;
 }
 
@@ -230,6 +311,58 @@ static int run_drain(struct run *run, unsigned streams, struct err *err)
     return 0;
 }
 
+/* What the range's ops do is recorded, and done by launching that. */
+static int record(struct run *run, struct resolved_function *f, const struct op_range *range,
+                  int first, struct device_graph **graph, struct err *err)
+{
+    struct device *device = run->device;
+
+    if (device->ops->graph_begin(device, err) < 0)
+        return -1;
+    for (int i = range->begin; i < range->end; i++) {
+        const struct resolved_op *op = &f->ops[i];
+        int starts = first && op->first != FIRST_NEVER;
+
+        kernels_run(run->options.kernels, &op->call, starts ? KERNELS_FIRST : op->always);
+    }
+    return device->ops->graph_end(device, graph, err);
+}
+
+/* The range that begins at this op; returns how many ops that were, or -1. */
+static int run_range(struct run *run, struct resolved_function *f, struct op_range *range,
+                     int first, struct err *err)
+{
+    struct resolved_op *op = &f->ops[range->begin];
+    struct device_graph **graph = &range->graphs[first != 0];
+
+    if (op->n_touches && wait_for_operands(run, op, err) < 0)
+        return -1;
+    if (!*graph && record(run, f, range, first, graph, err) < 0)
+        return -1;
+    if (run->progress) {
+        atomic_store_explicit(&run->progress->op, range->begin, memory_order_relaxed);
+        progress_advance(run->progress);
+        progress_publish(run->progress, op->text, 0);
+    }
+    run->device->ops->graph_launch(run->device, *graph);
+    return range->end - range->begin;
+}
+
+/*
+ * The range that begins at op i, NULL if none does. The first time a range's ops run one by one:
+ * what libraries load at a first call is not to be recorded.
+ */
+static struct op_range *range_at(struct resolved_function *f, int i, int first, int *next)
+{
+    if (*next >= f->n_ranges || f->ranges[*next].begin != i)
+        return NULL;
+    struct op_range *range = &f->ranges[(*next)++];
+    if (range->has_run[first != 0])
+        return range;
+    range->has_run[first != 0] = 1;
+    return NULL;
+}
+
 static int run_function(struct run *run, const struct action *action, int first,
                         const struct run_hooks *hooks, struct err *err)
 {
@@ -238,13 +371,24 @@ static int run_function(struct run *run, const struct action *action, int first,
                       : 0;
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
-    for (int i = 0; i < f->n_ops; i++) {
+    for (int i = 0, next = 0; i < f->n_ops; i++) {
+        struct op_range *range = range_at(f, i, first, &next);
+
+        if (range) {
+            int n = run_range(run, f, range, first, err);
+
+            if (n < 0)
+                return -1;
+            i += n - 1;
+            continue;
+        }
         if (run_op(run, &f->ops[i], i, first, err) < 0)
             return -1;
         for (int k = 0; k < f->ops[i].n_dead; k++)
-            memset(f->ops[i].dead[k].data, 0xff, f->ops[i].dead[k].n_bytes);
+            run->device->ops->fill(run->device, DEVICE_COMPUTE, f->ops[i].dead[k].data, 0xff,
+                                   f->ops[i].dead[k].n_bytes);
     }
-    return run_drain(run, f->drains, err);
+    return come_after_streams(run, f->drains, err);
 }
 
 static struct resolved_op **user_of(struct run *run, int base, int micro_batch)
@@ -257,7 +401,7 @@ static int run_load(struct run *run, const struct action *action, const struct r
                     struct err *err)
 {
     for (int i = 0; i < run->n_shared_inputs; i++)
-        if (wait_for(run, *user_of(run, run->shared_inputs[i], action->micro_batch), err) < 0)
+        if (come_after(run, *user_of(run, run->shared_inputs[i], action->micro_batch), err) < 0)
             return -1;
     /* A file system that hangs is to be seen as such. */
     progress_publish(run->progress, "reading data", 0);

@@ -2,6 +2,7 @@
  * resolve.c - from value ids to addresses, once for each function and set of slots
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -274,6 +275,24 @@ static struct variants *own_functions(struct run *run)
     return run->functions + set * p->n_functions;
 }
 
+static void list_ranges(struct run *run, struct resolved_function *r)
+{
+    r->ranges = arena_array(&run->arena, struct op_range, r->n_ops);
+    for (int i = 0; i < r->n_ops;) {
+        int end = i + 1;
+
+        if (r->ops[i].is_async) {
+            i++;
+            continue;
+        }
+        while (end < r->n_ops && !r->ops[end].is_async && !r->ops[end].n_touches)
+            end++;
+        if (end - i > 1)
+            r->ranges[r->n_ranges++] = (struct op_range){ .begin = i, .end = end };
+        i = end;
+    }
+}
+
 /* Bound to the slots of micro-batch m. */
 static int resolve_variant(struct run *run, int function, int m, const char *touched,
                            const int *known_at, struct err *err)
@@ -299,6 +318,8 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
     }
     if (run->options.poison)
         list_dead(run, f, m, known_at, r->ops);
+    else if (run->device->ops->graph_begin && !run->options.timed)
+        list_ranges(run, r);
     return 0;
 }
 
@@ -361,20 +382,29 @@ static void make_users(struct run *run)
 }
 
 /* What the program knows of its constants; the rest is the host's to fill. */
-static void fill_contents(struct run *run)
+static int fill_contents(struct run *run, struct err *err)
 {
     const struct program *p = run->resolving;
 
-    for (int id = 1; id < p->n_values; id++)
-        if (program_has_content(p, id))
-            program_fill_content(p, id, value_data(run, p, id, 0));
+    for (int id = 1; id < p->n_values; id++) {
+        if (!program_has_content(p, id))
+            continue;
+        void *content = malloc(program_value_bytes(p, id));
+        if (!content)
+            return err_set(err, ERR_DEVICE, "out of host memory");
+        program_fill_content(p, id, content);
+        run_put_at(run, value_data(run, p, id, 0), content, program_value_bytes(p, id));
+        free(content);
+    }
+    return 0;
 }
 
 static int resolve_program(struct run *run, const struct program *p, const char *touched,
                            int n_micro_batches, struct err *err)
 {
     run->resolving = p;
-    fill_contents(run);
+    if (fill_contents(run, err) < 0)
+        return -1;
     for (int f = 0; f < p->n_functions; f++)
         if (resolve_function(run, f, n_micro_batches, touched, err) < 0)
             return -1;
@@ -396,6 +426,16 @@ int resolve(struct run *run, struct err *err)
     return status;
 }
 
+static void release_ranges(struct run *run, const struct variants *variants)
+{
+    for (int m = 0; m < variants->n; m++)
+        for (int i = 0; i < variants->list[m].n_ranges; i++)
+            for (int first = 0; first < 2; first++)
+                if (variants->list[m].ranges[i].graphs[first])
+                    run->device->ops->graph_destroy(run->device,
+                                                    variants->list[m].ranges[i].graphs[first]);
+}
+
 void resolve_release(struct run *run)
 {
     int n = run->program->n_functions * (1 + run->options.n_shorter);
@@ -403,6 +443,7 @@ void resolve_release(struct run *run)
     for (int f = 0; run->functions && f < n && run->functions[f].n; f++) {
         const struct resolved_function *r = &run->functions[f].list[0];
 
+        release_ranges(run, &run->functions[f]);
         for (int i = 0; i < r->n_ops; i++)
             if (!r->ops[i].is_async)
                 kernels_release(run->options.kernels, &r->ops[i].call);

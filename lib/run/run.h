@@ -44,11 +44,37 @@ int run_create(struct run **run, const struct run_options *options, struct err *
 /* Waits for collectives that an error left under way; the worker must still be there. */
 void run_destroy(struct run *run);
 
+/* Where the values lie: the kernels' device. */
+struct device *run_device(const struct run *run);
+
 /*
  * Memory of a value; of inputs and stash values that of the micro-batch's slot; of an own part this
- * rank's. Valid while the run lives.
+ * rank's. Valid while the run lives; an address of the device, which on a GPU is not the host's to
+ * read.
  */
 void *run_data(const struct run *run, int value, int micro_batch);
+
+/*
+ * Copy into a value, or out of it, bytes from `offset` on. In the order of what is run: a put is
+ * seen by what is run later, a get sees what was run before and waits for it. data is the caller's
+ * again on return. run_get returns 0, or -1 and ERR_DEVICE: the first failure of what was run.
+ */
+void run_put(struct run *run, int value, int micro_batch, size_t offset, const void *data,
+             size_t n_bytes);
+int run_get(struct run *run, int value, int micro_batch, size_t offset, void *data, size_t n_bytes,
+            struct err *err);
+
+/* The same to an address that run_data gave, and on from there. */
+void run_put_at(struct run *run, void *address, const void *data, size_t n_bytes);
+int run_get_at(struct run *run, void *data, const void *address, size_t n_bytes, struct err *err);
+
+/* Several small ones with one wait; those of value 0 are left out. */
+struct run_piece {
+    int value;
+    void *data;
+    size_t n_bytes;
+};
+int run_get_all(struct run *run, const struct run_piece *pieces, int n, struct err *err);
 
 /* Tell who watches that what is done outside of entries goes on. */
 void run_beat(struct run *run);
@@ -66,7 +92,8 @@ struct run_hooks {
 };
 
 /*
- * Run all actions of an entry; done on return, collectives included. first: what accumulators do in
+ * Run all actions of an entry: done on return, collectives included; a GPU's kernels may still be
+ * under way, which run_get waits for. first: what accumulators do in
  * entries that are one micro-batch (evaluate): 1 starts them over. Returns 0, or -1 and the error
  * of a hook or a collective; the run must not be used then.
  */

@@ -7,6 +7,7 @@
 #include "run/collective.h"
 #include "run/memory.h"
 #include "run/run.h"
+#include "run/traffic.h"
 
 /* Memory to poison once the op before has run. */
 struct dead_range {
@@ -32,10 +33,22 @@ struct resolved_op {
     char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 
+/*
+ * Compute ops one after the other, of which at most the first waits for collectives: where the
+ * device records work, they are given to it as a whole from the second time on.
+ */
+struct op_range {
+    int begin, end;
+    int has_run[2];                 /* [first] */
+    struct device_graph *graphs[2]; /* likewise */
+};
+
 /* A function bound to slots. */
 struct resolved_function {
     struct resolved_op *ops;
     int n_ops;
+    struct op_range *ranges; /* of graphs; NULL where there are none */
+    int n_ranges;
     /* By bits the streams that must be done at the end: only there is it known that those of their
      * collectives are done which touch values that die with the function. */
     unsigned drains;
@@ -47,8 +60,21 @@ struct variants {
     int n;
 };
 
+/* Pinned memory between the host and a GPU (transfer.c): two halves for what goes there, and a
+ * piece for what comes back. All NULL on the host. */
+struct transfer {
+    unsigned char *up[2], *down;
+    struct device_mark *marks[2]; /* when what was in a half has gone */
+    int is_marked[2];
+    int half;
+    size_t used; /* of the half */
+};
+
 struct run {
     struct run_options options;
+    struct device *device;
+    struct transfer transfer;
+    struct device_mark *begin, *end; /* of an op that is timed */
     const struct program *program;
     const struct program *resolving; /* resolve's: the one at hand */
     struct run_memory memory;
@@ -63,6 +89,9 @@ struct run {
     const int *shared_inputs; /* input cells that collectives touch */
     int n_shared_inputs;
     struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
+    int enqueues;                              /* collectives: traffic.h */
+    void *staging[N_STREAMS];                  /* theirs, where values lie on a device */
+    size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
     double wait_seconds;
 };
@@ -76,6 +105,10 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
 
     return &variants->list[micro_batch < 0 ? 0 : micro_batch % variants->n];
 }
+
+/* Returns 0, or -1 and ERR_DEVICE; released in either case. */
+int transfer_create(struct run *run, struct err *err);
+void transfer_release(struct run *run);
 
 /* Which of groups[axis] a stream's collectives go over. */
 enum stream run_group_of(enum stream stream);

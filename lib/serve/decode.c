@@ -17,7 +17,8 @@ struct decoder {
     struct run *run;
     int n_sequences, prefill_len, cache_len, vocab_size;
     int *lengths;
-    char *spare;   /* of decoder_reorder: a copy of one cell */
+    char *spare;   /* of decoder_reorder: a copy of one cell, on the device */
+    int32_t *fed;  /* a piece's tokens, positions and last rows */
     float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times; where the
                       head is */
 };
@@ -54,6 +55,7 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
     d->vocab_size = spec->vocab_size;
     d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
     d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);
+    d->fed = calloc((size_t)n_sequences * (2 * (size_t)d->prefill_len + 1), sizeof *d->fed);
     struct compile_generate options = { .model = spec,
                                         .tuning = served->job.tuning,
                                         .dtype = served->job.train.dtype,
@@ -64,7 +66,7 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
                                         .scratch_context = &scratch };
     struct run_options run_options = { .program = &d->program, .kernels = kernels };
     served_run_options(served, &run_options);
-    int status = d->lengths && d->logits
+    int status = d->lengths && d->logits && d->fed
                      ? replica_compile(served->replica, &d->program, compile, &options, err)
                      : err_set(err, ERR_DEVICE, "out of host memory");
     if (!status)
@@ -85,11 +87,13 @@ void decoder_destroy(struct decoder *d)
 {
     if (!d)
         return;
+    if (d->spare)
+        run_device(d->run)->ops->release(run_device(d->run), d->spare);
     run_destroy(d->run);
     program_release(&d->program);
     free(d->lengths);
     free(d->logits);
-    free(d->spare);
+    free(d->fed);
     free(d);
 }
 
@@ -105,15 +109,22 @@ size_t decoder_bytes(const struct decoder *d)
 }
 
 /* Of a sequence, from as many parts of the vocabulary as there are tensor-parallel ranks. */
-static void keep_logits(struct decoder *d, int sequence)
+static int keep_logits(struct decoder *d, int sequence, struct err *err)
 {
     const struct ports *ports = &d->program.ports;
-    const float *logits = run_data(d->run, ports->logits, 0);
     int64_t part = d->program.values[ports->logits].cols, vocab = d->vocab_size;
     float *to = d->logits + sequence * vocab;
 
     for (int64_t at = 0, row = sequence; at < vocab; at += part, row += d->n_sequences)
-        memcpy(to + at, logits + row * part, sizeof *to * (size_t)min_i64(part, vocab - at));
+        if (run_get(d->run, ports->logits, 0, (size_t)(row * part) * sizeof *to, to + at,
+                    sizeof *to * (size_t)min_i64(part, vocab - at), err) < 0)
+            return -1;
+    return 0;
+}
+
+static void put_ints(struct decoder *d, int value, const int32_t *ints, int n)
+{
+    run_put(d->run, value, 0, 0, ints, sizeof *ints * (size_t)n);
 }
 
 /* One piece: at most `length` tokens of each sequence from `begin` on; rows that are none are
@@ -122,28 +133,30 @@ static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int
                       int begin, int length, struct err *err)
 {
     const struct ports *ports = &d->program.ports;
-    int32_t *ids = run_data(d->run, ports->tokens, 0);
-    int32_t *positions = run_data(d->run, ports->positions, 0);
-    int32_t *last_rows = ports->logits ? run_data(d->run, ports->last_rows, 0) : NULL;
+    int32_t *ids = d->fed, *positions = ids + d->n_sequences * length;
+    int32_t *last_rows = positions + d->n_sequences * length;
 
     for (int s = 0; s < d->n_sequences; s++) {
         int n = max_int(0, min_int(length, n_tokens[s] - begin));
 
-        if (last_rows)
-            last_rows[s] = s * length + max_int(0, n - 1);
+        last_rows[s] = s * length + max_int(0, n - 1);
         for (int i = 0; i < length; i++) {
             ids[s * length + i] = i < n ? tokens[s][begin + i] : 0;
             positions[s * length + i] = i < n ? d->lengths[s] + i : -1;
         }
     }
+    put_ints(d, ports->tokens, ids, d->n_sequences * length);
+    put_ints(d, ports->positions, positions, d->n_sequences * length);
+    if (ports->logits)
+        put_ints(d, ports->last_rows, last_rows, d->n_sequences);
     if (run_entry(d->run, length == 1 ? ENTRY_DECODE : ENTRY_PREFILL, 1, NULL, err) < 0)
         return -1;
     for (int s = 0; s < d->n_sequences; s++) {
         int n = max_int(0, min_int(length, n_tokens[s] - begin));
 
         d->lengths[s] += n;
-        if (n > 0 && ports->logits)
-            keep_logits(d, s);
+        if (n > 0 && ports->logits && keep_logits(d, s, err) < 0)
+            return -1;
     }
     return 0;
 }
@@ -211,18 +224,34 @@ size_t decoder_cache_bytes(const struct decoder *d)
 
 static void reorder_cell(struct decoder *d, char *data, size_t bytes, const int *from, int n)
 {
+    struct device *device = run_device(d->run);
     size_t row_bytes = bytes / (size_t)d->cache_len;
 
     for (int s = 0; s < n; s++)
-        memcpy(d->spare + (size_t)s * bytes, data + (size_t)s * bytes,
-               row_bytes * (size_t)d->lengths[s]);
+        device->ops->copy(device, DEVICE_COMPUTE, d->spare + (size_t)s * bytes,
+                          data + (size_t)s * bytes, row_bytes * (size_t)d->lengths[s]);
     for (int s = 0; s < n; s++)
         if (from[s] != s)
-            memcpy(data + (size_t)s * bytes, d->spare + (size_t)from[s] * bytes,
-                   row_bytes * (size_t)d->lengths[from[s]]);
+            device->ops->copy(device, DEVICE_COMPUTE, data + (size_t)s * bytes,
+                              d->spare + (size_t)from[s] * bytes,
+                              row_bytes * (size_t)d->lengths[from[s]]);
 }
 
-void decoder_reorder(struct decoder *d, const int *from, int n)
+/* Returns 0, or -1 and ERR_DEVICE. */
+static int make_spare(struct decoder *d, size_t n_bytes, struct err *err)
+{
+    struct device *device = run_device(d->run);
+    void *spare;
+
+    if (d->spare)
+        return 0;
+    if (device->ops->allocate(device, n_bytes, &spare, err) < 0)
+        return -1;
+    d->spare = spare;
+    return 0;
+}
+
+int decoder_reorder(struct decoder *d, const int *from, int n, struct err *err)
 {
     size_t most = 0;
     int same = 1;
@@ -233,15 +262,17 @@ void decoder_reorder(struct decoder *d, const int *from, int n)
     for (int i = 1; i < d->program.n_values; i++)
         most = cache_bytes(d, i) > most ? cache_bytes(d, i) : most;
     if (same || !most)
-        return;
-    if (!d->spare)
-        d->spare = malloc(most * (size_t)d->n_sequences);
-    CHECK(d->spare);
+        return 0;
+    if (make_spare(d, most * (size_t)d->n_sequences, err) < 0)
+        return -1;
     for (int i = 1; i < d->program.n_values; i++)
         if (cache_bytes(d, i))
             reorder_cell(d, run_data(d->run, i, 0), cache_bytes(d, i), from, n);
-    int *lengths = (int *)(void *)d->spare;
+    int *lengths = malloc(sizeof *lengths * (size_t)n);
+    CHECK(lengths);
     memcpy(lengths, d->lengths, sizeof *lengths * (size_t)n);
     for (int s = 0; s < n; s++)
         d->lengths[s] = lengths[from[s]];
+    free(lengths);
+    return 0;
 }

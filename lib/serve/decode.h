@@ -53,8 +53,8 @@ void decoder_truncate(struct decoder *decoder, int sequence, int length);
 
 /*
  * Sequence s becomes what from[s] was, for n sequences from the first on: how beams go on. Logits
- * stay where they are.
+ * stay where they are. Returns 0, or -1 and ERR_DEVICE.
  */
-void decoder_reorder(struct decoder *decoder, const int *from, int n);
+int decoder_reorder(struct decoder *decoder, const int *from, int n, struct err *err);
 
 #endif

@@ -409,7 +409,8 @@ static int search_beams(struct generator *g, struct generate_text *text, struct 
     if (feed(g, tokens, counts, g->n_sequences, err) < 0)
         return -1;
     while ((status = take_turn(g, search, logits, &turn, err)) > 0) {
-        decoder_reorder(g->decoder, turn.from, n_beams);
+        if (decoder_reorder(g->decoder, turn.from, n_beams, err) < 0)
+            return -1;
         for (int i = 0; i < n_beams; i++) {
             tokens[i] = &turn.next[i];
             counts[i] = 1;

@@ -35,6 +35,9 @@ struct scorer {
     int n_filled;
     int32_t *tokens, *positions, *segment; /* [n_rows]: the program's inputs */
     int32_t *segments;                     /* [n_segments x N_COLUMNS] */
+    int32_t *asked, *hoped;                /* [ASKED or n_rows] */
+    float *stats;                          /* what comes of them; NULL but in the last stage */
+    struct arena arena;                    /* of these */
     struct question *questions;
     int64_t n_questions, questions_capacity;
 
@@ -50,10 +53,16 @@ static int allocate(struct scorer *s, struct err *err)
 {
     const struct ports *ports = &s->program.ports;
 
-    s->tokens = run_data(s->run, ports->tokens, 0);
-    s->positions = run_data(s->run, ports->positions, 0);
-    s->segment = run_data(s->run, ports->segment, 0);
-    s->segments = run_data(s->run, ports->segments, 0);
+    int n_asked = min_int(ASKED, s->n_rows);
+
+    s->tokens = arena_array(&s->arena, int32_t, s->n_rows);
+    s->positions = arena_array(&s->arena, int32_t, s->n_rows);
+    s->segment = arena_array(&s->arena, int32_t, s->n_rows);
+    s->segments = arena_array(&s->arena, int32_t, s->n_segments * N_COLUMNS);
+    s->asked = arena_array(&s->arena, int32_t, n_asked);
+    s->hoped = arena_array(&s->arena, int32_t, n_asked);
+    if (ports->stats)
+        s->stats = arena_alloc(&s->arena, program_value_bytes(&s->program, ports->stats));
     s->questions_capacity = 1024;
     s->questions = calloc((size_t)s->questions_capacity, sizeof *s->questions);
     return s->questions ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
@@ -121,6 +130,7 @@ void scorer_destroy(struct scorer *s)
         return;
     run_destroy(s->run);
     program_release(&s->program);
+    arena_release(&s->arena);
     free(s->questions);
     free(s);
 }
@@ -145,6 +155,12 @@ static void answer(const struct question *q, const float *stats, int n_parts, in
     q->score->is_greedy &= target >= most;
 }
 
+static void put_ints(struct scorer *s, int value, const int32_t *ints, int n)
+{
+    if (value)
+        run_put(s->run, value, 0, 0, ints, sizeof *ints * (size_t)n);
+}
+
 static int ask(struct scorer *s, struct err *err)
 {
     const struct ports *ports = &s->program.ports;
@@ -153,8 +169,6 @@ static int ask(struct scorer *s, struct err *err)
         s->n_questions = 0;
         return 0;
     }
-    int32_t *asked = run_data(s->run, ports->asked, 0), *hoped = run_data(s->run, ports->hoped, 0);
-    const float *stats = run_data(s->run, ports->stats, 0);
     int n_asked = min_int(ASKED, s->n_rows);
 
     for (int64_t begin = 0; begin < s->n_questions; begin += n_asked) {
@@ -162,13 +176,17 @@ static int ask(struct scorer *s, struct err *err)
         int n = (int)min_i64(n_asked, s->n_questions - begin);
 
         for (int i = 0; i < n_asked; i++) {
-            asked[i] = i < n ? q[i].row : 0;
-            hoped[i] = i < n ? q[i].hoped : -1;
+            s->asked[i] = i < n ? q[i].row : 0;
+            s->hoped[i] = i < n ? q[i].hoped : -1;
         }
-        if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0)
+        put_ints(s, ports->asked, s->asked, n_asked);
+        put_ints(s, ports->hoped, s->hoped, n_asked);
+        if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0 ||
+            run_get(s->run, ports->stats, 0, 0, s->stats,
+                    program_value_bytes(&s->program, ports->stats), err) < 0)
             return -1;
         for (int i = 0; i < n; i++)
-            answer(&q[i], stats + i * OPS_N_STATS, s->program.mesh.size[AXIS_TP],
+            answer(&q[i], s->stats + i * OPS_N_STATS, s->program.mesh.size[AXIS_TP],
                    (int64_t)n_asked * OPS_N_STATS);
     }
     s->n_questions = 0;
@@ -178,6 +196,8 @@ static int ask(struct scorer *s, struct err *err)
 /* Compute what has been filled in. */
 static int flush(struct scorer *s, struct err *err)
 {
+    const struct ports *ports = &s->program.ports;
+
     if (!s->n_filled)
         return 0;
     for (int i = s->n_filled; i < s->n_rows; i++) {
@@ -185,6 +205,10 @@ static int flush(struct scorer *s, struct err *err)
         s->positions[i] = -1;
         s->segment[i] = 0;
     }
+    put_ints(s, ports->tokens, s->tokens, s->n_rows);
+    put_ints(s, ports->positions, s->positions, s->n_rows);
+    put_ints(s, ports->segment, s->segment, s->n_rows);
+    put_ints(s, ports->segments, s->segments, s->n_segments * N_COLUMNS);
     if (run_entry(s->run, ENTRY_FEED, 1, NULL, err) < 0)
         return -1;
     s->n_fed += s->n_filled;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "config/hf_config.h"
+#include "train/cells.h"
 #include "train/rectangles.h"
 
 /* Files beside the weights that a tokenizer can be made of. */
@@ -64,7 +65,7 @@ static int read_job(struct served *served, struct err *err)
     return 0;
 }
 
-/* fp16 has bits that bf16 lacks. */
+/* In the 16 bits that the model came in, which neither of the two kinds holds for the other. */
 static int open_folder(struct served *served, struct err *err)
 {
     struct job *job = &served->job;
@@ -78,8 +79,8 @@ static int open_folder(struct served *served, struct err *err)
     }
     if (hf_folder_open(&served->weights.folder, served->folder, family, &job->model, err) < 0)
         return -1;
-    job->train.dtype =
-        hf_folder_common_dtype(served->weights.folder) == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype stored = hf_folder_common_dtype(served->weights.folder);
+    job->train.dtype = stored == DTYPE_BF16 || stored == DTYPE_F16 ? stored : DTYPE_F32;
     return 0;
 }
 
@@ -192,6 +193,11 @@ void served_close(struct served *served)
     memset(served, 0, sizeof *served);
 }
 
+static int read_weights(void *context, const struct store_slice *slice, struct err *err)
+{
+    return weights_read(context, slice, err);
+}
+
 /* Rectangle by rectangle: what a tensor-parallel rank has of it; padding stays zero. */
 static int load_one(const struct served *served, struct run *run, const struct program *program,
                     int parameter, struct err *err)
@@ -213,7 +219,7 @@ static int load_one(const struct served *served, struct run *run, const struct p
         slice.col_end = r.col + r.cols;
         slice.stride = r.stride;
         slice.data = data + (size_t)r.local * dtype_bytes(slice.dtype);
-        if (weights_read(&served->weights, &slice, err) < 0)
+        if (cells_read(run, &slice, read_weights, (void *)(uintptr_t)&served->weights, err) < 0)
             return err_add(err, "%s", served->folder);
     }
     return 0;

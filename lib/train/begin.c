@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/source.h"
+#include "train/cells.h"
 #include "train/fill.h"
 #include "train/numerics.h"
 #include "train/slices.h"
@@ -45,6 +46,11 @@ static int grow(struct trainer *t, struct source *source, struct job *theirs, st
     return source_grow(source, ours, ours->vocab_size, &t->program.arena, err);
 }
 
+static int read_source(void *context, const struct store_slice *slice, struct err *err)
+{
+    return source_read(context, slice, err);
+}
+
 int trainer_begin(struct trainer *t, struct err *err)
 {
     const char *path = t->job->train.init;
@@ -64,12 +70,11 @@ int trainer_begin(struct trainer *t, struct err *err)
     slices_of_masters(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
-        status = source_read(&source, &list.slices[i], err);
+        status = cells_read(t->run, &list.slices[i], read_source, &source, err);
     }
     slices_release(&list);
     weights_close(&weights);
     if (status < 0)
         return err_add(err, "train.init");
-    fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool);
-    return 0;
+    return fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool, err);
 }

@@ -66,12 +66,17 @@ static void source_open(struct source *s, const struct job *job, const struct pr
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */
 static void write_scalars(struct run *run, const struct program *program, int64_t tokens)
 {
-    float *scalars = run_data(run, program->ports.scalars, 0);
+    float scalars[OPS_N_SCALARS] = { [SCALAR_BIAS1] = 1,
+                                     [SCALAR_BIAS2] = 1,
+                                     [SCALAR_UPDATE] = 1 };
+    float loss_scale = 1.0f / (float)tokens;
 
-    *(float *)run_data(run, program->ports.loss_scale, 0) = 1.0f / (float)tokens;
-    scalars[SCALAR_LR] = 0;
-    scalars[SCALAR_BIAS1] = scalars[SCALAR_BIAS2] = 1;
-    scalars[SCALAR_UPDATE] = 1;
+    const float one = 1;
+
+    run_put(run, program->ports.loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
+    run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
+    if (program->ports.gradient_scale)
+        run_put(run, program->ports.gradient_scale, 0, 0, &one, sizeof one);
 }
 
 static int compile(struct program *program, const struct job *job, struct engine *engine,

@@ -132,8 +132,52 @@ int64_t ceiling_tiles(size_t caches_bytes, int n_ranks, int n_threads, size_t av
     return round_up(max_i64(n, 1), n_window);
 }
 
+/* ---- a GPU's ---- */
+
+#define COPIED_BYTES ((size_t)1 << 30)
+#define COPY_ROUNDS 10
+
+/* Copies within its memory, each byte read once and written once. */
+static int time_copies(struct device *device, unsigned char *memory, struct device_mark *marks[2],
+                       double *best_seconds, struct err *err)
+{
+    *best_seconds = 1e30;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        device->ops->mark(device, DEVICE_COMPUTE, marks[0]);
+        device->ops->copy(device, DEVICE_COMPUTE, memory + COPIED_BYTES, memory, COPIED_BYTES);
+        device->ops->mark(device, DEVICE_COMPUTE, marks[1]);
+        if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
+            return -1;
+        double took = device->ops->seconds(device, marks[0], marks[1]);
+        *best_seconds = took < *best_seconds ? took : *best_seconds;
+    }
+    return 0;
+}
+
+static int measure_gpu_memory(struct device *device, double *bytes_per_second, struct err *err)
+{
+    struct device_mark *marks[2] = { NULL };
+    void *memory;
+    double seconds = 1;
+
+    if (device->ops->allocate(device, 2 * COPIED_BYTES, &memory, err) < 0)
+        return -1;
+    int status = device->ops->mark_create(device, 1, &marks[0], err);
+    if (!status)
+        status = device->ops->mark_create(device, 1, &marks[1], err);
+    if (!status)
+        status = time_copies(device, memory, marks, &seconds, err);
+    *bytes_per_second = 2 * (double)COPIED_BYTES / seconds;
+    for (int i = 0; i < 2; i++)
+        device->ops->mark_destroy(device, marks[i]);
+    device->ops->release(device, memory);
+    return status;
+}
+
 static int measure_memory(struct engine *engine, double *bytes_per_second, struct err *err)
 {
+    if (!device_is_host(engine->device))
+        return measure_gpu_memory(engine->device, bytes_per_second, err);
     int n_threads = pool_n_threads(engine->pool);
     struct walk walk = { .n_window = (int64_t)n_threads * TILES_A_THREAD };
     int status = -1;
@@ -153,18 +197,26 @@ static int measure_memory(struct engine *engine, double *bytes_per_second, struc
     return status;
 }
 
+/* ---- products ---- */
+
+struct measured_product {
+    int64_t shape[3];
+    int n_rounds;
+};
+
 /* The best of a product that lies in caches, one that hardly does, and one of a model's shape. */
 static int measure_products(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
 {
-    static const struct {
-        int64_t shape[3];
-        int n_rounds;
-    } products[] = { { { 512, 512, 512 }, 48 },
-                     { { 1024, 1024, 1024 }, 12 },
-                     { { 1024, 4096, 768 }, 8 } };
+    static const struct measured_product of_host[] = { { { 512, 512, 512 }, 48 },
+                                                       { { 1024, 1024, 1024 }, 12 },
+                                                       { { 1024, 4096, 768 }, 8 } };
+    static const struct measured_product of_gpu[] = { { { 8192, 8192, 8192 }, 8 },
+                                                      { { 4096, 4096, 4096 }, 16 },
+                                                      { { 8192, 4096, 14336 }, 8 } };
+    const struct measured_product *products = device_is_host(engine->device) ? of_host : of_gpu;
 
     *flops = 0;
-    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+    for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++) {
         double reached;
 
         if (engine_product_flops(engine, dtype, products[i].shape, products[i].n_rounds, &reached,

@@ -1,5 +1,5 @@
 /*
- * ceiling.h - what this rank's cores can reach at best: products and memory
+ * ceiling.h - what this rank's cores, or its GPU, can reach at best: products and memory
  *
  * An op's speed of light is the longer of two times: its FLOPs at the best speed of a product of
  * its dtype, and its bytes, each moved once, at the best speed of memory. Ops whose operands lie in

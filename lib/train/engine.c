@@ -51,8 +51,31 @@ static int open_comm(struct engine *engine, struct rank_cores *cores, struct err
     return 0;
 }
 
-int engine_open(struct engine *engine, const struct launch_rank *rank, int n_threads,
-                struct err *err)
+/* Ranks of a machine share its GPUs evenly, and one where there are more of them. */
+static int open_device(struct engine *engine, enum job_device wish, struct err *err)
+{
+    const char *why;
+    int n = wish == JOB_DEVICE_CPU || (wish == JOB_DEVICE_AUTO && !device_cuda_seen())
+                ? 0
+                : device_cuda_count(&why);
+
+    if (n)
+        return device_cuda_open(&engine->device, engine->rank.local_rank % n, err);
+    if (wish == JOB_DEVICE_CUDA)
+        return err_set(err, ERR_DEVICE, "device is cuda, and there is no GPU: %s", why);
+    engine->device = device_host();
+    return 0;
+}
+
+static int make_kernels(struct engine *engine, struct err *err)
+{
+    return device_is_host(engine->device)
+               ? kernels_cpu_create(&engine->kernels, engine->pool, &engine->isa_note, err)
+               : kernels_cuda_create(&engine->kernels, engine->device, err);
+}
+
+int engine_open(struct engine *engine, const struct launch_rank *rank,
+                const struct engine_wish *wish, struct err *err)
 {
     struct rank_cores cores;
 
@@ -63,10 +86,10 @@ int engine_open(struct engine *engine, const struct launch_rank *rank, int n_thr
         progress_meet(progress_join(rank->local_rank), "the first meeting of all ranks");
     if (launch_cores(rank, &cores, err) < 0)
         return -1;
-    int n = n_threads ? n_threads : cores.n_cores;
+    int n = wish->n_threads ? wish->n_threads : cores.n_cores;
     /* Threads are bound only where each has a core of its own. */
     if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
-        kernels_cpu_create(&engine->kernels, engine->pool, &engine->isa_note, err) < 0 ||
+        open_device(engine, wish->device, err) < 0 || make_kernels(engine, err) < 0 ||
         open_comm(engine, &cores, err) < 0) {
         engine_close(engine);
         return -1;
@@ -89,62 +112,172 @@ void engine_close(struct engine *engine)
     watcher_settle();
     worker_destroy(engine->worker);
     kernels_destroy(engine->kernels);
+    device_destroy(engine->device);
     pool_destroy(engine->pool);
     memset(engine, 0, sizeof *engine);
+}
+
+/* ---- what it reaches ---- */
+
+/* A product's operands in one block of the device. */
+struct product {
+    struct kernel_call call;
+    unsigned char *memory;
+    size_t n_bytes;
+};
+
+static int product_open(struct engine *engine, enum dtype dtype, const int64_t shape[3],
+                        struct product *product, struct err *err)
+{
+    int64_t rows = shape[0], n = shape[1], k = shape[2];
+    size_t size = dtype_bytes(dtype), x_bytes = align_up((size_t)(rows * k) * size, 256);
+    size_t w_bytes = align_up((size_t)(n * k) * size, 256);
+    size_t y_bytes = align_up((size_t)(rows * n) * size, 256);
+    struct kernel_call *call = &product->call;
+    void *memory;
+
+    *product = (struct product){ .call = { .op.kind = OP_LINEAR } };
+    call->op.in[0] = (struct tensor){ NULL, rows, k, k, dtype };
+    call->op.in[1] = (struct tensor){ NULL, n, k, k, dtype };
+    call->op.out[0] = (struct tensor){ NULL, rows, n, n, dtype };
+    product->n_bytes = x_bytes + w_bytes + y_bytes +
+                       align_up(kernels_scratch_bytes(engine->kernels, &call->op), 256);
+    if (engine->device->ops->allocate(engine->device, product->n_bytes, &memory, err) < 0)
+        return -1;
+    product->memory = memory;
+    call->op.in[0].data = product->memory;
+    call->op.in[1].data = product->memory + x_bytes;
+    call->op.out[0].data = product->memory + x_bytes + w_bytes;
+    call->scratch = product->memory + x_bytes + w_bytes + y_bytes;
+    return 0;
+}
+
+/* Numbers of all mantissas: on zeros a GPU draws less power, and is faster than it will be. */
+static void product_fill(struct engine *engine, const struct product *product)
+{
+    enum { PART = 1 << 16 };
+    static const uint32_t magnitude = 0x3f003f00; /* of bf16 in [0.5, 1), of fp32 around it */
+    uint32_t part[PART / sizeof(uint32_t)], state = 1;
+    size_t end = (size_t)((unsigned char *)product->call.op.out[0].data - product->memory);
+
+    if (device_is_host(engine->device))
+        return; /* all the same there */
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        state = state * 1664525u + 1013904223u;
+        part[i] = magnitude | (state >> 9 & 0x807f807fu);
+    }
+    for (size_t at = 0; at < end; at += sizeof part)
+        engine->device->ops->copy(engine->device, DEVICE_COMPUTE, product->memory + at, part,
+                                  end - at < sizeof part ? end - at : sizeof part);
+}
+
+/* Seconds of one run. */
+static int time_product(struct engine *engine, const struct product *product,
+                        struct device_mark *marks[2], double *seconds, struct err *err)
+{
+    struct device *device = engine->device;
+    double begin = clock_seconds();
+
+    if (marks[0])
+        device->ops->mark(device, DEVICE_COMPUTE, marks[0]);
+    kernels_run(engine->kernels, &product->call, KERNELS_FIRST);
+    if (marks[0])
+        device->ops->mark(device, DEVICE_COMPUTE, marks[1]);
+    if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
+        return -1;
+    *seconds =
+        marks[0] ? device->ops->seconds(device, marks[0], marks[1]) : clock_seconds() - begin;
+    return 0;
 }
 
 int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
                          int n_rounds, double *flops, struct err *err)
 {
-    int64_t rows = shape[0], n = shape[1], k = shape[2];
-    size_t size = dtype_bytes(dtype), x_bytes = align_up((size_t)(rows * k) * size, 64);
-    size_t w_bytes = align_up((size_t)(n * k) * size, 64);
-    size_t y_bytes = align_up((size_t)(rows * n) * size, 64);
-    struct kernel_call call = { .op.kind = OP_LINEAR };
+    struct device *device = engine->device;
+    struct device_mark *marks[2] = { NULL };
+    struct product product;
     double best = 1e30;
 
-    call.op.in[0] = (struct tensor){ NULL, rows, k, k, dtype };
-    call.op.in[1] = (struct tensor){ NULL, n, k, k, dtype };
-    call.op.out[0] = (struct tensor){ NULL, rows, n, n, dtype };
-    size_t total_bytes = x_bytes + w_bytes + y_bytes +
-                         align_up(kernels_scratch_bytes(engine->kernels, &call.op), 64);
-    unsigned char *memory = aligned_alloc(64, total_bytes);
-    if (!memory)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    memset(memory, 0, total_bytes);
-    call.op.in[0].data = memory;
-    call.op.in[1].data = memory + x_bytes;
-    call.op.out[0].data = memory + x_bytes + w_bytes;
-    call.scratch = memory + x_bytes + w_bytes + y_bytes;
-    int status = kernels_prepare(engine->kernels, &call, err);
+    if (product_open(engine, dtype, shape, &product, err) < 0)
+        return -1;
+    product_fill(engine, &product);
+    int status = kernels_prepare(engine->kernels, &product.call, err);
+    int is_prepared = !status;
+    for (int i = 0; i < 2 && !status && device->ops->mark_create; i++)
+        status = device->ops->mark_create(device, 1, &marks[i], err);
     for (int i = 0; i < n_rounds && !status; i++) {
-        double begin = clock_seconds();
+        double took;
 
-        kernels_run(engine->kernels, &call, KERNELS_FIRST);
-        double took = clock_seconds() - begin;
-        best = took < best ? took : best;
+        status = time_product(engine, &product, marks, &took, err);
+        best = !status && took < best ? took : best;
     }
-    if (!status) {
-        *flops = op_flops(&call.op) / best;
-        kernels_release(engine->kernels, &call);
-    }
-    free(memory);
+    if (!status)
+        *flops = op_flops(&product.call.op) / best;
+    if (is_prepared)
+        kernels_release(engine->kernels, &product.call);
+    for (int i = 0; i < 2 && device->ops->mark_destroy; i++)
+        device->ops->mark_destroy(device, marks[i]);
+    device->ops->release(device, product.memory);
     return status;
 }
 
 #define PEAK_SIZE 512
 #define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
+#define GPU_PEAK_SIZE 8192
+#define GPU_PEAK_ROUNDS 8
 
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
 {
     static const int64_t square[3] = { PEAK_SIZE, PEAK_SIZE, PEAK_SIZE };
+    static const int64_t large[3] = { GPU_PEAK_SIZE, GPU_PEAK_SIZE, GPU_PEAK_SIZE };
 
-    return engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err);
+    return device_is_host(engine->device)
+               ? engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err)
+               : engine_product_flops(engine, dtype, large, GPU_PEAK_ROUNDS, flops, err);
+}
+
+/* Dense, without sparsity, at the boost clock: the makers' datasheets. */
+double engine_stated_flops(const struct engine *engine, enum dtype dtype)
+{
+    static const struct {
+        const char *name;
+        double half, single;
+    } known[] = {
+        { "H100 PCIe", 756e12, 51e12 },
+        { "H100 NVL", 835e12, 60e12 },
+        { "H100", 989.4e12, 67e12 },
+        { "H200", 989.4e12, 67e12 },
+        { "GH200", 989.4e12, 67e12 },
+        { "H800", 989.4e12, 67e12 },
+        { "B200", 2250e12, 75e12 },
+        { "A100", 312e12, 19.5e12 },
+        { "A800", 312e12, 19.5e12 },
+        { "L40S", 362e12, 91.6e12 },
+        { "GeForce RTX 4090", 165.2e12, 82.6e12 },
+        { "GeForce RTX 3090", 71e12, 35.6e12 },
+    };
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!device_is_host(engine->device) && strstr(engine->device->description, known[i].name))
+            return dtype == DTYPE_F32 ? known[i].single : known[i].half;
+    return 0;
+}
+
+int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+{
+    *flops = engine_stated_flops(engine, dtype);
+    return *flops > 0 ? 0 : engine_peak_flops(engine, dtype, flops, err);
 }
 
 size_t engine_available_bytes(const struct engine *engine)
 {
+    int n_sharing, n_gpus;
     int64_t room = room_bytes();
 
+    if (!device_is_host(engine->device)) {
+        n_gpus = max_int(1, device_cuda_count(NULL));
+        n_sharing = (int)ceil_div(max_int(1, engine->rank.local_size), n_gpus);
+        return engine->device->ops->memory(engine->device).free_bytes / (size_t)n_sharing;
+    }
     return room < 0 ? 0 : (size_t)max_i64(1, room / max_int(1, engine->rank.local_size));
 }

@@ -6,12 +6,14 @@
 
 #include "comm/comm.h"
 #include "comm/worker.h"
+#include "config/job.h"
 #include "kernels/kernels.h"
 #include "launch/launch.h"
 
 struct engine {
     struct launch_rank rank;
-    struct pool *pool;
+    struct device *device; /* the host, or one of its GPUs */
+    struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note; /* "" or what instruction set is missing */
     struct comm *comm;    /* itself alone, else MPI */
@@ -19,18 +21,26 @@ struct engine {
         *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };
 
-/*
- * n_threads 0: this rank's share of the cores. Collective (MPI starts). Returns 0, or -1 and
- * ERR_DEVICE or ERR_PEER; nothing is left then.
- */
-int engine_open(struct engine *engine, const struct launch_rank *rank, int n_threads,
-                struct err *err);
-void engine_close(struct engine *engine);
+struct engine_wish {
+    int n_threads;          /* 0: this rank's share of the cores */
+    enum job_device device; /* a GPU goes to the ranks of a machine by turns */
+};
 
 /*
- * What this rank's GEMM reaches at best on a square of bf16 or fp32, in FLOP/s: MFU's denominator,
- * measured in some 30 ms.
+ * Collective (MPI starts). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
  */
+int engine_open(struct engine *engine, const struct launch_rank *rank,
+                const struct engine_wish *wish, struct err *err);
+void engine_close(struct engine *engine);
+
+/* MFU's denominator in FLOP/s: of a GPU that is known what its maker states for dense products of the
+ * dtype (engine_stated_flops), else what engine_peak_flops measures. */
+int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
+
+/* 0 where the device is not known. */
+double engine_stated_flops(const struct engine *engine, enum dtype dtype);
+
+/* What this rank's GEMM reaches at best on a square, in FLOP/s; measured in some 30 ms. */
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
 /*
@@ -40,8 +50,8 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
 int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
                          int n_rounds, double *flops, struct err *err);
 
-/* Memory that one of local_size ranks may take now: 1 where there is none, and 0 if the system does
- * not say. */
+/* Memory of the device that one of the ranks that share it may take now: 1 where there is none, and 0
+ * if the system does not say. */
 size_t engine_available_bytes(const struct engine *engine);
 
 #endif

@@ -3,13 +3,11 @@
  */
 #include "train/feed.h"
 
-#include <string.h>
-
 static void feed(struct run *run, const struct program *program, int input, const void *data,
                  int number)
 {
     if (input)
-        memcpy(run_data(run, input, number), data, program_value_bytes(program, input));
+        run_put(run, input, number, 0, data, program_value_bytes(program, input));
 }
 
 void feed_batch(struct run *run, const struct program *program, const struct micro_batch *batch,

@@ -22,7 +22,8 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
-    uint16_t *rounded;  /* or, of one that is kept in bf16: frozen, or its own master */
+    uint16_t *rounded;  /* or, of one that is kept in 16 bits: frozen, or its own master */
+    enum dtype dtype;   /* and its dtype */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -51,6 +52,12 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
+/* Of the program's 16-bit dtype. */
+static uint16_t rounded_to(enum dtype dtype, float x)
+{
+    return dtype == DTYPE_F16 ? fp16_from_float(x) : bf16_from_float(x);
+}
+
 static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
 {
     float part[FILL_PART];
@@ -60,7 +67,7 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
 
         initial(f, first + at, here, part);
         for (int64_t i = 0; i < here; i++)
-            out[at + i] = bf16_from_float(part[i]);
+            out[at + i] = rounded_to(f->dtype, part[i]);
     }
 }
 
@@ -89,41 +96,58 @@ static void fill_tile(void *context, int64_t tile, int thread)
         }
 }
 
-void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
-                     struct pool *pool, uint64_t seed)
+/* ---- windows -----------------------------------------------------------------------------------
+ *
+ * Elements of a cell that the host works on: on the host all of a part at once and in place, of a
+ * GPU's as many as a buffer holds.
+ */
+
+#define WINDOW ((int64_t)256 * FILL_BLOCK)
+
+struct windows {
+    struct run *run;
+    int is_host;
+    struct arena arena; /* of the buffers */
+    void *buffers[2];   /* of WINDOW fp32 each; NULL on the host */
+};
+
+static void windows_open(struct windows *w, struct run *run)
 {
-    int64_t rows, cols;
-
-    for (int i = 0; i < program->n_parameters; i++) {
-        const struct parameter *p = &program->parameters[i];
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
-
-        int is_fp32 = program->values[part.master].dtype == DTYPE_F32;
-        float *data = run_data(run, part.master, 0);
-        uint16_t *rounded = run_data(run, part.master, 0);
-
-        CHECK(is_fp32 || !p->trainable || part.master == part.weight);
-        run_beat(run); /* the first touch of much memory takes its time */
-        rectangles_whole(program, i, &rows, &cols);
-        struct fill fill = { .program = program,
-                             .index = i,
-                             .parameter = p,
-                             .tp_rank = tp_rank,
-                             .whole_cols = cols,
-                             .seed = seed,
-                             .name = rng_hash_name(p->name),
-                             .begin = part.begin,
-                             .end = part.end,
-                             .data = is_fp32 ? data + part.offset : NULL,
-                             .rounded = is_fp32 ? NULL : rounded + part.offset };
-        pool_run(pool, ceil_div(part.end - part.begin, FILL_BLOCK), fill_tile, &fill);
-    }
-    fill_weights_from_masters(run, program, dp_rank, pool);
+    *w = (struct windows){ .run = run, .is_host = device_is_host(run_device(run)) };
+    for (int i = 0; i < 2 && !w->is_host; i++)
+        w->buffers[i] = arena_alloc(&w->arena, (size_t)WINDOW * sizeof(float));
 }
+
+static int64_t window_end(const struct windows *w, int64_t begin, int64_t end)
+{
+    return w->is_host ? end : min_i64(end, begin + WINDOW);
+}
+
+/* Where the host finds or puts what lies at the address. */
+static void *window_at(const struct windows *w, int buffer, void *address)
+{
+    return w->is_host ? address : w->buffers[buffer];
+}
+
+static void window_put(const struct windows *w, int buffer, void *address, size_t n_bytes)
+{
+    if (!w->is_host)
+        run_put_at(w->run, address, w->buffers[buffer], n_bytes);
+}
+
+static unsigned char *element_at(struct run *run, const struct program *program, int cell,
+                                 int64_t element)
+{
+    return (unsigned char *)run_data(run, cell, 0) +
+           (size_t)element * dtype_bytes(program->values[cell].dtype);
+}
+
+/* ---- weights from masters ---- */
 
 struct rounding {
     const float *master;
     uint16_t *weight;
+    enum dtype dtype;
     int64_t n;
 };
 
@@ -134,33 +158,117 @@ static void round_tile(void *context, int64_t tile, int thread)
 
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        r->weight[i] = bf16_from_float(r->master[i]);
+        r->weight[i] = rounded_to(r->dtype, r->master[i]);
 }
 
-void fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
-                               struct pool *pool)
+/* Of elements [begin, begin + n) of the part, whose masters the host has. */
+static void round_window(const struct windows *w, const struct program *program,
+                         const struct parameter_part *part, int64_t begin, int64_t n,
+                         const float *masters, struct pool *pool)
 {
-    for (int i = 0; i < program->n_parameters; i++) {
+    unsigned char *weights =
+        element_at(w->run, program, part->weight, part->offset + begin - part->begin);
+    enum dtype dtype = program->values[part->weight].dtype;
+    struct rounding rounding = { masters, window_at(w, 1, weights), dtype, n };
+
+    CHECK(dtype == DTYPE_BF16 || dtype == DTYPE_F16);
+    pool_run(pool, ceil_div(n, FILL_BLOCK), round_tile, &rounding);
+    window_put(w, 1, weights, (size_t)n * sizeof(uint16_t));
+}
+
+int fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
+                              struct pool *pool, struct err *err)
+{
+    struct windows w;
+    int status = 0;
+
+    windows_open(&w, run);
+    for (int i = 0; i < program->n_parameters && !status; i++) {
         struct parameter_part part = program_parameter_part(program, i, dp_rank);
 
         run_beat(run);
         if (part.master == part.weight)
             continue;
-        struct rounding rounding = { (float *)run_data(run, part.master, 0) + part.offset,
-                                     (uint16_t *)run_data(run, part.weight, 0) + part.offset,
-                                     part.end - part.begin };
-        CHECK(program->values[part.weight].dtype == DTYPE_BF16);
-        pool_run(pool, ceil_div(rounding.n, FILL_BLOCK), round_tile, &rounding);
+        for (int64_t begin = part.begin, end; begin < part.end && !status; begin = end) {
+            unsigned char *address =
+                element_at(run, program, part.master, part.offset + begin - part.begin);
+            float *masters = window_at(&w, 0, address);
+
+            end = window_end(&w, begin, part.end);
+            if (!w.is_host)
+                status =
+                    run_get_at(run, masters, address, (size_t)(end - begin) * sizeof(float), err);
+            if (!status)
+                round_window(&w, program, &part, begin, end - begin, masters, pool);
+        }
     }
+    arena_release(&w.arena);
+    return status;
+}
+
+/* ---- the beginning ---- */
+
+/* Elements [begin, end) of a parameter's part, and their weights. */
+static void fill_window(const struct windows *w, struct fill *fill,
+                        const struct parameter_part *part, int64_t begin, int64_t end,
+                        struct pool *pool)
+{
+    const struct program *program = fill->program;
+    int is_fp32 = program->values[part->master].dtype == DTYPE_F32;
+    unsigned char *address =
+        element_at(w->run, program, part->master, part->offset + begin - part->begin);
+    void *data = window_at(w, 0, address);
+
+    CHECK(is_fp32 || !fill->parameter->trainable || part->master == part->weight);
+    fill->begin = begin;
+    fill->end = end;
+    fill->data = is_fp32 ? data : NULL;
+    fill->rounded = is_fp32 ? NULL : data;
+    pool_run(pool, ceil_div(end - begin, FILL_BLOCK), fill_tile, fill);
+    window_put(w, 0, address, (size_t)(end - begin) * (is_fp32 ? 4 : 2));
+    if (part->master != part->weight)
+        round_window(w, program, part, begin, end - begin, data, pool);
+}
+
+void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
+                     struct pool *pool, uint64_t seed)
+{
+    struct windows w;
+    int64_t rows, cols;
+
+    windows_open(&w, run);
+    for (int i = 0; i < program->n_parameters; i++) {
+        const struct parameter *p = &program->parameters[i];
+        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+
+        run_beat(run); /* the first touch of much memory takes its time */
+        rectangles_whole(program, i, &rows, &cols);
+        struct fill fill = { .program = program,
+                             .index = i,
+                             .parameter = p,
+                             .tp_rank = tp_rank,
+                             .whole_cols = cols,
+                             .seed = seed,
+                             .name = rng_hash_name(p->name),
+                             .dtype = program->values[part.master].dtype };
+        for (int64_t begin = part.begin, end; begin < part.end; begin = end) {
+            end = window_end(&w, begin, part.end);
+            fill_window(&w, &fill, &part, begin, end, pool);
+        }
+    }
+    arena_release(&w.arena);
 }
 
 void fill_constants(struct run *run, const struct program *program, const struct model_spec *spec)
 {
     int id = program->ports.rope_table;
+    struct arena arena = { 0 };
 
-    if (id) {
-        const struct value *v = &program->values[id];
-
-        rope_fill(run_data(run, id, 0), v->rows, (int)v->cols, spec);
-    }
+    if (!id)
+        return;
+    const struct value *v = &program->values[id];
+    float *table = arena_alloc(&arena, program_value_bytes(program, id));
+    rope_fill(table, v->rows, (int)v->cols, spec);
+    run_put(run, id, 0, 0, table, program_value_bytes(program, id));
+    arena_release(&arena);
 }

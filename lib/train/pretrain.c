@@ -102,6 +102,15 @@ static int evaluate(struct pretrain *p, struct err *err)
 
 static int note_skipped(struct pretrain *p, const struct trainer_result *r, struct err *err)
 {
+    char text[96];
+
+    if (r->scale_fell) {
+        snprintf(text, sizeof text, "gradient not finite at loss scale %.0f, now half of it",
+                 r->loss_scale);
+        log_info("step %" PRId64 ": %s: nothing was updated", r->step, text);
+        pretrain_report_event(p, "skipped", text);
+        return 0;
+    }
     p->n_skipped_in_a_row = r->skipped ? p->n_skipped_in_a_row + 1 : 0;
     if (!r->skipped)
         return 0;
@@ -192,7 +201,7 @@ static int measure_peak(struct pretrain *p, struct err *err)
 {
     double flops;
 
-    if (engine_peak_flops(p->options->engine, p->job->train.dtype, &flops, err) < 0)
+    if (engine_mfu_flops(p->options->engine, p->job->train.dtype, &flops, err) < 0)
         return -1;
     p->peak_flops = flops * p->options->engine->rank.world_size;
     return 0;
@@ -225,12 +234,15 @@ static void greet(const struct pretrain *p)
              str_count(count, sizeof count, model_spec_n_parameters(&job->model)),
              job->train.global_batch, job->data.seq_len, job->n_micro_batches,
              job->n_micro_batches == 1 ? "" : "es", dtype_name(job->train.dtype));
-    log_info("%d rank%s x %d thread%s, %s; %s planned a rank; peak %.0f GFLOP/s measured",
+    log_info("%d rank%s x %d thread%s, %s; %s planned a rank; peak %.0f GFLOP/s %s",
              engine->rank.world_size, engine->rank.world_size == 1 ? "" : "s",
              pool_n_threads(engine->pool), pool_n_threads(engine->pool) == 1 ? "" : "s",
              kernels_identity(engine->kernels),
              str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),
-             p->peak_flops * 1e-9);
+             p->peak_flops * 1e-9,
+             engine_stated_flops(engine, job->train.dtype) > 0 ? "stated" : "measured");
+    if (!device_is_host(engine->device))
+        log_info("on %s", engine->device->description);
     if (engine->isa_note[0])
         log_info("%s", engine->isa_note);
     log_info("numerics %016" PRIx64, trainer_numerics(p->trainer));

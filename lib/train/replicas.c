@@ -142,16 +142,37 @@ static void hash_block(void *context, int64_t tile, int thread)
     r->block_hashes[tile] = XXH3_64bits(r->blocks[tile].data, r->blocks[tile].n_bytes);
 }
 
-static uint64_t hash_all(struct replicas *r)
+/* A GPU's, one after the other. */
+static int hash_fetched(struct replicas *r, struct err *err)
+{
+    unsigned char *fetched = malloc(BLOCK_BYTES);
+    int status = 0;
+
+    CHECK(fetched);
+    for (int64_t i = 0; i < r->n_blocks && !status; i++) {
+        status = run_get_at(trainer_run(r->trainer), fetched, r->blocks[i].data,
+                            r->blocks[i].n_bytes, err);
+        if (!status)
+            r->block_hashes[i] = XXH3_64bits(fetched, r->blocks[i].n_bytes);
+    }
+    free(fetched);
+    return status;
+}
+
+static int hash_all(struct replicas *r, uint64_t *hash, struct err *err)
 {
     static const char hashing[PROGRESS_TEXT_BYTES] = "comparing replicas";
 
     progress_publish(r->trainer->options.progress, hashing, 0);
-    pool_run(r->trainer->options.pool, r->n_blocks, hash_block, r);
+    if (device_is_host(run_device(trainer_run(r->trainer))))
+        pool_run(r->trainer->options.pool, r->n_blocks, hash_block, r);
+    else if (hash_fetched(r, err) < 0)
+        return -1;
     for (int i = 0; i < r->n_cells; i++)
         r->cell_hashes[i] = XXH3_64bits(&r->block_hashes[r->cells[i].first_block],
                                         sizeof(uint64_t) * (size_t)r->cells[i].n_blocks);
-    return XXH3_64bits(r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
+    *hash = XXH3_64bits(r->cell_hashes, sizeof(uint64_t) * (size_t)r->n_cells);
+    return 0;
 }
 
 /* The lowest rank whose replica differs from its group's first, -1 if all are equal. */
@@ -299,8 +320,9 @@ int replicas_compare(struct replicas *r, int64_t step, int *differs, struct err 
     if (!r)
         return 0;
     r->step = step;
-    uint64_t own = hash_all(r);
-    if (trainer_gather(r->trainer, &own, r->words, sizeof own, err) < 0)
+    uint64_t own;
+    if (hash_all(r, &own, err) < 0 ||
+        trainer_gather(r->trainer, &own, r->words, sizeof own, err) < 0)
         return -1;
     int rank = find_difference(r);
     return rank < 0 ? 0 : explain(r, rank, differs, err);
@@ -319,11 +341,12 @@ void replicas_flip(struct trainer *trainer)
         cell = program->buckets[p->bucket].own_weights;
     enum dtype dtype = program->values[cell].dtype;
     size_t n = program_value_bytes(program, cell) / dtype_bytes(dtype);
-    void *data = run_data(trainer_run(trainer), cell, 0);
+    size_t at = n / 2 * dtype_bytes(dtype);
+    uint32_t bits = 0;
+    struct err err;
 
     /* Of the mantissa, 1 of 2048 or of 128 parts: the loss will not tell. */
-    if (dtype == DTYPE_F32)
-        ((uint32_t *)data)[n / 2] ^= UINT32_C(1) << 12;
-    else
-        ((uint16_t *)data)[n / 2] ^= 1;
+    CHECK(run_get(trainer_run(trainer), cell, 0, at, &bits, dtype_bytes(dtype), &err) == 0);
+    bits ^= dtype == DTYPE_F32 ? UINT32_C(1) << 12 : 1;
+    run_put(trainer_run(trainer), cell, 0, at, &bits, dtype_bytes(dtype));
 }

@@ -3,8 +3,6 @@
  */
 #include "train/slices.h"
 
-#include <string.h>
-
 #include "config/tuning.h"
 #include "train/rectangles.h"
 
@@ -143,9 +141,10 @@ void slices_clear_split(const struct run *run, const struct program *program, in
                 continue;
             char *data = run_data(run, cells[k], 0);
             size_t element = dtype_bytes(program->values[cells[k]].dtype);
+            struct device *device = run_device(run);
 
-            memset(data + (size_t)part.offset * element, 0,
-                   (size_t)(part.end - part.begin) * element);
+            device->ops->fill(device, DEVICE_COMPUTE, data + (size_t)part.offset * element, 0,
+                              (size_t)(part.end - part.begin) * element);
         }
     }
 }

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "train/cells.h"
 #include "train/fill.h"
 #include "train/slices.h"
 #include "train/trainer_impl.h"
@@ -30,6 +31,10 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     cJSON_AddNumberToObject(state, "updates", (double)t->updates);
     cJSON_AddNumberToObject(state, "tokens", (double)t->tokens);
     cJSON_AddNumberToObject(state, "skipped", (double)t->n_skipped);
+    if (t->program.ports.gradient_scale) {
+        cJSON_AddNumberToObject(state, "loss_scale", t->loss_scale);
+        cJSON_AddNumberToObject(state, "clean_steps", (double)t->n_clean);
+    }
     cJSON_AddStringToObject(state, "numerics", hash);
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
     cJSON_AddNumberToObject(state, "world_size", t->world_size);
@@ -68,7 +73,9 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
         slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank, saved_parameters(t));
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
-    if (store_save_start(&t->save, folder, t->world_rank, list.slices, list.n, &t->save_err) < 0)
+    if (cells_reader_create(&t->save_reader, t->run, &t->save_err) < 0 ||
+        store_save_start_from(&t->save, folder, t->world_rank, list.slices, list.n,
+                              t->save_reader ? cells_load : NULL, t->save_reader, &t->save_err) < 0)
         t->save = NULL;
     t->save_started = 1;
     slices_release(&list);
@@ -112,6 +119,8 @@ int trainer_save_finish(struct trainer *t, struct err *err)
     if (!t->save)
         status = -1;
     t->save = NULL;
+    cells_reader_destroy(t->save_reader);
+    t->save_reader = NULL;
     int64_t failed = status < 0 ? err->code : 0;
     struct err agreed;
     if (trainer_agree(t, &failed, &agreed) < 0) {
@@ -258,6 +267,19 @@ static int64_t number_of(const cJSON *state, const char *name)
                : -1;
 }
 
+/* Of a run in another dtype there is none: it begins as a new one. */
+static void read_loss_scale(struct trainer *t, const cJSON *state)
+{
+    int64_t scale = number_of(state, "loss_scale"), n_clean = number_of(state, "clean_steps");
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale || scale < 1 || scale & (scale - 1) || n_clean < 0)
+        return;
+    t->loss_scale =
+        (double)max_i64(job->train.loss_scale.min, min_i64(job->train.loss_scale.max, scale));
+    t->n_clean = n_clean;
+}
+
 static int read_state(struct trainer *t, const char *text, struct str *notes, struct err *err)
 {
     cJSON *state = cJSON_Parse(text);
@@ -269,6 +291,7 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
     t->updates = number_of(state, "updates");
     t->tokens = number_of(state, "tokens");
     t->n_skipped = number_of(state, "skipped");
+    read_loss_scale(t, state);
     if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
         !cJSON_IsString(description))
         err_set(err, ERR_DATA, "%s",
@@ -285,6 +308,11 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
     return status;
 }
 
+static int read_store(void *context, const struct store_slice *slice, struct err *err)
+{
+    return store_read(context, slice, err);
+}
+
 static int read_slices(struct trainer *t, struct store *store, struct err *err)
 {
     struct slices list = { 0 };
@@ -296,11 +324,11 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
         status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
-        status = store_read(store, &list.slices[i], err);
+        status = cells_read(t->run, &list.slices[i], read_store, store, err);
     }
     slices_release(&list);
     if (!status)
-        fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool);
+        status = fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool, err);
     return status;
 }
 

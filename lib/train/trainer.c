@@ -391,6 +391,9 @@ static int open_run(struct trainer *t, struct err *err)
     progress_phase(t->options.progress, "allocating and preparing kernels");
     if (run_create(&t->run, &options, err) < 0)
         return -1;
+    int experts = t->program.ports.router_stats_total;
+    if (experts)
+        t->expert_stats = arena_alloc(&t->arena, program_value_bytes(&t->program, experts));
     progress_phase(t->options.progress, "filling the parameters");
     fill_constants(t->run, &t->program, &t->job->model);
     fill_parameters(t->run, &t->program, t->dp_rank, t->tp_rank, t->options.pool,
@@ -450,6 +453,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
+    t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
     int status = trainer_call(t, make_world, &world, err);
@@ -485,6 +489,7 @@ void trainer_destroy(struct trainer *t)
         return;
     if (t->save)
         store_save_wait(t->save, &ignored);
+    cells_reader_destroy(t->save_reader);
     run_destroy(t->run);
     loader_close(t->train);
     loader_close(t->held_out);
@@ -526,9 +531,10 @@ static int load_train(void *context, int micro_batch, struct err *err)
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
     enum fault fault = fault_at("gradients", t->step + 1);
+    const float nan = NAN;
     /* The factor of each gradient: the loss stays as it is, as when a kernel goes wrong. */
     if (fault == FAULT_NAN)
-        *(float *)run_data(t->run, t->program.ports.loss_scale, 0) = NAN;
+        run_put(t->run, t->program.ports.loss_scale, 0, 0, &nan, sizeof nan);
     if (fault == FAULT_FLIP)
         replicas_flip(t);
     return 0;
@@ -548,27 +554,53 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
-    float *scalars = run_data(t->run, ports->scalars, 0);
+    float scalars[OPS_N_SCALARS], gradient_scale = (float)t->loss_scale;
+    float loss_scale = gradient_scale * (1.0f / (float)tokens);
     double update = (double)(t->updates + 1);
 
-    *(float *)run_data(t->run, ports->loss_scale, 0) = 1.0f / (float)tokens;
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
     scalars[SCALAR_UPDATE] = (float)update;
+    run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
+    if (ports->gradient_scale)
+        run_put(t->run, ports->gradient_scale, 0, 0, &gradient_scale, sizeof gradient_scale);
+    run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
 }
 
-static void read_experts(const struct trainer *t, struct trainer_result *result)
+/*
+ * Micikevicius et al. 2018, section 3.2, and how torch's GradScaler goes about it. All ranks have
+ * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on it.
+ */
+static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
+{
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale)
+        return;
+    result->loss_scale = t->loss_scale;
+    t->n_clean = result->skipped ? 0 : t->n_clean + 1;
+    if (result->skipped && t->loss_scale > job->train.loss_scale.min) {
+        t->loss_scale /= 2;
+        /* A loss that is not finite itself has another cause. */
+        result->scale_fell = isfinite(result->loss) != 0;
+    } else if (job->train.loss_scale.growth_every &&
+               t->n_clean >= job->train.loss_scale.growth_every) {
+        t->loss_scale = fmin(2 * t->loss_scale, job->train.loss_scale.max);
+        t->n_clean = 0;
+    }
+}
+
+static void count_experts(const struct trainer *t, const double *stats,
+                          struct trainer_result *result)
 {
     const struct model_spec *s = &t->job->model;
-    int id = t->program.ports.router_stats_total;
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
-    const double *stats = id ? run_data(t->run, id, 0) : NULL;
     double n_micro_batches = (double)t->job->n_micro_batches * t->job->parallel.dp;
     double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
                   max_int(1, s->n_experts);
 
-    for (int layer = 0; stats && layer < n_layers; layer++) {
+    for (int layer = 0; layer < n_layers; layer++) {
         result->balance += *stats++ / n_micro_batches / n_layers;
         for (int e = 0; e < s->n_experts; e++, stats++) {
             double used = *stats / even;
@@ -584,6 +616,16 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
 {
     const struct ports *ports = &t->program.ports;
     struct run_hooks hooks = { t, load_train, trainer_save_gate, choose };
+    int experts = ports->router_stats_total;
+    int32_t skipped = 0;
+    double loss = 0, norm = 0;
+    /* All that the host learns of a step, with one wait. */
+    const struct run_piece told[4] = {
+        { ports->skip, &skipped, sizeof skipped },
+        { ports->loss_total, &loss, sizeof loss },
+        { ports->norm, &norm, sizeof norm },
+        { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
+    };
     int64_t tokens = loader_step_tokens(t->train, t->step);
     double lr = lr_at(t->job, t->step);
 
@@ -592,22 +634,25 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     write_scalars(t, lr, tokens);
     if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
         return -1;
+    if (run_get_all(t->run, told, 4, err) < 0)
+        return -1;
     progress_phase(t->options.progress, "between steps");
-    int skipped = *(const int32_t *)run_data(t->run, ports->skip, 0) != 0;
     t->step++;
     t->updates += !skipped;
-    t->n_skipped += skipped;
+    t->n_skipped += skipped != 0;
     t->tokens += tokens;
     *result = (struct trainer_result){
         .step = t->step,
-        .loss = *(const double *)run_data(t->run, ports->loss_total, 0) / (double)tokens,
-        .grad_norm = *(const double *)run_data(t->run, ports->norm, 0),
+        .loss = loss / (double)tokens,
+        .grad_norm = norm,
         .lr = lr,
         .tokens = tokens,
         .read = loader_step_read(t->train, t->step - 1),
-        .skipped = skipped,
+        .skipped = skipped != 0,
     };
-    read_experts(t, result);
+    adapt_loss_scale(t, result);
+    if (experts)
+        count_experts(t, t->expert_stats, result);
     return 0;
 }
 
@@ -633,6 +678,7 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
     int64_t per_batch =
         t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
     int64_t n = t->n_held_out_batches;
+    double total = 0;
 
     *tokens = 0;
     *loss = 0;
@@ -649,12 +695,13 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
         if (on_batch)
             on_batch(context, i + 1, n);
     }
-    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0)
+    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0 ||
+        run_get(t->run, t->program.ports.eval_total, 0, 0, &total, sizeof total, err) < 0)
         return -1;
     progress_phase(t->options.progress, "between steps");
     *tokens = held_out_tokens(t, n);
     if (*tokens)
-        *loss = *(const double *)run_data(t->run, t->program.ports.eval_total, 0) / (double)*tokens;
+        *loss = total / (double)*tokens;
     return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ckpt/store.h"
 #include "data/loader.h"
+#include "train/cells.h"
 #include "train/trainer.h"
 
 struct trainer {
@@ -17,7 +18,8 @@ struct trainer {
     struct program *shorter;
     int n_shorter;
     const int *lengths;
-    struct arena arena; /* of these */
+    struct arena arena;   /* of these */
+    double *expert_stats; /* what the last step said of its routers; NULL: there are none */
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
     int world_rank, world_size, dp_rank, tp_rank;
@@ -27,13 +29,16 @@ struct trainer {
     int64_t step;    /* done */
     int64_t updates; /* done, skipped steps not counted */
     int64_t tokens, n_skipped;
+    double loss_scale;      /* of the next step; 1 but for fp16 */
+    int64_t n_clean;        /* fp16: steps since the scale changed */
     struct str description; /* of the numerics */
     uint64_t numerics;
     char *restored_extra;
 
-    struct store_save *save; /* under way, or NULL */
-    int save_started;        /* on every rank, also one whose start failed */
-    trainer_gate_fn gate;    /* may be NULL */
+    struct store_save *save;          /* under way, or NULL */
+    struct cells_reader *save_reader; /* its, on a GPU */
+    int save_started;                 /* on every rank, also one whose start failed */
+    trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;
 
     struct err save_err;  /* of this rank's start */

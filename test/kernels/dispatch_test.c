@@ -5,14 +5,20 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "support/op_case.h"
+#include "support/test_device.h"
 
+/* gap: columns behind each row; of the last, rows are of 16 bytes. */
 static const struct size {
     int64_t tokens, n, m, cols;
-} sizes[] = { { 1, 1, 1, 1 }, { 7, 2, 5, 33 }, { 130, 3, 4, 70 }, { 40, 8, 16, 600 } };
+    int gap;
+} sizes[] = { { 1, 1, 1, 1, 3 },     { 7, 2, 5, 33, 3 },  { 130, 3, 4, 70, 3 },
+              { 40, 8, 16, 600, 3 }, { 33, 5, 9, 64, 8 }, { 3, 2, 2, 2072, 16 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 
@@ -23,6 +29,15 @@ static void fill_experts(const struct tensor *t, int64_t m)
         for (int64_t i = 0; i < t->cols; i++)
             tensor_set(t, row, i, (double)((row * row + i) % m));
 }
+
+/* What a GPU does in several blocks; more experts than a warp's counters have room for; one expert
+ * alone. */
+static const struct size order_sizes[] = {
+    { 3000, 3, 40, 0, 3 },  { 4096, 1, 1, 0, 3 },    { 4097, 2, 2, 0, 3 },
+    { 700, 7, 2000, 0, 3 }, { 1366, 3, 1366, 0, 3 },
+};
+
+#define N_ORDER_SIZES (int)(sizeof order_sizes / sizeof *order_sizes)
 
 static struct op_case *order(const struct size *s)
 {
@@ -35,15 +50,50 @@ static struct op_case *order(const struct size *s)
     return c;
 }
 
+/* What is moved, or summed in order, is the CPU's to the bit. */
+static void check_bits(struct op_case *c)
+{
+    const struct op_info *info = op_info(c->op.kind);
+    size_t element = dtype_bytes(c->op.out[0].dtype);
+    char *kept[OPS_MAX_OUTPUTS] = { 0 };
+
+    if (!test_device_is_cuda())
+        return;
+    op_case_run(c, 1, 1);
+    for (int i = 0; i < info->n_outputs; i++) {
+        size_t n_bytes = (size_t)(c->op.out[i].rows * c->op.out[i].stride) * element;
+
+        kept[i] = malloc(n_bytes);
+        assert_non_null(kept[i]);
+        memcpy(kept[i], c->op.out[i].data, n_bytes);
+    }
+    setenv("LMTRAIN_TEST_DEVICE", "cpu", 1);
+    op_case_run(c, 1, 1);
+    setenv("LMTRAIN_TEST_DEVICE", "cuda", 1);
+    for (int i = 0; i < info->n_outputs; i++) {
+        const struct tensor *t = &c->op.out[i];
+
+        assert_memory_equal(kept[i], t->data, (size_t)(t->rows * t->stride) * element);
+        free(kept[i]);
+    }
+}
+
+static void check_order(const struct size *s)
+{
+    struct op_case *c = order(s);
+
+    op_case_check(c, 0);
+    check_bits(c);
+    op_case_destroy(c);
+}
+
 static void test_order(void **state)
 {
     (void)state;
-    for (int s = 0; s < N_SIZES; s++) {
-        struct op_case *c = order(&sizes[s]);
-
-        op_case_check(c, 0);
-        op_case_destroy(c);
-    }
+    for (int s = 0; s < N_SIZES; s++)
+        check_order(&sizes[s]);
+    for (int s = 0; s < N_ORDER_SIZES; s++)
+        check_order(&order_sizes[s]);
 }
 
 static void take_places(const struct tensor *to, const struct size *s)
@@ -63,11 +113,13 @@ static void check_moving(enum op_kind kind, const struct size *s, enum dtype act
     int64_t rows[2] = { s->tokens, s->tokens * s->n };
     int back = kind == OP_COMBINE;
 
+    c->gap = s->gap;
     op_case_input(c, 0, s->tokens, s->n, DTYPE_I32, 0);
     take_places(&c->op.in[0], s);
     op_case_input(c, 1, rows[back], s->cols, act, 1);
     op_case_output(c, 0, rows[!back], s->cols, act);
     op_case_check(c, back ? 1e-6 : 0);
+    check_bits(c);
     op_case_destroy(c);
 }
 
@@ -75,9 +127,9 @@ static void test_moving(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            check_moving(OP_DISPATCH, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
-            check_moving(OP_COMBINE, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            check_moving(OP_DISPATCH, &sizes[s], act_at(i_act));
+            check_moving(OP_COMBINE, &sizes[s], act_at(i_act));
         }
 }
 
@@ -118,6 +170,7 @@ static void check_swiglu(const struct size *s, enum dtype act, int grad)
     struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
     int64_t rows = s->tokens * s->n;
 
+    c->gap = s->gap;
     op_case_input(c, 0, s->tokens, s->n, DTYPE_F32, 1);
     op_case_input(c, 1, s->tokens, s->n, DTYPE_I32, 0);
     take_places(&c->op.in[1], s);
@@ -135,8 +188,8 @@ static void test_swiglu(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int form = 0; form < 4; form++)
-            check_swiglu(&sizes[s], form & 1 ? DTYPE_BF16 : DTYPE_F32, form >> 1);
+        for (int form = 0; form < 2 * N_ACTS; form++)
+            check_swiglu(&sizes[s], act_at(form / 2), form % 2);
 }
 
 int main(void)

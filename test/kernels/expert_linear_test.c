@@ -1,35 +1,57 @@
 /*
  * expert_linear_test.c - the products of experts against the reference, and each expert's against
- * the plain product of its rows, bit for bit
+ * the product of its rows alone, bit for bit: on the CPU linear's; on a GPU, where linear is a
+ * vendor's, that of a single expert
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "support/op_case.h"
+#include "support/test_device.h"
 
-/* Rows of experts, some of which have none, and their products' extents. */
+enum { LISTED = 6 };
+
+/* Rows of experts, some of which have none (as those beyond the list), and their products' extents;
+ * gap: columns behind each row. */
 static const struct size {
     int m;
-    int rows[6];
+    int rows[LISTED];
     int64_t n, k;
+    int gap;
 } sizes[] = {
-    { 1, { 1 }, 1, 1 },
-    { 3, { 0, 5, 0 }, 7, 33 },
-    { 4, { 17, 0, 1, 40 }, 50, 20 },
-    { 6, { 3, 130, 2, 0, 9, 8 }, 60, 49 },
+    { 1, { 1 }, 1, 1, 3 },
+    { 3, { 0, 5, 0 }, 7, 33, 3 },
+    { 4, { 17, 0, 1, 40 }, 50, 20, 3 },
+    { 6, { 3, 130, 2, 0, 9, 8 }, 60, 49, 3 },
+    { 2, { 0, 140 }, 136, 8, 8 },   /* from here on rows are of 16 bytes */
+    { 3, { 5, 0, 67 }, 8, 328, 8 }, /* k: several stages around */
+    { 6, { 0, 1, 129, 0, 70, 1 }, 72, 72, 16 },
 };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+
+/* So many experts that a GPU takes wide tiles: of forward, dx and dw. */
+static const struct size wide_sizes[] = {
+    { 130, { 0, 3, 130, 0, 0, 2 }, 264, 24, 8 },
+    { 130, { 0, 3, 130, 0, 0, 2 }, 24, 264, 8 },
+    { 130, { 0, 3, 130, 0, 0, 2 }, 8, 264, 8 },
+};
+
+static int rows_of(const struct size *s, int e)
+{
+    return e < LISTED ? s->rows[e] : 0;
+}
 
 static int64_t n_rows(const struct size *s)
 {
     int64_t n = 0;
 
     for (int e = 0; e < s->m; e++)
-        n += s->rows[e];
+        n += rows_of(s, e);
     return n;
 }
 
@@ -38,6 +60,7 @@ static struct op_case *products(enum op_kind kind, const struct size *s, enum dt
     struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
     int is_dw = kind == OP_EXPERT_LINEAR_DW, ends = is_dw ? 2 : 1, end = 0;
 
+    c->gap = s->gap;
     op_case_input(c, 0, n_rows(s), kind == OP_EXPERT_LINEAR ? s->k : s->n, act, 1);
     op_case_input(c, ends, 1, s->m, DTYPE_I32, 0);
     if (is_dw)
@@ -49,27 +72,57 @@ static struct op_case *products(enum op_kind kind, const struct size *s, enum dt
     else
         op_case_output(c, 0, n_rows(s), kind == OP_EXPERT_LINEAR ? s->n : s->k, act);
     for (int e = 0; e < s->m; e++)
-        tensor_set(&c->op.in[ends], 0, e, end += s->rows[e]);
+        tensor_set(&c->op.in[ends], 0, e, end += rows_of(s, e));
     return c;
 }
 
-static void check_kind(enum op_kind kind)
-{
-    for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct op_case *c = products(kind, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+static const enum op_kind kinds[] = { OP_EXPERT_LINEAR, OP_EXPERT_LINEAR_DX, OP_EXPERT_LINEAR_DW };
 
-            op_case_check(c, 3e-6);
-            op_case_destroy(c);
-        }
+static void check_size(enum op_kind kind, const struct size *s)
+{
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *c = products(kind, s, act_at(i_act));
+
+        op_case_check(c, 3e-6);
+        op_case_destroy(c);
+    }
 }
 
 static void test_products(void **state)
 {
     (void)state;
-    check_kind(OP_EXPERT_LINEAR);
-    check_kind(OP_EXPERT_LINEAR_DX);
-    check_kind(OP_EXPERT_LINEAR_DW);
+    for (int kind = 0; kind < 3; kind++)
+        for (int s = 0; s < N_SIZES; s++)
+            check_size(kinds[kind], &sizes[s]);
+}
+
+static void test_wide_tiles(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        check_size(kinds[kind], &wide_sizes[kind]);
+}
+
+/* The same bits wherever rows begin. */
+static void test_alignment_does_not_matter(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct size s = sizes[N_SIZES - 1];
+            struct op_case *wide = products(kinds[kind], &s, bf16 ? DTYPE_BF16 : DTYPE_F32), *odd;
+            const struct tensor *out = &wide->op.out[0];
+
+            s.gap = 3;
+            odd = products(kinds[kind], &s, bf16 ? DTYPE_BF16 : DTYPE_F32);
+            op_case_run(wide, 2, 1);
+            op_case_run(odd, 2, 1);
+            for (int64_t row = 0; row < out->rows; row++)
+                for (int64_t col = 0; col < out->cols; col++)
+                    assert_true(tensor_get(out, row, col) == tensor_get(&odd->op.out[0], row, col));
+            op_case_destroy(wide);
+            op_case_destroy(odd);
+        }
 }
 
 static void copy_rows(const struct tensor *to, const struct tensor *from, int64_t row)
@@ -85,16 +138,20 @@ static struct op_case *product_of(const struct op_case *all, const struct size *
 {
     const struct tensor *in = all->op.in, *out = &all->op.out[0];
     int is_dw = all->op.kind == OP_EXPERT_LINEAR_DW, is_dx = all->op.kind == OP_EXPERT_LINEAR_DX;
-    struct op_case *c = op_case_create(is_dw   ? OP_LINEAR_DW
-                                       : is_dx ? OP_LINEAR_DX
-                                               : OP_LINEAR,
-                                       &(struct op_attributes){ 0 });
+    enum op_kind linear = is_dw ? OP_LINEAR_DW : is_dx ? OP_LINEAR_DX : OP_LINEAR;
+    int alone = test_device_is_cuda(), other = is_dw || !alone ? 1 : 2;
+    struct op_case *c = op_case_create(alone ? all->op.kind : linear, &(struct op_attributes){ 0 });
 
-    op_case_input(c, 0, s->rows[e], in[0].cols, in[0].dtype, 0);
+    c->gap = s->gap;
+    op_case_input(c, 0, rows_of(s, e), in[0].cols, in[0].dtype, 0);
     copy_rows(&c->op.in[0], &in[0], begin);
-    op_case_input(c, 1, is_dw ? s->rows[e] : s->n, s->k, in[0].dtype, 0);
-    copy_rows(&c->op.in[1], &in[is_dw ? 1 : 2], is_dw ? begin : e * s->n);
-    op_case_output(c, 0, is_dw ? s->n : s->rows[e], out->cols, out->dtype);
+    op_case_input(c, other, is_dw ? rows_of(s, e) : s->n, s->k, in[0].dtype, 0);
+    copy_rows(&c->op.in[other], &in[is_dw ? 1 : 2], is_dw ? begin : e * s->n);
+    if (alone) {
+        op_case_input(c, 3 - other, 1, 1, DTYPE_I32, 0);
+        tensor_set(&c->op.in[3 - other], 0, 0, rows_of(s, e));
+    }
+    op_case_output(c, 0, is_dw ? s->n : rows_of(s, e), out->cols, out->dtype);
     copy_rows(&c->op.out[0], out, is_dw ? e * s->n : begin);
     return c;
 }
@@ -102,23 +159,25 @@ static struct op_case *product_of(const struct op_case *all, const struct size *
 /* Also on top of what is there; and where there are no rows nothing changes. */
 static void check_plain(enum op_kind kind, const struct size *s, enum dtype act)
 {
-    struct op_case *all = products(kind, s, act), *each[6] = { 0 };
+    struct op_case *all = products(kind, s, act), **each;
     int is_dw = kind == OP_EXPERT_LINEAR_DW, begin = 0;
 
+    each = calloc((size_t)s->m, sizeof *each);
+    assert_non_null(each);
     for (int64_t i = 0; is_dw && i < all->op.out[0].rows; i++)
         for (int64_t col = 0; col < s->k; col++)
             tensor_set(&all->op.out[0], i, col, 0.3 * (double)(i - col));
-    for (int e = 0; e < s->m; begin += s->rows[e++])
-        if (s->rows[e])
+    for (int e = 0; e < s->m; begin += rows_of(s, e++))
+        if (rows_of(s, e))
             each[e] = product_of(all, s, e, begin);
     op_case_run(all, 2, 0);
     begin = 0;
-    for (int e = 0; e < s->m; begin += s->rows[e++]) {
+    for (int e = 0; e < s->m; begin += rows_of(s, e++)) {
         int64_t row = is_dw ? e * s->n : begin;
 
         if (each[e])
             op_case_run(each[e], 3, 0);
-        for (int64_t i = 0; i < (is_dw ? s->n : s->rows[e]); i++)
+        for (int64_t i = 0; i < (is_dw ? s->n : rows_of(s, e)); i++)
             for (int64_t col = 0; col < all->op.out[0].cols; col++) {
                 double got = tensor_get(&all->op.out[0], row + i, col);
 
@@ -128,23 +187,27 @@ static void check_plain(enum op_kind kind, const struct size *s, enum dtype act)
         if (each[e])
             op_case_destroy(each[e]);
     }
+    free(each);
     op_case_destroy(all);
 }
 
+/* On a GPU also what wide tiles make is what narrow ones do. */
 static void test_is_the_plain_product(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        check_plain(OP_EXPERT_LINEAR, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-        check_plain(OP_EXPERT_LINEAR_DX, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-        check_plain(OP_EXPERT_LINEAR_DW, &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-    }
+    for (int kind = 0; kind < 3; kind++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            check_plain(kinds[kind], &sizes[3], act_at(i_act));
+            check_plain(kinds[kind], &wide_sizes[kind], act_at(i_act));
+        }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_wide_tiles),
+        cmocka_unit_test(test_alignment_does_not_matter),
         cmocka_unit_test(test_is_the_plain_product),
     };
 

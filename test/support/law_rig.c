@@ -2,6 +2,7 @@
  * law_rig.c - trainers as threads, a dataset of random tokens, hashes of what comes out
  */
 #include "support/law_rig.h"
+#include "support/test_device.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -238,16 +239,19 @@ static uint64_t hash_blocks(const struct trainer *trainer, uint64_t hash, int ce
                             struct parameter_part part)
 {
     size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
-    const char *data = run_data(trainer_run(trainer), cell, 0);
+    unsigned char data[OPS_NORM_BLOCK * sizeof(float)];
     uint64_t sum = 0;
+    struct err err;
 
     CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
     for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
         int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
         uint64_t name[3] = { hash, (uint64_t)which, (uint64_t)at };
 
-        sum += XXH64(data + (size_t)(part.offset + at - part.begin) * element, (size_t)n * element,
-                     XXH64(name, sizeof name, 0));
+        CHECK(run_get(trainer_run(trainer), cell, 0,
+                      (size_t)(part.offset + at - part.begin) * element, data, (size_t)n * element,
+                      &err) == 0);
+        sum += XXH64(data, (size_t)n * element, XXH64(name, sizeof name, 0));
     }
     return sum;
 }
@@ -340,10 +344,11 @@ static void *live(void *argument)
     struct kernels *kernels = NULL;
     struct worker *worker = NULL;
     struct comm_start_request request = { r, NULL };
+    struct device *device = device_host();
     int status = pool_create(&pool, r->law->n_threads, NULL, &r->err);
 
     if (!status)
-        status = kernels_cpu_create(&kernels, pool, NULL, &r->err);
+        status = test_device_create(&device, &kernels, pool, &r->err);
     if (!status && !r->hub)
         status = comm_self_create(&request.comm, &r->err);
     if (!status && r->hub) {
@@ -363,6 +368,7 @@ static void *live(void *argument)
         comm_destroy(request.comm);
     worker_destroy(worker);
     kernels_destroy(kernels);
+    device_destroy(device);
     pool_destroy(pool);
     r->failed = status < 0;
     return NULL;
@@ -476,7 +482,8 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
                          .number = launched->world_rank,
                          .dp_rank = launched->world_rank,
                          .end = LAW_STEPS };
-    int status = engine_open(&engine, launched, law->n_threads, err);
+    const struct engine_wish wish = { law->n_threads, JOB_DEVICE_CPU };
+    int status = engine_open(&engine, launched, &wish, err);
     if (!status) {
         struct trainer_options options = { .job = &job,
                                            .pool = engine.pool,

@@ -11,11 +11,13 @@
 #define TEST_SUPPORT_OP_CASE_H
 
 #include "ops/ops.h"
+#include "support/acts.h"
 
 struct op_case {
     struct op_shape op; /* kernel's operands, guarded; filled after op_case_create */
     size_t in_bytes[OPS_MAX_INPUTS], out_bytes[OPS_MAX_OUTPUTS];
     int dense; /* set before operands are added: no gaps */
+    int gap;   /* likewise: columns of the gaps, where 0 is 3 */
 };
 
 struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
@@ -33,7 +35,8 @@ void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value);
 
 /*
  * All of what is said above. tolerance: of max|kernel - reference| / max|reference| for outputs of
- * fp32 and fp64; bf16 ones may err by 2^-8 of the element besides.
+ * fp32 and fp64; bf16 ones may err by 2^-8 of the element besides, fp16 ones by 2^-11 of
+ * it, or 2^-25.
  */
 void op_case_check(struct op_case *c, double tolerance);
 

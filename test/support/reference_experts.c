@@ -67,15 +67,25 @@ static void router(const struct op_shape *op, int first)
     }
 }
 
+#define EXPERTS_MAX 1024
+
 /* By the whole Jacobians of softmax. */
 static void router_grad(const struct op_shape *op)
 {
     const struct tensor *experts = &op->in[2];
     int64_t m = op->out[0].cols, n = experts->cols;
     double scale = op->attributes.balance * (double)m / (double)op->out[0].rows;
+    double shares[EXPERTS_MAX], p[EXPERTS_MAX];
 
+    CHECK(m <= EXPERTS_MAX);
+    if (tensor_given(&op->in[4]))
+        scale *= IN(4, 0, 0);
     start(&op->out[0], 1);
+    for (int64_t e = 0; e < m; e++)
+        shares[e] = share_of(experts, e);
     for (int64_t t = 0; t < op->out[0].rows; t++) {
+        for (int64_t o = 0; tensor_given(&op->in[3]) && o < m; o++)
+            p[o] = softmax_of(op, 3, t, o, NULL);
         for (int64_t i = 0; i < n; i++) {
             int32_t e = *chosen(experts, t, i);
 
@@ -83,13 +93,11 @@ static void router_grad(const struct op_shape *op)
                 OUT(0, t, *chosen(experts, t, j)) +=
                     IN(0, t, i) * IN(1, t, i) * ((i == j) - IN(1, t, j));
             for (int64_t o = 0; !op->attributes.normalize && o < m; o++)
-                OUT(0, t, o) +=
-                    IN(0, t, i) * IN(1, t, i) * ((e == o) - softmax_of(op, 3, t, o, NULL));
+                OUT(0, t, o) += IN(0, t, i) * IN(1, t, i) * ((e == o) - p[o]);
         }
         for (int64_t e = 0; scale > 0 && e < m; e++)
             for (int64_t o = 0; o < m; o++)
-                OUT(0, t, o) += scale * share_of(experts, e) * softmax_of(op, 3, t, e, NULL) *
-                                ((e == o) - softmax_of(op, 3, t, o, NULL));
+                OUT(0, t, o) += scale * shares[e] * p[e] * ((e == o) - p[o]);
     }
 }
 

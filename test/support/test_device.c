@@ -55,6 +55,15 @@ void test_device_close(struct kernels *kernels)
     pool_destroy(pool);
 }
 
+int test_device_create(struct device **device, struct kernels **kernels, struct pool *pool,
+                       struct err *err)
+{
+    *device = device_host();
+    if (!test_device_is_cuda())
+        return kernels_cpu_create(kernels, pool, NULL, err);
+    return device_cuda_open(device, 0, err) < 0 ? -1 : kernels_cuda_create(kernels, *device, err);
+}
+
 /* ---- operands there and back ---- */
 
 struct moved {

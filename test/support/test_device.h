@@ -18,6 +18,11 @@ int test_device_is_cuda(void);
 struct kernels *test_device_open(int n_threads);
 void test_device_close(struct kernels *kernels);
 
+/* A device of one's own, for ranks that are threads: the host, or a view of GPU 0. The caller
+ * destroys both. Returns 0, or -1 and ERR_DEVICE. */
+int test_device_create(struct device **device, struct kernels **kernels, struct pool *pool,
+                       struct err *err);
+
 /* What an operand's memory is, guards included. */
 struct test_extent {
     void *begin;

@@ -32,7 +32,7 @@ static inline int64_t table_row(const struct tensor *index, int64_t token,
     return row >= 0 && row < n_rows ? row : NO_ROW;
 }
 
-CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, int bf16)
+CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, enum dtype act)
 {
     int64_t d = op->out[0].cols;
 
@@ -52,10 +52,10 @@ CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, 
 
         if (base)
             for (int64_t i = 0; i < d; i++)
-                x[i] += act_get(entry, i, bf16);
+                x[i] += act_get(entry, i, act);
         else
             for (int64_t i = 0; i < d; i++)
-                x[i] = act_get(entry, i, bf16);
+                x[i] = act_get(entry, i, act);
     }
 }
 
@@ -64,10 +64,7 @@ CPU_INLINE void embed_tile_body(void *context, int64_t tile)
     const struct op_shape *op = context;
     int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[0].rows);
 
-    if (is_bf16(&op->in[1]))
-        embed_rows(op, row, end, 1);
-    else
-        embed_rows(op, row, end, 0);
+    WITH_ACT(op->in[1].dtype, embed_rows(op, row, end, act));
 }
 
 CPU_TILES(embed_tile);
@@ -114,10 +111,11 @@ static void chain(const struct chains *c)
     }
 }
 
-CPU_INLINE void add_sum(void *out, int64_t col, const float *sum, int64_t n, int first, int bf16)
+CPU_INLINE void add_sum(void *out, int64_t col, const float *sum, int64_t n, int first,
+                        enum dtype act)
 {
     for (int64_t i = 0; i < n; i++)
-        act_put(out, col + i, first ? sum[i] : act_get(out, col + i, bf16) + sum[i], bf16);
+        act_put(out, col + i, first ? sum[i] : act_get(out, col + i, act) + sum[i], act);
 }
 
 CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
@@ -126,7 +124,6 @@ CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
     const struct tensor *dx = &op->in[0];
     int64_t index = table_row(&op->in[1], head, &op->in[2], op->out[0].rows);
     void *out = cpu_row(&op->out[0], index);
-    int bf16 = is_bf16(&op->out[0]);
     float sum[CHAIN_COLS];
 
     for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {
@@ -139,10 +136,7 @@ CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
             for (int64_t i = 0; i < n; i++)
                 sum[i] += row[i];
         }
-        if (bf16)
-            add_sum(out, col, sum, n, c->first, 1);
-        else
-            add_sum(out, col, sum, n, c->first, 0);
+        WITH_ACT(op->out[0].dtype, add_sum(out, col, sum, n, c->first, act));
     }
 }
 

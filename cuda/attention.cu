@@ -1,0 +1,186 @@
+/*
+ * attention.cu - causal attention (Dao 2023, algorithm 1)
+ *
+ * A block is a tile of queries of one head; its warps have 16 M rows each, queries in shared memory
+ * and output in registers, and walk the tiles of keys and values that the block sees, the next tile
+ * being under way while one is worked on (two stages). A warp passes over tiles that none of its
+ * rows sees; masks are looked at only in tiles that have something to hide. Bound by the two
+ * products: 128 queries a block keep what is read from L2 at 16 bytes a clock and multiprocessor.
+ *
+ * fp32 goes the same way with fused multiply-adds in the place of matrix instructions: it is there
+ * to be right.
+ *
+ * A call that cuDNN takes (attention_cudnn.cu) is its own: kernel_call.state is then its plan.
+ */
+#include "cuda/attention.cuh"
+
+enum input { QKV, SAMPLE, BEGIN, START };
+
+/*
+ * Queries of a block, 16-row parts of a warp: with two of these a warp reads keys and values half
+ * as often for as many products. Where dropout's numbers are made, too, registers do not suffice.
+ */
+template <typename T, int WIDTH, int DROPS> struct forward_tile {
+    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 || DROPS ? 1 : 2 };
+};
+
+template <int WIDTH, int DROPS> struct forward_tile<float, WIDTH, DROPS> {
+    enum { QUERIES = 64, M = 1 };
+};
+
+template <typename T, int WIDTH, int DROPS> struct forward_shape : forward_tile<T, WIDTH, DROPS> {
+    typedef forward_tile<T, WIDTH, DROPS> tile;
+    enum {
+        KEYS = attention_keys<T, WIDTH>::N,
+        N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
+        STRIDE = tile_stride<T>(WIDTH),
+        QUERY_ELEMENTS = tile::QUERIES * STRIDE,
+        KEY_ELEMENTS = KEYS * STRIDE,
+        SHARED_BYTES = (QUERY_ELEMENTS + 4 * KEY_ELEMENTS) * (int)sizeof(T),
+    };
+};
+
+/* Of `lane`'s rows: outputs divided by sums, and the logs of these. */
+template <typename T, int WIDTH, int M>
+static __device__ __forceinline__ void
+forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_of<T> out,
+              rows_of<float> lse, int64_t first_row, int n_rows, int head, float factor)
+{
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int r = 16 * m + g + 8 * i;
+            float sum = attention_row_sum(w.sum[m][i]);
+            float inverse = 1.0f / sum;
+
+            if (r >= n_rows)
+                continue;
+            T *row = out.row(first_row + r) + (int64_t)head * a.head_dim;
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++)
+                tile_store_pair(row, 8 * n + 2 * t, a.head_dim, a.wide,
+                                w.out[m][n][2 * i] * inverse, w.out[m][n][2 * i + 1] * inverse);
+            if (!t)
+                lse.row(first_row + r)[head] = fmaf(w.max[m][i] * factor, LN_2, logf(sum));
+        }
+}
+
+template <typename T, int WIDTH, int DROPS>
+__global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
+    forward_kernel(attention_args a, rows_of<T> qkv, rows_of<T> out, rows_of<float> lse)
+{
+    typedef forward_shape<T, WIDTH, DROPS> shape;
+    constexpr int M = shape::M, KEYS = shape::KEYS, N_THREADS = shape::N_THREADS;
+    /* Late tiles have the most keys: they go first. Heads of one kv head go together. */
+    int head = (int)(blockIdx.x % (unsigned)a.n_heads);
+    int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
+    int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
+    int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
+    int last = min(a.seq_len, query + shape::QUERIES) - 1;
+    int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
+    int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
+    int64_t kv_col = (int64_t)(a.n_heads + head / a.group) * a.head_dim;
+    head_rows<T> queries = { qkv.row(begin) + (int64_t)head * a.head_dim, qkv.stride, a.head_dim,
+                             a.wide };
+    head_rows<T> keys = { qkv.row(begin) + kv_col, qkv.stride, a.head_dim, a.wide };
+    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
+    CUDA_SHARED(T, q);
+    T *stages = q + shape::QUERY_ELEMENTS;
+    attention_scale scale = attention_scale_of(a, head);
+    attention_mask mask;
+    attention_rows<M> sight;
+    attention_walk<WIDTH, M> w;
+
+    auto load = [&](int from, int stage) {
+        T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
+
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from, to_values);
+        copy_async_commit();
+    };
+    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
+    load(key, 0);
+    if (DROPS)
+        mask = attention_mask_of(a, sequence, head);
+    attention_see_rows(sight, a, scale.slope, sequence, own);
+    attention_begin(w);
+    for (int stage = 0; key <= last; key += KEYS, stage ^= 1) {
+        const T *tile = stages + stage * 2 * shape::KEY_ELEMENTS;
+
+        if (key + KEYS <= last)
+            load(key + KEYS, stage ^ 1);
+        else
+            copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();
+        attention_attend<T, WIDTH, KEYS, M>(w, q + (own - query) * shape::STRIDE, tile,
+                                            tile + shape::KEY_ELEMENTS, key, sight, scale,
+                                            DROPS ? &mask : NULL, own);
+        __syncthreads();
+    }
+    forward_store(a, w, out, lse, begin + own, a.seq_len - own, head, scale.factor);
+}
+
+template <typename T, int WIDTH, int DROPS>
+static void forward_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
+{
+    typedef forward_shape<T, WIDTH, DROPS> shape;
+    const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
+    struct attention_args a = attention_args_of(&call->op, BEGIN);
+
+    a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
+    a.wide = attention_is_wide(qkv, a.head_dim) && attention_is_wide(out, a.head_dim);
+    attention_launch(kernels, call, is_run,
+                     cuda_shape_of(qkv->rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
+                                   shape::SHARED_BYTES),
+                     forward_kernel<T, WIDTH, DROPS>, a, cuda_rows<T>(qkv), cuda_rows<T>(out),
+                     cuda_rows<float>(&call->op.out[1]));
+}
+
+static void forward(struct kernels *kernels, const struct kernel_call *call, int is_run)
+{
+    const struct op_attributes *at = &call->op.attributes;
+
+    cuda_with_act(call->op.in[QKV].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+
+        attention_with_width(at->head_dim, [&](auto width) {
+            if (at->p > 0)
+                forward_launch<T, decltype(width)::VALUE, 1>(kernels, call, is_run);
+            else
+                forward_launch<T, decltype(width)::VALUE, 0>(kernels, call, is_run);
+        });
+    });
+}
+
+static void attention_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    if (call->state)
+        cudnn_attention_run(cuda_of(kernels), call, (struct cudnn_attention *)call->state);
+    else
+        forward(kernels, call, 1);
+}
+
+static int attention_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
+{
+    int is_taken = attention_prepare_cudnn(kernels, call, err);
+
+    if (is_taken)
+        return is_taken < 0 ? -1 : 0;
+    forward(kernels, call, 0);
+    return 0;
+}
+
+void cuda_register_attention(struct kernels_backend *table)
+{
+    struct kernel_entry *entry = &table->entries[OP_ATTENTION];
+
+    entry->run = attention_run;
+    entry->scratch_bytes = attention_scratch_cudnn;
+    entry->prepare = attention_prepare;
+    entry->release = attention_release_cudnn;
+    cuda_register_attention_grad(table);
+}

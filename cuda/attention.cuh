@@ -1,0 +1,557 @@
+/*
+ * attention.cuh - what the attentions share: what is seen, what is dropped, the walk over keys
+ *
+ * Scores are counted in powers of two: x = score * log2(e), so that probabilities are exp2's. A
+ * row of queries walks tiles of keys with a running maximum (Dao 2023, algorithm 1; Milakov &
+ * Gimelshein 2018); a tile that a row does not see at all leaves its sums' bits as they were, so
+ * what else is in a block, or is skipped, never shows in a row's result.
+ */
+#ifndef CUDA_ATTENTION_CUH
+#define CUDA_ATTENTION_CUH
+
+#include "cuda/attention_tile.cuh"
+
+extern "C" {
+#include "base/rng.h"
+}
+
+#define LOG2_E 1.44269504088896340736f
+#define LN_2 0.69314718055994530942f
+#define NOTHING_SEEN 0x7fffffff /* first key of a row that sees none */
+
+/* What a call's blocks are told; rows of sequences, whatever operands have. */
+struct attention_args {
+    int n_heads, n_kv_heads, group, head_dim, seq_len;
+    int n_tiles; /* of a sequence, of the kernel's size */
+    int window, alibi;
+    int wide; /* operands allow 16 bytes at a time */
+    float scale;
+    float p, keep; /* of dropout: probability, and what is left is multiplied by */
+    uint64_t seed, place;
+    const int64_t *sample;
+    int64_t sample_stride;
+    const int32_t *begin, *start;
+    int64_t start_stride;
+};
+
+/* begin: number of that input. */
+static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
+{
+    const struct op_attributes *at = &op->attributes;
+    struct attention_args a = {};
+
+    a.n_heads = at->n_heads;
+    a.n_kv_heads = at->n_kv_heads;
+    a.group = at->n_heads / at->n_kv_heads;
+    a.head_dim = at->head_dim;
+    a.seq_len = at->seq_len;
+    a.window = at->window;
+    a.alibi = at->alibi;
+    a.scale = (float)at->scale;
+    a.p = (float)at->p;
+    a.keep = (float)(1.0 / (1.0 - at->p));
+    a.seed = at->seed;
+    a.place = at->place;
+    a.begin = (const int32_t *)op->in[begin].data;
+    if (op->kind == OP_ATTENTION_CACHED)
+        return a;
+    a.sample = (const int64_t *)op->in[begin - 1].data;
+    a.sample_stride = op->in[begin - 1].stride;
+    a.start = (const int32_t *)op->in[begin + 1].data;
+    a.start_stride = op->in[begin + 1].stride;
+    return a;
+}
+
+/* A kernel's template parameters from numbers: f(width_of<64>()). */
+template <int N> struct width_of {
+    enum { VALUE = N };
+};
+
+/* The narrowest tile that a head fits. */
+template <typename F> static inline void attention_with_width(int head_dim, F f)
+{
+    if (head_dim <= 32)
+        f(width_of<32>());
+    else if (head_dim <= 64)
+        f(width_of<64>());
+    else if (head_dim <= 128)
+        f(width_of<128>());
+    else
+        f(width_of<256>());
+}
+
+/* Keys of a tile of the forward, with a cache or without: of one size, so of one numerics. */
+template <typename T, int WIDTH> struct attention_keys {
+    enum { N = WIDTH > 64 ? 32 : 64 };
+};
+
+template <int WIDTH> struct attention_keys<float, WIDTH> {
+    enum { N = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64 };
+};
+
+/* Whether heads' rows of an operand can be read 16 bytes at a time. */
+static inline int attention_is_wide(const struct tensor *t, int head_dim)
+{
+    return cuda_is_aligned(t, 16) && (size_t)head_dim * dtype_bytes(t->dtype) % 16 == 0;
+}
+
+/* Either enqueue the kernel, or see to it that it can be: ERR's place is the device's failure. */
+template <typename... P, typename... A>
+static inline void attention_launch(struct kernels *kernels, const struct kernel_call *call,
+                                    int is_run, struct cuda_shape shape, void (*kernel)(P...),
+                                    A... arguments)
+{
+    if (is_run)
+        cuda_launch(kernels, call, shape, kernel, arguments...);
+    else
+        cuda_allow_shared(cuda_of(kernels)->device, kernel, (int)shape.shared_bytes);
+}
+
+/* ---- numbers -----------------------------------------------------------------------------------
+ */
+
+/* 2^x of x <= 0 or near it; below 2^-126 it is 0. Within 2 units in the last place, as exp2f. */
+static __device__ __forceinline__ float attention_exp2(float x)
+{
+#ifdef LMTRAIN_EMULATE
+    return exp2f(x);
+#else
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* ops_alibi_slope, in powers of two. */
+static __device__ inline float attention_slope(const attention_args &a, int head)
+{
+    int n = 1;
+
+    if (!a.alibi)
+        return 0;
+    if (a.begin)
+        head += *a.begin;
+    while (2 * n <= a.alibi)
+        n *= 2;
+    double power = head < n ? -8.0 * (head + 1) / n : -4.0 * (2 * (head - n) + 1) / n;
+    return (float)exp2(power) * LOG2_E;
+}
+
+/*
+ * How a product becomes what exp2 is taken of: x * factor, where x is the product itself, or with
+ * ALiBi, or a scale that turns the order round, already all of it.
+ */
+struct attention_scale {
+    float scale, factor, slope;
+    int is_made;
+};
+
+static __device__ __forceinline__ attention_scale attention_scale_of(const attention_args &a,
+                                                                     int head)
+{
+    float scale = a.scale * LOG2_E;
+    int is_made = a.alibi || !(scale > 0);
+
+    return attention_scale{ scale, is_made ? 1.0f : scale, attention_slope(a, head), is_made };
+}
+
+/* distance: key - query. */
+static __device__ __forceinline__ float attention_make(const attention_scale &s, float slope,
+                                                       float product, int distance)
+{
+    return fmaf(slope, (float)distance, product * s.scale);
+}
+
+/* ---- what is dropped: dropout_impl.h's numbers -------------------------------------------------
+ */
+
+struct attention_mask {
+    uint64_t key, place_high, head;
+    float p, keep;
+};
+
+static __device__ __forceinline__ attention_mask attention_mask_of(const attention_args &a,
+                                                                   int64_t sequence, int head)
+{
+    attention_mask mask = { a.seed ^ (uint64_t)RNG_DROPOUT << 56, a.place * 0x9E3779B97F4A7C15u,
+                            (uint64_t)head, a.p, a.keep };
+
+    mask.place_high += (uint64_t)a.sample[sequence * a.sample_stride];
+    if (a.begin)
+        mask.head = (uint64_t)(head + *a.begin);
+    return mask;
+}
+
+/* rng_philox */
+static __device__ __forceinline__ uint4 attention_words(const attention_mask &mask, int query,
+                                                        int quad)
+{
+    uint64_t low = mask.head << 48 | (uint64_t)(unsigned)query << 24 | (uint64_t)(unsigned)quad;
+    uint32_t k0 = (uint32_t)mask.key, k1 = (uint32_t)(mask.key >> 32);
+    uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32);
+    uint32_t c2 = (uint32_t)mask.place_high, c3 = (uint32_t)(mask.place_high >> 32);
+
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+static __device__ __forceinline__ float attention_kept(const attention_mask &mask, uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f >= mask.p ? mask.keep : 0.0f;
+}
+
+/*
+ * Factors of a lane's elements of eight keys from `key` on, queries being rows (query: that of the
+ * lane's upper row). Neighbouring lanes share blocks of four words: each makes one and they trade.
+ */
+static __device__ __forceinline__ void
+attention_keep_rows(float (&kept)[4], const attention_mask &mask, int query, int key)
+{
+    int t = (int)threadIdx.x % 4, odd = t % 2;
+    uint4 w = attention_words(mask, query + 8 * odd, key / 4 + t / 2);
+    uint32_t x = __shfl_xor_sync(0xffffffffu, odd ? w.x : w.z, 1);
+    uint32_t y = __shfl_xor_sync(0xffffffffu, odd ? w.y : w.w, 1);
+
+    kept[0] = attention_kept(mask, odd ? x : w.x);
+    kept[1] = attention_kept(mask, odd ? y : w.y);
+    kept[2] = attention_kept(mask, odd ? w.z : x);
+    kept[3] = attention_kept(mask, odd ? w.w : y);
+}
+
+/* x[i] becomes x[i ^ c]. */
+static __device__ __forceinline__ void attention_turn(uint32_t (&x)[4], int c)
+{
+    uint32_t a = c & 1 ? x[1] : x[0], b = c & 1 ? x[0] : x[1];
+    uint32_t d = c & 1 ? x[3] : x[2], e = c & 1 ? x[2] : x[3];
+
+    x[0] = c & 2 ? d : a;
+    x[1] = c & 2 ? e : b;
+    x[2] = c & 2 ? a : d;
+    x[3] = c & 2 ? b : e;
+}
+
+/*
+ * The same with keys as rows (key: that of the warp's first row) and eight queries from `query` on
+ * as columns: four lanes share four blocks; lane c of them makes block c, of query c % 2 and the
+ * rows' half c / 2, and they trade words as a matrix is transposed.
+ */
+static __device__ __forceinline__ void
+attention_keep_columns(float (&kept)[4], const attention_mask &mask, int query, int key)
+{
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, c = g % 4;
+    uint4 w = attention_words(mask, query + 2 * t + c % 2, (key + 8 * (c / 2)) / 4 + g / 4);
+    uint32_t x[4] = { w.x, w.y, w.z, w.w };
+
+    attention_turn(x, c);
+#pragma unroll
+    for (int s = 1; s < 4; s++)
+        x[s] = __shfl_xor_sync(0xffffffffu, x[s], 4 * s);
+    attention_turn(x, c);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        kept[i] = attention_kept(mask, x[i]);
+}
+
+/* ---- what is seen ------------------------------------------------------------------------------
+ */
+
+/* The first key that a query sees; start: where its document begins. It never decreases from query
+ * to query. */
+static __device__ __forceinline__ int attention_first(int window, int query, int start)
+{
+    int first = window ? max(0, query - window + 1) : 0;
+
+    return max(first, min(query, start));
+}
+
+static __device__ __forceinline__ int attention_first_of(const attention_args &a, int64_t sequence,
+                                                         int query)
+{
+    int start = a.start ? a.start[(sequence * a.seq_len + query) * a.start_stride] : 0;
+
+    return attention_first(a.window, query, start);
+}
+
+/*
+ * A warp's rows of queries: [m][i] is row 16 m + g + 8 i. Row r sees keys first .. own, and own is
+ * its position. The warp sees none outside [least, last], and all of its rows see [most, fewest].
+ */
+template <int M> struct attention_sight {
+    int first[M][2]; /* NOTHING_SEEN where there is no row */
+    int least, most, fewest, last;
+};
+
+/* Rows that are queries from `query` on of one head: own and slope are not kept a row. */
+template <int M> struct attention_rows : attention_sight<M> {
+    int query;
+    float slope;
+
+    __device__ __forceinline__ int own_of(int m, int i) const
+    {
+        return query + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+    }
+    __device__ __forceinline__ float slope_of(int, int) const
+    {
+        return slope;
+    }
+};
+
+/* Any rows, of any heads. */
+struct attention_pairs : attention_sight<1> {
+    int own[2];
+    float slope[2];
+
+    __device__ __forceinline__ int own_of(int, int i) const
+    {
+        return own[i];
+    }
+    __device__ __forceinline__ float slope_of(int, int i) const
+    {
+        return slope[i];
+    }
+};
+
+/* The bounds, from what is known of rows. */
+template <int M, typename S> static __device__ __forceinline__ void attention_bound(S &s)
+{
+    s.least = s.fewest = NOTHING_SEEN;
+    s.most = s.last = -1;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (s.first[m][i] == NOTHING_SEEN)
+                continue;
+            s.least = min(s.least, s.first[m][i]);
+            s.most = max(s.most, s.first[m][i]);
+            s.fewest = min(s.fewest, s.own_of(m, i));
+            s.last = max(s.last, s.own_of(m, i));
+        }
+    for (int lanes = 16; lanes >= 4; lanes /= 2) {
+        s.least = min(s.least, __shfl_xor_sync(0xffffffffu, s.least, lanes));
+        s.most = max(s.most, __shfl_xor_sync(0xffffffffu, s.most, lanes));
+        s.fewest = min(s.fewest, __shfl_xor_sync(0xffffffffu, s.fewest, lanes));
+        s.last = max(s.last, __shfl_xor_sync(0xffffffffu, s.last, lanes));
+    }
+}
+
+/* Rows query .. of a sequence's rows, for the warp. */
+template <int M>
+static __device__ __forceinline__ void attention_see_rows(attention_rows<M> &s,
+                                                          const attention_args &a, float slope,
+                                                          int64_t sequence, int query)
+{
+    s.query = query;
+    s.slope = slope;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int own = s.own_of(m, i);
+
+            s.first[m][i] = own < a.seq_len ? attention_first_of(a, sequence, own) : NOTHING_SEEN;
+        }
+    attention_bound<M>(s);
+}
+
+/*
+ * Products of a tile of keys from `key` on become what exp2 is taken of, -infinity where a row does
+ * not see a key.
+ */
+template <int M, int N, typename S>
+static __device__ __forceinline__ void attention_see(float (&s)[M][N][4], const S &sight,
+                                                     const attention_scale &scale, int key)
+{
+    int t = (int)threadIdx.x % 4;
+
+    if (scale.is_made) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[m][n][i] =
+                        attention_make(scale, sight.slope_of(m, i / 2), s[m][n][i],
+                                       key + 8 * n + 2 * t + i % 2 - sight.own_of(m, i / 2));
+    }
+    if (key >= sight.most && key + 8 * N - 1 <= sight.fewest)
+        return;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int at = key + 8 * n + 2 * t + i % 2;
+
+                if (at < sight.first[m][i / 2] || at > sight.own_of(m, i / 2))
+                    s[m][n][i] = -CUDART_INF_F;
+            }
+}
+
+/* ---- the walk ----------------------------------------------------------------------------------
+ */
+
+/* Of a warp's rows: outputs not yet divided by sums, maxima of x (not yet times factor), and each
+ * lane's part of the sums. */
+template <int WIDTH, int M> struct attention_walk {
+    float out[M][WIDTH / 8][4];
+    float max[M][2], sum[M][2];
+};
+
+template <int WIDTH, int M>
+static __device__ __forceinline__ void attention_begin(attention_walk<WIDTH, M> &w)
+{
+    tile_clear(w.out);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            w.max[m][i] = -CUDART_INF_F;
+            w.sum[m][i] = 0;
+        }
+}
+
+/* Scores become probabilities up to a factor; maxima, sums and outputs follow. */
+template <int WIDTH, int M, int N>
+static __device__ __forceinline__ void attention_softmax(attention_walk<WIDTH, M> &w,
+                                                         float (&s)[M][N][4], float factor)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float top = w.max[m][i], before = top, sum = 0;
+
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                top = fmaxf(top, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            /* A row that has seen nothing yet: its sums are 0, whatever they are multiplied by. */
+            float base = top == -CUDART_INF_F ? 0.0f : top * factor;
+            float rescale = before == top ? 1.0f : attention_exp2((before - top) * factor);
+
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 2 * i; j < 2 * i + 2; j++) {
+                    s[m][n][j] = attention_exp2(fmaf(s[m][n][j], factor, -base));
+                    sum += s[m][n][j];
+                }
+            w.sum[m][i] = fmaf(w.sum[m][i], rescale, sum);
+            w.max[m][i] = top;
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                w.out[m][n][2 * i] *= rescale;
+                w.out[m][n][2 * i + 1] *= rescale;
+            }
+        }
+}
+
+/* One tile of keys and values from position `key` on. q: the warp's rows. mask: NULL, or what is
+ * dropped, rows being queries from `query` on. */
+template <typename T, int WIDTH, int KEYS, int M, typename S>
+static __device__ __forceinline__ void
+attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T *values, int key,
+                 const S &sight, const attention_scale &scale, const attention_mask *mask,
+                 int query)
+{
+    float s[M][KEYS / 8][4];
+
+    if (key > sight.last || key + KEYS - 1 < sight.least)
+        return;
+    tile_clear(s);
+    tile_scores<T, M, KEYS / 8, WIDTH>::add(s, q, keys);
+    attention_see(s, sight, scale, key);
+    attention_softmax(w, s, scale.factor);
+    if (mask) {
+        int g = (int)threadIdx.x % 32 / 4;
+
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+                float kept[4];
+
+                attention_keep_rows(kept, *mask, query + 16 * m + g, key + 8 * n);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[m][n][i] *= kept[i];
+            }
+    }
+    tile_weighted<T, M, KEYS / 8, WIDTH>::add(w.out, s, values);
+}
+
+/* The whole sum of a row, in all four lanes that have it. */
+static __device__ __forceinline__ float attention_row_sum(float sum)
+{
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
+/* ---- cuDNN's (attention_cudnn.cu) --------------------------------------------------------------
+ *
+ * Asked first when a call of attention or attention_grad is prepared. Weak: a build may lack it.
+ */
+
+struct cudnn_attention;
+
+/* 1: it will do the call, by *attention; 0: it will not (the own kernels do); -1: failed. */
+int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call *call,
+                            struct cudnn_attention **attention, struct err *err)
+    __attribute__((weak));
+void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *call,
+                         struct cudnn_attention *attention) __attribute__((weak));
+/* 0 where it will not do it. */
+size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op)
+    __attribute__((weak));
+void cudnn_attention_release(struct cudnn_attention *attention) __attribute__((weak));
+/* All plans, when the backend goes. */
+void cudnn_attention_close(struct cuda_kernels *cuda) __attribute__((weak));
+/* What of it decides bits, for the backend's identity: "attention cudnn 91900 workspace 1024". */
+void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_bytes)
+    __attribute__((weak));
+
+/* The call's state becomes cuDNN's, where it takes it (1). */
+static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel_call *call,
+                                          struct err *err)
+{
+    struct cudnn_attention *attention = NULL;
+    int is_taken = cudnn_attention_prepare
+                       ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
+                       : 0;
+
+    call->state = is_taken > 0 ? attention : NULL;
+    return is_taken;
+}
+
+static inline size_t attention_scratch_cudnn(struct kernels *kernels, const struct op_shape *op)
+{
+    return cudnn_attention_scratch_bytes ? cudnn_attention_scratch_bytes(cuda_of(kernels), op) : 0;
+}
+
+static inline void attention_release_cudnn(struct kernels *kernels, void *state)
+{
+    (void)kernels;
+    if (state)
+        cudnn_attention_release((struct cudnn_attention *)state);
+}
+
+/* attention_grad.cu: OP_ATTENTION_GRAD's row */
+void cuda_register_attention_grad(struct kernels_backend *table);
+
+#endif

@@ -1,0 +1,73 @@
+/*
+ * choices.cuh - the experts that tokens chose, read in order, and how often each was
+ *
+ * Choice c is of token c / n, its c % n-th. A block takes CHOICES_A_BLOCK that follow one another:
+ * that, and not the machine, decides how counts are cut. Counts are integers, so they may be added
+ * in any order.
+ */
+#ifndef CUDA_CHOICES_CUH
+#define CUDA_CHOICES_CUH
+
+#include "cuda/cuda.cuh"
+
+enum { CHOICES_THREADS = 256, CHOICES_A_BLOCK = 4096, CHOICES_SHARED_MAX = 224 << 10 };
+
+struct choices {
+    const int32_t *expert; /* [tokens x n], rows `stride` apart */
+    int64_t stride;
+    unsigned n, n_choices;
+    int m; /* experts */
+};
+
+static inline struct choices choices_of(const struct tensor *experts, int64_t m)
+{
+    struct choices c = { (const int32_t *)experts->data, experts->stride, (unsigned)experts->cols,
+                         (unsigned)tensor_elements(experts), (int)m };
+
+    return c;
+}
+
+static inline int choices_blocks(const struct tensor *experts)
+{
+    return (int)ceil_div(tensor_elements(experts), CHOICES_A_BLOCK);
+}
+
+static __device__ __forceinline__ int choice_at(const struct choices &c, unsigned i)
+{
+    int expert = c.expert[i / c.n * c.stride + i % c.n];
+
+    device_check(expert >= 0 && expert < c.m);
+    return expert;
+}
+
+/* counts[blocks x m]. Shared: m ints. */
+static __global__ void __launch_bounds__(CHOICES_THREADS)
+    choices_count_kernel(struct choices c, int *counts)
+{
+    CUDA_SHARED(int, shared);
+    unsigned begin = blockIdx.x * CHOICES_A_BLOCK;
+
+    for (int e = (int)threadIdx.x; e < c.m; e += CHOICES_THREADS)
+        shared[e] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (unsigned i = threadIdx.x; i < CHOICES_A_BLOCK; i += CHOICES_THREADS)
+        if (begin + i < c.n_choices)
+            atomicAdd(&shared[choice_at(c, begin + i)], 1);
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < c.m; e += CHOICES_THREADS)
+        counts[(int64_t)blockIdx.x * c.m + e] = shared[e];
+}
+
+static inline void choices_count(struct kernels *kernels, const struct kernel_call *call,
+                                 const struct choices &c, int *counts)
+{
+    size_t bytes = (size_t)c.m * sizeof(int);
+
+    cuda_allow_shared(cuda_of(kernels)->device, choices_count_kernel, CHOICES_SHARED_MAX);
+    cuda_launch(kernels, call,
+                cuda_shape_of(ceil_div(c.n_choices, CHOICES_A_BLOCK), CHOICES_THREADS, bytes),
+                choices_count_kernel, c, counts);
+}
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * column_sums.cuh - sums over all rows, for gradients of what is added to or times every row
+ *
+ * In two steps of fixed shape: blocks of rows each leave their sums in scratch, then these are
+ * added in order and the total goes to the accumulator in one add. How rows are cut follows from
+ * how many there are alone.
+ *
+ * The columns of a gradient (bias_grad, and linear_dw's db) are added in fp64: exact to the one
+ * rounding to fp32, as the CPU's are. A lane takes 16 bytes of a row and a warp every COLUMN_WARPS-th
+ * row of its block, so that all is whole lines with several loads in flight. Bound by reading dy:
+ * fp64 adds and conversions take less time on GPUs that have fp64 units to speak of.
+ */
+#ifndef CUDA_COLUMN_SUMS_CUH
+#define CUDA_COLUMN_SUMS_CUH
+
+#include "cuda/rows.cuh"
+
+enum {
+    COLUMN_WARPS = 8,
+    COLUMN_THREADS = 32 * COLUMN_WARPS,
+    COLUMN_BLOCKS_MAX = 128, /* of rows */
+    COLUMN_ROWS_MIN = 64,    /* of a block */
+};
+
+/* ---- totals ------------------------------------------------------------------------------------
+ */
+
+/*
+ * out[c] = (first ? 0 : out[c]) + the sum of partial[0..n_blocks-1][c], rows of `stride`. A warp
+ * adds a run of blocks for 32 columns, then the runs are added in order.
+ */
+template <typename P>
+static __global__ void __launch_bounds__(COLUMN_THREADS)
+    column_totals_kernel(const P *partial, int64_t stride, int64_t n_blocks, int64_t n, float *out,
+                         int first)
+{
+    __shared__ P sums[COLUMN_WARPS][32];
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int64_t col = (int64_t)blockIdx.x * 32 + lane,
+            each = (n_blocks + COLUMN_WARPS - 1) / COLUMN_WARPS;
+    int64_t block = warp * each, end = block + each < n_blocks ? block + each : n_blocks;
+    P sum = 0;
+
+    if (col < n)
+#pragma unroll 4
+        for (; block < end; block++)
+            sum += partial[block * stride + col];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp || col >= n)
+        return;
+    for (int w = 1; w < COLUMN_WARPS; w++)
+        sum += sums[w][lane];
+    out[col] = first ? (float)sum : out[col] + (float)sum;
+}
+
+template <typename P>
+static inline void cuda_column_totals(struct kernels *kernels, const struct kernel_call *call,
+                                      const P *partial, int64_t stride, int64_t n_blocks,
+                                      const struct tensor *out, int first)
+{
+    if (tensor_given(out))
+        cuda_launch(kernels, call, cuda_shape_of(ceil_div(out->cols, 32), COLUMN_THREADS),
+                    column_totals_kernel<P>, partial, stride, n_blocks, out->cols,
+                    (float *)out->data, first);
+}
+
+/* ---- columns' sums -----------------------------------------------------------------------------
+ */
+
+static inline int64_t column_block_rows(int64_t n_rows)
+{
+    return max_i64(COLUMN_ROWS_MIN, ceil_div(n_rows, COLUMN_BLOCKS_MAX));
+}
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(COLUMN_THREADS)
+    column_partials_kernel(rows_of<T> dy, double *partial, int64_t n_rows, int64_t n,
+                           int64_t rows_a_block)
+{
+    __shared__ double sums[COLUMN_WARPS][32 * N];
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int64_t begin = (int64_t)blockIdx.y * 32 * N, col = begin + lane * N;
+    int64_t row = (int64_t)blockIdx.x * rows_a_block;
+    int64_t end = row + rows_a_block < n_rows ? row + rows_a_block : n_rows;
+    double sum[N] = {};
+
+    if (col < n)
+#pragma unroll 4
+        for (row += warp; row < end; row += COLUMN_WARPS) {
+            float own[N];
+
+            load_floats<T, N>(dy.row(row) + col, own);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[i] += (double)own[i];
+        }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sums[warp][i * 32 + lane] = sum[i];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 32 * N && begin + i < n; i += COLUMN_THREADS) {
+        int at = i % N * 32 + i / N;
+        double total = sums[0][at];
+
+        for (int w = 1; w < COLUMN_WARPS; w++)
+            total += sums[w][at];
+        partial[(int64_t)blockIdx.x * n + begin + i] = total;
+    }
+}
+
+/* Bytes of scratch (aligned to 64) for the sums of columns of n_rows x n_cols. */
+static inline size_t cuda_column_sums_scratch(int64_t n_rows, int64_t n_cols)
+{
+    return (size_t)(ceil_div(n_rows, column_block_rows(n_rows)) * n_cols) * sizeof(double);
+}
+
+/*
+ * db[1 x n] fp32 = (first ? 0 : db) + the sums of dy's columns, dy any activation's dtype. Whether
+ * dy is aligned changes no bit.
+ */
+static inline void cuda_column_sums(struct kernels *kernels, const struct kernel_call *call,
+                                    const struct tensor *dy, const struct tensor *db, void *scratch,
+                                    int first)
+{
+    int64_t rows_a_block = column_block_rows(dy->rows);
+    int64_t n_blocks = ceil_div(dy->rows, rows_a_block);
+    int wide = cuda_is_aligned(dy, 16);
+
+    cuda_with_act(dy->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        enum { N = 16 / sizeof(T) };
+        struct cuda_shape shape = cuda_shape_of_rows(n_blocks, dy->cols, 32, wide ? N : 1);
+
+        shape.block = dim3(COLUMN_THREADS);
+        cuda_launch(kernels, call, shape,
+                    wide ? column_partials_kernel<T, N> : column_partials_kernel<T, 1>,
+                    cuda_rows<T>(dy), (double *)scratch, dy->rows, dy->cols, rows_a_block);
+    });
+    cuda_column_totals(kernels, call, (const double *)scratch, dy->cols, n_blocks, db, first);
+}
+
+#endif

@@ -1,0 +1,455 @@
+/*
+ * streams.cc - the emulated GPU's queues: who runs what is enqueued, and when
+ *
+ * A stream is a list of items that are run in order, by whichever OS thread waits for something or,
+ * in between, enqueues. So ranks that are threads of one process, each with streams of its own, see
+ * each other's streams go on while they wait, as those of real GPUs do.
+ *
+ * Between streams nothing but events orders anything, and LMTRAIN_EMULATE_STREAMS chooses an order
+ * that tells where one is missing:
+ *   eager  (default) what can run does so when it is enqueued;
+ *   lazy   nothing runs before somebody waits for it, and then only what that needs;
+ *   N      a seed: what runs next, and how much of it when something is enqueued, is drawn.
+ */
+#include "cuda_runtime.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+/* A stream that is given more than so much waits until some of it has run. */
+enum { N_ITEMS_MAX = 4096 };
+
+struct emulate_graph {
+    std::vector<emulate_item> work;
+    std::vector<emulate_stream *> streams; /* that are captured into it */
+};
+
+struct emulate_stream {
+    std::deque<emulate_item> items;
+    bool busy; /* an OS thread runs the first of them */
+    emulate_graph *capturing;
+};
+
+/* Where an event was recorded. Who waits for it keeps it, whatever the event is used for next. */
+struct position {
+    emulate_stream *stream;
+    emulate_graph *captured; /* in a graph that is being made; NULL: in the stream */
+    bool done;
+    double at;
+};
+
+struct emulate_event {
+    std::shared_ptr<position> last;
+};
+
+static std::mutex *the_lock = new std::mutex();
+static std::condition_variable *changed = new std::condition_variable();
+static std::vector<emulate_stream *> *streams = new std::vector<emulate_stream *>();
+static uint64_t drawn;
+
+typedef std::unique_lock<std::mutex> hold;
+
+std::mutex &emulate_lock(void)
+{
+    return *the_lock;
+}
+
+/* ---- what runs next ---------------------------------------------------------------------------- */
+
+enum policy { EAGER, LAZY, DRAWN };
+
+static policy policy_of(uint64_t *seed)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_STREAMS");
+
+    *seed = 0;
+    if (!text || !*text || !strcmp(text, "eager"))
+        return EAGER;
+    if (!strcmp(text, "lazy"))
+        return LAZY;
+    *seed = strtoull(text, NULL, 10);
+    return DRAWN;
+}
+
+static uint64_t draw(uint64_t seed, uint64_t n)
+{
+    uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u + drawn++ * 0xd1342543de82ef95u;
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (x ^ x >> 31) % n;
+}
+
+static bool can_run(const emulate_stream *s)
+{
+    return !s->busy && !s->items.empty() &&
+           (!s->items.front().ready || s->items.front().ready());
+}
+
+static emulate_stream *any_that_can(uint64_t begin)
+{
+    for (size_t i = 0; i < streams->size(); i++) {
+        emulate_stream *s = (*streams)[(begin + i) % streams->size()];
+
+        if (can_run(s))
+            return s;
+    }
+    return NULL;
+}
+
+/* A stream that brings `wanted` further by running its first item. */
+static emulate_stream *needed_by(emulate_stream *wanted)
+{
+    std::vector<emulate_stream *> seen = { wanted };
+
+    for (size_t i = 0; i < seen.size(); i++) {
+        emulate_stream *s = seen[i];
+        std::vector<emulate_stream *> needs;
+
+        if (can_run(s))
+            return s;
+        if (s->busy || s->items.empty() || !s->items.front().needs)
+            continue;
+        s->items.front().needs(needs);
+        for (emulate_stream *n : needs) {
+            bool is_new = true;
+
+            for (emulate_stream *old : seen)
+                is_new &= old != n;
+            if (is_new)
+                seen.push_back(n);
+        }
+    }
+    return NULL;
+}
+
+static emulate_stream *choose(emulate_stream *wanted)
+{
+    uint64_t seed;
+
+    switch (policy_of(&seed)) {
+    case LAZY:
+        return needed_by(wanted);
+    case DRAWN:
+        return any_that_can(draw(seed, streams->size()));
+    default:
+        return any_that_can(0);
+    }
+}
+
+/* Lock held, but while it runs. */
+static void run_first(hold &held, emulate_stream *s)
+{
+    std::function<void()> run = std::move(s->items.front().run);
+
+    s->busy = true;
+    held.unlock();
+    if (run)
+        run();
+    run = nullptr;
+    held.lock();
+    s->items.pop_front();
+    s->busy = false;
+    changed->notify_all();
+}
+
+template <typename P> static void run_until(hold &held, emulate_stream *wanted, P is_reached)
+{
+    while (!is_reached()) {
+        emulate_stream *next = choose(wanted);
+
+        if (next)
+            run_first(held, next);
+        else
+            changed->wait(held);
+    }
+}
+
+/* All that can run, without waiting for what nobody has enqueued. */
+static void settle(hold &held)
+{
+    for (;;) {
+        emulate_stream *next = any_that_can(0);
+        bool busy = false;
+
+        if (next) {
+            run_first(held, next);
+            continue;
+        }
+        for (const emulate_stream *s : *streams)
+            busy |= s->busy;
+        if (!busy)
+            return;
+        changed->wait(held);
+    }
+}
+
+void emulate_settle(void)
+{
+    hold held(*the_lock);
+
+    settle(held);
+}
+
+static void go_on_a_little(hold &held)
+{
+    uint64_t seed;
+    policy policy = policy_of(&seed);
+    uint64_t n = policy == EAGER ? UINT64_MAX : policy == DRAWN ? draw(seed, 4) : 0;
+
+    for (uint64_t i = 0; i < n; i++) {
+        emulate_stream *next = any_that_can(policy == DRAWN ? draw(seed, streams->size()) : 0);
+
+        if (!next)
+            return;
+        run_first(held, next);
+    }
+}
+
+/* ---- streams ----------------------------------------------------------------------------------- */
+
+static void push(hold &held, emulate_stream *stream, emulate_item item)
+{
+    run_until(held, stream, [=] { return stream->items.size() < N_ITEMS_MAX; });
+    stream->items.push_back(std::move(item));
+}
+
+void emulate_enqueue_item(cudaStream_t stream, emulate_item item)
+{
+    hold held(*the_lock);
+
+    if (!stream) {
+        /* The default stream: nothing of ours uses it but tests, which want it done. */
+        held.unlock();
+        item.run();
+        return;
+    }
+    if (stream->capturing) {
+        stream->capturing->work.push_back(std::move(item));
+        return;
+    }
+    push(held, stream, std::move(item));
+    changed->notify_all();
+    go_on_a_little(held);
+}
+
+void emulate_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    emulate_enqueue_item(stream, { std::move(work), nullptr, nullptr });
+}
+
+bool emulate_is_capturing(cudaStream_t stream)
+{
+    hold held(*the_lock);
+
+    return stream && stream->capturing;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    hold held(*the_lock);
+
+    *stream = new emulate_stream();
+    streams->push_back(*stream);
+    return cudaSuccess;
+}
+
+/* What waits for peers that never came stays, with its stream: nobody can take it back. */
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    hold held(*the_lock);
+
+    settle(held);
+    if (!stream->items.empty())
+        return cudaSuccess;
+    for (size_t i = 0; i < streams->size(); i++)
+        if ((*streams)[i] == stream)
+            streams->erase(streams->begin() + (ptrdiff_t)i);
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    hold held(*the_lock);
+
+    if (!stream)
+        return cudaSuccess;
+    if (stream->capturing)
+        return emulate_error(cudaErrorStreamCaptureUnsupported);
+    run_until(held, stream, [=] { return stream->items.empty(); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    hold held(*the_lock);
+
+    for (size_t i = 0; i < streams->size(); i++) {
+        emulate_stream *s = (*streams)[i];
+
+        run_until(held, s, [=] { return s->items.empty(); });
+    }
+    return cudaSuccess;
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new emulate_event();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+static void reach(const std::shared_ptr<position> &here)
+{
+    hold held(*the_lock);
+    timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    here->at = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    here->done = true;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    std::shared_ptr<position> here = std::make_shared<position>();
+
+    {
+        hold held(*the_lock);
+
+        *here = { stream, stream ? stream->capturing : NULL, false, 0 };
+        event->last = here;
+    }
+    emulate_enqueue(stream, [here] { reach(here); });
+    return cudaSuccess;
+}
+
+/* A stream that waits for what is being captured is captured from then on, too. */
+static cudaError_t join_capture(cudaStream_t stream, emulate_graph *graph)
+{
+    if (stream->capturing != graph) {
+        stream->capturing = graph;
+        graph->streams.push_back(stream);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    hold held(*the_lock);
+    std::shared_ptr<position> there = event->last;
+
+    if (there && there->captured)
+        return join_capture(stream, there->captured);
+    if (stream->capturing)
+        return emulate_error(cudaErrorStreamCaptureIsolation);
+    if (!there)
+        return cudaSuccess;
+    emulate_item item;
+    item.ready = [there] { return there->done; };
+    item.needs = [there](std::vector<emulate_stream *> &needs) { needs.push_back(there->stream); };
+    push(held, stream, std::move(item));
+    go_on_a_little(held);
+    return cudaSuccess;
+}
+
+/* Who asks brings it about, step by step: nothing else may come to run it. */
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    hold held(*the_lock);
+    std::shared_ptr<position> there = event->last;
+
+    if (!there || there->done)
+        return cudaSuccess;
+    if (there->captured)
+        return emulate_error(cudaErrorStreamCaptureUnsupported);
+    emulate_stream *next = choose(there->stream);
+    if (next)
+        run_first(held, next);
+    return there->done ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    hold held(*the_lock);
+    std::shared_ptr<position> there = event->last;
+
+    if (there)
+        run_until(held, there->stream, [=] { return there->done; });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    hold held(*the_lock);
+
+    if (!from->last || !to->last)
+        return emulate_error(cudaErrorInvalidValue);
+    if (!from->last->done || !to->last->done)
+        return cudaErrorNotReady;
+    *ms = (float)((to->last->at - from->last->at) * 1e3);
+    return cudaSuccess;
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------ */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    hold held(*the_lock);
+
+    if (stream->capturing)
+        return emulate_error(cudaErrorInvalidValue);
+    stream->capturing = new emulate_graph();
+    stream->capturing->streams.push_back(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    hold held(*the_lock);
+
+    *graph = stream->capturing;
+    if (!*graph)
+        return emulate_error(cudaErrorInvalidValue);
+    for (emulate_stream *s : (*graph)->streams)
+        s->capturing = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    *exec = new emulate_graph(*graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    for (const emulate_item &item : exec->work)
+        emulate_enqueue_item(stream, item);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}

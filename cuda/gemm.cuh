@@ -1,0 +1,66 @@
+/*
+ * gemm.cuh - a matrix product by cuBLASLt
+ *
+ *     c[m x n] = (add ? c : 0) + a[m x k] b[k x n] (+ bias)
+ *
+ * All row-major, a and b also as stored transposed; sums in fp32. The product is whole before the
+ * one add to c, and no algorithm is taken that splits k among blocks, so that bits depend on
+ * operands, shape and algorithm alone. fp32 is multiplied as fp32, never as TF32.
+ *
+ * The algorithm is the first that the library's heuristic offers for shape, strides and alignment,
+ * or what choices that were loaded say (kernels_choices_load). It is taken once, when a product is
+ * prepared, and kept for all products that are alike.
+ *
+ * A bias of fp32 goes on the fp32 sum, in the product's epilogue. Where the result is of 16 bits
+ * the library wants it in the result's dtype, to which it is rounded first, as weights are; where
+ * it has no such epilogue (rows that are not multiples of 16 bytes), the bias is added to the
+ * rounded product by a kernel of ours.
+ */
+#ifndef CUDA_GEMM_CUH
+#define CUDA_GEMM_CUH
+
+#include "cuda/cuda.cuh"
+
+struct cuda_gemm_shape {
+    int64_t m, n, k;
+    enum dtype in, out;             /* out: fp32, or in */
+    int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
+    int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
+    int biased;
+};
+
+struct cuda_gemm_operands {
+    const void *a, *b;
+    const float *bias; /* one a column; NULL where the shape is not biased */
+    void *c;
+    int add; /* to what is at c */
+};
+
+struct cuda_gemm; /* a prepared product; the instance's */
+
+/* Scratch of a run; a multiple of 64. Pure. */
+size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *shape);
+
+/*
+ * operands: what the run will have, or others that are multiples of no more than 16 bytes less;
+ * NULL is taken for aligned. Opens the library where it is not yet. Returns 0, or -1 and
+ * ERR_DEVICE: there is no library, or it has no such product, or a loaded choice does not fit.
+ */
+int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *shape,
+                      const struct cuda_gemm_operands *operands, const struct cuda_gemm **gemm,
+                      struct err *err);
+
+/* Enqueue. name: the op's, for a failure's message. scratch: aligned to 64. */
+void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_gemm *gemm,
+                   const struct cuda_gemm_operands *operands, void *scratch);
+
+/* The library's version, "130100", or "none"; for the instance's identity. */
+void cuda_gemm_describe(struct cuda_kernels *cuda, char *text, size_t size);
+
+/* Hooks of kernels_choices_print and kernels_choices_load: the lines that begin with "product". */
+void cuda_gemm_choices_print(struct kernels *kernels, struct str *text);
+int cuda_gemm_choices_load(struct kernels *kernels, const char *text, struct err *err);
+
+void cuda_gemm_destroy(struct cuda_kernels *cuda);
+
+#endif

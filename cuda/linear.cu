@@ -1,0 +1,96 @@
+/*
+ * linear.cu - linear, linear_dx, linear_dw: products by cuBLASLt; db by column_sums.cuh
+ *
+ * Bound by the tensor cores for a few hundred tokens and more, by reading w below. dw's product is
+ * whole before its one add to the accumulator, in the product's own epilogue.
+ */
+#include "cuda/column_sums.cuh"
+#include "cuda/gemm.cuh"
+
+/* Of the product behind an op: a and b are its inputs in order, c its output. */
+static struct cuda_gemm_shape product_shape(const struct op_shape *op)
+{
+    const struct tensor *a = &op->in[0], *b = &op->in[1], *c = &op->out[0];
+    int is_dw = op->kind == OP_LINEAR_DW;
+    struct cuda_gemm_shape shape = {};
+
+    shape.m = c->rows;
+    shape.n = c->cols;
+    shape.k = is_dw ? a->rows : a->cols;
+    shape.in = a->dtype;
+    shape.out = c->dtype;
+    shape.a_transposed = is_dw;
+    shape.b_transposed = op->kind == OP_LINEAR;
+    shape.lda = a->stride;
+    shape.ldb = b->stride;
+    shape.ldc = c->stride;
+    shape.biased = op->kind == OP_LINEAR && tensor_given(&op->in[2]);
+    return shape;
+}
+
+static struct cuda_gemm_operands product_operands(const struct op_shape *op, int add)
+{
+    struct cuda_gemm_operands operands = {};
+
+    operands.a = op->in[0].data;
+    operands.b = op->in[1].data;
+    operands.c = op->out[0].data;
+    operands.add = add;
+    if (op->kind == OP_LINEAR)
+        operands.bias = (const float *)op->in[2].data;
+    return operands;
+}
+
+static int linear_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
+{
+    struct cuda_gemm_shape shape = product_shape(&call->op);
+    struct cuda_gemm_operands operands = product_operands(&call->op, 0);
+    const struct cuda_gemm *gemm;
+
+    if (cuda_gemm_prepare(kernels, &shape, &operands, &gemm, err))
+        return err_add(err, "%s", op_info(call->op.kind)->name);
+    call->state = (void *)gemm; /* the instance's: nothing to release */
+    return 0;
+}
+
+static size_t linear_scratch_bytes(struct kernels *, const struct op_shape *op)
+{
+    struct cuda_gemm_shape shape = product_shape(op);
+    size_t product = cuda_gemm_scratch_bytes(&shape), sums = 0;
+
+    if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[1]))
+        sums = cuda_column_sums_scratch(op->in[0].rows, op->in[0].cols);
+    return product > sums ? product : sums;
+}
+
+static void linear_run(struct kernels *kernels, const struct kernel_call *call, int)
+{
+    struct cuda_gemm_operands operands = product_operands(&call->op, 0);
+
+    cuda_gemm_run(kernels, op_info(call->op.kind)->name, (const struct cuda_gemm *)call->state,
+                  &operands, call->scratch);
+}
+
+static void linear_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct cuda_gemm_operands operands = product_operands(&call->op, !(first & 1));
+
+    cuda_gemm_run(kernels, op_info(call->op.kind)->name, (const struct cuda_gemm *)call->state,
+                  &operands, call->scratch);
+    if (tensor_given(&call->op.out[1]))
+        cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[1], call->scratch,
+                         first >> 1 & 1);
+}
+
+void cuda_register_linear(struct kernels_backend *table)
+{
+    struct kernel_entry entry = {};
+
+    entry.run = linear_run;
+    entry.scratch_bytes = linear_scratch_bytes;
+    entry.prepare = linear_prepare;
+    table->entries[OP_LINEAR] = entry;
+    table->entries[OP_LINEAR_DX] = entry;
+    entry.run = linear_dw_run;
+    table->entries[OP_LINEAR_DW] = entry;
+}

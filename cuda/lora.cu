@@ -1,0 +1,136 @@
+/*
+ * lora.cu - low-rank adapters' products added to what they adapt
+ *
+ * One kernel for all parts: a block has OWN_ROWS x 128 of one part of out, and multiplies h b' there
+ * (gemm_own.cuh) with y as the addend, so y is read and out written once and nothing comes between.
+ * Bound by memory, ranks being small. Blocks that follow one another are of the same rows: they
+ * share h. A part without adapters is copied.
+ */
+#include "cuda/gemm_own.cuh"
+
+enum { COLS = 128 };
+
+template <typename T> struct lora_part {
+    const T *h, *b; /* or none */
+    int64_t ld_h, ld_b, k;
+    int64_t col, n; /* in y and out */
+    int tile;       /* the first of its tiles of columns */
+};
+
+template <typename T> struct lora {
+    const T *y;
+    T *out;
+    int64_t ld_y, ld_out, n_rows;
+    int n_tiles; /* of columns */
+    lora_part<T> parts[OPS_LORA_PARTS];
+};
+
+/* What own_put would write of a product that is zero, but for the sign of a zero. */
+template <typename T, int WIDE>
+static __device__ __forceinline__ void copy_tile(const own_tile<T> &t, const own_out<T> &out)
+{
+    enum { N = WIDE ? 16 / sizeof(T) : 1, PACKS = COLS / N };
+    int rows = min(t.rows, (int)OWN_ROWS), cols = min(t.cols, (int)COLS);
+
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < rows * PACKS; i += COLS) {
+        int64_t row = i / PACKS, col = i % PACKS * N;
+
+        if (col < cols)
+            *(packed<T, N> *)(out.c + row * out.ldc + col) =
+                *(const packed<T, N> *)(out.add + row * out.ld_add + col);
+    }
+}
+
+template <typename T, int WIDE> __global__ void __launch_bounds__(COLS) lora_kernel(lora<T> p)
+{
+    CUDA_SHARED(T, shared);
+    int tile = (int)(blockIdx.x % (unsigned)p.n_tiles), part = 0;
+    int64_t row = (int64_t)(blockIdx.x / (unsigned)p.n_tiles) * OWN_ROWS;
+
+    for (int i = 1; i < OPS_LORA_PARTS; i++)
+        if (p.parts[i].n && tile >= p.parts[i].tile)
+            part = i;
+    const lora_part<T> &at = p.parts[part];
+    int64_t col = (int64_t)(tile - at.tile) * COLS, whole = at.col + col;
+    own_tile<T> operands = { at.h + row * at.ld_h,  at.b + col * at.ld_b, at.ld_h, at.ld_b, at.k,
+                             (int)(p.n_rows - row), (int)(at.n - col) };
+    own_out<T> out = { p.out + row * p.ld_out + whole, p.y + row * p.ld_y + whole, p.ld_out,
+                       p.ld_y };
+
+    if (at.k)
+        own_run<T, T, COLS, 1, 1, WIDE>(operands, out, shared);
+    else
+        copy_tile<T, WIDE>(operands, out);
+}
+
+template <typename T, int WIDE>
+static void launch(struct kernels *kernels, const struct kernel_call *call, const lora<T> &p)
+{
+    size_t bytes = own_shared_bytes<T, COLS>();
+
+    cuda_allow_shared(cuda_of(kernels)->device, lora_kernel<T, WIDE>, (int)bytes);
+    cuda_launch(kernels, call, cuda_shape_of(ceil_div(p.n_rows, OWN_ROWS) * p.n_tiles, COLS, bytes),
+                lora_kernel<T, WIDE>, p);
+}
+
+/* Whether all parts of all operands can be read 16 bytes at a time. */
+static int is_wide(const struct op_shape *op)
+{
+    int wide = cuda_is_aligned(&op->out[0], 16);
+
+    for (int i = 0; i < 1 + 2 * OPS_LORA_PARTS; i++)
+        wide = wide && cuda_is_aligned(&op->in[i], 16);
+    for (int i = 0; i < OPS_LORA_PARTS; i++)
+        wide = wide && (size_t)op->attributes.parts[i] * dtype_bytes(op->out[0].dtype) % 16 == 0;
+    return wide;
+}
+
+template <typename T> static lora<T> lora_of(const struct op_shape *op)
+{
+    lora<T> p = {};
+    int64_t col = 0;
+
+    p.y = (const T *)op->in[0].data;
+    p.out = (T *)op->out[0].data;
+    p.ld_y = op->in[0].stride;
+    p.ld_out = op->out[0].stride;
+    p.n_rows = op->in[0].rows;
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        const struct tensor *h = &op->in[1 + 2 * i], *b = &op->in[2 + 2 * i];
+        lora_part<T> *part = &p.parts[i];
+
+        part->col = col;
+        part->n = op->attributes.parts[i];
+        part->tile = p.n_tiles;
+        col += part->n;
+        p.n_tiles += (int)ceil_div(part->n, COLS);
+        if (!tensor_given(h))
+            continue;
+        part->h = (const T *)h->data;
+        part->b = (const T *)b->data;
+        part->ld_h = h->stride;
+        part->ld_b = b->stride;
+        part->k = h->cols;
+    }
+    return p;
+}
+
+static void lora_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        lora<T> p = lora_of<T>(&call->op);
+
+        if (is_wide(&call->op))
+            launch<T, 1>(kernels, call, p);
+        else
+            launch<T, 0>(kernels, call, p);
+    });
+}
+
+void cuda_register_lora(struct kernels_backend *table)
+{
+    table->entries[OP_LORA].run = lora_run;
+}

@@ -1,0 +1,248 @@
+/*
+ * norm.cu - RMSNorm and LayerNorm, alone and fused with the residual add
+ *
+ * A row of up to 1024 columns is a warp's, a longer one a block's of 128 to 512 threads, so that
+ * each thread has up to 32 elements of it in registers: x (and delta) are read once, sums need no
+ * second reading. Rows over 16384 columns are read again for each sum. Bound by memory: x, delta,
+ * y and sum once each; w and b stay in the L1.
+ *
+ * Which thread has which columns follows from d and y's dtype: with and without delta, and however
+ * operands lie, the bits are the same.
+ */
+#include "cuda/norm.cuh"
+#include "cuda/rows.cuh"
+
+enum { N_THREADS_MIN = 128, N_ELEMENTS = 32 /* of a thread */, LANES_MAX = 512 };
+
+template <typename T> struct norm_rows {
+    rows_of<float> x;
+    rows_of<T> delta; /* absent: at is NULL, as below */
+    const float *w, *b;
+    rows_of<T> y;
+    rows_of<float> mean; /* absent: RMSNorm */
+    rows_of<float> rstd, sum;
+    int64_t n_rows, d;
+    float eps;
+};
+
+/* Sum of (x - mean)^2, of those elements that are there. */
+template <int N>
+static __device__ __forceinline__ float add_squares(float squares, const float *x, float mean,
+                                                    int64_t n_left)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (i < n_left)
+            squares = fmaf(x[i] - mean, x[i] - mean, squares);
+    return squares;
+}
+
+/* A pack of y out of x. */
+template <typename T, int N, int WIDE>
+static __device__ __forceinline__ void put_normed(const norm_rows<T> &n, int64_t row, int64_t col,
+                                                  const float *x, float mean, float rstd)
+{
+    float w[N], b[N], y[N];
+
+    load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+    if (n.b)
+        load_row_floats<float, N, WIDE>(n.b + col, n.d - col, b);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        y[i] = n.b ? fmaf((x[i] - mean) * rstd, w[i], b[i]) : (x[i] - mean) * rstd * w[i];
+    store_row_floats<T, N, WIDE>(n.y.row(row) + col, n.d - col, y);
+}
+
+/* The row's packs of a thread: x + delta, which is also stored. Loads come before stores, as the
+ * compiler does not know that these do not change what is loaded. */
+template <typename T, int N, int WIDE, int LANES, int N_PACKS>
+static __device__ __forceinline__ void get_row(const norm_rows<T> &n, int64_t row, int lane,
+                                               float (&x)[N_PACKS][N])
+{
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, x[p]);
+    }
+    if (!n.delta.at)
+        return;
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+        float delta[N];
+
+        load_row_floats<T, N, WIDE>(n.delta.row(row) + col, n.d - col, delta);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[p][i] += delta[i];
+    }
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        store_row_floats<float, N, WIDE>(n.sum.row(row) + col, n.d - col, x[p]);
+    }
+}
+
+template <typename T, int N, int WIDE, int LANES>
+__global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
+    norm_kernel(norm_rows<T> n)
+{
+    enum { N_PACKS = N_ELEMENTS / N };
+    __shared__ float shared[2][32];
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    int lane = (int)threadIdx.x % LANES;
+    float x[N_PACKS][N], mean = 0.0f, rstd;
+
+    if (row >= n.n_rows)
+        return;
+    get_row<T, N, WIDE, LANES>(n, row, lane, x);
+    if (n.mean.at) {
+        float sum[1] = { 0.0f };
+
+#pragma unroll
+        for (int p = 0; p < N_PACKS; p++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[0] += x[p][i];
+        row_sums<LANES>(sum, shared[0]);
+        mean = sum[0] / (float)n.d;
+    }
+
+    float squares[1] = { 0.0f };
+
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++)
+        squares[0] = add_squares<N>(squares[0], x[p], mean, n.d - (int64_t)(p * LANES + lane) * N);
+    row_sums<LANES>(squares, shared[1]);
+    rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++)
+        put_normed<T, N, WIDE>(n, row, (int64_t)(p * LANES + lane) * N, x[p], mean, rstd);
+    if (!lane) {
+        *n.rstd.row(row) = rstd;
+        if (n.mean.at)
+            *n.mean.row(row) = mean;
+    }
+}
+
+/* Rows of any length, a block of LANES_MAX each. A thread reads again what it wrote itself. */
+template <typename T, int N, int WIDE>
+__global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T> n)
+{
+    __shared__ float shared[2][32];
+    int64_t row = blockIdx.x, begin = (int64_t)threadIdx.x * N, step = LANES_MAX * N;
+    const float *from = n.delta.at ? n.sum.row(row) : n.x.row(row);
+    float x[1][N], sum[1] = { 0.0f }, squares[1] = { 0.0f }, mean = 0.0f, rstd;
+
+    for (int64_t col = begin; col < n.d; col += step) {
+        norm_rows<T> at = n;
+
+        at.x.at += col, at.delta.at += n.delta.at ? col : 0, at.sum.at += col, at.d -= col;
+        get_row<T, N, WIDE, LANES_MAX>(at, row, 0, x);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[0] += x[0][i];
+    }
+    row_sums<LANES_MAX>(sum, shared[0]);
+    if (n.mean.at)
+        mean = sum[0] / (float)n.d;
+    for (int64_t col = begin; col < n.d; col += step) {
+        load_row_floats<float, N, WIDE>(from + col, n.d - col, x[0]);
+        squares[0] = add_squares<N>(squares[0], x[0], mean, n.d - col);
+    }
+    row_sums<LANES_MAX>(squares, shared[1]);
+    rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
+    for (int64_t col = begin; col < n.d; col += step) {
+        load_row_floats<float, N, WIDE>(from + col, n.d - col, x[0]);
+        put_normed<T, N, WIDE>(n, row, col, x[0], mean, rstd);
+    }
+    if (!threadIdx.x) {
+        *n.rstd.row(row) = rstd;
+        if (n.mean.at)
+            *n.mean.row(row) = mean;
+    }
+}
+
+/* ---- launching ---------------------------------------------------------------------------------
+ */
+
+template <typename T, int N, int WIDE, int LANES>
+static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
+                         const norm_rows<T> &n)
+{
+    enum { N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
+
+    cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows * LANES, N_THREADS), N_THREADS),
+                norm_kernel<T, N, WIDE, LANES>, n);
+}
+
+template <typename T, int WIDE>
+static void launch(struct kernels *kernels, const struct kernel_call *call, const norm_rows<T> &n)
+{
+    enum { N = 16 / sizeof(T) };
+
+    if (n.d <= 32 * N_ELEMENTS)
+        launch_lanes<T, N, WIDE, 32>(kernels, call, n);
+    else if (n.d <= 128 * N_ELEMENTS)
+        launch_lanes<T, N, WIDE, 128>(kernels, call, n);
+    else if (n.d <= 256 * N_ELEMENTS)
+        launch_lanes<T, N, WIDE, 256>(kernels, call, n);
+    else if (n.d <= LANES_MAX * N_ELEMENTS)
+        launch_lanes<T, N, WIDE, LANES_MAX>(kernels, call, n);
+    else
+        cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LANES_MAX), norm_long_kernel<T, N, WIDE>,
+                    n);
+}
+
+static int is_wide(const struct op_shape *op)
+{
+    int wide = 1;
+
+    for (int i = 0; i < 4; i++)
+        wide = wide && (op->in[i].cols == 1 || cuda_is_aligned(&op->in[i], 16)) &&
+               (op->out[i].cols == 1 || cuda_is_aligned(&op->out[i], 16));
+    return wide && op->in[0].cols > 1;
+}
+
+static void norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    int adds = op->kind == OP_ADD_RMSNORM || op->kind == OP_ADD_LAYERNORM;
+    int layer = op->kind == OP_LAYERNORM || op->kind == OP_ADD_LAYERNORM;
+
+    (void)first;
+    cuda_with_act(op->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        norm_rows<T> n = {};
+
+        n.x = cuda_rows<float>(&op->in[0]);
+        n.w = (const float *)op->in[1 + adds].data;
+        n.b = layer ? cuda_rows<float>(&op->in[2 + adds]).at : NULL;
+        n.y = cuda_rows<T>(&op->out[0]);
+        n.rstd = cuda_rows<float>(&op->out[1 + layer]);
+        if (adds) {
+            n.delta = cuda_rows<T>(&op->in[1]);
+            n.sum = cuda_rows<float>(&op->out[2 + layer]);
+        }
+        if (layer)
+            n.mean = cuda_rows<float>(&op->out[1]);
+        n.n_rows = op->in[0].rows;
+        n.d = op->in[0].cols;
+        n.eps = (float)op->attributes.eps;
+        if (is_wide(op))
+            launch<T, 1>(kernels, call, n);
+        else
+            launch<T, 0>(kernels, call, n);
+    });
+}
+
+void cuda_register_norm(struct kernels_backend *table)
+{
+    table->entries[OP_RMSNORM].run = norm_run;
+    table->entries[OP_LAYERNORM].run = norm_run;
+    table->entries[OP_ADD_RMSNORM].run = norm_run;
+    table->entries[OP_ADD_LAYERNORM].run = norm_run;
+    cuda_register_norm_grad(table);
+}

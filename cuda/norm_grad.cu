@@ -1,0 +1,349 @@
+/*
+ * norm_grad.cu - the gradients of RMSNorm and LayerNorm
+ *
+ * A block takes consecutive rows, one after the other: rows of up to 512 columns by each of its
+ * four warps, longer ones by all of its 128 to 512 threads, 16 elements a thread in registers; so
+ * dy, x and add are read once, and each thread keeps its columns' sums of dw and db besides. These
+ * go to scratch and are added over blocks in a second step (column_sums.cuh). Longer rows still
+ * are read again for dx, and a second kernel sums their columns.
+ *
+ * Bound by memory: dy, x, add, dx once; the partial sums are a few per cent of that, w is in the
+ * L1. How rows are cut follows from T and d: at most GRAD_BLOCKS blocks, four to a multiprocessor
+ * of the largest GPUs.
+ */
+#include "cuda/column_sums.cuh"
+#include "cuda/norm.cuh"
+#include "cuda/rows.cuh"
+
+enum {
+    N_THREADS_MIN = 128,
+    N_ELEMENTS = 16, /* of a thread */
+    LANES_MAX = 512,
+    LONG_LANES = 1024,
+    GRAD_BLOCKS = 528,
+    ROWS_MIN = 4, /* of a block; a multiple of those at a time */
+};
+
+template <typename T> struct norm_grad {
+    rows_of<T> dy;
+    rows_of<float> x, mean, rstd, add; /* mean (RMSNorm) and add may be absent: at is NULL */
+    const float *w;
+    rows_of<float> dx;
+    float *dw, *db; /* partial sums, [blocks x d]; NULL where absent */
+    int64_t n_rows, d, rows_a_block;
+};
+
+/*
+ * With g = dy w and xhat = (x - mean) rstd: dx = rstd (g - mean(g) - xhat mean(g xhat)); RMSNorm
+ * has no mean(g). dw adds dy xhat, db adds dy. What lies behind the row's end is zero in dy and w
+ * and adds nothing.
+ */
+template <int N>
+static __device__ __forceinline__ void add_dots(float (&sums)[2], const float *dy,
+                                                const float *xhat, const float *w)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float g = dy[i] * w[i];
+
+        sums[0] = fmaf(g, xhat[i], sums[0]);
+        sums[1] += g;
+    }
+}
+
+template <int N, int WIDE>
+static __device__ __forceinline__ void put_dx(float *to, int64_t n_left, const float *dy,
+                                              const float *xhat, const float *w, const float *add,
+                                              bool adds, float rstd, const float (&means)[2])
+{
+    float dx[N];
+
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float own = rstd * (fmaf(-xhat[i], means[0], dy[i] * w[i]) - means[1]);
+
+        dx[i] = adds ? add[i] + own : own;
+    }
+    store_row_floats<float, N, WIDE>(to, n_left, dx);
+}
+
+/* ---- rows that a block holds -------------------------------------------------------------------
+ */
+
+/* A thread's part of a row. */
+template <int N, int N_PACKS> struct grad_row {
+    float dy[N_PACKS][N], xhat[N_PACKS][N], add[N_PACKS][N];
+    float rstd;
+};
+
+template <typename T, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
+static __device__ __forceinline__ void get_row(const norm_grad<T> &n, int64_t row, int lane,
+                                               grad_row<N, N_PACKS> *r)
+{
+    float mean = LAYER ? *n.mean.row(row) : 0.0f;
+
+    r->rstd = *n.rstd.row(row);
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        load_row_floats<T, N, WIDE>(n.dy.row(row) + col, n.d - col, r->dy[p]);
+        load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, r->xhat[p]);
+        if (n.add.at)
+            load_row_floats<float, N, WIDE>(n.add.row(row) + col, n.d - col, r->add[p]);
+    }
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            r->xhat[p][i] = (r->xhat[p][i] - mean) * r->rstd;
+}
+
+template <typename T, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
+static __device__ __forceinline__ void row_grad(const norm_grad<T> &n, int64_t row, int lane,
+                                                float *shared, float (&dw)[N_PACKS][N],
+                                                float (&db)[N_PACKS][N])
+{
+    grad_row<N, N_PACKS> r;
+    float w[N], sums[2] = { 0.0f, 0.0f };
+
+    get_row<T, N, WIDE, LANES, LAYER>(n, row, lane, &r);
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+        add_dots<N>(sums, r.dy[p], r.xhat[p], w);
+    }
+    row_sums<LANES>(sums, shared);
+    sums[0] = sums[0] / (float)n.d;
+    sums[1] = LAYER ? sums[1] / (float)n.d : 0.0f;
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+        put_dx<N, WIDE>(n.dx.row(row) + col, n.d - col, r.dy[p], r.xhat[p], w, r.add[p],
+                        n.add.at != NULL, r.rstd, sums);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            dw[p][i] = fmaf(r.dy[p][i], r.xhat[p][i], dw[p][i]);
+            if (LAYER)
+                db[p][i] += r.dy[p][i];
+        }
+    }
+}
+
+/* The block's sums to its row of `partial`: those of its warps are added in order where each had
+ * rows of its own. */
+template <int N, int WIDE, int LANES, int N_PACKS>
+static __device__ __forceinline__ void put_partial(float *partial, int64_t d,
+                                                   float (&sums)[N_PACKS][N])
+{
+    __shared__ float all[LANES == 32 ? N_THREADS_MIN / 32 * 32 * N_ELEMENTS : 1];
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+
+    if (!partial)
+        return;
+    if (LANES == 32) {
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < N_ELEMENTS; k++)
+            all[(warp * N_ELEMENTS + k) * 32 + lane] = sums[k / N][k % N];
+        __syncthreads();
+        if (warp)
+            return;
+#pragma unroll
+        for (int k = 0; k < N_ELEMENTS; k++)
+            for (int other = 1; other < N_THREADS_MIN / 32; other++)
+                sums[k / N][k % N] += all[(other * N_ELEMENTS + k) * 32 + lane];
+    }
+#pragma unroll
+    for (int p = 0; p < N_PACKS; p++) {
+        int64_t col = (int64_t)(p * LANES + lane) * N;
+
+        store_row_floats<float, N, WIDE>(partial + blockIdx.x * d + col, d - col, sums[p]);
+    }
+}
+
+template <typename T, int N, int WIDE, int LANES, int LAYER>
+__global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
+    norm_grad_kernel(norm_grad<T> n)
+{
+    enum { N_PACKS = N_ELEMENTS / N };
+    __shared__ float shared[2][2 * 32]; /* in turns, so that a row has one __syncthreads */
+    int lane = (int)threadIdx.x % LANES, at_once = (int)blockDim.x / LANES, turn = 0;
+    int64_t row = (int64_t)blockIdx.x * n.rows_a_block, end = row + n.rows_a_block;
+    float dw[N_PACKS][N] = {}, db[N_PACKS][N] = {};
+
+    end = end < n.n_rows ? end : n.n_rows;
+    for (row += threadIdx.x / LANES; row < end; row += at_once, turn ^= 1)
+        row_grad<T, N, WIDE, LANES, LAYER>(n, row, lane, shared[turn], dw, db);
+    put_partial<N, WIDE, LANES>(n.dw, n.d, dw);
+    if (LAYER)
+        put_partial<N, WIDE, LANES>(n.db, n.d, db);
+}
+
+/* ---- rows that it does not ---------------------------------------------------------------------
+ */
+
+template <typename T, int N, int WIDE>
+__global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T> n)
+{
+    __shared__ float shared[2 * 32];
+    int64_t row = blockIdx.x, begin = (int64_t)threadIdx.x * N;
+    float rstd = *n.rstd.row(row), mean = n.mean.at ? *n.mean.row(row) : 0.0f;
+    float dy[N], xhat[N], w[N], add[N], sums[2] = { 0.0f, 0.0f };
+
+    for (int turn = 0; turn < 2; turn++) {
+        for (int64_t col = begin; col < n.d; col += LONG_LANES * N) {
+            load_row_floats<T, N, WIDE>(n.dy.row(row) + col, n.d - col, dy);
+            load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, xhat);
+            load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+            if (n.add.at && turn)
+                load_row_floats<float, N, WIDE>(n.add.row(row) + col, n.d - col, add);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                xhat[i] = (xhat[i] - mean) * rstd;
+            if (turn)
+                put_dx<N, WIDE>(n.dx.row(row) + col, n.d - col, dy, xhat, w, add, n.add.at != NULL,
+                                rstd, sums);
+            else
+                add_dots<N>(sums, dy, xhat, w);
+        }
+        if (!turn) {
+            row_sums<LONG_LANES>(sums, shared);
+            sums[0] = sums[0] / (float)n.d;
+            sums[1] = n.mean.at ? sums[1] / (float)n.d : 0.0f;
+        }
+    }
+}
+
+/* Columns' sums of dw and db over a block's rows, a thread a column. */
+template <typename T>
+__global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_grad<T> n)
+{
+    int64_t col = (int64_t)blockIdx.y * N_THREADS_MIN + threadIdx.x;
+    int64_t row = (int64_t)blockIdx.x * n.rows_a_block, end = row + n.rows_a_block;
+    float dw = 0.0f, db = 0.0f;
+
+    end = end < n.n_rows ? end : n.n_rows;
+    if (col >= n.d)
+        return;
+#pragma unroll 4
+    for (; row < end; row++) {
+        float mean = n.mean.at ? *n.mean.row(row) : 0.0f, dy = to_float(n.dy.row(row)[col]);
+
+        dw = fmaf(dy, (n.x.row(row)[col] - mean) * *n.rstd.row(row), dw);
+        db += dy;
+    }
+    if (n.dw)
+        n.dw[blockIdx.x * n.d + col] = dw;
+    if (n.db)
+        n.db[blockIdx.x * n.d + col] = db;
+}
+
+/* ---- launching ---------------------------------------------------------------------------------
+ */
+
+static int64_t block_rows(int64_t n_rows)
+{
+    return ceil_div(max_i64(ROWS_MIN, ceil_div(n_rows, GRAD_BLOCKS)), ROWS_MIN) * ROWS_MIN;
+}
+
+template <typename T, int WIDE, int LANES>
+static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
+                         const norm_grad<T> &n)
+{
+    enum { N = 16 / sizeof(T), N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
+
+    cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows, n.rows_a_block), N_THREADS),
+                n.mean.at ? norm_grad_kernel<T, N, WIDE, LANES, 1>
+                          : norm_grad_kernel<T, N, WIDE, LANES, 0>,
+                n);
+}
+
+template <typename T, int WIDE>
+static void launch(struct kernels *kernels, const struct kernel_call *call, const norm_grad<T> &n)
+{
+    enum { N = 16 / sizeof(T) };
+
+    if (n.d <= 32 * N_ELEMENTS)
+        return launch_lanes<T, WIDE, 32>(kernels, call, n);
+    if (n.d <= 128 * N_ELEMENTS)
+        return launch_lanes<T, WIDE, 128>(kernels, call, n);
+    if (n.d <= 256 * N_ELEMENTS)
+        return launch_lanes<T, WIDE, 256>(kernels, call, n);
+    if (n.d <= LANES_MAX * N_ELEMENTS)
+        return launch_lanes<T, WIDE, LANES_MAX>(kernels, call, n);
+    cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LONG_LANES),
+                norm_grad_long_kernel<T, N, WIDE>, n);
+    if (n.dw || n.db)
+        cuda_launch(kernels, call,
+                    cuda_shape_of_rows(ceil_div(n.n_rows, n.rows_a_block), n.d, N_THREADS_MIN, 1),
+                    norm_grad_columns_kernel<T>, n);
+}
+
+static int is_wide(const struct op_shape *op, int layer)
+{
+    return cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->in[1], 16) &&
+           cuda_is_aligned(&op->in[2], 16) && cuda_is_aligned(&op->in[4 + layer], 16) &&
+           cuda_is_aligned(&op->out[0], 16);
+}
+
+static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
+{
+    int layer = op->kind == OP_LAYERNORM_GRAD;
+    int n_sums = tensor_given(&op->out[1]) + (layer && tensor_given(&op->out[2]));
+    int64_t n_blocks = ceil_div(op->in[0].rows, block_rows(op->in[0].rows));
+
+    (void)kernels;
+    return (size_t)n_sums * align_up((size_t)(n_blocks * op->in[0].cols) * sizeof(float), 64);
+}
+
+static void norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    int layer = op->kind == OP_LAYERNORM_GRAD;
+    int64_t rows_a_block = block_rows(op->in[0].rows), d = op->in[0].cols;
+    int64_t n_blocks = ceil_div(op->in[0].rows, rows_a_block);
+    struct tensor none = {};
+    const struct tensor *out_dw = &op->out[1], *out_db = layer ? &op->out[2] : &none;
+    float *dw = tensor_given(out_dw) ? (float *)call->scratch : NULL, *db = NULL;
+
+    if (tensor_given(out_db))
+        db = (float *)((char *)call->scratch +
+                       (dw ? align_up((size_t)(n_blocks * d) * sizeof(float), 64) : 0));
+    cuda_with_act(op->in[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        norm_grad<T> n = {};
+
+        n.dy = cuda_rows<T>(&op->in[0]);
+        n.x = cuda_rows<float>(&op->in[1]);
+        n.w = (const float *)op->in[2].data;
+        if (layer)
+            n.mean = cuda_rows<float>(&op->in[3]);
+        n.rstd = cuda_rows<float>(&op->in[3 + layer]);
+        n.add = cuda_rows<float>(&op->in[4 + layer]);
+        n.dx = cuda_rows<float>(&op->out[0]);
+        n.dw = dw;
+        n.db = db;
+        n.n_rows = op->in[0].rows;
+        n.d = d;
+        n.rows_a_block = rows_a_block;
+        if (is_wide(op, layer))
+            launch<T, 1>(kernels, call, n);
+        else
+            launch<T, 0>(kernels, call, n);
+    });
+    cuda_column_totals(kernels, call, (const float *)dw, d, n_blocks, out_dw, first >> 1 & 1);
+    cuda_column_totals(kernels, call, (const float *)db, d, n_blocks, out_db, first >> 2 & 1);
+}
+
+void cuda_register_norm_grad(struct kernels_backend *table)
+{
+    for (int kind : { OP_RMSNORM_GRAD, OP_LAYERNORM_GRAD }) {
+        table->entries[kind].run = norm_grad_run;
+        table->entries[kind].scratch_bytes = norm_grad_scratch;
+    }
+}

@@ -1,0 +1,127 @@
+/*
+ * rows.cuh - what kernels of rows share: some neighbouring elements to and from floats
+ *
+ * A thread's pack is N elements, read and written 16 bytes at a time: CUDA_PACK<T> of a 16-bit type
+ * are one access, and two of the fp32 operand beside it. N = 1 is the path of rows that are not
+ * aligned.
+ */
+#ifndef CUDA_ROWS_CUH
+#define CUDA_ROWS_CUH
+
+#include "cuda/cuda.cuh"
+
+/* N: elements of type T that are 16 bytes. Or one. To be handed to what is made for either. */
+template <typename T> struct pack_of {
+    enum { N = 16 / sizeof(T) };
+};
+struct pack_of_one {
+    enum { N = 1 };
+};
+
+template <typename T, int N>
+static __device__ __forceinline__ void load_floats(const T *from, float *to)
+{
+    enum { A_LOAD = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+
+#pragma unroll
+    for (int i = 0; i < N; i += A_LOAD) {
+        packed<T, A_LOAD> pack = *(const packed<T, A_LOAD> *)(from + i);
+
+#pragma unroll
+        for (int k = 0; k < A_LOAD; k++)
+            to[i + k] = to_float(pack.at[k]);
+    }
+}
+
+template <typename T, int N>
+static __device__ __forceinline__ void store_floats(T *to, const float *from)
+{
+    enum { A_STORE = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+
+#pragma unroll
+    for (int i = 0; i < N; i += A_STORE) {
+        packed<T, A_STORE> pack;
+
+#pragma unroll
+        for (int k = 0; k < A_STORE; k++)
+            pack.at[k] = from_float<T>(from[i + k]);
+        *(packed<T, A_STORE> *)(to + i) = pack;
+    }
+}
+
+/*
+ * The same of a row's end, n_left elements before it (none where n_left <= 0), zeros behind. Which
+ * thread has which element must not depend on where rows lie, as sums' bits would: where rows are
+ * not aligned (WIDE 0) the same N elements are taken one by one. WIDE: N divides the row.
+ */
+template <typename T, int N, int WIDE>
+static __device__ __forceinline__ void load_row_floats(const T *from, int64_t n_left, float *to)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] = 0.0f;
+    if (WIDE && n_left > 0)
+        load_floats<T, N>(from, to);
+    if (!WIDE)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < n_left)
+                to[i] = to_float(from[i]);
+}
+
+template <typename T, int N, int WIDE>
+static __device__ __forceinline__ void store_row_floats(T *to, int64_t n_left, const float *from)
+{
+    if (WIDE && n_left > 0)
+        store_floats<T, N>(to, from);
+    if (!WIDE)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < n_left)
+                to[i] = from_float<T>(from[i]);
+}
+
+/*
+ * K sums over the LANES threads that have a row: a warp each, or a block of them. All get them.
+ * shared: K * 32 floats, which no other call may use without a __syncthreads between.
+ */
+template <int LANES, int K>
+static __device__ __forceinline__ void row_sums(float (&sums)[K], float *shared)
+{
+    enum { N_WARPS = LANES / 32 };
+
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        sums[k] = warp_sum(sums[k]);
+    if (N_WARPS == 1)
+        return;
+
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+    if (!lane)
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            shared[k * 32 + warp] = sums[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        sums[k] = shared[k * 32 + lane % N_WARPS];
+#pragma unroll
+        for (int lanes = N_WARPS / 2; lanes; lanes /= 2)
+            sums[k] += __shfl_xor_sync(0xffffffffu, sums[k], lanes);
+    }
+}
+
+/* Rectangles of a block's threads times `a_thread` elements along a row, a block a row: rows on x,
+ * which has room for them. */
+static inline struct cuda_shape cuda_shape_of_rows(int64_t n_rows, int64_t n_cols, int n_threads,
+                                                   int a_thread)
+{
+    struct cuda_shape shape = { dim3((unsigned)n_rows,
+                                     (unsigned)ceil_div(n_cols, (int64_t)n_threads * a_thread)),
+                                dim3((unsigned)n_threads), 0 };
+
+    return shape;
+}
+
+#endif
