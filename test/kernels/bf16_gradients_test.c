@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "support/op_case.h"
+#include "support/test_device.h"
 
 enum { T = 70, N = 45, K = 67, V = 130, M = 3, RANDOM = 3 };
 
@@ -116,6 +117,16 @@ static void check(const struct way *way)
     op_case_destroy(narrow);
 }
 
+/* On a GPU: kinds whose accumulators are fp32 alone, and products of fp32. */
+static int is_lacking(const struct way *way)
+{
+    int is_product = way->kind == OP_LINEAR_DW || way->kind == OP_HEAD_CROSS_ENTROPY;
+
+    return test_device_is_cuda() &&
+           (way->kind == OP_EXPERT_LINEAR_DW || way->kind == OP_NORMALIZE_ROWS_GRAD ||
+            (is_product && way->act == DTYPE_F32));
+}
+
 static void test_each(void **state)
 {
     static const struct way ways[] = {
@@ -131,7 +142,9 @@ static void test_each(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        check(&ways[i]);
+        /* A library's products may differ with the dtype of the result. */
+        if (!test_device_is_cuda() || ways[i].kind == OP_EMBED_DW)
+            check(&ways[i]);
 }
 
 /* With guards, threads and instruction sets: against the reference, chunks rounded one by one. */
@@ -139,16 +152,21 @@ static void test_against_reference(void **state)
 {
     static const struct way ways[] = {
         { OP_LINEAR_DW, 0, DTYPE_F32, 0 },
+        { OP_LINEAR_DW, 0, DTYPE_BF16, 0 },
         { OP_EXPERT_LINEAR_DW, 0, DTYPE_F32, 0 },
         { OP_EMBED_DW, 0, DTYPE_F32, 0 },
         { OP_NORMALIZE_ROWS_GRAD, 0, DTYPE_F32, 0 },
         { OP_HEAD_CROSS_ENTROPY, 1, DTYPE_F32, 30 },
+        { OP_HEAD_CROSS_ENTROPY, 1, DTYPE_BF16, 30 },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        struct op_case *c = make(&ways[i], DTYPE_BF16);
+        struct op_case *c;
 
+        if (is_lacking(&ways[i]))
+            continue;
+        c = make(&ways[i], DTYPE_BF16);
         op_case_check(c, 3 * 0x1p-9);
         op_case_destroy(c);
     }
