@@ -104,6 +104,9 @@ static inline int cuda_want_fp32(const struct kernel_call *call, int k, struct e
                    op_info(call->op.kind)->name, dtype_name(call->op.out[k].dtype));
 }
 
+/* What collectives compute around their moves (reduce.cu). */
+const struct kernels_traffic *cuda_traffic(void);
+
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
