@@ -36,9 +36,6 @@ static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_B
 static const struct choice act_dtypes[] = {
     { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
 };
-static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
-                                              { "bf16", DTYPE_BF16 },
-                                              { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
