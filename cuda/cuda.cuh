@@ -93,6 +93,17 @@ void cuda_register_cross_entropy(struct kernels_backend *table) __attribute__((w
 void cuda_register_attention(struct kernels_backend *table) __attribute__((weak));
 void cuda_register_attention_cached(struct kernels_backend *table) __attribute__((weak));
 
+/* For prepare: the kind's accumulator, output k, is written as fp32 alone. */
+static inline int cuda_want_fp32(const struct kernel_call *call, int k, struct err *err)
+{
+    if (!tensor_given(&call->op.out[k]) || call->op.out[k].dtype == DTYPE_F32)
+        return 0;
+    return err_set(err, ERR_DEVICE,
+                   "%s: the cuda backend has no kernel with an accumulator of %s (hint: "
+                   "train.gradient_dtype fp32)",
+                   op_info(call->op.kind)->name, dtype_name(call->op.out[k].dtype));
+}
+
 /* What collectives compute around their moves (reduce.cu). */
 const struct kernels_traffic *cuda_traffic(void);
 

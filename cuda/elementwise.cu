@@ -277,24 +277,28 @@ static void add_bias_run(struct kernels *kernels, const struct kernel_call *call
 }
 
 /* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
-template <int N>
+template <typename T, int N>
 static void accumulate_launch(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct tensor *out = &call->op.out[0];
-    rows_of<float> x = cuda_rows<float>(&call->op.in[0]), y = cuda_rows<float>(out);
+    rows_of<T> x = cuda_rows<T>(&call->op.in[0]), y = cuda_rows<T>(out);
 
     if (first)
-        cuda_elements(kernels, call, moved<float, float, N>{ x, y, {}, 0 }, out->rows, out->cols);
+        cuda_elements(kernels, call, moved<T, T, N>{ x, y, {}, 0 }, out->rows, out->cols);
     else
-        cuda_elements(kernels, call, sum<float, float, N>{ y, x, y, 0 }, out->rows, out->cols);
+        cuda_elements(kernels, call, sum<T, T, N>{ y, x, y, 0 }, out->rows, out->cols);
 }
 
 static void accumulate_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    if (is_wide(&call->op))
-        accumulate_launch<4>(kernels, call, first & 1);
-    else
-        accumulate_launch<1>(kernels, call, first & 1);
+    cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+
+        if (is_wide(&call->op))
+            accumulate_launch<T, 16 / sizeof(T)>(kernels, call, first & 1);
+        else
+            accumulate_launch<T, 1>(kernels, call, first & 1);
+    });
 }
 
 template <typename X, typename Y>

@@ -89,8 +89,10 @@ static void embed_run(struct kernels *kernels, const struct kernel_call *call, i
 
 /* ---- gradient ---- */
 
-struct embed_dw {
-    rows_of<float> dx, out;
+/* O: of the accumulator. */
+template <typename O> struct embed_dw {
+    rows_of<float> dx;
+    rows_of<O> out;
     struct sorted_tokens sorted;
     int64_t n_tokens, n_rows, d;
     int first;
@@ -102,7 +104,8 @@ struct places {
     int32_t token;
 };
 
-static __device__ __forceinline__ struct places places_at(const struct embed_dw &e, int64_t begin)
+template <typename O>
+static __device__ __forceinline__ struct places places_at(const embed_dw<O> &e, int64_t begin)
 {
     int64_t mine = begin + threadIdx.x % 32;
     struct places p = { (uint32_t)e.n_rows, 0 };
@@ -115,8 +118,8 @@ static __device__ __forceinline__ struct places places_at(const struct embed_dw 
 }
 
 /* Add dx's rows of n tokens, lane `from`'s and those of the lanes behind it, at a lane's columns. */
-template <int N>
-static __device__ __forceinline__ void add_tokens(const struct embed_dw &e, int32_t token, int from,
+template <typename O, int N>
+static __device__ __forceinline__ void add_tokens(const embed_dw<O> &e, int32_t token, int from,
                                                   int n, int64_t col, int starts, float (&sum)[N])
 {
     for (int begin = 0; begin < n; begin += IN_FLIGHT) {
@@ -139,7 +142,8 @@ static __device__ __forceinline__ void add_tokens(const struct embed_dw &e, int3
 }
 
 /* All lanes of a warp go along, also those behind the last column: the tokens are told by them. */
-template <int N> __global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(struct embed_dw e)
+template <typename O, int N>
+__global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(embed_dw<O> e)
 {
     int64_t begin = ((int64_t)blockIdx.x * N_THREADS + threadIdx.x) / 32 * WINDOW;
     int lane = (int)threadIdx.x % 32;
@@ -155,32 +159,33 @@ template <int N> __global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(st
         int from = __ffs((int)left) - 1;
         uint32_t row = __shfl_sync(0xffffffffu, here.row, from);
         unsigned equal = __ballot_sync(0xffffffffu, here.row == row);
-        float *out = e.out.row(row) + col, sum[N] = {}, old[N] = {};
+        float sum[N] = {}, old[N] = {};
+        O *out = e.out.row(row) + col;
 
         if (!e.first && col < e.d)
-            load_floats<float, N>(out, old);
-        add_tokens<N>(e, here.token, from, __popc(equal), col, 1, sum);
+            load_floats<O, N>(out, old);
+        add_tokens<O, N>(e, here.token, from, __popc(equal), col, 1, sum);
         for (int64_t next = begin + 32; equal >> 31; next += 32) {
             struct places more = places_at(e, next);
 
             equal = __ballot_sync(0xffffffffu, more.row == row);
-            add_tokens<N>(e, more.token, 0, __popc(equal), col, 0, sum);
+            add_tokens<O, N>(e, more.token, 0, __popc(equal), col, 0, sum);
         }
 #pragma unroll
         for (int i = 0; i < N; i++)
             sum[i] = e.first ? sum[i] : old[i] + sum[i];
         if (col < e.d)
-            store_floats<float, N>(out, sum);
+            store_floats<O, N>(out, sum);
     }
 }
 
 /* Rows that no token names; the others are about to be written whole. */
-template <int PACK> struct zeroed {
+template <typename O, int PACK> struct zeroed {
     enum { N = PACK };
     struct operands {
         int named;
     };
-    rows_of<float> out;
+    rows_of<O> out;
     const uint8_t *named;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t) const
@@ -192,21 +197,21 @@ template <int PACK> struct zeroed {
         const float zeros[N] = {};
 
         if (!o->named)
-            store_floats<float, N>(out.row(row) + col, zeros);
+            store_floats<O, N>(out.row(row) + col, zeros);
     }
 };
 
-template <int N>
+template <typename O, int N>
 static void embed_dw_launch(struct kernels *kernels, const struct kernel_call *call,
-                            const struct embed_dw &e)
+                            const embed_dw<O> &e)
 {
     struct cuda_shape shape =
         cuda_shape_of_rows(ceil_div(e.n_tokens, WINDOW * (N_THREADS / 32)), e.d, 32, N);
 
     if (e.first)
-        cuda_elements(kernels, call, zeroed<N>{ e.out, e.sorted.named }, e.n_rows, e.d);
+        cuda_elements(kernels, call, zeroed<O, N>{ e.out, e.sorted.named }, e.n_rows, e.d);
     shape.block = dim3(N_THREADS);
-    cuda_launch(kernels, call, shape, embed_dw_kernel<N>, e);
+    cuda_launch(kernels, call, shape, embed_dw_kernel<O, N>, e);
 }
 
 static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *op)
@@ -215,13 +220,14 @@ static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *o
     return cuda_sort_scratch(op->in[0].rows, op->out[0].rows);
 }
 
-static void embed_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+template <typename O>
+static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    struct embed_dw e = {};
+    embed_dw<O> e = {};
 
     e.dx = cuda_rows<float>(&op->in[0]);
-    e.out = cuda_rows<float>(&op->out[0]);
+    e.out = cuda_rows<O>(&op->out[0]);
     e.n_tokens = op->in[0].rows;
     e.n_rows = op->out[0].rows;
     e.d = op->in[0].cols;
@@ -230,9 +236,17 @@ static void embed_dw_run(struct kernels *kernels, const struct kernel_call *call
         cuda_sort_tokens(kernels, call, table_rows_of(&op->in[1], &op->in[2], op->out[0].rows),
                          e.n_tokens, call->scratch);
     if (cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->out[0], 16))
-        embed_dw_launch<4>(kernels, call, e);
+        embed_dw_launch<O, 4>(kernels, call, e);
     else
-        embed_dw_launch<1>(kernels, call, e);
+        embed_dw_launch<O, 1>(kernels, call, e);
+}
+
+static void embed_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    if (call->op.out[0].dtype == DTYPE_BF16)
+        embed_dw_as<bf16>(kernels, call, first);
+    else
+        embed_dw_as<float>(kernels, call, first);
 }
 
 void cuda_register_embed(struct kernels_backend *table)

@@ -224,9 +224,15 @@ static void expert_linear_run(struct kernels *kernels, const struct kernel_call 
     });
 }
 
+static int expert_dw_prepare(struct kernels *, struct kernel_call *call, struct err *err)
+{
+    return cuda_want_fp32(call, 0, err);
+}
+
 void cuda_register_expert_linear(struct kernels_backend *table)
 {
     table->entries[OP_EXPERT_LINEAR].run = expert_linear_run;
     table->entries[OP_EXPERT_LINEAR_DX].run = expert_linear_run;
     table->entries[OP_EXPERT_LINEAR_DW].run = expert_linear_run;
+    table->entries[OP_EXPERT_LINEAR_DW].prepare = expert_dw_prepare;
 }

@@ -107,6 +107,11 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
     cuda_launch(kernels, call, cuda_shape_of(n_blocks, N_THREADS), kernel, n);
 }
 
+static int normalize_grad_prepare(struct kernels *, struct kernel_call *call, struct err *err)
+{
+    return cuda_want_fp32(call, 0, err);
+}
+
 static void normalize_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
@@ -142,4 +147,5 @@ void cuda_register_normalize_rows(struct kernels_backend *table)
 {
     table->entries[OP_NORMALIZE_ROWS].run = normalize_run;
     table->entries[OP_NORMALIZE_ROWS_GRAD].run = normalize_run;
+    table->entries[OP_NORMALIZE_ROWS_GRAD].prepare = normalize_grad_prepare;
 }

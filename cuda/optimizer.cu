@@ -5,8 +5,8 @@
  * spread over threads.
  *
  *   sumsq          16 threads take the 16 lanes of a block of OPS_NORM_BLOCK elements, and add them
- *                  as the CPU's tree. Bound by memory: 64 bytes a load of 16 threads, 16 loads of a
- *                  thread in flight. A float's square is exact in double, so fma is product and sum.
+ *                  as the CPU's tree. Bound by memory: 16 loads of a thread (32 of bf16) are under
+ *                  way. A float's square is exact in double, so fma is product and sum.
  *   sum_runs       a run is one chain of dependent adds, some 8 cycles each, and a thread block
  *   gradient_norm  takes it: one thread adds what the others bring into shared memory ahead of it.
  *                  Runs are parameters: a 7B model's longest has 32,000 sums (0.2 ms), all of them
@@ -28,38 +28,46 @@ extern "C" {
 /* ---- sums of squares ---------------------------------------------------------------------------
  */
 
-enum { LANES = 16, SUMSQ_THREADS = 256, SUMSQ_UNROLL = 16 };
+enum { LANES = 16, SUMSQ_THREADS = 256, SUMSQ_BYTES = 64 /* of a thread under way */ };
+
+template <typename T> static __device__ __forceinline__ double add_square(T x, double sum)
+{
+    double value = (double)to_float(x);
+
+    return fma(value, value, sum);
+}
 
 /* The lane's elements of a block, where rows lie one after the other. */
-static __device__ __forceinline__ double lane_of_dense(const float *x, int64_t i, int64_t end)
+template <typename T>
+static __device__ __forceinline__ double lane_of_dense(const T *x, int64_t i, int64_t end)
 {
+    enum { AT_ONCE = SUMSQ_BYTES / sizeof(T) };
     double sum = 0;
 
-    for (; i + (SUMSQ_UNROLL - 1) * LANES < end; i += SUMSQ_UNROLL * LANES) {
-        float some[SUMSQ_UNROLL];
+    for (; i + (AT_ONCE - 1) * LANES < end; i += AT_ONCE * LANES) {
+        T some[AT_ONCE];
 
 #pragma unroll
-        for (int k = 0; k < SUMSQ_UNROLL; k++)
+        for (int k = 0; k < AT_ONCE; k++)
             some[k] = x[i + k * LANES];
 #pragma unroll
-        for (int k = 0; k < SUMSQ_UNROLL; k++)
-            sum = fma((double)some[k], (double)some[k], sum);
+        for (int k = 0; k < AT_ONCE; k++)
+            sum = add_square(some[k], sum);
     }
     for (; i < end; i += LANES)
-        sum = fma((double)x[i], (double)x[i], sum);
+        sum = add_square(x[i], sum);
     return sum;
 }
 
-static __device__ __forceinline__ double lane_of_rows(rows_of<float> x, int64_t cols, int64_t i,
+template <typename T>
+static __device__ __forceinline__ double lane_of_rows(rows_of<T> x, int64_t cols, int64_t i,
                                                       int64_t end)
 {
     int64_t row = i / cols, col = i % cols;
     double sum = 0;
 
     for (; i < end; i += LANES) {
-        float value = x.row(row)[col];
-
-        sum = fma((double)value, (double)value, sum);
+        sum = add_square(x.row(row)[col], sum);
         for (col += LANES; col >= cols; row++)
             col -= cols;
     }
@@ -67,8 +75,8 @@ static __device__ __forceinline__ double lane_of_rows(rows_of<float> x, int64_t 
 }
 
 /* cols: 0 where rows lie one after the other. */
-__global__ void sumsq_kernel(rows_of<float> x, int64_t cols, int64_t n, double *sums,
-                             int64_t n_blocks)
+template <typename T>
+__global__ void sumsq_kernel(rows_of<T> x, int64_t cols, int64_t n, double *sums, int64_t n_blocks)
 {
     int64_t thread = (int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x;
     int64_t block = thread / LANES, lane = thread % LANES;
@@ -92,12 +100,17 @@ static int is_dense(const struct tensor *t)
 static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct tensor *x = &call->op.in[0], *sums = &call->op.out[0];
+    struct cuda_shape shape =
+        cuda_shape_of(ceil_div(sums->cols * LANES, SUMSQ_THREADS), SUMSQ_THREADS);
 
     (void)first;
-    cuda_launch(kernels, call,
-                cuda_shape_of(ceil_div(sums->cols * LANES, SUMSQ_THREADS), SUMSQ_THREADS),
-                sumsq_kernel, cuda_rows<float>(x), is_dense(x) ? 0 : x->cols, tensor_elements(x),
-                (double *)sums->data, sums->cols);
+    cuda_with_act(x->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+
+        cuda_launch(kernels, call, shape, sumsq_kernel<T>, cuda_rows<T>(x),
+                    is_dense(x) ? 0 : x->cols, tensor_elements(x), (double *)sums->data,
+                    sums->cols);
+    });
 }
 
 /* ---- sums one after the other ------------------------------------------------------------------
@@ -165,9 +178,10 @@ static void sum_runs_run(struct kernels *kernels, const struct kernel_call *call
                 (const int32_t *)op->in[2].data, (double *)op->out[0].data);
 }
 
+/* scale: NULL, or where the factor is that all gradients have too much. */
 __global__ void gradient_norm_kernel(const double *sums, const int32_t *order, int64_t n,
-                                     const float *scale, double clip, double *norm,
-                                     float *factor, int32_t *skip)
+                                     const float *scale, double clip, double *norm, float *factor,
+                                     int32_t *skip)
 {
     double sum = chain_sum(sums, order, 0, n);
 
@@ -189,9 +203,9 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     (void)first;
     cuda_launch(kernels, call, cuda_shape_of(1, CHAIN_THREADS), gradient_norm_kernel,
                 (const double *)op->in[0].data, (const int32_t *)order->data,
-                tensor_given(order) ? order->cols : op->in[0].cols,
-                (const float *)op->in[2].data, op->attributes.clip,
-                (double *)op->out[0].data, (float *)op->out[1].data, (int32_t *)op->out[2].data);
+                tensor_given(order) ? order->cols : op->in[0].cols, cuda_rows<float>(&op->in[2]).at,
+                op->attributes.clip, (double *)op->out[0].data, (float *)op->out[1].data,
+                (int32_t *)op->out[2].data);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
@@ -202,9 +216,9 @@ enum { ADAMW_THREADS = 256, ADAMW_WIDTH = 4, ADAMW_TURNS = 4 };
 static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK,
               "a block's decay is one");
 
-/* P is the master's type, S the moments', W the weight's. */
-template <typename P, typename S, typename W> struct adamw {
-    rows_of<float> gradient;
+/* G is the gradient's type, P the master's, S the moments', W the weight's. */
+template <typename G, typename P, typename S, typename W> struct adamw {
+    rows_of<G> gradient;
     rows_of<P> master;
     rows_of<S> m, v;
     rows_of<W> weight; /* at NULL: there is none */
@@ -297,14 +311,14 @@ static __device__ __forceinline__ uint4 noise_of(const struct adamw_factors &f, 
 }
 
 /* element: of the block; where it lies. */
-template <typename P, typename S, typename W>
-static __device__ __forceinline__ void adamw_one(const adamw<P, S, W> &a,
+template <typename G, typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_one(const adamw<G, P, S, W> &a,
                                                  const struct adamw_factors &f, int64_t element,
                                                  int64_t row, int64_t col)
 {
     P master = a.master.row(row)[col];
     S m = a.m.row(row)[col], v = a.v.row(row)[col];
-    float after = adamw_element(f, a.gradient.row(row)[col], &master, &m, &v,
+    float after = adamw_element(f, to_float(a.gradient.row(row)[col]), &master, &m, &v,
                                 noise_of<S>(f, element), (int)(element % 2));
 
     a.m.row(row)[col] = m;
@@ -315,7 +329,8 @@ static __device__ __forceinline__ void adamw_one(const adamw<P, S, W> &a,
 }
 
 /* Rows with gaps, or at odd addresses. */
-template <typename P, typename S, typename W> __global__ void adamw_plain_kernel(adamw<P, S, W> a)
+template <typename G, typename P, typename S, typename W>
+__global__ void adamw_plain_kernel(adamw<G, P, S, W> a)
 {
     __shared__ float shared[3];
     int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
@@ -330,27 +345,27 @@ template <typename P, typename S, typename W> __global__ void adamw_plain_kernel
         adamw_one(a, f, i - start, i / a.cols, i % a.cols);
 }
 
-template <typename P, typename S> struct adamw_pack {
-    packed<float, ADAMW_WIDTH> gradient;
+template <typename G, typename P, typename S> struct adamw_pack {
+    packed<G, ADAMW_WIDTH> gradient;
     packed<P, ADAMW_WIDTH> master;
     packed<S, ADAMW_WIDTH> m, v;
 };
 
-template <typename P, typename S, typename W>
-static __device__ __forceinline__ void adamw_load(const adamw<P, S, W> &a, int64_t i,
-                                                  adamw_pack<P, S> *p)
+template <typename G, typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_load(const adamw<G, P, S, W> &a, int64_t i,
+                                                  adamw_pack<G, P, S> *p)
 {
-    p->gradient = *(const packed<float, ADAMW_WIDTH> *)(a.gradient.at + i);
+    p->gradient = *(const packed<G, ADAMW_WIDTH> *)(a.gradient.at + i);
     p->master = *(const packed<P, ADAMW_WIDTH> *)(a.master.at + i);
     p->m = *(const packed<S, ADAMW_WIDTH> *)(a.m.at + i);
     p->v = *(const packed<S, ADAMW_WIDTH> *)(a.v.at + i);
 }
 
 /* A pack that begins at this element of the block, and lies at i. */
-template <typename P, typename S, typename W>
-static __device__ __forceinline__ void adamw_step(const adamw<P, S, W> &a,
+template <typename G, typename P, typename S, typename W>
+static __device__ __forceinline__ void adamw_step(const adamw<G, P, S, W> &a,
                                                   const struct adamw_factors &f, int64_t element,
-                                                  int64_t i, adamw_pack<P, S> *p)
+                                                  int64_t i, adamw_pack<G, P, S> *p)
 {
     packed<W, ADAMW_WIDTH> out;
     uint4 noise = {};
@@ -359,8 +374,8 @@ static __device__ __forceinline__ void adamw_step(const adamw<P, S, W> &a,
     for (int e = 0; e < ADAMW_WIDTH; e++) {
         if (e % 2 == 0)
             noise = noise_of<S>(f, element + e);
-        out.at[e] = from_float<W>(adamw_element(f, p->gradient.at[e], &p->master.at[e], &p->m.at[e],
-                                                &p->v.at[e], noise, e % 2));
+        out.at[e] = from_float<W>(adamw_element(f, to_float(p->gradient.at[e]), &p->master.at[e],
+                                                &p->m.at[e], &p->v.at[e], noise, e % 2));
     }
     *(packed<S, ADAMW_WIDTH> *)(a.m.at + i) = p->m;
     *(packed<S, ADAMW_WIDTH> *)(a.v.at + i) = p->v;
@@ -370,14 +385,14 @@ static __device__ __forceinline__ void adamw_step(const adamw<P, S, W> &a,
 }
 
 /* All operands are one dense row at addresses of 16 bytes; half of a thread's packs on their way. */
-template <typename P, typename S, typename W>
-__global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<P, S, W> a)
+template <typename G, typename P, typename S, typename W>
+__global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<G, P, S, W> a)
 {
     enum { STEP = ADAMW_THREADS * ADAMW_WIDTH, AT_ONCE = 2 };
     __shared__ float shared[3];
     int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
     int first = (int)threadIdx.x * ADAMW_WIDTH;
-    adamw_pack<P, S> p[AT_ONCE];
+    adamw_pack<G, P, S> p[AT_ONCE];
 
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++)
@@ -415,57 +430,66 @@ static int is_flat(const struct tensor *t)
     return !tensor_given(t) || (is_dense(t) && (uintptr_t)t->data % 16 == 0);
 }
 
-template <typename P, typename S, typename W>
+template <typename G, typename P, typename S, typename W>
 static void adamw_launch(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
     struct cuda_shape shape =
         cuda_shape_of(ceil_div(tensor_elements(&op->in[GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
-    adamw<P, S, W> a = { cuda_rows<float>(&op->in[GRADIENT]),
-                         cuda_rows<P>(&op->in[MASTER]),
-                         cuda_rows<S>(&op->in[M]),
-                         cuda_rows<S>(&op->in[V]),
-                         cuda_rows<W>(&op->out[0]),
-                         (const float *)op->in[SCALARS].data,
-                         (const float *)op->in[FACTOR].data,
-                         (const int32_t *)op->in[SKIP].data,
-                         cuda_rows<int32_t>(&op->in[PART]).at,
-                         cuda_rows<double>(&op->in[DECAY]).at,
-                         cuda_rows<double>(&op->in[PLACE]).at,
-                         op->in[GRADIENT].cols,
-                         tensor_elements(&op->in[GRADIENT]),
-                         at->beta1,
-                         at->beta2,
-                         at->eps,
-                         at->weight_decay,
-                         rng_key(at->seed, RNG_ROUNDING),
-                         at->place };
+    adamw<G, P, S, W> a = { cuda_rows<G>(&op->in[GRADIENT]),
+                            cuda_rows<P>(&op->in[MASTER]),
+                            cuda_rows<S>(&op->in[M]),
+                            cuda_rows<S>(&op->in[V]),
+                            cuda_rows<W>(&op->out[0]),
+                            (const float *)op->in[SCALARS].data,
+                            (const float *)op->in[FACTOR].data,
+                            (const int32_t *)op->in[SKIP].data,
+                            cuda_rows<int32_t>(&op->in[PART]).at,
+                            cuda_rows<double>(&op->in[DECAY]).at,
+                            cuda_rows<double>(&op->in[PLACE]).at,
+                            op->in[GRADIENT].cols,
+                            tensor_elements(&op->in[GRADIENT]),
+                            at->beta1,
+                            at->beta2,
+                            at->eps,
+                            at->weight_decay,
+                            rng_key(at->seed, RNG_ROUNDING),
+                            at->place };
 
     if (is_flat(&op->in[GRADIENT]) && is_flat(&op->in[MASTER]) && is_flat(&op->in[M]) &&
         is_flat(&op->in[V]) && is_flat(&op->out[0]))
-        cuda_launch(kernels, call, shape, adamw_wide_kernel<P, S, W>, a);
+        cuda_launch(kernels, call, shape, adamw_wide_kernel<G, P, S, W>, a);
     else
-        cuda_launch(kernels, call, shape, adamw_plain_kernel<P, S, W>, a);
+        cuda_launch(kernels, call, shape, adamw_plain_kernel<G, P, S, W>, a);
 }
 
-static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+template <typename G>
+static void adamw_choose(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
 
-    (void)first;
     if (op->in[MASTER].dtype == DTYPE_BF16) {
-        adamw_launch<bf16, bf16, float>(kernels, call); /* it is the weight */
+        adamw_launch<G, bf16, bf16, float>(kernels, call); /* it is the weight */
         return;
     }
     cuda_with_act(tensor_given(&op->out[0]) ? op->out[0].dtype : DTYPE_F32, [&](auto zero) {
         typedef decltype(zero) W;
 
         if (op->in[M].dtype == DTYPE_BF16)
-            adamw_launch<float, bf16, W>(kernels, call);
+            adamw_launch<G, float, bf16, W>(kernels, call);
         else
-            adamw_launch<float, float, W>(kernels, call);
+            adamw_launch<G, float, float, W>(kernels, call);
     });
+}
+
+static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    if (call->op.in[GRADIENT].dtype == DTYPE_BF16)
+        adamw_choose<bf16>(kernels, call);
+    else
+        adamw_choose<float>(kernels, call);
 }
 
 void cuda_register_optimizer(struct kernels_backend *table)

@@ -143,7 +143,8 @@ __global__ void sum_kernel(T *out, const T *terms, int n_terms, int64_t stride, 
     if (adds)
         result = *to;
     for (int i = 0; i < N; i++)
-        result.at[i] = narrowed<T>(adds ? widened(result.at[i]) + sum[i] : sum[i]);
+        result.at[i] = narrowed<T>(adds ? widened(result.at[i]) + widened(narrowed<T>(sum[i]))
+                                        : sum[i]);
     *to = result;
 }
 
@@ -159,7 +160,7 @@ static void check_order(const struct kernels_sum *s)
     CHECK(s->n_terms > 0);
     CHECK(s->n_terms < GROUP << LEVELS);
     CHECK(s->n_terms == 1 || s->stride >= s->n);
-    CHECK(!s->adds || s->dtype == DTYPE_F32);
+    CHECK(!s->adds || s->dtype == DTYPE_F32 || s->dtype == DTYPE_BF16);
 }
 
 /* Elements [from, from + n), which N divides. */

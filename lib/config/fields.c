@@ -36,9 +36,6 @@ static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_B
 static const struct choice act_dtypes[] = {
     { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
 };
-static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
-                                              { "bf16", DTYPE_BF16 },
-                                              { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
@@ -304,7 +301,9 @@ const struct field job_fields[] = {
     { "train.loss_scale.max", FIELD_INT, AT(train.loss_scale.max), .initial = "16777216", .min = 1,
       .max = SCALE_MAX, .help = "of fp16: the loss scale does not grow beyond it" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = dtypes, .help = "of gradient accumulators" },
+      .choices = dtypes,
+      .help = "of accumulators of matrices' gradients, and of their sums over ranks; bf16: each "
+              "micro-batch is added in fp32 and rounded. Vectors' are fp32" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       .help = "of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,
@@ -385,7 +384,7 @@ const struct field job_fields[] = {
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       .help = "largest global gradient norm; 0: no clipping" },
     { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
-      .choices = state_dtypes,
+      .choices = dtypes,
       .help = "of the optimizer's moments; with bf16 they are rounded stochastically, and so are "
               "weights of bf16, of which no fp32 masters are kept then: 6 bytes a parameter, not "
               "14" },

@@ -207,7 +207,6 @@ int job_check_built(const struct job *job, struct err *err)
         { job->parallel.cp > 1, "parallel.cp above 1" },
         { job->parallel.ep > 1, "parallel.ep above 1" },
         { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
-        { job->train.gradient_dtype != DTYPE_F32, "train.gradient_dtype bf16" },
         { job->recompute == RECOMPUTE_AUTO, "recompute auto" },
     };
     char text[512];

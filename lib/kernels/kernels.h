@@ -45,7 +45,7 @@ struct kernel_entry {
 /* out = or (adds) += the sum of terms at k * stride, in the order of comm/reduce.h's reduce_tree;
  * terms is left unspecified, out may be one of them. n elements each. */
 struct kernels_sum {
-    enum dtype dtype; /* with adds: DTYPE_F32 */
+    enum dtype dtype; /* with adds: DTYPE_F32, or DTYPE_BF16, which is rounded before and after */
     void *out, *terms;
     int n_terms;
     int64_t stride, n;

@@ -550,6 +550,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
     struct update_options update_options = options->update;
 
     program_init(program, &options->mesh);
+    program->gradient_dtype = options->gradient_dtype;
     if (plan_stages(&c, err) || (options->tuning && check_tuning(&c, err)))
         return -1;
     model_declare(&c.builder, c.chunks, c.n_chunks);

@@ -36,6 +36,7 @@ struct compile_train {
     } pipeline;
     struct shard_options gradients;
     struct update_options update;
+    enum dtype gradient_dtype;  /* of accumulators of what has two dims: DTYPE_F32 or DTYPE_BF16 */
     int no_fuse;                /* tests: leave every op in its parts */
     program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
     void *scratch_context;

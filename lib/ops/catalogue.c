@@ -221,7 +221,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_EMBED_DW] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
-        { { DIM_R, DIM_D, TYPE_F32 } } },
+        { { DIM_R, DIM_D, TYPE_KEPT } } },
     [OP_RMSNORM] = {
         { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 } } },
@@ -256,7 +256,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_K, TYPE_ACT } } },
     [OP_LINEAR_DW] = {
         { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT } },
-        { { DIM_N, DIM_K, TYPE_F32 }, { DIM_ONE, DIM_N, TYPE_F32 } } },
+        { { DIM_N, DIM_K, TYPE_KEPT }, { DIM_ONE, DIM_N, TYPE_F32 } } },
     [OP_ROPE] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_FREE, DIM_E, TYPE_F32 } },
@@ -278,7 +278,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } } },
     [OP_NORMALIZE_ROWS_GRAD] = {
         { { DIM_V, DIM_D, TYPE_F32 }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_V, DIM_ONE, TYPE_F32 } },
-        { { DIM_V, DIM_D, TYPE_F32 } } },
+        { { DIM_V, DIM_D, TYPE_KEPT } } },
     [OP_ATTENTION] = {
         { { DIM_T, DIM_C, TYPE_ACT }, { DIM_SEQUENCES, DIM_ONE, TYPE_I64 },
           { DIM_ONE, DIM_ONE, TYPE_I32 }, { DIM_T, DIM_ONE, TYPE_I32 } },
@@ -338,7 +338,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_K, TYPE_ACT } } },
     [OP_EXPERT_LINEAR_DW] = {
         { { DIM_T, DIM_N, TYPE_ACT }, { DIM_T, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_M, TYPE_I32 } },
-        { { DIM_MN, DIM_K, TYPE_F32 } } },
+        { { DIM_MN, DIM_K, TYPE_KEPT } } },
     [OP_EXPERT_SWIGLU] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_TS, DIM_2F, TYPE_ACT } },
         { { DIM_TS, DIM_F, TYPE_ACT } } },
@@ -372,7 +372,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
     [OP_HEAD_CROSS_ENTROPY] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 } },
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_F32 },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_KEPT },
           { DIM_ONE, DIM_ONE, TYPE_F64 } } },
     [OP_HEAD_LOSS] = {
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_V, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_I32 } },
@@ -387,8 +387,8 @@ static const struct op_rules rules[N_OP_KINDS] = {
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_T, DIM_V, TYPE_FLOAT }, { DIM_ONE, DIM_ONE, TYPE_F64 } } },
     [OP_ACCUMULATE] = {
-        { { DIM_R, DIM_D, TYPE_F32 } },
-        { { DIM_R, DIM_D, TYPE_F32 } } },
+        { { DIM_R, DIM_D, TYPE_ACT } },
+        { { DIM_R, DIM_D, TYPE_ACT } } },
     [OP_ALL_GATHER] = {
         { { DIM_T, DIM_N, TYPE_MOVED } },
         { { DIM_SIZE_T, DIM_SIZE_N, TYPE_MOVED } } },
@@ -418,7 +418,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
           { DIM_ONE, DIM_FREE, TYPE_I32 } },
         { { DIM_ONE, DIM_N, TYPE_F64 } } },
     [OP_SUMSQ] = {
-        { { DIM_R, DIM_D, TYPE_F32 } },
+        { { DIM_R, DIM_D, TYPE_KEPT } },
         { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
     [OP_GRADIENT_NORM] = {
         { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 },
@@ -426,10 +426,10 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_ONE, DIM_ONE, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } } },
     [OP_ADAMW] = {
-        { { DIM_R, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
+        { { DIM_R, DIM_D, TYPE_KEPT }, { DIM_ONE, DIM_SCALARS, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_I32 },
-          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_R, DIM_D, TYPE_FLOAT },
-          { DIM_R, DIM_D, TYPE_FLOAT }, { DIM_ONE, DIM_BLOCKS, TYPE_F64 },
+          { DIM_R, DIM_D, TYPE_KEPT }, { DIM_R, DIM_D, TYPE_KEPT },
+          { DIM_R, DIM_D, TYPE_KEPT }, { DIM_ONE, DIM_BLOCKS, TYPE_F64 },
           { DIM_ONE, DIM_BLOCKS, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_R, DIM_D, TYPE_ACT } } },
 };

@@ -301,6 +301,9 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype, 
     case TYPE_I64:
         wanted = dtype == DTYPE_I64 ? NULL : "i64";
         break;
+    case TYPE_KEPT:
+        wanted = dtype == DTYPE_F32 || dtype == DTYPE_BF16 ? NULL : "fp32 or bf16";
+        break;
     case TYPE_FLOAT:
         wanted = is_float ? NULL : "fp32, bf16 or fp16";
         break;

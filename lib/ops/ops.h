@@ -9,12 +9,13 @@
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
  * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
- * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters, gradient accumulators,
- * masters and optimizer states are fp32.
+ * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters with their accumulators,
+ * and masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
+ * bf16.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
- * is complete before its one fp32 add (fp64 for loss), and `first` comes with the call (design.md
- * §5).
+ * is complete before its one fp32 add (fp64 for loss; what is bf16 is rounded then), and `first`
+ * comes with the call (design.md §5).
  * "~" marks an operand updated in place. "?" marks an optional one.
  *
  *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32, begin?[1 x 1] i32
@@ -148,7 +149,7 @@
  *                         softmax(logits)[target] of targets >= 0; dlogits is of scale * that sum
  *                         in the part's logits, 0 for padding. Milakov & Gimelshein 2018 (joined
  *                         maxima and sums); Shoeybi et al. 2019, section 3 (vocabulary parallel)
- *   accumulate          x[r x c] fp32 -> y[r x c] fp32 +=
+ *   accumulate          x[r x c] fp32 or bf16 -> y[r x c] alike +=
  *   all_gather          shard[r x n] -> full[r size x n], or shard[1 x n] -> full[1 x n size]
  *                         over `axis`: ranks' parts one after the other
  *   reduce_scatter      full[r size x n] -> shard[r x n], or full[1 x n size] -> shard[1 x n]
@@ -170,16 +171,13 @@
  *   sum_runs            x[1 x N] fp64, ends[1 x K] i32, order?[1 x M] i32 -> y[1 x K] fp64
  *                         y[k] = the sum, one after the other, of elements ends[k-1] .. ends[k] - 1
  *                         of x, or of those that order names; 0 where there are none
- *   sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64
+ *   sumsq               x[r x c] fp32 or bf16 -> sums[1 x blocks] fp64
  *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
  *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32, scale?[1 x 1] fp32
  *                       -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
- *                         norm = sqrt(sum in order: sums[order[0]] first) / scale; factor = (clip >
- *                         0 and norm > clip ? clip / norm : 1) / scale, the quotient rounded to
- *                         fp32, then divided; skip = norm is not finite. scale: the loss's, a power
- *                         of two, so that nothing is rounded by it; absent: 1. Micikevicius et al.
- *                         2018, section 3.2
- *   adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
+ *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
+ *                         norm > clip ? clip / norm : 1; skip = norm is not finite
+ *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
  *                       master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks] fp64,
  *                       place?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;

@@ -247,7 +247,8 @@ int program_add_gradient(struct program *program, int parameter)
     const char *name = p->n_gradients
                            ? arena_printf(&program->arena, "%s.grad.%d", p->name, p->n_gradients)
                            : arena_printf(&program->arena, "%s.grad", p->name);
-    int cell = program_cell(program, ROLE_GRADIENT, name, p->rows, p->cols, DTYPE_F32);
+    int cell = program_cell(program, ROLE_GRADIENT, name, p->rows, p->cols,
+                            p->n_dims > 1 ? program->gradient_dtype : DTYPE_F32);
     p->gradients[p->n_gradients++] = cell;
     p->n_uses_found = p->n_gradients;
     return cell;

@@ -278,6 +278,7 @@ struct stash {
 struct program {
     struct arena arena;
     struct mesh mesh;
+    enum dtype gradient_dtype; /* of accumulators of what has two dims; DTYPE_F32 at first */
     struct value *values;
     int n_values, values_capacity;
     struct parameter *parameters;
@@ -361,7 +362,7 @@ struct parameter_part program_parameter_part(const struct program *program, int 
 int program_parameter_of(const struct program *program, int weight);
 
 /*
- * The fp32 accumulator for the next use of the parameter: a new one, or where the uses are repeated
+ * The accumulator for the next use of the parameter: a new one, or where the uses are repeated
  * that which it got before; 0 if it is not trainable.
  */
 int program_add_gradient(struct program *program, int parameter);

@@ -62,7 +62,7 @@ struct sharding {
     const struct shard_options *options;
     int early;    /* sums over ranks come first: in the function that completes them */
     int together; /* sharded: all uses of a parameter share a fate */
-    int zeros;    /* a constant of a norm block; 0: not needed */
+    int zeros[2]; /* constants of a norm block, for accumulators of fp32 and bf16; 0: not needed */
 };
 
 static int function_of(const struct sharding *s, int turn, enum part part)
@@ -197,12 +197,27 @@ static int read_apart(const struct sharding *s, const struct member *a, const st
     return x->n_dims > 1 && (a->at.layer != b->at.layer || a->at.layer < 0);
 }
 
+static enum dtype accumulator_dtype(const struct program *p, const struct member *m)
+{
+    return p->values[accumulator_cell(p, m, 0)].dtype;
+}
+
+/* Of a bucket's accumulators. */
+static enum dtype bucket_dtype(const struct program *p, const struct member *list, int bucket)
+{
+    while (list->bucket != bucket)
+        list++;
+    return accumulator_dtype(p, list);
+}
+
 static int may_share(const struct sharding *s, const struct member *a, const struct member *b)
 {
     const struct program *p = s->program;
     enum dtype x = p->values[p->parameters[a->parameter].weight].dtype;
     enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
 
+    if (accumulator_dtype(p, a) != accumulator_dtype(p, b))
+        return 0;
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
         return 0;
     if (flat_spread(p, accumulator_cell(p, a, 0)) != flat_spread(p, accumulator_cell(p, b, 0)))
@@ -268,7 +283,8 @@ static void make_cell(struct program *p, const struct member *list, int n,
     char *name = r->use ? arena_printf(&p->arena, "bucket.%d.%d", r->bucket, r->use)
                         : arena_printf(&p->arena, "bucket.%d", r->bucket);
     int cell = r->lane ? program_view(p, r->lane, 0, 1, b->n_elements, b->n_elements)
-                       : program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements, DTYPE_F32);
+                       : program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements,
+                                      bucket_dtype(p, list, r->bucket));
 
     p->values[cell].name = name;
     for (int i = 0; i < n; i++) {
@@ -334,12 +350,15 @@ static struct reduction *list_reductions(const struct sharding *s, const struct 
 /* Memory that one flat cell after another has. */
 struct lane {
     int64_t n_elements;
+    enum dtype dtype;
     struct moment busy; /* until its newest is complete */
     int newest;         /* the number of that reduction */
 };
 
-static int is_free(const struct lane *lane, const struct reduction *r, int number)
+static int is_free(const struct lane *lane, const struct reduction *r, enum dtype dtype, int number)
 {
+    if (lane->dtype != dtype)
+        return 0;
     /* What was complete just now still travels while the next is computed. */
     if (lane->newest == number - 1)
         return 0;
@@ -353,7 +372,8 @@ static int is_free(const struct lane *lane, const struct reduction *r, int numbe
  * that lanes are shared by all of them. Lanes become cells; what was travelling when its memory is
  * written again is waited for, as it is one cell.
  */
-static void make_lanes(struct program *p, struct reduction *list, int n)
+static void make_lanes(struct program *p, const struct member *members, struct reduction *list,
+                       int n)
 {
     struct lane *lanes = arena_array(&p->arena, struct lane, n);
     int *lane_of = arena_array(&p->arena, int, n), *cells = arena_array(&p->arena, int, n);
@@ -361,10 +381,11 @@ static void make_lanes(struct program *p, struct reduction *list, int n)
 
     for (int i = 0; i < n; i++) {
         int64_t wanted = p->buckets[list[i].bucket].n_elements;
+        enum dtype dtype = bucket_dtype(p, members, list[i].bucket);
         int best = -1;
 
         for (int l = 0; l < n_lanes; l++) {
-            if (!is_free(&lanes[l], &list[i], i))
+            if (!is_free(&lanes[l], &list[i], dtype, i))
                 continue;
             int64_t have = lanes[l].n_elements, best_have = best < 0 ? 0 : lanes[best].n_elements;
             if (best < 0 ||
@@ -373,12 +394,13 @@ static void make_lanes(struct program *p, struct reduction *list, int n)
         }
         if (best < 0)
             best = n_lanes++;
-        lanes[best] = (struct lane){ max_i64(lanes[best].n_elements, wanted), list[i].at, i };
+        lanes[best] =
+            (struct lane){ max_i64(lanes[best].n_elements, wanted), dtype, list[i].at, i };
         lane_of[i] = best;
     }
     for (int l = 0; l < n_lanes; l++)
         cells[l] = program_cell(p, ROLE_GRADIENT, arena_printf(&p->arena, "gradient_lane.%d", l), 1,
-                                lanes[l].n_elements, DTYPE_F32);
+                                lanes[l].n_elements, lanes[l].dtype);
     for (int i = 0; i < n; i++)
         list[i].lane = cells[lane_of[i]];
 }
@@ -452,7 +474,7 @@ static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end
     for (; begin < end; begin += OPS_NORM_BLOCK) {
         int64_t n = min_i64(OPS_NORM_BLOCK, end - begin);
         int gap = program_view(p, cell, begin, 1, n, n);
-        int zeros = program_view(p, s->zeros, 0, 1, n, n);
+        int zeros = program_view(p, s->zeros[p->values[cell].dtype != DTYPE_F32], 0, 1, n, n);
 
         memcpy(p->values[zeros].spread, p->values[gap].spread, sizeof p->values[gap].spread);
         program_insert(p, function, index,
@@ -492,7 +514,8 @@ static void reduce_over_groups(const struct sharding *s, int function, int index
                                int shard)
 {
     struct program *p = s->program;
-    int of_group = s->early ? program_value(p, 1, p->values[shard].cols, DTYPE_F32) : shard;
+    int of_group =
+        s->early ? program_value(p, 1, p->values[shard].cols, p->values[shard].dtype) : shard;
     struct op op = reduce_op(cell, of_group, FIRST_ALWAYS);
 
     program_insert(p, function, index, &op);
@@ -560,8 +583,8 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
     char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
-    int shard =
-        program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP], DTYPE_F32);
+    int shard = program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP],
+                             p->values[cell].dtype);
 
     b->shards[r->use] = shard;
     reduce_in(s, list, n, r, cell, shard);
@@ -664,8 +687,11 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     measure_buckets(&s, list, n);
     struct reduction *reductions = list_reductions(&s, list, n, &n_reductions);
     if (options->zero >= 2 && s.early) {
-        s.zeros = program_cell(p, ROLE_CONSTANT, "zeros", 1, OPS_NORM_BLOCK, DTYPE_F32);
-        make_lanes(p, reductions, n_reductions);
+        s.zeros[0] = program_cell(p, ROLE_CONSTANT, "zeros", 1, OPS_NORM_BLOCK, DTYPE_F32);
+        if (p->gradient_dtype != DTYPE_F32)
+            s.zeros[1] =
+                program_cell(p, ROLE_CONSTANT, "zeros.bf16", 1, OPS_NORM_BLOCK, p->gradient_dtype);
+        make_lanes(p, list, reductions, n_reductions);
     }
     for (int i = 0; i < n_reductions; i++)
         make_cell(p, list, n, &reductions[i]);

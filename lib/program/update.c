@@ -66,7 +66,7 @@ static void add_other_use(const struct update *u, int peer, int own)
 {
     struct program *p = u->program;
     struct value v = p->values[own];
-    int other = program_value(p, v.rows, v.cols, DTYPE_F32);
+    int other = program_value(p, v.rows, v.cols, v.dtype);
     int is_first = peer < 0; /* of the stages: sends back, gets what came round */
 
     memcpy(p->values[other].spread, v.spread, sizeof v.spread);

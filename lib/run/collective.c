@@ -75,6 +75,16 @@ static int is_enqueued(const struct collective *c)
     return c->kernels && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
 }
 
+/* The sum is rounded, where the first term is, and so is what it is added to. */
+static void add_narrow(const struct kernels_sum *sum)
+{
+    uint16_t *out = sum->out, *added = sum->terms;
+
+    reduce_tree(DTYPE_BF16, added, added, sum->n_terms, sum->stride, sum->n);
+    for (int64_t i = 0; i < sum->n; i++)
+        out[i] = bf16_from_float(bf16_to_float(out[i]) + bf16_to_float(added[i]));
+}
+
 /* out = or += the tree sum of n_terms; spare: room for the sum where it is added. */
 static void sum_terms(const struct collective *c, const struct kernels_sum *sum, void *spare)
 {
@@ -83,6 +93,10 @@ static void sum_terms(const struct collective *c, const struct kernels_sum *sum,
 
     if (is_enqueued(c)) {
         c->kernels->backend->traffic->sum(c->kernels, c->queue, sum);
+        return;
+    }
+    if (sum->adds && sum->dtype == DTYPE_BF16) {
+        add_narrow(sum);
         return;
     }
     reduce_tree(sum->dtype, sum->adds ? spare : sum->out, sum->terms, sum->n_terms, sum->stride,
@@ -134,7 +148,7 @@ static void sum_parts(const struct collective *c)
     int size = comm_group_size(c->group);
     struct kernels_sum sum = { c->out.dtype, c->out.data, c->scratch, size, n, n, !c->first };
 
-    CHECK(c->first || c->out.dtype == DTYPE_F32);
+    CHECK(c->first || c->out.dtype == DTYPE_F32 || c->out.dtype == DTYPE_BF16);
     sum_terms(c, &sum, (float *)c->scratch + (int64_t)size * n);
 }
 

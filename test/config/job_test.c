@@ -20,7 +20,7 @@ static const char whole[] =
     "eval: {every_steps: 200, split: 0.01, batches: 4, early_stop: {patience: 5}}\n"
     "optimizer: {name: adamw, lr: 3.0e-4, min_lr: 0, schedule: wsd, warmup_steps: 100,\n"
     "            decay_steps: 300, beta1: 0.8, beta2: 0.99, eps: 1e-6, weight_decay: 0, clip: "
-    "0}\n"
+    "0, states: bf16}\n"
     "ranks: 4\n"
     "threads: 3\n"
     "parallel: {tp: 2, pp: 2, dp: auto, cp: 1, ep: 1, zero: 1, schedule: 1f1b,\n"
@@ -79,6 +79,7 @@ static void test_whole_job_further(void **state)
     assert_int_equal(j.optimizer.decay_steps, 300);
     assert_true(j.optimizer.beta1 == 0.8 && j.optimizer.beta2 == 0.99);
     assert_true(j.optimizer.weight_decay == 0 && j.optimizer.clip == 0);
+    assert_int_equal(j.optimizer.states, DTYPE_BF16);
     assert_int_equal(j.ranks, 4);
     assert_int_equal(j.threads, 3);
     assert_int_equal(j.parallel.tp, 2);
@@ -399,6 +400,9 @@ static const char *const mistakes[][2] = {
     { M D T "optimizer: {schedule: cosin}\n", "optimizer.schedule is cosin, not one of constant, "
                                               "linear, cosine, wsd (hint: cosine)" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
+    { M D T "optimizer: {states: fp16}\n", "optimizer.states is fp16, not one of fp32, bf16" },
+    { M D "train: {steps: 16777216}\noptimizer: {states: bf16}\n",
+      "optimizer.states is bf16 and train.steps 16777216, more than the 16777215 that it counts" },
     { M D "train: {steps: 1, dtype: float32}\n", "train.dtype is float32, not one of fp32, bf16" },
     { M D T "recompute: [rmsnorm, swigul]\n",
       "j.yaml:4:22: recompute has swigul, which is no op of a forward (hint: swiglu)" },

@@ -212,7 +212,6 @@ static void test_not_built(void **state)
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
         { "parallel.reductions=fast", "parallel.reductions fast" },
-        { "train.gradient_dtype=bf16", "train.gradient_dtype bf16" },
         { "recompute=auto", "recompute auto" },
     };
     struct arena arena = { 0 };

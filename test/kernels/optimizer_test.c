@@ -99,6 +99,7 @@ static void test_sumsq_is_of_the_logical_tensor(void **state)
 struct sumsq_case {
     int64_t rows, cols;
     int dense;
+    enum dtype dtype;
 };
 
 static struct op_case *make_sumsq(const void *context)
@@ -108,7 +109,7 @@ static struct op_case *make_sumsq(const void *context)
     int64_t n = s->rows * s->cols;
 
     c->dense = s->dense;
-    op_case_input(c, 0, s->rows, s->cols, DTYPE_F32, 1);
+    op_case_input(c, 0, s->rows, s->cols, s->dtype, 1);
     op_case_output(c, 0, 1, (n + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK, DTYPE_F64);
     return c;
 }
@@ -116,13 +117,24 @@ static struct op_case *make_sumsq(const void *context)
 static void test_sumsq_bits(void **state)
 {
     static const struct sumsq_case cases[] = {
-        { 1, 1, 1 },    { 1, 17, 1 },   { 1, 4095, 1 }, { 1, 4096, 1 },  { 1, 100000, 1 },
-        { 3, 4099, 1 }, { 3, 4099, 0 }, { 2000, 7, 0 }, { 100, 256, 0 }, { 65, 1000, 0 },
+        { 1, 1, 1, DTYPE_F32 },     { 1, 17, 1, DTYPE_F32 },     { 1, 4095, 1, DTYPE_F32 },
+        { 1, 4096, 1, DTYPE_F32 },  { 1, 100000, 1, DTYPE_F32 }, { 3, 4099, 1, DTYPE_F32 },
+        { 3, 4099, 0, DTYPE_F32 },  { 2000, 7, 0, DTYPE_F32 },   { 100, 256, 0, DTYPE_F32 },
+        { 65, 1000, 0, DTYPE_F32 },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_bits(make_sumsq, &cases[i]);
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct sumsq_case s = cases[i];
+            struct op_case *c;
+
+            s.dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            check_bits(make_sumsq, &s);
+            c = make_sumsq(&s);
+            op_case_check(c, 1e-14);
+            op_case_destroy(c);
+        }
 }
 
 /* Runs of x, or of what an order names; the second and the last are empty. */
@@ -335,7 +347,17 @@ struct adamw_shape {
     int64_t rows, cols;
     enum dtype weight;
     int has_decays;
+    enum dtype gradient;
 };
+
+/* The operand anew, in bf16. */
+static void make_narrow(struct op_case *c, int i)
+{
+    struct tensor t = c->op.in[i];
+
+    free((char *)t.data - 64);
+    op_case_input(c, i, t.rows, t.cols, DTYPE_BF16, 1);
+}
 
 static struct op_case *make_adamw(const void *context)
 {
@@ -343,6 +365,8 @@ static struct op_case *make_adamw(const void *context)
     struct op_case *c = adamw_case(s->rows, s->cols, s->weight, 0);
     int64_t n_blocks = (s->rows * s->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
 
+    if (s->gradient == DTYPE_BF16)
+        make_narrow(c, 0);
     if (s->has_decays)
         op_case_input(c, 7, 1, n_blocks, DTYPE_F64, 0.1);
     return c;
@@ -358,9 +382,16 @@ static void test_adamw_bits(void **state)
     (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int w = 0; w < 3; w++)
-            for (int has_decays = 0; has_decays < 2; has_decays++)
-                check_bits(make_adamw, &(struct adamw_shape){ sizes[s][0], sizes[s][1], weights[w],
-                                                              has_decays });
+            for (int k = 0; k < 4; k++) {
+                struct adamw_shape shape = { sizes[s][0], sizes[s][1], weights[w], k & 1,
+                                             k & 2 ? DTYPE_BF16 : DTYPE_F32 };
+                struct op_case *c = make_adamw(&shape);
+
+                check_bits(make_adamw, &shape);
+                if (k == 2)
+                    op_case_check(c, 5e-7);
+                op_case_destroy(c);
+            }
 }
 
 /* A decay a block has the bits of calls by block that each have it as their attribute. */
@@ -412,7 +443,7 @@ static void test_adamw_skips(void **state)
 struct rounded_shape {
     int64_t rows, cols;
     enum dtype master;
-    int has_tables, has_part;
+    int has_tables, has_part, gradient16;
 };
 
 enum { N_PART = 3, N_UPDATE = 77 };
@@ -429,10 +460,10 @@ static struct op_case *make_rounded(const void *context)
     struct op_case *c = adamw_case(s->rows, s->cols, N_DTYPES, 0);
     int64_t n_blocks = (s->rows * s->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
 
-    for (int i = s->master == DTYPE_BF16 ? 4 : 5; i < 7; i++) {
-        free((char *)c->op.in[i].data - 64);
-        op_case_input(c, i, s->rows, s->cols, DTYPE_BF16, 1);
-    }
+    for (int i = s->master == DTYPE_BF16 ? 4 : 5; i < 7; i++)
+        make_narrow(c, i);
+    if (s->gradient16)
+        make_narrow(c, 0);
     for (int64_t row = 0; row < s->rows; row++)
         for (int64_t col = 0; col < s->cols; col++)
             tensor_set(&c->op.in[6], row, col, fabs(tensor_get(&c->op.in[6], row, col)));
@@ -517,7 +548,7 @@ static void test_adamw_rounds(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int k = 0; k < 8; k++) {
             struct rounded_shape s = { sizes[i][0], sizes[i][1], k & 1 ? DTYPE_BF16 : DTYPE_F32,
-                                       k >> 1 & 1, k >> 2 };
+                                       k >> 1 & 1,  k >> 2,      (k ^ (int)i) & 1 };
 
             check_rounded(&s);
             check_bits(make_rounded, &s);
@@ -529,8 +560,9 @@ static void test_adamw_rounds_alike(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        struct rounded_shape s = { k & 1 ? 1 : 130, k & 1 ? 40001 : 301,
-                                   k & 2 ? DTYPE_BF16 : DTYPE_F32, k & 1, k & 1 };
+        struct rounded_shape s = {
+            k & 1 ? 1 : 130, k & 1 ? 40001 : 301, k & 2 ? DTYPE_BF16 : DTYPE_F32, k & 1, k & 1, 0
+        };
         struct op_case *c = make_rounded(&s);
 
         op_case_check(c, 0x1p-7); /* a unit of the last of 8 bits */
@@ -543,7 +575,7 @@ static void test_rounding_is_the_parameter_s(void **state)
 {
     static const char *const names[] = { "a", "b", "c" };
     static const int64_t sizes[] = { 5000, 4096, 77 }, starts[] = { 0, 8192, 12288 };
-    struct rounded_shape all = { 1, 12288 + 77, DTYPE_BF16, 1, 0 };
+    struct rounded_shape all = { 1, 12288 + 77, DTYPE_BF16, 1, 0, 0 };
     struct op_case *bucket = make_rounded(&all);
 
     (void)state;
@@ -558,8 +590,9 @@ static void test_rounding_is_the_parameter_s(void **state)
     op_case_run(bucket, 2, 0);
     for (int k = 0; k < 3; k++) {
         /* Of another shape, too. */
-        struct rounded_shape shape = { sizes[k] == 5000 ? 50 : 1, sizes[k] == 5000 ? 100 : sizes[k],
-                                       DTYPE_BF16, 0, 0 };
+        struct rounded_shape shape = {
+            sizes[k] == 5000 ? 50 : 1, sizes[k] == 5000 ? 100 : sizes[k], DTYPE_BF16, 0, 0, 0
+        };
         struct op_case *alone = make_rounded(&shape);
 
         alone->op.attributes.place = ops_place(rng_hash_name(names[k]));
@@ -602,7 +635,7 @@ static int64_t count_up(struct op_case *c, double update, int parity, double *su
 static void test_rounding_is_unbiased(void **state)
 {
     static const double decays[] = { 0.1, 0.3, 0.0001 };
-    struct rounded_shape s = { 1, 30000, DTYPE_BF16, 0, 0 };
+    struct rounded_shape s = { 1, 30000, DTYPE_BF16, 0, 0, 0 };
 
     (void)state;
     for (int d = 0; d < 3; d++) {
@@ -631,7 +664,7 @@ static void test_rounding_is_unbiased(void **state)
 static void test_rounding_changes_with_the_update(void **state)
 {
     enum { N = 400 };
-    struct rounded_shape s = { 1, 2, DTYPE_BF16, 0, 0 };
+    struct rounded_shape s = { 1, 2, DTYPE_BF16, 0, 0, 0 };
     struct op_case *c = make_rounded(&s);
     double lr = tensor_get(&c->op.in[1], 0, SCALAR_LR), sum = 0;
     double x = (double)(float)(1 - lr * 0.1), share = 1 - (1 - x) * 256;
@@ -649,7 +682,7 @@ static void test_rounding_changes_with_the_update(void **state)
 
 static void test_rounding_keeps_what_is_not_finite(void **state)
 {
-    struct rounded_shape s = { 1, 64, DTYPE_BF16, 0, 0 };
+    struct rounded_shape s = { 1, 64, DTYPE_BF16, 0, 0, 0 };
     struct op_case *c = make_rounded(&s);
 
     (void)state;

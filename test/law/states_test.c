@@ -39,7 +39,7 @@ static void must_equal(const struct law_case *c, const struct law_outcome *wante
     law_must_equal(what, wanted, &got);
 }
 
-static void zero_stages(const char *model, const char *dtype, int tp)
+static void zero_stages(const char *model, const char *dtype, int tp, const char *more)
 {
     static const char *const sums[] = { "early", "late" };
 
@@ -47,6 +47,7 @@ static void zero_stages(const char *model, const char *dtype, int tp)
         struct law_case c = base_case(model, dtype, 2 * tp, sums[s]);
 
         c.tp = tp;
+        c.tuning = more ? more : c.tuning;
         struct law_outcome wanted = law_run(&c);
         for (c.zero = 1; c.zero < 4; c.zero++) {
             c.n_threads = c.zero;
@@ -59,19 +60,19 @@ static void zero_stages(const char *model, const char *dtype, int tp)
 static void zero_of_bf16(void **state)
 {
     (void)state;
-    zero_stages("llama-untied", "bf16", 1);
+    zero_stages("llama-untied", "bf16", 1, NULL);
 }
 
 static void zero_of_fp32(void **state)
 {
     (void)state;
-    zero_stages("gpt2", "fp32", 1);
+    zero_stages("gpt2", "fp32", 1, NULL);
 }
 
 static void zero_of_parts(void **state)
 {
     (void)state;
-    zero_stages("llama", "bf16", 2);
+    zero_stages("llama", "bf16", 2, NULL);
 }
 
 static void pipelines(void **state)
@@ -87,6 +88,41 @@ static void pipelines(void **state)
         c.schedule = schedules[s];
         c.chunks = s == 1 ? 2 : 0;
         c.zero = s + 1;
+        must_equal(&c, &wanted);
+    }
+}
+
+#define GRADIENTS "train.gradient_dtype=bf16"
+
+static void bf16_gradients(void **state)
+{
+    (void)state;
+    zero_stages("gpt2", "bf16", 1, GRADIENTS);
+    zero_stages("llama", "bf16", 2, GRADIENTS "|optimizer.states=bf16");
+    zero_stages("mixture", "fp32", 1, GRADIENTS);
+}
+
+static void bf16_gradients_of_pipelines(void **state)
+{
+    struct law_case c = base_case("llama-deep", "bf16", 2, "late");
+
+    (void)state;
+    c.tuning = GRADIENTS;
+    struct law_outcome wanted = law_run(&c);
+    c.tuning = NULL;
+    struct law_outcome wide = law_run(&c);
+    assert_true(wanted.norm[0] != wide.norm[0]);
+    /* AdamW soon makes much of little gradients' signs. */
+    for (int step = 0; step < 2; step++) {
+        assert_true(fabs(wanted.norm[step] - wide.norm[step]) < 0.002 * wide.norm[step]);
+        assert_true(fabs(wanted.loss[step] - wide.loss[step]) < 0.001 * wide.loss[step]);
+    }
+    c.tuning = GRADIENTS;
+    c.pp = 2;
+    c.n_ranks = 4;
+    for (c.zero = 0; c.zero < 4; c.zero++) {
+        c.schedule = c.zero % 2 ? "zb-h1" : "1f1b";
+        c.recompute = c.zero > 1 ? "full" : "none";
         must_equal(&c, &wanted);
     }
 }
@@ -135,9 +171,10 @@ static void near_fp32_states(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zero_of_bf16),  cmocka_unit_test(zero_of_fp32),
-        cmocka_unit_test(zero_of_parts), cmocka_unit_test(pipelines),
-        cmocka_unit_test(resumed),       cmocka_unit_test(near_fp32_states),
+        cmocka_unit_test(zero_of_bf16),   cmocka_unit_test(zero_of_fp32),
+        cmocka_unit_test(zero_of_parts),  cmocka_unit_test(pipelines),
+        cmocka_unit_test(resumed),        cmocka_unit_test(near_fp32_states),
+        cmocka_unit_test(bf16_gradients), cmocka_unit_test(bf16_gradients_of_pipelines),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "support/tiny_model.h"
 
 static const struct update_options options = {
@@ -210,6 +211,79 @@ static void decay_of_shards(void **state)
     tiny_release(&tiny);
 }
 
+static const struct op *next_adamw(const struct function *u, int *at)
+{
+    while (*at < u->n_ops && u->ops[*at].kind != OP_ADAMW)
+        ++*at;
+    return *at < u->n_ops ? &u->ops[(*at)++] : NULL;
+}
+
+/* Moments are bf16, weights of either dtype their own masters, and each op knows its parameter. */
+static void states_in_bf16(void **state)
+{
+    struct update_options in_bf16 = options;
+    const struct op *op;
+    struct tiny tiny;
+    int n = 0, at = 0;
+
+    (void)state;
+    in_bf16.states = DTYPE_BF16;
+    in_bf16.seed = 77;
+    tiny_shard(&tiny, "llama", 2, 0);
+    build_update(&tiny.program, tiny.update, &in_bf16);
+    const struct program *p = &tiny.program;
+    while ((op = next_adamw(&p->functions[tiny.update], &at))) {
+        const struct parameter *q = &p->parameters[program_parameter_of(p, op->in[4])];
+
+        assert_int_equal(q->master, q->weight);
+        assert_int_equal(p->values[q->weight].dtype, q->n_dims > 1 ? DTYPE_BF16 : DTYPE_F32);
+        assert_int_equal(p->values[op->in[5]].dtype, DTYPE_BF16);
+        assert_int_equal(p->values[op->in[6]].dtype, DTYPE_BF16);
+        assert_int_equal(op->in[8] | op->in[9] | op->out[0], 0);
+        assert_true(op->attributes.seed == 77);
+        assert_true(op->attributes.place == ops_place(rng_hash_name(q->name)));
+        n++;
+    }
+    assert_int_equal(n, p->n_parameters);
+    tiny_release(&tiny);
+}
+
+/* Whatever bucket a parameter is in, its blocks have the places that it has alone. */
+static void places_of_shards(void **state)
+{
+    struct update_options in_bf16 = options;
+    const struct op *op;
+    struct tiny tiny;
+    int n = 0, at = 0;
+
+    (void)state;
+    in_bf16.states = DTYPE_BF16;
+    tiny_zero(&tiny, "llama", 2, 0);
+    build_update(&tiny.program, tiny.update, &in_bf16);
+    const struct program *p = &tiny.program;
+    while ((op = next_adamw(&p->functions[tiny.update], &at))) {
+        const struct bucket *b = &p->buckets[n];
+        int cell = p->values[op->in[8]].base;
+        double *table = malloc(program_value_bytes(p, cell));
+
+        program_fill_content(p, cell, table);
+        assert_int_equal(op->in[4], b->own_weights);
+        assert_int_equal(b->master, b->own_weights);
+        assert_int_equal(p->values[b->moment1].dtype, DTYPE_BF16);
+        for (int k = 0; k < p->n_parameters; k++) {
+            const struct parameter *q = &p->parameters[k];
+
+            for (int64_t i = 0; q->bucket == n && i < q->rows * q->cols; i += OPS_NORM_BLOCK)
+                assert_true((uint64_t)table[(q->bucket_offset + i) / OPS_NORM_BLOCK] ==
+                            ops_place(rng_hash_name(q->name)) + (uint64_t)(i / OPS_NORM_BLOCK));
+        }
+        free(table);
+        n++;
+    }
+    assert_int_equal(n, p->n_buckets);
+    tiny_release(&tiny);
+}
+
 /* What is frozen has no part in it. */
 static void frozen_parameters(void **state)
 {
@@ -237,6 +311,7 @@ int main(void)
         cmocka_unit_test(norm_is_in_name_order), cmocka_unit_test(states_and_ties),
         cmocka_unit_test(masters_and_decay),     cmocka_unit_test(norm_order_of_shards),
         cmocka_unit_test(decay_of_shards),       cmocka_unit_test(frozen_parameters),
+        cmocka_unit_test(states_in_bf16),        cmocka_unit_test(places_of_shards),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

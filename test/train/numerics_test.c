@@ -113,6 +113,7 @@ static void what_decides_bits_is_in_it(void **state)
         "optimizer.eps=1e-7",
         "optimizer.weight_decay=0.2",
         "optimizer.clip=2.0",
+        "optimizer.states=bf16",
     };
 
     (void)state;

@@ -216,6 +216,45 @@ static void what_may_change_is_noted(void **state)
     trained_steps(&rig, 1);
 }
 
+static enum dtype stored_dtype(const char *folder, const char *name)
+{
+    struct store *store;
+    struct err err;
+
+    if (store_open(&store, folder, &err) < 0)
+        fail_msg("%s", err.text);
+    enum dtype dtype = store_find(store, name)->dtype;
+    store_close(store);
+    return dtype;
+}
+
+/* A checkpoint has states as its run had them; another run has them as it wants. */
+static void states_of_another_dtype_are_read(void **state)
+{
+    static const char *const bf16[] = { "train.dtype=bf16", "optimizer.states=bf16", NULL };
+    static const char *const fp32[] = { "train.dtype=bf16", NULL };
+    const char *wide = *state, *narrow, *notes;
+
+    assert_int_equal(stored_dtype(wide, "layers.0.qkv.weight"), DTYPE_F32);
+    assert_int_equal(stored_dtype(wide, "layers.0.qkv.weight.m"), DTYPE_F32);
+    trained_again(&rig, "llama", bf16);
+    notes = restore(wide);
+    assert_non_null(strstr(notes, "optimizer.states is now bf16, was unset\n"));
+    trained_steps(&rig, 1);
+    narrow = trained_save(&rig, "step-00000005");
+    assert_int_equal(stored_dtype(narrow, "layers.0.qkv.weight"), DTYPE_BF16);
+    assert_int_equal(stored_dtype(narrow, "layers.0.qkv.weight.m"), DTYPE_BF16);
+    assert_int_equal(stored_dtype(narrow, "layers.0.qkv.weight.v"), DTYPE_BF16);
+    assert_int_equal(stored_dtype(narrow, "final_norm.weight"), DTYPE_F32); /* as ever */
+    assert_int_equal(stored_dtype(narrow, "final_norm.weight.m"), DTYPE_BF16);
+    trained_again(&rig, "llama", fp32);
+    notes = restore(narrow);
+    assert_non_null(strstr(notes, "optimizer.states is now unset, was bf16\n"));
+    trained_steps(&rig, 1);
+    assert_int_equal(stored_dtype(trained_save(&rig, "step-00000006"), "layers.0.qkv.weight.m"),
+                     DTYPE_F32);
+}
+
 static void evaluation(void **state)
 {
     double loss, again, part;
@@ -329,6 +368,7 @@ int main(void)
         TEST(states_that_lack_something),
         TEST(what_makes_it_another_run_is_refused),
         TEST(what_may_change_is_noted),
+        TEST(states_of_another_dtype_are_read),
         TEST(evaluation),
         TEST(steps_that_are_not_finite_are_skipped),
         TEST(a_save_that_fails_is_told_and_harms_nothing),

@@ -154,14 +154,14 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
 
 /* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
 CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                               int first)
+                               int first, enum dtype act)
 {
-    const float *x = float_row(&op->in[0], row);
-    float *y = float_row_mut(&op->out[0], row);
+    const void *x = cpu_row(&op->in[0], row);
+    void *y = cpu_row(&op->out[0], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        y[i] = first ? x[i] : y[i] + x[i];
+        act_put(y, i, first ? act_get(x, i, act) : act_get(y, i, act) + act_get(x, i, act), act);
 }
 
 /* ---- the tiles ---------------------------------------------------------------------------------
@@ -230,11 +230,11 @@ ELEMENTWISE_ACT(cast)
 CPU_INLINE void accumulate_rows(const struct elementwise *e, const struct rectangle *r)
 {
     if (e->first)
-        for (int64_t row = r->row; row < r->row_end; row++)
-            accumulate_row(e->op, row, r, 1);
+        WITH_ACT(e->act, for (int64_t row = r->row; row < r->row_end; row++)
+                             accumulate_row(e->op, row, r, 1, act));
     else
-        for (int64_t row = r->row; row < r->row_end; row++)
-            accumulate_row(e->op, row, r, 0);
+        WITH_ACT(e->act, for (int64_t row = r->row; row < r->row_end; row++)
+                             accumulate_row(e->op, row, r, 0, act));
 }
 
 ELEMENTWISE(accumulate)

@@ -111,12 +111,19 @@ static void chain(const struct chains *c)
     }
 }
 
+CPU_INLINE void add_sum(void *out, int64_t col, const float *sum, int64_t n, int first,
+                        enum dtype act)
+{
+    for (int64_t i = 0; i < n; i++)
+        act_put(out, col + i, first ? sum[i] : act_get(out, col + i, act) + sum[i], act);
+}
+
 CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
 {
     const struct op_shape *op = c->op;
     const struct tensor *dx = &op->in[0];
     int64_t index = table_row(&op->in[1], head, &op->in[2], op->out[0].rows);
-    float *out = float_row_mut(&op->out[0], index);
+    void *out = cpu_row(&op->out[0], index);
     float sum[CHAIN_COLS];
 
     for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {
@@ -129,11 +136,7 @@ CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
             for (int64_t i = 0; i < n; i++)
                 sum[i] += row[i];
         }
-        if (c->first)
-            memcpy(out + col, sum, (size_t)n * sizeof *sum);
-        else
-            for (int64_t i = 0; i < n; i++)
-                out[col + i] += sum[i];
+        WITH_ACT(op->out[0].dtype, add_sum(out, col, sum, n, c->first, act));
     }
 }
 
@@ -159,7 +162,7 @@ static void zero_tile(void *context, int64_t tile, int thread)
     (void)thread;
     for (int64_t row = tile * TOKENS_A_TILE; row < end; row++)
         if (c->last[row] < 0)
-            memset(float_row_mut(out, row), 0, (size_t)out->cols * sizeof(float));
+            memset(cpu_row(out, row), 0, (size_t)out->cols * dtype_bytes(out->dtype));
 }
 
 static void embed_dw(struct kernels *kernels, const struct kernel_call *call, int first)

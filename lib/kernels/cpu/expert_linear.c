@@ -67,7 +67,7 @@ static void zero_tile(void *context, int64_t tile, int thread)
     (void)thread;
     for (int64_t row = tile * ZEROS_A_TILE; row < min_i64((tile + 1) * ZEROS_A_TILE, t->rows);
          row++)
-        memset(cpu_row(t, row), 0, (size_t)t->cols * sizeof(float));
+        memset(cpu_row(t, row), 0, (size_t)t->cols * dtype_bytes(t->dtype));
 }
 
 static void zero_rows(struct kernels *kernels, const struct tensor *dw, int64_t row, int64_t n_rows)

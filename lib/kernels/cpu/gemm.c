@@ -204,7 +204,10 @@ CPU_INLINE void finish_row(const struct finish *f, int64_t row, int n_cols)
     float *c = (float *)f->c + row * f->ldc;
     uint16_t *narrow = (uint16_t *)f->c + row * f->ldc;
 
-    if (f->out == DTYPE_F16 && f->bias)
+    if (f->out == DTYPE_BF16 && f->accumulate && !f->first)
+        for (int i = 0; i < n_cols; i++)
+            narrow[i] = vec_to_bf16(vec_from_bf16(narrow[i]) + sums[i]);
+    else if (f->out == DTYPE_F16 && f->bias)
         for (int i = 0; i < n_cols; i++)
             narrow[i] = vec_to_fp16(sums[i] + f->bias[i]);
     else if (f->out == DTYPE_F16)

@@ -18,7 +18,7 @@ struct cpu_gemm_shape {
     enum dtype in, out;             /* fp32, bf16 or fp16; out fp32 or in */
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
-    int accumulate; /* c = (first ? 0 : c) + product, the product whole before the add; c fp32 */
+    int accumulate; /* c = (first ? 0 : c) + product, the product whole before the add in fp32 */
 };
 
 struct cpu_gemm_operands {

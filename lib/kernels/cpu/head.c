@@ -6,8 +6,9 @@
  * then dx = dlogits w and dw += dlogits' x. The loss of each row is kept in fp64 and added in row
  * order.
  *
- * Numerics: chunks are added to dw one after the other, in order, so `chunk` is part of the
- * numerics, as is the call's number of rows; threads are not. A row's are softmax_impl.h's.
+ * Numerics: chunks are added to dw one after the other, in order (and each rounded, where dw is
+ * bf16), so `chunk` is part of the numerics, as is the call's number of rows; threads are not. A
+ * row's are softmax_impl.h's.
  *
  * 16-bit gradients are written over the fp32 logits that they come from: row stride stays that of the
  * logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
@@ -83,7 +84,7 @@ static struct cpu_gemm_shape product_shape(const struct head_shape *h, int produ
                                         .n = d,
                                         .k = rows,
                                         .in = act,
-                                        .out = DTYPE_F32,
+                                        .out = h->dw->dtype,
                                         .a_transposed = 1,
                                         .accumulate = 1,
                                         .lda = ldl,

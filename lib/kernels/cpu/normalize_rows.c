@@ -68,7 +68,8 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
 {
     const float *dy = float_row(&n->op->in[0], row), norm = *float_row(&n->op->in[2], row);
     const void *w = cpu_row(&n->op->in[1], row);
-    float *dw = float_row_mut(&n->op->out[0], row);
+    void *dw = cpu_row(&n->op->out[0], row);
+    enum dtype own_dtype = n->op->out[0].dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
     int64_t d = n->op->in[0].cols, i = 0;
     float lanes[SUM_LANES] = { 0 }, inverse = 1.0f / norm, dot;
 
@@ -82,7 +83,7 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
     for (i = 0; i < d; i++) {
         float own = __builtin_fmaf(-dot, act_get(w, i, act), dy[i]) * inverse;
 
-        dw[i] = n->first ? own : dw[i] + own;
+        act_put(dw, i, n->first ? own : act_get(dw, i, own_dtype) + own, own_dtype);
     }
 }
 

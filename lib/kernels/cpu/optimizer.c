@@ -22,14 +22,26 @@
 
 #include <math.h>
 
+static inline int is_bf16(const struct tensor *t)
+{
+    return t->dtype == DTYPE_BF16;
+}
+
 /* ---- the norm ----------------------------------------------------------------------------------
  */
 
 #define SUMSQ_BLOCKS_A_TILE 4
 #define SUMSQ_LANES 16 /* element i of a block in lane i % 16; lanes are added as a tree */
 
+CPU_INLINE double square(const void *row, int64_t i, int bf16)
+{
+    double x = (double)act_get(row, i, bf16 ? DTYPE_BF16 : DTYPE_F32);
+
+    return x * x;
+}
+
 /* Element i of the logical tensor in row-major order; blocks run over row edges. */
-CPU_INLINE double block_squares(const struct tensor *x, int64_t start, int64_t end)
+CPU_INLINE double block_squares(const struct tensor *x, int64_t start, int64_t end, int bf16)
 {
     double lanes[SUMSQ_LANES] = { 0 };
     int64_t i = start;
@@ -38,16 +50,16 @@ CPU_INLINE double block_squares(const struct tensor *x, int64_t start, int64_t e
     while (i < end) {
         int64_t row = i / x->cols, col = i % x->cols;
         int64_t n = min_i64(end - i, x->cols - col);
-        const float *p = float_row(x, row) + col;
-        int64_t k = 0;
+        const void *p = cpu_row(x, row);
+        int64_t k = col;
 
-        for (; k < n && lane; k++, lane = (lane + 1) % SUMSQ_LANES)
-            lanes[lane] += (double)p[k] * p[k];
-        for (; k + SUMSQ_LANES <= n; k += SUMSQ_LANES)
+        for (; k < col + n && lane; k++, lane = (lane + 1) % SUMSQ_LANES)
+            lanes[lane] += square(p, k, bf16);
+        for (; k + SUMSQ_LANES <= col + n; k += SUMSQ_LANES)
             for (int l = 0; l < SUMSQ_LANES; l++)
-                lanes[l] += (double)p[k + l] * p[k + l];
-        for (; k < n; k++, lane = (lane + 1) % SUMSQ_LANES)
-            lanes[lane] += (double)p[k] * p[k];
+                lanes[l] += square(p, k + l, bf16);
+        for (; k < col + n; k++, lane = (lane + 1) % SUMSQ_LANES)
+            lanes[lane] += square(p, k, bf16);
         i += n;
     }
     for (int half = SUMSQ_LANES / 2; half > 0; half /= 2)
@@ -62,10 +74,13 @@ CPU_INLINE void sumsq_tile_body(void *context, int64_t tile)
     double *sums = op->out[0].data;
     int64_t end = min_i64((tile + 1) * SUMSQ_BLOCKS_A_TILE, op->out[0].cols);
 
-    for (int64_t block = tile * SUMSQ_BLOCKS_A_TILE; block < end; block++)
-        sums[block] =
-            block_squares(&op->in[0], block * OPS_NORM_BLOCK,
-                          min_i64((block + 1) * OPS_NORM_BLOCK, tensor_elements(&op->in[0])));
+    for (int64_t block = tile * SUMSQ_BLOCKS_A_TILE; block < end; block++) {
+        int64_t begin = block * OPS_NORM_BLOCK;
+        int64_t last = min_i64(begin + OPS_NORM_BLOCK, tensor_elements(&op->in[0]));
+
+        sums[block] = is_bf16(&op->in[0]) ? block_squares(&op->in[0], begin, last, 1)
+                                          : block_squares(&op->in[0], begin, last, 0);
+    }
 }
 
 CPU_TILES(sumsq_tile);
@@ -135,9 +150,10 @@ struct stretch {
     int64_t row, col, n;
 };
 
-CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, float decay)
+CPU_INLINE void adamw_exact(const struct adamw *a, const struct stretch *s, float decay,
+                            int gradient16)
 {
-    const float *gradient = float_row(&a->op->in[GRADIENT], s->row) + s->col;
+    const void *gradient = cpu_row(&a->op->in[GRADIENT], s->row);
     float *master = float_row_mut(&a->op->in[MASTER], s->row) + s->col;
     float *m = float_row_mut(&a->op->in[M], s->row) + s->col;
     float *v = float_row_mut(&a->op->in[V], s->row) + s->col;
@@ -146,7 +162,8 @@ CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, fl
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < s->n; i++) {
-        float g = gradient[i] * factor, p = master[i] * decay;
+        float g = act_get(gradient, s->col + i, gradient16 ? DTYPE_BF16 : DTYPE_F32) * factor,
+              p = master[i] * decay;
         float mean = m[i] + take1 * (g - m[i]);
         float square = v[i] * beta2 + take2 * g * g;
 
@@ -154,6 +171,14 @@ CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, fl
         v[i] = square;
         master[i] = p - step * (mean / (sqrtf(square) / root2 + eps));
     }
+}
+
+CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, float decay)
+{
+    if (is_bf16(&a->op->in[GRADIENT]))
+        adamw_exact(a, s, decay, 1);
+    else
+        adamw_exact(a, s, decay, 0);
 }
 
 /* ---- of states in bf16 ---- */
@@ -210,9 +235,9 @@ CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 
 /* At most NOISE_ELEMENTS; noise: of the first element. master16: it is bf16, too. */
 CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, float decay,
-                              const struct noise *noise, int64_t skip, int master16)
+                              const struct noise *noise, int64_t skip, int master16, int gradient16)
 {
-    const float *gradient = float_row(&a->op->in[GRADIENT], s->row) + s->col;
+    const void *gradient = cpu_row(&a->op->in[GRADIENT], s->row);
     float *master = float_row_mut(&a->op->in[MASTER], s->row) + (master16 ? 0 : s->col);
     uint16_t *weight = (uint16_t *)a->op->in[MASTER].data + s->row * a->op->in[MASTER].stride;
     uint16_t *m = (uint16_t *)a->op->in[M].data + s->row * a->op->in[M].stride + s->col;
@@ -224,7 +249,8 @@ CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, fl
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < s->n; i++) {
         float old = vec_from_bf16(m[i]), before = master16 ? vec_from_bf16(weight[i]) : master[i];
-        float g = gradient[i] * factor, p = before * decay;
+        float g = act_get(gradient, s->col + i, gradient16 ? DTYPE_BF16 : DTYPE_F32) * factor,
+              p = before * decay;
         float mean = old + take1 * (g - old);
         float square = vec_from_bf16(v[i]) * beta2 + take2 * g * g;
         float after = p - step * (mean / (sqrtf(square) / root2 + eps));
@@ -249,10 +275,12 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, f
         struct stretch some = { s->row, s->col + at, n };
 
         make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
-        if (a->op->in[MASTER].dtype == DTYPE_BF16)
-            adamw_rounded(a, &some, decay, &noise, skip, 1);
+        if (is_bf16(&a->op->in[MASTER]) && is_bf16(&a->op->in[GRADIENT]))
+            adamw_rounded(a, &some, decay, &noise, skip, 1, 1);
+        else if (is_bf16(&a->op->in[MASTER]))
+            adamw_rounded(a, &some, decay, &noise, skip, 1, 0);
         else
-            adamw_rounded(a, &some, decay, &noise, skip, 0);
+            adamw_rounded(a, &some, decay, &noise, skip, 0, is_bf16(&a->op->in[GRADIENT]));
         at += n;
     }
 }
