@@ -138,16 +138,17 @@ static void test_select_rows(void **state)
  * and not. */
 static void test_bias_grad(void **state)
 {
+    static const enum dtype acts[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
     static const int64_t shapes[][2] = { { 1, 1 }, { 5, 33 }, { 300, 264 }, { 8300, 40 } };
 
     (void)state;
     for (int s = 0; s < 4; s++)
         for (int dense = 0; dense < 2; dense++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
+            for (int t = 0; t < 3; t++) {
                 struct op_case *c = op_case_create(OP_BIAS_GRAD, &(struct op_attributes){ 0 });
 
                 c->dense = dense;
-                op_case_input(c, 0, shapes[s][0], shapes[s][1], bf16 ? DTYPE_BF16 : DTYPE_F32, 1);
+                op_case_input(c, 0, shapes[s][0], shapes[s][1], acts[t], 1);
                 op_case_output(c, 0, 1, shapes[s][1], DTYPE_F32);
                 op_case_check(c, 1.3e-7); /* one rounding, and the add's */
                 op_case_destroy(c);
