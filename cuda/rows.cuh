@@ -18,19 +18,40 @@ struct pack_of_one {
     enum { N = 1 };
 };
 
+/* N elements as they are in memory. Loads that are to be in flight together are taken so first, and
+ * turned into floats when all are under way. */
+template <typename T, int N> struct raw_pack {
+    enum { A_PART = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+    packed<T, A_PART> part[N / A_PART];
+};
+
+template <typename T, int N>
+static __device__ __forceinline__ void load_raw(const T *from, raw_pack<T, N> *to)
+{
+    enum { A_PART = raw_pack<T, N>::A_PART };
+
+#pragma unroll
+    for (int i = 0; i < N; i += A_PART)
+        to->part[i / A_PART] = *(const packed<T, A_PART> *)(from + i);
+}
+
+template <typename T, int N>
+static __device__ __forceinline__ void floats_of(const raw_pack<T, N> &from, float *to)
+{
+    enum { A_PART = raw_pack<T, N>::A_PART };
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] = to_float(from.part[i / A_PART].at[i % A_PART]);
+}
+
 template <typename T, int N>
 static __device__ __forceinline__ void load_floats(const T *from, float *to)
 {
-    enum { A_LOAD = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+    raw_pack<T, N> raw;
 
-#pragma unroll
-    for (int i = 0; i < N; i += A_LOAD) {
-        packed<T, A_LOAD> pack = *(const packed<T, A_LOAD> *)(from + i);
-
-#pragma unroll
-        for (int k = 0; k < A_LOAD; k++)
-            to[i + k] = to_float(pack.at[k]);
-    }
+    load_raw<T, N>(from, &raw);
+    floats_of<T, N>(raw, to);
 }
 
 template <typename T, int N>
@@ -57,16 +78,33 @@ static __device__ __forceinline__ void store_floats(T *to, const float *from)
 template <typename T, int N, int WIDE>
 static __device__ __forceinline__ void load_row_floats(const T *from, int64_t n_left, float *to)
 {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        to[i] = 0.0f;
+    raw_pack<T, N> raw = {}; /* zero in any type */
+
     if (WIDE && n_left > 0)
-        load_floats<T, N>(from, to);
-    if (!WIDE)
+        load_raw<T, N>(from, &raw);
+    if (WIDE)
+        floats_of<T, N>(raw, to);
+    else
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (i < n_left)
-                to[i] = to_float(from[i]);
+            to[i] = i < n_left ? to_float(from[i]) : 0.0f;
+}
+
+/* The same of what no kernel writes meanwhile, so that stores before it don't hold it up. */
+template <int N, int WIDE>
+static __device__ __forceinline__ void load_constants(const float *from, int64_t n_left, float *to)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += WIDE ? 4 : 1)
+        if (WIDE) {
+            float4 four = { 0.0f, 0.0f, 0.0f, 0.0f };
+
+            if (n_left > 0)
+                four = __ldg((const float4 *)(from + i));
+            to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+        } else {
+            to[i] = i < n_left ? __ldg(from + i) : 0.0f;
+        }
 }
 
 template <typename T, int N, int WIDE>
