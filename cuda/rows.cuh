@@ -18,31 +18,59 @@ struct pack_of_one {
     enum { N = 1 };
 };
 
-/* N elements as they are in memory. Loads that are to be in flight together are taken so first, and
- * turned into floats when all are under way. */
+/*
+ * N elements as they are in memory: whole 16 bytes, or one. Loads that are to be in flight together
+ * are taken so first, and turned into floats when all are under way. (As words: fields of 16 bits
+ * would be taken apart, and so waited for, where they are loaded.)
+ */
 template <typename T, int N> struct raw_pack {
-    enum { A_PART = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
-    packed<T, A_PART> part[N / A_PART];
+    uint4 part[N * sizeof(T) / 16];
+};
+template <typename T> struct raw_pack<T, 1> {
+    T part[1];
 };
 
 template <typename T, int N>
 static __device__ __forceinline__ void load_raw(const T *from, raw_pack<T, N> *to)
 {
-    enum { A_PART = raw_pack<T, N>::A_PART };
-
+    if constexpr (N == 1)
+        to->part[0] = *from;
+    else
 #pragma unroll
-    for (int i = 0; i < N; i += A_PART)
-        to->part[i / A_PART] = *(const packed<T, A_PART> *)(from + i);
+        for (int i = 0; i < (int)(N * sizeof(T) / 16); i++)
+            to->part[i] = ((const uint4 *)from)[i];
+}
+
+/* Element i of those that begin in the word. */
+static __device__ __forceinline__ float word_float(unsigned word, int, float)
+{
+    return __uint_as_float(word);
+}
+
+template <typename T> static __device__ __forceinline__ float word_float(unsigned word, int i, T)
+{
+    return to_float(T{ (uint16_t)(i % 2 ? word >> 16 : word) });
 }
 
 template <typename T, int N>
 static __device__ __forceinline__ void floats_of(const raw_pack<T, N> &from, float *to)
 {
-    enum { A_PART = raw_pack<T, N>::A_PART };
+    enum { A_PART = 16 / sizeof(T), A_WORD = 4 / sizeof(T) };
 
+    if constexpr (N == 1)
+        to[0] = to_float(from.part[0]);
+    else
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        to[i] = to_float(from.part[i / A_PART].at[i % A_PART]);
+        for (int i = 0; i < N; i++) {
+            const uint4 &part = from.part[i / A_PART];
+            int word = i % A_PART / A_WORD;
+
+            to[i] = word_float(word == 0   ? part.x
+                               : word == 1 ? part.y
+                               : word == 2 ? part.z
+                                           : part.w,
+                               i, T());
+        }
 }
 
 template <typename T, int N>
@@ -78,16 +106,17 @@ static __device__ __forceinline__ void store_floats(T *to, const float *from)
 template <typename T, int N, int WIDE>
 static __device__ __forceinline__ void load_row_floats(const T *from, int64_t n_left, float *to)
 {
-    raw_pack<T, N> raw = {}; /* zero in any type */
+    if constexpr (WIDE) {
+        raw_pack<T, N> raw = {}; /* zero in any type */
 
-    if (WIDE && n_left > 0)
-        load_raw<T, N>(from, &raw);
-    if (WIDE)
+        if (n_left > 0)
+            load_raw<T, N>(from, &raw);
         floats_of<T, N>(raw, to);
-    else
+    } else {
 #pragma unroll
         for (int i = 0; i < N; i++)
             to[i] = i < n_left ? to_float(from[i]) : 0.0f;
+    }
 }
 
 /* The same of what no kernel writes meanwhile, so that stores before it don't hold it up. */
