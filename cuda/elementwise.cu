@@ -33,112 +33,131 @@ static __device__ __forceinline__ float gelu_slope(float x)
 template <typename T, int PACK> struct swiglu {
     enum { N = PACK };
     struct operands {
-        float gate[N], up[N];
+        raw_pack<T, N> gate, up;
     };
     rows_of<T> gu, y;
     int64_t f;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<T, N>(gu.row(row) + col, o->gate);
-        load_floats<T, N>(gu.row(row) + f + col, o->up);
+        load_raw<T, N>(gu.row(row) + col, &o->gate);
+        load_raw<T, N>(gu.row(row) + f + col, &o->up);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float gate[N], up[N];
+
+        floats_of<T, N>(o->gate, gate);
+        floats_of<T, N>(o->up, up);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            o->up[i] = o->gate[i] * sigmoid(o->gate[i]) * o->up[i];
-        store_floats<T, N>(y.row(row) + col, o->up);
+            up[i] = gate[i] * sigmoid(gate[i]) * up[i];
+        store_floats<T, N>(y.row(row) + col, up);
     }
 };
 
 template <typename T, int PACK> struct swiglu_grad {
     enum { N = PACK };
     struct operands {
-        float dy[N], gate[N], up[N];
+        raw_pack<T, N> dy, gate, up;
     };
     rows_of<T> dy, gu, dgu;
     int64_t f;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<T, N>(dy.row(row) + col, o->dy);
-        load_floats<T, N>(gu.row(row) + col, o->gate);
-        load_floats<T, N>(gu.row(row) + f + col, o->up);
+        load_raw<T, N>(dy.row(row) + col, &o->dy);
+        load_raw<T, N>(gu.row(row) + col, &o->gate);
+        load_raw<T, N>(gu.row(row) + f + col, &o->up);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float g[N], gate[N], up[N];
+
+        floats_of<T, N>(o->dy, g);
+        floats_of<T, N>(o->gate, gate);
+        floats_of<T, N>(o->up, up);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            float gate = o->gate[i], s = sigmoid(gate);
+            float z = gate[i], s = sigmoid(z);
 
-            o->gate[i] = o->dy[i] * o->up[i] * s * fmaf(gate, 1.0f - s, 1.0f);
-            o->up[i] = o->dy[i] * gate * s;
+            gate[i] = g[i] * up[i] * s * fmaf(z, 1.0f - s, 1.0f);
+            up[i] = g[i] * z * s;
         }
-        store_floats<T, N>(dgu.row(row) + col, o->gate);
-        store_floats<T, N>(dgu.row(row) + f + col, o->up);
+        store_floats<T, N>(dgu.row(row) + col, gate);
+        store_floats<T, N>(dgu.row(row) + f + col, up);
     }
 };
 
 template <typename T, int PACK> struct gelu {
     enum { N = PACK };
     struct operands {
-        float x[N];
+        raw_pack<T, N> x;
     };
     rows_of<T> x, y;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<T, N>(x.row(row) + col, o->x);
+        load_raw<T, N>(x.row(row) + col, &o->x);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float v[N];
+
+        floats_of<T, N>(o->x, v);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            o->x[i] = 0.5f * o->x[i] * (1.0f + gelu_tanh(o->x[i]));
-        store_floats<T, N>(y.row(row) + col, o->x);
+            v[i] = 0.5f * v[i] * (1.0f + gelu_tanh(v[i]));
+        store_floats<T, N>(y.row(row) + col, v);
     }
 };
 
 template <typename T, int PACK> struct gelu_grad {
     enum { N = PACK };
     struct operands {
-        float dy[N], x[N];
+        raw_pack<T, N> dy, x;
     };
     rows_of<T> dy, x, dx;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<T, N>(dy.row(row) + col, o->dy);
-        load_floats<T, N>(x.row(row) + col, o->x);
+        load_raw<T, N>(dy.row(row) + col, &o->dy);
+        load_raw<T, N>(x.row(row) + col, &o->x);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float g[N], v[N];
+
+        floats_of<T, N>(o->dy, g);
+        floats_of<T, N>(o->x, v);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            o->dy[i] = o->dy[i] * gelu_slope(o->x[i]);
-        store_floats<T, N>(dx.row(row) + col, o->dy);
+            g[i] = g[i] * gelu_slope(v[i]);
+        store_floats<T, N>(dx.row(row) + col, g);
     }
 };
 
 template <typename T, int PACK> struct scaled {
     enum { N = PACK };
     struct operands {
-        float x[N];
+        raw_pack<T, N> x;
     };
     rows_of<T> x, y;
     float factor;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<T, N>(x.row(row) + col, o->x);
+        load_raw<T, N>(x.row(row) + col, &o->x);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float v[N];
+
+        floats_of<T, N>(o->x, v);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            o->x[i] = o->x[i] * factor;
-        store_floats<T, N>(y.row(row) + col, o->x);
+            v[i] = v[i] * factor;
+        store_floats<T, N>(y.row(row) + col, v);
     }
 };
 
@@ -146,7 +165,8 @@ template <typename T, int PACK> struct scaled {
 template <typename A, typename B, int PACK> struct sum {
     enum { N = PACK };
     struct operands {
-        float a[N], b[N];
+        raw_pack<A, N> a;
+        raw_pack<B, N> b;
     };
     rows_of<A> a;
     rows_of<B> b;
@@ -155,15 +175,19 @@ template <typename A, typename B, int PACK> struct sum {
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
-        load_floats<A, N>(a.row(row) + col, o->a);
-        load_floats<B, N>(b.row(one_row ? 0 : row) + col, o->b);
+        load_raw<A, N>(a.row(row) + col, &o->a);
+        load_raw<B, N>(b.row(one_row ? 0 : row) + col, &o->b);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float u[N], v[N];
+
+        floats_of<A, N>(o->a, u);
+        floats_of<B, N>(o->b, v);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            o->a[i] = o->a[i] + o->b[i];
-        store_floats<A, N>(y.row(row) + col, o->a);
+            u[i] = u[i] + v[i];
+        store_floats<A, N>(y.row(row) + col, u);
     }
 };
 
@@ -171,7 +195,7 @@ template <typename A, typename B, int PACK> struct sum {
 template <typename X, typename Y, int PACK> struct moved {
     enum { N = PACK };
     struct operands {
-        float x[N];
+        raw_pack<X, N> x;
     };
     rows_of<X> x;
     rows_of<Y> y;
@@ -184,11 +208,14 @@ template <typename X, typename Y, int PACK> struct moved {
             row = *index.row(row);
             device_check(row >= 0 && row < n_rows);
         }
-        load_floats<X, N>(x.row(row) + col, o->x);
+        load_raw<X, N>(x.row(row) + col, &o->x);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
-        store_floats<Y, N>(y.row(row) + col, o->x);
+        float v[N];
+
+        floats_of<X, N>(o->x, v);
+        store_floats<Y, N>(y.row(row) + col, v);
     }
 };
 

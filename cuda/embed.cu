@@ -24,7 +24,8 @@ enum {
 template <typename T, int PACK> struct embedded {
     enum { N = PACK };
     struct operands {
-        float x[N], base[N];
+        raw_pack<T, N> entry;
+        raw_pack<float, N> base;
         int32_t index;
     };
     struct table_rows rows;
@@ -35,20 +36,23 @@ template <typename T, int PACK> struct embedded {
     {
         o->index = table_row(rows, row);
         if (base.at)
-            load_floats<float, N>(base.row(row) + col, o->base);
+            load_raw<float, N>(base.row(row) + col, &o->base);
         if (o->index != NO_ROW)
-            load_floats<T, N>(table.row(o->index) + col, o->x);
+            load_raw<T, N>(table.row(o->index) + col, &o->entry);
     }
     __device__ __forceinline__ void store(operands *o, int64_t row, int64_t col) const
     {
+        float own[N] = {}, under[N] = {};
+
+        if (o->index != NO_ROW)
+            floats_of<T, N>(o->entry, own);
+        if (base.at)
+            floats_of<float, N>(o->base, under);
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (o->index == NO_ROW)
-                o->x[i] = base.at ? o->base[i] : 0.0f;
-            else if (base.at)
-                o->x[i] = o->base[i] + o->x[i];
-        }
-        store_floats<float, N>(x.row(row) + col, o->x);
+        for (int i = 0; i < N; i++)
+            if (base.at)
+                own[i] = o->index == NO_ROW ? under[i] : under[i] + own[i];
+        store_floats<float, N>(x.row(row) + col, own);
     }
 };
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_kernel(head_norm<T> n)
         int64_t col = (int64_t)head * n.e + at;
 
         if (head < n.n_normed) {
-            load_row_floats<float, N, WIDE>((head < n.n_q ? n.wq : n.wk) + at, n_left, w);
+            load_constants<N, WIDE>((head < n.n_q ? n.wq : n.wk) + at, n_left, w);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 x[k][i] = x[k][i] * rstd[k] * w[i];
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void head_grad(const head_norm<T> &n, int64_t 
 
     load_row_floats<T, N, WIDE>(n.dout.row(row) + col, n_left, dy);
     load_row_floats<T, N, WIDE>(n.qkv.row(row) + col, n_left, xhat);
-    load_row_floats<float, N, WIDE>((is_key ? n.wk : n.wq) + lane * N, n_left, w);
+    load_constants<N, WIDE>((is_key ? n.wk : n.wq) + lane * N, n_left, w);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         xhat[i] *= rstd;

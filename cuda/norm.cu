@@ -44,9 +44,9 @@ static __device__ __forceinline__ void put_normed(const norm_rows<T> &n, int64_t
 {
     float w[N], b[N], y[N];
 
-    load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+    load_constants<N, WIDE>(n.w + col, n.d - col, w);
     if (n.b)
-        load_row_floats<float, N, WIDE>(n.b + col, n.d - col, b);
+        load_constants<N, WIDE>(n.b + col, n.d - col, b);
 #pragma unroll
     for (int i = 0; i < N; i++)
         y[i] = n.b ? fmaf((x[i] - mean) * rstd, w[i], b[i]) : (x[i] - mean) * rstd * w[i];
@@ -67,20 +67,22 @@ static __device__ __forceinline__ void get_row(const norm_rows<T> &n, int64_t ro
     }
     if (!n.delta.at)
         return;
+
+    float delta[N_PACKS][N];
+
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
-        float delta[N];
 
-        load_row_floats<T, N, WIDE>(n.delta.row(row) + col, n.d - col, delta);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x[p][i] += delta[i];
+        load_row_floats<T, N, WIDE>(n.delta.row(row) + col, n.d - col, delta[p]);
     }
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[p][i] += delta[p][i];
         store_row_floats<float, N, WIDE>(n.sum.row(row) + col, n.d - col, x[p]);
     }
 }

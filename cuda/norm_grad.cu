@@ -112,7 +112,7 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T> &n, int64_t r
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
-        load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+        load_constants<N, WIDE>(n.w + col, n.d - col, w);
         add_dots<N>(sums, r.dy[p], r.xhat[p], w);
     }
     row_sums<LANES>(sums, shared);
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T> &n, int64_t r
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
-        load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+        load_constants<N, WIDE>(n.w + col, n.d - col, w);
         put_dx<N, WIDE>(n.dx.row(row) + col, n.d - col, r.dy[p], r.xhat[p], w, r.add[p],
                         n.add.at != NULL, r.rstd, sums);
 #pragma unroll
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T>
         for (int64_t col = begin; col < n.d; col += LONG_LANES * N) {
             load_row_floats<T, N, WIDE>(n.dy.row(row) + col, n.d - col, dy);
             load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, xhat);
-            load_row_floats<float, N, WIDE>(n.w + col, n.d - col, w);
+            load_constants<N, WIDE>(n.w + col, n.d - col, w);
             if (n.add.at && turn)
                 load_row_floats<float, N, WIDE>(n.add.row(row) + col, n.d - col, add);
 #pragma unroll

@@ -18,19 +18,68 @@ struct pack_of_one {
     enum { N = 1 };
 };
 
+/*
+ * N elements as they are in memory: whole 16 bytes, or one. Loads that are to be in flight together
+ * are taken so first, and turned into floats when all are under way. (As words: fields of 16 bits
+ * would be taken apart, and so waited for, where they are loaded.)
+ */
+template <typename T, int N> struct raw_pack {
+    uint4 part[N * sizeof(T) / 16];
+};
+template <typename T> struct raw_pack<T, 1> {
+    T part[1];
+};
+
+template <typename T, int N>
+static __device__ __forceinline__ void load_raw(const T *from, raw_pack<T, N> *to)
+{
+    if constexpr (N == 1)
+        to->part[0] = *from;
+    else
+#pragma unroll
+        for (int i = 0; i < (int)(N * sizeof(T) / 16); i++)
+            to->part[i] = ((const uint4 *)from)[i];
+}
+
+/* Element i of those that begin in the word. */
+static __device__ __forceinline__ float word_float(unsigned word, int, float)
+{
+    return __uint_as_float(word);
+}
+
+template <typename T> static __device__ __forceinline__ float word_float(unsigned word, int i, T)
+{
+    return to_float(T{ (uint16_t)(i % 2 ? word >> 16 : word) });
+}
+
+template <typename T, int N>
+static __device__ __forceinline__ void floats_of(const raw_pack<T, N> &from, float *to)
+{
+    enum { A_PART = 16 / sizeof(T), A_WORD = 4 / sizeof(T) };
+
+    if constexpr (N == 1)
+        to[0] = to_float(from.part[0]);
+    else
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const uint4 &part = from.part[i / A_PART];
+            int word = i % A_PART / A_WORD;
+
+            to[i] = word_float(word == 0   ? part.x
+                               : word == 1 ? part.y
+                               : word == 2 ? part.z
+                                           : part.w,
+                               i, T());
+        }
+}
+
 template <typename T, int N>
 static __device__ __forceinline__ void load_floats(const T *from, float *to)
 {
-    enum { A_LOAD = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+    raw_pack<T, N> raw;
 
-#pragma unroll
-    for (int i = 0; i < N; i += A_LOAD) {
-        packed<T, A_LOAD> pack = *(const packed<T, A_LOAD> *)(from + i);
-
-#pragma unroll
-        for (int k = 0; k < A_LOAD; k++)
-            to[i + k] = to_float(pack.at[k]);
-    }
+    load_raw<T, N>(from, &raw);
+    floats_of<T, N>(raw, to);
 }
 
 template <typename T, int N>
@@ -57,16 +106,34 @@ static __device__ __forceinline__ void store_floats(T *to, const float *from)
 template <typename T, int N, int WIDE>
 static __device__ __forceinline__ void load_row_floats(const T *from, int64_t n_left, float *to)
 {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        to[i] = 0.0f;
-    if (WIDE && n_left > 0)
-        load_floats<T, N>(from, to);
-    if (!WIDE)
+    if constexpr (WIDE) {
+        raw_pack<T, N> raw = {}; /* zero in any type */
+
+        if (n_left > 0)
+            load_raw<T, N>(from, &raw);
+        floats_of<T, N>(raw, to);
+    } else {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (i < n_left)
-                to[i] = to_float(from[i]);
+            to[i] = i < n_left ? to_float(from[i]) : 0.0f;
+    }
+}
+
+/* The same of what no kernel writes meanwhile, so that stores before it don't hold it up. */
+template <int N, int WIDE>
+static __device__ __forceinline__ void load_constants(const float *from, int64_t n_left, float *to)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += WIDE ? 4 : 1)
+        if (WIDE) {
+            float4 four = { 0.0f, 0.0f, 0.0f, 0.0f };
+
+            if (n_left > 0)
+                four = __ldg((const float4 *)(from + i));
+            to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+        } else {
+            to[i] = i < n_left ? __ldg(from + i) : 0.0f;
+        }
 }
 
 template <typename T, int N, int WIDE>

@@ -18,6 +18,9 @@
 static const int64_t sizes[][2] = { { 1, 1 },    { 5, 33 },  { 3, 8 },  { 2, 2056 },
                                     { 1, 9000 }, { 600, 7 }, { 70, 48 } };
 
+static const enum dtype acts[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+
+#define N_ACTS 3
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 
 struct plan {
@@ -69,17 +72,23 @@ static struct op_case *make_plain(const struct plan *p, int dense)
 
 static void test_elements(void **state)
 {
-    static const enum dtype f = DTYPE_F32, b = DTYPE_BF16, none = N_DTYPES;
+    static const enum dtype f = DTYPE_F32, b = DTYPE_BF16, h = DTYPE_F16, none = N_DTYPES;
     const struct plan plans[] = {
         { .kind = OP_ADD, .in = { f, f }, .out = f },
         { .kind = OP_ADD, .in = { f, b }, .out = f },
         { .kind = OP_ADD, .in = { b, b }, .out = b },
+        { .kind = OP_ADD, .in = { f, h }, .out = f },
+        { .kind = OP_ADD, .in = { h, h }, .out = h },
         { .kind = OP_SCALE, .attributes = { .scale = 0.3 }, .in = { f, none }, .out = f },
         { .kind = OP_SCALE, .attributes = { .scale = 0.3 }, .in = { b, none }, .out = b },
+        { .kind = OP_SCALE, .attributes = { .scale = 0.3 }, .in = { h, none }, .out = h },
         { .kind = OP_ADD_BIAS, .in = { f, f }, .out = f, .variant = 1 },
+        { .kind = OP_ADD_BIAS, .in = { h, f }, .out = h, .variant = 1 },
         { .kind = OP_ADD_BIAS, .in = { b, f }, .out = b, .variant = 1 },
         { .kind = OP_CAST, .in = { f, none }, .out = b },
         { .kind = OP_CAST, .in = { b, none }, .out = f },
+        { .kind = OP_CAST, .in = { f, none }, .out = h },
+        { .kind = OP_CAST, .in = { h, none }, .out = f },
         { .kind = OP_ACCUMULATE, .in = { f, none }, .out = f },
     };
 
@@ -151,23 +160,22 @@ static struct op_case *make_rope(const struct plan *p, int dense)
 
 static void test_movements(void **state)
 {
-    static const enum dtype act[] = { DTYPE_F32, DTYPE_BF16 };
     static const int64_t widths[] = { 2, 64, 96, 128, 256 };
 
     (void)state;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < N_ACTS; t++) {
         for (int s = 0; s < N_SIZES; s++)
             check_cpu_bits(make_select, &(struct plan){ .kind = OP_SELECT_ROWS,
                                                         .rows = sizes[s][0],
                                                         .cols = sizes[s][1],
-                                                        .in = { act[t] } });
+                                                        .in = { acts[t] } });
         for (int w = 0; w < 5; w++)
             for (int heads = 1; heads < 7; heads += 5)
                 for (int kind = OP_ROPE; kind <= OP_ROPE_GRAD; kind++)
                     check_cpu_bits(make_rope, &(struct plan){ .kind = (enum op_kind)kind,
                                                               .rows = 21,
                                                               .cols = widths[w],
-                                                              .in = { act[t] },
+                                                              .in = { acts[t] },
                                                               .variant = heads });
         for (int s = 0; s < N_SIZES; s++)
             for (int variant = 0; variant < 3; variant++)
@@ -176,7 +184,7 @@ static void test_movements(void **state)
                                                .attributes = { .p = 0.3, .seed = 5, .place = 3 },
                                                .rows = sizes[s][0] < 99 ? sizes[s][0] : 30,
                                                .cols = sizes[s][1],
-                                               .in = { act[t] },
+                                               .in = { acts[t] },
                                                .variant = variant });
     }
 }
