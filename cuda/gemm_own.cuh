@@ -66,6 +66,31 @@ template <typename T, int BN> static inline size_t own_shared_bytes(void)
  * at a time, before any of these is written: else each would be waited for alone.
  */
 
+static __device__ __forceinline__ void own_prefetch_line(const void *at)
+{
+#ifdef LMTRAIN_EMULATE
+    (void)at;
+#else
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(at));
+#endif
+}
+
+/* The addends' lines are on their way to the L2 while products are added up: an expert of 500 rows
+ * needs about as long for its gradient's memory as for its multiplications. */
+template <typename T, typename O, int BN>
+static __device__ __forceinline__ void own_prefetch(const own_tile<T> &t, const own_out<O> &out)
+{
+    const int a_line = 128 / sizeof(O), n_lines = BN / a_line;
+
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(O); i++) {
+        int line = (int)threadIdx.x + i * BN, row = line / n_lines, col = line % n_lines * a_line;
+
+        if (out.add && row < t.rows && col < t.cols)
+            own_prefetch_line(out.add + row * out.ld_add + col);
+    }
+}
+
 template <typename T, typename O, int N, int WIDE>
 static __device__ __forceinline__ void own_get(const own_tile<T> &t, const own_out<O> &out, int row,
                                                int col, packed<O, N> *addend)
@@ -471,6 +496,7 @@ template <typename T, typename O, int BN, int A_BY_K, int B_BY_K, int WIDE>
 static __device__ __forceinline__ void own_run(const own_tile<T> &t, const own_out<O> &out,
                                                T *shared)
 {
+    own_prefetch<T, O, BN>(t, out);
     if constexpr (sizeof(T) == 4)
         own_run_float<O, A_BY_K, B_BY_K, WIDE>(t, out, shared);
     else
