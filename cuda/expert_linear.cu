@@ -25,7 +25,7 @@ template <typename T, typename O> struct experts {
     const int32_t *ends;
     int n_experts;
     int64_t n_rows, n_cols; /* of the result: of all experts; of dw, of one */
-    int64_t k;              /* not of dw */
+    int k;                  /* not of dw */
     int64_t other_rows;     /* of w, an expert's */
     int n_slots, n_bands, band;
     int first;
@@ -169,7 +169,7 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.n_experts = (int)in[1].cols;
     p.n_rows = y->rows;
     p.n_cols = y->cols;
-    p.k = in[0].cols;
+    p.k = (int)in[0].cols;
     p.other_rows = in[2].rows / p.n_experts;
     p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
     if constexpr (sizeof(T) == 2)

@@ -12,7 +12,8 @@ enum { COLS = 128 };
 
 template <typename T> struct lora_part {
     const T *h, *b; /* or none */
-    int64_t ld_h, ld_b, k;
+    int64_t ld_h, ld_b;
+    int k;
     int64_t col, n; /* in y and out */
     int tile;       /* the first of its tiles of columns */
 };
@@ -111,7 +112,7 @@ template <typename T> static lora<T> lora_of(const struct op_shape *op)
         part->b = (const T *)b->data;
         part->ld_h = h->stride;
         part->ld_b = b->stride;
-        part->k = h->cols;
+        part->k = (int)h->cols;
     }
     return p;
 }
