@@ -10,14 +10,14 @@
  * bf16 and fp16 go through tensor cores (mma.cuh): each warp has 64 x 64 of C in 128 registers;
  * OWN_K columns of k at a time come into one of OWN_STAGES stages of shared memory by cp.async, two
  * ahead of their use, one barrier each; fragments of the next 16 of k are loaded (ldmatrix) while
- * these are multiplied. Rows of a stage are of 128 bytes or a multiple, and 16-byte chunk c of row r
+ * these are multiplied, also over the end of a stage. Rows of a stage are of 128 bytes or a multiple, and 16-byte chunk c of row r
  * lies at c ^ (r % 8): eight rows of a matrix then are in different banks, and so are eight chunks
  * that are copied. 64 x 64 a warp because shared memory must bring 4 KiB for 131 k operations then:
  * with 64 x 32 it, and not the multipliers, would be the bound. fp32 is multiplied by FMA, 16 x 8
  * of C a thread.
  *
- * WIDE: all operands are aligned (own_is_wide). Else elements are copied one by one, and nothing is
- * hidden behind anything: for odd sizes.
+ * WIDE: rows of all operands begin at multiples of 16 bytes and are whole ones long. Else elements
+ * are copied one by one, and nothing is hidden behind anything: for odd sizes.
  *
  * Numerics: an element's sum is one chain over k in steps of 16 (fp32: of 1) from 0, whatever BN,
  * WIDE, the element's place in the tile, and what else is computed. An addend comes after it, in
