@@ -26,7 +26,8 @@ include mk/cuda.mk
 
 LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
 CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
-TEST_SOURCES := $(sort $(wildcard test/*/*_test.c))
+CUDA_TEST_SOURCES := $(sort $(wildcard test/cuda/*_test.c))
+TEST_SOURCES := $(sort $(filter-out $(CUDA_TEST_SOURCES),$(wildcard test/*/*_test.c)))
 CPU_ONLY := $(addprefix test/kernels/,gemm_test.c vec_math_test.c reference_ops_test.c allocations_test.c kernels_test.c)
 TEST_SUPPORT_SOURCES := $(sort $(wildcard test/support/*.c))
 FUZZ_SOURCES := $(sort $(wildcard test/fuzz/*_fuzz.c))
@@ -39,8 +40,8 @@ CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
 SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
 MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
-# kernels' tests run on the emulated GPU, too.
-EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES)))
+# kernels' tests run on the emulated GPU, too; what is in test/cuda runs there alone.
+EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES))) $(CUDA_TEST_SOURCES)
 EMULATED_TESTS := $(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%)
 TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%) $(EMULATED_TESTS)
 ORACLES := $(ORACLE_SOURCES:%.c=$(BUILD)/%)
@@ -104,7 +105,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
 	$(Q)$(CC) $(ALL_CFLAGS) $(call optimize_of,$<) $(call isa_of,$<) -MMD -MP -c $< -o $@
 
 # For `make lint`: every object, and every source only parsed.
-ALL_SOURCES = $(LIB_SOURCES) $(CMD_SOURCES) $(EMBED_SOURCES) $(TEST_SOURCES) $(TEST_SUPPORT_SOURCES) \
+ALL_SOURCES = $(LIB_SOURCES) $(CMD_SOURCES) $(EMBED_SOURCES) $(TEST_SOURCES) $(CUDA_TEST_SOURCES) $(TEST_SUPPORT_SOURCES) \
     $(BENCH_SOURCES) $(ORACLE_SOURCES) $(FUZZ_SOURCES) test/fuzz/driver.c
 objects: $(call objects,$(ALL_SOURCES))
 syntax: $(ALL_SOURCES:%.c=$(BUILD)/syntax/%.ok)
@@ -220,6 +221,8 @@ lint:
 
 format:
 	@clang-format -i $$(scripts/lint/files '*.[ch]')
+
+include mk/dist.mk
 
 # ---- for people ----------------------------------------------------------------------------------
 

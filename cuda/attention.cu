@@ -16,33 +16,35 @@
 
 enum input { QKV, SAMPLE, BEGIN, START };
 
-/* Queries of a block, keys of a tile, 16-row parts of a warp. */
-template <typename T, int WIDTH> struct forward_tile {
-    enum { QUERIES = WIDTH > 128 ? 64 : 128, KEYS = WIDTH > 128 ? 32 : 64, M = 1 };
+/*
+ * Queries of a block, 16-row parts of a warp: with two of these a warp reads keys and values half
+ * as often for as many products. Where dropout's numbers are made, too, registers do not suffice.
+ */
+template <typename T, int WIDTH, int DROPS> struct forward_tile {
+    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 || DROPS ? 1 : 2 };
 };
 
-template <int WIDTH> struct forward_tile<float, WIDTH> {
-    enum { QUERIES = 64, KEYS = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64, M = 1 };
+template <int WIDTH, int DROPS> struct forward_tile<float, WIDTH, DROPS> {
+    enum { QUERIES = 64, M = 1 };
 };
 
-template <typename T, int WIDTH> struct forward_shape : forward_tile<T, WIDTH> {
-    typedef forward_tile<T, WIDTH> tile;
+template <typename T, int WIDTH, int DROPS> struct forward_shape : forward_tile<T, WIDTH, DROPS> {
+    typedef forward_tile<T, WIDTH, DROPS> tile;
     enum {
+        KEYS = attention_keys<T, WIDTH>::N,
         N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
         STRIDE = tile_stride<T>(WIDTH),
         QUERY_ELEMENTS = tile::QUERIES * STRIDE,
-        KEY_ELEMENTS = tile::KEYS * STRIDE,
+        KEY_ELEMENTS = KEYS * STRIDE,
         SHARED_BYTES = (QUERY_ELEMENTS + 4 * KEY_ELEMENTS) * (int)sizeof(T),
     };
 };
 
 /* Of `lane`'s rows: outputs divided by sums, and the logs of these. */
 template <typename T, int WIDTH, int M>
-static __device__ __forceinline__ void forward_store(const attention_args &a,
-                                                     const attention_walk<WIDTH, M> &w,
-                                                     rows_of<T> out, rows_of<float> lse,
-                                                     int64_t first_row, int n_rows, int head,
-                                                     float factor)
+static __device__ __forceinline__ void
+forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_of<T> out,
+              rows_of<float> lse, int64_t first_row, int n_rows, int head, float factor)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
@@ -67,13 +69,14 @@ static __device__ __forceinline__ void forward_store(const attention_args &a,
 }
 
 template <typename T, int WIDTH, int DROPS>
-__global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
+__global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     forward_kernel(attention_args a, rows_of<T> qkv, rows_of<T> out, rows_of<float> lse)
 {
-    typedef forward_shape<T, WIDTH> shape;
+    typedef forward_shape<T, WIDTH, DROPS> shape;
     constexpr int M = shape::M, KEYS = shape::KEYS, N_THREADS = shape::N_THREADS;
     /* Late tiles have the most keys: they go first. Heads of one kv head go together. */
-    int head = (int)(blockIdx.x % (unsigned)a.n_heads), of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
+    int head = (int)(blockIdx.x % (unsigned)a.n_heads);
+    int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
@@ -83,32 +86,26 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
     head_rows<T> queries = { qkv.row(begin) + (int64_t)head * a.head_dim, qkv.stride, a.head_dim,
                              a.wide };
     head_rows<T> keys = { qkv.row(begin) + kv_col, qkv.stride, a.head_dim, a.wide };
-    head_rows<T> values = { keys.at + (int64_t)a.n_kv_heads * a.head_dim, qkv.stride, a.head_dim,
-                            a.wide };
+    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
     attention_mask mask;
-    attention_sight<M> sight;
+    attention_rows<M> sight;
     attention_walk<WIDTH, M> w;
-    float slope[M][2];
 
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
 
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from);
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to + shape::KEY_ELEMENTS, values, from,
-                                                  a.seq_len - from);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from, to_values);
         copy_async_commit();
     };
     tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
     load(key, 0);
     if (DROPS)
         mask = attention_mask_of(a, sequence, head);
-    attention_sight_rows(sight, a, sequence, own);
+    attention_see_rows(sight, a, scale.slope, sequence, own);
     attention_begin(w);
-    for (int m = 0; m < M; m++)
-        slope[m][0] = slope[m][1] = scale.slope;
     for (int stage = 0; key <= last; key += KEYS, stage ^= 1) {
         const T *tile = stages + stage * 2 * shape::KEY_ELEMENTS;
 
@@ -119,7 +116,7 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
         copy_async_wait<1>();
         __syncthreads();
         attention_attend<T, WIDTH, KEYS, M>(w, q + (own - query) * shape::STRIDE, tile,
-                                            tile + shape::KEY_ELEMENTS, key, sight, scale, slope,
+                                            tile + shape::KEY_ELEMENTS, key, sight, scale,
                                             DROPS ? &mask : NULL, own);
         __syncthreads();
     }
@@ -129,9 +126,9 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH>::N_THREADS)
 template <typename T, int WIDTH, int DROPS>
 static void forward_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
 {
-    typedef forward_shape<T, WIDTH> shape;
+    typedef forward_shape<T, WIDTH, DROPS> shape;
     const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
-    struct attention_args a = attention_args_of(&call->op, START);
+    struct attention_args a = attention_args_of(&call->op, BEGIN);
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
     a.wide = attention_is_wide(qkv, a.head_dim) && attention_is_wide(out, a.head_dim);

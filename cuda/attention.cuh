@@ -24,7 +24,7 @@ struct attention_args {
     int n_heads, n_kv_heads, group, head_dim, seq_len;
     int n_tiles; /* of a sequence, of the kernel's size */
     int window, alibi;
-    int wide;    /* operands allow 16 bytes at a time */
+    int wide; /* operands allow 16 bytes at a time */
     float scale;
     float p, keep; /* of dropout: probability, and what is left is multiplied by */
     uint64_t seed, place;
@@ -34,8 +34,8 @@ struct attention_args {
     int64_t start_stride;
 };
 
-/* start: number of that input, those of sample and begin being before it. */
-static inline struct attention_args attention_args_of(const struct op_shape *op, int start)
+/* begin: number of that input. */
+static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
 {
     const struct op_attributes *at = &op->attributes;
     struct attention_args a = {};
@@ -52,11 +52,13 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
     a.keep = (float)(1.0 / (1.0 - at->p));
     a.seed = at->seed;
     a.place = at->place;
-    a.sample = (const int64_t *)op->in[start - 2].data;
-    a.sample_stride = op->in[start - 2].stride;
-    a.begin = (const int32_t *)op->in[start - 1].data;
-    a.start = tensor_given(&op->in[start]) ? (const int32_t *)op->in[start].data : NULL;
-    a.start_stride = op->in[start].stride;
+    a.begin = (const int32_t *)op->in[begin].data;
+    if (op->kind == OP_ATTENTION_CACHED)
+        return a;
+    a.sample = (const int64_t *)op->in[begin - 1].data;
+    a.sample_stride = op->in[begin - 1].stride;
+    a.start = (const int32_t *)op->in[begin + 1].data;
+    a.start_stride = op->in[begin + 1].stride;
     return a;
 }
 
@@ -77,6 +79,15 @@ template <typename F> static inline void attention_with_width(int head_dim, F f)
     else
         f(width_of<256>());
 }
+
+/* Keys of a tile of the forward, with a cache or without: of one size, so of one numerics. */
+template <typename T, int WIDTH> struct attention_keys {
+    enum { N = WIDTH > 64 ? 32 : 64 };
+};
+
+template <int WIDTH> struct attention_keys<float, WIDTH> {
+    enum { N = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64 };
+};
 
 /* Whether heads' rows of an operand can be read 16 bytes at a time. */
 static inline int attention_is_wide(const struct tensor *t, int head_dim)
@@ -163,8 +174,8 @@ struct attention_mask {
 static __device__ __forceinline__ attention_mask attention_mask_of(const attention_args &a,
                                                                    int64_t sequence, int head)
 {
-    attention_mask mask = { a.seed ^ (uint64_t)RNG_DROPOUT << 56,
-                            a.place * 0x9E3779B97F4A7C15u, (uint64_t)head, a.p, a.keep };
+    attention_mask mask = { a.seed ^ (uint64_t)RNG_DROPOUT << 56, a.place * 0x9E3779B97F4A7C15u,
+                            (uint64_t)head, a.p, a.keep };
 
     mask.place_high += (uint64_t)a.sample[sequence * a.sample_stride];
     if (a.begin)
@@ -205,9 +216,8 @@ static __device__ __forceinline__ float attention_kept(const attention_mask &mas
  * Factors of a lane's elements of eight keys from `key` on, queries being rows (query: that of the
  * lane's upper row). Neighbouring lanes share blocks of four words: each makes one and they trade.
  */
-static __device__ __forceinline__ void attention_keep_rows(float (&kept)[4],
-                                                           const attention_mask &mask, int query,
-                                                           int key)
+static __device__ __forceinline__ void
+attention_keep_rows(float (&kept)[4], const attention_mask &mask, int query, int key)
 {
     int t = (int)threadIdx.x % 4, odd = t % 2;
     uint4 w = attention_words(mask, query + 8 * odd, key / 4 + t / 2);
@@ -237,9 +247,8 @@ static __device__ __forceinline__ void attention_turn(uint32_t (&x)[4], int c)
  * as columns: four lanes share four blocks; lane c of them makes block c, of query c % 2 and the
  * rows' half c / 2, and they trade words as a matrix is transposed.
  */
-static __device__ __forceinline__ void attention_keep_columns(float (&kept)[4],
-                                                              const attention_mask &mask,
-                                                              int query, int key)
+static __device__ __forceinline__ void
+attention_keep_columns(float (&kept)[4], const attention_mask &mask, int query, int key)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, c = g % 4;
     uint4 w = attention_words(mask, query + 2 * t + c % 2, (key + 8 * (c / 2)) / 4 + g / 4);
@@ -280,29 +289,55 @@ static __device__ __forceinline__ int attention_first_of(const attention_args &a
  * its position. The warp sees none outside [least, last], and all of its rows see [most, fewest].
  */
 template <int M> struct attention_sight {
-    int first[M][2], own[M][2];
+    int first[M][2]; /* NOTHING_SEEN where there is no row */
     int least, most, fewest, last;
 };
 
-/* row(r, &first, &own) of the warp's row r: NOTHING_SEEN and -1 where there is none. */
-template <int M, typename F>
-static __device__ __forceinline__ void attention_sight_of(attention_sight<M> &s, F row)
-{
-    int lane = (int)threadIdx.x % 32;
+/* Rows that are queries from `query` on of one head: own and slope are not kept a row. */
+template <int M> struct attention_rows : attention_sight<M> {
+    int query;
+    float slope;
 
+    __device__ __forceinline__ int own_of(int m, int i) const
+    {
+        return query + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+    }
+    __device__ __forceinline__ float slope_of(int, int) const
+    {
+        return slope;
+    }
+};
+
+/* Any rows, of any heads. */
+struct attention_pairs : attention_sight<1> {
+    int own[2];
+    float slope[2];
+
+    __device__ __forceinline__ int own_of(int, int i) const
+    {
+        return own[i];
+    }
+    __device__ __forceinline__ float slope_of(int, int i) const
+    {
+        return slope[i];
+    }
+};
+
+/* The bounds, from what is known of rows. */
+template <int M, typename S> static __device__ __forceinline__ void attention_bound(S &s)
+{
     s.least = s.fewest = NOTHING_SEEN;
     s.most = s.last = -1;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            row(m * 16 + lane / 4 + 8 * i, s.first[m][i], s.own[m][i]);
-            if (s.own[m][i] < 0)
+            if (s.first[m][i] == NOTHING_SEEN)
                 continue;
             s.least = min(s.least, s.first[m][i]);
             s.most = max(s.most, s.first[m][i]);
-            s.fewest = min(s.fewest, s.own[m][i]);
-            s.last = max(s.last, s.own[m][i]);
+            s.fewest = min(s.fewest, s.own_of(m, i));
+            s.last = max(s.last, s.own_of(m, i));
         }
     for (int lanes = 16; lanes >= 4; lanes /= 2) {
         s.least = min(s.least, __shfl_xor_sync(0xffffffffu, s.least, lanes));
@@ -314,27 +349,30 @@ static __device__ __forceinline__ void attention_sight_of(attention_sight<M> &s,
 
 /* Rows query .. of a sequence's rows, for the warp. */
 template <int M>
-static __device__ __forceinline__ void attention_sight_rows(attention_sight<M> &s,
-                                                            const attention_args &a,
-                                                            int64_t sequence, int query)
+static __device__ __forceinline__ void attention_see_rows(attention_rows<M> &s,
+                                                          const attention_args &a, float slope,
+                                                          int64_t sequence, int query)
 {
-    attention_sight_of<M>(s, [&](int r, int &first, int &own) {
-        int is_row = query + r < a.seq_len;
+    s.query = query;
+    s.slope = slope;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int own = s.own_of(m, i);
 
-        own = is_row ? query + r : -1;
-        first = is_row ? attention_first_of(a, sequence, query + r) : NOTHING_SEEN;
-    });
+            s.first[m][i] = own < a.seq_len ? attention_first_of(a, sequence, own) : NOTHING_SEEN;
+        }
+    attention_bound<M>(s);
 }
 
 /*
  * Products of a tile of keys from `key` on become what exp2 is taken of, -infinity where a row does
- * not see a key. slope: of rows.
+ * not see a key.
  */
-template <int M, int N>
-static __device__ __forceinline__ void attention_see(float (&s)[M][N][4],
-                                                     const attention_sight<M> &sight,
-                                                     const attention_scale &scale,
-                                                     const float (&slope)[M][2], int key)
+template <int M, int N, typename S>
+static __device__ __forceinline__ void attention_see(float (&s)[M][N][4], const S &sight,
+                                                     const attention_scale &scale, int key)
 {
     int t = (int)threadIdx.x % 4;
 
@@ -345,8 +383,9 @@ static __device__ __forceinline__ void attention_see(float (&s)[M][N][4],
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    s[m][n][i] = attention_make(scale, slope[m][i / 2], s[m][n][i],
-                                                key + 8 * n + 2 * t + i % 2 - sight.own[m][i / 2]);
+                    s[m][n][i] =
+                        attention_make(scale, sight.slope_of(m, i / 2), s[m][n][i],
+                                       key + 8 * n + 2 * t + i % 2 - sight.own_of(m, i / 2));
     }
     if (key >= sight.most && key + 8 * N - 1 <= sight.fewest)
         return;
@@ -358,7 +397,7 @@ static __device__ __forceinline__ void attention_see(float (&s)[M][N][4],
             for (int i = 0; i < 4; i++) {
                 int at = key + 8 * n + 2 * t + i % 2;
 
-                if (at < sight.first[m][i / 2] || at > sight.own[m][i / 2])
+                if (at < sight.first[m][i / 2] || at > sight.own_of(m, i / 2))
                     s[m][n][i] = -CUDART_INF_F;
             }
 }
@@ -424,12 +463,12 @@ static __device__ __forceinline__ void attention_softmax(attention_walk<WIDTH, M
 }
 
 /* One tile of keys and values from position `key` on. q: the warp's rows. mask: NULL, or what is
- * dropped, rows' positions being a query's numbers. */
-template <typename T, int WIDTH, int KEYS, int M>
+ * dropped, rows being queries from `query` on. */
+template <typename T, int WIDTH, int KEYS, int M, typename S>
 static __device__ __forceinline__ void
 attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T *values, int key,
-                 const attention_sight<M> &sight, const attention_scale &scale,
-                 const float (&slope)[M][2], const attention_mask *mask, int query)
+                 const S &sight, const attention_scale &scale, const attention_mask *mask,
+                 int query)
 {
     float s[M][KEYS / 8][4];
 
@@ -437,7 +476,7 @@ attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T
         return;
     tile_clear(s);
     tile_scores<T, M, KEYS / 8, WIDTH>::add(s, q, keys);
-    attention_see(s, sight, scale, slope, key);
+    attention_see(s, sight, scale, key);
     attention_softmax(w, s, scale.factor);
     if (mask) {
         int g = (int)threadIdx.x % 32 / 4;
@@ -492,10 +531,9 @@ static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel
                                           struct err *err)
 {
     struct cudnn_attention *attention = NULL;
-    int is_taken =
-        cudnn_attention_prepare
-            ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
-            : 0;
+    int is_taken = cudnn_attention_prepare
+                       ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
+                       : 0;
 
     call->state = is_taken > 0 ? attention : NULL;
     return is_taken;

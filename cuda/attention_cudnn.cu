@@ -10,14 +10,19 @@
  * exchanged in tiles of 32 x 32 through shared memory, a few microseconds beside the attention:
  * layouts other than cuDNN's own are accepted by some of its engines, but nobody uses them.
  *
+ * The deterministic gradient keeps dS, two bytes a query and key and head: gigabytes. So that its
+ * workspace stays below LMTRAIN_CUDNN_WORKSPACE_MIB (1024) a call is done in pieces, one after the
+ * other, by one plan for a piece: some of the sequences or, of one sequence, some of the key-value
+ * heads with the heads that read them.
+ *
  * $LMTRAIN_ATTENTION: "own" never asks cuDNN; "cudnn" makes it an error where it cannot do a call;
  * else the own kernels do what cuDNN cannot: fp32, documents, ALiBi, dropout, odd head sizes, and
- * gradients whose workspace would be beyond LMTRAIN_CUDNN_WORKSPACE_MIB (1024): the deterministic
- * kernels keep dS, two bytes a query and key and head.
+ * what even in the smallest pieces has a larger workspace.
  */
 #include "cuda/attention.cuh"
 #include "cuda/attention_graph.cuh"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,7 +44,9 @@ enum choice { CHOICE_AUTO, CHOICE_OWN, CHOICE_CUDNN };
 
 struct shape_plan {
     struct shape_plan *next;
-    struct attention_shape shape;
+    struct attention_shape shape; /* a call's */
+    struct attention_shape piece; /* the plan's */
+    int batch_pieces, head_pieces;
     struct attention_graph graph;
     struct cudnn_plan plan;
     int usable;
@@ -168,8 +175,8 @@ static struct attention_operands operands_of(const struct op_shape *op)
 /* Rows that start and end where 16 bytes do, and elements that an int counts. */
 static int fits(const struct tensor *t)
 {
-    return t->rows == 0 || (t->stride % 8 == 0 && (uintptr_t)t->data % 16 == 0 &&
-                            t->rows * t->stride <= INT32_MAX);
+    return t->rows == 0 ||
+           (t->stride % 8 == 0 && (uintptr_t)t->data % 16 == 0 && t->rows * t->stride <= INT32_MAX);
 }
 
 /* NULL if the library may be asked, else why it is not. */
@@ -217,24 +224,75 @@ static void shape_of(struct attention_shape *shape, const struct op_shape *op)
     shape->dqkv_stride = o.dqkv->stride;
 }
 
-static void make_plan(struct attention_library *library, struct shape_plan *p)
+/* Whether pieces are whole, and their numbers in scratch begin at multiples of 16 bytes. */
+static int can_cut(const struct attention_shape *s, int64_t batch_pieces, int head_pieces)
+{
+    int64_t n_rows = (int64_t)s->n_heads / head_pieces * s->seq_len;
+
+    return s->batch % batch_pieces == 0 && s->n_kv_heads % head_pieces == 0 &&
+           (batch_pieces * head_pieces == 1 || s->batch / batch_pieces * n_rows % 4 == 0);
+}
+
+/* Cut into at least n pieces, as few as can be; returns 0 if that cannot be. */
+static int cut(struct shape_plan *p, int64_t n)
 {
     const struct attention_shape *s = &p->shape;
 
+    for (p->batch_pieces = 1; p->batch_pieces <= s->batch; p->batch_pieces++)
+        if (p->batch_pieces >= n && can_cut(s, p->batch_pieces, 1)) {
+            p->head_pieces = 1;
+            return 1;
+        }
+    p->batch_pieces = (int)s->batch;
+    for (p->head_pieces = 1; p->head_pieces <= s->n_kv_heads; p->head_pieces++)
+        if (s->batch * p->head_pieces >= n && can_cut(s, s->batch, p->head_pieces))
+            return 1;
+    return 0;
+}
+
+/* Returns 0, or -1 and p->why_not. */
+static int plan_piece(struct attention_library *library, struct shape_plan *p)
+{
+    p->piece = p->shape;
+    p->piece.batch /= p->batch_pieces;
+    p->piece.n_heads /= p->head_pieces;
+    p->piece.n_kv_heads /= p->head_pieces;
     cudnn_graph_init(&p->graph.graph, &library->api, library->handle, NULL);
-    attention_graph_build(&p->graph, s);
-    p->usable = cudnn_graph_plan(&p->graph.graph, &p->plan, &p->why_not) == 0;
-    if (p->usable && p->plan.workspace_bytes > library->workspace_bytes_max) {
-        p->usable = 0;
-        err_set(&p->why_not, ERR_DEVICE,
-                "cudnn: its workspace is %zu MiB, beyond LMTRAIN_CUDNN_WORKSPACE_MIB's %zu",
-                p->plan.workspace_bytes >> 20, library->workspace_bytes_max >> 20);
-    }
-    log_debug("attention%s of %lld sequences of %d, %d heads of %d: %s", s->grad ? "_grad" : "",
-              (long long)s->batch, s->seq_len, s->n_heads, s->head_dim,
-              p->usable ? p->plan.engine : p->why_not.text);
-    if (!p->usable)
+    attention_graph_build(&p->graph, &p->piece);
+    if (cudnn_graph_plan(&p->graph.graph, &p->plan, &p->why_not) == 0)
+        return 0;
+    cudnn_graph_release(&p->graph.graph);
+    return -1;
+}
+
+/* The fewest pieces whose workspace is within the limit. */
+static void make_plan(struct attention_library *library, struct shape_plan *p)
+{
+    size_t max = library->workspace_bytes_max;
+    int64_t n = 1;
+
+    while (cut(p, n)) {
+        if (plan_piece(library, p))
+            return;
+        p->usable = p->plan.workspace_bytes <= max;
+        if (p->usable)
+            return;
         cudnn_graph_release(&p->graph.graph);
+        n = p->batch_pieces * (int64_t)p->head_pieces;
+        n = max ? n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)max) : INT64_MAX;
+    }
+    err_set(&p->why_not, ERR_DEVICE,
+            "cudnn: its workspace is %zu MiB, beyond LMTRAIN_CUDNN_WORKSPACE_MIB's %zu",
+            p->plan.workspace_bytes >> 20, max >> 20);
+}
+
+static void report_plan(const struct shape_plan *p)
+{
+    const struct attention_shape *s = &p->shape;
+
+    log_debug("attention%s of %lld sequences of %d, %d heads of %d in %d pieces: %s",
+              s->grad ? "_grad" : "", (long long)s->batch, s->seq_len, s->n_heads, s->head_dim,
+              p->batch_pieces * p->head_pieces, p->usable ? p->plan.engine : p->why_not.text);
 }
 
 /* The plan for the op; NULL and *err if cuDNN is not to do it. */
@@ -268,6 +326,7 @@ static struct shape_plan *plan_of(struct cuda_kernels *cuda, const struct op_sha
         p->next = library->plans;
         library->plans = p;
         make_plan(library, p);
+        report_plan(p);
     }
     if (!p->usable)
         *err = p->why_not;
@@ -311,19 +370,20 @@ size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_
 /* ---- a call ------------------------------------------------------------------------------------
  */
 
-enum { N_PACKS = 64 };
+enum { N_SLOTS = 32 };
 
-struct pack {
-    void *pointers[ATTENTION_MAX_OPERANDS], *workspace;
-    void *descriptor;
+/* Variant packs of a set of addresses: n_pieces of them. */
+struct slot {
+    const void *qkv, *out, *dout, *dqkv, *scratch;
 };
 
 struct cudnn_attention {
     struct attention_library *library;
     struct shape_plan *plan;
     float scale, fill, window, one;
-    int n_packs, next_pack;
-    struct pack packs[N_PACKS];
+    int n_pieces, n_slots, next_slot;
+    struct slot slots[N_SLOTS];
+    void *packs[]; /* [N_SLOTS][n_pieces] */
 };
 
 int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call *call,
@@ -333,65 +393,90 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
     struct shape_plan *p = plan_of(cuda, &call->op, &why_not);
     struct attention_library *library = (struct attention_library *)cuda->attention;
     struct cudnn_attention *c;
+    int n_pieces;
 
     if (!p && library && library->choice == CHOICE_CUDNN)
         return err_set(err, ERR_DEVICE, "%s: LMTRAIN_ATTENTION is cudnn, but %s",
                        op_info(call->op.kind)->name, why_not.text);
     if (!p)
         return 0;
-    c = (struct cudnn_attention *)calloc(1, sizeof *c);
+    n_pieces = p->batch_pieces * p->head_pieces;
+    c = (struct cudnn_attention *)calloc(1, sizeof *c +
+                                                (size_t)(N_SLOTS * n_pieces) * sizeof *c->packs);
     if (!c)
         return err_set(err, ERR_DEVICE, "out of host memory");
     c->library = library;
     c->plan = p;
+    c->n_pieces = n_pieces;
     c->scale = (float)call->op.attributes.scale;
-    c->fill = -CUDART_INF_F;
+    c->fill = -HUGE_VALF;
     c->window = (float)p->shape.window;
     c->one = 1.0f;
     *attention = c;
     return 1;
 }
 
+static void forget_slot(struct cudnn_attention *c, int slot)
+{
+    void **packs = c->packs + (int64_t)slot * c->n_pieces;
+
+    for (int piece = 0; piece < c->n_pieces; piece++) {
+        if (packs[piece])
+            c->library->api.destroy_descriptor(packs[piece]);
+        packs[piece] = NULL;
+    }
+}
+
 void cudnn_attention_release(struct cudnn_attention *attention)
 {
     if (!attention)
         return;
-    for (int i = 0; i < attention->n_packs; i++)
-        attention->library->api.destroy_descriptor(attention->packs[i].descriptor);
+    for (int slot = 0; slot < N_SLOTS; slot++)
+        forget_slot(attention, slot);
     free(attention);
 }
 
-/* Column `head` of heads of two bytes an element. */
-static void *head_of(const struct tensor *t, const struct attention_shape *s, int head)
+/* A head's elements, of two bytes, from a row on. */
+static void *head_of(const struct tensor *t, const struct attention_shape *s, int64_t row,
+                     int64_t head)
 {
-    return (uint16_t *)t->data + (int64_t)head * s->head_dim;
+    return (uint16_t *)t->data + row * t->stride + head * s->head_dim;
 }
 
-static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *call,
+/* Where a piece's operand is. */
+static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *call, int piece,
                         enum attention_role role)
 {
-    const struct attention_shape *s = &c->plan->shape;
+    const struct shape_plan *p = c->plan;
+    const struct attention_shape *s = &p->shape;
     struct attention_operands o = operands_of(&call->op);
-    const struct tensor *qkv = role < ATTENTION_OUT ? o.qkv : o.dqkv;
+    int64_t row = piece / p->head_pieces * p->piece.batch * s->seq_len;
+    int64_t head = (int64_t)(piece % p->head_pieces) * p->piece.n_heads;
+    int64_t kv_head = (int64_t)(piece % p->head_pieces) * p->piece.n_kv_heads + s->n_heads;
+    /* Pieces have all heads, or one sequence. */
+    size_t number = (size_t)(row * s->n_heads + head * s->seq_len) * sizeof(float);
 
     switch (role) {
     case ATTENTION_Q:
-    case ATTENTION_DQ:
-        return head_of(qkv, s, 0);
+        return head_of(o.qkv, s, row, head);
     case ATTENTION_K:
-    case ATTENTION_DK:
-        return head_of(qkv, s, s->n_heads);
+        return head_of(o.qkv, s, row, kv_head);
     case ATTENTION_V:
-    case ATTENTION_DV:
-        return head_of(qkv, s, s->n_heads + s->n_kv_heads);
+        return head_of(o.qkv, s, row, kv_head + s->n_kv_heads);
     case ATTENTION_OUT:
-        return o.out->data;
+        return head_of(o.out, s, row, head);
     case ATTENTION_DOUT:
-        return o.dout->data;
+        return head_of(o.dout, s, row, head);
+    case ATTENTION_DQ:
+        return head_of(o.dqkv, s, row, head);
+    case ATTENTION_DK:
+        return head_of(o.dqkv, s, row, kv_head);
+    case ATTENTION_DV:
+        return head_of(o.dqkv, s, row, kv_head + s->n_kv_heads);
     case ATTENTION_STATS:
-        return scratch_base(call);
+        return scratch_base(call) + number;
     case ATTENTION_SUMS:
-        return scratch_base(call) + row_bytes(s);
+        return scratch_base(call) + row_bytes(s) + number;
     case ATTENTION_SCALE:
         return &c->scale;
     case ATTENTION_FILL:
@@ -404,31 +489,44 @@ static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *cal
     CHECK(!"a role");
 }
 
-/* The variant pack for where the call's operands lie; NULL and *err on failure. */
-static void *pack_of(struct cudnn_attention *c, const struct kernel_call *call, struct err *err)
+static int make_packs(struct cudnn_attention *c, const struct kernel_call *call, int slot,
+                      struct err *err)
 {
     const struct attention_graph *graph = &c->plan->graph;
-    struct pack pack = {};
-    int at = c->next_pack;
+    void *pointers[ATTENTION_MAX_OPERANDS];
 
-    pack.workspace = workspace_of(c->plan, call);
-    for (int i = 0; i < graph->n_operands; i++)
-        pack.pointers[i] = pointer_of(c, call, graph->roles[i]);
-    for (int i = 0; i < c->n_packs; i++)
-        if (c->packs[i].workspace == pack.workspace &&
-            !memcmp(c->packs[i].pointers, pack.pointers, sizeof pack.pointers))
-            return c->packs[i].descriptor;
-    pack.descriptor = cudnn_variant_pack(&c->library->api, graph->uids, pack.pointers,
-                                         graph->n_operands, pack.workspace, err);
-    if (!pack.descriptor)
+    for (int piece = 0; piece < c->n_pieces; piece++) {
+        void **pack = &c->packs[(int64_t)slot * c->n_pieces + piece];
+
+        for (int i = 0; i < graph->n_operands; i++)
+            pointers[i] = pointer_of(c, call, piece, graph->roles[i]);
+        *pack = cudnn_variant_pack(&c->library->api, graph->uids, pointers, graph->n_operands,
+                                   workspace_of(c->plan, call), err);
+        if (!*pack)
+            return -1;
+    }
+    return 0;
+}
+
+/* The variant packs for where the call's operands lie; NULL and *err on failure. */
+static void *const *packs_of(struct cudnn_attention *c, const struct kernel_call *call,
+                             struct err *err)
+{
+    struct attention_operands o = operands_of(&call->op);
+    struct slot wanted = { o.qkv->data, o.out->data, o.dout->data, o.dqkv->data, call->scratch };
+    int slot = c->next_slot;
+
+    for (int i = 0; i < c->n_slots; i++)
+        if (!memcmp(&c->slots[i], &wanted, sizeof wanted))
+            return c->packs + (int64_t)i * c->n_pieces;
+    forget_slot(c, slot);
+    memset(&c->slots[slot], 0, sizeof c->slots[slot]);
+    if (make_packs(c, call, slot, err))
         return NULL;
-    if (c->n_packs == N_PACKS)
-        c->library->api.destroy_descriptor(c->packs[at].descriptor);
-    else
-        c->n_packs++;
-    c->packs[at] = pack;
-    c->next_pack = (at + 1) % N_PACKS;
-    return pack.descriptor;
+    c->slots[slot] = wanted;
+    c->n_slots = max_int(c->n_slots, slot + 1);
+    c->next_slot = (slot + 1) % N_SLOTS;
+    return c->packs + (int64_t)slot * c->n_pieces;
 }
 
 /* A block: TILE rows of one sequence, TILE heads. */
@@ -471,23 +569,30 @@ static void exchange(struct cuda_kernels *cuda, const struct kernel_call *call,
                 cuda_rows<float>(o.lse), s->n_heads, s->seq_len, (int)n_tiles);
 }
 
+static int execute(struct cudnn_attention *c, const struct kernel_call *call, struct err *err)
+{
+    struct attention_library *library = c->library;
+    void *const *packs = packs_of(c, call, err);
+    int failed = !packs;
+
+    for (int piece = 0; piece < c->n_pieces && !failed; piece++)
+        failed = cudnn_check(
+            &library->api,
+            library->api.execute(library->handle, c->plan->plan.descriptor, packs[piece]),
+            op_info(call->op.kind)->name, err);
+    return failed;
+}
+
 void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *call,
                          struct cudnn_attention *attention)
 {
-    struct attention_library *library = attention->library;
-    const struct shape_plan *p = attention->plan;
+    const struct attention_shape *s = &attention->plan->shape;
     struct err err = {};
-    void *pack = pack_of(attention, call, &err);
 
-    if (p->shape.grad)
-        exchange<true>(cuda, call, &p->shape);
-    if (!pack || cudnn_check(&library->api,
-                             library->api.execute(library->handle, p->plan.descriptor, pack),
-                             op_info(call->op.kind)->name, &err)) {
-        if (!cuda->device->failure.code)
-            cuda->device->failure = err;
-        return;
-    }
-    if (!p->shape.grad)
-        exchange<false>(cuda, call, &p->shape);
+    if (s->grad)
+        exchange<true>(cuda, call, s);
+    if (execute(attention, call, &err) && !cuda->device->failure.code)
+        cuda->device->failure = err;
+    if (!s->grad)
+        exchange<false>(cuda, call, s);
 }

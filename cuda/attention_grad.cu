@@ -67,14 +67,18 @@ __global__ void __launch_bounds__(DELTA_WARPS * 32)
 
 /* ---- dk and dv ---- */
 
-/* Keys of a block, queries of a tile, columns of the gradients. */
+/*
+ * Keys of a block, 16-row parts of a warp, queries of a tile, columns of the gradients: with 128
+ * keys a block what is read from L2 is some 10 bytes a clock and multiprocessor.
+ */
 template <typename T, int WIDTH> struct dkv_tile {
-    enum { KEYS = 64, QUERIES = WIDTH > 64 ? 32 : 64, COLS = WIDTH > 128 ? 128 : WIDTH };
+    enum { KEYS = 128, M = WIDTH > 64 ? 1 : 2, QUERIES = 32, COLS = WIDTH > 128 ? 128 : WIDTH };
 };
 
 template <int WIDTH> struct dkv_tile<float, WIDTH> {
     enum {
         KEYS = WIDTH > 128 ? 32 : 64,
+        M = 1,
         QUERIES = WIDTH > 128 ? 16 : 32,
         COLS = WIDTH > 128 ? 128 : WIDTH
     };
@@ -83,7 +87,7 @@ template <int WIDTH> struct dkv_tile<float, WIDTH> {
 template <typename T, int WIDTH> struct dkv_shape : dkv_tile<T, WIDTH> {
     typedef dkv_tile<T, WIDTH> tile;
     enum {
-        N_THREADS = tile::KEYS / 16 * 32,
+        N_THREADS = tile::KEYS / (16 * tile::M) * 32,
         STRIDE = tile_stride<T>(WIDTH),
         KEY_ELEMENTS = tile::KEYS * STRIDE,
         QUERY_ELEMENTS = tile::QUERIES * STRIDE,
@@ -105,8 +109,8 @@ template <typename T, int WIDTH>
 static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int stage)
 {
     typedef dkv_shape<T, WIDTH> shape;
-    unsigned char *at = (unsigned char *)(shared + 2 * shape::KEY_ELEMENTS) +
-                        stage * (int)shape::STAGE_BYTES;
+    unsigned char *at =
+        (unsigned char *)(shared + 2 * shape::KEY_ELEMENTS) + stage * (int)shape::STAGE_BYTES;
     query_stage<T> s;
 
     s.queries = (T *)at;
@@ -117,12 +121,16 @@ static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int s
     return s;
 }
 
+/* Where a walk over tiles of queries is, head by head. */
+struct query_cursor {
+    int head, query;
+};
+
 /* Start to bring queries `query` .. of a head. */
 template <typename T, int WIDTH>
-static __device__ __forceinline__ void query_stage_load(const query_stage<T> &s,
-                                                        const attention_args &a,
-                                                        const grad_rows<T> &rows, int64_t begin,
-                                                        int query, int head)
+static __device__ __forceinline__ void
+query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_rows<T> &rows,
+                 int64_t begin, int query, int head)
 {
     typedef dkv_shape<T, WIDTH> shape;
     int64_t col = (int64_t)head * a.head_dim;
@@ -144,46 +152,69 @@ static __device__ __forceinline__ void query_stage_load(const query_stage<T> &s,
 }
 
 /*
- * P' and dS' of the warp's keys and a tile's queries, from the products: p and dp. key, query: the
- * first of them.
+ * Products of the warp's keys, from `key` on, and a tile's queries become what exp2 is taken of,
+ * -infinity where a query does not see a key.
  */
-template <typename T, int N>
-static __device__ __forceinline__ void dkv_scores(float (&p)[1][N][4], float (&dp)[1][N][4],
-                                                  const query_stage<T> &s,
-                                                  const attention_args &a,
-                                                  const attention_scale &scale,
-                                                  const attention_mask *mask, int key, int query)
+template <typename T, int M, int N>
+static __device__ __forceinline__ void dkv_see(float (&p)[M][N][4], const query_stage<T> &s,
+                                               const attention_args &a,
+                                               const attention_scale &scale, int key, int query)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int is_plain = query >= key + 15 && query + 8 * N <= a.seq_len &&
+    int is_plain = query >= key + 16 * M - 1 && query + 8 * N <= a.seq_len &&
                    attention_first(a.window, query + 8 * N - 1, s.start[8 * N - 1]) <= key;
 
+    if (is_plain && !scale.is_made)
+        return;
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        float kept[4];
-
-        if (mask)
-            attention_keep_columns(kept, *mask, query + 8 * n, key);
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             int col = 8 * n + 2 * t + j, at = query + col;
-            float lse = s.lse[col] * LOG2_E, delta = s.delta[col];
-            int first = is_plain ? 0
-                        : at < a.seq_len ? attention_first(a.window, at, s.start[col])
-                                         : NOTHING_SEEN;
+            int first = at < a.seq_len ? attention_first(a.window, at, s.start[col]) : NOTHING_SEEN;
 
 #pragma unroll
-            for (int i = j; i < 4; i += 2) {
-                int row = key + g + 8 * (i / 2);
-                float x = p[0][n][i], e;
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int i = j; i < 4; i += 2) {
+                    int row = key + 16 * m + g + 8 * (i / 2);
 
-                if (scale.is_made)
-                    x = attention_make(scale, scale.slope, x, row - at);
-                e = attention_exp2(fmaf(x, scale.factor, -lse));
-                if (!is_plain && (row < first || row > at))
-                    e = 0;
-                dp[0][n][i] = e * ((mask ? dp[0][n][i] * kept[i] : dp[0][n][i]) - delta);
-                p[0][n][i] = mask ? e * kept[i] : e;
+                    if (scale.is_made)
+                        p[m][n][i] = attention_make(scale, scale.slope, p[m][n][i], row - at);
+                    if (row < first || row > at)
+                        p[m][n][i] = -CUDART_INF_F;
+                }
+        }
+}
+
+/* P' and dS', in p and dp, from what exp2 is taken of and the products V dout'. */
+template <typename T, int M, int N>
+static __device__ __forceinline__ void dkv_scores(float (&p)[M][N][4], float (&dp)[M][N][4],
+                                                  const query_stage<T> &s, float factor,
+                                                  const attention_mask *mask, int key, int query)
+{
+    int t = (int)threadIdx.x % 4;
+
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        packed<float, 2> lse = *(const packed<float, 2> *)(s.lse + 8 * n + 2 * t);
+        packed<float, 2> delta = *(const packed<float, 2> *)(s.delta + 8 * n + 2 * t);
+
+        lse.at[0] *= LOG2_E;
+        lse.at[1] *= LOG2_E;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float kept[4];
+
+            if (mask)
+                attention_keep_columns(kept, *mask, query + 8 * n, key + 16 * m);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float e = attention_exp2(fmaf(p[m][n][i], factor, -lse.at[i % 2]));
+                float d = mask ? dp[m][n][i] * kept[i] : dp[m][n][i];
+
+                dp[m][n][i] = e * (d - delta.at[i % 2]);
+                p[m][n][i] = mask ? e * kept[i] : e;
             }
         }
     }
@@ -210,23 +241,27 @@ static __device__ __forceinline__ int queries_end(const attention_args &a, int64
     return high;
 }
 
-/* A warp's 16 rows of a gradient: columns col .. of the head at `at`, times scale. */
-template <typename T, int COLS>
-static __device__ __forceinline__ void grad_store(const float (&sums)[1][COLS / 8][4], T *at,
+/* A warp's rows of a gradient: columns col .. of the head at `at`, times scale. */
+template <typename T, int COLS, int M>
+static __device__ __forceinline__ void grad_store(const float (&sums)[M][COLS / 8][4], T *at,
                                                   int64_t stride, int n_rows, int col, int n_cols,
                                                   int wide, float scale)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (g + 8 * i >= n_rows)
-            continue;
+    for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int n = 0; n < COLS / 8; n++)
-            tile_store_pair(at + (g + 8 * i) * stride, col + 8 * n + 2 * t, n_cols, wide,
-                            sums[0][n][2 * i] * scale, sums[0][n][2 * i + 1] * scale);
-    }
+        for (int i = 0; i < 2; i++) {
+            int row = 16 * m + g + 8 * i;
+
+            if (row >= n_rows)
+                continue;
+#pragma unroll
+            for (int n = 0; n < COLS / 8; n++)
+                tile_store_pair(at + row * stride, col + 8 * n + 2 * t, n_cols, wide,
+                                sums[m][n][2 * i] * scale, sums[m][n][2 * i + 1] * scale);
+        }
 }
 
 template <typename T, int WIDTH, int DROPS>
@@ -235,129 +270,134 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
 {
     typedef dkv_shape<T, WIDTH> shape;
     constexpr int KEYS = shape::KEYS, QUERIES = shape::QUERIES, N = QUERIES / 8;
-    constexpr int COLS = shape::COLS, N_THREADS = shape::N_THREADS;
+    constexpr int COLS = shape::COLS, M = shape::M, N_THREADS = shape::N_THREADS;
     /* The first tiles have the most queries: they go first. */
     int part = (int)blockIdx.x % shape::N_PARTS;
     int kv_head = (int)(blockIdx.x / shape::N_PARTS % (unsigned)a.n_kv_heads);
     int of_head = (int)(blockIdx.x / shape::N_PARTS / (unsigned)a.n_kv_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int key = of_head % a.n_tiles * KEYS, last = min(key + KEYS, a.seq_len) - 1;
-    int own = key + (int)threadIdx.x / 32 * 16; /* the warp's first */
+    int own = key + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int64_t key_col = (int64_t)(a.n_heads + kv_head) * a.head_dim;
-    int64_t value_col = key_col + (int64_t)a.n_kv_heads * a.head_dim;
+    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
     head_rows<T> keys = { rows.qkv.row(begin) + key_col, rows.qkv.stride, a.head_dim, a.wide };
-    head_rows<T> values = { rows.qkv.row(begin) + value_col, rows.qkv.stride, a.head_dim, a.wide };
     CUDA_SHARED(T, shared);
     T *own_keys = shared + (own - key) * shape::STRIDE;
     T *own_values = own_keys + shape::KEY_ELEMENTS;
     int first_query = key / QUERIES * QUERIES;
-    int n_tiles = (queries_end(a, sequence, last) - first_query + QUERIES - 1) / QUERIES;
-    float dkeys[1][COLS / 8][4], dvalues[1][COLS / 8][4];
+    int end_query = queries_end(a, sequence, last), end_head = (kv_head + 1) * a.group;
+    query_cursor at = { kv_head * a.group, first_query };
+    float dkeys[M][COLS / 8][4], dvalues[M][COLS / 8][4];
 
-    auto load = [&](int i) { /* tile i % n_tiles of head i / n_tiles of the group */
-        query_stage_load<T, WIDTH>(query_stage_of<T, WIDTH>(shared, i % 2), a, rows, begin,
-                                   first_query + i % n_tiles * QUERIES,
-                                   kv_head * a.group + i / n_tiles);
+    auto load = [&](query_cursor at, int stage) {
+        query_stage_load<T, WIDTH>(query_stage_of<T, WIDTH>(shared, stage), a, rows, begin,
+                                   at.query, at.head);
     };
-    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key);
-    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared + shape::KEY_ELEMENTS, values, key,
-                                              last + 1 - key);
-    load(0);
+    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key, to_values);
+    load(at, 0);
     copy_async_commit();
     tile_clear(dkeys);
     tile_clear(dvalues);
-    for (int i = 0; i < a.group * n_tiles; i++) {
-        query_stage<T> s = query_stage_of<T, WIDTH>(shared, i % 2);
-        int query = first_query + i % n_tiles * QUERIES, head = kv_head * a.group + i / n_tiles;
+    for (int stage = 0; at.head < end_head; stage ^= 1) {
+        query_stage<T> s = query_stage_of<T, WIDTH>(shared, stage);
+        int query = at.query, head = at.head;
 
-        if (i + 1 < a.group * n_tiles)
-            load(i + 1);
+        at.query += QUERIES;
+        if (at.query >= end_query)
+            at = query_cursor{ head + 1, first_query };
+        if (at.head < end_head)
+            load(at, stage ^ 1);
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
         /* Starts never decrease: the tile's first query sees the most. */
         if (own <= last && query + QUERIES > own &&
-            attention_first(a.window, query, s.start[0]) <= own + 15) {
+            attention_first(a.window, query, s.start[0]) < own + 16 * M) {
             attention_scale scale = attention_scale_of(a, head);
             attention_mask mask;
-            float p[1][N][4], dp[1][N][4];
+            float p[M][N][4], dp[M][N][4];
 
             if (DROPS)
                 mask = attention_mask_of(a, sequence, head);
             tile_clear(p);
             tile_clear(dp);
-            tile_scores<T, 1, N, WIDTH>::add(p, own_keys, s.queries);
-            tile_scores<T, 1, N, WIDTH>::add(dp, own_values, s.dout);
-            dkv_scores(p, dp, s, a, scale, DROPS ? &mask : NULL, own, query);
-            tile_weighted<T, 1, N, WIDTH, COLS>::add(dvalues, p, s.dout + part * COLS);
-            tile_weighted<T, 1, N, WIDTH, COLS>::add(dkeys, dp, s.queries + part * COLS);
+            tile_scores<T, M, N, WIDTH>::add(p, own_keys, s.queries);
+            tile_scores<T, M, N, WIDTH>::add(dp, own_values, s.dout);
+            dkv_see(p, s, a, scale, own, query);
+            dkv_scores(p, dp, s, scale.factor, DROPS ? &mask : NULL, own, query);
+            tile_weighted<T, M, N, WIDTH, COLS>::add(dvalues, p, s.dout + part * COLS);
+            tile_weighted<T, M, N, WIDTH, COLS>::add(dkeys, dp, s.queries + part * COLS);
         }
         __syncthreads();
     }
     grad_store<T, COLS>(dkeys, rows.dqkv.row(begin + own) + key_col, rows.dqkv.stride,
                         last + 1 - own, part * COLS, a.head_dim, a.wide, a.scale);
-    grad_store<T, COLS>(dvalues, rows.dqkv.row(begin + own) + value_col, rows.dqkv.stride,
+    grad_store<T, COLS>(dvalues, rows.dqkv.row(begin + own) + key_col + to_values, rows.dqkv.stride,
                         last + 1 - own, part * COLS, a.head_dim, a.wide, 1.0f);
 }
 
 /* ---- dq ---- */
 
-/* Queries of a block, keys of a tile. */
-template <typename T, int WIDTH> struct dq_tile {
-    enum { QUERIES = 64, KEYS = WIDTH > 128 ? 32 : 64 };
+/* Queries of a block, 16-row parts of a warp. */
+template <typename T, int WIDTH, int DROPS> struct dq_tile {
+    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 || DROPS ? 1 : 2 };
 };
 
-template <int WIDTH> struct dq_tile<float, WIDTH> {
-    enum { QUERIES = WIDTH > 128 ? 32 : 64, KEYS = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64 };
+template <int WIDTH, int DROPS> struct dq_tile<float, WIDTH, DROPS> {
+    enum { QUERIES = WIDTH > 128 ? 32 : 64, M = 1 };
 };
 
-template <typename T, int WIDTH> struct dq_shape : dq_tile<T, WIDTH> {
-    typedef dq_tile<T, WIDTH> tile;
+template <typename T, int WIDTH, int DROPS> struct dq_shape : dq_tile<T, WIDTH, DROPS> {
+    typedef dq_tile<T, WIDTH, DROPS> tile;
     enum {
-        N_THREADS = tile::QUERIES / 16 * 32,
+        KEYS = attention_keys<T, WIDTH>::N,
+        N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
         STRIDE = tile_stride<T>(WIDTH),
         QUERY_ELEMENTS = tile::QUERIES * STRIDE,
-        KEY_ELEMENTS = tile::KEYS * STRIDE,
+        KEY_ELEMENTS = KEYS * STRIDE,
         SHARED_BYTES = (2 * QUERY_ELEMENTS + 4 * KEY_ELEMENTS) * (int)sizeof(T),
     };
 };
 
 /* dS of the warp's queries and a tile's keys: products p and dp become it, in dp. */
-template <int N>
-static __device__ __forceinline__ void dq_scores(float (&p)[1][N][4], float (&dp)[1][N][4],
-                                                 const float (&lse)[2], const float (&delta)[2],
-                                                 const attention_scale &scale,
-                                                 const attention_mask *mask, int query, int key)
+template <int M, int N>
+static __device__ __forceinline__ void
+dq_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const float (&lse)[M][2],
+          const float (&delta)[M][2], float factor, const attention_mask *mask, int query, int key)
 {
     int g = (int)threadIdx.x % 32 / 4;
 
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        float kept[4];
-
-        if (mask)
-            attention_keep_rows(kept, *mask, query + g, key + 8 * n);
+    for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float e = attention_exp2(fmaf(p[0][n][i], scale.factor, -lse[i / 2]));
+        for (int n = 0; n < N; n++) {
+            float kept[4];
 
-            dp[0][n][i] = e * ((mask ? dp[0][n][i] * kept[i] : dp[0][n][i]) - delta[i / 2]);
+            if (mask)
+                attention_keep_rows(kept, *mask, query + 16 * m + g, key + 8 * n);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float e = attention_exp2(fmaf(p[m][n][i], factor, -lse[m][i / 2]));
+                float d = mask ? dp[m][n][i] * kept[i] : dp[m][n][i];
+
+                dp[m][n][i] = e * (d - delta[m][i / 2]);
+            }
         }
-    }
 }
 
 template <typename T, int WIDTH, int DROPS>
-__global__ void __launch_bounds__(dq_shape<T, WIDTH>::N_THREADS)
+__global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS>::N_THREADS)
     dq_kernel(attention_args a, grad_rows<T> rows)
 {
-    typedef dq_shape<T, WIDTH> shape;
-    constexpr int KEYS = shape::KEYS, N = KEYS / 8, N_THREADS = shape::N_THREADS;
+    typedef dq_shape<T, WIDTH, DROPS> shape;
+    constexpr int KEYS = shape::KEYS, N = KEYS / 8, M = shape::M;
+    constexpr int N_THREADS = shape::N_THREADS;
     int head = (int)(blockIdx.x % (unsigned)a.n_heads);
     int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
-    int own = query + (int)threadIdx.x / 32 * 16; /* the warp's first */
+    int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
     int64_t col = (int64_t)head * a.head_dim;
     int64_t kv_col = (int64_t)(a.n_heads + head / a.group) * a.head_dim;
@@ -370,9 +410,9 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH>::N_THREADS)
     T *d = q + shape::QUERY_ELEMENTS, *stages = d + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
     attention_mask mask;
-    attention_sight<1> sight;
-    float slope[1][2] = { { scale.slope, scale.slope } };
-    float dq[1][WIDTH / 8][4], lse[2], delta[2];
+    attention_rows<M> sight;
+    float lse[M][2], delta[M][2];
+    float dq[M][WIDTH / 8][4];
 
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
@@ -387,13 +427,15 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH>::N_THREADS)
     copy_async_commit();
     if (DROPS)
         mask = attention_mask_of(a, sequence, head);
-    attention_sight_rows(sight, a, sequence, own);
-    for (int i = 0; i < 2; i++) {
-        int64_t row = begin + min(a.seq_len - 1, own + (int)threadIdx.x % 32 / 4 + 8 * i);
+    attention_see_rows(sight, a, scale.slope, sequence, own);
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < 2; i++) {
+            int query_row = own + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+            int64_t row = begin + min(a.seq_len - 1, query_row);
 
-        lse[i] = rows.lse.row(row)[head] * LOG2_E;
-        delta[i] = rows.delta[row * a.n_heads + head];
-    }
+            lse[m][i] = rows.lse.row(row)[head] * LOG2_E;
+            delta[m][i] = rows.delta[row * a.n_heads + head];
+        }
     tile_clear(dq);
     for (int stage = 0; key <= last; key += KEYS, stage ^= 1) {
         const T *tile = stages + stage * 2 * shape::KEY_ELEMENTS;
@@ -404,32 +446,31 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH>::N_THREADS)
         copy_async_wait<1>();
         __syncthreads();
         if (key <= sight.last && key + KEYS > sight.least) {
-            float p[1][N][4], dp[1][N][4];
+            float p[M][N][4], dp[M][N][4];
 
             tile_clear(p);
             tile_clear(dp);
-            tile_scores<T, 1, N, WIDTH>::add(p, q + (own - query) * shape::STRIDE, tile);
-            tile_scores<T, 1, N, WIDTH>::add(dp, d + (own - query) * shape::STRIDE,
+            tile_scores<T, M, N, WIDTH>::add(p, q + (own - query) * shape::STRIDE, tile);
+            tile_scores<T, M, N, WIDTH>::add(dp, d + (own - query) * shape::STRIDE,
                                              tile + shape::KEY_ELEMENTS);
-            attention_see(p, sight, scale, slope, key);
-            dq_scores(p, dp, lse, delta, scale, DROPS ? &mask : NULL, own, key);
-            tile_weighted<T, 1, N, WIDTH>::add(dq, dp, tile);
+            attention_see(p, sight, scale, key);
+            dq_scores(p, dp, lse, delta, scale.factor, DROPS ? &mask : NULL, own, key);
+            tile_weighted<T, M, N, WIDTH>::add(dq, dp, tile);
         }
         __syncthreads();
     }
-    grad_store<T, WIDTH>(dq, rows.dqkv.row(begin + own) + col, rows.dqkv.stride, a.seq_len - own,
-                         0, a.head_dim, a.wide, a.scale);
+    grad_store<T, WIDTH>(dq, rows.dqkv.row(begin + own) + col, rows.dqkv.stride, a.seq_len - own, 0,
+                         a.head_dim, a.wide, a.scale);
 }
 
 /* ---- launching ---- */
 
-template <typename T>
-static grad_rows<T> grad_rows_of(const struct kernel_call *call)
+template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
 
-    return grad_rows<T>{ cuda_rows<T>(&op->in[DOUT]), cuda_rows<T>(&op->in[QKV]),
-                         cuda_rows<T>(&op->in[OUT]),  cuda_rows<T>(&op->out[0]),
+    return grad_rows<T>{ cuda_rows<T>(&op->in[DOUT]),    cuda_rows<T>(&op->in[QKV]),
+                         cuda_rows<T>(&op->in[OUT]),     cuda_rows<T>(&op->out[0]),
                          cuda_rows<float>(&op->in[LSE]), (float *)call->scratch };
 }
 
@@ -437,11 +478,11 @@ template <typename T, int WIDTH, int DROPS>
 static void grad_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
 {
     typedef dkv_shape<T, WIDTH> dkv;
-    typedef dq_shape<T, WIDTH> dq;
+    typedef dq_shape<T, WIDTH, DROPS> dq;
     const struct op_shape *op = &call->op;
     int64_t n_sequences = op->in[QKV].rows / op->attributes.seq_len;
     int64_t n_pairs = op->in[QKV].rows * op->attributes.n_heads;
-    struct attention_args a = attention_args_of(op, START);
+    struct attention_args a = attention_args_of(op, BEGIN);
     grad_rows<T> rows = grad_rows_of<T>(call);
 
     a.wide = attention_is_wide(&op->in[DOUT], a.head_dim) &&
@@ -457,10 +498,10 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
                                    dkv::N_THREADS, dkv::SHARED_BYTES),
                      dkv_kernel<T, WIDTH, DROPS>, a, rows);
     a.n_tiles = (int)ceil_div(a.seq_len, dq::QUERIES);
-    attention_launch(kernels, call, is_run,
-                     cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS,
-                                   dq::SHARED_BYTES),
-                     dq_kernel<T, WIDTH, DROPS>, a, rows);
+    attention_launch(
+        kernels, call, is_run,
+        cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS, dq::SHARED_BYTES),
+        dq_kernel<T, WIDTH, DROPS>, a, rows);
 }
 
 static void grad(struct kernels *kernels, const struct kernel_call *call, int is_run)

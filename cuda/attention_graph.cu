@@ -64,9 +64,9 @@ static cudnn_tensor rows_in_memory(struct attention_graph *a, const struct atten
 {
     struct cudnn_dims dims = row_dims(s);
 
-    return operand(a, role,
-                   cudnn_add_tensor(&a->graph, CUDNN_IN_MEMORY, DNN_DATA_FLOAT, dims,
-                                    cudnn_packed(dims)));
+    return operand(
+        a, role,
+        cudnn_add_tensor(&a->graph, CUDNN_IN_MEMORY, DNN_DATA_FLOAT, dims, cudnn_packed(dims)));
 }
 
 /* ---- what a query sees -------------------------------------------------------------------------
@@ -230,8 +230,7 @@ static void product_of_heads(struct attention_graph *a, const struct attention_s
     struct cudnn_dims dims = { { s->batch, s->n_heads, s->seq_len, s->head_dim } };
 
     if (s->n_heads == s->n_kv_heads) {
-        cudnn_add_matmul(&a->graph, x_across, y,
-                         heads(a, s, role, s->n_kv_heads, s->dqkv_stride));
+        cudnn_add_matmul(&a->graph, x_across, y, heads(a, s, role, s->n_kv_heads, s->dqkv_stride));
         return;
     }
     each = cudnn_add_tensor(&a->graph, CUDNN_VIRTUAL, s->data_type, dims, cudnn_packed(dims));
@@ -264,7 +263,8 @@ static void build_backward(struct attention_graph *a, const struct attention_sha
     cudnn_tensor sums = sums_of_products(a, s, dout, out);
     cudnn_tensor scores = scaled_scores(a, s, q, k, scale), p, dp;
 
-    scores = cudnn_pointwise_of(g, DNN_POINTWISE_SUB, scores, rows_in_memory(a, s, ATTENTION_STATS));
+    scores =
+        cudnn_pointwise_of(g, DNN_POINTWISE_SUB, scores, rows_in_memory(a, s, ATTENTION_STATS));
     p = cudnn_pointwise_of(g, DNN_POINTWISE_EXP, mask(a, s, scores), 0);
     product_of_heads(a, s, p, dout, ATTENTION_DV);
     dp = cudnn_add_virtual(g, score_dims(s));

@@ -41,8 +41,8 @@ template <typename T> struct head_rows {
 
 /*
  * Start to bring ROWS rows to a tile; row_of(r) tells where row r is, NULL: nowhere, it is zeros,
- * as are columns from n_cols on. any: an address for what is not read. Wide rows are under way until copy_async_wait, others are there at
- * once. All threads of a block of N_THREADS.
+ * as are columns from n_cols on. any: an address for what is not read. Wide rows are under way
+ * until copy_async_wait, others are there at once. All threads of a block of N_THREADS.
  */
 template <typename T, int ROWS, int WIDTH, int N_THREADS, typename F>
 static __device__ __forceinline__ void tile_load(T *tile, const T *any, int n_cols, int wide,
@@ -70,14 +70,44 @@ static __device__ __forceinline__ void tile_load(T *tile, const T *any, int n_co
     }
 }
 
-/* Rows `first` .. of which n are. */
+/*
+ * Rows `first` .. of which n are, and to the tile behind, where `second` is not 0, what lies that
+ * many elements after them (values behind keys). Wide ones by one pointer that goes from row to
+ * row.
+ */
 template <typename T, int ROWS, int WIDTH, int N_THREADS>
 static __device__ __forceinline__ void tile_load_rows(T *tile, const head_rows<T> &rows,
-                                                      int64_t first, int n)
+                                                      int64_t first, int n, int64_t second = 0)
 {
-    tile_load<T, ROWS, WIDTH, N_THREADS>(tile, rows.at, rows.n_cols, rows.wide, [&](int r) {
-        return r < n ? rows.at + (first + r) * rows.stride : (const T *)NULL;
-    });
+    constexpr int STRIDE = tile_stride<T>(WIDTH), EACH = 16 / (int)sizeof(T);
+    constexpr int CHUNKS = WIDTH / EACH, STEP = N_THREADS / CHUNKS;
+    static_assert(N_THREADS % CHUNKS == 0 && ROWS % STEP == 0, "threads take whole rows");
+
+    if (!rows.wide) {
+        tile_load<T, ROWS, WIDTH, N_THREADS>(tile, rows.at, rows.n_cols, 0, [&](int r) {
+            return r < n ? rows.at + (first + r) * rows.stride : (const T *)NULL;
+        });
+        if (second)
+            tile_load<T, ROWS, WIDTH, N_THREADS>(
+                tile + ROWS * STRIDE, rows.at, rows.n_cols, 0, [&](int r) {
+                    return r < n ? rows.at + (first + r) * rows.stride + second : (const T *)NULL;
+                });
+        return;
+    }
+    int row = (int)threadIdx.x / CHUNKS, col = (int)threadIdx.x % CHUNKS * EACH;
+    const T *from = rows.at + (first + row) * rows.stride + col;
+
+    n = col < rows.n_cols ? n - row : 0;
+    tile += row * STRIDE + col;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP) {
+        const T *given = i < n ? from : rows.at;
+
+        copy_async16(tile + i * STRIDE, given, i < n);
+        if (second)
+            copy_async16(tile + (ROWS + i) * STRIDE, given + second, i < n);
+        from += STEP * rows.stride;
+    }
 }
 
 /* ---- products ----------------------------------------------------------------------------------
@@ -138,8 +168,8 @@ template <int M, int N, int WIDTH> struct tile_scores<float, M, N, WIDTH> {
                     for (int r = 0; r < 2 * M; r++)
 #pragma unroll
                         for (int l = 0; l < 4; l++)
-                            s[r / 2][n][r % 2 * 2 + j] = fmaf(left[r].at[l], right.at[l],
-                                                              s[r / 2][n][r % 2 * 2 + j]);
+                            s[r / 2][n][r % 2 * 2 + j] =
+                                fmaf(left[r].at[l], right.at[l], s[r / 2][n][r % 2 * 2 + j]);
                 }
         }
     }
@@ -163,8 +193,8 @@ template <typename T, int M, int K, int WIDTH, int COLS = WIDTH> struct tile_wei
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    left[m][i] = mma_pair<T>(p[m][k + i / 2][i % 2 * 2],
-                                             p[m][k + i / 2][i % 2 * 2 + 1]);
+                    left[m][i] =
+                        mma_pair<T>(p[m][k + i / 2][i % 2 * 2], p[m][k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
             for (int n = 0; n < COLS / 8; n += 2) {
                 load_matrices_transposed(right, b + k * 8 * STRIDE + n * 8);

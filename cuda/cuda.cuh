@@ -93,6 +93,9 @@ void cuda_register_cross_entropy(struct kernels_backend *table) __attribute__((w
 void cuda_register_attention(struct kernels_backend *table) __attribute__((weak));
 void cuda_register_attention_cached(struct kernels_backend *table) __attribute__((weak));
 
+/* What collectives compute around their moves (reduce.cu). */
+const struct kernels_traffic *cuda_traffic(void);
+
 /* ---- launching ---------------------------------------------------------------------------------
  */
 

@@ -336,9 +336,8 @@ static void describe(struct cudnn_graph *graph, void *config, int64_t number, ch
 
     for (int i = 0; i < N_KNOBS; i++)
         knobs[i] = create(graph, DNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "knob");
-    if (graph->failed ||
-        graph->api->get_attribute(config, DNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                  DNN_TYPE_BACKEND_DESCRIPTOR, N_KNOBS, &n, knobs))
+    if (graph->failed || graph->api->get_attribute(config, DNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                   DNN_TYPE_BACKEND_DESCRIPTOR, N_KNOBS, &n, knobs))
         return;
     for (int i = 0; i < n && i < N_KNOBS; i++) {
         int64_t one = 0, value = 0;
@@ -432,10 +431,10 @@ void *cudnn_variant_pack(const struct cudnn_api *api, const int64_t *uids, void 
     if (cudnn_check(api, api->create_descriptor(DNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), what,
                     err))
         return NULL;
-    if (cudnn_check(api,
-                    api->set_attribute(pack, DNN_ATTR_VARIANT_PACK_UNIQUE_IDS, DNN_TYPE_INT64, n,
-                                       uids),
-                    what, err) ||
+    if (cudnn_check(
+            api,
+            api->set_attribute(pack, DNN_ATTR_VARIANT_PACK_UNIQUE_IDS, DNN_TYPE_INT64, n, uids),
+            what, err) ||
         cudnn_check(api,
                     api->set_attribute(pack, DNN_ATTR_VARIANT_PACK_DATA_POINTERS, DNN_TYPE_VOID_PTR,
                                        n, pointers),

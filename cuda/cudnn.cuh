@@ -197,8 +197,8 @@ cudnn_tensor cudnn_add_virtual(struct cudnn_graph *graph, struct cudnn_dims dims
 cudnn_tensor cudnn_add_float(struct cudnn_graph *graph); /* by value */
 
 struct cudnn_pointwise {
-    int mode, data_type; /* of the arithmetic */
-    int axis;            /* GEN_INDEX's */
+    int mode, data_type;             /* of the arithmetic */
+    int axis;                        /* GEN_INDEX's */
     cudnn_tensor x, b, condition, y; /* 0: not given */
 };
 

@@ -64,6 +64,7 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
     }
     cuda->table.name = "cuda";
     cuda->table.destroy = cuda_kernels_destroy;
+    cuda->table.traffic = cuda_traffic();
     cuda->table.choices_print = cuda_gemm_choices_print;
     cuda->table.choices_load = cuda_gemm_choices_load;
     cuda->base.backend = &cuda->table;

@@ -30,6 +30,22 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.txt
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCC_ALL) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# `make cudnn-plans`: which plans cuDNN has for attention. It needs no GPU: test/cuda/driver.c is in the driver's place.
+PLANS_OBJECTS := $(addprefix $(BUILD)/obj/,test/cuda/cudnn_plans.cu.o cuda/attention_graph.cu.o cuda/cudnn.cu.o cuda/library.cu.o)
+$(BUILD)/test/cuda/cudnn_plans: $(PLANS_OBJECTS) $(BUILD)/liblmtrain.a
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(CUDA_LIBS) -lm -ldl -lpthread
+
+$(BUILD)/test/cuda/libcuda.so.1: test/cuda/driver.c
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
+
+.PHONY: cudnn-plans
+cudnn-plans: $(BUILD)/test/cuda/cudnn_plans $(BUILD)/test/cuda/libcuda.so.1
+	$(Q)LD_LIBRARY_PATH=$(BUILD)/test/cuda:$$LD_LIBRARY_PATH $<
 else ifneq ($(CUDA),0)
 $(error CUDA is '$(CUDA)', not 0, 1 or auto)
 endif

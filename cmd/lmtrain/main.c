@@ -2,7 +2,9 @@
  * main.c - finds the command
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd.h"
 #include "version.h"
@@ -31,6 +33,28 @@ static const struct command commands[] = {
 };
 
 #define N_COMMANDS (int)(sizeof commands / sizeof *commands)
+
+/*
+ * In a folder of `make dist` the plugins of Open MPI and PMIx lie beside us. Who names others, means
+ * them.
+ */
+static void find_plugins(void)
+{
+    char path[4096], plugins[sizeof path + 32];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+    if (n <= 0)
+        return;
+    path[n] = 0;
+    for (int i = 0; i < 2 && strrchr(path, '/'); i++) /* bin/lmtrain */
+        *strrchr(path, '/') = 0;
+    snprintf(plugins, sizeof plugins, "%s/lib/lmtrain/openmpi", path);
+    if (access(plugins, R_OK) == 0)
+        setenv("OMPI_MCA_mca_base_component_path", plugins, 0);
+    snprintf(plugins, sizeof plugins, "%s/lib/lmtrain/pmix", path);
+    if (access(plugins, R_OK) == 0)
+        setenv("PMIX_MCA_mca_base_component_path", plugins, 0);
+}
 
 static int usage(int status)
 {
@@ -91,6 +115,7 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return usage(ERR_CONFIG);
+    find_plugins();
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))
         return usage(0);
     if (!strcmp(argv[1], "--version")) {

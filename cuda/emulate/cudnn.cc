@@ -8,7 +8,7 @@
  * It is strict where cuDNN may be: attributes must have their type, descriptors be finalized once
  * and before use, a pack name each tensor in memory once, aligned to 16. Of an engine's
  * recommendations the first is not deterministic and the second has no plan. The workspace is
- * written over, all of it. Work is done when the stream comes to it, by numbers that were read when
+ * large for small tests' sake, and written over, all of it. Work is done when the stream comes to it, by numbers that were read when
  * it was given.
  */
 #include "cuda/emulate/cudnn.h"
@@ -25,9 +25,10 @@
 
 #include "cuda/cudnn.cuh"
 
-namespace {
+namespace
+{
 
-enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000, WORKSPACE_BYTES = 5000 };
+enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
 
 char last_error[256];
 
@@ -461,10 +462,9 @@ struct run {
             if (o.mode == DNN_POINTWISE_GEN_INDEX)
                 y[(size_t)at] = (float)i[o.axis];
             else
-                y[(size_t)at] =
-                    pointwise(o.mode, read(o.x)[(size_t)at],
-                              o.has_b ? read(o.b)[(size_t)place_in(o.b, o.x, i)] : 0,
-                              o.has_condition && read(o.condition)[(size_t)at] != 0);
+                y[(size_t)at] = pointwise(o.mode, read(o.x)[(size_t)at],
+                                          o.has_b ? read(o.b)[(size_t)place_in(o.b, o.x, i)] : 0,
+                                          o.has_condition && read(o.condition)[(size_t)at] != 0);
         });
         write(o.y, std::move(y));
     }
@@ -530,6 +530,16 @@ void run_graph(run *r, const std::vector<operation> &operations)
         default:
             r->do_reshape(o);
         }
+}
+
+/* 64 bytes an element of the largest tensor that is not stored. */
+size_t workspace_bytes(const std::vector<operation> &operations)
+{
+    int64_t n = 0;
+
+    for (const operation &o : operations)
+        n = std::max(n, o.y.is_virtual ? o.y.elements() : 0);
+    return 1000 + 64 * (size_t)n;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------
@@ -723,7 +733,7 @@ int cudnnBackendGetAttribute(void *at, int name, int, int64_t n_wanted, int64_t 
         *n = 0;
         return SUCCESS;
     case DNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-        *(int64_t *)values = WORKSPACE_BYTES;
+        *(int64_t *)values = (int64_t)workspace_bytes(*d->operations);
         return SUCCESS;
     default:
         return refuse(BAD_PARAM, "attribute %d is not emulated", name);
@@ -748,7 +758,7 @@ int cudnnBackendExecute(void *made, void *plan_at, void *pack_at)
     emulate_enqueue(((handle *)made)->stream, [r, workspace, operations = plan->operations] {
         run once = *r;
 
-        memset(workspace, 0xff, WORKSPACE_BYTES);
+        memset(workspace, 0xff, workspace_bytes(*operations));
         run_graph(&once, *operations);
     });
     return SUCCESS;

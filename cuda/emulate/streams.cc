@@ -88,8 +88,7 @@ static uint64_t draw(uint64_t seed, uint64_t n)
 
 static bool can_run(const emulate_stream *s)
 {
-    return !s->busy && !s->items.empty() &&
-           (!s->items.front().ready || s->items.front().ready());
+    return !s->busy && !s->items.empty() && (!s->items.front().ready || s->items.front().ready());
 }
 
 static emulate_stream *any_that_can(uint64_t begin)

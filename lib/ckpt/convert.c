@@ -5,51 +5,9 @@
  */
 #include "ckpt/convert.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
-
-/* All three cases are computed and one is chosen, so that loops over it become vector code. */
-static inline uint16_t f16_of(float x)
-{
-    uint32_t bits, small;
-
-    memcpy(&bits, &x, sizeof bits);
-    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* Below 2^-14 the spacing is 2^-24: that of floats in [0.5, 1), so the adder rounds for us. */
-    float shifted = fabsf(x) + 0.5f;
-    memcpy(&small, &shifted, sizeof small);
-    uint32_t half = (magnitude + 0xfffu + (magnitude >> 13 & 1) - 0x38000000u) >> 13;
-    half = magnitude < 0x38800000u ? small - 0x3f000000u : half;
-    half = magnitude >= 0x477ff000u ? 0x7c00u : half; /* 65520, halfway to 2^16, and all above */
-    half = magnitude > 0x7f800000u ? (0x7e00u | (magnitude >> 13 & 0x3ffu)) : half;
-    return (uint16_t)(sign | half);
-}
-
-static inline float float_of_f16(uint16_t x)
-{
-    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = x & 0x7fffu, bits, small;
-    float subnormal = (float)(int32_t)magnitude * 0x1p-24f, result;
-
-    memcpy(&small, &subnormal, sizeof small);
-    bits = (magnitude << 13) + 0x38000000u;
-    bits = magnitude < 0x400u ? small : bits;
-    bits = magnitude >= 0x7c00u ? (0x7f800000u | magnitude << 13) : bits;
-    bits |= sign;
-    memcpy(&result, &bits, sizeof result);
-    return result;
-}
-
-uint16_t f16_from_float(float x)
-{
-    return f16_of(x);
-}
-
-float f16_to_float(uint16_t x)
-{
-    return float_of_f16(x);
-}
 
 static int is_convertible(enum dtype dtype)
 {
@@ -61,7 +19,9 @@ int convert_supported(enum dtype to, enum dtype from)
     return to == from || (is_convertible(to) && is_convertible(from));
 }
 
-/* A loop a pair: what is unlike between them is known to the compiler. memcpy as nothing is aligned.
+/*
+ * A loop a pair: what is unlike between them is known to the compiler. memcpy as nothing is aligned.
+ * Of fp16 the portable form: it becomes vector code.
  */
 #define LOOP(name, in_type, out_type, expression) \
     static void name(unsigned char *restrict out, const unsigned char *restrict in, int64_t n) \
@@ -75,11 +35,11 @@ int convert_supported(enum dtype to, enum dtype from)
     }
 
 LOOP(f32_to_bf16, float, uint16_t, bf16_from_float(x))
-LOOP(f32_to_f16, float, uint16_t, f16_of(x))
+LOOP(f32_to_f16, float, uint16_t, fp16_from_float_portable(x))
 LOOP(bf16_to_f32, uint16_t, float, bf16_to_float(x))
-LOOP(bf16_to_f16, uint16_t, uint16_t, f16_of(bf16_to_float(x)))
-LOOP(f16_to_f32, uint16_t, float, float_of_f16(x))
-LOOP(f16_to_bf16, uint16_t, uint16_t, bf16_from_float(float_of_f16(x)))
+LOOP(bf16_to_f16, uint16_t, uint16_t, fp16_from_float_portable(bf16_to_float(x)))
+LOOP(f16_to_f32, uint16_t, float, fp16_to_float_portable(x))
+LOOP(f16_to_bf16, uint16_t, uint16_t, bf16_from_float(fp16_to_float_portable(x)))
 
 typedef void (*loop_fn)(unsigned char *restrict out, const unsigned char *restrict in, int64_t n);
 

@@ -19,7 +19,4 @@ void convert(enum dtype to, void *dst, enum dtype from, const void *src, int64_t
 /* The first of n numbers that is a NaN or infinite, or -1. fp32, bf16 or fp16. */
 int64_t convert_first_bad(enum dtype dtype, const void *data, int64_t n);
 
-uint16_t f16_from_float(float x);
-float f16_to_float(uint16_t x);
-
 #endif

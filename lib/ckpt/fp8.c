@@ -27,5 +27,5 @@ void fp8_table(enum safetensors_type type, float values[256])
     CHECK(fp8_is(type));
     for (int i = 0; i < 256; i++)
         values[i] = type == SAFETENSORS_F8_E4M3 ? e4m3_to_float((uint8_t)i)
-                                                : f16_to_float((uint16_t)(i << 8));
+                                                : fp16_to_float((uint16_t)(i << 8));
 }

@@ -23,6 +23,7 @@ enum {
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double f64x4 __attribute__((vector_size(32), aligned(8), may_alias));
 typedef uint32_t u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint16_t u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
 
 /* The sums now on the stack; data is a term itself or this place's own room. */
@@ -101,14 +102,55 @@ static void narrow(uint16_t *out, const float *in, int64_t n)
         out[i] = bf16_from_float(in[i]);
 }
 
+/* Where mask is set a's bits, else b's. */
+#define CHOOSE(mask, a, b) (((a) & (u32x8)(mask)) | ((b) & ~(u32x8)(mask)))
+
+/* fp16_to_float and fp16_from_float, likewise. */
+static void widen_fp16(float *out, const uint16_t *in, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        u32x8 x = __builtin_convertvector(*(const u16x8 *)(in + i), u32x8);
+        u32x8 magnitude = x & 0x7fffu, bits = (magnitude << 13) + 0x38000000u;
+        u32x8 small = (u32x8)(__builtin_convertvector((i32x8)magnitude, f32x8) * 0x1p-24f);
+
+        bits = CHOOSE((magnitude < 0x400u), small, bits);
+        bits = CHOOSE((magnitude >= 0x7c00u), 0x7f800000u | magnitude << 13, bits);
+        bits |= (u32x8)(magnitude > 0x7c00u) & 0x400000u;
+        *(u32x8 *)(out + i) = bits | (x & 0x8000u) << 16;
+    }
+    for (; i < n; i++)
+        out[i] = fp16_to_float(in[i]);
+}
+
+static void narrow_fp16(uint16_t *out, const float *in, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        u32x8 x = *(const u32x8 *)(in + i), magnitude = x & 0x7fffffffu;
+        u32x8 small = (u32x8)((f32x8)magnitude + 0.5f) - 0x3f000000u;
+        u32x8 half = (magnitude + 0xfffu + (magnitude >> 13 & 1) - 0x38000000u) >> 13;
+        u32x8 nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+
+        half = CHOOSE((magnitude < 0x38800000u), small, half);
+        half = CHOOSE((magnitude >= 0x477ff000u), (u32x8){ 0 } + 0x7c00u, half);
+        half = CHOOSE((magnitude > 0x7f800000u), nan, half);
+        *(u16x8 *)(out + i) = __builtin_convertvector((x >> 16 & 0x8000u) | half, u16x8);
+    }
+    for (; i < n; i++)
+        out[i] = fp16_from_float(in[i]);
+}
+
 static void push(struct tree *tree, enum dtype dtype, const void *term, int64_t n)
 {
     int place = tree->n++;
 
     tree->level[place] = 0;
     tree->data[place] = term;
-    if (dtype == DTYPE_BF16) {
-        widen(room_at(tree, place), term, n);
+    if (dtype == DTYPE_BF16 || dtype == DTYPE_F16) {
+        (dtype == DTYPE_BF16 ? widen : widen_fp16)(room_at(tree, place), term, n);
         tree->data[place] = room_at(tree, place);
     }
 }
@@ -127,6 +169,8 @@ static void reduce_block(struct tree *tree, enum dtype dtype, void *out, const u
         merge(tree, dtype, n);
     if (dtype == DTYPE_BF16)
         narrow(out, tree->data[0], n);
+    else if (dtype == DTYPE_F16)
+        narrow_fp16(out, tree->data[0], n);
     else
         memcpy(out, tree->data[0], (size_t)n * dtype_bytes(dtype));
 }
@@ -138,7 +182,7 @@ void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t 
     size_t element_bytes = dtype_bytes(dtype);
     int64_t block = dtype == DTYPE_F64 ? BLOCK_BYTES / 8 : BLOCK_BYTES / 4;
 
-    CHECK(dtype == DTYPE_F32 || dtype == DTYPE_F64 || dtype == DTYPE_BF16);
+    CHECK(dtype == DTYPE_F32 || dtype == DTYPE_F64 || dtype == DTYPE_BF16 || dtype == DTYPE_F16);
     CHECK(n_terms > 0);
     CHECK(n_terms == 1 || stride >= n);
     if (n_terms == 1) {

@@ -223,6 +223,23 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
+static const char *const loss_scale_fields[] = { "train.loss_scale.initial",
+                                                 "train.loss_scale.growth_every",
+                                                 "train.loss_scale.min", "train.loss_scale.max" };
+
+/* Gradients of the other dtypes reach as far as fp32's. */
+static void note_loss_scale(struct job_reader *r)
+{
+    if (r->job->train.dtype == DTYPE_F16)
+        return;
+    for (size_t i = 0; i < sizeof loss_scale_fields / sizeof *loss_scale_fields; i++)
+        if (reader_given(r, loss_scale_fields[i])) {
+            job_note(r->job, r->arena, "train.loss_scale is off: train.dtype is %s, not fp16",
+                     dtype_name(r->job->train.dtype));
+            return;
+        }
+}
+
 /* What is tuned is a model that is there. */
 static void derive_init(struct job_reader *r)
 {
@@ -245,6 +262,7 @@ void reader_derive(struct job_reader *r)
     derive_optimizer(r);
     derive_output(r);
     note_recompute(r);
+    note_loss_scale(r);
 }
 
 static void list_divisors(int n, char *out, size_t size)
@@ -285,6 +303,37 @@ static void check_lengths(struct job_reader *r)
             continue;
         return;
     }
+}
+
+/* Powers of two alone leave the bits of what they scale. */
+static void check_loss_scale(struct job_reader *r)
+{
+    int initial = r->job->train.loss_scale.initial, min = r->job->train.loss_scale.min;
+    int max = r->job->train.loss_scale.max;
+    const struct {
+        const char *field;
+        int value;
+    } scales[] = { { "train.loss_scale.initial", initial },
+                   { "train.loss_scale.min", min },
+                   { "train.loss_scale.max", max } };
+    int n_wrong = 0;
+
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        int power = 1;
+
+        while (power <= scales[i].value / 2)
+            power *= 2;
+        if (power == scales[i].value)
+            continue;
+        mistakes_add(&r->mistakes, reader_given(r, scales[i].field),
+                     "%s is %d, not a power of two (hint: %d)", scales[i].field, scales[i].value,
+                     power);
+        n_wrong++;
+    }
+    if (!n_wrong && (min > initial || initial > max))
+        mistakes_add(&r->mistakes, given_or(r, "train.loss_scale.initial", "train.loss_scale.min"),
+                     "train.loss_scale.initial is %d, not from min %d to max %d", initial, min,
+                     max);
 }
 
 static void check_experts(struct job_reader *r)
@@ -361,6 +410,7 @@ static void check_model(struct job_reader *r)
                      OPS_HEAD_DIM_MAX);
     }
     check_experts(r);
+    check_loss_scale(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
                      "model.n_heads * head_dim is %lld, more than 1048576",

@@ -10,6 +10,7 @@
 #define AT(member) offsetof(struct job, member)
 #define N_MAX 1000000000.0
 #define N_STEPS_MAX 1e15
+#define SCALE_MAX 1073741824.0 /* 2^30 */
 
 static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
                                        { "layernorm", NORM_LAYER },
@@ -28,11 +29,13 @@ static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE 
                                                   { "qkv", ATTENTION_BIAS_QKV },
                                                   { "all", ATTENTION_BIAS_ALL },
                                                   { 0 } };
-static const struct choice devices[] = { { "auto", JOB_DEVICE_AUTO },
-                                         { "cpu", JOB_DEVICE_CPU },
-                                         { "cuda", JOB_DEVICE_CUDA },
-                                         { 0 } };
+static const struct choice devices[] = {
+    { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
+};
 static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
+static const struct choice act_dtypes[] = {
+    { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
+};
 static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
                                               { "bf16", DTYPE_BF16 },
                                               { 0 } };
@@ -282,9 +285,24 @@ const struct field job_fields[] = {
       .help = "sequences a rank computes at a time; auto: the largest of 4, 2, 1 that divides "
               "global_batch, or the largest of parallel.micro_batches, from which it may not "
               "differ" },
-    { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = dtypes,
+    { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = act_dtypes,
       .help = "of weights and activations; masters are fp32, and optimizer.states says of what the "
-              "others are" },
+              "others are; fp16 has a dynamic loss scale" },
+    { "train.loss_scale.initial", FIELD_INT, AT(train.loss_scale.initial), .initial = "65536",
+      .min = 1, .max = SCALE_MAX,
+      .help = "of fp16: the factor of the loss that a run begins with, a power of two, so that "
+              "small gradients do not vanish; halved, and the step skipped, where gradients "
+              "overflow" },
+    { "train.loss_scale.growth_every", FIELD_INT, AT(train.loss_scale.growth_every),
+      .initial = "2000", .max = N_MAX, .unit = "steps",
+      .help = "of fp16: steps in a row without overflow after which the loss scale doubles; 0: "
+              "never" },
+    { "train.loss_scale.min", FIELD_INT, AT(train.loss_scale.min), .initial = "1", .min = 1,
+      .max = SCALE_MAX,
+      .help = "of fp16: the loss scale is not halved below it; overflows there count for "
+              "train.max_skipped" },
+    { "train.loss_scale.max", FIELD_INT, AT(train.loss_scale.max), .initial = "16777216", .min = 1,
+      .max = SCALE_MAX, .help = "of fp16: the loss scale does not grow beyond it" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
       .choices = dtypes, .help = "of gradient accumulators" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
@@ -292,7 +310,9 @@ const struct field job_fields[] = {
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,
       .unit = "steps", .help = "how often a line of metrics is written" },
     { "train.max_skipped", FIELD_INT, AT(train.max_skipped), .initial = "10", .max = N_MAX,
-      .unit = "steps", .help = "non-finite steps in a row that are skipped before the job fails" },
+      .unit = "steps",
+      .help = "non-finite steps in a row that are skipped before the job fails; those of fp16 "
+              "that a lower loss scale may mend do not count" },
     { "train.hang_seconds", FIELD_FLOAT, AT(train.hang_seconds), .initial = "30.0", .max = 1e9,
       .above_min = 1, .unit = "seconds",
       .help = "a rank without progress for so long is reported" },

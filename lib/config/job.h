@@ -70,12 +70,16 @@ struct job {
     } data;
 
     struct {
-        int64_t steps;             /* 0: as many as epochs take, until job_set_steps */
-        double epochs;             /* over instruction data; 0: by steps */
-        const char *init;          /* where the first weights come from, or NULL: random */
-        int global_batch;          /* sequences a step, over all ranks */
-        int micro_batch;           /* sequences; the largest of parallel.micro_batches */
-        enum dtype dtype;          /* of activations and weights: DTYPE_F32 or DTYPE_BF16 */
+        int64_t steps;    /* 0: as many as epochs take, until job_set_steps */
+        double epochs;    /* over instruction data; 0: by steps */
+        const char *init; /* where the first weights come from, or NULL: random */
+        int global_batch; /* sequences a step, over all ranks */
+        int micro_batch;  /* sequences; the largest of parallel.micro_batches */
+        enum dtype dtype; /* of activations and weights: DTYPE_F32, DTYPE_BF16 or F16 */
+        struct {
+            int initial, min, max; /* powers of two, min <= initial <= max */
+            int growth_every;      /* clean steps before it doubles; 0: it never grows */
+        } loss_scale;              /* of fp16 */
         enum dtype gradient_dtype; /* of accumulators; DTYPE_F32 */
         uint64_t seed;
         int log_every;                 /* steps */

@@ -411,7 +411,7 @@ static char *describe_state(struct conversion *c)
     else if (dtype_of(c, "embedding.weight", &stored) && stored == DTYPE_F32)
         stored = c->options->dtype < 0 ? c->from.job.train.dtype : stored; /* of masters */
     str_printf(&job, "train:\n  dtype: %s\n",
-               dtype_name(stored == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32));
+               dtype_name(stored == DTYPE_BF16 || stored == DTYPE_F16 ? stored : DTYPE_F32));
     cJSON_AddStringToObject(state, "converted", c->family);
     cJSON_AddBoolToObject(state, "tied_head",
                           folder ? hf_folder_tied_head(folder, &head) != NULL : 0);

@@ -286,6 +286,8 @@ void model_declare_loss(struct model_builder *b)
     struct program *p = b->program;
 
     p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
+    if (b->dtype == DTYPE_F16)
+        p->ports.gradient_scale = program_cell(p, ROLE_SCALAR, "gradient_scale", 1, 1, DTYPE_F32);
     p->ports.loss = sum_cell(p, "loss", 1);
     if (b->spec->n_experts)
         p->ports.router_stats = sum_cell(p, "router_stats",

@@ -81,8 +81,11 @@ void model_declare(struct model_builder *builder, const struct model_chunk *chun
  */
 void model_resize(struct model_builder *builder, int n_sequences);
 
-/* The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss;
- * ports.eval_loss; with experts, ports.router_stats for MODEL_TRAIN. */
+/*
+ * The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss,
+ * gradient_scale where activations are fp16; ports.eval_loss; with experts, ports.router_stats for
+ * MODEL_TRAIN.
+ */
 void model_declare_loss(struct model_builder *builder);
 void model_declare_evaluation(struct model_builder *builder);
 

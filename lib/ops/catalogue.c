@@ -106,8 +106,9 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "logits", 0 } },
         { { "weight", 0 }, { "expert", 0 },
           { "stats", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
-    [OP_ROUTER_GRAD] = { "router_grad", 4, 1,
-        { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL } },
+    [OP_ROUTER_GRAD] = { "router_grad", 5, 1,
+        { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL },
+          { "scale", OPERAND_OPTIONAL } },
         { { "dlogits", 0 } } },
     [OP_EXPERT_ORDER] = { "expert_order", 1, 2,
         { { "expert", 0 } },
@@ -201,8 +202,8 @@ static const struct op_info infos[N_OP_KINDS] = {
     [OP_SUMSQ] = { "sumsq", 1, 1,
         { { "x", 0 } },
         { { "sums", 0 } } },
-    [OP_GRADIENT_NORM] = { "gradient_norm", 2, 3,
-        { { "sums", 0 }, { "order", OPERAND_OPTIONAL } },
+    [OP_GRADIENT_NORM] = { "gradient_norm", 3, 3,
+        { { "sums", 0 }, { "order", OPERAND_OPTIONAL }, { "scale", OPERAND_OPTIONAL } },
         { { "norm", 0 }, { "factor", 0 }, { "skip", 0 } } },
     [OP_ADAMW] = { "adamw", 10, 1,
         { { "gradient", 0 }, { "scalars", 0 }, { "factor", 0 }, { "skip", 0 },
@@ -318,7 +319,7 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_ONE, DIM_1M, TYPE_F64 } } },
     [OP_ROUTER_GRAD] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 },
-          { DIM_T, DIM_M, TYPE_F32 } },
+          { DIM_T, DIM_M, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_F32 } },
         { { DIM_T, DIM_M, TYPE_F32 } } },
     [OP_EXPERT_ORDER] = {
         { { DIM_T, DIM_S, TYPE_I32 } },
@@ -420,7 +421,8 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_R, DIM_D, TYPE_F32 } },
         { { DIM_ONE, DIM_BLOCKS, TYPE_F64 } } },
     [OP_GRADIENT_NORM] = {
-        { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 } },
+        { { DIM_ONE, DIM_N, TYPE_F64 }, { DIM_ONE, DIM_FREE, TYPE_I32 },
+          { DIM_ONE, DIM_ONE, TYPE_F32 } },
         { { DIM_ONE, DIM_ONE, TYPE_F64 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } } },
     [OP_ADAMW] = {

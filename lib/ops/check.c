@@ -286,7 +286,7 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
 static int check_dtype(struct solver *s, const char *operand, enum dtype dtype, enum type_rule rule)
 {
     const char *wanted = NULL;
-    int is_float = dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+    int is_float = dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 
     switch (rule) {
     case TYPE_F32:
@@ -302,7 +302,7 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype, 
         wanted = dtype == DTYPE_I64 ? NULL : "i64";
         break;
     case TYPE_FLOAT:
-        wanted = is_float ? NULL : "fp32 or bf16";
+        wanted = is_float ? NULL : "fp32, bf16 or fp16";
         break;
     case TYPE_ACT_OR_F32:
         wanted = dtype == DTYPE_F32 || (int)dtype == s->act ? NULL : "fp32 or its input's dtype";
@@ -312,7 +312,7 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype, 
         if (s->act != UNBOUND)
             wanted = (int)dtype == s->act ? NULL : dtype_name((enum dtype)s->act);
         else if (!is_float && !(rule == TYPE_MOVED && dtype == DTYPE_F64))
-            wanted = rule == TYPE_MOVED ? "fp32, bf16 or fp64" : "fp32 or bf16";
+            wanted = rule == TYPE_MOVED ? "fp32, bf16, fp16 or fp64" : "fp32, bf16 or fp16";
         s->act = (int)dtype;
         break;
     }
@@ -437,8 +437,8 @@ static int check_whole(const struct solver *s)
     if (op->kind == OP_ADD &&
         (op->in[0].dtype != op->out[0].dtype ||
          (op->out[0].dtype != DTYPE_F32 && op->in[1].dtype != op->out[0].dtype)))
-        return err_set(s->err, ERR_FAILED, "%s: %s + %s is %s, wanted fp32, or all bf16", name,
-                       dtype_name(op->in[0].dtype), dtype_name(op->in[1].dtype),
+        return err_set(s->err, ERR_FAILED, "%s: %s + %s is %s, wanted fp32, or all bf16 or fp16",
+                       name, dtype_name(op->in[0].dtype), dtype_name(op->in[1].dtype),
                        dtype_name(op->out[0].dtype));
     if ((op->kind == OP_ROUTER || op->kind == OP_ROUTER_GRAD) && check_router(s))
         return -1;

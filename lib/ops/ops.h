@@ -8,8 +8,9 @@
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's dtype (fp32 or bf16). Residual stream, its
- * gradient, 1-D parameters, gradient accumulators, masters and optimizer states are fp32.
+ * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
+ * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters, gradient accumulators,
+ * masters and optimizer states are fp32.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
  * is complete before its one fp32 add (fp64 for loss), and `first` comes with the call (design.md
@@ -89,10 +90,11 @@
  *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
  *                         share of the T s choices and P_e the mean of its softmax over all m
  *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
- *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m]
+ *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32
  *                       -> dlogits[T x m] fp32
  *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
- *                         logits: where that is more than 0, or weights are not normalized
+ *                         logits: where that is more than 0, or weights are not normalized. scale:
+ *                         a power of two, by which dweight is too large, and `balance` is to be, too
  *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
  *                         rows by expert, then token: place is each choice's row, expert e's are
  *                         ends[e-1] .. ends[e] - 1
@@ -116,7 +118,7 @@
  *                         columns
  *   dropout_grad        dy, sample, begin? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
- *                         or all three bf16: gradients of what is read several times
+ *                         or all three bf16, or fp16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
  *                         for a product whose sum over ranks comes before its bias
  *   bias_grad           dy[T x n] act -> db[1 x n] +=
@@ -170,10 +172,13 @@
  *                         of x, or of those that order names; 0 where there are none
  *   sumsq               x[r x c] fp32 -> sums[1 x blocks] fp64
  *                         fp64 sum of squares of each OPS_NORM_BLOCK elements, in order
- *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32
+ *   gradient_norm       sums[1 x N] fp64, order?[1 x M] i32, scale?[1 x 1] fp32
  *                       -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
- *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
- *                         norm > clip ? clip / norm : 1; skip = norm is not finite
+ *                         norm = sqrt(sum in order: sums[order[0]] first) / scale; factor = (clip >
+ *                         0 and norm > clip ? clip / norm : 1) / scale, the quotient rounded to
+ *                         fp32, then divided; skip = norm is not finite. scale: the loss's, a power
+ *                         of two, so that nothing is rounded by it; absent: 1. Micikevicius et al.
+ *                         2018, section 3.2
  *   adamw               gradient[r x c] fp32, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
  *                       master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks] fp64,
  *                       place?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act

@@ -49,10 +49,10 @@ enum type_rule {
     TYPE_F64,
     TYPE_I32,
     TYPE_I64,
-    TYPE_ACT,        /* fp32 or bf16, all such operands of one op alike */
+    TYPE_ACT,        /* fp32, bf16 or fp16, all such operands of one op alike */
     TYPE_ACT_OR_F32, /* the op's act, or fp32 */
-    TYPE_FLOAT,      /* fp32 or bf16, whatever the others are */
-    TYPE_MOVED,      /* what a collective carries: fp32, bf16 or fp64, alike on both sides */
+    TYPE_FLOAT,      /* fp32, bf16 or fp16, whatever the others are */
+    TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
 };
 
 struct operand_rule {

@@ -296,11 +296,13 @@ static void router_rule(struct gradient_walk *walk, const struct op *op)
     int dlogits = like(walk, logits, DTYPE_F32);
     int reads = !op->attributes.normalize || op->attributes.balance > 0;
 
-    emit(walk, (struct op){ .kind = OP_ROUTER_GRAD,
-                            .attributes = op->attributes,
-                            .in = { dweight, op->out[0], op->out[1], reads ? logits : 0 },
-                            .out = { dlogits },
-                            .phase = PHASE_B });
+    emit(walk, (struct op){
+                   .kind = OP_ROUTER_GRAD,
+                   .attributes = op->attributes,
+                   .in = { dweight, op->out[0], op->out[1], reads ? logits : 0,
+                           op->attributes.balance > 0 ? walk->program->ports.gradient_scale : 0 },
+                   .out = { dlogits },
+                   .phase = PHASE_B });
     contribute(walk, logits, dlogits);
 }
 

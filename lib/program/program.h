@@ -245,8 +245,9 @@ struct entry {
 struct ports {
     int tokens, targets, positions, samples; /* inputs */
     int starts; /* input, where sequences are packed: each row's sample's first, in its sequence */
-    int loss_scale;                       /* [1 x 1] fp32: 1 / learned tokens of the global batch */
-    int scalars;                          /* [1 x OPS_N_SCALARS] */
+    int loss_scale;     /* [1 x 1] fp32: gradient_scale / learned tokens of the global batch */
+    int gradient_scale; /* [1 x 1] fp32: by which gradients are too large, a power of two; 0: by 1 */
+    int scalars;        /* [1 x OPS_N_SCALARS] */
     int loss, loss_total;                 /* [1 x 1] fp64: of this rank, over all */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: router's of each layer that has
                                              experts; likewise. 0 where none has */

@@ -92,7 +92,7 @@ static void emit_norm(const struct update *u, int sums, int order)
     p->ports.skip = program_cell(p, ROLE_SCALAR, "skip", 1, 1, DTYPE_I32);
     emit(u, (struct op){ .kind = OP_GRADIENT_NORM,
                          .attributes.clip = u->options->clip,
-                         .in = { sums, order },
+                         .in = { sums, order, p->ports.gradient_scale },
                          .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
 }
 

@@ -218,10 +218,13 @@ fail:
     return -1;
 }
 
+/* For TensorBoard: of every step, and all there may be. */
+enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 4 };
+
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
-    const struct events_scalar scalars[] = {
+    struct events_scalar scalars[N_SCALARS] = {
         { "train/loss", step->loss },
         { "train/grad_norm", step->grad_norm },
         { "train/lr", step->lr },
@@ -231,11 +234,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         { "speed/step_s", step->step_s },
         { "speed/mfu", step->mfu },
         { "memory/bytes", (double)step->memory_bytes },
-        { "experts/balance", step->balance },
-        { "experts/most_used", step->most_used },
-        { "experts/least_used", step->least_used },
     };
-    int has_experts = step->balance != 0, n = sizeof scalars / sizeof *scalars;
+    int has_experts = step->balance != 0, n = N_USUAL_SCALARS;
 
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);
@@ -251,14 +251,21 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);
     add_int(line, "skipped", step->skipped);
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
+    if (step->loss_scale > 0) {
+        add_double(line, "loss_scale", step->loss_scale);
+        scalars[n++] = (struct events_scalar){ "train/loss_scale", step->loss_scale };
+    }
     if (has_experts) {
         add_double(line, "balance", step->balance);
         add_double(line, "most_used", step->most_used);
         add_double(line, "least_used", step->least_used);
+        scalars[n++] = (struct events_scalar){ "experts/balance", step->balance };
+        scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
+        scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };
     }
     if (end_line(metrics, err) < 0)
         return -1;
-    return events_scalars(metrics->events, step->step, scalars, has_experts ? n : n - 3, err);
+    return events_scalars(metrics->events, step->step, scalars, n, err);
 }
 
 int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,

@@ -16,6 +16,7 @@ struct metrics_step {
     double learned_per_s;                  /* where not all tokens are learned; else 0 */
     uint64_t memory_bytes;                 /* of this rank, as planned */
     int64_t skipped;                       /* steps skipped so far */
+    double loss_scale;                     /* of fp16; else 0 */
     uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
 };
@@ -38,7 +39,7 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
  * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also balance,
- * most_used and least_used; where not all tokens are learned learned_per_s. Scalars to TensorBoard.
+ * most_used and least_used; where not all tokens are learned learned_per_s, of fp16 loss_scale. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

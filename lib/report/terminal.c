@@ -138,7 +138,7 @@ static int add_part(struct str *line, int width, const char *part)
 static int add_facts(const struct terminal *terminal, struct str *line, int width)
 {
     const struct metrics_step *step = &terminal->step;
-    char parts[7][64] = { "" }, text[32];
+    char parts[8][64] = { "" }, text[32];
     int n = 0;
 
     snprintf(parts[n++], sizeof parts[0], "step %lld/%lld", (long long)step->step,
@@ -162,6 +162,8 @@ static int add_facts(const struct terminal *terminal, struct str *line, int widt
                  str_bytes(text, sizeof text, step->memory_bytes));
     if (step->skipped)
         snprintf(parts[n++], sizeof parts[0], "skipped %lld", (long long)step->skipped);
+    if (step->loss_scale > 0)
+        snprintf(parts[n++], sizeof parts[0], "scale %.0f", step->loss_scale);
     if (step->step < terminal->total_steps && isfinite(terminal->step_s))
         snprintf(parts[n++], sizeof parts[0], "left %s",
                  str_duration(text, sizeof text, left_s(terminal)));

@@ -65,7 +65,7 @@ static int read_job(struct served *served, struct err *err)
     return 0;
 }
 
-/* fp16 has bits that bf16 lacks. */
+/* In the 16 bits that the model came in, which neither of the two kinds holds for the other. */
 static int open_folder(struct served *served, struct err *err)
 {
     struct job *job = &served->job;
@@ -79,8 +79,8 @@ static int open_folder(struct served *served, struct err *err)
     }
     if (hf_folder_open(&served->weights.folder, served->folder, family, &job->model, err) < 0)
         return -1;
-    job->train.dtype =
-        hf_folder_common_dtype(served->weights.folder) == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype stored = hf_folder_common_dtype(served->weights.folder);
+    job->train.dtype = stored == DTYPE_BF16 || stored == DTYPE_F16 ? stored : DTYPE_F32;
     return 0;
 }
 

@@ -22,7 +22,8 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
-    uint16_t *rounded;  /* or, of one that is kept in bf16: frozen, or its own master */
+    uint16_t *rounded;  /* or, of one that is kept in 16 bits: frozen, or its own master */
+    enum dtype dtype;   /* and its dtype */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -51,6 +52,12 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
+/* Of the program's 16-bit dtype. */
+static uint16_t rounded_to(enum dtype dtype, float x)
+{
+    return dtype == DTYPE_F16 ? fp16_from_float(x) : bf16_from_float(x);
+}
+
 static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
 {
     float part[FILL_PART];
@@ -60,7 +67,7 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
 
         initial(f, first + at, here, part);
         for (int64_t i = 0; i < here; i++)
-            out[at + i] = bf16_from_float(part[i]);
+            out[at + i] = rounded_to(f->dtype, part[i]);
     }
 }
 
@@ -140,6 +147,7 @@ static unsigned char *element_at(struct run *run, const struct program *program,
 struct rounding {
     const float *master;
     uint16_t *weight;
+    enum dtype dtype;
     int64_t n;
 };
 
@@ -150,7 +158,7 @@ static void round_tile(void *context, int64_t tile, int thread)
 
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        r->weight[i] = bf16_from_float(r->master[i]);
+        r->weight[i] = rounded_to(r->dtype, r->master[i]);
 }
 
 /* Of elements [begin, begin + n) of the part, whose masters the host has. */
@@ -160,9 +168,10 @@ static void round_window(const struct windows *w, const struct program *program,
 {
     unsigned char *weights =
         element_at(w->run, program, part->weight, part->offset + begin - part->begin);
-    struct rounding rounding = { masters, window_at(w, 1, weights), n };
+    struct rounding rounding = { masters, window_at(w, 1, weights),
+                                 program->values[part->weight].dtype, n };
 
-    CHECK(program->values[part->weight].dtype == DTYPE_BF16);
+    CHECK(rounding.dtype == DTYPE_BF16 || rounding.dtype == DTYPE_F16);
     pool_run(pool, ceil_div(n, FILL_BLOCK), round_tile, &rounding);
     window_put(w, 1, weights, (size_t)n * sizeof(uint16_t));
 }
@@ -215,6 +224,7 @@ static void fill_window(const struct windows *w, struct fill *fill,
     fill->end = end;
     fill->data = is_fp32 ? data : NULL;
     fill->rounded = is_fp32 ? NULL : data;
+    fill->dtype = program->values[part->master].dtype;
     pool_run(pool, ceil_div(end - begin, FILL_BLOCK), fill_tile, fill);
     window_put(w, 0, address, (size_t)(end - begin) * (is_fp32 ? 4 : 2));
     if (part->master != part->weight)
@@ -240,7 +250,8 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .tp_rank = tp_rank,
                              .whole_cols = cols,
                              .seed = seed,
-                             .name = rng_hash_name(p->name) };
+                             .name = rng_hash_name(p->name),
+                             .dtype = program->values[part.master].dtype };
         for (int64_t begin = part.begin, end; begin < part.end; begin = end) {
             end = window_end(&w, begin, part.end);
             fill_window(&w, &fill, &part, begin, end, pool);

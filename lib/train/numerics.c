@@ -231,6 +231,12 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     describe_sizes(&job->parallel.micro_batches, out);
     str_printf(out, "train.dtype %s\ntrain.gradient_dtype %s\n", dtype_name(job->train.dtype),
                dtype_name(job->train.gradient_dtype));
+    if (job->train.dtype == DTYPE_F16) {
+        add_count(out, "train.loss_scale.initial", job->train.loss_scale.initial);
+        add_count(out, "train.loss_scale.growth_every", job->train.loss_scale.growth_every);
+        add_count(out, "train.loss_scale.min", job->train.loss_scale.min);
+        add_count(out, "train.loss_scale.max", job->train.loss_scale.max);
+    }
     add_count(out, "parallel.dp", job->parallel.dp);
     add_count(out, "parallel.tp", job->parallel.tp);
     add_count(out, "parallel.sequence_parallel",

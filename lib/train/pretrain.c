@@ -102,6 +102,15 @@ static int evaluate(struct pretrain *p, struct err *err)
 
 static int note_skipped(struct pretrain *p, const struct trainer_result *r, struct err *err)
 {
+    char text[96];
+
+    if (r->scale_fell) {
+        snprintf(text, sizeof text, "gradient not finite at loss scale %.0f, now half of it",
+                 r->loss_scale);
+        log_info("step %" PRId64 ": %s: nothing was updated", r->step, text);
+        pretrain_report_event(p, "skipped", text);
+        return 0;
+    }
     p->n_skipped_in_a_row = r->skipped ? p->n_skipped_in_a_row + 1 : 0;
     if (!r->skipped)
         return 0;

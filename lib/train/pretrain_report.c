@@ -64,6 +64,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
                p->peak_flops,
         .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
         .skipped = trainer_n_skipped(p->trainer),
+        .loss_scale = r->loss_scale,
         .numerics = trainer_numerics(p->trainer),
         .balance = r->balance,
         .most_used = r->most_used,

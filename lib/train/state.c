@@ -31,6 +31,10 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     cJSON_AddNumberToObject(state, "updates", (double)t->updates);
     cJSON_AddNumberToObject(state, "tokens", (double)t->tokens);
     cJSON_AddNumberToObject(state, "skipped", (double)t->n_skipped);
+    if (t->program.ports.gradient_scale) {
+        cJSON_AddNumberToObject(state, "loss_scale", t->loss_scale);
+        cJSON_AddNumberToObject(state, "clean_steps", (double)t->n_clean);
+    }
     cJSON_AddStringToObject(state, "numerics", hash);
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
     cJSON_AddNumberToObject(state, "world_size", t->world_size);
@@ -263,6 +267,19 @@ static int64_t number_of(const cJSON *state, const char *name)
                : -1;
 }
 
+/* Of a run in another dtype there is none: it begins as a new one. */
+static void read_loss_scale(struct trainer *t, const cJSON *state)
+{
+    int64_t scale = number_of(state, "loss_scale"), n_clean = number_of(state, "clean_steps");
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale || scale < 1 || scale & (scale - 1) || n_clean < 0)
+        return;
+    t->loss_scale =
+        (double)max_i64(job->train.loss_scale.min, min_i64(job->train.loss_scale.max, scale));
+    t->n_clean = n_clean;
+}
+
 static int read_state(struct trainer *t, const char *text, struct str *notes, struct err *err)
 {
     cJSON *state = cJSON_Parse(text);
@@ -274,6 +291,7 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
     t->updates = number_of(state, "updates");
     t->tokens = number_of(state, "tokens");
     t->n_skipped = number_of(state, "skipped");
+    read_loss_scale(t, state);
     if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
         !cJSON_IsString(description))
         err_set(err, ERR_DATA, "%s",

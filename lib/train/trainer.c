@@ -452,6 +452,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
+    t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
     int status = trainer_call(t, make_world, &world, err);
@@ -552,15 +553,41 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
-    float scalars[OPS_N_SCALARS], loss_scale = 1.0f / (float)tokens;
+    float scalars[OPS_N_SCALARS], scale = (float)t->loss_scale;
+    float loss_scale = scale * (1.0f / (float)tokens);
     double update = (double)(t->updates + 1);
 
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
     scalars[SCALAR_UPDATE] = (float)update;
+    if (ports->gradient_scale)
+        run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);
     run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
+}
+
+/*
+ * Micikevicius et al. 2018, section 3.2, and how torch's GradScaler goes about it. All ranks have
+ * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on it.
+ */
+static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
+{
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale)
+        return;
+    result->loss_scale = t->loss_scale;
+    t->n_clean = result->skipped ? 0 : t->n_clean + 1;
+    if (result->skipped && t->loss_scale > job->train.loss_scale.min) {
+        t->loss_scale /= 2;
+        /* A loss that is not finite itself has another cause. */
+        result->scale_fell = isfinite(result->loss) != 0;
+    } else if (job->train.loss_scale.growth_every &&
+               t->n_clean >= job->train.loss_scale.growth_every) {
+        t->loss_scale = fmin(2 * t->loss_scale, job->train.loss_scale.max);
+        t->n_clean = 0;
+    }
 }
 
 static void count_experts(const struct trainer *t, const double *stats,
@@ -622,6 +649,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .read = loader_step_read(t->train, t->step - 1),
         .skipped = skipped != 0,
     };
+    adapt_loss_scale(t, result);
     if (experts)
         count_experts(t, t->expert_stats, result);
     return 0;

@@ -37,9 +37,11 @@ struct trainer_result {
     double loss;      /* mean nats a learned token, over the global batch, before the update */
     double grad_norm; /* before clipping */
     double lr;
-    int64_t tokens; /* learned, of the global batch */
-    int64_t read;   /* all of its tokens, padding left out */
-    int skipped;    /* the gradient was not finite; nothing was updated */
+    int64_t tokens;    /* learned, of the global batch */
+    int64_t read;      /* all of its tokens, padding left out */
+    int skipped;       /* the gradient was not finite; nothing was updated */
+    double loss_scale; /* of fp16, by which gradients were too large in this step; else 0 */
+    int scale_fell;    /* skipped, and the next step has a lower scale, which may mend it */
     /*
      * Of experts, 0 where there are none. balance: the balance loss without its coefficient, mean
      * over layers and micro-batches, 1 where all are used alike; it is not in `loss`, also where

@@ -72,6 +72,8 @@ static void logits_of(struct served *served, float *out)
     struct err err;
 
     assert_true(vocab_size <= N_VOCAB_MAX);
+    if (served->job.train.dtype == DTYPE_F16) /* theirs are of fp32 */
+        served->job.train.dtype = DTYPE_F32;
     for (int i = 0; i < n; i++)
         prompt[i] = (i * 7919 + 3) % vocab_size;
     if (decoder_create(&decoder, served, kernels, 1, n, &err) < 0 ||

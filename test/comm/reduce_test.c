@@ -30,6 +30,8 @@ static void put(enum dtype dtype, void *values, int64_t i, double x)
         ((double *)values)[i] = x;
     else if (dtype == DTYPE_F32)
         ((float *)values)[i] = (float)x;
+    else if (dtype == DTYPE_F16)
+        ((uint16_t *)values)[i] = fp16_from_float((float)x);
     else
         ((uint16_t *)values)[i] = bf16_from_float((float)x);
 }
@@ -59,13 +61,15 @@ static float sum_f32(const float *terms, int64_t stride, int n)
                   : sum_f32(terms, stride, left) + sum_f32(terms + left * stride, stride, n - left);
 }
 
-static float sum_bf16(const uint16_t *terms, int64_t stride, int n)
+typedef float (*widen_fn)(uint16_t x);
+
+static float sum_16(const uint16_t *terms, int64_t stride, int n, widen_fn widen)
 {
     int left = split_at(n);
 
-    return n == 1
-               ? bf16_to_float(terms[0])
-               : sum_bf16(terms, stride, left) + sum_bf16(terms + left * stride, stride, n - left);
+    return n == 1 ? widen(terms[0])
+                  : sum_16(terms, stride, left, widen) +
+                        sum_16(terms + left * stride, stride, n - left, widen);
 }
 
 static void expect(enum dtype dtype, const void *terms, void *expected, int n_terms, int64_t stride,
@@ -76,9 +80,12 @@ static void expect(enum dtype dtype, const void *terms, void *expected, int n_te
             ((double *)expected)[i] = sum_f64((const double *)terms + i, stride, n_terms);
         else if (dtype == DTYPE_F32)
             ((float *)expected)[i] = sum_f32((const float *)terms + i, stride, n_terms);
+        else if (dtype == DTYPE_F16)
+            ((uint16_t *)expected)[i] = fp16_from_float(
+                sum_16((const uint16_t *)terms + i, stride, n_terms, fp16_to_float));
         else
-            ((uint16_t *)expected)[i] =
-                bf16_from_float(sum_bf16((const uint16_t *)terms + i, stride, n_terms));
+            ((uint16_t *)expected)[i] = bf16_from_float(
+                sum_16((const uint16_t *)terms + i, stride, n_terms, bf16_to_float));
     }
 }
 
@@ -108,10 +115,10 @@ static void check_one(enum dtype dtype, int n_terms, int64_t stride, int64_t n)
 
 static void test_tree(void **state)
 {
-    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F64, DTYPE_BF16 };
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16 };
 
     (void)state;
-    for (int d = 0; d < 3; d++) {
+    for (int d = 0; d < 4; d++) {
         for (int n_terms = 1; n_terms <= N_TERMS_MAX; n_terms++)
             check_one(dtypes[d], n_terms, 29, 23);
         check_one(dtypes[d], 5, 5000, 4097);
@@ -150,33 +157,45 @@ static void test_hierarchical(void **state)
 }
 
 /* Of two NaN the compiler may keep either's payload: they count as equal. */
-static void assert_equal_bf16(const uint16_t *a, const uint16_t *b, int n)
+static void assert_equal_16(const uint16_t *a, const uint16_t *b, int n, widen_fn widen)
 {
     for (int i = 0; i < n; i++)
-        if (!(isnan(bf16_to_float(a[i])) && isnan(bf16_to_float(b[i]))))
+        if (!(isnan(widen(a[i])) && isnan(widen(b[i]))))
             assert_int_equal(a[i], b[i]);
 }
 
 /* Infinities and NaN, at every place of a vector and in its tail; ties round to even. */
-static void test_bf16_specials(void **state)
+static void check_specials(enum dtype dtype, const uint16_t *specials, int n_specials)
 {
-    static const uint16_t specials[] = { 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff, 0x7f7f,
-                                         0x0000, 0x8000, 0x0001, 0x3f80, 0x3f81, 0x4381 };
-    enum { N_SPECIALS = sizeof specials / sizeof *specials, N = 19 };
+    enum { N = 19 };
     uint16_t terms[2 * N], expected[N], out[N];
 
-    (void)state;
-    for (int a = 0; a < N_SPECIALS; a++)
-        for (int b = 0; b < N_SPECIALS; b++)
+    for (int a = 0; a < n_specials; a++)
+        for (int b = 0; b < n_specials; b++)
             for (int place = 0; place < N; place++) {
                 for (int i = 0; i < N; i++) {
                     terms[i] = i == place ? specials[a] : 0x3f80;
                     terms[N + i] = i == place ? specials[b] : 0x3c01;
                 }
-                expect(DTYPE_BF16, terms, expected, 2, N, N);
-                reduce_tree(DTYPE_BF16, out, terms, 2, N, N);
-                assert_equal_bf16(out, expected, N);
+                expect(dtype, terms, expected, 2, N, N);
+                reduce_tree(dtype, out, terms, 2, N, N);
+                assert_equal_16(out, expected, N,
+                                dtype == DTYPE_F16 ? fp16_to_float : bf16_to_float);
             }
+}
+
+static void test_specials(void **state)
+{
+    static const uint16_t bf16[] = { 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff, 0x7f7f,
+                                     0x0000, 0x8000, 0x0001, 0x3f80, 0x3f81, 0x4381 };
+    /* Infinities, NaN; zeros; subnormals, the largest and smallest; numbers that tie, overflow. */
+    static const uint16_t fp16[] = { 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff, 0x7bff,
+                                     0x4c00, 0x0000, 0x8000, 0x0001, 0x03ff, 0x0400,
+                                     0x3c00, 0x3c01, 0x1001, 0x7b00, 0xfbff, 0x8001 };
+
+    (void)state;
+    check_specials(DTYPE_BF16, bf16, (int)(sizeof bf16 / sizeof *bf16));
+    check_specials(DTYPE_F16, fp16, (int)(sizeof fp16 / sizeof *fp16));
 }
 
 /* The order matters with these numbers: a test of the tests above. */
@@ -203,7 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_hierarchical),
-        cmocka_unit_test(test_bf16_specials),
+        cmocka_unit_test(test_specials),
         cmocka_unit_test(test_order_matters),
     };
 

@@ -519,7 +519,7 @@ static void test_all_mistakes_in_order(void **state)
                      -1);
     assert_string_equal(err.text,
                         "j.yaml:2:9: unknown key train.stps (hint: train.steps)\n"
-                        "j.yaml:2:25: train.dtype is x, not one of fp32, bf16\n"
+                        "j.yaml:2:25: train.dtype is x, not one of fp32, bf16, fp16\n"
                         "j.yaml:3:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
                         "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
                         "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "

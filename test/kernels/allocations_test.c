@@ -136,8 +136,8 @@ static void test_products(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
 
             check_none(product(kinds[i], 64, 32, 32, act));
             check_none(product(kinds[i], 256, 520, 1100, act));
@@ -153,8 +153,8 @@ static void test_others(void **state)
     struct op_case *c;
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        enum dtype act = act_at(i_act);
 
         c = op_case_create(OP_RMSNORM, &(struct op_attributes){ .eps = 1e-5 });
         op_case_input(c, 0, 100, 70, DTYPE_F32, 1);

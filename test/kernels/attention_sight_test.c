@@ -105,15 +105,21 @@ static void fill_saved(struct op_case *grad, const struct form *f, const struct 
     op_case_destroy(forward);
 }
 
+/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
+static double tolerance_of(enum dtype act, double fp32)
+{
+    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
+}
+
 static void check(const struct form *f, const struct view *v, enum dtype act)
 {
     struct op_case *c = sight_case(OP_ATTENTION, f, v, act);
 
-    op_case_check(c, act == DTYPE_BF16 ? 8e-3 : 3e-6);
+    op_case_check(c, tolerance_of(act, 3e-6));
     op_case_destroy(c);
     c = sight_case(OP_ATTENTION_GRAD, f, v, act);
     fill_saved(c, f, v, act);
-    op_case_check(c, act == DTYPE_BF16 ? 8e-3 : 4e-6);
+    op_case_check(c, tolerance_of(act, 4e-6));
     op_case_destroy(c);
 }
 
@@ -141,8 +147,8 @@ static void test_views(void **state)
         };
 
         for (size_t k = 0; k < sizeof views / sizeof *views; k++)
-            for (int bf16 = 0; bf16 < 2; bf16++)
-                check(&forms[i], &views[k], bf16 ? DTYPE_BF16 : DTYPE_F32);
+            for (int i_act = 0; i_act < N_ACTS; i_act++)
+                check(&forms[i], &views[k], act_at(i_act));
     }
 }
 
@@ -159,8 +165,8 @@ static void check_equal(const struct form *f, const struct view *v, const struct
                         const struct view *w)
 {
     for (int kind = OP_ATTENTION; kind <= OP_ATTENTION_GRAD; kind++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_case *a = sight_case((enum op_kind)kind, f, v, act);
             struct op_case *b = sight_case((enum op_kind)kind, g, w, act);
 
@@ -292,18 +298,18 @@ static void test_cached(void **state)
 
     (void)state;
     for (size_t v = 0; v < sizeof views / sizeof *views; v++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_case *c = cached_case(&prefill, &views[v], 30, act);
 
             for (int t = 0; t < 27; t++)
                 tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 3 * (t / 9));
-            op_case_check(c, bf16 ? 8e-3 : 2e-6);
+            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
             c = cached_case(&decode, &views[v], 40, act);
             for (int t = 0; t < 5; t++)
                 tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
-            op_case_check(c, bf16 ? 8e-3 : 2e-6);
+            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -319,8 +325,8 @@ static void test_prefill(void **state)
 
     (void)state;
     for (size_t v = 0; v < sizeof views / sizeof *views; v++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct op_case *c = cached_case(&form, &views[v], 130, bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_case *c = cached_case(&form, &views[v], 130, act_at(i_act));
 
             for (int i = 0; i < 70; i++) {
                 tensor_set(&c->op.in[1], i, 0, i);
@@ -328,7 +334,7 @@ static void test_prefill(void **state)
                 tensor_set(&c->op.in[1], 140 + i, 0, i < 3 ? -1 : i - 3);
                 tensor_set(&c->op.in[1], 210 + i, 0, -1);
             }
-            op_case_check(c, bf16 ? 8e-3 : 2e-6);
+            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -341,8 +347,8 @@ static void test_prefill_is_attention(void **state)
 
     (void)state;
     for (int v = 0; v < 3; v++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_case *whole = sight_case(OP_ATTENTION, &f, &views[v], act);
             struct op_case *cached = cached_case(&f, &views[v], 150, act);
 

@@ -76,22 +76,22 @@ static void fill_saved(struct op_case *grad, const struct form *f, enum dtype ac
     op_case_destroy(forward);
 }
 
-/* Where pairs of bf16 are multiplied, P, dS and the scaled queries are rounded to it. */
-static double tolerance_of(int bf16, double fp32)
+/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
+static double tolerance_of(enum dtype act, double fp32)
 {
-    return bf16 ? 8e-3 : fp32;
+    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
 }
 
 static void test_attention(void **state)
 {
     (void)state;
     for (int f = 0; f < N_FORMS; f++)
-        for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
             for (int drop = 0; drop < 2; drop++) {
-                struct op_case *c = attention_case(OP_ATTENTION, &forms[f],
-                                                   bf16 ? DTYPE_BF16 : DTYPE_F32, drop ? 0.2 : 0);
+                struct op_case *c =
+                    attention_case(OP_ATTENTION, &forms[f], act_at(i_act), drop ? 0.2 : 0);
 
-                op_case_check(c, tolerance_of(bf16, 2e-6));
+                op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
                 op_case_destroy(c);
             }
 }
@@ -100,14 +100,14 @@ static void test_attention_grad(void **state)
 {
     (void)state;
     for (int f = 0; f < N_FORMS; f++)
-        for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
             for (int drop = 0; drop < 2; drop++) {
-                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+                enum dtype act = act_at(i_act);
                 double p = drop ? 0.2 : 0;
                 struct op_case *c = attention_case(OP_ATTENTION_GRAD, &forms[f], act, p);
 
                 fill_saved(c, &forms[f], act, p);
-                op_case_check(c, tolerance_of(bf16, 3e-6));
+                op_case_check(c, tolerance_of(act_at(i_act), 3e-6));
                 op_case_destroy(c);
             }
 }
@@ -181,7 +181,7 @@ static void check_heads(enum op_kind kind, const struct form *f, int n_parts, en
         struct op_case *c = heads_part(whole, f, n_parts, part, act);
 
         if (part == 1)
-            op_case_check(c, tolerance_of(act == DTYPE_BF16, 3e-6));
+            op_case_check(c, tolerance_of(act, 3e-6));
         op_case_run(c, 3, 1);
         for (int i = 0; i < op_info(kind)->n_outputs; i++)
             each_head(&whole->op.out[i], &c->op.out[i], f, n_parts, part, 1);
@@ -197,8 +197,8 @@ static void test_heads_in_parts(void **state)
 
     (void)state;
     for (int kind = OP_ATTENTION; kind <= OP_ATTENTION_GRAD; kind++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
 
             check_heads((enum op_kind)kind, &grouped, 2, act);
             check_heads((enum op_kind)kind, &grouped, 4, act);
@@ -249,17 +249,17 @@ static void test_cached(void **state)
     static const struct form prefill = { 4, 2, 20, 3, 9 }, decode = { 6, 2, 16, 5, 1 };
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct op_case *c = cached_case(&prefill, 30, bf16 ? DTYPE_BF16 : DTYPE_F32);
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *c = cached_case(&prefill, 30, act_at(i_act));
 
         for (int t = 0; t < 27; t++)
             tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 2 * (t / 9));
-        op_case_check(c, tolerance_of(bf16, 2e-6));
+        op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
         op_case_destroy(c);
-        c = cached_case(&decode, 40, bf16 ? DTYPE_BF16 : DTYPE_F32);
+        c = cached_case(&decode, 40, act_at(i_act));
         for (int t = 0; t < 5; t++)
             tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
-        op_case_check(c, tolerance_of(bf16, 2e-6));
+        op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
         op_case_destroy(c);
     }
 }
@@ -301,14 +301,14 @@ static void test_decoding_is_prefill(void **state)
     static const int rows[] = { 0, 1, 15, 16, 63, 64, 69 };
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct op_case *prefill = cached_case(&all, 80, bf16 ? DTYPE_BF16 : DTYPE_F32);
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *prefill = cached_case(&all, 80, act_at(i_act));
 
         for (int t = 0; t < all.seq_len; t++)
             tensor_set(&prefill->op.in[1], t, 0, t);
         op_case_run(prefill, 2, 1);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            struct op_case *c = cached_case(&one, 80, bf16 ? DTYPE_BF16 : DTYPE_F32);
+            struct op_case *c = cached_case(&one, 80, act_at(i_act));
 
             copy_rows(&c->op.in[0], &prefill->op.in[0], rows[i], 1);
             tensor_set(&c->op.in[1], 0, 0, rows[i]);

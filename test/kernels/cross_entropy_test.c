@@ -16,11 +16,11 @@
 #include "base/num.h"
 #include "support/op_case.h"
 
-/* Vocabularies that parts do not divide; the second leaves its fourth part none, the last crosses
- * two blocks of the sum. */
+/* Vocabularies that parts do not divide; the second leaves its fourth part none, the last but one
+ * crosses two blocks of the sum. The last has rows without gaps and parts of whole lines. */
 static const struct form {
     int tokens, vocab;
-} forms[] = { { 1, 1 }, { 5, 9 }, { 7, 37 }, { 12, 64 }, { 6, 2501 } };
+} forms[] = { { 1, 1 }, { 5, 9 }, { 7, 37 }, { 12, 64 }, { 6, 2501 }, { 2, 10240 } };
 
 enum { MOST_PARTS = 4 };
 
@@ -28,12 +28,17 @@ enum { MOST_PARTS = 4 };
 #define SCALE 0.3125
 #define PADDING 1e30 /* a logit there would take all */
 
+static int is_dense(const struct form *f)
+{
+    return f->vocab % 1024 == 0;
+}
+
 static int target_of(const struct form *f, int t)
 {
     return t % 3 == 1 ? -1 : t * 7919 % f->vocab;
 }
 
-/* Fits bf16, so that a head in bf16 has the same. */
+/* Fits bf16, and fp16, so that a head in them has the same. */
 static double logit_of(int t, int64_t v)
 {
     return (double)bf16_to_float(
@@ -73,6 +78,7 @@ static struct op_case *stats_case(const struct form *f, int part, int n_parts)
     struct op_case *c = op_case_create(OP_LOGIT_STATS, &a);
     int64_t cols = part_cols(f, n_parts);
 
+    c->dense = is_dense(f);
     op_case_input(c, 0, f->tokens, cols, DTYPE_F32, 1);
     op_case_input(c, 1, f->tokens, 1, DTYPE_I32, 0);
     if (n_parts > 1)
@@ -90,6 +96,7 @@ static struct op_case *loss_case(const struct form *f, int part, int n_parts, en
     struct op_case *c = op_case_create(OP_CROSS_ENTROPY, &a);
     int64_t cols = part_cols(f, n_parts);
 
+    c->dense = is_dense(f);
     op_case_input(c, 0, f->tokens, cols, DTYPE_F32, 1);
     op_case_input(c, 1, n_parts * f->tokens, OPS_N_STATS, DTYPE_F32, 0);
     op_case_input(c, 2, f->tokens, 1, DTYPE_I32, 0);
@@ -154,13 +161,12 @@ static void test_empty_parts(void **state)
 
 static void test_loss(void **state)
 {
-    static const enum dtype acts[] = { DTYPE_F32, DTYPE_BF16, N_DTYPES };
-
     (void)state;
     for (int f = 0; f < N_FORMS; f++)
         for (int n = 1; n <= MOST_PARTS; n++)
-            for (int i = 0; i < 3; i++) {
-                struct op_case *c = loss_case(&forms[f], n - 1, n, acts[i]);
+            for (int i = 0; i <= N_ACTS; i++) {
+                struct op_case *c =
+                    loss_case(&forms[f], n - 1, n, i < N_ACTS ? act_at(i) : N_DTYPES);
 
                 op_case_check(c, 3e-6);
                 op_case_destroy(c);
@@ -205,8 +211,7 @@ static void same_gradient(const struct form *f, const struct op_case *head,
             if (begin + j < f->vocab)
                 wanted = tensor_get(&head->op.out[1], begin + j, t);
             limit = relative * (begin + j == target_of(f, t) ? SCALE : fabs(wanted));
-            if (dlogits->dtype == DTYPE_BF16)
-                limit += 0x1p-7 * fabs(wanted);
+            limit += 2 * act_rounding(dlogits->dtype, wanted);
             if (!(fabs(got - wanted) <= limit))
                 fail_msg("vocabulary %d from %lld: dlogits[%d, %lld] is %.9g, the head's %.9g",
                          f->vocab, (long long)begin, t, (long long)j, got, wanted);
@@ -243,6 +248,7 @@ static void test_parts_are_the_head(void **state)
         for (int n = 1; n <= MOST_PARTS; n++) {
             parts_agree(&forms[f], n, DTYPE_F32);
             parts_agree(&forms[f], n, DTYPE_BF16);
+            parts_agree(&forms[f], n, DTYPE_F16);
         }
 }
 

@@ -127,9 +127,9 @@ static void test_moving(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            check_moving(OP_DISPATCH, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
-            check_moving(OP_COMBINE, &sizes[s], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            check_moving(OP_DISPATCH, &sizes[s], act_at(i_act));
+            check_moving(OP_COMBINE, &sizes[s], act_at(i_act));
         }
 }
 
@@ -188,8 +188,8 @@ static void test_swiglu(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int form = 0; form < 4; form++)
-            check_swiglu(&sizes[s], form & 1 ? DTYPE_BF16 : DTYPE_F32, form >> 1);
+        for (int form = 0; form < 2 * N_ACTS; form++)
+            check_swiglu(&sizes[s], act_at(form / 2), form % 2);
 }
 
 int main(void)

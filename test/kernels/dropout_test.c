@@ -28,9 +28,9 @@ static void test_dropout(void **state)
     (void)state;
     for (int kind = OP_DROPOUT; kind <= OP_DROPOUT_GRAD; kind++)
         for (int w = 0; w < 4; w++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
-                struct op_case *c = dropout_case((enum op_kind)kind, 3, 5, widths[w],
-                                                 bf16 ? DTYPE_BF16 : DTYPE_F32, 0.25);
+            for (int i_act = 0; i_act < N_ACTS; i_act++) {
+                struct op_case *c =
+                    dropout_case((enum op_kind)kind, 3, 5, widths[w], act_at(i_act), 0.25);
 
                 op_case_check(c, 1e-7);
                 op_case_destroy(c);
@@ -113,9 +113,8 @@ static void test_parts_of_rows(void **state)
 {
     (void)state;
     for (int kind = OP_DROPOUT; kind <= OP_DROPOUT_GRAD; kind++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct op_case *whole =
-                dropout_case((enum op_kind)kind, 4, 6, 30, bf16 ? DTYPE_BF16 : DTYPE_F32, 0.4);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_case *whole = dropout_case((enum op_kind)kind, 4, 6, 30, act_at(i_act), 0.4);
 
             op_case_run(whole, 2, 1);
             for (int n = 1; n <= 4; n++)

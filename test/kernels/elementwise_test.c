@@ -7,8 +7,9 @@
 
 #include "support/op_case.h"
 
-/* Odd, one wide row of several tiles, many rows of several tiles. */
-static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 } };
+/* Odd, one wide row of several tiles, many rows of several tiles; without gaps between rows of whole
+ * multiples of 16 bytes. */
+static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 }, { 37, 264 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
 
@@ -30,10 +31,11 @@ static void test_activations(void **state)
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
         for (int s = 0; s < N_SIZES; s++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
+            for (int i_act = 0; i_act < N_ACTS; i_act++) {
                 struct op_case *c = op_case_create(forms[f].kind, &(struct op_attributes){ 0 });
-                enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+                enum dtype act = act_at(i_act);
 
+                c->dense = sizes[s][1] % 8 == 0;
                 for (int i = 0; i < 2 && forms[f].in_factor[i]; i++)
                     op_case_input(c, i, sizes[s][0], forms[f].in_factor[i] * sizes[s][1], act, 3);
                 op_case_output(c, 0, sizes[s][0], forms[f].out_factor * sizes[s][1], act);
@@ -90,8 +92,11 @@ static void test_movements(void **state)
     for (int s = 0; s < N_SIZES; s++) {
         two_operands(OP_ADD, DTYPE_F32, DTYPE_F32, DTYPE_F32, s);
         two_operands(OP_ADD, DTYPE_F32, DTYPE_BF16, DTYPE_F32, s);
-        two_operands(OP_CAST, DTYPE_F32, N_DTYPES, DTYPE_BF16, s);
-        two_operands(OP_CAST, DTYPE_BF16, N_DTYPES, DTYPE_F32, s);
+        two_operands(OP_ADD, DTYPE_F32, DTYPE_F16, DTYPE_F32, s);
+        for (int to = 0; to < N_ACTS; to++)
+            for (int from = 0; from < N_ACTS; from++)
+                if (from != to)
+                    two_operands(OP_CAST, act_at(from), N_DTYPES, act_at(to), s);
         two_operands(OP_ACCUMULATE, DTYPE_F32, N_DTYPES, DTYPE_F32, s);
     }
 }
@@ -100,9 +105,9 @@ static void test_add_bias(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SIZES; s++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
             struct op_case *c = op_case_create(OP_ADD_BIAS, &(struct op_attributes){ 0 });
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
 
             op_case_input(c, 0, sizes[s][0], sizes[s][1], act, 1);
             op_case_input(c, 1, 1, sizes[s][1], DTYPE_F32, 1);
@@ -115,9 +120,9 @@ static void test_add_bias(void **state)
 static void test_select_rows(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
         struct op_case *c = op_case_create(OP_SELECT_ROWS, &(struct op_attributes){ 0 });
-        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        enum dtype act = act_at(i_act);
 
         op_case_input(c, 0, 9, 17, act, 1);
         op_case_input(c, 1, 3, 1, DTYPE_I32, 0);

@@ -36,6 +36,7 @@ static void test_embed(void **state)
     for (int base = 0; base < 2; base++) {
         embed_case(DTYPE_F32, 33, base);
         embed_case(DTYPE_BF16, 33, base);
+        embed_case(DTYPE_F16, 33, base);
         embed_case(DTYPE_F32, 1, base);
     }
 }

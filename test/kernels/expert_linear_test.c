@@ -80,8 +80,8 @@ static const enum op_kind kinds[] = { OP_EXPERT_LINEAR, OP_EXPERT_LINEAR_DX, OP_
 
 static void check_size(enum op_kind kind, const struct size *s)
 {
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct op_case *c = products(kind, s, bf16 ? DTYPE_BF16 : DTYPE_F32);
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *c = products(kind, s, act_at(i_act));
 
         op_case_check(c, 3e-6);
         op_case_destroy(c);
@@ -196,9 +196,9 @@ static void test_is_the_plain_product(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 3; kind++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            check_plain(kinds[kind], &sizes[3], bf16 ? DTYPE_BF16 : DTYPE_F32);
-            check_plain(kinds[kind], &wide_sizes[kind], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            check_plain(kinds[kind], &sizes[3], act_at(i_act));
+            check_plain(kinds[kind], &wide_sizes[kind], act_at(i_act));
         }
 }
 

@@ -89,6 +89,8 @@ static float reference(const struct op_shape *op, int64_t row, int64_t col, enum
     }
     if (tensor_given(&op->in[2]))
         sum += (float)case_get(&op->in[2], 0, col);
+    if (op->out[0].dtype == DTYPE_F16)
+        return fp16_to_float(fp16_from_float(sum));
     return op->out[0].dtype == DTYPE_BF16 ? bf16_to_float(bf16_from_float(sum)) : sum;
 }
 
@@ -153,7 +155,9 @@ static void test_chains(void **state)
             check((enum form)form, all_dims[i], DTYPE_F32, DTYPE_F32);
             check((enum form)form, all_dims[i], DTYPE_BF16,
                   form == FORM_DW ? DTYPE_F32 : DTYPE_BF16);
+            check((enum form)form, all_dims[i], DTYPE_F16, form == FORM_DW ? DTYPE_F32 : DTYPE_F16);
         }
+    check(FORM_LINEAR, all_dims[5], DTYPE_F16, DTYPE_F32);
     check(FORM_LINEAR, all_dims[5], DTYPE_BF16, DTYPE_F32);
 }
 
@@ -172,8 +176,8 @@ static void test_slices(void **state)
 
     (void)state;
     for (int form = 0; form < FORM_DW; form++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_shape op = make_op((enum form)form, (struct dims){ 201, 70, 501 }, act, act);
 
             case_run(&op, 2, 1);
@@ -201,9 +205,9 @@ static void test_not_finite(void **state)
     static const double values[] = { (double)NAN, (double)INFINITY, (double)-INFINITY };
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++)
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
         for (int i = 0; i < N(values); i++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
             struct op_shape op = make_op(FORM_LINEAR, (struct dims){ 13, 50, 77 }, act, act);
             struct tensor before;
 
@@ -242,10 +246,10 @@ static void test_scratch_bound(void **state)
 
         assert_int_equal(pool_create(&pool, n_threads, NULL, &err), 0);
         assert_int_equal(kernels_cpu_create(&kernels, pool, NULL, &err), 0);
-        for (int i = 0; i < 2 * N(shapes); i++) {
-            struct cpu_gemm_shape most = shapes[i / 2];
+        for (int i = 0; i < N_ACTS * N(shapes); i++) {
+            struct cpu_gemm_shape most = shapes[i / N_ACTS];
 
-            most.in = most.out = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+            most.in = most.out = act_at(i % N_ACTS);
             size_t bound = cpu_gemm_scratch_most(cpu_of(kernels), &most);
             assert_true(bound <= 4 * cpu_gemm_scratch_bytes(cpu_of(kernels), &most) + (16 << 20));
             for (int64_t m = 1; m <= most.m; m += 1 + m / 40)

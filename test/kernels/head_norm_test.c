@@ -45,8 +45,8 @@ static void test_head_norm(void **state)
 {
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct op_case *c = head_norm_case(&forms[f], 0, 0, bf16 ? DTYPE_BF16 : DTYPE_F32);
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_case *c = head_norm_case(&forms[f], 0, 0, act_at(i_act));
 
             op_case_check(c, 1e-6);
             op_case_destroy(c);
@@ -58,10 +58,9 @@ static void test_head_norm_grad(void **state)
 {
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
-        for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
             for (int weights = f == 1 ? 0 : 3; weights < 4; weights++) {
-                struct op_case *c =
-                    head_norm_case(&forms[f], 1, weights, bf16 ? DTYPE_BF16 : DTYPE_F32);
+                struct op_case *c = head_norm_case(&forms[f], 1, weights, act_at(i_act));
 
                 op_case_check(c, 2e-6);
                 op_case_destroy(c);

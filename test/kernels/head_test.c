@@ -2,7 +2,7 @@
  * head_test.c - head_cross_entropy and head_loss against softmax and products in double
  *
  * Tolerances: a logit errs by at most (d + 2) u sum |x w|, so a probability by twice the largest of
- * these, relatively, plus a few u for exp and the sum; bf16 rounds gradients of logits once more.
+ * these, relatively, plus a few u for exp and the sum; bf16 and fp16 round gradients of logits once more.
  * The products over them then err as any sum does.
  */
 #include <math.h>
@@ -16,12 +16,14 @@
 #include "base/num.h"
 #include "support/kernel_case.h"
 
-/* vocab 2,100 crosses two blocks of the sum of exponentials. */
+/* vocab 2,100 crosses two blocks of the sum of exponentials; 9,001 and 40,003 are several steps of a
+ * GPU's block, which writes over what it has read. */
 static const struct dims {
     int64_t tokens, d, vocab;
     int chunk;
-} all_dims[] = { { 1, 1, 1, 1 },   { 1, 8, 17, 4 },    { 5, 7, 33, 2 },    { 12, 16, 64, 4 },
-                 { 9, 3, 31, 64 }, { 7, 12, 2100, 3 }, { 37, 24, 300, 16 } };
+} all_dims[] = { { 1, 1, 1, 1 },      { 1, 8, 17, 4 },   { 5, 7, 33, 2 },
+                 { 12, 16, 64, 4 },   { 9, 3, 31, 64 },  { 7, 12, 2100, 3 },
+                 { 37, 24, 300, 16 }, { 3, 5, 9001, 2 }, { 1, 3, 40003, 1 } };
 
 static const int thread_counts[] = { 2, 3, 7 };
 
@@ -91,8 +93,7 @@ static void reference_row(struct reference *r, const struct op_shape *op, int64_
 
         dlogits[v] = (double)SCALE * (p - (v == target));
         error[v] = (double)SCALE * p * relative + 2 * CASE_U32 * fabs(dlogits[v]);
-        if (x->dtype == DTYPE_BF16)
-            error[v] += 1.01 * CASE_U16 * fabs(dlogits[v]);
+        error[v] += 1.01 * act_rounding(x->dtype, dlogits[v]);
     }
 }
 
@@ -129,8 +130,7 @@ static void assert_dx(const struct op_shape *op, const struct reference *r)
                               (double)(w->rows + 2) * CASE_U32 * fabs(dlogit)) *
                              fabs(case_get(w, v, col));
             }
-            if (dx->dtype == DTYPE_BF16)
-                tolerance += 1.02 * CASE_U16 * (fabs(value) + tolerance);
+            tolerance += 1.02 * act_rounding(dx->dtype, fabs(value) + tolerance);
             assert_near(case_get(dx, row, col), value, tolerance, "dx");
         }
 }
@@ -202,6 +202,13 @@ static void test_bf16(void **state)
         check_head(all_dims[i], DTYPE_BF16);
 }
 
+static void test_fp16(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N(all_dims); i++)
+        check_head(all_dims[i], DTYPE_F16);
+}
+
 /* With one chunk, dw += is the finished product and one add; so is the loss. */
 static void test_accumulates_finished_products(void **state)
 {
@@ -267,11 +274,9 @@ static void test_nan_reaches_the_loss(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_accumulates_finished_products),
-        cmocka_unit_test(test_large_logits),
-        cmocka_unit_test(test_nan_reaches_the_loss),
+        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_fp16),         cmocka_unit_test(test_accumulates_finished_products),
+        cmocka_unit_test(test_large_logits), cmocka_unit_test(test_nan_reaches_the_loss),
     };
 
     return cmocka_run_group_tests_name("head", tests, NULL, NULL);

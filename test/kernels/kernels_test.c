@@ -195,6 +195,21 @@ static void test_identity_says_whether_products_fuse(void **state)
         assert_true(difference_of_product(f->kernels) == 0x1p-24f);
 }
 
+/* Nothing is chosen here that text could tell. */
+static void test_has_no_choices(void **state)
+{
+    struct fixture *f = *state;
+    struct kernel_call call = linear_call();
+    struct str text = { 0 };
+
+    assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
+    kernels_choices_print(f->kernels, &text);
+    assert_int_equal(text.length, 0);
+    assert_int_equal(kernels_choices_load(f->kernels, "product of a GPU\n", &f->err), 0);
+    kernels_release(f->kernels, &call);
+    case_free_op(&call.op);
+}
+
 static void test_refuses_unknown_isas(void **state)
 {
     struct fixture *f = *state;
@@ -222,6 +237,7 @@ static int run_all(void)
         cmocka_unit_test_setup_teardown(test_identity, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_identity_says_whether_products_fuse, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_has_no_choices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_unknown_isas, set_up, tear_down),
     };
 

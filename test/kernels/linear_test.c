@@ -2,7 +2,7 @@
  * linear_test.c - linear, linear_dx, linear_dw against products in double
  *
  * Tolerances: a sum of k products in fp32 in any order errs by at most (k + 2) u sum |a b|; a bf16
- * result by its own rounding besides.
+ * or fp16 result by its own rounding besides.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -76,14 +76,14 @@ static void reference(const struct op_shape *op, int64_t row, int64_t col, doubl
 }
 
 /*
- * A GPU rounds either the bias to bf16 before it is added, or the product (cuda/gemm.cuh), which is
- * no more than value and bias.
+ * Where the result has 16 bits a GPU rounds either the bias before it is added, or the product
+ * (cuda/gemm.cuh), which is no more than value and bias.
  */
 static double bias_error(const struct op_shape *op, int64_t col, double value)
 {
     if (!test_device_is_cuda() || op->kind != OP_LINEAR || !tensor_given(&op->in[2]))
         return 0;
-    return 1.02 * CASE_U16 * (fabs(value) + fabs(case_get(&op->in[2], 0, col)));
+    return 1.02 * act_rounding(op->out[0].dtype, fabs(value) + fabs(case_get(&op->in[2], 0, col)));
 }
 
 static void assert_product(const struct op_shape *op)
@@ -97,8 +97,7 @@ static void assert_product(const struct op_shape *op)
 
             reference(op, row, col, &value, &magnitude);
             tolerance = (double)(n_terms + 2) * CASE_U32 * magnitude;
-            if (out->dtype == DTYPE_BF16)
-                tolerance += 1.01 * CASE_U16 * fabs(value) + bias_error(op, col, value);
+            tolerance += 1.01 * act_rounding(out->dtype, value) + bias_error(op, col, value);
             if (!(fabs(got - value) <= tolerance))
                 fail_msg("%s [%lld x %lld] of %lld at (%lld, %lld): %.9g, not %.9g +- %.2g",
                          op_info(op->kind)->name, (long long)out->rows, (long long)out->cols,
@@ -144,10 +143,12 @@ static void check_kind(enum op_kind kind)
 {
     static const enum dtype dtypes[][2] = { { DTYPE_F32, DTYPE_F32 },
                                             { DTYPE_BF16, DTYPE_BF16 },
-                                            { DTYPE_BF16, DTYPE_F32 } };
+                                            { DTYPE_F16, DTYPE_F16 },
+                                            { DTYPE_BF16, DTYPE_F32 },
+                                            { DTYPE_F16, DTYPE_F32 } };
 
     for (int i = 0; i < N(all_dims); i++)
-        for (int j = 0; j < (kind == OP_LINEAR ? 3 : 2); j++) {
+        for (int j = 0; j < (kind == OP_LINEAR ? 5 : 3); j++) {
             struct op_shape op = make_op(kind, all_dims[i], dtypes[j][0], dtypes[j][1], i % 2);
 
             check_op(&op);
@@ -178,7 +179,7 @@ static void test_accumulates_finished_products(void **state)
 {
     (void)state;
     for (int i = 0; i < N(all_dims); i++) {
-        enum dtype act = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        enum dtype act = act_at(i % N_ACTS);
         struct op_shape op = make_op(OP_LINEAR_DW, all_dims[i], act, DTYPE_F32, 1);
         struct tensor product[2], before[2];
 
@@ -208,7 +209,7 @@ static void test_bias_grad_is_db(void **state)
 {
     (void)state;
     for (int i = 0; i < N(all_dims); i++) {
-        enum dtype act = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        enum dtype act = act_at(i % N_ACTS);
         struct op_shape dw = make_op(OP_LINEAR_DW, all_dims[i], act, DTYPE_F32, 1);
         struct op_shape alone = { .kind = OP_BIAS_GRAD, .in = { dw.in[0] } };
 

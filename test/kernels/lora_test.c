@@ -1,5 +1,5 @@
 /*
- * lora_test.c - adapters' products added, scaled; masks of a part of the columns; bf16 sums
+ * lora_test.c - adapters' products added, scaled; masks of a part of the columns; 16-bit sums
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,8 +24,8 @@ static void adapters_are_added(void **state)
 {
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_attributes a = { 0 };
             int n = 0;
 
@@ -48,9 +48,9 @@ static void adapters_are_added(void **state)
 static void scaled(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
         struct op_case *c = op_case_create(OP_SCALE, &(struct op_attributes){ .scale = 1.75 });
-        enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        enum dtype act = act_at(i_act);
 
         op_case_input(c, 0, 700, 50, act, 3);
         op_case_output(c, 0, 700, 50, act);
@@ -60,16 +60,18 @@ static void scaled(void **state)
 }
 
 /* All of one type, as gradients of what is read several times are. */
-static void added_in_bf16(void **state)
+static void added_in_16_bits(void **state)
 {
-    struct op_case *c = op_case_create(OP_ADD, &(struct op_attributes){ 0 });
-
     (void)state;
-    op_case_input(c, 0, 70, 33, DTYPE_BF16, 3);
-    op_case_input(c, 1, 70, 33, DTYPE_BF16, 3);
-    op_case_output(c, 0, 70, 33, DTYPE_BF16);
-    op_case_check(c, 1e-7);
-    op_case_destroy(c);
+    for (int i_act = 1; i_act < N_ACTS; i_act++) {
+        struct op_case *c = op_case_create(OP_ADD, &(struct op_attributes){ 0 });
+
+        op_case_input(c, 0, 70, 33, act_at(i_act), 3);
+        op_case_input(c, 1, 70, 33, act_at(i_act), 3);
+        op_case_output(c, 0, 70, 33, act_at(i_act));
+        op_case_check(c, 1e-7);
+        op_case_destroy(c);
+    }
 }
 
 /* A rank's columns of a row are dropped as they are where all of it is. */
@@ -79,12 +81,12 @@ static void columns_know_their_places(void **state)
 
     (void)state;
     for (int i = 0; i < 5; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
             struct op_attributes a = {
                 .seq_len = 5, .p = 0.3, .seed = 42, .place = 7, .by_columns = 1
             };
             struct op_case *c = op_case_create(OP_DROPOUT, &a);
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
 
             op_case_input(c, 0, 15, 61, act, 1);
             op_case_input(c, 1, 3, 1, DTYPE_I64, 0);
@@ -101,7 +103,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_added),
         cmocka_unit_test(scaled),
-        cmocka_unit_test(added_in_bf16),
+        cmocka_unit_test(added_in_16_bits),
         cmocka_unit_test(columns_know_their_places),
     };
 

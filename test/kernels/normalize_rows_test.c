@@ -44,8 +44,8 @@ static void test_normalize_rows(void **state)
     (void)state;
     for (int grad = 0; grad < 2; grad++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
-                struct op_case *c = rows_case(sizes[i], grad, bf16 ? DTYPE_BF16 : DTYPE_F32);
+            for (int i_act = 0; i_act < N_ACTS; i_act++) {
+                struct op_case *c = rows_case(sizes[i], grad, act_at(i_act));
 
                 op_case_check(c, 1e-6);
                 op_case_destroy(c);

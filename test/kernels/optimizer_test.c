@@ -225,6 +225,34 @@ static void test_gradient_norm_in_order(void **state)
     op_case_destroy(few);
 }
 
+/* Gradients that are a power of two too large: norm and factor, by their bits. */
+static void test_gradient_norm_of_scaled(void **state)
+{
+    static const double clips[] = { 0, 0.5, 100 };
+    static const double scales[] = { 1, 65536, 0x1p30, 0.25 };
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int s = 0; s < 4; s++) {
+            struct op_case *plain = norm_case(clips[i], 1000), *scaled = norm_case(clips[i], 1000);
+
+            for (int64_t k = 0; k < 1000; k++)
+                tensor_set(&scaled->op.in[0], 0, k,
+                           tensor_get(&plain->op.in[0], 0, k) * scales[s] * scales[s]);
+            op_case_input(scaled, 2, 1, 1, DTYPE_F32, 0);
+            tensor_set(&scaled->op.in[2], 0, 0, scales[s]);
+            op_case_check(scaled, 1e-7);
+            op_case_run(plain, 1, 1);
+            op_case_run(scaled, 1, 1);
+            assert_true(tensor_get(&scaled->op.out[0], 0, 0) ==
+                        tensor_get(&plain->op.out[0], 0, 0));
+            assert_true(tensor_get(&scaled->op.out[1], 0, 0) * scales[s] ==
+                        tensor_get(&plain->op.out[1], 0, 0));
+            op_case_destroy(plain);
+            op_case_destroy(scaled);
+        }
+}
+
 static struct op_case *make_norm(const void *context)
 {
     const int64_t *n = context;
@@ -290,11 +318,11 @@ static struct op_case *adamw_case(int64_t rows, int64_t cols, enum dtype weight,
 
 static void test_adamw(void **state)
 {
-    static const enum dtype weights[] = { DTYPE_F32, DTYPE_BF16, N_DTYPES };
+    static const enum dtype weights[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, N_DTYPES };
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 40001 }, { 300, 67 } };
 
     (void)state;
-    for (int w = 0; w < 3; w++)
+    for (int w = 0; w < 4; w++)
         for (int s = 0; s < 3; s++) {
             struct op_case *c = adamw_case(sizes[s][0], sizes[s][1], weights[w], 0);
 
@@ -645,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_sum_runs),
         cmocka_unit_test(test_sum_runs_bits),
         cmocka_unit_test(test_gradient_norm),
+        cmocka_unit_test(test_gradient_norm_of_scaled),
         cmocka_unit_test(test_gradient_norm_bits),
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),

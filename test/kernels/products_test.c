@@ -16,9 +16,9 @@ static void test_linear(void **state)
     int rounds_twice = test_device_is_cuda();
 
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++)
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
         for (int bias = 0; bias < 2; bias++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
             struct op_case *c = op_case_create(OP_LINEAR, &(struct op_attributes){ 0 });
 
             op_case_input(c, 0, T, K, act, 1);
@@ -26,7 +26,10 @@ static void test_linear(void **state)
             if (bias)
                 op_case_input(c, 2, 1, N, DTYPE_F32, 1);
             op_case_output(c, 0, T, N, act);
-            op_case_check(c, rounds_twice && bf16 && bias ? 0x1p-7 : 2e-6);
+            op_case_check(c, !rounds_twice || !bias ? 2e-6
+                             : act == DTYPE_BF16    ? 0x1p-7
+                             : act == DTYPE_F16     ? 0x1p-10
+                                                    : 2e-6);
             op_case_destroy(c);
             c = op_case_create(OP_LINEAR_DX, &(struct op_attributes){ 0 });
             op_case_input(c, 0, T, N, act, 1);
@@ -45,13 +48,13 @@ static void test_linear(void **state)
         }
 }
 
-/* bf16 rounds the softmax's gradient before its products, hence the wide limit there. */
+/* 16 bits round the softmax's gradient before its products, hence the wide limit there. */
 static void test_head(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++)
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
         for (int grads = 0; grads < 2; grads++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype act = act_at(i_act);
             struct op_attributes a = { .chunk = 32 };
             struct op_case *c = op_case_create(grads ? OP_HEAD_CROSS_ENTROPY : OP_HEAD_LOSS, &a);
 
@@ -66,7 +69,7 @@ static void test_head(void **state)
                 op_case_output(c, 1, N, K, DTYPE_F32);
             }
             op_case_output(c, grads ? 2 : 0, 1, 1, DTYPE_F64);
-            op_case_check(c, bf16 ? 1e-2 : 5e-6);
+            op_case_check(c, act == DTYPE_BF16 ? 1e-2 : act == DTYPE_F16 ? 1.2e-3 : 5e-6);
             op_case_destroy(c);
         }
 }

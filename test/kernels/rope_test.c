@@ -35,8 +35,8 @@ static void test_rope(void **state)
 {
     (void)state;
     for (int kind = OP_ROPE; kind <= OP_ROPE_GRAD; kind++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            enum dtype act = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            enum dtype act = act_at(i_act);
             struct op_case *c = rope_case((enum op_kind)kind, 6, 2, 10, act);
 
             op_case_check(c, 1e-6);

@@ -45,7 +45,7 @@ static void test_router(void **state)
 }
 
 /* Weights and experts of the router's own. */
-static void check_gradient(const struct size *s, int normalize, double balance)
+static void check_gradient(const struct size *s, int normalize, double balance, double scale)
 {
     struct op_attributes a = { .normalize = normalize, .balance = balance };
     struct op_case *forward = router(s, normalize, 0), *c = op_case_create(OP_ROUTER_GRAD, &a);
@@ -56,6 +56,10 @@ static void check_gradient(const struct size *s, int normalize, double balance)
     op_case_input(c, 2, s->tokens, s->n, DTYPE_I32, 0);
     if (!normalize || balance > 0)
         op_case_input(c, 3, s->tokens, s->m, DTYPE_F32, 0);
+    if (scale > 0) {
+        op_case_input(c, 4, 1, 1, DTYPE_F32, 0);
+        tensor_set(&c->op.in[4], 0, 0, scale);
+    }
     op_case_output(c, 0, s->tokens, s->m, DTYPE_F32);
     for (int64_t t = 0; t < s->tokens; t++) {
         for (int64_t i = 0; i < s->n; i++) {
@@ -75,7 +79,9 @@ static void test_router_grad(void **state)
     (void)state;
     for (int s = 1; s < N_SIZES; s++)
         for (int form = 0; form < 4; form++)
-            check_gradient(&sizes[s], form & 1, form >> 1 ? 30 : 0);
+            check_gradient(&sizes[s], form & 1, form >> 1 ? 30 : 0, 0);
+    for (int scaled = 0; scaled < 2; scaled++)
+        check_gradient(&sizes[3], 1, scaled ? 30 : 0, 1024);
 }
 
 /* Of equal ones the lower; what is no number chooses experts all the same, and shows. */

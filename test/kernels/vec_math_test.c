@@ -90,7 +90,7 @@ static void test_tanh(void **state)
     assert_true(isnan(vec_tanh(NAN)));
 }
 
-static void test_bf16_is_as_dtype_h_says(void **state)
+static void test_16_bits_are_as_dtype_h_says(void **state)
 {
     (void)state;
     for (uint64_t bits = 0; bits <= 0xffffffffu; bits += STEP)
@@ -101,6 +101,12 @@ static void test_bf16_is_as_dtype_h_says(void **state)
     assert_int_equal(vec_to_bf16(vec_from_bits(0x3f818000u)), 0x3f82);
     for (uint32_t bits = 0; bits < 0x10000u; bits++)
         assert_int_equal(vec_to_bits(vec_from_bf16((uint16_t)bits)), bits << 16);
+    for (uint64_t bits = 0; bits <= 0xffffffffu; bits += STEP)
+        assert_int_equal(vec_to_fp16(vec_from_bits((uint32_t)bits)),
+                         fp16_from_float(vec_from_bits((uint32_t)bits)));
+    for (uint32_t bits = 0; bits < 0x10000u; bits++)
+        assert_int_equal(vec_to_bits(vec_from_fp16((uint16_t)bits)),
+                         vec_to_bits(fp16_to_float((uint16_t)bits)));
 }
 
 int main(void)
@@ -109,7 +115,7 @@ int main(void)
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_sigmoid),
         cmocka_unit_test(test_tanh),
-        cmocka_unit_test(test_bf16_is_as_dtype_h_says),
+        cmocka_unit_test(test_16_bits_are_as_dtype_h_says),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ static void refused(const struct op_shape *op, const char *what)
 
 static int dtype_moves(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F64;
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F64;
 }
 
 /* Every operand in turn with more rows, more columns, and each other dtype. */
@@ -60,8 +60,8 @@ static void spoil(const struct op_text *good, int i, const char *name)
             accepted(&op); /* there is nothing else to agree with */
             continue;
         }
-        /* Where an op has one operand of its act, or takes two, fp32 and bf16 are both fine. */
-        if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
+        /* Where an op has one operand of its act, or takes two, other floats are fine. */
+        if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
             refused(&op, name);
         else if (op_check(&op, &err))
             assert_non_null(strstr(err.text, "wanted"));

@@ -48,6 +48,8 @@ double case_get(const struct tensor *tensor, int64_t row, int64_t col)
         return (double)*(const float *)at;
     case DTYPE_BF16:
         return (double)bf16_to_float(*(const uint16_t *)at);
+    case DTYPE_F16:
+        return (double)fp16_to_float(*(const uint16_t *)at);
     case DTYPE_F64:
         return *(const double *)at;
     case DTYPE_I32:
@@ -70,6 +72,9 @@ void case_set(struct tensor *tensor, int64_t row, int64_t col, double value)
         break;
     case DTYPE_BF16:
         *(uint16_t *)at = bf16_from_float((float)value);
+        break;
+    case DTYPE_F16:
+        *(uint16_t *)at = fp16_from_float((float)value);
         break;
     case DTYPE_F64:
         *(double *)at = value;
@@ -200,6 +205,7 @@ int case_has_bf16(void)
 int case_each_isa(int (*tests)(void))
 {
     static const char *const isas[] = { "avx512_bf16", "avx512", "avx2", "plain" };
+    static const char *const orders[] = { "forward", "backward", "7", "8" };
     int n_failed = 0;
 
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
@@ -210,6 +216,7 @@ int case_each_isa(int (*tests)(void))
         pid = fork();
         if (pid == 0) {
             setenv("LMTRAIN_CPU_ISA", isas[i], 1);
+            setenv("LMTRAIN_EMULATE_ORDER", orders[i], 1); /* of an emulated GPU's threads */
             printf("LMTRAIN_CPU_ISA=%s\n", isas[i]);
             exit(tests() ? 1 : 0);
         }

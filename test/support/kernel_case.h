@@ -9,10 +9,10 @@
 
 #include "kernels/kernels.h"
 #include "ops/ops.h"
+#include "support/acts.h"
 
-/* Unit roundoffs: of fp32, and of bf16. */
+/* Unit roundoff of fp32. */
 #define CASE_U32 0x1p-24
-#define CASE_U16 0x1p-8
 
 /* Allocates rows x cols with pad elements between rows: canaries there, zeros else. */
 void case_make(struct tensor *tensor, int64_t rows, int64_t cols, int64_t pad, enum dtype dtype);

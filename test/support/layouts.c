@@ -238,6 +238,8 @@ static int step(struct rank *r)
     scalars[SCALAR_BIAS1] = 0.1f;
     scalars[SCALAR_BIAS2] = 0.05f;
     *(float *)run_data(r->run, r->program.ports.loss_scale, 0) = 1.0f / (float)r->crowd->n_learned;
+    if (r->program.ports.gradient_scale)
+        *(float *)run_data(r->run, r->program.ports.gradient_scale, 0) = 1;
     if (run_entry(r->run, ENTRY_STEP, 0, &hooks, &r->err) < 0)
         return -1;
     hand_in(r);

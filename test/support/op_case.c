@@ -28,6 +28,8 @@ double tensor_get(const struct tensor *t, int64_t row, int64_t col)
         return ((const float *)t->data)[i];
     case DTYPE_BF16:
         return bf16_to_float(((const uint16_t *)t->data)[i]);
+    case DTYPE_F16:
+        return fp16_to_float(((const uint16_t *)t->data)[i]);
     case DTYPE_F64:
         return ((const double *)t->data)[i];
     case DTYPE_I32:
@@ -50,6 +52,9 @@ void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value)
         break;
     case DTYPE_BF16:
         ((uint16_t *)t->data)[i] = bf16_from_float((float)value);
+        break;
+    case DTYPE_F16:
+        ((uint16_t *)t->data)[i] = fp16_from_float((float)value);
         break;
     case DTYPE_F64:
         ((double *)t->data)[i] = value;
@@ -241,10 +246,8 @@ static void compare(const struct op_case *c, const struct op_operand *operand,
     for (int64_t row = 0; row < got->rows; row++)
         for (int64_t col = 0; col < got->cols; col++) {
             double a = tensor_get(got, row, col), b = tensor_get(wanted, row, col);
-            double limit = tolerance * top;
+            double limit = tolerance * top + act_rounding(got->dtype, b);
 
-            if (got->dtype == DTYPE_BF16)
-                limit += fabs(b) * 0x1p-8;
             if (!(fabs(a - b) <= limit) && !(isinf(b) && a == b))
                 fail_msg("%s: %s[%lld, %lld] is %.9g, reference %.9g, limit %.3g",
                          op_info(c->op.kind)->name, operand->name, (long long)row, (long long)col,

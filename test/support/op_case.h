@@ -11,6 +11,7 @@
 #define TEST_SUPPORT_OP_CASE_H
 
 #include "ops/ops.h"
+#include "support/acts.h"
 
 struct op_case {
     struct op_shape op; /* kernel's operands, guarded; filled after op_case_create */
@@ -34,7 +35,8 @@ void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value);
 
 /*
  * All of what is said above. tolerance: of max|kernel - reference| / max|reference| for outputs of
- * fp32 and fp64; bf16 ones may err by 2^-8 of the element besides.
+ * fp32 and fp64; bf16 ones may err by 2^-8 of the element besides, fp16 ones by 2^-11 of
+ * it, or 2^-25.
  */
 void op_case_check(struct op_case *c, double tolerance);
 

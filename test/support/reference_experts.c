@@ -78,6 +78,8 @@ static void router_grad(const struct op_shape *op)
     double shares[EXPERTS_MAX], p[EXPERTS_MAX];
 
     CHECK(m <= EXPERTS_MAX);
+    if (tensor_given(&op->in[4]))
+        scale *= IN(4, 0, 0);
     start(&op->out[0], 1);
     for (int64_t e = 0; e < m; e++)
         shares[e] = share_of(experts, e);

@@ -612,9 +612,10 @@ static void gradient_norm(const struct op_shape *op)
     else
         for (int64_t i = 0; i < op->in[0].cols; i++)
             sum += IN(0, 0, i);
-    sum = sqrt(sum);
+    double scale = tensor_given(&op->in[2]) ? IN(2, 0, 0) : 1;
+    sum = sqrt(sum) / scale;
     OUT(0, 0, 0) = sum;
-    OUT(1, 0, 0) = clip > 0 && sum > clip ? clip / sum : 1;
+    OUT(1, 0, 0) = (clip > 0 && sum > clip ? clip / sum : 1) / scale;
     *(int32_t *)op->out[2].data = !isfinite(sum);
 }
 

@@ -33,14 +33,14 @@ struct piece {
 };
 
 CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct piece *p, float scale,
-                             int bf16)
+                             enum dtype act)
 {
     for (int64_t r = 0; r < p->n_rows; r++) {
         const void *row = cpu_row(p->tensor, p->row + r);
 
         INDEPENDENT_TURNS
         for (int64_t i = 0; i < p->n_cols; i++)
-            tile[r * width + i] = act_get(row, p->col + i, bf16) * scale;
+            tile[r * width + i] = act_get(row, p->col + i, act) * scale;
         for (int64_t i = p->n_cols; i < width; i++)
             tile[r * width + i] = 0;
     }
@@ -49,10 +49,7 @@ CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct piece *p, 
 /* The tile's first rows. */
 CPU_INLINE void load_rows(float *tile, int64_t width, const struct piece *p, float scale)
 {
-    if (is_bf16(p->tensor))
-        load_rows_as(tile, width, p, scale, 1);
-    else
-        load_rows_as(tile, width, p, scale, 0);
+    WITH_ACT(p->tensor->dtype, load_rows_as(tile, width, p, scale, act));
 }
 
 CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, float scale)
@@ -62,22 +59,19 @@ CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, flo
 }
 
 CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t width, float scale,
-                              int bf16)
+                              enum dtype act)
 {
     for (int64_t r = 0; r < p->n_rows; r++) {
         void *row = cpu_row(p->tensor, p->row + r);
 
         for (int64_t i = 0; i < p->n_cols; i++)
-            act_put(row, p->col + i, tile[r * width + i] * scale, bf16);
+            act_put(row, p->col + i, tile[r * width + i] * scale, act);
     }
 }
 
 CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t width, float scale)
 {
-    if (is_bf16(p->tensor))
-        store_tile_as(p, tile, width, scale, 1);
-    else
-        store_tile_as(p, tile, width, scale, 0);
+    WITH_ACT(p->tensor->dtype, store_tile_as(p, tile, width, scale, act));
 }
 
 /*

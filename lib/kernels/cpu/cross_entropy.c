@@ -125,7 +125,7 @@ static struct joined join(const struct op_shape *op, int64_t row)
 }
 
 CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const struct joined *all,
-                             int32_t target, int bf16)
+                             int32_t target, enum dtype act)
 {
     const float *logits = float_row(&run->op->in[LOGITS], row);
     void *dlogits = cpu_row(&run->op->out[0], row);
@@ -136,11 +136,11 @@ CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const stru
         at_target = logit_gradient_at_target(vec_exp(logits[column] - max), all->sum, run->scale);
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++)
-        act_put(dlogits, i, vec_exp(logits[i] - max) * factor, bf16);
+        act_put(dlogits, i, vec_exp(logits[i] - max) * factor, act);
     for (int64_t i = n; i < run->op->out[0].cols; i++)
-        act_put(dlogits, i, 0.0f, bf16);
+        act_put(dlogits, i, 0.0f, act);
     if (column != NO_COLUMN)
-        act_put(dlogits, column, at_target, bf16);
+        act_put(dlogits, column, at_target, act);
 }
 
 CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
@@ -159,10 +159,7 @@ CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
     run->nll[row] = logit_nll(all.target, all.max, log(all.sum));
     if (!tensor_given(dlogits))
         return;
-    if (is_bf16(dlogits))
-        gradient_row(run, row, &all, target, 1);
-    else
-        gradient_row(run, row, &all, target, 0);
+    WITH_ACT(dlogits->dtype, gradient_row(run, row, &all, target, act));
 }
 
 CPU_INLINE void loss_tile_body(void *context, int64_t tile)

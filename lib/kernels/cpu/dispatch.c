@@ -89,7 +89,7 @@ static void dispatch_run(struct kernels *kernels, const struct kernel_call *call
 
 #define COLS_A_SUM 256
 
-CPU_INLINE void combine_row(const struct moving *m, int64_t t, int bf16)
+CPU_INLINE void combine_row(const struct moving *m, int64_t t, enum dtype act)
 {
     const struct tensor *y = &m->op->in[1];
     void *out = cpu_row(&m->op->out[0], t);
@@ -103,10 +103,10 @@ CPU_INLINE void combine_row(const struct moving *m, int64_t t, int bf16)
             const void *row = cpu_row(y, place[i]);
 
             for (int64_t c = 0; c < n; c++)
-                sums[c] = (i ? sums[c] : 0.0f) + act_get(row, col + c, bf16);
+                sums[c] = (i ? sums[c] : 0.0f) + act_get(row, col + c, act);
         }
         for (int64_t c = 0; c < n; c++)
-            act_put(out, col + c, sums[c], bf16);
+            act_put(out, col + c, sums[c], act);
     }
 }
 
@@ -116,10 +116,7 @@ CPU_INLINE void combine_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        if (is_bf16(&m->op->in[1]))
-            combine_row(m, t, 1);
-        else
-            combine_row(m, t, 0);
+        WITH_ACT(m->op->in[1].dtype, combine_row(m, t, act));
 }
 CPU_TILES(combine_tile);
 
@@ -132,25 +129,24 @@ static void combine_run(struct kernels *kernels, const struct kernel_call *call,
 
 /* ---- the activation ---- */
 
-CPU_INLINE void swiglu_row(const void *gu, void *y, float w, int64_t f, int bf16)
+CPU_INLINE void swiglu_row(const void *gu, void *y, float w, int64_t f, enum dtype act)
 {
     INDEPENDENT_TURNS
     for (int64_t c = 0; c < f; c++) {
-        float gate = act_get(gu, c, bf16), up = act_get(gu, f + c, bf16);
+        float gate = act_get(gu, c, act), up = act_get(gu, f + c, act);
 
-        act_put(y, c, gate * vec_sigmoid(gate) * up * w, bf16);
+        act_put(y, c, gate * vec_sigmoid(gate) * up * w, act);
     }
 }
 
-CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, int bf16)
+CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, enum dtype act)
 {
     const struct tensor *gu = &m->op->in[2], *y = &m->op->out[0];
 
     for (int64_t i = 0; i < m->place->cols; i++) {
         int32_t row = int_row(m->place, t)[i];
 
-        swiglu_row(cpu_row(gu, row), cpu_row(y, row), float_row(&m->op->in[0], t)[i], y->cols,
-                   bf16);
+        swiglu_row(cpu_row(gu, row), cpu_row(y, row), float_row(&m->op->in[0], t)[i], y->cols, act);
     }
 }
 
@@ -160,10 +156,7 @@ CPU_INLINE void expert_swiglu_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        if (is_bf16(&m->op->in[2]))
-            swiglu_rows(m, t, 1);
-        else
-            swiglu_rows(m, t, 0);
+        WITH_ACT(m->op->in[2].dtype, swiglu_rows(m, t, act));
 }
 CPU_TILES(expert_swiglu_tile);
 
@@ -176,34 +169,34 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
 
 /* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
 CPU_INLINE void swiglu_grad_cols(const void *dy, const void *gu, void *dgu, float w, int64_t f,
-                                 int64_t c, int64_t n, float *lanes, int bf16)
+                                 int64_t c, int64_t n, float *lanes, enum dtype act)
 {
     INDEPENDENT_TURNS
     for (int64_t l = 0; l < n; l++) {
-        float gate = act_get(gu, c + l, bf16), up = act_get(gu, f + c + l, bf16);
-        float g = act_get(dy, c + l, bf16), s = vec_sigmoid(gate);
+        float gate = act_get(gu, c + l, act), up = act_get(gu, f + c + l, act);
+        float g = act_get(dy, c + l, act), s = vec_sigmoid(gate);
         float gw = g * w;
 
         lanes[l] = __builtin_fmaf(g, gate * s * up, lanes[l]);
-        act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
-        act_put(dgu, f + c + l, gw * gate * s, bf16);
+        act_put(dgu, c + l, gw * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), act);
+        act_put(dgu, f + c + l, gw * gate * s, act);
     }
 }
 
 /* A row; returns the weight's gradient. */
 CPU_INLINE float swiglu_grad_row(const void *dy, const void *gu, void *dgu, float w, int64_t f,
-                                 int bf16)
+                                 enum dtype act)
 {
     float lanes[SUM_LANES] = { 0 };
     int64_t c = 0;
 
     for (; c + SUM_LANES <= f; c += SUM_LANES)
-        swiglu_grad_cols(dy, gu, dgu, w, f, c, SUM_LANES, lanes, bf16);
-    swiglu_grad_cols(dy, gu, dgu, w, f, c, f - c, lanes, bf16);
+        swiglu_grad_cols(dy, gu, dgu, w, f, c, SUM_LANES, lanes, act);
+    swiglu_grad_cols(dy, gu, dgu, w, f, c, f - c, lanes, act);
     return sum_lanes(lanes);
 }
 
-CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, int bf16)
+CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, enum dtype act)
 {
     const struct op_shape *op = m->op;
 
@@ -212,7 +205,7 @@ CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, int bf16)
 
         float_row_mut(&op->out[1], t)[i] = swiglu_grad_row(
             cpu_row(&op->in[2], row), cpu_row(&op->in[3], row), cpu_row(&op->out[0], row),
-            float_row(&op->in[0], t)[i], op->in[2].cols, bf16);
+            float_row(&op->in[0], t)[i], op->in[2].cols, act);
     }
 }
 
@@ -222,10 +215,7 @@ CPU_INLINE void expert_swiglu_grad_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        if (is_bf16(&m->op->in[2]))
-            swiglu_grad_rows(m, t, 1);
-        else
-            swiglu_grad_rows(m, t, 0);
+        WITH_ACT(m->op->in[2].dtype, swiglu_grad_rows(m, t, act));
 }
 CPU_TILES(expert_swiglu_grad_tile);
 

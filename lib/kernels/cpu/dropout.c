@@ -15,7 +15,7 @@ struct dropout {
 };
 
 CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct rectangle *r,
-                            int bf16)
+                            enum dtype act)
 {
     const struct op_attributes *a = &d->op->attributes;
     int64_t place = d->begin + row;
@@ -31,14 +31,14 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
         for (int64_t i = col; i < min_i64(col + 4, r->col_end); i++) {
             int kept = rng_uniform(words.word[i - col]) >= d->p;
 
-            act_put(y, i, kept ? act_get(x, i, bf16) * d->scale : 0.0f, bf16);
+            act_put(y, i, kept ? act_get(x, i, act) * d->scale : 0.0f, act);
         }
     }
 }
 
 /* The same where the first column may lie anywhere in a block of four words. */
 CPU_INLINE void dropout_part_row(const struct dropout *d, int64_t row, const struct rectangle *r,
-                                 int bf16)
+                                 enum dtype act)
 {
     const struct op_attributes *a = &d->op->attributes;
     int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], row / a->seq_len);
@@ -53,7 +53,7 @@ CPU_INLINE void dropout_part_row(const struct dropout *d, int64_t row, const str
         for (int64_t lane = whole % 4; lane < 4 && i < r->col_end; lane++, i++) {
             int kept = rng_uniform(words.word[lane]) >= d->p;
 
-            act_put(y, i, kept ? act_get(x, i, bf16) * d->scale : 0.0f, bf16);
+            act_put(y, i, kept ? act_get(x, i, act) * d->scale : 0.0f, act);
         }
     }
 }
@@ -65,13 +65,10 @@ CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
 
     if (d->begin_col)
         for (int64_t row = r.row; row < r.row_end; row++)
-            dropout_part_row(d, row, &r, is_bf16(&d->op->in[0]));
-    else if (is_bf16(&d->op->in[0]))
-        for (int64_t row = r.row; row < r.row_end; row++)
-            dropout_row(d, row, &r, 1);
+            dropout_part_row(d, row, &r, d->op->in[0].dtype);
     else
-        for (int64_t row = r.row; row < r.row_end; row++)
-            dropout_row(d, row, &r, 0);
+        WITH_ACT(d->op->in[0].dtype,
+                 for (int64_t row = r.row; row < r.row_end; row++) dropout_row(d, row, &r, act));
 }
 
 CPU_TILES(dropout_tile);

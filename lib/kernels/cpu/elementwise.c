@@ -28,7 +28,7 @@ CPU_INLINE float gelu_slope(float x)
 }
 
 CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                           int bf16)
+                           enum dtype act)
 {
     int64_t f = op->out[0].cols;
     const void *gu = cpu_row(&op->in[0], row);
@@ -36,14 +36,14 @@ CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct 
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
-        float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
+        float gate = act_get(gu, i, act), up = act_get(gu, f + i, act);
 
-        act_put(y, i, gate * vec_sigmoid(gate) * up, bf16);
+        act_put(y, i, gate * vec_sigmoid(gate) * up, act);
     }
 }
 
 CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                                int bf16)
+                                enum dtype act)
 {
     int64_t f = op->in[0].cols;
     const void *dy = cpu_row(&op->in[0], row), *gu = cpu_row(&op->in[1], row);
@@ -51,37 +51,38 @@ CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const st
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
-        float gate = act_get(gu, i, bf16), up = act_get(gu, f + i, bf16);
-        float g = act_get(dy, i, bf16), s = vec_sigmoid(gate);
+        float gate = act_get(gu, i, act), up = act_get(gu, f + i, act);
+        float g = act_get(dy, i, act), s = vec_sigmoid(gate);
 
-        act_put(dgu, i, g * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), bf16);
-        act_put(dgu, f + i, g * gate * s, bf16);
+        act_put(dgu, i, g * up * s * __builtin_fmaf(gate, 1.0f - s, 1.0f), act);
+        act_put(dgu, f + i, g * gate * s, act);
     }
 }
 
 CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                         int bf16)
+                         enum dtype act)
 {
     const void *x = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(y, i, gelu_of(act_get(x, i, bf16)), bf16);
+        act_put(y, i, gelu_of(act_get(x, i, act)), act);
 }
 
 CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                              int bf16)
+                              enum dtype act)
 {
     const void *dy = cpu_row(&op->in[0], row), *x = cpu_row(&op->in[1], row);
     void *dx = cpu_row(&op->out[0], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(dx, i, act_get(dy, i, bf16) * gelu_slope(act_get(x, i, bf16)), bf16);
+        act_put(dx, i, act_get(dy, i, act) * gelu_slope(act_get(x, i, act)), act);
 }
 
-CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rectangle *r, int bf16)
+CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+                        enum dtype act)
 {
     const float *a = float_row(&op->in[0], row);
     const void *b = cpu_row(&op->in[1], row);
@@ -89,23 +90,23 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        y[i] = a[i] + act_get(b, i, bf16);
+        y[i] = a[i] + act_get(b, i, act);
 }
 
 /* a, b and y are of one type. */
 CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                              int bf16)
+                              enum dtype act)
 {
     const void *a = cpu_row(&op->in[0], row), *b = cpu_row(&op->in[1], row);
     void *y = cpu_row(&op->out[0], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(y, i, act_get(a, i, bf16) + act_get(b, i, bf16), bf16);
+        act_put(y, i, act_get(a, i, act) + act_get(b, i, act), act);
 }
 
 CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                          int bf16)
+                          enum dtype act)
 {
     const void *x = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
@@ -113,11 +114,11 @@ CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct r
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(y, i, act_get(x, i, bf16) * factor, bf16);
+        act_put(y, i, act_get(x, i, act) * factor, act);
 }
 
 CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                             int bf16)
+                             enum dtype act)
 {
     const void *x = cpu_row(&op->in[0], row);
     const float *b = float_row(&op->in[1], 0);
@@ -125,19 +126,30 @@ CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struc
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(y, i, act_get(x, i, bf16) + b[i], bf16);
+        act_put(y, i, act_get(x, i, act) + b[i], act);
 }
 
-/* bf16: of the output; the input is the other type. */
+CPU_INLINE void cast_cols(const void *x, void *y, const struct rectangle *r, enum dtype from,
+                          enum dtype to)
+{
+    INDEPENDENT_TURNS
+    for (int64_t i = r->col; i < r->col_end; i++)
+        act_put(y, i, act_get(x, i, from), to);
+}
+
+/* act: of the output; the input is another type. */
 CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
-                         int bf16)
+                         enum dtype act)
 {
     const void *x = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
 
-    INDEPENDENT_TURNS
-    for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(y, i, act_get(x, i, !bf16), bf16);
+    if (op->in[0].dtype == DTYPE_BF16)
+        cast_cols(x, y, r, DTYPE_BF16, act);
+    else if (op->in[0].dtype == DTYPE_F16)
+        cast_cols(x, y, r, DTYPE_F16, act);
+    else
+        cast_cols(x, y, r, DTYPE_F32, act);
 }
 
 /* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
@@ -158,21 +170,21 @@ CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const str
 struct elementwise {
     const struct op_shape *op;
     struct tiling tiling;
-    int which; /* of a kind's two loops: bf16's, or, where that is fp32 alone, first's */
+    enum dtype act; /* what chooses a kind's loop */
+    int first;
 };
 
+static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile,
+                        int first);
+
+/* Of name_rows(e, r). */
 #define ELEMENTWISE(name) \
     CPU_INLINE void name##_tile_body(void *context, int64_t tile) \
     { \
         const struct elementwise *e = context; \
         struct rectangle r = tiling_at(&e->tiling, tile); \
 \
-        if (e->which) \
-            for (int64_t row = r.row; row < r.row_end; row++) \
-                name##_row(e->op, row, &r, 1); \
-        else \
-            for (int64_t row = r.row; row < r.row_end; row++) \
-                name##_row(e->op, row, &r, 0); \
+        name##_rows(e, &r); \
     } \
     CPU_TILES(name##_tile); \
 \
@@ -180,6 +192,15 @@ struct elementwise {
     { \
         elementwise(kernels, call, name##_tile[cpu_of(kernels)->isa], first); \
     }
+
+/* Of name_row(op, row, r, act). */
+#define ELEMENTWISE_ACT(name) \
+    CPU_INLINE void name##_rows(const struct elementwise *e, const struct rectangle *r) \
+    { \
+        WITH_ACT(e->act, for (int64_t row = r->row; row < r->row_end; row++) \
+                             name##_row(e->op, row, r, act)); \
+    } \
+    ELEMENTWISE(name)
 
 /* Which operand's dtype chooses the loop, and whose extents are cut. */
 static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile,
@@ -189,27 +210,38 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
     int grad = op->kind == OP_SWIGLU_GRAD;
     const struct tensor *cut = grad ? &op->in[0] : &op->out[0];
     const struct tensor *typed = op->kind == OP_ADD ? &op->in[1] : &op->out[0];
-    struct elementwise e = { .op = op,
-                             .tiling = tiling_of(cut->rows, cut->cols),
-                             .which = op->kind == OP_ACCUMULATE ? first != 0 : is_bf16(typed) };
+    struct elementwise e = {
+        .op = op, .tiling = tiling_of(cut->rows, cut->cols), .act = typed->dtype, .first = first
+    };
 
     pool_run(kernels->pool, e.tiling.n_tiles, tile, &e);
 }
 
-ELEMENTWISE(swiglu)
-ELEMENTWISE(swiglu_grad)
-ELEMENTWISE(gelu)
-ELEMENTWISE(gelu_grad)
-ELEMENTWISE(add)
-ELEMENTWISE(add_alike)
-ELEMENTWISE(scale)
-ELEMENTWISE(add_bias)
-ELEMENTWISE(cast)
+ELEMENTWISE_ACT(swiglu)
+ELEMENTWISE_ACT(swiglu_grad)
+ELEMENTWISE_ACT(gelu)
+ELEMENTWISE_ACT(gelu_grad)
+ELEMENTWISE_ACT(add)
+ELEMENTWISE_ACT(add_alike)
+ELEMENTWISE_ACT(scale)
+ELEMENTWISE_ACT(add_bias)
+ELEMENTWISE_ACT(cast)
+
+CPU_INLINE void accumulate_rows(const struct elementwise *e, const struct rectangle *r)
+{
+    if (e->first)
+        for (int64_t row = r->row; row < r->row_end; row++)
+            accumulate_row(e->op, row, r, 1);
+    else
+        for (int64_t row = r->row; row < r->row_end; row++)
+            accumulate_row(e->op, row, r, 0);
+}
+
 ELEMENTWISE(accumulate)
 
 static void any_add_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    if (is_bf16(&call->op.out[0]))
+    if (call->op.out[0].dtype != DTYPE_F32)
         add_alike_run(kernels, call, first);
     else
         add_run(kernels, call, first);

@@ -32,7 +32,7 @@ static inline int64_t table_row(const struct tensor *index, int64_t token,
     return row >= 0 && row < n_rows ? row : NO_ROW;
 }
 
-CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, int bf16)
+CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, enum dtype act)
 {
     int64_t d = op->out[0].cols;
 
@@ -52,10 +52,10 @@ CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, 
 
         if (base)
             for (int64_t i = 0; i < d; i++)
-                x[i] += act_get(entry, i, bf16);
+                x[i] += act_get(entry, i, act);
         else
             for (int64_t i = 0; i < d; i++)
-                x[i] = act_get(entry, i, bf16);
+                x[i] = act_get(entry, i, act);
     }
 }
 
@@ -64,10 +64,7 @@ CPU_INLINE void embed_tile_body(void *context, int64_t tile)
     const struct op_shape *op = context;
     int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[0].rows);
 
-    if (is_bf16(&op->in[1]))
-        embed_rows(op, row, end, 1);
-    else
-        embed_rows(op, row, end, 0);
+    WITH_ACT(op->in[1].dtype, embed_rows(op, row, end, act));
 }
 
 CPU_TILES(embed_tile);

@@ -13,7 +13,7 @@
  *
  * Between pieces of k a task's sums stay in its stage, fp32 register block by register block; where
  * k is too long for one round, all of a round's sums do, in a stage that all tasks share. The last
- * piece finishes: bias, rounding to bf16, or the one add to an accumulated c.
+ * piece finishes: bias, rounding to 16 bits, or the one add to an accumulated c.
  */
 #include "kernels/cpu/gemm_impl.h"
 
@@ -79,6 +79,8 @@ static struct cut cut_product(const struct cpu_kernels *cpu, const struct cpu_ge
     struct cut cut = { .lane = LANE_F32, .elements = 1 };
     int64_t block_floats;
 
+    if (s->in == DTYPE_F16)
+        cut.lane = LANE_HALF;
     if (s->in == DTYPE_BF16) {
         cut.lane = cpu->has_avx512_bf16 ? LANE_PAIR : LANE_WIDENED;
         cut.elements = cpu->has_avx512_bf16 ? 2 : 1;
@@ -192,7 +194,8 @@ struct finish {
     int64_t ldc;
     int n_rows, n_cols;
     const float *bias;
-    int accumulate, first, bf16;
+    int accumulate, first;
+    enum dtype out;
 };
 
 CPU_INLINE void finish_row(const struct finish *f, int64_t row, int n_cols)
@@ -201,10 +204,16 @@ CPU_INLINE void finish_row(const struct finish *f, int64_t row, int n_cols)
     float *c = (float *)f->c + row * f->ldc;
     uint16_t *narrow = (uint16_t *)f->c + row * f->ldc;
 
-    if (f->bf16 && f->bias)
+    if (f->out == DTYPE_F16 && f->bias)
+        for (int i = 0; i < n_cols; i++)
+            narrow[i] = vec_to_fp16(sums[i] + f->bias[i]);
+    else if (f->out == DTYPE_F16)
+        for (int i = 0; i < n_cols; i++)
+            narrow[i] = vec_to_fp16(sums[i]);
+    else if (f->out == DTYPE_BF16 && f->bias)
         for (int i = 0; i < n_cols; i++)
             narrow[i] = vec_to_bf16(sums[i] + f->bias[i]);
-    else if (f->bf16)
+    else if (f->out == DTYPE_BF16)
         for (int i = 0; i < n_cols; i++)
             narrow[i] = vec_to_bf16(sums[i]);
     else if (f->accumulate && !f->first)
@@ -253,7 +262,7 @@ static void finish(const struct round *r, const struct place *at, const float *s
                         .bias = r->operands->bias ? r->operands->bias + at->col : NULL,
                         .accumulate = r->shape->accumulate,
                         .first = r->operands->first,
-                        .bf16 = r->shape->out == DTYPE_BF16 };
+                        .out = r->shape->out };
 
     finish_block[r->cpu->isa](&f);
 }

@@ -14,8 +14,16 @@
 #define AVX2_ROWS 6
 #define AVX2_COLS 16
 
+CPU_INLINE uint32_t lane_at(const void *data, int64_t at, const enum gemm_lane lane)
+{
+    if (lane == LANE_HALF)
+        return vec_to_bits(vec_from_fp16(((const uint16_t *)data)[at]));
+    return lane == LANE_WIDENED ? (uint32_t)((const uint16_t *)data)[at] << 16
+                                : ((const uint32_t *)data)[at];
+}
+
 CPU_INLINE void pack_as(uint32_t *panels, int64_t panel_stride, const struct gemm_source *source,
-                        const struct gemm_part *part, const int width, const int bf16)
+                        const struct gemm_part *part, const int width, const enum gemm_lane lane)
 {
     for (int64_t start = 0; start < part->n_lines; start += width) {
         uint32_t *panel = panels + start / width * panel_stride;
@@ -26,9 +34,7 @@ CPU_INLINE void pack_as(uint32_t *panels, int64_t panel_stride, const struct gem
                 int64_t at = (part->line + start + line) * source->line_stride +
                              (part->k + k) * source->k_stride;
 
-                panel[k * width + line] = bf16
-                                              ? (uint32_t)((const uint16_t *)source->data)[at] << 16
-                                              : ((const uint32_t *)source->data)[at];
+                panel[k * width + line] = lane_at(source->data, at, lane);
             }
     }
 }
@@ -38,9 +44,11 @@ CPU_INLINE void pack(uint32_t *panels, int64_t panel_stride, const struct gemm_s
 {
     CHECK(source->lane != LANE_PAIR);
     if (source->lane == LANE_WIDENED)
-        pack_as(panels, panel_stride, source, part, width, 1);
+        pack_as(panels, panel_stride, source, part, width, LANE_WIDENED);
+    else if (source->lane == LANE_HALF)
+        pack_as(panels, panel_stride, source, part, width, LANE_HALF);
     else
-        pack_as(panels, panel_stride, source, part, width, 0);
+        pack_as(panels, panel_stride, source, part, width, LANE_F32);
 }
 
 #define PACK(name, width) \

@@ -21,6 +21,7 @@ enum gemm_lane {
     LANE_F32,
     LANE_PAIR,    /* two bf16 */
     LANE_WIDENED, /* a bf16 as float */
+    LANE_HALF,    /* an fp16 as float */
 };
 
 /* Where lines come from: element (line, k) stands at data + (line * line_stride + k * k_stride)

@@ -6,7 +6,7 @@
  * All row-major, a and b also as stored transposed. Element sums have one order (gemm_code_impl.h),
  * so bits depend on operands, k and instruction set alone: threads, tiles, blocks, and rows or
  * columns computed apart do not show. bf16 operands are multiplied as pairs where the CPU does
- * that, else widened while they are packed.
+ * that, else widened while they are packed, as those of fp16 are.
  */
 #ifndef KERNELS_CPU_GEMM_IMPL_H
 #define KERNELS_CPU_GEMM_IMPL_H
@@ -15,7 +15,7 @@
 
 struct cpu_gemm_shape {
     int64_t m, n, k;
-    enum dtype in, out;             /* fp32 or bf16 */
+    enum dtype in, out;             /* fp32, bf16 or fp16; out fp32 or in */
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
     int accumulate; /* c = (first ? 0 : c) + product, the product whole before the add; c fp32 */

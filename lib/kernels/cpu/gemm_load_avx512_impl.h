@@ -26,6 +26,12 @@ CPU_INLINE __m512i load_halves(const uint16_t *from, __mmask16 mask)
     return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
 }
 
+/* 16 fp16 as floats. */
+CPU_INLINE __m512i load_fp16(const uint16_t *from, __mmask16 mask)
+{
+    return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from)));
+}
+
 /* 16 steps of one line, n_k elements of which exist. */
 CPU_INLINE __m512i load_along(const void *from, int64_t n_k, const enum gemm_lane lane)
 {
@@ -33,6 +39,8 @@ CPU_INLINE __m512i load_along(const void *from, int64_t n_k, const enum gemm_lan
         return _mm512_maskz_loadu_epi32(mask_16(n_k), from);
     if (lane == LANE_PAIR)
         return _mm512_maskz_loadu_epi16(mask_32(n_k), from);
+    if (lane == LANE_HALF)
+        return load_fp16(from, mask_16(n_k));
     return _mm512_slli_epi32(load_halves(from, mask_16(n_k)), 16);
 }
 

@@ -14,6 +14,8 @@ void gemm_multiply_few_avx512(float *c, const uint32_t *a, const struct gemm_sou
 {
     if (b->lane == LANE_F32)
         multiply_few_rows(c, a, b, part, n_rows, LANE_F32);
+    else if (b->lane == LANE_HALF)
+        multiply_few_rows(c, a, b, part, n_rows, LANE_HALF);
     else
         multiply_few_rows(c, a, b, part, n_rows, LANE_WIDENED);
 }

@@ -23,6 +23,8 @@ CPU_INLINE __m512i load_across(const void *from, const void *next, int64_t n_lin
 
     if (lane == LANE_F32)
         return _mm512_maskz_loadu_epi32(lines, from);
+    if (lane == LANE_HALF)
+        return load_fp16(from, lines);
     if (lane == LANE_WIDENED)
         return _mm512_slli_epi32(load_halves(from, lines), 16);
     return _mm512_or_si512(load_halves(from, lines),
@@ -119,6 +121,8 @@ CPU_INLINE void pack(uint32_t *panels, int64_t panel_stride, const struct gemm_s
         pack_as(panels, panel_stride, source, part, width, LANE_F32);
     else if (source->lane == LANE_PAIR)
         pack_as(panels, panel_stride, source, part, width, LANE_PAIR);
+    else if (source->lane == LANE_HALF)
+        pack_as(panels, panel_stride, source, part, width, LANE_HALF);
     else
         pack_as(panels, panel_stride, source, part, width, LANE_WIDENED);
 }

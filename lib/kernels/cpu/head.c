@@ -9,7 +9,7 @@
  * Numerics: chunks are added to dw one after the other, in order, so `chunk` is part of the
  * numerics, as is the call's number of rows; threads are not. A row's are softmax_impl.h's.
  *
- * bf16 gradients are written over the fp32 logits that they come from: row stride stays that of the
+ * 16-bit gradients are written over the fp32 logits that they come from: row stride stays that of the
  * logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
  * vocabulary that is a power of two does not put a column into one cache set.
  */
@@ -18,6 +18,7 @@
 
 #include "base/num.h"
 #include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/softmax_impl.h"
 
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
@@ -55,7 +56,7 @@ static struct cpu_gemm_shape product_shape(const struct head_shape *h, int produ
 {
     enum dtype act = h->x->dtype;
     int64_t d = h->x->cols, vocab = h->w->rows;
-    int64_t ldl = act == DTYPE_BF16 ? 2 * h->ld : h->ld;
+    int64_t ldl = act == DTYPE_F32 ? h->ld : 2 * h->ld;
 
     switch (product) {
     case PRODUCT_LOGITS:
@@ -119,8 +120,8 @@ CPU_INLINE void exp_row_body(float *row, int64_t n, float *max, double *sum)
 
 CPU_VARIANTS(exp_row, (float *row, int64_t n, float *max, double *sum), (row, n, max, sum));
 
-/* As bf16 over the same memory: an element is read before anything is written on it. */
-CPU_INLINE void scale_row_bf16(float *row, int64_t n, float factor)
+/* As 16 bits over the same memory: an element is read before anything is written on it. */
+CPU_INLINE void scale_row_narrow(float *row, int64_t n, float factor, enum dtype act)
 {
     uint16_t *to = (uint16_t *)(void *)row;
     uint16_t block[LOGIT_LANES];
@@ -128,11 +129,11 @@ CPU_INLINE void scale_row_bf16(float *row, int64_t n, float factor)
 
     for (; i + LOGIT_LANES <= n; i += LOGIT_LANES) {
         for (int j = 0; j < LOGIT_LANES; j++)
-            block[j] = vec_to_bf16(row[i + j] * factor);
+            act_put(block, j, row[i + j] * factor, act);
         memcpy(to + i, block, sizeof block);
     }
     for (; i < n; i++) {
-        block[0] = vec_to_bf16(row[i] * factor);
+        act_put(block, 0, row[i] * factor, act);
         memcpy(to + i, block, sizeof block[0]);
     }
 }
@@ -143,8 +144,10 @@ CPU_INLINE void scale_row_body(float *row, int64_t n, float factor, enum dtype d
     if (dtype == DTYPE_F32)
         for (int64_t i = 0; i < n; i++)
             row[i] *= factor;
+    else if (dtype == DTYPE_BF16)
+        scale_row_narrow(row, n, factor, DTYPE_BF16);
     else
-        scale_row_bf16(row, n, factor);
+        scale_row_narrow(row, n, factor, DTYPE_F16);
 }
 
 CPU_VARIANTS(scale_row, (float *row, int64_t n, float factor, enum dtype dtype),
@@ -184,10 +187,7 @@ static void do_row(const struct rows_run *run, int64_t i)
         return;
     at_target = logit_gradient_at_target(row[target], sum, run->scale);
     scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act);
-    if (act == DTYPE_F32)
-        row[target] = at_target;
-    else
-        ((uint16_t *)(void *)row)[target] = bf16_from_float(at_target);
+    act_put(row, target, at_target, act);
 }
 
 static void rows_tile(void *context, int64_t tile, int thread)

@@ -28,9 +28,10 @@ static inline int n_normed(const struct op_attributes *a)
     return a->n_heads + a->n_kv_heads;
 }
 
-CPU_INLINE void copy_values(const struct op_attributes *a, void *to, const void *from, int bf16)
+CPU_INLINE void copy_values(const struct op_attributes *a, void *to, const void *from,
+                            enum dtype act)
 {
-    size_t head_bytes = (size_t)a->head_dim * (bf16 ? 2 : 4);
+    size_t head_bytes = (size_t)a->head_dim * dtype_bytes(act);
     size_t begin = (size_t)n_normed(a) * head_bytes;
 
     memcpy((char *)to + begin, (const char *)from + begin, (size_t)a->n_kv_heads * head_bytes);
@@ -38,26 +39,26 @@ CPU_INLINE void copy_values(const struct op_attributes *a, void *to, const void 
 
 /* ---- forward ---- */
 
-CPU_INLINE float head_squares(const void *row, int64_t at, int64_t e, int bf16)
+CPU_INLINE float head_squares(const void *row, int64_t at, int64_t e, enum dtype act)
 {
     float lanes[SUM_LANES] = { 0 };
     int64_t i = 0;
 
     for (; i + SUM_LANES <= e; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++) {
-            float x = act_get(row, at + i + l, bf16);
+            float x = act_get(row, at + i + l, act);
 
             lanes[l] = __builtin_fmaf(x, x, lanes[l]);
         }
     for (int l = 0; i + l < e; l++) {
-        float x = act_get(row, at + i + l, bf16);
+        float x = act_get(row, at + i + l, act);
 
         lanes[l] = __builtin_fmaf(x, x, lanes[l]);
     }
     return sum_lanes(lanes);
 }
 
-CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, int bf16)
+CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &n->op->attributes;
     const void *in = cpu_row(&n->op->in[QKV], row);
@@ -69,12 +70,12 @@ CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, int bf16)
         const float *w = n->op->in[head < a->n_heads ? WQ : WK].data;
         int64_t at = head * e;
 
-        rstd[head] = 1.0f / sqrtf(head_squares(in, at, e, bf16) / (float)e + (float)a->eps);
+        rstd[head] = 1.0f / sqrtf(head_squares(in, at, e, act) / (float)e + (float)a->eps);
         INDEPENDENT_TURNS
         for (int64_t i = 0; i < e; i++)
-            act_put(out, at + i, act_get(in, at + i, bf16) * rstd[head] * w[i], bf16);
+            act_put(out, at + i, act_get(in, at + i, act) * rstd[head] * w[i], act);
     }
-    copy_values(a, out, in, bf16);
+    copy_values(a, out, in, act);
 }
 
 CPU_INLINE void head_norm_tile_body(void *context, int64_t tile)
@@ -82,12 +83,7 @@ CPU_INLINE void head_norm_tile_body(void *context, int64_t tile)
     const struct head_norm *n = context;
     int64_t row = tile * FORWARD_ROWS, end = min_i64(row + FORWARD_ROWS, n->op->in[QKV].rows);
 
-    if (is_bf16(&n->op->in[QKV]))
-        for (; row < end; row++)
-            head_norm_row(n, row, 1);
-    else
-        for (; row < end; row++)
-            head_norm_row(n, row, 0);
+    WITH_ACT(n->op->in[QKV].dtype, for (; row < end; row++) head_norm_row(n, row, act));
 }
 
 CPU_TILES(head_norm_tile);
@@ -113,29 +109,30 @@ struct head_grad {
     int64_t at, e; /* columns */
 };
 
-CPU_INLINE void head_grad_at(const struct head_grad *h, int bf16)
+CPU_INLINE void head_grad_at(const struct head_grad *h, enum dtype act)
 {
     float dots[SUM_LANES] = { 0 }, dot;
     int64_t i = 0;
 
     for (; i + SUM_LANES <= h->e; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++)
-            dots[l] = __builtin_fmaf(act_get(h->dy, h->at + i + l, bf16) * h->w[i + l],
-                                     act_get(h->x, h->at + i + l, bf16) * h->rstd, dots[l]);
+            dots[l] = __builtin_fmaf(act_get(h->dy, h->at + i + l, act) * h->w[i + l],
+                                     act_get(h->x, h->at + i + l, act) * h->rstd, dots[l]);
     for (int l = 0; i + l < h->e; l++)
-        dots[l] = __builtin_fmaf(act_get(h->dy, h->at + i + l, bf16) * h->w[i + l],
-                                 act_get(h->x, h->at + i + l, bf16) * h->rstd, dots[l]);
+        dots[l] = __builtin_fmaf(act_get(h->dy, h->at + i + l, act) * h->w[i + l],
+                                 act_get(h->x, h->at + i + l, act) * h->rstd, dots[l]);
     dot = sum_lanes(dots) / (float)h->e;
     INDEPENDENT_TURNS
     for (i = 0; i < h->e; i++) {
-        float dy = act_get(h->dy, h->at + i, bf16), xhat = act_get(h->x, h->at + i, bf16) * h->rstd;
+        float dy = act_get(h->dy, h->at + i, act), xhat = act_get(h->x, h->at + i, act) * h->rstd;
 
-        act_put(h->dx, h->at + i, h->rstd * __builtin_fmaf(-xhat, dot, dy * h->w[i]), bf16);
+        act_put(h->dx, h->at + i, h->rstd * __builtin_fmaf(-xhat, dot, dy * h->w[i]), act);
         h->dw[i] = __builtin_fmaf(dy, xhat, h->dw[i]);
     }
 }
 
-CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float *partial, int bf16)
+CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float *partial,
+                                   enum dtype act)
 {
     const struct op_attributes *a = &n->op->attributes;
     const float *rstd = float_row(&n->op->in[RSTD], row);
@@ -151,9 +148,9 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
         h.dw = partial + is_key * h.e;
         h.rstd = rstd[head];
         h.at = head * h.e;
-        head_grad_at(&h, bf16);
+        head_grad_at(&h, act);
     }
-    copy_values(a, h.dx, h.dy, bf16);
+    copy_values(a, h.dx, h.dy, act);
 }
 
 CPU_INLINE void head_norm_grad_tile_body(void *context, int64_t tile)
@@ -164,12 +161,8 @@ CPU_INLINE void head_norm_grad_tile_body(void *context, int64_t tile)
     float *partial = n->partial + tile * width;
 
     memset(partial, 0, (size_t)width * sizeof *partial);
-    if (is_bf16(&n->op->in[DOUT]))
-        for (; row < end; row++)
-            head_norm_grad_row(n, row, partial, 1);
-    else
-        for (; row < end; row++)
-            head_norm_grad_row(n, row, partial, 0);
+    WITH_ACT(n->op->in[DOUT].dtype,
+             for (; row < end; row++) head_norm_grad_row(n, row, partial, act));
 }
 
 CPU_TILES(head_norm_grad_tile);

@@ -66,6 +66,9 @@ CPU_INLINE void add_columns_body(double *sums, const void *row, enum dtype dtype
     if (dtype == DTYPE_BF16)
         for (int64_t i = 0; i < n; i++)
             sums[i] += (double)vec_from_bf16(((const uint16_t *)row)[i]);
+    else if (dtype == DTYPE_F16)
+        for (int64_t i = 0; i < n; i++)
+            sums[i] += (double)vec_from_fp16(((const uint16_t *)row)[i]);
     else
         for (int64_t i = 0; i < n; i++)
             sums[i] += (double)((const float *)row)[i];

@@ -67,7 +67,8 @@ static size_t lora_scratch_bytes(struct kernels *kernels, const struct op_shape 
     return product_bytes(op) + most;
 }
 
-CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectangle *r, int bf16)
+CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectangle *r,
+                         enum dtype act)
 {
     const void *y = cpu_row(&l->op->in[0], l->begin + row);
     void *out = cpu_row(&l->op->out[0], l->begin + row);
@@ -76,9 +77,9 @@ CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectang
     if (product)
         INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(out, l->col + i, act_get(y, l->col + i, bf16) + product[i], bf16);
+        act_put(out, l->col + i, act_get(y, l->col + i, act) + product[i], act);
     else INDEPENDENT_TURNS for (int64_t i = r->col; i < r->col_end; i++)
-        act_put(out, l->col + i, act_get(y, l->col + i, bf16), bf16);
+        act_put(out, l->col + i, act_get(y, l->col + i, act), act);
 }
 
 CPU_INLINE void lora_tile_body(void *context, int64_t tile)
@@ -86,12 +87,8 @@ CPU_INLINE void lora_tile_body(void *context, int64_t tile)
     const struct lora *l = context;
     struct rectangle r = tiling_at(&l->tiling, tile);
 
-    if (is_bf16(&l->op->in[0]))
-        for (int64_t row = r.row; row < r.row_end; row++)
-            lora_row(l, row, &r, 1);
-    else
-        for (int64_t row = r.row; row < r.row_end; row++)
-            lora_row(l, row, &r, 0);
+    WITH_ACT(l->op->in[0].dtype,
+             for (int64_t row = r.row; row < r.row_end; row++) lora_row(l, row, &r, act));
 }
 
 CPU_TILES(lora_tile);

@@ -49,7 +49,7 @@ CPU_INLINE float row_squares(const float *x, float mean, int64_t d)
     return sum_lanes(lanes);
 }
 
-CPU_INLINE void norm_row(const struct norm *n, int64_t row, int bf16)
+CPU_INLINE void norm_row(const struct norm *n, int64_t row, enum dtype act)
 {
     int64_t d = n->x->cols;
     const float *x = float_row(n->x, row), *w = n->w->data, *b = n->b ? n->b->data : NULL;
@@ -61,7 +61,7 @@ CPU_INLINE void norm_row(const struct norm *n, int64_t row, int bf16)
         float *sum = float_row_mut(n->sum, row);
 
         for (int64_t i = 0; i < d; i++)
-            sum[i] = x[i] + act_get(delta, i, bf16);
+            sum[i] = x[i] + act_get(delta, i, act);
         x = sum;
     }
     if (n->mean)
@@ -70,10 +70,10 @@ CPU_INLINE void norm_row(const struct norm *n, int64_t row, int bf16)
     *float_row_mut(n->rstd, row) = rstd;
     if (b)
         for (int64_t i = 0; i < d; i++)
-            act_put(y, i, __builtin_fmaf((x[i] - mean) * rstd, w[i], b[i]), bf16);
+            act_put(y, i, __builtin_fmaf((x[i] - mean) * rstd, w[i], b[i]), act);
     else
         for (int64_t i = 0; i < d; i++)
-            act_put(y, i, (x[i] - mean) * rstd * w[i], bf16);
+            act_put(y, i, (x[i] - mean) * rstd * w[i], act);
 }
 
 CPU_INLINE void norm_tile_body(void *context, int64_t tile)
@@ -81,12 +81,7 @@ CPU_INLINE void norm_tile_body(void *context, int64_t tile)
     const struct norm *n = context;
     int64_t row = tile * FORWARD_ROWS, end = min_i64(row + FORWARD_ROWS, n->x->rows);
 
-    if (is_bf16(n->y))
-        for (; row < end; row++)
-            norm_row(n, row, 1);
-    else
-        for (; row < end; row++)
-            norm_row(n, row, 0);
+    WITH_ACT(n->y->dtype, for (; row < end; row++) norm_row(n, row, act));
 }
 
 CPU_TILES(norm_tile);
@@ -133,7 +128,7 @@ struct norm_grad {
  * has no mean(g). dw adds dy xhat, db adds dy.
  */
 CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw, float *db,
-                              int bf16)
+                              enum dtype act)
 {
     int64_t d = n->x->cols, i = 0;
     const void *dy = cpu_row(n->dy, row);
@@ -146,13 +141,13 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++) {
-            float g = act_get(dy, i + l, bf16) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+            float g = act_get(dy, i + l, act) * w[i + l], xhat = (x[i + l] - mean) * rstd;
 
             dots[l] = __builtin_fmaf(g, xhat, dots[l]);
             sums[l] += g;
         }
     for (int l = 0; i + l < d; l++) {
-        float g = act_get(dy, i + l, bf16) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+        float g = act_get(dy, i + l, act) * w[i + l], xhat = (x[i + l] - mean) * rstd;
 
         dots[l] = __builtin_fmaf(g, xhat, dots[l]);
         sums[l] += g;
@@ -160,7 +155,7 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
     dot = sum_lanes(dots) / (float)d;
     sum = n->mean ? sum_lanes(sums) / (float)d : 0;
     for (i = 0; i < d; i++) {
-        float grad = act_get(dy, i, bf16), xhat = (x[i] - mean) * rstd;
+        float grad = act_get(dy, i, act), xhat = (x[i] - mean) * rstd;
         float own = rstd * (__builtin_fmaf(-xhat, dot, grad * w[i]) - sum);
 
         dx[i] = add ? add[i] + own : own;
@@ -168,7 +163,7 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
     }
     if (n->db)
         for (i = 0; i < d; i++)
-            db[i] += act_get(dy, i, bf16);
+            db[i] += act_get(dy, i, act);
 }
 
 CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
@@ -180,12 +175,7 @@ CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
     memset(dw, 0, (size_t)d * sizeof *dw);
     if (db)
         memset(db, 0, (size_t)d * sizeof *db);
-    if (is_bf16(n->dy))
-        for (; row < end; row++)
-            norm_grad_row(n, row, dw, db, 1);
-    else
-        for (; row < end; row++)
-            norm_grad_row(n, row, dw, db, 0);
+    WITH_ACT(n->dy->dtype, for (; row < end; row++) norm_grad_row(n, row, dw, db, act));
 }
 
 CPU_TILES(norm_grad_tile);

@@ -11,7 +11,7 @@
 
 /* ---- forward ---- */
 
-CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, int bf16)
+CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, enum dtype act)
 {
     const void *w = cpu_row(&op->in[0], row);
     void *y = cpu_row(&op->out[0], row);
@@ -20,12 +20,12 @@ CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, int bf16)
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++) {
-            float x = act_get(w, i + l, bf16);
+            float x = act_get(w, i + l, act);
 
             lanes[l] = __builtin_fmaf(x, x, lanes[l]);
         }
     for (int l = 0; i + l < d; l++) {
-        float x = act_get(w, i + l, bf16);
+        float x = act_get(w, i + l, act);
 
         lanes[l] = __builtin_fmaf(x, x, lanes[l]);
     }
@@ -34,7 +34,7 @@ CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, int bf16)
     *float_row_mut(&op->out[1], row) = norm;
     INDEPENDENT_TURNS
     for (i = 0; i < d; i++)
-        act_put(y, i, act_get(w, i, bf16) / norm, bf16);
+        act_put(y, i, act_get(w, i, act) / norm, act);
 }
 
 CPU_INLINE void normalize_tile_body(void *context, int64_t tile)
@@ -42,12 +42,7 @@ CPU_INLINE void normalize_tile_body(void *context, int64_t tile)
     const struct op_shape *op = context;
     int64_t row = tile * ROWS_A_TILE, end = min_i64(row + ROWS_A_TILE, op->in[0].rows);
 
-    if (is_bf16(&op->in[0]))
-        for (; row < end; row++)
-            normalize_row(op, row, 1);
-    else
-        for (; row < end; row++)
-            normalize_row(op, row, 0);
+    WITH_ACT(op->in[0].dtype, for (; row < end; row++) normalize_row(op, row, act));
 }
 
 CPU_TILES(normalize_tile);
@@ -69,7 +64,7 @@ struct normalize_grad {
 };
 
 /* dw adds (dy - y (y dy)) / norm; where eps stood for the length, dy / norm. */
-CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, int bf16)
+CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, enum dtype act)
 {
     const float *dy = float_row(&n->op->in[0], row), norm = *float_row(&n->op->in[2], row);
     const void *w = cpu_row(&n->op->in[1], row);
@@ -79,13 +74,13 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++)
-            lanes[l] = __builtin_fmaf(act_get(w, i + l, bf16), dy[i + l], lanes[l]);
+            lanes[l] = __builtin_fmaf(act_get(w, i + l, act), dy[i + l], lanes[l]);
     for (int l = 0; i + l < d; l++)
-        lanes[l] = __builtin_fmaf(act_get(w, i + l, bf16), dy[i + l], lanes[l]);
+        lanes[l] = __builtin_fmaf(act_get(w, i + l, act), dy[i + l], lanes[l]);
     dot = norm > (float)n->op->attributes.eps ? sum_lanes(lanes) * inverse * inverse : 0.0f;
     INDEPENDENT_TURNS
     for (i = 0; i < d; i++) {
-        float own = __builtin_fmaf(-dot, act_get(w, i, bf16), dy[i]) * inverse;
+        float own = __builtin_fmaf(-dot, act_get(w, i, act), dy[i]) * inverse;
 
         dw[i] = n->first ? own : dw[i] + own;
     }
@@ -96,12 +91,7 @@ CPU_INLINE void normalize_grad_tile_body(void *context, int64_t tile)
     const struct normalize_grad *n = context;
     int64_t row = tile * ROWS_A_TILE, end = min_i64(row + ROWS_A_TILE, n->op->in[0].rows);
 
-    if (is_bf16(&n->op->in[1]))
-        for (; row < end; row++)
-            normalize_grad_row(n, row, 1);
-    else
-        for (; row < end; row++)
-            normalize_grad_row(n, row, 0);
+    WITH_ACT(n->op->in[1].dtype, for (; row < end; row++) normalize_grad_row(n, row, act));
 }
 
 CPU_TILES(normalize_grad_tile);

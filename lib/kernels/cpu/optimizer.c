@@ -2,7 +2,7 @@
  * optimizer.c - the gradient's norm and AdamW
  *
  * One pass over memory each, bound by it: AdamW reads 16 and writes 12 bytes an element, and 2 more
- * for the bf16 weight. The order of IEEE operations is the contract with other backends:
+ * for a 16-bit weight. The order of IEEE operations is the contract with other backends:
  *
  *   once a call, in double then rounded to float:
  *     decay = 1 - lr * weight_decay (or of each block's), take1 = 1 - beta1, take2 = 1 - beta2,
@@ -104,15 +104,16 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     const double *sums = op->in[0].data;
     const int32_t *order = op->in[1].data;
     int64_t n = order ? op->in[1].cols : op->in[0].cols;
+    float scale = tensor_given(&op->in[2]) ? *(const float *)op->in[2].data : 1.0f;
     double sum = 0, clip = op->attributes.clip, norm;
 
     (void)kernels;
     (void)first;
     for (int64_t i = 0; i < n; i++)
         sum += sums[order ? order[i] : i];
-    norm = sqrt(sum);
+    norm = sqrt(sum) / (double)scale;
     *(double *)op->out[0].data = norm;
-    *(float *)op->out[1].data = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    *(float *)op->out[1].data = (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
     *(int32_t *)op->out[2].data = !isfinite(norm);
 }
 
@@ -248,7 +249,7 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, f
         struct stretch some = { s->row, s->col + at, n };
 
         make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
-        if (is_bf16(&a->op->in[MASTER]))
+        if (a->op->in[MASTER].dtype == DTYPE_BF16)
             adamw_rounded(a, &some, decay, &noise, skip, 1);
         else
             adamw_rounded(a, &some, decay, &noise, skip, 0);
@@ -270,7 +271,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
 
         end = min_i64((block + 1) * OPS_NORM_BLOCK, last);
         struct stretch piece = { s->row, at - start, end - at };
-        if (is_bf16(&a->op->in[M]))
+        if (a->op->in[M].dtype == DTYPE_BF16)
             adamw_of_block(a, &piece, decay,
                            places ? (uint64_t)places[block]
                                   : a->op->attributes.place + (uint64_t)block,
@@ -285,11 +286,8 @@ CPU_INLINE void weight_stretch(const struct adamw *a, const struct stretch *s)
     const float *master = float_row(&a->op->in[MASTER], s->row);
     void *weight = cpu_row(&a->op->out[0], s->row);
 
-    if (is_bf16(&a->op->out[0]))
-        for (int64_t i = s->col; i < s->col + s->n; i++)
-            act_put(weight, i, master[i], 1);
-    else
-        memcpy((float *)weight + s->col, master + s->col, (size_t)s->n * sizeof *master);
+    WITH_ACT(a->op->out[0].dtype,
+             for (int64_t i = s->col; i < s->col + s->n; i++) act_put(weight, i, master[i], act));
 }
 
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
@@ -300,7 +298,7 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
     for (int64_t row = r.row; row < r.row_end; row++) {
         struct stretch s = { row, r.col, r.col_end - r.col };
 
-        if (tensor_given(&a->op->in[DECAY]) || is_bf16(&a->op->in[M]))
+        if (tensor_given(&a->op->in[DECAY]) || a->op->in[M].dtype == DTYPE_BF16)
             adamw_blocks(a, &s);
         else
             adamw_stretch(a, &s, a->decay);

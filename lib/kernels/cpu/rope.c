@@ -13,13 +13,13 @@ struct rope {
     float sign; /* of the angle */
 };
 
-CPU_INLINE void rope_row(const struct rope *r, int64_t row, int bf16)
+CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &r->op->attributes;
     int32_t position = *(const int32_t *)cpu_row(&r->op->in[1], row);
     const char *in = cpu_row(&r->op->in[0], row);
     char *out = cpu_row(&r->op->out[0], row);
-    size_t bytes = bf16 ? 2 : 4;
+    size_t bytes = dtype_bytes(act);
     int half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
 
     CHECK(position < r->op->in[2].rows);
@@ -32,11 +32,11 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, int bf16)
 
         INDEPENDENT_TURNS
         for (int i = 0; i < half; i++) {
-            float x = act_get(in, at + i, bf16), y = act_get(in, at + half + i, bf16);
+            float x = act_get(in, at + i, act), y = act_get(in, at + half + i, act);
             float s = sine[i] * r->sign;
 
-            act_put(out, at + i, __builtin_fmaf(x, cosine[i], -(y * s)), bf16);
-            act_put(out, at + half + i, __builtin_fmaf(y, cosine[i], x * s), bf16);
+            act_put(out, at + i, __builtin_fmaf(x, cosine[i], -(y * s)), act);
+            act_put(out, at + half + i, __builtin_fmaf(y, cosine[i], x * s), act);
         }
     }
     size_t start = (size_t)(n_rotated * a->head_dim) * bytes;
@@ -49,12 +49,7 @@ CPU_INLINE void rope_tile_body(void *context, int64_t tile)
     const struct rope *r = context;
     int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[0].rows);
 
-    if (is_bf16(&r->op->in[0]))
-        for (; row < end; row++)
-            rope_row(r, row, 1);
-    else
-        for (; row < end; row++)
-            rope_row(r, row, 0);
+    WITH_ACT(r->op->in[0].dtype, for (; row < end; row++) rope_row(r, row, act));
 }
 
 CPU_TILES(rope_tile);

@@ -256,10 +256,13 @@ static void router_grad_run(struct kernels *kernels, const struct kernel_call *c
     if (tensor_given(&op->in[3]))
         r.logits = &op->in[3];
     if (op->attributes.balance > 0) {
+        double balance = op->attributes.balance;
+
+        if (tensor_given(&op->in[4]))
+            balance *= (double)*(const float *)op->in[4].data;
         count_choices(&op->in[2], m, counts);
         for (int64_t e = 0; e < m; e++)
-            shares[e] = (float)(op->attributes.balance * (double)m / (double)T * counts[e] /
-                                (double)(T * n));
+            shares[e] = (float)(balance * (double)m / (double)T * counts[e] / (double)(T * n));
         r.shares = shares;
     }
     pool_run(kernels->pool, n_tiles(T), router_grad_tile, &r);

@@ -1,8 +1,8 @@
 /*
  * rows_impl.h - rows of activations, and how element-by-element work is cut
  *
- * Inner loops are written for a constant `bf16`, called once with 0 and once with 1, so that the
- * compiler sees two plain loops.
+ * Inner loops are written for a constant `act`, the dtype of activations, and called once for each
+ * of them (WITH_ACT), so that the compiler sees plain loops.
  */
 #ifndef KERNELS_CPU_ROWS_IMPL_H
 #define KERNELS_CPU_ROWS_IMPL_H
@@ -24,15 +24,36 @@
 #define INDEPENDENT_TURNS _Pragma("GCC ivdep")
 #endif
 
-CPU_INLINE float act_get(const void *row, int64_t i, int bf16)
+/* The statement with `act` a constant equal to type. */
+#define WITH_ACT(type, ...) \
+    do { \
+        if ((type) == DTYPE_BF16) { \
+            const enum dtype act = DTYPE_BF16; \
+            __VA_ARGS__; \
+        } else if ((type) == DTYPE_F16) { \
+            const enum dtype act = DTYPE_F16; \
+            __VA_ARGS__; \
+        } else { \
+            const enum dtype act = DTYPE_F32; \
+            __VA_ARGS__; \
+        } \
+    } while (0)
+
+CPU_INLINE float act_get(const void *row, int64_t i, enum dtype act)
 {
-    return bf16 ? vec_from_bf16(((const uint16_t *)row)[i]) : ((const float *)row)[i];
+    if (act == DTYPE_BF16)
+        return vec_from_bf16(((const uint16_t *)row)[i]);
+    if (act == DTYPE_F16)
+        return vec_from_fp16(((const uint16_t *)row)[i]);
+    return ((const float *)row)[i];
 }
 
-CPU_INLINE void act_put(void *row, int64_t i, float x, int bf16)
+CPU_INLINE void act_put(void *row, int64_t i, float x, enum dtype act)
 {
-    if (bf16)
+    if (act == DTYPE_BF16)
         ((uint16_t *)row)[i] = vec_to_bf16(x);
+    else if (act == DTYPE_F16)
+        ((uint16_t *)row)[i] = vec_to_fp16(x);
     else
         ((float *)row)[i] = x;
 }
@@ -45,11 +66,6 @@ static inline const float *float_row(const struct tensor *t, int64_t row)
 static inline float *float_row_mut(const struct tensor *t, int64_t row)
 {
     return (float *)t->data + row * t->stride;
-}
-
-static inline int is_bf16(const struct tensor *t)
-{
-    return t->dtype == DTYPE_BF16;
 }
 
 /*

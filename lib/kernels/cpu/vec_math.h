@@ -47,6 +47,17 @@ VEC_INLINE uint16_t vec_to_bf16(float x)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
+/* dtype.h's have none. */
+VEC_INLINE float vec_from_fp16(uint16_t x)
+{
+    return fp16_to_float_portable(x);
+}
+
+VEC_INLINE uint16_t vec_to_fp16(float x)
+{
+    return fp16_from_float_portable(x);
+}
+
 /*
  * e^x within 1.1 ulp; 0 below -104, infinity above 88.73, NaN for NaN, denormal results kept. Cody
  * and Waite's reduction x = n ln 2 + r with |r| <= ln 2 / 2, then a minimax polynomial of degree 6

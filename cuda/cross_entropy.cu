@@ -1,0 +1,176 @@
+/*
+ * cross_entropy.cu - logit_stats and cross_entropy: the loss of logits whose vocabulary lies in
+ * parts on several ranks
+ *
+ * Shoeybi et al. 2019, section 3. Each rank reads its part twice, a block a row: for its statistics,
+ * whose few numbers ranks exchange in between, and for the gradient. Bound by memory.
+ *
+ * Numerics: a row's parts are joined in fp64 in order of rank, so that all ranks have the loss to
+ * the same bits. Losses of rows are kept in fp64, and added by one tree.
+ */
+#include "cuda/softmax.cuh"
+
+enum { STAT_MAX, STAT_SUM, STAT_TARGET };
+enum loss_input { LOGITS, STATS, TARGET, SCALE, BEGIN };
+
+/* Which tokens the columns are; begin is read on the device. */
+struct part {
+    const int32_t *begin; /* NULL: 0 */
+    int64_t cols, vocab;
+};
+
+static struct part part_of(const struct op_shape *op, const struct tensor *begin)
+{
+    struct part part = { tensor_given(begin) ? (const int32_t *)begin->data : NULL, op->in[0].cols,
+                         op->attributes.vocab_size };
+
+    return part;
+}
+
+static __device__ __forceinline__ int64_t part_begin(const struct part &part)
+{
+    return part.begin ? *part.begin : 0;
+}
+
+/* Columns of tokens that exist; padding follows. */
+static __device__ __forceinline__ int64_t part_columns(const struct part &part, int64_t begin)
+{
+    int64_t n = part.vocab - begin;
+
+    return n < 0 ? 0 : n < part.cols ? n : part.cols;
+}
+
+/* ---- statistics ---- */
+
+template <int N>
+__global__ void __launch_bounds__(SOFTMAX_THREADS)
+    stats_kernel(rows_of<const float> logits, rows_of<const int32_t> targets, rows_of<float> stats,
+                 struct part part)
+{
+    const float *row = logits.row(blockIdx.x);
+    int64_t begin = part_begin(part), n = part_columns(part, begin);
+    int64_t target = *targets.row(blockIdx.x), column = target - begin;
+    struct softmax_row all = softmax_read<N>(row, n);
+    float *to = stats.row(blockIdx.x);
+
+    if (threadIdx.x)
+        return;
+    to[STAT_MAX] = all.max;
+    to[STAT_SUM] = (float)all.sum;
+    /* A target that there is not makes the loss NaN. */
+    to[STAT_TARGET] = target >= part.vocab                       ? NAN
+                      : target >= 0 && column >= 0 && column < n ? row[column]
+                                                                 : 0.0f;
+}
+
+static void logit_stats_run(struct kernels *kernels, const struct kernel_call *call, int)
+{
+    const struct op_shape *op = &call->op;
+    const struct tensor *logits = &op->in[0];
+
+    cuda_launch(kernels, call, cuda_shape_of(logits->rows, SOFTMAX_THREADS),
+                cuda_is_aligned(logits, 16) ? stats_kernel<4> : stats_kernel<1>,
+                cuda_rows<const float>(logits), cuda_rows<const int32_t>(&op->in[1]),
+                cuda_rows<float>(&op->out[0]), part_of(op, &op->in[2]));
+}
+
+/* ---- loss and gradient ---- */
+
+/* Of a whole row, all parts together. */
+struct joined {
+    float max, target;
+    double sum;
+};
+
+static __device__ inline struct joined join(rows_of<const float> stats, int64_t row, int64_t n_rows,
+                                            int64_t n_stats)
+{
+    struct joined all = { stats.row(row)[STAT_MAX], 0, 0 };
+
+    for (int64_t at = row + n_rows; at < n_stats; at += n_rows)
+        all.max = fmaxf(all.max, stats.row(at)[STAT_MAX]);
+    for (int64_t at = row; at < n_stats; at += n_rows) {
+        const float *part = stats.row(at);
+
+        all.sum += (double)part[STAT_SUM] * exp((double)part[STAT_MAX] - (double)all.max);
+        all.target += part[STAT_TARGET];
+    }
+    return all;
+}
+
+struct loss_arguments {
+    rows_of<const float> logits, stats;
+    rows_of<const int32_t> targets;
+    const float *scale;
+    double *losses;
+    int64_t n_rows, n_stats;
+    struct part part;
+};
+
+/* dlogits.at is NULL where only the loss is wanted. Every thread joins: it is a few numbers. */
+template <typename T, int N>
+__global__ void __launch_bounds__(SOFTMAX_THREADS)
+    loss_kernel(struct loss_arguments a, rows_of<T> dlogits)
+{
+    int64_t row = blockIdx.x, target = *a.targets.row(row), begin, column, n;
+    struct joined all;
+    float at_target = 0;
+
+    if (target < 0) {
+        if (!threadIdx.x)
+            a.losses[row] = 0;
+        if (dlogits.at)
+            softmax_zero<T, N>(dlogits.row(row), a.part.cols);
+        return;
+    }
+    all = join(a.stats, row, a.n_rows, a.n_stats);
+    if (!threadIdx.x)
+        a.losses[row] = softmax_loss(all.target, all.max, all.sum);
+    if (!dlogits.at)
+        return;
+    begin = part_begin(a.part);
+    n = part_columns(a.part, begin);
+    column = target - begin;
+    if (column >= 0 && column < n)
+        at_target = softmax_at_target(expf(a.logits.row(row)[column] - all.max), all.sum, *a.scale);
+    else
+        column = -1;
+    softmax_gradient<T, N>(dlogits.row(row), a.logits.row(row), n, a.part.cols, all.max,
+                           (float)((double)*a.scale / all.sum), column, at_target);
+}
+
+static size_t cross_entropy_scratch_bytes(struct kernels *, const struct op_shape *op)
+{
+    return (size_t)op->in[LOGITS].rows * sizeof(double);
+}
+
+static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    const struct tensor *logits = &op->in[LOGITS], *dlogits = &op->out[0];
+    int wide = cuda_is_aligned(logits, 16) && cuda_is_aligned(dlogits, 16);
+    struct loss_arguments a = { cuda_rows<const float>(logits),
+                                cuda_rows<const float>(&op->in[STATS]),
+                                cuda_rows<const int32_t>(&op->in[TARGET]),
+                                (const float *)op->in[SCALE].data,
+                                (double *)call->scratch,
+                                logits->rows,
+                                op->in[STATS].rows,
+                                part_of(op, &op->in[BEGIN]) };
+
+    cuda_with_act(tensor_given(dlogits) ? dlogits->dtype : DTYPE_F32, [&](auto zero) {
+        typedef decltype(zero) T;
+
+        cuda_launch(kernels, call, cuda_shape_of(logits->rows, SOFTMAX_THREADS),
+                    wide ? loss_kernel<T, 16 / sizeof(T)> : loss_kernel<T, 1>, a,
+                    cuda_rows<T>(dlogits));
+    });
+    cuda_sum_losses(kernels, call, a.losses, logits->rows, &op->out[1], first >> 1 & 1);
+}
+
+void cuda_register_cross_entropy(struct kernels_backend *table)
+{
+    table->entries[OP_LOGIT_STATS].run = logit_stats_run;
+    table->entries[OP_CROSS_ENTROPY].run = cross_entropy_run;
+    table->entries[OP_CROSS_ENTROPY].scratch_bytes = cross_entropy_scratch_bytes;
+}

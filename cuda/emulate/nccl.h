@@ -1,0 +1,59 @@
+/*
+ * nccl.h - the part of NCCL that cuda/nccl.cu uses, for ranks that are threads of one process
+ *
+ * Calls are done when their stream comes to them, and as late as NCCL may: who sends is done when
+ * it was received, who gathers when all have what they came for. Calls over a communicator come one
+ * after the other, whatever their streams. Ranks that call with unequal kinds, sizes or roots are
+ * told (ncclInvalidArgument, and ncclInvalidUsage as the others' asynchronous error); real NCCL
+ * hangs or writes beyond buffers.
+ */
+#ifndef EMULATE_NCCL_H
+#define EMULATE_NCCL_H
+
+#include "cuda_runtime.h"
+
+extern "C" {
+
+#define NCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef struct emulate_nccl *ncclComm_t;
+
+typedef enum {
+    ncclSuccess = 0,
+    ncclSystemError = 2,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5,
+    ncclInProgress = 7,
+} ncclResult_t;
+
+typedef enum { ncclUint8 = 1 } ncclDataType_t;
+
+typedef struct {
+    int blocking;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER { 1 }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config);
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
+const char *ncclGetErrorString(ncclResult_t result);
+const char *ncclGetLastError(ncclComm_t comm);
+ncclResult_t ncclGetVersion(int *version);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream);
+}
+
+#endif

@@ -1,0 +1,302 @@
+/*
+ * choices_test.c - algorithms of products: printed, loaded, refused; and products in a graph
+ *
+ * On the emulated GPU, whose algorithms are eight words: a magic one, the kind (1 wants multiples
+ * of 16 bytes, 2 does not), the number of parts that k is cut into, then zeros.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/test_device.h"
+
+enum { T = 32, K = 64, N = 48, SCRATCH_BYTES = 1 << 20 };
+
+/* Of the hexadecimal digits of an algorithm: the lowest byte of a word. */
+#define DIGITS_OF_WORD(i) ((i)*16)
+#define KIND DIGITS_OF_WORD(1)
+#define PARTS DIGITS_OF_WORD(2)
+
+struct fixture {
+    struct kernels *kernels;
+    void *memory[8], *scratch;
+    int n;
+};
+
+static void open_fixture(struct fixture *f)
+{
+    struct err err;
+
+    *f = (struct fixture){ .kernels = test_device_open(1) };
+    assert_int_equal(
+        f->kernels->device->ops->allocate(f->kernels->device, SCRATCH_BYTES, &f->scratch, &err), 0);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    struct device *device = f->kernels->device;
+
+    for (int i = 0; i < f->n; i++)
+        device->ops->release(device, f->memory[i]);
+    device->ops->release(device, f->scratch);
+    test_device_close(f->kernels);
+}
+
+/* All ones. */
+static struct tensor operand(struct fixture *f, int64_t rows, int64_t cols)
+{
+    struct tensor t = { .rows = rows, .cols = cols, .stride = cols, .dtype = DTYPE_F32 };
+    struct device *device = f->kernels->device;
+    float *ones = malloc((size_t)(rows * cols) * sizeof *ones);
+    struct err err;
+
+    for (int64_t i = 0; i < rows * cols; i++)
+        ones[i] = 1;
+    assert_int_equal(device->ops->allocate(device, (size_t)(rows * cols) * 4, &t.data, &err), 0);
+    device->ops->copy(device, DEVICE_COMPUTE, t.data, ones, (size_t)(rows * cols) * 4);
+    f->memory[f->n++] = t.data;
+    free(ones);
+    return t;
+}
+
+static struct kernel_call make_call(struct fixture *f, enum op_kind kind)
+{
+    struct kernel_call call = { .op = { .kind = kind }, .scratch = f->scratch };
+    int is_dw = kind == OP_LINEAR_DW;
+
+    call.op.in[0] = operand(f, T, is_dw ? N : K);
+    call.op.in[1] = operand(f, is_dw ? T : N, K);
+    call.op.out[0] = operand(f, is_dw ? N : T, is_dw ? K : N);
+    assert_true(kernels_scratch_bytes(f->kernels, &call.op) <= SCRATCH_BYTES);
+    return call;
+}
+
+/* What is chosen where `text` was loaded before ("" for nothing); the caller's. */
+static char *choices_of(const char *text, enum op_kind kind)
+{
+    struct fixture f;
+    struct kernel_call call;
+    struct str printed = { 0 };
+    struct err err = { 0 };
+
+    open_fixture(&f);
+    call = make_call(&f, kind);
+    if (kernels_choices_load(f.kernels, text, &err) || kernels_prepare(f.kernels, &call, &err))
+        fail_msg("%s", err.text);
+    kernels_choices_print(f.kernels, &printed);
+    kernels_release(f.kernels, &call);
+    close_fixture(&f);
+    return printed.data;
+}
+
+static void test_printed_is_taken(void **state)
+{
+    char *first = choices_of("", OP_LINEAR), *again = choices_of(first, OP_LINEAR), *digits, *other;
+
+    (void)state;
+    assert_string_equal(first, again);
+    assert_non_null(strstr(first, "product nt 32x48x64 fp32 fp32 ld 64 64 48 align 16 16 16"));
+    digits = strrchr(first, ' ') + 1;
+    assert_int_equal(strlen(digits), 128 + 1);
+    assert_true(digits[KIND + 1] == '1');
+    digits[KIND + 1] = '2'; /* which the library would not choose here */
+    other = choices_of(first, OP_LINEAR);
+    assert_string_equal(first, other);
+    free(other);
+    free(again);
+    free(first);
+}
+
+/* Equal products share a choice; lines are in order of their text, and those of others are left
+ * alone. */
+static void test_lines(void **state)
+{
+    struct fixture f;
+    struct kernel_call calls[3];
+    struct str printed = { 0 };
+    struct err err;
+    char *forward = choices_of("", OP_LINEAR), *dw = choices_of("", OP_LINEAR_DW);
+
+    (void)state;
+    open_fixture(&f);
+    assert_int_equal(kernels_choices_load(f.kernels, "attention 7 of 9\n\nproductivity\n", &err),
+                     0);
+    calls[0] = make_call(&f, OP_LINEAR_DW);
+    calls[1] = make_call(&f, OP_LINEAR);
+    calls[2] = calls[1];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(kernels_prepare(f.kernels, &calls[i], &err), 0);
+    assert_true(calls[1].state == calls[2].state);
+    kernels_choices_print(f.kernels, &printed);
+    assert_int_equal(printed.length, strlen(forward) + strlen(dw));
+    assert_true(str_starts_with(printed.data, forward));
+    assert_string_equal(printed.data + strlen(forward), dw);
+    str_release(&printed);
+    close_fixture(&f);
+    free(forward);
+    free(dw);
+}
+
+/* What is loaded and never prepared is printed again: a later start may need it. */
+static void test_unused_stay(void **state)
+{
+    struct fixture f;
+    struct str printed = { 0 };
+    struct err err;
+    char *text = choices_of("", OP_LINEAR);
+
+    (void)state;
+    open_fixture(&f);
+    assert_int_equal(kernels_choices_load(f.kernels, text, &err), 0);
+    kernels_choices_print(f.kernels, &printed);
+    assert_string_equal(printed.data, text);
+    str_release(&printed);
+    close_fixture(&f);
+    free(text);
+}
+
+static void expect_refused(const char *text, const char *words)
+{
+    struct fixture f;
+    struct kernel_call call;
+    struct err err = { 0 };
+
+    open_fixture(&f);
+    call = make_call(&f, OP_LINEAR);
+    assert_int_equal(kernels_choices_load(f.kernels, text, &err), 0);
+    assert_int_equal(kernels_prepare(f.kernels, &call, &err), -1);
+    assert_int_equal(err.code, ERR_DEVICE);
+    if (!strstr(err.text, words))
+        fail_msg("%s", err.text);
+    close_fixture(&f);
+}
+
+static void test_unfit_choices(void **state)
+{
+    char *text = choices_of("", OP_LINEAR), *digits = strrchr(text, ' ') + 1;
+
+    (void)state;
+    digits[PARTS + 1] = '4'; /* the library lets k be split, we do not */
+    expect_refused(text, "linear: product nt 32x48x64");
+    digits[PARTS + 1] = '1';
+    digits[0] = '0'; /* of another library */
+    expect_refused(text, "the loaded choice cannot be taken: CUBLAS_STATUS_NOT_SUPPORTED");
+    free(text);
+}
+
+static void expect_unreadable(const char *text, enum err_code code, const char *words)
+{
+    struct fixture f;
+    struct err err = { 0 };
+
+    open_fixture(&f);
+    assert_int_equal(kernels_choices_load(f.kernels, text, &err), -1);
+    assert_int_equal(err.code, code);
+    if (!strstr(err.text, words))
+        fail_msg("%s", err.text);
+    close_fixture(&f);
+}
+
+static void test_unreadable_choices(void **state)
+{
+    char *text = choices_of("", OP_LINEAR), *version = strstr(text, "cublaslt 13");
+    size_t length = strlen(text);
+
+    (void)state;
+    version[9] = '9';
+    expect_unreadable(text, ERR_DEVICE, "was chosen with cuBLASLt 930000, here is 130000");
+    version[9] = '1';
+    text[length - 2] = 'g';
+    expect_unreadable(text, ERR_FAILED, "is no choice of a product");
+    text[length - 2] = '\n';
+    expect_unreadable(text, ERR_FAILED, "is no choice of a product");
+    expect_unreadable("product of two numbers\n", ERR_FAILED, "is no choice of a product");
+    expect_unreadable("product : plain 00", ERR_FAILED, "is no choice of a product");
+    free(text);
+}
+
+static void test_too_late(void **state)
+{
+    struct fixture f;
+    struct kernel_call call;
+    struct err err;
+    char *text = choices_of("", OP_LINEAR);
+
+    (void)state;
+    open_fixture(&f);
+    call = make_call(&f, OP_LINEAR);
+    assert_int_equal(kernels_prepare(f.kernels, &call, &err), 0);
+    assert_int_equal(kernels_choices_load(f.kernels, text, &err), 0);
+    (strrchr(text, ' ') + 1)[KIND + 1] = '2';
+    assert_int_equal(kernels_choices_load(f.kernels, text, &err), -1);
+    assert_non_null(strstr(err.text, "is prepared already"));
+    close_fixture(&f);
+    free(text);
+}
+
+static void test_without_library(void **state)
+{
+    struct fixture f;
+    struct kernel_call call;
+    struct str printed = { 0 };
+    struct err err = { 0 };
+
+    (void)state;
+    setenv("LMTRAIN_EMULATE_WITHOUT", "cublasLt", 1);
+    open_fixture(&f);
+    assert_non_null(strstr(kernels_identity(f.kernels), "cublaslt none"));
+    call = make_call(&f, OP_LINEAR);
+    assert_int_equal(kernels_prepare(f.kernels, &call, &err), -1);
+    assert_int_equal(err.code, ERR_DEVICE);
+    assert_non_null(strstr(err.text, "linear: matrix products need cuBLASLt: libcublasLt.so.13"));
+    kernels_choices_print(f.kernels, &printed);
+    assert_int_equal(printed.length, 0);
+    close_fixture(&f);
+    unsetenv("LMTRAIN_EMULATE_WITHOUT");
+}
+
+/* A product that was recorded is done as often as its graph is launched, and no sooner. */
+static void test_recorded(void **state)
+{
+    struct fixture f;
+    struct kernel_call call;
+    struct device *device;
+    struct device_graph *graph;
+    struct err err;
+    float sums[N * K];
+
+    (void)state;
+    open_fixture(&f);
+    device = f.kernels->device;
+    call = make_call(&f, OP_LINEAR_DW);
+    assert_int_equal(kernels_prepare(f.kernels, &call, &err), 0);
+    assert_int_equal(device->ops->graph_begin(device, &err), 0);
+    kernels_run(f.kernels, &call, 0);
+    assert_int_equal(device->ops->graph_end(device, &graph, &err), 0);
+    for (int n = 0; n <= 3; n++) {
+        device->ops->copy(device, DEVICE_COMPUTE, sums, call.op.out[0].data, sizeof sums);
+        assert_int_equal(device->ops->wait(device, DEVICE_COMPUTE, &err), 0);
+        for (int i = 0; i < N * K; i++)
+            assert_true(sums[i] == (float)(1 + n * T));
+        device->ops->graph_launch(device, graph);
+    }
+    device->ops->graph_destroy(device, graph);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_printed_is_taken),   cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_unused_stay),        cmocka_unit_test(test_unfit_choices),
+        cmocka_unit_test(test_unreadable_choices), cmocka_unit_test(test_too_late),
+        cmocka_unit_test(test_without_library),    cmocka_unit_test(test_recorded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,216 @@
+/*
+ * run_test.c - a program's collectives on GPUs, staged and enqueued, among the ops around them
+ *
+ * Layers over tensor-parallel ranks (support/tp_layers.h), whose values share memory, and gradients
+ * that are added up over micro-batches while others are on their way: against the same on the host,
+ * under every order of queues, with graphs (a step is run often enough that they replay) and with
+ * what dies overwritten at its death. Numbers are small whole ones, so any order of adding is exact
+ * and every difference is a read too early or a write too late.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "program/passes.h"
+#include "run/run_impl.h"
+#include "support/tp_layers.h"
+
+enum { N_LAYERS = 4, N_STEPS = 4, TOKENS = 8, D = 8, F = 8, TP_MAX = 4 };
+enum way { ON_HOST, STAGED, ENQUEUED, N_WAYS };
+
+struct player {
+    struct comm_hub *hub;
+    int rank, tp_size, residual, poison;
+    enum way way;
+    int leaves_mark; /* breaks: compute does not wait for collectives */
+    float out[N_STEPS][TOKENS * D];
+};
+
+/* -1, 0 or 1 */
+static float whole_number(int step, int cell, int64_t i)
+{
+    struct rng_block block = rng_at(31, RNG_TEST, (uint64_t)(1000 * step + cell), (uint64_t)i);
+
+    return (float)(block.word[0] % 3) - 1;
+}
+
+static void put(struct run *run, int value, int step, int cell, int64_t n)
+{
+    float numbers[F * D > TOKENS * D ? F * D : TOKENS * D];
+
+    for (int64_t i = 0; i < n; i++)
+        numbers[i] = whole_number(step, cell, i);
+    run_put(run, value, 0, 0, numbers, (size_t)n * sizeof(float));
+}
+
+static void fill_cells(struct run *run, const struct tp_layers *t, const struct player *me,
+                       int step)
+{
+    put(run, t->x, step, 1000 * me->rank, TOKENS / me->tp_size * D);
+    for (int l = 0; l < N_LAYERS; l++) {
+        put(run, t->w1[l], step, 1000 * me->rank + 1 + l, F / me->tp_size * D);
+        put(run, t->w2[l], step, 1000 * me->rank + 101 + l, F / me->tp_size * D);
+    }
+}
+
+static void forget_users(struct run *run)
+{
+    for (int i = 0; i < run->functions[0].list[0].n_ops; i++)
+        if (!run->functions[0].list[0].ops[i].is_async)
+            run->functions[0].list[0].ops[i].n_touches = 0;
+}
+
+/* The world of one rank. */
+struct place {
+    struct pool *pool;
+    struct device *device;
+    struct kernels *kernels;
+    struct comm *comm;
+    struct worker *worker;
+};
+
+static struct place open_place(const struct player *me)
+{
+    struct place p = { .device = device_host() };
+    struct err err;
+
+    CHECK(pool_create(&p.pool, 1, NULL, &err) == 0);
+    CHECK(comm_thread_create(&p.comm, me->hub, me->rank, &err) == 0);
+    CHECK(worker_create(&p.worker, -1, &err) == 0);
+    if (me->way == ON_HOST) {
+        CHECK(kernels_cpu_create(&p.kernels, p.pool, NULL, &err) == 0);
+        return p;
+    }
+    CHECK(device_cuda_open(&p.device, 0, &err) == 0);
+    CHECK(kernels_cuda_create(&p.kernels, p.device, &err) == 0);
+    if (me->way == ENQUEUED)
+        CHECK(comm_nccl_create(&p.comm, p.comm, p.device, &err) == 0);
+    return p;
+}
+
+static void close_place(struct place *p)
+{
+    worker_destroy(p->worker);
+    comm_destroy(p->comm);
+    kernels_destroy(p->kernels);
+    device_destroy(p->device);
+    pool_destroy(p->pool);
+}
+
+static void *play_rank(void *argument)
+{
+    struct player *me = argument;
+    struct place p = open_place(me);
+    struct tp_layers t;
+    struct run *run;
+    struct err err;
+
+    tp_layers_build(&t, N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
+    struct run_scratch scratch = { p.kernels, t.program.mesh };
+    program_size_scratch(&t.program, run_scratch_bytes, &scratch);
+    place(&t.program);
+    CHECK(verify(&t.program, &err) == 0);
+    struct run_options options = { .program = &t.program,
+                                   .kernels = p.kernels,
+                                   .comm = p.comm,
+                                   .worker = p.worker,
+                                   .poison = me->poison };
+    CHECK(run_create(&run, &options, &err) == 0);
+    CHECK(run->enqueues == (me->way == ENQUEUED));
+    if (me->leaves_mark)
+        forget_users(run);
+    for (int step = 0; step < N_STEPS; step++) {
+        fill_cells(run, &t, me, step);
+        CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == 0);
+        CHECK(run_get(run, t.out, 0, 0, me->out[step], program_value_bytes(&t.program, t.out),
+                      &err) == 0);
+    }
+    run_destroy(run);
+    close_place(&p);
+    program_release(&t.program);
+    return NULL;
+}
+
+static void play(struct player players[TP_MAX], const struct player *example, enum way way)
+{
+    pthread_t threads[TP_MAX];
+    struct comm_hub *hub;
+    struct err err;
+
+    assert_int_equal(comm_hub_create(&hub, example->tp_size, &err), 0);
+    for (int r = 0; r < example->tp_size; r++) {
+        players[r] = *example;
+        players[r].hub = hub;
+        players[r].rank = r;
+        players[r].way = way;
+        assert_int_equal(pthread_create(&threads[r], NULL, play_rank, &players[r]), 0);
+    }
+    for (int r = 0; r < example->tp_size; r++)
+        pthread_join(threads[r], NULL);
+    comm_hub_destroy(hub);
+}
+
+static const char *const orders[] = { "eager", "lazy", "1", "2", "3" };
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+/* How many orders show a difference from the host. */
+static int n_differ(const struct player *example, enum way way)
+{
+    struct player wanted[TP_MAX], got[TP_MAX];
+    struct player whole = *example;
+    int n = 0;
+
+    whole.leaves_mark = 0;
+    play(wanted, &whole, ON_HOST);
+    for (int i = 0; i < COUNT(orders); i++) {
+        int differs = 0;
+
+        setenv("LMTRAIN_EMULATE_STREAMS", orders[i], 1);
+        play(got, example, way);
+        for (int r = 0; r < example->tp_size; r++)
+            differs |= memcmp(wanted[r].out, got[r].out, sizeof wanted[r].out) != 0;
+        n += differs;
+    }
+    return n;
+}
+
+static void layers(void **state)
+{
+    (void)state;
+    for (int tp_size = 2; tp_size <= TP_MAX; tp_size *= 2)
+        for (int residual = 0; residual < 2; residual++)
+            for (int poison = 0; poison < 2; poison++)
+                for (enum way way = STAGED; way < N_WAYS; way++) {
+                    struct player example = { .tp_size = tp_size,
+                                              .residual = residual,
+                                              .poison = poison };
+
+                    assert_int_equal(n_differ(&example, way), 0);
+                }
+}
+
+/* An executor whose compute ops forget to wait is found out. */
+static void missing_wait(void **state)
+{
+    struct player example = { .tp_size = 2, .leaves_mark = 1 };
+
+    (void)state;
+    assert_true(n_differ(&example, ENQUEUED) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers),
+        cmocka_unit_test(missing_wait),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,300 @@
+/*
+ * Attention as cuDNN takes it: operands of two bytes, whose rows begin at multiples of 16 bytes.
+ * On a GPU, emulated or real, LMTRAIN_ATTENTION=cudnn makes it an error where cuDNN does not do
+ * a call, so what passes here went that way; on the CPU these are shapes like others.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+#include "support/reference_ops.h"
+#include "support/test_device.h"
+
+struct form {
+    int n_heads, n_kv_heads, head_dim, sequences, seq_len, window;
+    int gap; /* columns behind each row; 0: none */
+};
+
+/* One head; groups; rows beyond a tile of 32 and heads, too; windows of one key, and beyond all. */
+static const struct form forms[] = {
+    { 1, 1, 8, 1, 2, 0, 0 },   { 2, 2, 16, 3, 33, 0, 8 },  { 6, 2, 24, 2, 70, 0, 0 },
+    { 4, 1, 64, 1, 65, 9, 8 }, { 35, 5, 8, 2, 40, 1, 24 }, { 4, 4, 128, 1, 48, 1000, 0 },
+};
+
+#define N_FORMS (int)(sizeof forms / sizeof *forms)
+
+static struct op_case *case_of(enum op_kind kind, const struct form *f, enum dtype act)
+{
+    struct op_attributes a = { .n_heads = f->n_heads,
+                               .n_kv_heads = f->n_kv_heads,
+                               .head_dim = f->head_dim,
+                               .seq_len = f->seq_len,
+                               .window = f->window,
+                               .scale = 1 / sqrt(f->head_dim) };
+    struct op_case *c = op_case_create(kind, &a);
+    int64_t rows = (int64_t)f->sequences * f->seq_len, heads = (int64_t)f->n_heads * f->head_dim;
+    int64_t width = heads + 2 * (int64_t)f->n_kv_heads * f->head_dim;
+
+    c->dense = !f->gap;
+    c->gap = f->gap;
+    if (kind == OP_ATTENTION) {
+        op_case_input(c, 0, rows, width, act, 1);
+        op_case_output(c, 0, rows, heads, act);
+        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
+        return c;
+    }
+    op_case_input(c, 0, rows, heads, act, 1);
+    op_case_input(c, 1, rows, width, act, 1);
+    op_case_input(c, 2, rows, heads, act, 1);
+    op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
+    op_case_output(c, 0, rows, width, act);
+    return c;
+}
+
+static void copy(const struct tensor *to, const struct tensor *from)
+{
+    for (int64_t row = 0; row < to->rows; row++)
+        for (int64_t col = 0; col < to->cols; col++)
+            tensor_set(to, row, col, tensor_get(from, row, col));
+}
+
+/* out and lse of a gradient's case as the forward leaves them. */
+static void fill_saved(struct op_case *grad, const struct form *f, enum dtype act)
+{
+    struct op_case *forward = case_of(OP_ATTENTION, f, act);
+    struct op_shape reference = { 0 };
+
+    copy(&forward->op.in[0], &grad->op.in[1]);
+    op_case_to_reference(forward, &reference);
+    reference_run(&reference, 1);
+    copy(&grad->op.in[2], &reference.out[0]);
+    copy(&grad->op.in[3], &reference.out[1]);
+    reference_release(&reference);
+    op_case_destroy(forward);
+}
+
+static void check_form(enum op_kind kind, const struct form *f, enum dtype act)
+{
+    struct op_case *c = case_of(kind, f, act);
+
+    if (kind == OP_ATTENTION_GRAD)
+        fill_saved(c, f, act);
+    op_case_check(c, 8e-3); /* P and dS are rounded to two bytes */
+    op_case_destroy(c);
+}
+
+static void test_forms(void **state)
+{
+    (void)state;
+    for (int f = 0; f < N_FORMS; f++) {
+        check_form(OP_ATTENTION, &forms[f], DTYPE_BF16);
+        check_form(OP_ATTENTION_GRAD, &forms[f], DTYPE_BF16);
+    }
+}
+
+/*
+ * In pieces of two sequences, one, a group of heads of the only one, and of each of two. The stand-in's
+ * workspace is 64 bytes a score: cuDNN's two bytes would want larger shapes, so that on a real GPU
+ * these are whole.
+ */
+static void test_pieces(void **state)
+{
+    static const struct form cut[] = {
+        { 1, 1, 8, 4, 64, 0, 8 },
+        { 4, 2, 16, 3, 60, 0, 0 },
+        { 8, 4, 8, 1, 64, 7, 8 },
+        { 6, 2, 8, 2, 68, 0, 0 },
+    };
+
+    (void)state;
+    setenv("LMTRAIN_CUDNN_WORKSPACE_MIB", "1", 1);
+    for (int f = 0; f < (int)(sizeof cut / sizeof *cut); f++) {
+        check_form(OP_ATTENTION, &cut[f], DTYPE_BF16);
+        check_form(OP_ATTENTION_GRAD, &cut[f], DTYPE_BF16);
+    }
+    unsetenv("LMTRAIN_CUDNN_WORKSPACE_MIB");
+}
+
+/* Returns what preparing says, in err. */
+static int prepare(struct op_case *c, struct err *err)
+{
+    struct kernels *kernels = test_device_open(1);
+    struct kernel_call call = { .op = c->op };
+    int result = kernels_prepare(kernels, &call, err);
+
+    if (!result)
+        kernels_release(kernels, &call);
+    test_device_close(kernels);
+    return result;
+}
+
+/* What cuDNN is not asked for is an error where it alone may be asked, and says why. */
+static void test_unfit(void **state)
+{
+    static const struct form f = { 2, 1, 8, 1, 10, 0, 0 }, odd = { 2, 1, 12, 1, 10, 0, 0 };
+    static const struct form unaligned = { 2, 1, 8, 1, 10, 0, 3 };
+    struct op_case *cases[] = { case_of(OP_ATTENTION, &f, DTYPE_F32),
+                                case_of(OP_ATTENTION, &odd, DTYPE_BF16),
+                                case_of(OP_ATTENTION_GRAD, &unaligned, DTYPE_BF16) };
+    const char *const words[] = { "two bytes", "multiple of 8", "not aligned" };
+
+    (void)state;
+    if (!test_device_is_cuda())
+        skip();
+    for (int i = 0; i < 3; i++) {
+        struct err err = { 0 };
+
+        assert_int_equal(prepare(cases[i], &err), -1);
+        assert_non_null(strstr(err.text, words[i]));
+        assert_non_null(strstr(err.text, "LMTRAIN_ATTENTION is cudnn"));
+        setenv("LMTRAIN_ATTENTION", "auto", 1);
+        assert_int_equal(prepare(cases[i], &err), 0);
+        setenv("LMTRAIN_ATTENTION", "cudnn", 1);
+        op_case_destroy(cases[i]);
+    }
+}
+
+static size_t scratch_of(const struct op_shape *op)
+{
+    struct kernels *kernels = test_device_open(1);
+    size_t n_bytes = kernels_scratch_bytes(kernels, op);
+
+    test_device_close(kernels);
+    return n_bytes;
+}
+
+/* A workspace that is too large, no library, or the wish: the own kernels, and the identity says
+ * so. */
+static void test_own_instead(void **state)
+{
+    static const char *const variables[] = { "LMTRAIN_CUDNN_WORKSPACE_MIB",
+                                             "LMTRAIN_EMULATE_WITHOUT", "LMTRAIN_ATTENTION" };
+    static const char *const values[] = { "0", "cudnn", "own" };
+    struct op_case *c = case_of(OP_ATTENTION, &forms[2], DTYPE_BF16);
+
+    (void)state;
+    if (!test_device_is_cuda())
+        skip();
+    setenv("LMTRAIN_ATTENTION", "auto", 1);
+    assert_true(scratch_of(&c->op) > 0);
+    for (int i = 0; i < 3; i++) {
+        struct kernels *kernels;
+
+        setenv(variables[i], values[i], 1);
+        assert_int_equal(scratch_of(&c->op), 0);
+        op_case_run(c, 1, 1);
+        kernels = test_device_open(1);
+        assert_non_null(strstr(kernels_identity(kernels), i ? "attention own" : "workspace 0"));
+        test_device_close(kernels);
+        unsetenv(variables[i]);
+    }
+    setenv("LMTRAIN_ATTENTION", "cudnn", 1);
+    op_case_destroy(c);
+}
+
+/* Operands of the device that a test gives its own addresses. */
+static void *device_bytes(struct kernels *kernels, size_t n_bytes)
+{
+    struct device *device = kernels->device;
+    struct err err;
+    void *memory;
+
+    if (device->ops->allocate(device, n_bytes, &memory, &err))
+        fail_msg("%s", err.text);
+    return memory;
+}
+
+static void to_device(struct kernels *kernels, void *to, const struct tensor *from)
+{
+    kernels->device->ops->copy(kernels->device, DEVICE_COMPUTE, to, from->data,
+                               (size_t)(from->rows * from->stride) * dtype_bytes(from->dtype));
+}
+
+enum { N_SLOTS = 70 }; /* more than a call keeps packs for */
+
+/*
+ * A prepared call whose operands move from run to run, as slots of a pipeline do, and one that a
+ * graph replays on other contents.
+ */
+static void test_slots_and_graphs(void **state)
+{
+    static const struct form f = { 2, 1, 8, 2, 5, 0, 0 };
+    struct op_case *c = case_of(OP_ATTENTION, &f, DTYPE_BF16);
+    struct tensor *in = &c->op.in[0], *out = &c->op.out[0], *lse = &c->op.out[1];
+    size_t in_bytes = (size_t)(in->rows * in->stride) * 2;
+    size_t out_bytes = (size_t)(out->rows * out->stride) * 2;
+    size_t lse_bytes = (size_t)(lse->rows * lse->stride) * 4;
+    struct kernels *kernels;
+    struct kernel_call call = { .op = c->op };
+    struct device_graph *graph;
+    char *ins, *outs, got[2048], wanted[2048];
+    struct err err;
+
+    (void)state;
+    if (!test_device_is_cuda())
+        skip();
+    assert_true(in_bytes % 16 == 0 && out_bytes % 16 == 0 && out_bytes <= sizeof got);
+    op_case_run(c, 1, 1);
+    memcpy(wanted, out->data, out_bytes);
+    kernels = test_device_open(1);
+    ins = device_bytes(kernels, N_SLOTS * in_bytes);
+    outs = device_bytes(kernels, N_SLOTS * out_bytes);
+    call.op.out[1].data = device_bytes(kernels, lse_bytes);
+    call.scratch = device_bytes(kernels, kernels_scratch_bytes(kernels, &c->op));
+    call.op.in[0].data = ins;
+    call.op.out[0].data = outs;
+    assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
+    for (int run = 0; run < 3 * N_SLOTS; run++) {
+        call.op.in[0].data = ins + (size_t)(run % N_SLOTS) * in_bytes;
+        call.op.out[0].data = outs + (size_t)(run % N_SLOTS) * out_bytes;
+        to_device(kernels, call.op.in[0].data, in);
+        kernels_run(kernels, &call, 0);
+        kernels->device->ops->copy(kernels->device, DEVICE_COMPUTE, got, call.op.out[0].data,
+                                   out_bytes);
+        assert_int_equal(kernels->device->ops->wait(kernels->device, DEVICE_COMPUTE, &err), 0);
+        assert_memory_equal(got, wanted, out_bytes);
+    }
+    assert_int_equal(kernels->device->ops->graph_begin(kernels->device, &err), 0);
+    kernels_run(kernels, &call, 0);
+    assert_int_equal(kernels->device->ops->graph_end(kernels->device, &graph, &err), 0);
+    for (int contents = 0; contents < 2; contents++) {
+        for (int64_t col = 0; contents && col < in->cols; col++)
+            tensor_set(in, 3, col, 0.25 * (double)(col % 7) - 0.5);
+        op_case_run(c, 1, 1);
+        to_device(kernels, call.op.in[0].data, in);
+        kernels->device->ops->graph_launch(kernels->device, graph);
+        kernels->device->ops->copy(kernels->device, DEVICE_COMPUTE, got, call.op.out[0].data,
+                                   out_bytes);
+        assert_int_equal(kernels->device->ops->wait(kernels->device, DEVICE_COMPUTE, &err), 0);
+        assert_memory_equal(got, out->data, out_bytes);
+        assert_int_equal(memcmp(got, wanted, out_bytes) != 0, contents);
+    }
+    kernels->device->ops->graph_destroy(kernels->device, graph);
+    kernels_release(kernels, &call);
+    kernels->device->ops->release(kernels->device, ins);
+    kernels->device->ops->release(kernels->device, outs);
+    kernels->device->ops->release(kernels->device, call.op.out[1].data);
+    kernels->device->ops->release(kernels->device, call.scratch);
+    test_device_close(kernels);
+    op_case_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_unfit),
+        cmocka_unit_test(test_own_instead),
+        cmocka_unit_test(test_slots_and_graphs),
+    };
+
+    setenv("LMTRAIN_ATTENTION", "cudnn", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
