@@ -1,15 +1,15 @@
 /*
  * expert_linear.cu - expert_linear, expert_linear_dx, expert_linear_dw: a product for each expert
  *
- * Rows come sorted by expert, and where an expert's end is known on the device alone. So the grid is
- * a bound, and blocks find out whose they are. Forward and dx: expert e's tiles of OWN_ROWS rows are
- * slots from floor(begin / OWN_ROWS) + e on; these grow with e, so a warp finds a slot's expert by
- * searching in ends, two looks for 1024 experts, and no more than n_experts slots are too many;
+ * Rows come sorted by expert, and where an expert's end is known on the device alone. So the grid
+ * is a bound, and blocks find out whose they are. Forward and dx: expert e's tiles of OWN_ROWS rows
+ * are slots from floor(begin / OWN_ROWS) + e on; these grow with e, so a warp finds a slot's expert
+ * by searching in ends, two looks for 1024 experts, and no more than n_experts slots are too many;
  * such blocks end at once. dw: each expert has all tiles of its gradient, its rows are the sum's k.
  *
  * Bound by the multipliers (gemm_own.cuh) where experts have a hundred rows and more each, by
- * reading w below. Blocks that run together share operands in the L2: they are of one expert, and of
- * at most BAND tiles of columns.
+ * reading w below. Blocks that run together share operands in the L2: they are of one expert, and
+ * of at most BAND tiles of columns.
  */
 #include "cuda/gemm_own.cuh"
 

@@ -10,11 +10,11 @@
  * bf16 and fp16 go through tensor cores (mma.cuh): each warp has 64 x 64 of C in 128 registers;
  * OWN_K columns of k at a time come into one of OWN_STAGES stages of shared memory by cp.async, two
  * ahead of their use, one barrier each; fragments of the next 16 of k are loaded (ldmatrix) while
- * these are multiplied, also over the end of a stage. Rows of a stage are of 128 bytes or a multiple, and 16-byte chunk c of row r
- * lies at c ^ (r % 8): eight rows of a matrix then are in different banks, and so are eight chunks
- * that are copied. 64 x 64 a warp because shared memory must bring 4 KiB for 131 k operations then:
- * with 64 x 32 it, and not the multipliers, would be the bound. fp32 is multiplied by FMA, 16 x 8
- * of C a thread.
+ * these are multiplied, also over the end of a stage. Rows of a stage are of 128 bytes or a
+ * multiple, and 16-byte chunk c of row r lies at c ^ (r % 8): eight rows of a matrix then are in
+ * different banks, and so are eight chunks that are copied. 64 x 64 a warp because shared memory
+ * must bring 4 KiB for 131 k operations then: with 64 x 32 it, and not the multipliers, would be
+ * the bound. fp32 is multiplied by FMA, 16 x 8 of C a thread.
  *
  * WIDE: rows of all operands begin at multiples of 16 bytes and are whole ones long. Else elements
  * are copied one by one, and nothing is hidden behind anything: for odd sizes.
@@ -243,8 +243,8 @@ static __device__ __forceinline__ void own_multiply(float sum[4][8][4], const ui
 }
 
 /*
- * Four lanes hold pairs of columns of four blocks of eight: turned, so that each has a block. v[2 j],
- * v[2 j + 1]: of block j before, columns 2 j and 2 j + 1 of block lane % 4 after.
+ * Four lanes hold pairs of columns of four blocks of eight: turned, so that each has a block.
+ * v[2 j], v[2 j + 1]: of block j before, columns 2 j and 2 j + 1 of block lane % 4 after.
  */
 static __device__ __forceinline__ void own_turn(float v[8])
 {

@@ -1,10 +1,10 @@
 /*
  * lora.cu - low-rank adapters' products added to what they adapt
  *
- * One kernel for all parts: a block has OWN_ROWS x 128 of one part of out, and multiplies h b' there
- * (gemm_own.cuh) with y as the addend, so y is read and out written once and nothing comes between.
- * Bound by memory, ranks being small. Blocks that follow one another are of the same rows: they
- * share h. A part without adapters is copied.
+ * One kernel for all parts: a block has OWN_ROWS x 128 of one part of out, and multiplies h b'
+ * there (gemm_own.cuh) with y as the addend, so y is read and out written once and nothing comes
+ * between. Bound by memory, ranks being small. Blocks that follow one another are of the same rows:
+ * they share h. A part without adapters is copied.
  */
 #include "cuda/gemm_own.cuh"
 
