@@ -147,6 +147,15 @@ static void launch_dw(struct kernels *kernels, const struct kernel_call *call, e
                   expert_dw_kernel<T, BN, WIDE>, p);
 }
 
+/* Tiles of 256 columns read a quarter less: where they are not too few, and do not reach over the
+ * edge by more than an eighth of the columns. The bits are the same. */
+static int wants_wide_tiles(int64_t n_row_tiles, int64_t n_cols)
+{
+    int64_t n_tiles = ceil_div(n_cols, 256);
+
+    return n_row_tiles * n_tiles >= MANY_TILES && 8 * 256 * n_tiles <= 9 * n_cols;
+}
+
 /* Whether all operands can be read 16 bytes at a time. */
 static int is_wide(const struct op_shape *op)
 {
@@ -173,7 +182,7 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.other_rows = in[2].rows / p.n_experts;
     p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
     if constexpr (sizeof(T) == 2)
-        if (is_wide(&call->op) && p.n_slots * (p.n_cols / 256) >= MANY_TILES) {
+        if (is_wide(&call->op) && wants_wide_tiles(p.n_slots, p.n_cols)) {
             launch_rows<T, 256, 1>(kernels, call, p);
             return;
         }
@@ -202,7 +211,7 @@ static void run_dw(struct kernels *kernels, const struct kernel_call *call, int 
     p.first = first;
     if constexpr (sizeof(T) == 2)
         if (is_wide(&call->op) &&
-            p.n_experts * ceil_div(p.n_rows, OWN_ROWS) * (p.n_cols / 256) >= MANY_TILES) {
+            wants_wide_tiles(p.n_experts * ceil_div(p.n_rows, OWN_ROWS), p.n_cols)) {
             launch_dw<T, 256, 1>(kernels, call, p);
             return;
         }
