@@ -8,8 +8,8 @@
  * microseconds for half a million, most of it launches and latency.
  *
  * All else is bound by memory. dispatch and combine: 16 bytes of a token's row a thread where rows
- * are aligned, read once and written s times, or the other way round. expert_swiglu: 16 bytes of y a
- * thread. Its gradient: a row a warp, so that the sum for the weight needs no barrier.
+ * are aligned, read once and written s times, or the other way round. expert_swiglu: 16 bytes of y
+ * a thread. Its gradient: a row a warp, so that the sum for the weight needs no barrier.
  */
 #include "cuda/choices.cuh"
 

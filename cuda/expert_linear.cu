@@ -1,15 +1,15 @@
 /*
  * expert_linear.cu - expert_linear, expert_linear_dx, expert_linear_dw: a product for each expert
  *
- * Rows come sorted by expert, and where an expert's end is known on the device alone. So the grid is
- * a bound, and blocks find out whose they are. Forward and dx: expert e's tiles of OWN_ROWS rows are
- * slots from floor(begin / OWN_ROWS) + e on; these grow with e, so a warp finds a slot's expert by
- * searching in ends, two looks for 1024 experts, and no more than n_experts slots are too many;
+ * Rows come sorted by expert, and where an expert's end is known on the device alone. So the grid
+ * is a bound, and blocks find out whose they are. Forward and dx: expert e's tiles of OWN_ROWS rows
+ * are slots from floor(begin / OWN_ROWS) + e on; these grow with e, so a warp finds a slot's expert
+ * by searching in ends, two looks for 1024 experts, and no more than n_experts slots are too many;
  * such blocks end at once. dw: each expert has all tiles of its gradient, its rows are the sum's k.
  *
  * Bound by the multipliers (gemm_own.cuh) where experts have a hundred rows and more each, by
- * reading w below. Blocks that run together share operands in the L2: they are of one expert, and of
- * at most BAND tiles of columns.
+ * reading w below. Blocks that run together share operands in the L2: they are of one expert, and
+ * of at most BAND tiles of columns.
  */
 #include "cuda/gemm_own.cuh"
 
@@ -25,7 +25,7 @@ template <typename T, typename O> struct experts {
     const int32_t *ends;
     int n_experts;
     int64_t n_rows, n_cols; /* of the result: of all experts; of dw, of one */
-    int64_t k;              /* not of dw */
+    int k;                  /* not of dw */
     int64_t other_rows;     /* of w, an expert's */
     int n_slots, n_bands, band;
     int first;
@@ -147,6 +147,15 @@ static void launch_dw(struct kernels *kernels, const struct kernel_call *call, e
                   expert_dw_kernel<T, BN, WIDE>, p);
 }
 
+/* Tiles of 256 columns read a quarter less: where they are not too few, and do not reach over the
+ * edge by more than an eighth of the columns. The bits are the same. */
+static int wants_wide_tiles(int64_t n_row_tiles, int64_t n_cols)
+{
+    int64_t n_tiles = ceil_div(n_cols, 256);
+
+    return n_row_tiles * n_tiles >= MANY_TILES && 8 * 256 * n_tiles <= 9 * n_cols;
+}
+
 /* Whether all operands can be read 16 bytes at a time. */
 static int is_wide(const struct op_shape *op)
 {
@@ -169,11 +178,11 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.n_experts = (int)in[1].cols;
     p.n_rows = y->rows;
     p.n_cols = y->cols;
-    p.k = in[0].cols;
+    p.k = (int)in[0].cols;
     p.other_rows = in[2].rows / p.n_experts;
     p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
     if constexpr (sizeof(T) == 2)
-        if (is_wide(&call->op) && p.n_slots * (p.n_cols / 256) >= MANY_TILES) {
+        if (is_wide(&call->op) && wants_wide_tiles(p.n_slots, p.n_cols)) {
             launch_rows<T, 256, 1>(kernels, call, p);
             return;
         }
@@ -202,7 +211,7 @@ static void run_dw(struct kernels *kernels, const struct kernel_call *call, int 
     p.first = first;
     if constexpr (sizeof(T) == 2)
         if (is_wide(&call->op) &&
-            p.n_experts * ceil_div(p.n_rows, OWN_ROWS) * (p.n_cols / 256) >= MANY_TILES) {
+            wants_wide_tiles(p.n_experts * ceil_div(p.n_rows, OWN_ROWS), p.n_cols)) {
             launch_dw<T, 256, 1>(kernels, call, p);
             return;
         }

@@ -10,14 +10,14 @@
  * bf16 and fp16 go through tensor cores (mma.cuh): each warp has 64 x 64 of C in 128 registers;
  * OWN_K columns of k at a time come into one of OWN_STAGES stages of shared memory by cp.async, two
  * ahead of their use, one barrier each; fragments of the next 16 of k are loaded (ldmatrix) while
- * these are multiplied. Rows of a stage are of 128 bytes or a multiple, and 16-byte chunk c of row r
- * lies at c ^ (r % 8): eight rows of a matrix then are in different banks, and so are eight chunks
- * that are copied. 64 x 64 a warp because shared memory must bring 4 KiB for 131 k operations then:
- * with 64 x 32 it, and not the multipliers, would be the bound. fp32 is multiplied by FMA, 16 x 8
- * of C a thread.
+ * these are multiplied, also over the end of a stage. Rows of a stage are of 128 bytes or a
+ * multiple, and 16-byte chunk c of row r lies at c ^ (r % 8): eight rows of a matrix then are in
+ * different banks, and so are eight chunks that are copied. 64 x 64 a warp because shared memory
+ * must bring 4 KiB for 131 k operations then: with 64 x 32 it, and not the multipliers, would be
+ * the bound. fp32 is multiplied by FMA, 16 x 8 of C a thread.
  *
- * WIDE: all operands are aligned (own_is_wide). Else elements are copied one by one, and nothing is
- * hidden behind anything: for odd sizes.
+ * WIDE: rows of all operands begin at multiples of 16 bytes and are whole ones long. Else elements
+ * are copied one by one, and nothing is hidden behind anything: for odd sizes.
  *
  * Numerics: an element's sum is one chain over k in steps of 16 (fp32: of 1) from 0, whatever BN,
  * WIDE, the element's place in the tile, and what else is computed. An addend comes after it, in
@@ -41,7 +41,7 @@ enum {
 template <typename T> struct own_tile {
     const T *a, *b;
     int64_t lda, ldb; /* elements from one stored row to the next */
-    int64_t k;
+    int k;
     int rows, cols; /* at least 1; more than the tile has is no harm */
 };
 
@@ -66,6 +66,31 @@ template <typename T, int BN> static inline size_t own_shared_bytes(void)
  * at a time, before any of these is written: else each would be waited for alone.
  */
 
+static __device__ __forceinline__ void own_prefetch_line(const void *at)
+{
+#ifdef LMTRAIN_EMULATE
+    (void)at;
+#else
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(at));
+#endif
+}
+
+/* The addends' lines are on their way to the L2 while products are added up: an expert of 500 rows
+ * needs about as long for its gradient's memory as for its multiplications. */
+template <typename T, typename O, int BN>
+static __device__ __forceinline__ void own_prefetch(const own_tile<T> &t, const own_out<O> &out)
+{
+    const int a_line = 128 / sizeof(O), n_lines = BN / a_line;
+
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(O); i++) {
+        int line = (int)threadIdx.x + i * BN, row = line / n_lines, col = line % n_lines * a_line;
+
+        if (out.add && row < t.rows && col < t.cols)
+            own_prefetch_line(out.add + row * out.ld_add + col);
+    }
+}
+
 template <typename T, typename O, int N, int WIDE>
 static __device__ __forceinline__ void own_get(const own_tile<T> &t, const own_out<O> &out, int row,
                                                int col, packed<O, N> *addend)
@@ -74,7 +99,7 @@ static __device__ __forceinline__ void own_get(const own_tile<T> &t, const own_o
         return;
     const O *add = out.add + row * out.ld_add + col;
 
-    if (WIDE)
+    if constexpr (WIDE)
         *addend = *(const packed<O, N> *)add;
     else {
 #pragma unroll
@@ -97,7 +122,7 @@ static __device__ __forceinline__ void own_put(const own_tile<T> &t, const own_o
 #pragma unroll
     for (int i = 0; i < N; i++)
         result.at[i] = from_float<O>(out.add ? to_float(addend.at[i]) + v[i] : v[i]);
-    if (WIDE)
+    if constexpr (WIDE)
         *(packed<O, N> *)c = result;
     else {
 #pragma unroll
@@ -132,7 +157,7 @@ static __device__ __forceinline__ uint32_t own_word(fp16 low, fp16 high)
 
 /* Eight elements, of which the first n are there, through registers. */
 template <typename T>
-static __device__ __forceinline__ void own_copy_plain(T *to, const T *from, int64_t n)
+static __device__ __forceinline__ void own_copy_plain(T *to, const T *from, int n)
 {
     T x[8];
 
@@ -146,19 +171,19 @@ static __device__ __forceinline__ void own_copy_plain(T *to, const T *from, int6
 /* Begin to bring a panel: of `extent` rows (columns) and k_left of k, what is beyond is zero. */
 template <typename T, int EXTENT, int BY_K, int WIDE, int N_THREADS>
 static __device__ __forceinline__ void own_bring(T *panel, const T *from, int64_t ld, int extent,
-                                                 int64_t k_left)
+                                                 int k_left)
 {
     const int n_chunks = BY_K ? OWN_K / 8 : EXTENT / 8;
     const int n_turns = EXTENT * OWN_K / 8 / N_THREADS, rows_a_turn = N_THREADS / n_chunks;
     int row = (int)threadIdx.x / n_chunks, chunk = (int)threadIdx.x % n_chunks;
-    int64_t n_rows = BY_K ? extent : k_left, n_cols = (BY_K ? k_left : extent) - chunk * 8;
+    int n_rows = BY_K ? extent : k_left, n_cols = (BY_K ? k_left : extent) - chunk * 8;
 
     from += row * ld + chunk * 8;
-#pragma unroll
+#pragma unroll(WIDE ? n_turns : 1)
     for (int i = 0; i < n_turns; i++) {
         T *to = panel + own_at<EXTENT, BY_K>(row, chunk);
 
-        if (WIDE)
+        if constexpr (WIDE)
             copy_async16(to, from, row < n_rows && n_cols > 0);
         else
             own_copy_plain(to, from, row < n_rows ? n_cols : 0);
@@ -173,7 +198,7 @@ static __device__ __forceinline__ void own_load_a(uint32_t a[4], const T *panel,
 {
     int lane = (int)threadIdx.x % 32;
 
-    if (BY_K)
+    if constexpr (BY_K)
         load_matrices(a, panel + own_at<OWN_ROWS, 1>(m + lane % 16, k / 8 + lane / 16));
     else
         load_matrices_transposed(
@@ -186,7 +211,7 @@ static __device__ __forceinline__ void own_load_b(uint32_t b[4], const T *panel,
 {
     int lane = (int)threadIdx.x % 32;
 
-    if (BY_K)
+    if constexpr (BY_K)
         load_matrices(b, panel + own_at<BN, 1>(n + lane % 8 + lane / 16 * 8, k / 8 + lane / 8 % 2));
     else
         load_matrices_transposed(b, panel + own_at<BN, 0>(k + lane % 16, n / 8 + lane / 16));
@@ -206,30 +231,20 @@ static __device__ __forceinline__ void own_load(uint32_t a[4][4], uint32_t b[4][
         own_load_b<T, BN, B_BY_K>(b[i], stage + OWN_ROWS * OWN_K, n + i * 16, k);
 }
 
-/* A warp's 64 x 64 of one stage. */
-template <typename T, int BN, int A_BY_K, int B_BY_K>
-static __device__ __forceinline__ void own_multiply(float sum[4][8][4], const T *stage)
+template <typename T>
+static __device__ __forceinline__ void own_multiply(float sum[4][8][4], const uint32_t a[4][4],
+                                                    const uint32_t b[4][4])
 {
-    uint32_t a[2][4][4], b[2][4][4];
-
-    own_load<T, BN, A_BY_K, B_BY_K>(a[0], b[0], stage, 0);
 #pragma unroll
-    for (int step = 0; step < OWN_K / 16; step++) {
-        int now = step % 2;
-
-        if (step + 1 < OWN_K / 16)
-            own_load<T, BN, A_BY_K, B_BY_K>(a[!now], b[!now], stage, (step + 1) * 16);
+    for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                mma<T>(sum[i][j], a[now][i], b[now][j / 2] + j % 2 * 2);
-    }
+        for (int j = 0; j < 8; j++)
+            mma<T>(sum[i][j], a[i], b[j / 2] + j % 2 * 2);
 }
 
 /*
- * Four lanes hold pairs of columns of four blocks of eight: turned, so that each has a block. v[2 j],
- * v[2 j + 1]: of block j before, columns 2 j and 2 j + 1 of block lane % 4 after.
+ * Four lanes hold pairs of columns of four blocks of eight: turned, so that each has a block.
+ * v[2 j], v[2 j + 1]: of block j before, columns 2 j and 2 j + 1 of block lane % 4 after.
  */
 static __device__ __forceinline__ void own_turn(float v[8])
 {
@@ -305,17 +320,56 @@ static __device__ __forceinline__ void own_put_pairs(const own_tile<T> &t, const
 }
 
 template <typename T, int BN, int A_BY_K, int B_BY_K, int WIDE>
-static __device__ __forceinline__ void own_bring_stage(const own_tile<T> &t, T *shared, int64_t k)
+static __device__ __forceinline__ void own_bring_stage(const own_tile<T> &t, T *stage, int k)
 {
-    T *stage = shared + k / OWN_K % OWN_STAGES * ((OWN_ROWS + BN) * OWN_K);
-
     if (k < t.k) {
-        own_bring<T, OWN_ROWS, A_BY_K, WIDE, BN>(stage, t.a + (A_BY_K ? k : k * t.lda), t.lda,
-                                                 t.rows, t.k - k);
-        own_bring<T, BN, B_BY_K, WIDE, BN>(stage + OWN_ROWS * OWN_K, t.b + (B_BY_K ? k : k * t.ldb),
-                                           t.ldb, t.cols, t.k - k);
+        own_bring<T, OWN_ROWS, A_BY_K, WIDE, BN>(stage, t.a + (A_BY_K ? k : (int64_t)k * t.lda),
+                                                 t.lda, t.rows, t.k - k);
+        own_bring<T, BN, B_BY_K, WIDE, BN>(stage + OWN_ROWS * OWN_K,
+                                           t.b + (B_BY_K ? k : (int64_t)k * t.ldb), t.ldb, t.cols,
+                                           t.k - k);
     }
     copy_async_commit(); /* also of nothing: groups are counted */
+}
+
+/* Until the next stage is there for all, and all have read what they need of those before it. */
+static __device__ __forceinline__ void own_next_stage(void)
+{
+    copy_async_wait<OWN_STAGES - 2>();
+    __syncthreads();
+}
+
+/*
+ * The stage that a turn brings is what the turn before it multiplied: its last fragments were read
+ * before that turn's barrier. The last turn reads fragments that nobody multiplies.
+ */
+template <typename T, int BN, int A_BY_K, int B_BY_K, int WIDE>
+static __device__ __forceinline__ void own_add_up(const own_tile<T> &t, float sum[4][8][4],
+                                                  T *shared)
+{
+    enum { STAGE = (OWN_ROWS + BN) * OWN_K, STEPS = OWN_K / 16 };
+    uint32_t a[2][4][4], b[2][4][4];
+    T *now = shared, *free = shared + (OWN_STAGES - 1) * STAGE;
+
+#pragma unroll
+    for (int s = 0; s < OWN_STAGES - 1; s++)
+        own_bring_stage<T, BN, A_BY_K, B_BY_K, WIDE>(t, shared + s * STAGE, s * OWN_K);
+    own_next_stage();
+    own_load<T, BN, A_BY_K, B_BY_K>(a[0], b[0], now, 0);
+    for (int k = 0; k < t.k; k += OWN_K) {
+        own_bring_stage<T, BN, A_BY_K, B_BY_K, WIDE>(t, free, k + (OWN_STAGES - 1) * OWN_K);
+        free = now;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (step == STEPS - 1) {
+                own_next_stage();
+                now = now == shared + (OWN_STAGES - 1) * STAGE ? shared : now + STAGE;
+            }
+            own_load<T, BN, A_BY_K, B_BY_K>(a[(step + 1) % 2], b[(step + 1) % 2], now,
+                                            (step + 1) % STEPS * 16);
+            own_multiply<T>(sum, a[step % 2], b[step % 2]);
+        }
+    }
 }
 
 template <typename T, typename O, int BN, int A_BY_K, int B_BY_K, int WIDE>
@@ -325,17 +379,8 @@ static __device__ __forceinline__ void own_run_mma(const own_tile<T> &t, const o
     int warp = (int)threadIdx.x / 32, m = warp % 2 * 64, n = warp / 2 * 64;
     float sum[4][8][4] = {};
 
-#pragma unroll
-    for (int s = 0; s < OWN_STAGES - 1; s++)
-        own_bring_stage<T, BN, A_BY_K, B_BY_K, WIDE>(t, shared, s * OWN_K);
-    for (int64_t k = 0; k < t.k; k += OWN_K) {
-        copy_async_wait<OWN_STAGES - 2>();
-        __syncthreads(); /* the stage is there, and all have done with the one before it */
-        own_bring_stage<T, BN, A_BY_K, B_BY_K, WIDE>(t, shared, k + (OWN_STAGES - 1) * OWN_K);
-        own_multiply<T, BN, A_BY_K, B_BY_K>(sum, shared + k / OWN_K % OWN_STAGES *
-                                                              ((OWN_ROWS + BN) * OWN_K));
-    }
-    if (sizeof(O) == 2)
+    own_add_up<T, BN, A_BY_K, B_BY_K, WIDE>(t, sum, shared);
+    if constexpr (sizeof(O) == 2)
         own_put_turned<T, O, WIDE>(t, out, sum, m, n);
     else
         own_put_pairs<T, O, WIDE>(t, out, sum, m, n);
@@ -349,17 +394,17 @@ static __device__ __forceinline__ void own_run_mma(const own_tile<T> &t, const o
 
 template <int BY_K, int WIDE>
 static __device__ __forceinline__ void own_fetch(float x[16], const float *from, int64_t ld,
-                                                 int extent, int64_t k_left)
+                                                 int extent, int k_left)
 {
     int thread = (int)threadIdx.x;
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int row = BY_K ? thread : thread / 32 + 4 * i, col = BY_K ? 4 * i : thread % 32 * 4;
-        int64_t n = row < (BY_K ? extent : k_left) ? (BY_K ? k_left : extent) - col : 0;
+        int n = row < (BY_K ? extent : k_left) ? (BY_K ? k_left : extent) - col : 0;
         const float *at = from + row * ld + col;
 
-        if (WIDE) {
+        if constexpr (WIDE) {
             float4 four = n > 0 ? *(const float4 *)at : make_float4(0, 0, 0, 0);
 
             x[4 * i] = four.x;
@@ -378,16 +423,16 @@ template <int BY_K> static __device__ __forceinline__ void own_keep(float *panel
 {
     int thread = (int)threadIdx.x;
 
-    if (BY_K) {
+    if constexpr (BY_K) {
 #pragma unroll
         for (int k = 0; k < OWN_K_FLOAT; k++)
             panel[k * OWN_LD_FLOAT + thread] = x[k];
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        *(float4 *)(panel + (thread / 32 + 4 * i) * OWN_LD_FLOAT + thread % 32 * 4) =
-            make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+        for (int i = 0; i < 4; i++)
+            *(float4 *)(panel + (thread / 32 + 4 * i) * OWN_LD_FLOAT + thread % 32 * 4) =
+                make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    }
 }
 
 static __device__ __forceinline__ void own_four(float to[4], const float *from)
@@ -433,17 +478,17 @@ static __device__ __forceinline__ void own_run_float(const own_tile<float> &t,
 
     own_fetch<A_BY_K, WIDE>(a, t.a, t.lda, t.rows, t.k);
     own_fetch<B_BY_K, WIDE>(b, t.b, t.ldb, t.cols, t.k);
-    for (int64_t k = 0; k < t.k; k += OWN_K_FLOAT, stage = !stage) {
+    for (int k = 0; k < t.k; k += OWN_K_FLOAT, stage = !stage) {
         float *panels = shared + stage * 2 * OWN_PANEL_FLOAT;
-        int64_t next = k + OWN_K_FLOAT;
+        int next = k + OWN_K_FLOAT;
 
         own_keep<A_BY_K>(panels, a);
         own_keep<B_BY_K>(panels + OWN_PANEL_FLOAT, b);
         __syncthreads(); /* those who come here have done with the other stage */
         if (next < t.k) {
-            own_fetch<A_BY_K, WIDE>(a, t.a + (A_BY_K ? next : next * t.lda), t.lda, t.rows,
+            own_fetch<A_BY_K, WIDE>(a, t.a + (A_BY_K ? next : (int64_t)next * t.lda), t.lda, t.rows,
                                     t.k - next);
-            own_fetch<B_BY_K, WIDE>(b, t.b + (B_BY_K ? next : next * t.ldb), t.ldb, t.cols,
+            own_fetch<B_BY_K, WIDE>(b, t.b + (B_BY_K ? next : (int64_t)next * t.ldb), t.ldb, t.cols,
                                     t.k - next);
         }
         own_multiply_float(sum, panels, panels + OWN_PANEL_FLOAT);
@@ -471,6 +516,7 @@ template <typename T, typename O, int BN, int A_BY_K, int B_BY_K, int WIDE>
 static __device__ __forceinline__ void own_run(const own_tile<T> &t, const own_out<O> &out,
                                                T *shared)
 {
+    own_prefetch<T, O, BN>(t, out);
     if constexpr (sizeof(T) == 4)
         own_run_float<O, A_BY_K, B_BY_K, WIDE>(t, out, shared);
     else

@@ -1,10 +1,10 @@
 /*
  * lora.cu - low-rank adapters' products added to what they adapt
  *
- * One kernel for all parts: a block has OWN_ROWS x 128 of one part of out, and multiplies h b' there
- * (gemm_own.cuh) with y as the addend, so y is read and out written once and nothing comes between.
- * Bound by memory, ranks being small. Blocks that follow one another are of the same rows: they
- * share h. A part without adapters is copied.
+ * One kernel for all parts: a block has OWN_ROWS x 128 of one part of out, and multiplies h b'
+ * there (gemm_own.cuh) with y as the addend, so y is read and out written once and nothing comes
+ * between. Bound by memory, ranks being small. Blocks that follow one another are of the same rows:
+ * they share h. A part without adapters is copied.
  */
 #include "cuda/gemm_own.cuh"
 
@@ -12,7 +12,8 @@ enum { COLS = 128 };
 
 template <typename T> struct lora_part {
     const T *h, *b; /* or none */
-    int64_t ld_h, ld_b, k;
+    int64_t ld_h, ld_b;
+    int k;
     int64_t col, n; /* in y and out */
     int tile;       /* the first of its tiles of columns */
 };
@@ -111,7 +112,7 @@ template <typename T> static lora<T> lora_of(const struct op_shape *op)
         part->b = (const T *)b->data;
         part->ld_h = h->stride;
         part->ld_b = b->stride;
-        part->k = h->cols;
+        part->k = (int)h->cols;
     }
     return p;
 }

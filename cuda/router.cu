@@ -6,10 +6,10 @@
  * turns of two reductions and m / 32 looks. Rows are read again from the L1. All of it is a
  * hundredth of what the experts do, and bound by latency and instructions rather than by memory.
  *
- * The statistics' mean probabilities are sums over tokens in fp64: of 256 tokens a block, each of its
- * 8 warps adding every 8th, then over the blocks, every 32nd at a time; which adds follow on which is
- * a matter of T and m alone. Probabilities are made again from each token's maximum and sum, that the
- * first kernel leaves in scratch.
+ * The statistics' mean probabilities are sums over tokens in fp64: of 256 tokens a block, each of
+ * its 8 warps adding every 8th, then over the blocks, every 32nd at a time; which adds follow on
+ * which is a matter of T and m alone. Probabilities are made again from each token's maximum and
+ * sum, that the first kernel leaves in scratch.
  */
 #include "cuda/choices.cuh"
 

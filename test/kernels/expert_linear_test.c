@@ -36,9 +36,9 @@ static const struct size {
 
 /* So many experts that a GPU takes wide tiles: of forward, dx and dw. */
 static const struct size wide_sizes[] = {
-    { 130, { 0, 3, 130, 0, 0, 2 }, 264, 24, 8 },
-    { 130, { 0, 3, 130, 0, 0, 2 }, 24, 264, 8 },
-    { 130, { 0, 3, 130, 0, 0, 2 }, 8, 264, 8 },
+    { 130, { 0, 3, 129, 0, 0, 2 }, 488, 8, 8 },
+    { 130, { 0, 3, 129, 0, 0, 2 }, 8, 488, 8 },
+    { 130, { 0, 3, 0, 0, 0, 2 }, 8, 488, 8 },
 };
 
 static int rows_of(const struct size *s, int e)
