@@ -69,10 +69,16 @@ __global__ void __launch_bounds__(DELTA_WARPS * 32)
 
 /*
  * Keys of a block, 16-row parts of a warp, queries of a tile, columns of the gradients: with 128
- * keys a block what is read from L2 is some 10 bytes a clock and multiprocessor.
+ * keys a block what is read from L2 is some 10 bytes a clock and multiprocessor. Wider heads have
+ * fewer, so that an A100's 163 KiB of shared memory suffice.
  */
 template <typename T, int WIDTH> struct dkv_tile {
-    enum { KEYS = 128, M = WIDTH > 64 ? 1 : 2, QUERIES = 32, COLS = WIDTH > 128 ? 128 : WIDTH };
+    enum {
+        KEYS = WIDTH > 128 ? 64 : 128,
+        M = WIDTH > 64 ? 1 : 2,
+        QUERIES = 32,
+        COLS = WIDTH > 128 ? 128 : WIDTH
+    };
 };
 
 template <int WIDTH> struct dkv_tile<float, WIDTH> {

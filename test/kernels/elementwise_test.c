@@ -138,7 +138,6 @@ static void test_select_rows(void **state)
  * and not. */
 static void test_bias_grad(void **state)
 {
-    static const enum dtype acts[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
     static const int64_t shapes[][2] = { { 1, 1 }, { 5, 33 }, { 300, 264 }, { 8300, 40 } };
 
     (void)state;

@@ -228,9 +228,9 @@ static void test_embed(void **state)
 
         check_cpu_bits(make_embed, &p);
         p.kind = OP_EMBED;
-        for (int i_act = 0; i_act < N_ACTS; i_act++)
+        for (int t = 0; t < N_ACTS; t++)
             for (int base = 0; base < 2; base++) {
-                p.in[0] = act_at(i_act);
+                p.in[0] = acts[t];
                 p.in[1] = base ? DTYPE_F32 : N_DTYPES;
                 check_cpu_bits(make_embed, &p);
             }
@@ -356,8 +356,8 @@ static void test_layouts(void **state)
     static const int64_t shapes[][2] = { { 70, 72 }, { 9, 520 }, { 5, 2056 }, { 3, 8200 } };
 
     (void)state;
-    for (int i_act = 0; i_act < N_ACTS; i_act++) {
-        struct plan p = { .attributes = { .eps = 1e-5 }, .in = { act_at(i_act) } };
+    for (int t = 0; t < N_ACTS; t++) {
+        struct plan p = { .attributes = { .eps = 1e-5 }, .in = { acts[t] } };
 
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             for (int s = 0; s < 4; s++) {
