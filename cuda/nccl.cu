@@ -459,6 +459,14 @@ static const struct comm_ops *nccl_ops(void)
     return &ops;
 }
 
+extern "C" int comm_nccl_is_there(void)
+{
+    struct api api;
+    struct err ignored;
+
+    return open_library(&api, &ignored) == 0;
+}
+
 extern "C" int comm_nccl_create(struct comm **out, struct comm *host, struct device *device,
                                 struct err *err)
 {
