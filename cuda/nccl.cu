@@ -427,7 +427,7 @@ static int open_library(struct api *api, struct err *err)
 
     if (cuda_library_open(&handle, "libnccl.so.2", err) < 0)
         return -1;
-    CUDA_SYMBOL(handle, api->last_error, ncclGetLastError); /* not in old ones */
+    (void)CUDA_SYMBOL(handle, api->last_error, ncclGetLastError); /* not in old ones */
     if (CUDA_SYMBOL(handle, api->get_unique_id, ncclGetUniqueId) &&
         CUDA_SYMBOL(handle, api->init_rank, ncclCommInitRankConfig) &&
         CUDA_SYMBOL(handle, api->abort, ncclCommAbort) &&
