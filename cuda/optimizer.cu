@@ -166,15 +166,17 @@ static void sum_runs_run(struct kernels *kernels, const struct kernel_call *call
 }
 
 __global__ void gradient_norm_kernel(const double *sums, const int32_t *order, int64_t n,
-                                     double clip, double *norm, float *factor, int32_t *skip)
+                                     const float *scale, double clip, double *norm,
+                                     float *factor, int32_t *skip)
 {
     double sum = chain_sum(sums, order, 0, n);
 
     if (threadIdx.x == 0) {
-        double root = sqrt(sum);
+        float by = scale ? *scale : 1.0f;
+        double root = sqrt(sum) / (double)by;
 
         *norm = root;
-        *factor = clip > 0 && root > clip ? (float)(clip / root) : 1.0f;
+        *factor = (clip > 0 && root > clip ? (float)(clip / root) : 1.0f) / by;
         *skip = !isfinite(root);
     }
 }
@@ -187,7 +189,8 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     (void)first;
     cuda_launch(kernels, call, cuda_shape_of(1, CHAIN_THREADS), gradient_norm_kernel,
                 (const double *)op->in[0].data, (const int32_t *)order->data,
-                tensor_given(order) ? order->cols : op->in[0].cols, op->attributes.clip,
+                tensor_given(order) ? order->cols : op->in[0].cols,
+                (const float *)op->in[2].data, op->attributes.clip,
                 (double *)op->out[0].data, (float *)op->out[1].data, (int32_t *)op->out[2].data);
 }
 

@@ -282,9 +282,10 @@ static void router_run(struct kernels *kernels, const struct kernel_call *call, 
 /* ---- the gradient ------------------------------------------------------------------------------
  */
 
-/* shares[e] = scale times how often e was chosen: m / T balance f_e. */
+/* shares[e] = scale times how often e was chosen: m / T balance f_e; times *loss_scale, if any. */
 static __global__ void __launch_bounds__(256)
-    shares_kernel(const int *counts, int n_counts, int m, double scale, float *shares)
+    shares_kernel(const int *counts, int n_counts, int m, double scale, const float *loss_scale,
+                  float *shares)
 {
     int e = (int)(blockIdx.x * 256 + threadIdx.x), count = 0;
 
@@ -293,6 +294,8 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll 8
     for (int b = 0; b < n_counts; b++)
         count += counts[(int64_t)b * m + e];
+    if (loss_scale)
+        scale *= (double)*loss_scale;
     shares[e] = (float)(scale * (double)count);
 }
 
@@ -379,7 +382,7 @@ static const float *make_shares(struct kernels *kernels, const struct kernel_cal
 
     choices_count(kernels, call, choices_of(&op->in[2], m), counts);
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(m, 256), 256), shares_kernel, counts,
-                choices_blocks(&op->in[2]), m, scale, shares);
+                choices_blocks(&op->in[2]), m, scale, (const float *)op->in[4].data, shares);
     return shares;
 }
 

@@ -29,17 +29,16 @@ static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE 
                                                   { "qkv", ATTENTION_BIAS_QKV },
                                                   { "all", ATTENTION_BIAS_ALL },
                                                   { 0 } };
-static const struct choice devices[] = { { "auto", JOB_DEVICE_AUTO },
-                                         { "cpu", JOB_DEVICE_CPU },
-                                         { "cuda", JOB_DEVICE_CUDA },
-                                         { 0 } };
+static const struct choice devices[] = {
+    { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
+};
 static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
-static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
-                                              { "bf16", DTYPE_BF16 },
-                                              { 0 } };
 static const struct choice act_dtypes[] = {
     { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
 };
+static const struct choice state_dtypes[] = { { "fp32", DTYPE_F32 },
+                                              { "bf16", DTYPE_BF16 },
+                                              { 0 } };
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },

@@ -66,17 +66,13 @@ static void source_open(struct source *s, const struct job *job, const struct pr
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */
 static void write_scalars(struct run *run, const struct program *program, int64_t tokens)
 {
-    float scalars[OPS_N_SCALARS] = { [SCALAR_BIAS1] = 1,
-                                     [SCALAR_BIAS2] = 1,
-                                     [SCALAR_UPDATE] = 1 };
-    float loss_scale = 1.0f / (float)tokens;
+    float scalars[OPS_N_SCALARS] = { [SCALAR_BIAS1] = 1, [SCALAR_BIAS2] = 1, [SCALAR_UPDATE] = 1 };
+    float loss_scale = 1.0f / (float)tokens, gradient_scale = 1;
 
-    const float one = 1;
-
+    if (program->ports.gradient_scale)
+        run_put(run, program->ports.gradient_scale, 0, 0, &gradient_scale, sizeof gradient_scale);
     run_put(run, program->ports.loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
-    if (program->ports.gradient_scale)
-        run_put(run, program->ports.gradient_scale, 0, 0, &one, sizeof one);
 }
 
 static int compile(struct program *program, const struct job *job, struct engine *engine,

@@ -305,6 +305,7 @@ double engine_stated_flops(const struct engine *engine, enum dtype dtype)
         { "A100", 312e12, 19.5e12 },
         { "A800", 312e12, 19.5e12 },
         { "L40S", 362e12, 91.6e12 },
+        { "emulated GPU", 1e9, 1e9 },
         { "GeForce RTX 4090", 165.2e12, 82.6e12 },
         { "GeForce RTX 3090", 71e12, 35.6e12 },
     };

@@ -168,10 +168,10 @@ static void round_window(const struct windows *w, const struct program *program,
 {
     unsigned char *weights =
         element_at(w->run, program, part->weight, part->offset + begin - part->begin);
-    enum dtype dtype = program->values[part->weight].dtype;
-    struct rounding rounding = { masters, window_at(w, 1, weights), dtype, n };
+    struct rounding rounding = { masters, window_at(w, 1, weights),
+                                 program->values[part->weight].dtype, n };
 
-    CHECK(dtype == DTYPE_BF16 || dtype == DTYPE_F16);
+    CHECK(rounding.dtype == DTYPE_BF16 || rounding.dtype == DTYPE_F16);
     pool_run(pool, ceil_div(n, FILL_BLOCK), round_tile, &rounding);
     window_put(w, 1, weights, (size_t)n * sizeof(uint16_t));
 }
@@ -224,6 +224,7 @@ static void fill_window(const struct windows *w, struct fill *fill,
     fill->end = end;
     fill->data = is_fp32 ? data : NULL;
     fill->rounded = is_fp32 ? NULL : data;
+    fill->dtype = program->values[part->master].dtype;
     pool_run(pool, ceil_div(end - begin, FILL_BLOCK), fill_tile, fill);
     window_put(w, 0, address, (size_t)(end - begin) * (is_fp32 ? 4 : 2));
     if (part->master != part->weight)

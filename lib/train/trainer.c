@@ -553,17 +553,17 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
-    float scalars[OPS_N_SCALARS], gradient_scale = (float)t->loss_scale;
-    float loss_scale = gradient_scale * (1.0f / (float)tokens);
+    float scalars[OPS_N_SCALARS], scale = (float)t->loss_scale;
+    float loss_scale = scale * (1.0f / (float)tokens);
     double update = (double)(t->updates + 1);
 
     scalars[SCALAR_LR] = (float)lr;
     scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
     scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
     scalars[SCALAR_UPDATE] = (float)update;
-    run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     if (ports->gradient_scale)
-        run_put(t->run, ports->gradient_scale, 0, 0, &gradient_scale, sizeof gradient_scale);
+        run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);
+    run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
 }
 

@@ -225,28 +225,6 @@ static void test_gradient_norm_in_order(void **state)
     op_case_destroy(few);
 }
 
-static struct op_case *make_norm(const void *context)
-{
-    const int64_t *n = context;
-    struct op_case *c = norm_case(0.3, *n);
-
-    if (*n == 2049) {
-        op_case_input(c, 1, 1, 2000, DTYPE_I32, 0);
-        for (int i = 0; i < 2000; i++)
-            tensor_set(&c->op.in[1], 0, i, (i * 1001) % 2049);
-    }
-    return c;
-}
-
-static void test_gradient_norm_bits(void **state)
-{
-    static const int64_t sizes[] = { 1, 31, 2048, 2049, 9999 };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_bits(make_norm, &sizes[i]);
-}
-
 /* Gradients that are a power of two too large: norm and factor, by their bits. */
 static void test_gradient_norm_of_scaled(void **state)
 {
@@ -273,6 +251,28 @@ static void test_gradient_norm_of_scaled(void **state)
             op_case_destroy(plain);
             op_case_destroy(scaled);
         }
+}
+
+static struct op_case *make_norm(const void *context)
+{
+    const int64_t *n = context;
+    struct op_case *c = norm_case(0.3, *n);
+
+    if (*n == 2049) {
+        op_case_input(c, 1, 1, 2000, DTYPE_I32, 0);
+        for (int i = 0; i < 2000; i++)
+            tensor_set(&c->op.in[1], 0, i, (i * 1001) % 2049);
+    }
+    return c;
+}
+
+static void test_gradient_norm_bits(void **state)
+{
+    static const int64_t sizes[] = { 1, 31, 2048, 2049, 9999 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_bits(make_norm, &sizes[i]);
 }
 
 static void test_non_finite_skips(void **state)
@@ -673,8 +673,8 @@ int main(void)
         cmocka_unit_test(test_sum_runs),
         cmocka_unit_test(test_sum_runs_bits),
         cmocka_unit_test(test_gradient_norm),
-        cmocka_unit_test(test_gradient_norm_bits),
         cmocka_unit_test(test_gradient_norm_of_scaled),
+        cmocka_unit_test(test_gradient_norm_bits),
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_bits),

@@ -26,7 +26,10 @@ static void test_linear(void **state)
             if (bias)
                 op_case_input(c, 2, 1, N, DTYPE_F32, 1);
             op_case_output(c, 0, T, N, act);
-            op_case_check(c, rounds_twice && act != DTYPE_F32 && bias ? 0x1p-7 : 2e-6);
+            op_case_check(c, !rounds_twice || !bias ? 2e-6
+                             : act == DTYPE_BF16    ? 0x1p-7
+                             : act == DTYPE_F16     ? 0x1p-10
+                                                    : 2e-6);
             op_case_destroy(c);
             c = op_case_create(OP_LINEAR_DX, &(struct op_attributes){ 0 });
             op_case_input(c, 0, T, N, act, 1);
