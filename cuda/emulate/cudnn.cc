@@ -6,10 +6,10 @@
  * tested, but not whether cuDNN's engines know the pattern (test/cuda/cudnn_plans.cu asks them).
  *
  * It is strict where cuDNN may be: attributes must have their type, descriptors be finalized once
- * and before use, a pack name each tensor in memory once, aligned to 16. Of an engine's
- * recommendations the first is not deterministic and the second has no plan. The workspace is
- * large for small tests' sake, and written over, all of it. Work is done when the stream comes to it, by numbers that were read when
- * it was given.
+ * and before use, and destroyed before the last handle, a pack name each tensor in memory once,
+ * aligned to 16. Of an engine's recommendations the first is not deterministic (its plan cannot be
+ * run) and the second has no plan. The workspace is large for small tests' sake, and written over,
+ * all of it. Work is done when the stream comes to it, by numbers that were read when it was given.
  */
 #include "cuda/emulate/cudnn.h"
 
@@ -31,6 +31,7 @@ namespace
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
 
 char last_error[256];
+int n_handles;
 
 int refuse(int status, const char *format, ...)
 {
@@ -547,6 +548,13 @@ size_t workspace_bytes(const std::vector<operation> &operations)
 
 enum { ENGINE_ANY_ORDER = 1, ENGINE_WITHOUT_PLAN, ENGINE_GOOD, N_ENGINES = 3 };
 
+void set_int64(descriptor *d, int name, int64_t value)
+{
+    const char *bytes = (const char *)&value;
+
+    d->attributes[name] = { DNN_TYPE_INT64, 1, std::vector<char>(bytes, bytes + sizeof value) };
+}
+
 int make_plan(descriptor *d)
 {
     const descriptor *config = known(value_of<void *>(d, DNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
@@ -556,14 +564,9 @@ int make_plan(descriptor *d)
     if (value_of<int64_t>(config, DNN_ATTR_ENGINE_GLOBAL_INDEX) == ENGINE_WITHOUT_PLAN)
         return refuse(NOT_SUPPORTED, "this engine never has a plan");
     d->operations = config->operations;
+    set_int64(d, DNN_ATTR_ENGINE_GLOBAL_INDEX,
+              value_of<int64_t>(config, DNN_ATTR_ENGINE_GLOBAL_INDEX));
     return SUCCESS;
-}
-
-void set_int64(descriptor *d, int name, int64_t value)
-{
-    const char *bytes = (const char *)&value;
-
-    d->attributes[name] = { DNN_TYPE_INT64, 1, std::vector<char>(bytes, bytes + sizeof value) };
 }
 
 /* The heuristics' results go into configurations that the caller made. */
@@ -638,12 +641,15 @@ void cudnnGetLastErrorString(char *text, size_t n_bytes)
 int cudnnCreate(void **made)
 {
     *made = new handle();
+    n_handles++;
     return SUCCESS;
 }
 
+/* With the last one all descriptors must be gone: who forgets some is told here. */
 int cudnnDestroy(void *made)
 {
     delete (handle *)made;
+    CHECK(--n_handles || live().empty());
     return SUCCESS;
 }
 
@@ -749,6 +755,8 @@ int cudnnBackendExecute(void *made, void *plan_at, void *pack_at)
 
     if (!plan || !plan->finalized || !pack || !pack->finalized)
         return refuse(BAD_PARAM, "a plan and a pack are wanted");
+    if (value_of<int64_t>(plan, DNN_ATTR_ENGINE_GLOBAL_INDEX) == ENGINE_ANY_ORDER)
+        return refuse(NOT_SUPPORTED, "this engine has no order: it is not to be taken");
     workspace = value_of<void *>(pack, DNN_ATTR_VARIANT_PACK_WORKSPACE);
     if (!workspace || (uintptr_t)workspace % 128)
         return refuse(BAD_PARAM, "the workspace is missing, or not aligned");
