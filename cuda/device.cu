@@ -313,6 +313,20 @@ static int open_queues(struct cuda_device *device, struct err *err)
     return 0;
 }
 
+/* FNV-1a of the maker's number of this piece; an emulated one is everybody's. */
+static uint64_t hardware_of(const struct cudaDeviceProp *p)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+
+#ifndef LMTRAIN_EMULATE
+    for (char byte : p->uuid.bytes)
+        hash = (hash ^ (unsigned char)byte) * 0x100000001b3u;
+#else
+    (void)p;
+#endif
+    return hash;
+}
+
 static int find_device(struct cuda_device *device, struct err *err)
 {
     const char *why;
@@ -327,6 +341,7 @@ static int find_device(struct cuda_device *device, struct err *err)
     if (error != cudaSuccess)
         return err_set(err, ERR_DEVICE, "GPU %d cannot be used: %s (%s)", device->index,
                        cudaGetErrorName(error), cudaGetErrorString(error));
+    device->base.hardware = hardware_of(&device->properties);
     snprintf(device->description, sizeof device->description, "%s (GPU %d)",
              device->properties.name, device->index);
     return 0;

@@ -427,7 +427,7 @@ static int open_library(struct api *api, struct err *err)
 
     if (cuda_library_open(&handle, "libnccl.so.2", err) < 0)
         return -1;
-    CUDA_SYMBOL(handle, api->last_error, ncclGetLastError); /* not in old ones */
+    (void)CUDA_SYMBOL(handle, api->last_error, ncclGetLastError); /* not in old ones */
     if (CUDA_SYMBOL(handle, api->get_unique_id, ncclGetUniqueId) &&
         CUDA_SYMBOL(handle, api->init_rank, ncclCommInitRankConfig) &&
         CUDA_SYMBOL(handle, api->abort, ncclCommAbort) &&
@@ -457,6 +457,14 @@ static const struct comm_ops *nccl_ops(void)
     };
 
     return &ops;
+}
+
+extern "C" int comm_nccl_is_there(void)
+{
+    struct api api;
+    struct err ignored;
+
+    return open_library(&api, &ignored) == 0;
 }
 
 extern "C" int comm_nccl_create(struct comm **out, struct comm *host, struct device *device,

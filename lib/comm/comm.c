@@ -170,6 +170,11 @@ int comm_check(struct comm *comm, struct err *err)
     return comm->ops->check ? comm->ops->check(comm, err) : 0;
 }
 
+__attribute__((weak)) int comm_nccl_is_there(void)
+{
+    return 0;
+}
+
 __attribute__((weak)) int comm_nccl_create(struct comm **comm, struct comm *host,
                                            struct device *device, struct err *err)
 {

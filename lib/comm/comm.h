@@ -162,6 +162,7 @@ int comm_thread_create(struct comm **comm, struct comm_hub *hub, int rank, struc
  * no NCCL, ERR_FAILED in builds without CUDA. Local.
  */
 struct device;
+int comm_nccl_is_there(void); /* whether this process finds NCCL */
 int comm_nccl_create(struct comm **comm, struct comm *host, struct device *device, struct err *err);
 
 /* MPI_Init_thread (SERIALIZED) once a process; comm_destroy finalizes. ERR_FAILED in builds without

@@ -82,6 +82,7 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     const char *description; /* "NVIDIA H200, 132 multiprocessors, 139.8 GiB", the instance's */
+    uint64_t hardware;       /* equal where instances, of whatever process, share a GPU; host: 0 */
 };
 
 /* This machine's processor and memory; never destroyed. Its blocks lie between guard pages. */

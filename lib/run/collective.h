@@ -45,6 +45,8 @@ struct collective {
     struct kernels *kernels; /* NULL: in host memory */
     int queue;
     struct device_mark *given, *done;
+    struct device_mark *begun; /* enqueued and timed: with done, how long it took; else NULL */
+    int is_untold;             /* and its last run's time is not in seconds yet */
     /* Staged: in, out and scratch are pinned host memory, and these the operands; else not given.
      */
     struct tensor device_in, device_out;

@@ -436,7 +436,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (status < 0)
             return -1;
     }
-    return run_drain(run, ALL_STREAMS, err);
+    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : traffic_tell_times(run, err);
 }
 
 /* ---- what it took ---- */

@@ -96,10 +96,11 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     c->queue = DEVICE_TRAFFIC + (int)op->stream;
     if (!run->enqueues)
         stage(run, op);
+    int is_timed = run->enqueues && run->options.timed;
     if (device->ops->mark_create(device, 0, &c->given, err) < 0 ||
-        device->ops->mark_create(device, 0, &c->done, err) < 0)
+        device->ops->mark_create(device, is_timed, &c->done, err) < 0)
         return -1;
-    return 0;
+    return is_timed ? device->ops->mark_create(device, 1, &c->begun, err) : 0;
 }
 
 int traffic_create(struct run *run, struct err *err)
@@ -120,6 +121,7 @@ static int take_back(struct run *run, struct resolved_op *op, struct err *err)
         return 0;
     device->ops->mark_destroy(device, op->collective.given);
     device->ops->mark_destroy(device, op->collective.done);
+    device->ops->mark_destroy(device, op->collective.begun);
     return 0;
 }
 
@@ -137,11 +139,32 @@ void traffic_release(struct run *run)
 
 /* ---- on queues ---- */
 
+/* How long the op's last run took, once it is done: marks hold one. */
+static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
+{
+    struct collective *c = &op->collective;
+
+    if (!c->is_untold)
+        return 0;
+    if (traffic_wait(run, op, err) < 0)
+        return -1;
+    c->seconds += run->device->ops->seconds(run->device, c->begun, c->done);
+    c->is_untold = 0;
+    return 0;
+}
+
+int traffic_tell_times(struct run *run, struct err *err)
+{
+    return run->enqueues && run->options.timed ? for_each(run, tell_time, err) : 0;
+}
+
 int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
 {
     struct device *device = run->device;
     struct collective *c = &op->collective;
 
+    if (tell_time(run, op, err) < 0)
+        return -1;
     device->ops->mark(device, DEVICE_COMPUTE, c->given);
     device->ops->wait_mark(device, c->queue, c->given);
     for (int k = 0; k < op->n_touches; k++) {
@@ -150,9 +173,12 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
         if (user && user->stream != op->stream)
             device->ops->wait_mark(device, c->queue, user->collective.done);
     }
+    if (c->begun)
+        device->ops->mark(device, c->queue, c->begun);
     if (collective_enqueue(c, err) < 0)
         return -1;
     device->ops->mark(device, c->queue, c->done);
+    c->is_untold = c->begun != NULL;
     return 0;
 }
 

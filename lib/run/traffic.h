@@ -31,4 +31,8 @@ void traffic_before_compute(struct run *run, const struct resolved_op *op);
 int traffic_is_done(const struct run *run, const struct resolved_op *op);
 int traffic_wait(struct run *run, const struct resolved_op *op, struct err *err);
 
+/* Where ops are timed, at an entry's end: into each collective's seconds, which were not waited for
+ * before. 0, or -1 and ERR_PEER. */
+int traffic_tell_times(struct run *run, struct err *err);
+
 #endif

@@ -33,7 +33,57 @@ static int spread_comm(void *argument, struct err *err)
     return 0;
 }
 
-static int open_comm(struct engine *engine, struct rank_cores *cores, struct err *err)
+/* What a rank sits on. */
+struct seat {
+    uint64_t hardware;
+    uint64_t has_nccl;
+};
+
+static int have_own_gpus(const struct seat *seats, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!seats[i].has_nccl || !seats[i].hardware)
+            return 0;
+        for (int k = 0; k < i; k++)
+            if (seats[k].hardware == seats[i].hardware)
+                return 0;
+    }
+    return 1;
+}
+
+/*
+ * On the comm thread: ranks that all have a GPU to themselves talk by NCCL; who shares one goes through the host. All see the same seats, so all decide alike.
+ */
+static int choose_nccl(void *argument, struct err *err)
+{
+    struct engine *engine = argument;
+    int n = engine->rank.world_size;
+    struct seat own = { engine->device->hardware,
+                        !device_is_host(engine->device) && comm_nccl_is_there() };
+    struct seat *seats = calloc((size_t)n, sizeof *seats);
+    int *ranks = calloc((size_t)n, sizeof *ranks);
+    struct comm_group *all;
+
+    CHECK(seats);
+    CHECK(ranks);
+    for (int i = 0; i < n; i++)
+        ranks[i] = i;
+    int status = comm_group_create(&all, engine->comm, ranks, n, 0, err);
+    if (!status)
+        status = comm_all_gather(all, &own, seats, sizeof own, err);
+    if (!status && have_own_gpus(seats, n)) {
+        struct comm *host = engine->comm;
+
+        engine->comm = NULL;
+        status = comm_nccl_create(&engine->comm, host, engine->device, err);
+    }
+    free(ranks);
+    free(seats);
+    return status;
+}
+
+static int open_comm(struct engine *engine, enum job_device wish, struct rank_cores *cores,
+                     struct err *err)
 {
     struct progress_slot *progress = progress_join(engine->rank.local_rank);
 
@@ -47,6 +97,8 @@ static int open_comm(struct engine *engine, struct rank_cores *cores, struct err
     if (comm_world_size(engine->comm) != engine->rank.world_size)
         return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d", comm_world_size(engine->comm),
                        engine->rank.world_size);
+    if (wish != JOB_DEVICE_CPU && worker_call(engine->worker, choose_nccl, engine, err) < 0)
+        return -1;
     progress_phase(progress, "starting");
     return 0;
 }
@@ -90,7 +142,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
     /* Threads are bound only where each has a core of its own. */
     if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
         open_device(engine, wish->device, err) < 0 || make_kernels(engine, err) < 0 ||
-        open_comm(engine, &cores, err) < 0) {
+        open_comm(engine, wish->device, &cores, err) < 0) {
         engine_close(engine);
         return -1;
     }

@@ -16,7 +16,7 @@ struct engine {
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note; /* "" or what instruction set is missing */
-    struct comm *comm;    /* itself alone, else MPI */
+    struct comm *comm;    /* itself alone, else MPI, and NCCL with it where each rank has a GPU */
     struct worker
         *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };

@@ -97,7 +97,7 @@ static struct place open_place(const struct play *play, int rank)
         CHECK(comm_nccl_create(&p.comm, p.comm, p.device, &err) == 0);
     CHECK(comm_group_create(&p.group, p.comm, ranks, play->size, 0, &err) == 0);
     if (play->way == ENQUEUED)
-        CHECK(comm_connect(p.group, COMM_TOGETHER | COMM_TO_NEXT, &err) == 0);
+        CHECK(comm_connect(p.group, COMM_TOGETHER | COMM_TO_NEXT | COMM_TO_PREVIOUS, &err) == 0);
     return p;
 }
 
@@ -458,6 +458,135 @@ static void heads(void **state)
         }
 }
 
+/* ---- neighbours ---- */
+
+enum { N_ELEMENTS = 1000 };
+
+/* A rank sends to its next and previous, and receives from both, each on a queue of its own. */
+struct exchange {
+    enum op_kind kind;
+    int step; /* to or from which neighbour */
+};
+static const struct exchange exchanges[] = {
+    { OP_SEND, 1 }, { OP_SEND, -1 }, { OP_RECEIVE, -1 }, { OP_RECEIVE, 1 }
+};
+
+static float ring_number(int from, int to_next, int run, int i)
+{
+    return (float)(from * 100000 + to_next * 50000 + run * 1000 + i);
+}
+
+static void enqueue_exchange(const struct place *p, int rank, int size, int k, void *memory)
+{
+    const struct exchange *e = &exchanges[k];
+    struct comm_call call = { e->kind == OP_SEND ? COMM_SEND : COMM_RECEIVE, memory, memory,
+                              N_ELEMENTS * sizeof(float), (rank + e->step + size) % size };
+    struct err err;
+
+    CHECK(comm_enqueue(p->group, &call, DEVICE_TRAFFIC + 5 + k, &err) == 0);
+}
+
+static void *ring_rank(void *argument)
+{
+    struct player *me = argument;
+    const struct play *play = me->play;
+    struct place p = open_place(play, me->rank);
+    size_t n_bytes = N_ELEMENTS * sizeof(float);
+    float *host = allocate_pinned(&p, 4 * n_bytes);
+    struct device_mark *marks[5];
+    char *there = allocate(&p, 4 * n_bytes);
+    struct err err;
+
+    for (int k = 0; k < 5; k++)
+        CHECK(p.device->ops->mark_create(p.device, 0, &marks[k], &err) == 0);
+    for (int run = 0; run < N_RUNS; run++) {
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < N_ELEMENTS; i++)
+                host[k * N_ELEMENTS + i] = ring_number(me->rank, k == 0, run, i);
+        copy(&p, there, host, 2 * n_bytes);
+        p.device->ops->mark(p.device, DEVICE_COMPUTE, marks[4]);
+        for (int k = 0; k < 4; k++) {
+            p.device->ops->wait_mark(p.device, DEVICE_TRAFFIC + 5 + k, marks[4]);
+            enqueue_exchange(&p, me->rank, play->size, k, there + (size_t)k * n_bytes);
+            p.device->ops->mark(p.device, DEVICE_TRAFFIC + 5 + k, marks[k]);
+            p.device->ops->wait_mark(p.device, DEVICE_COMPUTE, marks[k]);
+        }
+        copy(&p, host, there, 4 * n_bytes);
+        CHECK(p.device->ops->wait(p.device, DEVICE_COMPUTE, &err) == 0);
+        for (int k = 2; k < 4; k++)
+            for (int i = 0; i < N_ELEMENTS; i++)
+                CHECK(host[k * N_ELEMENTS + i] ==
+                      ring_number((me->rank + exchanges[k].step + play->size) % play->size, k == 2,
+                                  run, i));
+    }
+    CHECK(comm_check(p.comm, &err) == 0);
+    for (int k = 0; k < 5; k++)
+        p.device->ops->mark_destroy(p.device, marks[k]);
+    p.device->ops->release(p.device, there);
+    p.device->ops->release_pinned(p.device, host);
+    close_place(&p);
+    return NULL;
+}
+
+static void play_ranks(struct play *play, void *(*fn)(void *))
+{
+    struct player players[N_RANKS_MAX];
+    pthread_t threads[N_RANKS_MAX];
+    struct err err;
+
+    play->way = ENQUEUED;
+    assert_int_equal(comm_hub_create(&play->hub, play->size, &err), 0);
+    for (int r = 0; r < play->size; r++) {
+        players[r] = (struct player){ play, r };
+        assert_int_equal(pthread_create(&threads[r], NULL, fn, &players[r]), 0);
+    }
+    for (int r = 0; r < play->size; r++)
+        pthread_join(threads[r], NULL);
+    comm_hub_destroy(play->hub);
+}
+
+/* No send waits for another's receive that is behind it. Of two ranks next and previous are one. */
+static void ring(void **state)
+{
+    (void)state;
+    for (int s = 1; s < COUNT(sizes); s++)
+        for (int i = 0; i < COUNT(orders); i++) {
+            struct play play = { .size = sizes[s] };
+
+            set_order(orders[i]);
+            play_ranks(&play, ring_rank);
+        }
+}
+
+/* Unequal calls: who comes second is told at once, the first when he asks how it goes. */
+static void *unequal_rank(void *argument)
+{
+    struct player *me = argument;
+    struct place p = open_place(me->play, me->rank);
+    void *memory = allocate(&p, 64);
+    struct comm_call call = { COMM_ALL_GATHER, memory, memory, me->rank ? 16 : 8, 0 };
+    struct err err = { .code = ERR_NONE };
+
+    int status = comm_enqueue(p.group, &call, QUEUE, &err);
+    CHECK(comm_barrier(p.group, &err) == 0);
+    CHECK(comm_check(p.comm, &err) < 0);
+    CHECK(err.code == ERR_PEER);
+    CHECK(strstr(err.text, "mismatch"));
+    /* It was given up: nobody waits for the others any more. */
+    CHECK(p.device->ops->wait(p.device, QUEUE, &err) == 0);
+    p.device->ops->release(p.device, memory);
+    close_place(&p);
+    return (void *)(intptr_t)status;
+}
+
+static void unequal_calls(void **state)
+{
+    struct play play = { .size = 2 };
+
+    (void)state;
+    play_ranks(&play, unequal_rank);
+}
+
 /* Without the wait for the compute queue's mark some order of the queues must show it. */
 static void missing_mark(void **state)
 {
@@ -487,6 +616,8 @@ int main(void)
         cmocka_unit_test(all_reduce_of_scalars),
         cmocka_unit_test(heads),
         cmocka_unit_test(missing_mark),
+        cmocka_unit_test(ring),
+        cmocka_unit_test(unequal_calls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

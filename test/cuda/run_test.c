@@ -29,6 +29,7 @@ struct player {
     struct comm_hub *hub;
     int rank, tp_size, residual, poison;
     enum way way;
+    int timed;
     int leaves_mark; /* breaks: compute does not wait for collectives */
     float out[N_STEPS][TOKENS * D];
 };
@@ -121,7 +122,8 @@ static void *play_rank(void *argument)
                                    .kernels = p.kernels,
                                    .comm = p.comm,
                                    .worker = p.worker,
-                                   .poison = me->poison };
+                                   .poison = me->poison,
+                                   .timed = me->timed };
     CHECK(run_create(&run, &options, &err) == 0);
     CHECK(run->enqueues == (me->way == ENQUEUED));
     if (me->leaves_mark)
@@ -132,6 +134,8 @@ static void *play_rank(void *argument)
         CHECK(run_get(run, t.out, 0, 0, me->out[step], program_value_bytes(&t.program, t.out),
                       &err) == 0);
     }
+    for (int i = 0; me->timed && i < t.program.functions[0].n_ops; i++)
+        CHECK(run_op_seconds(run, 0, i) > 0);
     run_destroy(run);
     close_place(&p);
     program_release(&t.program);
@@ -196,6 +200,16 @@ static void layers(void **state)
                 }
 }
 
+/* Each op's time is known, collectives' too, and nothing else changes. */
+static void times(void **state)
+{
+    struct player example = { .tp_size = 2, .timed = 1 };
+
+    (void)state;
+    for (enum way way = STAGED; way < N_WAYS; way++)
+        assert_int_equal(n_differ(&example, way), 0);
+}
+
 /* An executor whose compute ops forget to wait is found out. */
 static void missing_wait(void **state)
 {
@@ -209,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers),
+        cmocka_unit_test(times),
         cmocka_unit_test(missing_wait),
     };
 

@@ -209,6 +209,7 @@ struct rank {
 
 struct comm_start_request {
     struct rank *rank;
+    struct device *device;
     struct comm *comm;
 };
 
@@ -216,7 +217,12 @@ static int join_hub(void *argument, struct err *err)
 {
     struct comm_start_request *request = argument;
 
-    return comm_thread_create(&request->comm, request->rank->hub, request->rank->number, err);
+    if (comm_thread_create(&request->comm, request->rank->hub, request->rank->number, err) < 0)
+        return -1;
+    /* On GPUs collectives are staged, or with LMTRAIN_TEST_NCCL enqueued. */
+    if (device_is_host(request->device) || !getenv("LMTRAIN_TEST_NCCL"))
+        return 0;
+    return comm_nccl_create(&request->comm, request->comm, request->device, err);
 }
 
 static int leave_hub(void *argument, struct err *err)
@@ -343,12 +349,13 @@ static void *live(void *argument)
     struct pool *pool = NULL;
     struct kernels *kernels = NULL;
     struct worker *worker = NULL;
-    struct comm_start_request request = { r, NULL };
     struct device *device = device_host();
+    struct comm_start_request request = { .rank = r };
     int status = pool_create(&pool, r->law->n_threads, NULL, &r->err);
 
     if (!status)
         status = test_device_create(&device, &kernels, pool, &r->err);
+    request.device = device;
     if (!status && !r->hub)
         status = comm_self_create(&request.comm, &r->err);
     if (!status && r->hub) {
