@@ -75,23 +75,23 @@ static inline struct cuda_kernels *cuda_of(struct kernels *kernels)
     return (struct cuda_kernels *)kernels;
 }
 
-void cuda_register_elementwise(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_norm(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_rope(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_head_norm(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_normalize_rows(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_embed(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_dropout(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_optimizer(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_router(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_dispatch(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_linear(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_expert_linear(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_lora(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_head(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_cross_entropy(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_attention(struct kernels_backend *table) __attribute__((weak));
-void cuda_register_attention_cached(struct kernels_backend *table) __attribute__((weak));
+void cuda_register_elementwise(struct kernels_backend *table);
+void cuda_register_norm(struct kernels_backend *table);
+void cuda_register_rope(struct kernels_backend *table);
+void cuda_register_head_norm(struct kernels_backend *table);
+void cuda_register_normalize_rows(struct kernels_backend *table);
+void cuda_register_embed(struct kernels_backend *table);
+void cuda_register_dropout(struct kernels_backend *table);
+void cuda_register_optimizer(struct kernels_backend *table);
+void cuda_register_router(struct kernels_backend *table);
+void cuda_register_dispatch(struct kernels_backend *table);
+void cuda_register_linear(struct kernels_backend *table);
+void cuda_register_expert_linear(struct kernels_backend *table);
+void cuda_register_lora(struct kernels_backend *table);
+void cuda_register_head(struct kernels_backend *table);
+void cuda_register_cross_entropy(struct kernels_backend *table);
+void cuda_register_attention(struct kernels_backend *table);
+void cuda_register_attention_cached(struct kernels_backend *table);
 
 /* For prepare: the kind's accumulator, output k, is written as fp32 alone. */
 static inline int cuda_want_fp32(const struct kernel_call *call, int k, struct err *err)

@@ -11,8 +11,7 @@
 static void cuda_kernels_destroy(struct kernels *kernels)
 {
     cuda_gemm_destroy(cuda_of(kernels));
-    if (cudnn_attention_close)
-        cudnn_attention_close(cuda_of(kernels));
+    cudnn_attention_close(cuda_of(kernels));
     free(cuda_of(kernels));
 }
 
@@ -28,8 +27,7 @@ static void register_families(struct kernels_backend *table)
     };
 
     for (auto family : families)
-        if (family) /* some are still to come */
-            family(table);
+        family(table);
 }
 
 /* What of the machine and libraries decides the bits. */
@@ -42,10 +40,9 @@ static void describe(struct cuda_kernels *cuda)
     const struct cudaDeviceProp *p = &cuda->device->properties;
     char cublaslt[32];
 
-    char attention[64] = "attention own";
+    char attention[64];
 
-    if (cudnn_attention_describe)
-        cudnn_attention_describe(cuda, attention, sizeof attention);
+    cudnn_attention_describe(cuda, attention, sizeof attention);
     cuda_gemm_describe(cuda, cublaslt, sizeof cublaslt);
     snprintf(cuda->identity, sizeof cuda->identity,
              "cuda sm_%d%d %d multiprocessors kernels 1 cublaslt %s %s", p->major, p->minor,

@@ -1,5 +1,5 @@
-# mk/cuda.mk - the GPU part, cuda/*.cu: CUDA=0 leaves it out, CUDA=1 demands it, and CUDA=auto takes it where nvcc is
-# found (CUDA_HOME, or the PATH).
+# mk/cuda.mk - the GPU part, cuda/*.cu: CUDA=0 leaves it out, CUDA=1 demands it, and CUDA=auto takes it where there are
+# nvcc (CUDA_HOME, or the PATH) and a GPU: compiling it takes minutes.
 #
 # cudart is linked statically; cuBLASLt, cuDNN and NCCL are opened at first use (cuda/library.cuh), so the binary starts
 # where there is no driver. The same sources are compiled by g++ against cuda/emulate, for tests where there is no GPU.
@@ -9,7 +9,7 @@ EMULATE_SOURCES := $(sort $(wildcard cuda/emulate/*.cc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc)))
 
 ifeq ($(CUDA),auto)
-override CUDA := $(if $(CUDA_HOME),1,0)
+override CUDA := $(if $(CUDA_HOME),$(if $(wildcard /dev/nvidia0),1,0),0)
 endif
 
 ifeq ($(CUDA),1)

@@ -101,11 +101,6 @@ static void fill_saved(struct op_case *grad, const struct form *f, enum dtype ac
     op_case_destroy(forward);
 }
 
-static double tolerance_of(enum dtype act, double fp32)
-{
-    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
-}
-
 static void check(const struct form *f)
 {
     for (int i_act = 0; i_act < N_ACTS; i_act++) {
