@@ -42,7 +42,7 @@ MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
 # kernels' tests run on the emulated GPU, too; what is in test/cuda runs there alone.
 EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES))) $(CUDA_TEST_SOURCES)
-EMULATED_TESTS := $(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%)
+EMULATED_TESTS := $(if $(SANITIZE),,$(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%))
 TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%) $(EMULATED_TESTS)
 ORACLES := $(ORACLE_SOURCES:%.c=$(BUILD)/%)
 FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
@@ -116,7 +116,7 @@ $(BUILD)/syntax/%.ok: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
 	$(Q)touch $@
 
 # Rewritten only when they change, so that nothing is rebuilt for nothing.
-FLAGS_TEXT = $(CC) $(ALL_CFLAGS) | $(ALL_LDFLAGS) $(ALL_LDLIBS) | $(CUDA_FLAGS_TEXT)
+FLAGS_TEXT = $(CC) $(ALL_CFLAGS) | $(ALL_LDFLAGS) $(DEPS_LIBS)
 $(BUILD)/flags.txt: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(FLAGS_TEXT)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_TEXT)' > $@
@@ -172,6 +172,12 @@ test:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k test-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
+
+# The GPU part for one kind of GPU, the folder of `make dist`, and what of it can be tried without one.
+test-cuda:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory $(PARALLEL) CUDA=1 CUDA_ARCH=90a dist
+	@scripts/test-runner --jobs 1 $(wildcard test/dist/*.sh)
 
 test-oracle:
 	@scripts/bootstrap
@@ -271,7 +277,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-oracle asan tsan fuzz soak soak-fuzz lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz soak soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -505,35 +505,30 @@ static __device__ __forceinline__ float attention_row_sum(float sum)
 
 /* ---- cuDNN's (attention_cudnn.cu) --------------------------------------------------------------
  *
- * Asked first when a call of attention or attention_grad is prepared. Weak: a build may lack it.
+ * Asked first when a call of attention or attention_grad is prepared.
  */
 
 struct cudnn_attention;
 
 /* 1: it will do the call, by *attention; 0: it will not (the own kernels do); -1: failed. */
 int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call *call,
-                            struct cudnn_attention **attention, struct err *err)
-   ;
+                            struct cudnn_attention **attention, struct err *err);
 void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *call,
                          struct cudnn_attention *attention);
 /* 0 where it will not do it. */
-size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op)
-   ;
+size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op);
 void cudnn_attention_release(struct cudnn_attention *attention);
 /* All plans, when the backend goes. */
 void cudnn_attention_close(struct cuda_kernels *cuda);
 /* What of it decides bits, for the backend's identity: "attention cudnn 91900 workspace 1024". */
-void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_bytes)
-   ;
+void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_bytes);
 
 /* The call's state becomes cuDNN's, where it takes it (1). */
 static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel_call *call,
                                           struct err *err)
 {
     struct cudnn_attention *attention = NULL;
-    int is_taken = cudnn_attention_prepare
-                       ? cudnn_attention_prepare(cuda_of(kernels), call, &attention, err)
-                       : 0;
+    int is_taken = cudnn_attention_prepare(cuda_of(kernels), call, &attention, err);
 
     call->state = is_taken > 0 ? attention : NULL;
     return is_taken;
@@ -541,7 +536,7 @@ static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel
 
 static inline size_t attention_scratch_cudnn(struct kernels *kernels, const struct op_shape *op)
 {
-    return cudnn_attention_scratch_bytes ? cudnn_attention_scratch_bytes(cuda_of(kernels), op) : 0;
+    return cudnn_attention_scratch_bytes(cuda_of(kernels), op);
 }
 
 static inline void attention_release_cudnn(struct kernels *kernels, void *state)

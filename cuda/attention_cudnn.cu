@@ -117,7 +117,9 @@ static struct attention_library *library_of(struct cuda_kernels *cuda)
         return NULL;
     library->choice = choice_of_environment();
     library->workspace_bytes_max = workspace_max();
-    if (library->choice == CHOICE_OWN)
+    if (!cuda->device)
+        err_set(&library->why_not, ERR_DEVICE, "sizes are asked for without a GPU");
+    else if (library->choice == CHOICE_OWN)
         err_set(&library->why_not, ERR_DEVICE, "LMTRAIN_ATTENTION is own");
     else if (open_library(library, cuda, &library->why_not))
         log_info("attention is done by lmtrain's own kernels: %s", library->why_not.text);

@@ -76,10 +76,18 @@ static __device__ __forceinline__ void floats_of(const raw_pack<T, N> &from, flo
 template <typename T, int N>
 static __device__ __forceinline__ void load_floats(const T *from, float *to)
 {
-    raw_pack<T, N> raw;
+    if constexpr (N > 1 && N * sizeof(T) < 16) {
+        packed<T, N> pack = *(const packed<T, N> *)from;
 
-    load_raw<T, N>(from, &raw);
-    floats_of<T, N>(raw, to);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = to_float(pack.at[i]);
+    } else {
+        raw_pack<T, N> raw;
+
+        load_raw<T, N>(from, &raw);
+        floats_of<T, N>(raw, to);
+    }
 }
 
 template <typename T, int N>

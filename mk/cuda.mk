@@ -24,9 +24,14 @@ NVCC_TARGETS = $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm
 NVCC_ALL = $(NVCC_FLAGS) -std=c++17 $(NVCC_TARGETS) -fmad=false -Ilib -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra,-Wno-unused-function
 CUDA_LIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -lrt
 CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.cu.o)
-CUDA_FLAGS_TEXT = $(NVCC) $(NVCC_ALL)
 
-$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags.txt
+# C objects don't depend on them.
+CUDA_FLAGS_TEXT = $(NVCC) $(NVCC_ALL)
+$(BUILD)/cuda-flags.txt: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CUDA_FLAGS_TEXT)' | cmp -s - $@ || printf '%s\n' '$(CUDA_FLAGS_TEXT)' > $@
+
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/cuda-flags.txt
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCC_ALL) -MMD -MP -MF $(@:.o=.d) -c $< -o $@

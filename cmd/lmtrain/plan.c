@@ -10,6 +10,7 @@
 #include "launch/cores.h"
 #include "plan.h"
 #include "report/table.h"
+#include "train/account.h"
 #include "train/trainer.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
@@ -131,9 +132,16 @@ static void print_memory(const struct plan *plan, struct str *out)
         report_table_row(&table, "%s\t%s\t%zu\t%s", rows[i].name,
                          str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
                          rows[i].what);
-    size_t total = program_memory_bytes(&plan->programs[plan->shown]);
+    size_t total = program_memory_bytes(&plan->programs[plan->shown]), vendor;
+    char name[256];
+
     report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
                        str_bytes(text, sizeof text, total), total);
+    if (!plan->kernels->pool && account_recall(&vendor, name, sizeof name))
+        report_table_row(&table, "vendor\t%s\t%zu\tbesides: what a run's second step found on %s",
+                         str_bytes(text, sizeof text, vendor), vendor, name);
+    else if (!plan->kernels->pool)
+        report_table_row(&table, "vendor\t?\t?\tbesides: known once a job has run on a GPU here");
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }

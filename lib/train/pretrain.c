@@ -17,6 +17,7 @@
 #include "ckpt/store.h"
 #include "launch/progress.h"
 #include "tokenizer/tokenizer.h"
+#include "train/account.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
@@ -133,6 +134,8 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     const struct job *job = p->job;
     int last = r->step == job->train.steps;
 
+    if (++p->n_stepped == 2)
+        account_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
     if (is_due(job->eval.every_steps, r->step) && !last && evaluate(p, err) < 0)
