@@ -327,7 +327,7 @@ static void *plan_often(void *argument)
     return NULL;
 }
 
-/* Where cuDNN fails one of them it would take the own kernels, and have other bits than its peers. */
+/* One that cuDNN fails would take the own kernels, and have other bits than its peers. */
 static void test_ranks_at_once(void **state)
 {
     struct op_case *forward = case_of(OP_ATTENTION, &forms[2], DTYPE_BF16);
