@@ -10,6 +10,9 @@
  * aligned to 16. Of an engine's recommendations the first is not deterministic (its plan cannot be
  * run) and the second has no plan. The workspace is large for small tests' sake, and written over,
  * all of it. Work is done when the stream comes to it, by numbers that were read when it was given.
+ *
+ * Ranks may be threads of one process: each has handles and descriptors of its own, and the list of
+ * those that live is everybody's.
  */
 #include "cuda/emulate/cudnn.h"
 
@@ -20,6 +23,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -30,8 +34,11 @@ namespace
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
 
-char last_error[256];
+thread_local char last_error[256];
+std::mutex *live_lock = new std::mutex(); /* guards live() and n_handles */
 int n_handles;
+
+typedef std::lock_guard<std::mutex> hold;
 
 int refuse(int status, const char *format, ...)
 {
@@ -89,6 +96,8 @@ std::set<void *> &live()
 
 descriptor *known(void *d)
 {
+    hold held(*live_lock);
+
     return live().count(d) ? (descriptor *)d : NULL;
 }
 
@@ -640,6 +649,8 @@ void cudnnGetLastErrorString(char *text, size_t n_bytes)
 
 int cudnnCreate(void **made)
 {
+    hold held(*live_lock);
+
     *made = new handle();
     n_handles++;
     return SUCCESS;
@@ -648,6 +659,8 @@ int cudnnCreate(void **made)
 /* With the last one all descriptors must be gone: who forgets some is told here. */
 int cudnnDestroy(void *made)
 {
+    hold held(*live_lock);
+
     delete (handle *)made;
     CHECK(--n_handles || live().empty());
     return SUCCESS;
@@ -661,6 +674,8 @@ int cudnnSetStream(void *made, cudaStream_t stream)
 
 int cudnnBackendCreateDescriptor(int type, void **made)
 {
+    hold held(*live_lock);
+
     *made = new descriptor{ type, false, {}, {} };
     live().insert(*made);
     return SUCCESS;
@@ -668,6 +683,8 @@ int cudnnBackendCreateDescriptor(int type, void **made)
 
 int cudnnBackendDestroyDescriptor(void *d)
 {
+    hold held(*live_lock);
+
     if (!live().erase(d))
         return refuse(BAD_PARAM, "no descriptor, or destroyed before");
     delete (descriptor *)d;

@@ -64,6 +64,7 @@ struct warp {
 
 struct machine {
     std::vector<fiber> fibers;
+    std::vector<unsigned char *> stacks; /* as many as any block has had threads */
     std::vector<warp> warps;
     void *host;  /* the scheduler's stack pointer */
     int running; /* thread */
@@ -92,6 +93,10 @@ static void place_thread(int thread)
 {
     unsigned t = (unsigned)thread;
 
+    if (t < blockDim.x) { /* most blocks are a row, and divisions take long */
+        threadIdx = { t, 0, 0 };
+        return;
+    }
     threadIdx.x = t % blockDim.x;
     threadIdx.y = t / blockDim.x % blockDim.y;
     threadIdx.z = t / (blockDim.x * blockDim.y);
@@ -113,9 +118,10 @@ static void fiber_main(void)
     abort(); /* nobody comes back here */
 }
 
-static void fiber_start(fiber *f)
+/* Stacks begin at different lines of their pages, or a cache would have few places for all. */
+static void fiber_start(fiber *f, size_t thread)
 {
-    void **top = (void **)(f->stack + STACK_BYTES - 64);
+    void **top = (void **)(f->stack + STACK_BYTES - 64 * (1 + thread * 5 % 64));
 
     top = (void **)((uintptr_t)top & ~(uintptr_t)15);
     *--top = NULL; /* fiber_main's return address: it has none */
@@ -223,8 +229,8 @@ static void run_block(order order)
 {
     int n = here->n_threads;
 
-    for (fiber &f : here->fibers)
-        fiber_start(&f);
+    for (size_t i = 0; i < here->fibers.size(); i++)
+        fiber_start(&here->fibers[i], i);
     for (;;) {
         int begin = order == RANDOM ? (int)(next_random(&here->shuffle) % (uint64_t)n) : 0;
         /* Odd steps through a power of two visit all: a cheap permutation. */
@@ -250,31 +256,59 @@ static void run_block(order order)
     }
 }
 
+/* Machines of threads that have ended: the next ones take them up, with their stacks. */
+static std::mutex *idle_lock = new std::mutex();
+static std::vector<machine *> *idle = new std::vector<machine *>();
+
+struct machine_of_thread {
+    machine *own = NULL;
+
+    ~machine_of_thread()
+    {
+        std::lock_guard<std::mutex> held(*idle_lock);
+
+        if (own)
+            idle->push_back(own);
+    }
+};
+
+static machine *take_machine(void)
+{
+    std::lock_guard<std::mutex> held(*idle_lock);
+    machine *m;
+
+    if (!idle->empty()) {
+        m = idle->back();
+        idle->pop_back();
+        return m;
+    }
+    m = new machine();
+    m->shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
+    return m;
+}
+
 static machine *open_machine(int n_threads)
 {
-    static thread_local machine *made;
+    static thread_local machine_of_thread mine;
 
-    if (!made) {
-        made = new machine();
-        made->shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
-    }
-    while ((int)made->fibers.size() < n_threads) {
-        fiber f = {};
+    if (!mine.own)
+        mine.own = take_machine();
+    machine *m = mine.own;
+    while ((int)m->stacks.size() < n_threads) {
+        void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-        f.stack = (unsigned char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (f.stack == MAP_FAILED)
+        if (stack == MAP_FAILED)
             abort();
-        made->fibers.push_back(f);
+        m->stacks.push_back((unsigned char *)stack);
     }
-    while ((int)made->fibers.size() > n_threads) {
-        munmap(made->fibers.back().stack, STACK_BYTES);
-        made->fibers.pop_back();
-    }
-    made->warps.assign((size_t)(n_threads + WARP - 1) / WARP, warp());
-    made->n_threads = n_threads;
-    made->votes = 0;
-    return made;
+    m->fibers.resize((size_t)n_threads);
+    for (size_t i = 0; i < m->fibers.size(); i++)
+        m->fibers[i].stack = m->stacks[i];
+    m->warps.assign((size_t)(n_threads + WARP - 1) / WARP, warp());
+    m->n_threads = n_threads;
+    m->votes = 0;
+    return m;
 }
 
 static thread_local cudaError_t last_error;
@@ -356,10 +390,7 @@ void *emulate_shared(void)
 
 void emulate_sync_block(void)
 {
-    int thread = here->running;
-
     leave(AT_BLOCK, 0);
-    place_thread(thread);
 }
 
 void emulate_sync_warp(unsigned mask)
@@ -377,7 +408,6 @@ const uint64_t *emulate_exchange(unsigned mask, uint64_t value)
         fail("a lane calls with a mask that it is not in");
     w->slots[turn][lane] = value;
     leave(AT_WARP, mask);
-    place_thread(thread);
     return w->slots[turn];
 }
 

@@ -4,6 +4,7 @@
  * a call, so what passes here went that way; on the CPU these are shapes like others.
  */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -296,6 +297,60 @@ static void test_slots_and_graphs(void **state)
     op_case_destroy(c);
 }
 
+enum { N_RANKS = 4, N_TIMES = 100 };
+
+struct planner {
+    const struct op_shape *ops[2];
+    int failed;
+    struct err err;
+};
+
+/* A rank of its own, as the threads of test/support/law_rig.c are. */
+static void *plan_often(void *argument)
+{
+    struct planner *p = argument;
+    struct device *device;
+    struct kernels *kernels;
+
+    for (int i = 0; i < N_TIMES && !p->failed; i++) {
+        p->failed = test_device_create(&device, &kernels, NULL, &p->err) < 0;
+        for (int k = 0; k < 2 && !p->failed; k++) {
+            struct kernel_call call = { .op = *p->ops[k] };
+
+            p->failed = kernels_prepare(kernels, &call, &p->err) < 0;
+            if (!p->failed)
+                kernels_release(kernels, &call);
+        }
+        kernels_destroy(kernels);
+        device_destroy(device);
+    }
+    return NULL;
+}
+
+/* One that cuDNN fails would take the own kernels, and have other bits than its peers. */
+static void test_ranks_at_once(void **state)
+{
+    struct op_case *forward = case_of(OP_ATTENTION, &forms[2], DTYPE_BF16);
+    struct op_case *grad = case_of(OP_ATTENTION_GRAD, &forms[2], DTYPE_BF16);
+    struct planner planners[N_RANKS];
+    pthread_t threads[N_RANKS];
+
+    (void)state;
+    if (!is_emulated())
+        skip();
+    for (int i = 0; i < N_RANKS; i++) {
+        planners[i] = (struct planner){ .ops = { &forward->op, &grad->op } };
+        assert_int_equal(pthread_create(&threads[i], NULL, plan_often, &planners[i]), 0);
+    }
+    for (int i = 0; i < N_RANKS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < N_RANKS; i++)
+        if (planners[i].failed)
+            fail_msg("%s", planners[i].err.text);
+    op_case_destroy(forward);
+    op_case_destroy(grad);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_unfit),
         cmocka_unit_test(test_own_instead),
         cmocka_unit_test(test_slots_and_graphs),
+        cmocka_unit_test(test_ranks_at_once),
     };
 
     setenv("LMTRAIN_ATTENTION", "cudnn", 1);
