@@ -30,6 +30,11 @@ $(BUILD)/dist/bin/gpu-tests: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(CUD
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(DIST_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
 
+# The same with the emulated GPU, by which scripts/gpu-check is tried where there is none.
+$(BUILD)/gpu-tests-emulated: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(EMULATE_OBJECTS) $(TEST_LIBS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS) $(EMULATE_LIBS)
+
 dist: $(BUILD)/dist/bin/lmtrain $(if $(filter 1,$(CUDA)),$(BUILD)/dist/bin/gpu-tests)
 	$(Q)scripts/dist $(DIST) $^
 
