@@ -179,7 +179,6 @@ void cuda_register_attention(struct kernels_backend *table)
     struct kernel_entry *entry = &table->entries[OP_ATTENTION];
 
     entry->run = attention_run;
-    entry->scratch_bytes = attention_scratch_cudnn;
     entry->prepare = attention_prepare;
     entry->release = attention_release_cudnn;
     cuda_register_attention_grad(table);

@@ -515,8 +515,6 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
                             struct cudnn_attention **attention, struct err *err);
 void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *call,
                          struct cudnn_attention *attention);
-/* 0 where it will not do it. */
-size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op);
 void cudnn_attention_release(struct cudnn_attention *attention);
 /* All plans, when the backend goes. */
 void cudnn_attention_close(struct cuda_kernels *cuda);
@@ -532,11 +530,6 @@ static inline int attention_prepare_cudnn(struct kernels *kernels, struct kernel
 
     call->state = is_taken > 0 ? attention : NULL;
     return is_taken;
-}
-
-static inline size_t attention_scratch_cudnn(struct kernels *kernels, const struct op_shape *op)
-{
-    return cudnn_attention_scratch_bytes(cuda_of(kernels), op);
 }
 
 static inline void attention_release_cudnn(struct kernels *kernels, void *state)

@@ -1,8 +1,7 @@
 /*
  * attention_cudnn.cu - attention and its gradient by cuDNN 9, where it can
  *
- * A plan is made at the first question about a shape (scratch's size, or a call's preparation) and
- * kept until the backend goes; calls of equal shapes share it. A call has its own numbers and, for
+ * A plan is made at the first question about a shape and kept until the backend goes; calls of equal shapes share it. A call has its own numbers and, for
  * each set of addresses that it was run with, a variant pack: running only looks the pack up and
  * executes the plan. The first run at some addresses makes it, which allocates host memory alone.
  *
@@ -54,6 +53,13 @@ struct shape_plan {
 };
 
 /* Of an instance of the backend: what cuda->attention points to. */
+/* On the device. */
+struct memory_block {
+    struct memory_block *next; /* smaller */
+    void *memory;
+    size_t n_bytes;
+};
+
 struct attention_library {
     struct cudnn_api api;
     void *handle;
@@ -62,6 +68,7 @@ struct attention_library {
     struct err why_not; /* no handle */
     size_t workspace_bytes_max;
     struct shape_plan *plans;
+    struct memory_block *blocks;
 };
 
 /* ---- the library -------------------------------------------------------------------------------
@@ -139,6 +146,13 @@ void cudnn_attention_close(struct cuda_kernels *cuda)
         library->plans = plan->next;
         cudnn_graph_release(&plan->graph.graph);
         free(plan);
+    }
+    while (library->blocks) {
+        struct memory_block *block = library->blocks;
+
+        library->blocks = block->next;
+        cuda->device->base.ops->release(&cuda->device->base, block->memory);
+        free(block);
     }
     if (library->handle)
         library->api.destroy(library->handle);
@@ -335,9 +349,11 @@ static struct shape_plan *plan_of(struct cuda_kernels *cuda, const struct op_sha
     return p->usable ? p : NULL;
 }
 
-/* ---- scratch -----------------------------------------------------------------------------------
+/* ---- memory ------------------------------------------------------------------------------------
  *
- * cuDNN's log sums of exp, the sums of dout out, its workspace: each aligned to 256.
+ * cuDNN's log sums of exp, the sums of dout out, its workspace: each aligned to 256. It is one block
+ * for all calls, which run one after the other, and the vendor's, not of any plan: what cuDNN wants
+ * is known only where there is a GPU.
  */
 
 enum { ALIGNMENT = 256 };
@@ -349,24 +365,32 @@ static size_t row_bytes(const struct attention_shape *s)
     return align_up(n_bytes, ALIGNMENT);
 }
 
-static char *scratch_base(const struct kernel_call *call)
+static size_t memory_bytes(const struct shape_plan *p)
 {
-    return (char *)(((uintptr_t)call->scratch + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    return (p->shape.grad ? 2 : 1) * row_bytes(&p->shape) + p->plan.workspace_bytes;
 }
 
-static void *workspace_of(const struct shape_plan *p, const struct kernel_call *call)
+/* At least so much of it, for a call that is prepared now. Who was given a smaller block keeps it. */
+static int make_room(struct attention_library *library, struct cuda_kernels *cuda, size_t n_bytes,
+                     char **memory, struct err *err)
 {
-    return scratch_base(call) + (p->shape.grad ? 2 : 1) * row_bytes(&p->shape);
-}
+    struct device *device = &cuda->device->base;
+    struct memory_block *block = library->blocks;
 
-size_t cudnn_attention_scratch_bytes(struct cuda_kernels *cuda, const struct op_shape *op)
-{
-    struct err err = {};
-    const struct shape_plan *p = plan_of(cuda, op, &err);
-
-    if (!p)
-        return 0;
-    return (p->shape.grad ? 2 : 1) * row_bytes(&p->shape) + p->plan.workspace_bytes + ALIGNMENT;
+    if (!block || block->n_bytes < n_bytes) {
+        block = (struct memory_block *)calloc(1, sizeof *block);
+        if (!block)
+            return err_set(err, ERR_DEVICE, "out of host memory");
+        block->n_bytes = n_bytes;
+        if (device->ops->allocate(device, n_bytes, &block->memory, err) < 0) {
+            free(block);
+            return err_add(err, "cuDNN's workspace");
+        }
+        block->next = library->blocks;
+        library->blocks = block;
+    }
+    *memory = (char *)block->memory;
+    return 0;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------
@@ -376,12 +400,13 @@ enum { N_SLOTS = 32 };
 
 /* Variant packs of a set of addresses: n_pieces of them. */
 struct slot {
-    const void *qkv, *out, *dout, *dqkv, *scratch;
+    const void *qkv, *out, *dout, *dqkv;
 };
 
 struct cudnn_attention {
     struct attention_library *library;
     struct shape_plan *plan;
+    char *memory; /* memory_bytes of it */
     float scale, fill, window, one;
     int n_pieces, n_slots, next_slot;
     struct slot slots[N_SLOTS];
@@ -407,6 +432,10 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
                                                 (size_t)(N_SLOTS * n_pieces) * sizeof *c->packs);
     if (!c)
         return err_set(err, ERR_DEVICE, "out of host memory");
+    if (make_room(library, cuda, memory_bytes(p), &c->memory, err) < 0) {
+        free(c);
+        return -1;
+    }
     c->library = library;
     c->plan = p;
     c->n_pieces = n_pieces;
@@ -476,9 +505,9 @@ static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *cal
     case ATTENTION_DV:
         return head_of(o.dqkv, s, row, kv_head + s->n_kv_heads);
     case ATTENTION_STATS:
-        return scratch_base(call) + number;
+        return c->memory + number;
     case ATTENTION_SUMS:
-        return scratch_base(call) + row_bytes(s) + number;
+        return c->memory + row_bytes(s) + number;
     case ATTENTION_SCALE:
         return &c->scale;
     case ATTENTION_FILL:
@@ -502,8 +531,9 @@ static int make_packs(struct cudnn_attention *c, const struct kernel_call *call,
 
         for (int i = 0; i < graph->n_operands; i++)
             pointers[i] = pointer_of(c, call, piece, graph->roles[i]);
-        *pack = cudnn_variant_pack(&c->library->api, graph->uids, pointers, graph->n_operands,
-                                   workspace_of(c->plan, call), err);
+        *pack = cudnn_variant_pack(
+            &c->library->api, graph->uids, pointers, graph->n_operands,
+            c->memory + memory_bytes(c->plan) - c->plan->plan.workspace_bytes, err);
         if (!*pack)
             return -1;
     }
@@ -515,7 +545,7 @@ static void *const *packs_of(struct cudnn_attention *c, const struct kernel_call
                              struct err *err)
 {
     struct attention_operands o = operands_of(&call->op);
-    struct slot wanted = { o.qkv->data, o.out->data, o.dout->data, o.dqkv->data, call->scratch };
+    struct slot wanted = { o.qkv->data, o.out->data, o.dout->data, o.dqkv->data };
     int slot = c->next_slot;
 
     for (int i = 0; i < c->n_slots; i++)
@@ -559,15 +589,16 @@ __global__ void exchange_kernel(float *stats, rows_of<float> lse, int n_heads, i
 
 template <bool TO_STATS>
 static void exchange(struct cuda_kernels *cuda, const struct kernel_call *call,
-                     const struct attention_shape *s)
+                     const struct cudnn_attention *c)
 {
+    const struct attention_shape *s = &c->plan->shape;
     struct attention_operands o = operands_of(&call->op);
     int64_t n_tiles = ceil_div(s->seq_len, TILE);
     struct cuda_shape shape = { dim3((unsigned)(s->batch * n_tiles),
                                      (unsigned)ceil_div(s->n_heads, TILE)),
                                 dim3(N_THREADS), 0 };
 
-    cuda_launch(&cuda->base, call, shape, exchange_kernel<TO_STATS>, (float *)scratch_base(call),
+    cuda_launch(&cuda->base, call, shape, exchange_kernel<TO_STATS>, (float *)c->memory,
                 cuda_rows<float>(o.lse), s->n_heads, s->seq_len, (int)n_tiles);
 }
 
@@ -588,13 +619,13 @@ static int execute(struct cudnn_attention *c, const struct kernel_call *call, st
 void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *call,
                          struct cudnn_attention *attention)
 {
-    const struct attention_shape *s = &attention->plan->shape;
+    int is_grad = attention->plan->shape.grad;
     struct err err = {};
 
-    if (s->grad)
-        exchange<true>(cuda, call, s);
+    if (is_grad)
+        exchange<true>(cuda, call, attention);
     if (execute(attention, call, &err) && !cuda->device->failure.code)
         cuda->device->failure = err;
-    if (!s->grad)
-        exchange<false>(cuda, call, s);
+    if (!is_grad)
+        exchange<false>(cuda, call, attention);
 }

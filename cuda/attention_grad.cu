@@ -546,14 +546,11 @@ static int attention_grad_prepare(struct kernels *kernels, struct kernel_call *c
     return 0;
 }
 
-/* What cuDNN wants, or the own kernels' delta: whichever is more, since it is not yet known who
- * does it. */
+/* The own kernels' delta; cuDNN has memory of its own. */
 static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    size_t own = (size_t)op->in[QKV].rows * (size_t)op->attributes.n_heads * sizeof(float);
-    size_t cudnn = attention_scratch_cudnn(kernels, op);
-
-    return own > cudnn ? own : cudnn;
+    (void)kernels;
+    return (size_t)op->in[QKV].rows * (size_t)op->attributes.n_heads * sizeof(float);
 }
 
 void cuda_register_attention_grad(struct kernels_backend *table)

@@ -120,9 +120,8 @@ struct cuda_shape {
  * no block is nothing.
  */
 template <typename... P, typename... A>
-static inline void cuda_launch_on(struct cuda_device *device, cudaStream_t stream,
-                                  const char *name, struct cuda_shape shape, void (*kernel)(P...),
-                                  A... arguments)
+static inline void cuda_launch_on(struct cuda_device *device, cudaStream_t stream, const char *name,
+                                  struct cuda_shape shape, void (*kernel)(P...), A... arguments)
 {
     if (!shape.grid.x || !shape.grid.y || !shape.grid.z)
         return;
@@ -240,7 +239,8 @@ template <> __device__ __forceinline__ fp16 from_float<fp16>(float x)
 }
 
 /* N elements that are loaded and stored at once; the address must be a multiple of their size. */
-template <typename T, int N> struct __align__(sizeof(T) * N) packed {
+template <typename T, int N> struct __align__(sizeof(T) * N) packed
+{
     T at[N];
 };
 
@@ -275,8 +275,7 @@ template <typename T> struct rows_of {
     }
 };
 
-template <typename T> static inline struct rows_of<T> cuda_rows(const struct tensor *t)
-{
+template <typename T> static inline struct rows_of<T> cuda_rows(const struct tensor *t) {
     return rows_of<T>{ tensor_given(t) ? (T *)t->data : NULL, t->stride };
 }
 
@@ -284,7 +283,8 @@ template <typename T> static inline struct rows_of<T> cuda_rows(const struct ten
  * Whether rows begin at multiples of n_bytes and are whole multiples of it long, so that they can
  * be read n_bytes at a time. Ask it of every operand; else the kernel goes one by one.
  */
-static inline int cuda_is_aligned(const struct tensor *t, size_t n_bytes)
+static inline int
+cuda_is_aligned(const struct tensor *t, size_t n_bytes)
 {
     size_t element = dtype_bytes(t->dtype);
 

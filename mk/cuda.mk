@@ -19,7 +19,7 @@ endif
 NVCC := $(CUDA_HOME)/bin/nvcc
 # What machine code is made for: `make CUDA=1 CUDA_ARCH=90a`, several separated by blanks.
 CUDA_ARCH ?= 80 90a
-NVCC_FLAGS ?= -O3 -g -lineinfo
+NVCC_FLAGS ?= -O3 -lineinfo --compress-mode=size
 NVCC_TARGETS = $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch))
 NVCC_ALL = $(NVCC_FLAGS) -std=c++17 $(NVCC_TARGETS) -fmad=false -Ilib -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra,-Wno-unused-function
 CUDA_LIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -lrt

@@ -49,22 +49,28 @@ struct dim3 {
 struct uint3 {
     unsigned x, y, z;
 };
-struct __align__(8) int2 {
+struct __align__(8) int2
+{
     int x, y;
 };
-struct __align__(16) int4 {
+struct __align__(16) int4
+{
     int x, y, z, w;
 };
-struct __align__(8) uint2 {
+struct __align__(8) uint2
+{
     unsigned x, y;
 };
-struct __align__(16) uint4 {
+struct __align__(16) uint4
+{
     unsigned x, y, z, w;
 };
-struct __align__(8) float2 {
+struct __align__(8) float2
+{
     float x, y;
 };
-struct __align__(16) float4 {
+struct __align__(16) float4
+{
     float x, y, z, w;
 };
 static inline float2 make_float2(float x, float y)
@@ -361,7 +367,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                 unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
@@ -402,7 +409,7 @@ void emulate_enqueue_item(cudaStream_t stream, emulate_item item);
 std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);
-void emulate_settle(void); /* run all that can run */
+void emulate_settle(void);                    /* run all that can run */
 cudaError_t emulate_error(cudaError_t error); /* for cudaGetLastError; returns it */
 
 #endif

@@ -34,7 +34,10 @@ typedef enum { ncclUint8 = 1 } ncclDataType_t;
 typedef struct {
     int blocking;
 } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER { 1 }
+#define NCCL_CONFIG_INITIALIZER \
+    { \
+        1 \
+    }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int rank,

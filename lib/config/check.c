@@ -520,10 +520,11 @@ static void check_zero(struct job_reader *r)
     int group = job->parallel.zero_group;
 
     if (group > 1 && job->train.gradient_dtype != DTYPE_F32)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
-                     "parallel.zero_group is %d and train.gradient_dtype bf16: a group's sums would "
-                     "be rounded once more (hint: train.gradient_dtype fp32)",
-                     group);
+        mistakes_add(
+            &r->mistakes, reader_given(r, "parallel.zero_group"),
+            "parallel.zero_group is %d and train.gradient_dtype bf16: a group's sums would "
+            "be rounded once more (hint: train.gradient_dtype fp32)",
+            group);
 
     if (group > 0 && job->parallel.zero == 0)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),

@@ -383,8 +383,7 @@ const struct field job_fields[] = {
       .max = 100, .help = "decoupled, times the learning rate" },
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       .help = "largest global gradient norm; 0: no clipping" },
-    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
-      .choices = dtypes,
+    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32", .choices = dtypes,
       .help = "of the optimizer's moments; with bf16 they are rounded stochastically, and so are "
               "weights of bf16, of which no fp32 masters are kept then: 6 bytes a parameter, not "
               "14" },

@@ -113,7 +113,7 @@ struct job {
         enum lr_schedule_kind schedule;
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
         double beta1, beta2, eps, weight_decay;
-        double clip; /* of the global gradient norm; 0 off */
+        double clip;       /* of the global gradient norm; 0 off */
         enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
     } optimizer;
 

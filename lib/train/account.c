@@ -63,9 +63,8 @@ int account_recall(size_t *vendor_bytes, char *name, size_t size)
     struct err ignored;
     size_t n_bytes;
 
-    int failed =
-        !path_of(&path, 0) ||
-        file_read(str_text(&path), LINE_MAX_BYTES, ERR_FAILED, &text, &n_bytes, &ignored) < 0;
+    int failed = !path_of(&path, 0) || file_read(str_text(&path), LINE_MAX_BYTES, ERR_FAILED, &text,
+                                                 &n_bytes, &ignored) < 0;
     str_release(&path);
     if (failed)
         return 0;

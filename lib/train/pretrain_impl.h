@@ -23,7 +23,7 @@ struct pretrain {
     int is_first;      /* rank 0 */
     int is_unwritten;  /* the disk did not take the last line of metrics */
     int lock;          /* fd of the run folder's lock */
-    int n_stepped; /* by this process */
+    int n_stepped;     /* by this process */
     double peak_flops; /* of all ranks */
     double best_eval;
     int n_worse; /* evaluations since the best */

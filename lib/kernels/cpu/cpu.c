@@ -86,10 +86,9 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
 
     if (!cpu)
         return err_set(err, ERR_DEVICE, "no memory for the CPU backend");
-    cpu->base = (struct kernels){ .backend = &cpu->table,
-                                  .device = device_host(),
-                                  .pool = pool,
-                                  .identity = cpu->identity };
+    cpu->base = (struct kernels){
+        .backend = &cpu->table, .device = device_host(), .pool = pool, .identity = cpu->identity
+    };
     cpu->table = (struct kernels_backend){ .name = "cpu", .destroy = cpu_destroy };
     if (detect(cpu, err)) {
         cpu_destroy(&cpu->base);
