@@ -137,10 +137,10 @@ static void print_memory(const struct plan *plan, struct str *out)
 
     report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
                        str_bytes(text, sizeof text, total), total);
-    if (!plan->kernels->pool && account_recall(&vendor, name, sizeof name))
+    if (kernels_are_gpu(plan->kernels) && account_recall(&vendor, name, sizeof name))
         report_table_row(&table, "vendor\t%s\t%zu\tbesides: what a run's second step found on %s",
                          str_bytes(text, sizeof text, vendor), vendor, name);
-    else if (!plan->kernels->pool)
+    else if (kernels_are_gpu(plan->kernels))
         report_table_row(&table, "vendor\t?\t?\tbesides: known once a job has run on a GPU here");
     report_table_print(&table, 0, out);
     report_table_release(&table);

@@ -86,6 +86,12 @@ struct kernels {
     const char *identity;  /* the instance's memory */
 };
 
+/* Also those that can be asked for sizes alone. */
+static inline int kernels_are_gpu(const struct kernels *kernels)
+{
+    return kernels && !kernels->pool;
+}
+
 /*
  * The CPU's kernels on this pool (borrowed). *isa_note (may be NULL) gets a sentence where a wanted
  * instruction set is missing ("no AVX-512 bf16 here: bf16 is stored, fp32 computed"), else "".

@@ -546,6 +546,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .seed = options->seed,
                                         .tuning = options->tuning,
                                         .is_packed = options->is_packed,
+                                        .head_logits = options->head_logits,
                                         .global_batch = global_batch(options) } };
     struct update_options update_options = options->update;
 

@@ -20,6 +20,7 @@ struct compile_train {
     const int *micro_batches; /* [n_micro_batches]: sequences of each, the most of them micro_batch;
                                  NULL: micro_batch each */
     int sequence_parallel; /* where mesh has several tp ranks; micro-batches' tokens divide by tp */
+    int64_t head_logits;   /* that exist at a time; 0: MODEL_HEAD_LOGITS */
     int is_packed; /* a sequence may hold several samples, none of which attends to another */
     const struct tuning *tuning; /* what is trained; NULL: everything */
     uint64_t seed;

@@ -506,13 +506,17 @@ static void emit_head_gradient(const struct emitter *e, const struct head *h, in
                              .out = { dw } });
 }
 
-/* Tokens whose logits exist at a time: about 8 M logits, whatever the vocabulary. */
+/*
+ * Tokens whose logits exist at a time. Each chunk adds to all of the head's gradient, so a chunk
+ * must have work enough for that: a processor's caches want few logits, a GPU's memory takes many.
+ */
 static int head_chunk(const struct emitter *e)
 {
+    int64_t logits = e->b->head_logits ? e->b->head_logits : MODEL_HEAD_LOGITS;
     int64_t vocabulary = ceil_div(e->b->spec->vocab_size, e->tp);
-    int64_t chunk = ((int64_t)1 << 23) / vocabulary / 64 * 64;
+    int64_t most = e->b->head_logits ? e->rows : 1024, chunk = logits / vocabulary / 64 * 64;
 
-    return (int)min_i64(e->rows, max_i64(64, min_i64(1024, chunk)));
+    return (int)min_i64(e->rows, max_i64(64, min_i64(most, chunk)));
 }
 
 /* ---- the vocabulary in parts ---- */

@@ -44,6 +44,10 @@ struct model_chunk {
     int first_layer, end_layer;
 };
 
+/* Logits of a chunk of the head on a CPU, and on a GPU. */
+#define MODEL_HEAD_LOGITS ((int64_t)1 << 23)
+#define MODEL_HEAD_LOGITS_GPU ((int64_t)1 << 28)
+
 struct model_builder {
     struct program *program;
     const struct model_spec *spec;
@@ -54,6 +58,7 @@ struct model_builder {
     int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
+    int64_t head_logits;         /* of a chunk of the head; 0: MODEL_HEAD_LOGITS */
     int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
     int64_t global_batch;        /* sequences of a step: what the router's balance is a mean over */

@@ -95,6 +95,7 @@ static int trainer_compile_lengths(struct program *program, struct program *shor
     struct run_scratch scratch = { kernels, options.mesh };
 
     options.longest = options.seq_len;
+    options.head_logits = kernels_are_gpu(kernels) ? MODEL_HEAD_LOGITS_GPU : 0;
     options.scratch = run_scratch_bytes;
     options.scratch_context = &scratch;
     int status = compile_train(program, &options, err);
