@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "model/model.h"
 #include "train/feed.h"
 #include "train/fill.h"
 #include "train/fit.h"
