@@ -161,7 +161,9 @@ $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUIL
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
-test-build: all $(TESTS) $(FUZZERS)
+# The emulated programs are for tests of commands, which sanitized builds have none of.
+EMULATED_PROGRAMS = $(if $(SANITIZE),,$(BUILD)/lmtrain-emulated $(BUILD)/gpu-tests-emulated)
+test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS)
 
 # One process a core, unless this make was told how many.
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))

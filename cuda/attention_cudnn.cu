@@ -297,7 +297,7 @@ static void make_plan(struct attention_library *library, struct shape_plan *p)
         n = p->batch_pieces * (int64_t)p->head_pieces;
         n = max ? n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)max) : INT64_MAX;
     }
-    err_set(&p->why_not, ERR_DEVICE,
+    err_set(&p->why_not, ERR_FAILED,
             "cudnn: its workspace is %zu MiB, beyond LMTRAIN_CUDNN_WORKSPACE_MIB's %zu",
             p->plan.workspace_bytes >> 20, max >> 20);
 }
@@ -327,7 +327,7 @@ static struct shape_plan *plan_of(struct cuda_kernels *cuda, const struct op_sha
     }
     why_not = unfit(cuda, library, op);
     if (why_not) {
-        err_set(err, ERR_DEVICE, "cudnn: %s", why_not);
+        err_set(err, ERR_FAILED, "cudnn: %s", why_not);
         return NULL;
     }
     shape_of(&shape, op);
@@ -424,6 +424,10 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
 
     if (!p && library && library->choice == CHOICE_CUDNN)
         return err_set(err, ERR_DEVICE, "%s: LMTRAIN_ATTENTION is cudnn, but %s",
+                       op_info(call->op.kind)->name, why_not.text);
+    /* One rank alone must not go another way than its peers: bits would differ. */
+    if (!p && library && library->handle && why_not.code == ERR_DEVICE)
+        return err_set(err, ERR_DEVICE, "%s: %s (hint: LMTRAIN_ATTENTION=own does without cuDNN)",
                        op_info(call->op.kind)->name, why_not.text);
     if (!p)
         return 0;

@@ -36,6 +36,10 @@ int cudnn_api_open(struct cudnn_api *api, struct err *err)
     return 0;
 }
 
+/* Statuses from here on (internal errors, memory, execution) may be one rank's alone; those below
+ * (bad parameters, not supported) are the same on all. */
+enum { FIRST_PASSING = 4000 };
+
 int cudnn_check(const struct cudnn_api *api, int status, const char *what, struct err *err)
 {
     char why[512] = "";
@@ -43,7 +47,7 @@ int cudnn_check(const struct cudnn_api *api, int status, const char *what, struc
     if (status == DNN_STATUS_SUCCESS)
         return 0;
     api->get_last_error_string(why, sizeof why);
-    return err_set(err, ERR_DEVICE, "cudnn: %s: %s%s%s", what, api->get_error_string(status),
+    return err_set(err, status >= FIRST_PASSING ? ERR_DEVICE : ERR_FAILED, "cudnn: %s: %s%s%s", what, api->get_error_string(status),
                    *why ? ": " : "", why);
 }
 

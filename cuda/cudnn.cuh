@@ -145,7 +145,8 @@ struct cudnn_api {
  */
 int cudnn_api_open(struct cudnn_api *api, struct err *err);
 
-/* 0, or -1 and ERR_DEVICE with "what: status: cuDNN's own words". */
+/* 0, or -1 with "what: status: cuDNN's own words": ERR_FAILED where every rank is told the same,
+ * ERR_DEVICE where it may be one alone. */
 int cudnn_check(const struct cudnn_api *api, int status, const char *what, struct err *err);
 
 /* ---- building ----------------------------------------------------------------------------------

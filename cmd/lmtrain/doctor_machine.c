@@ -187,6 +187,25 @@ static void probe_driver(struct doctor *doctor, void *driver)
     }
 }
 
+/* What training would really use, with the versions of the libraries that it finds. */
+static void probe_cuda(struct doctor *doctor)
+{
+    struct device *device = NULL;
+    struct kernels *kernels = NULL;
+    struct err err;
+
+    if (!device_cuda_seen())
+        doctor_add(doctor, DOCTOR_WARNING, "cuda", "build with CUDA=1 to use the GPUs",
+                   "this lmtrain was built without CUDA and trains on the CPU");
+    else if (device_cuda_open(&device, 0, &err) < 0 ||
+             kernels_cuda_create(&kernels, device, &err) < 0)
+        doctor_add(doctor, DOCTOR_PROBLEM, "cuda", "see the message", "%s", err.text);
+    else
+        doctor_add(doctor, DOCTOR_OK, "gpu kernels", NULL, "%s", kernels_identity(kernels));
+    kernels_destroy(kernels);
+    device_destroy(device);
+}
+
 static int n_gpu_nodes(void)
 {
     DIR *folder = opendir("/dev");
@@ -209,10 +228,7 @@ static void probe_gpus(struct doctor *doctor)
 
     if (driver != NULL && n_nodes > 0) {
         probe_driver(doctor, driver);
-#ifndef LMTRAIN_CUDA
-        doctor_add(doctor, DOCTOR_WARNING, "cuda", "build with CUDA=1 to use the GPUs",
-                   "this lmtrain was built without CUDA and trains on the CPU");
-#endif
+        probe_cuda(doctor);
     } else if (n_nodes > 0) {
         doctor_add(doctor, DOCTOR_WARNING, "gpu driver", "install the NVIDIA driver's libcuda.so.1",
                    "%d GPUs in /dev, but no driver library", n_nodes);

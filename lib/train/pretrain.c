@@ -18,6 +18,7 @@
 #include "launch/progress.h"
 #include "tokenizer/tokenizer.h"
 #include "train/account.h"
+#include "train/choices.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
@@ -280,6 +281,7 @@ static int begin(struct pretrain *p, struct err *err)
 
     if (p->is_first && (check_tokenizer(p->job, err) < 0 || take_folder(p, err) < 0))
         return -1;
+    choices_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
     p->agreed = status < 0 && err->code != ERR_PEER;
@@ -293,6 +295,8 @@ static int begin(struct pretrain *p, struct err *err)
     }
     if (!status)
         status = pretrain_report_open(p, err);
+    if (!status && p->is_first)
+        status = choices_keep(p->job, engine->kernels, err);
     if (!status) {
         greet(p);
         pretrain_report_changes(p, &notes);

@@ -1,0 +1,15 @@
+#!/bin/sh
+# test/cli/gpu-check.sh - scripts/gpu-check, and with it the whole program on a GPU: on the emulated one
+. test/cli/support/check.sh
+
+export LMTRAIN_EMULATE_DEVICES=1 GPU_CHECK_LMTRAIN=build/lmtrain-emulated GPU_CHECK_TESTS=build/gpu-tests-emulated
+export GPU_CHECK_STEPS=3 GPU_CHECK_ONLY=rope OUT="$dir" XDG_CACHE_HOME="$dir/cache"
+check() { scripts/gpu-check "$@" --folder "$dir/kept" --minutes 20; }
+
+expect 'a test, trainings beside the processor, the law, generation, memory' 0 '' check tests
+expect 'it says so as JSON' 0 '"' sh -c "cat '$dir'/gpu-*.json"
+refuse 'in which nothing failed' '"(fail|failed)"'
+expect 'what is done is not done again' 0 '' check tests
+expect 'an unknown stage' 2 'what is speeed' check speeed
+expect 'no GPU' 4 'GPU' env -u LMTRAIN_EMULATE_DEVICES scripts/gpu-check tests --folder "$dir/none"
+finish
