@@ -52,7 +52,7 @@ FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 # Bits must not depend on what the compiler feels like (design.md §5): no contraction, no fast-math.
 WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
 BASE_CFLAGS = -std=gnu11 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno \
-    -fno-strict-aliasing -pthread -Ilib -Icmd/lmtrain -Itest -Ibuild/gen $(DEPS_CFLAGS) $(CUDA_DEFINES)
+    -fno-strict-aliasing -pthread -Ilib -Icmd/lmtrain -Itest -Ibuild/gen $(DEPS_CFLAGS)
 # clang takes CHECK(!"cannot be") for a mistake.
 ifneq ($(findstring clang,$(CC)),)
 WARN += -Wno-string-conversion
@@ -228,7 +228,7 @@ lint:
 	@scripts/lint/lint
 
 format:
-	@clang-format -i $$(scripts/lint/files '*.[ch]')
+	@clang-format -i $$(scripts/lint/files '*.[ch]' '*.cu' '*.cuh' '*.cc')
 
 include mk/dist.mk
 

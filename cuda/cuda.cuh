@@ -58,8 +58,6 @@ static inline void cuda_check(struct cuda_device *device, const char *what, cuda
 /* ---- the backend (kernels.cu) ------------------------------------------------------------------
  */
 
-struct cuda_library; /* library.cuh: vendors' libraries, opened at first use */
-
 struct cuda_kernels {
     struct kernels base;
     struct kernels_backend table; /* base.backend: filled by the families */

@@ -47,8 +47,8 @@ int cudnn_check(const struct cudnn_api *api, int status, const char *what, struc
     if (status == DNN_STATUS_SUCCESS)
         return 0;
     api->get_last_error_string(why, sizeof why);
-    return err_set(err, status >= FIRST_PASSING ? ERR_DEVICE : ERR_FAILED, "cudnn: %s: %s%s%s", what, api->get_error_string(status),
-                   *why ? ": " : "", why);
+    return err_set(err, status >= FIRST_PASSING ? ERR_DEVICE : ERR_FAILED, "cudnn: %s: %s%s%s",
+                   what, api->get_error_string(status), *why ? ": " : "", why);
 }
 
 /* ---- descriptors -------------------------------------------------------------------------------

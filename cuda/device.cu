@@ -45,7 +45,8 @@ static int cuda_allocate(struct device *base, size_t n_bytes, void **memory, str
                        str_bytes(text, sizeof text, n_bytes),
                        str_bytes(left, sizeof left, free_bytes), cudaGetErrorName(error));
     }
-    cuda_check(device, "fill", cudaMemsetAsync(*memory, 0, n_bytes, device->queues[DEVICE_COMPUTE]));
+    cuda_check(device, "fill",
+               cudaMemsetAsync(*memory, 0, n_bytes, device->queues[DEVICE_COMPUTE]));
     return base->ops->wait(base, DEVICE_COMPUTE, err);
 }
 
@@ -54,8 +55,7 @@ static void cuda_release(struct device *base, void *memory)
     cuda_check(cuda_device_of(base), "cudaFree", cudaFree(memory));
 }
 
-static int cuda_allocate_pinned(struct device *base, size_t n_bytes, void **memory,
-                                struct err *err)
+static int cuda_allocate_pinned(struct device *base, size_t n_bytes, void **memory, struct err *err)
 {
     char text[32];
     cudaError_t error = cudaMallocHost(memory, n_bytes);
@@ -176,8 +176,8 @@ static int cuda_mark_done(struct device *base, struct device_mark *mark)
 static int cuda_graph_begin(struct device *base, struct err *err)
 {
     struct cuda_device *device = cuda_device_of(base);
-    cudaError_t error = cudaStreamBeginCapture(device->queues[DEVICE_COMPUTE],
-                                               cudaStreamCaptureModeThreadLocal);
+    cudaError_t error =
+        cudaStreamBeginCapture(device->queues[DEVICE_COMPUTE], cudaStreamCaptureModeThreadLocal);
 
     if (error != cudaSuccess)
         return err_set(err, ERR_DEVICE, "cudaStreamBeginCapture: %s", cudaGetErrorName(error));

@@ -23,7 +23,7 @@ template <typename T, int PACK, int WIDE> struct dropped {
     rows_of<T> x, y;
     rows_of<int64_t> sample;
     const int32_t *begin;
-    uint64_t key, place;                  /* place: times the constant that mixes samples in */
+    uint64_t key, place;          /* place: times the constant that mixes samples in */
     int64_t n_cols, n_whole_rows; /* whole: of the micro-batch */
     unsigned seq_len, threshold;
     int by_columns;

@@ -92,8 +92,8 @@ int cuda_library_open(void **handle, const char *file, struct err *err)
         open_below(handle, "VIRTUAL_ENV", "lib/python3*/site-packages/nvidia/*/lib", file))
         return 0;
     return err_set(err, ERR_DEVICE,
-                   "%s cannot be opened: %s (hint: name its folder in LMTRAIN_CUDA_LIBRARIES)", file,
-                   why);
+                   "%s cannot be opened: %s (hint: name its folder in LMTRAIN_CUDA_LIBRARIES)",
+                   file, why);
 }
 
 void *cuda_library_symbol(void *handle, const char *name)

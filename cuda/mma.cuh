@@ -26,8 +26,7 @@ template <typename T> static inline float mma_half(uint32_t pair, int upper)
 }
 
 /* The two exchanges after one another keep both their results readable. */
-template <typename T>
-static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
+template <typename T> static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     uint64_t upper[32], lower[32], right[32];
     int lane = (int)emulate_lane(), g = lane / 4, t = lane % 4;

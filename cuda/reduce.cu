@@ -143,8 +143,8 @@ __global__ void sum_kernel(T *out, const T *terms, int n_terms, int64_t stride, 
     if (adds)
         result = *to;
     for (int i = 0; i < N; i++)
-        result.at[i] = narrowed<T>(adds ? widened(result.at[i]) + widened(narrowed<T>(sum[i]))
-                                        : sum[i]);
+        result.at[i] =
+            narrowed<T>(adds ? widened(result.at[i]) + widened(narrowed<T>(sum[i])) : sum[i]);
     *to = result;
 }
 

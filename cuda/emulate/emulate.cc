@@ -45,8 +45,13 @@ emulate_switch:
 .text
 )");
 
-enum { STACK_BYTES = 128 << 10, MAX_THREADS = 1024, WARP = 32, SHARED_MAX = 227 << 10,
-       SHARED_DEFAULT = 48 << 10 };
+enum {
+    STACK_BYTES = 128 << 10,
+    MAX_THREADS = 1024,
+    WARP = 32,
+    SHARED_MAX = 227 << 10,
+    SHARED_DEFAULT = 48 << 10
+};
 
 enum fiber_state { READY, AT_BLOCK, AT_WARP, ENDED };
 
@@ -148,8 +153,7 @@ static int release_warps(void)
         unsigned waiting = 0, exist = lanes_of(w);
 
         for (int lane = 0; lane < WARP; lane++)
-            if ((exist >> lane & 1) &&
-                here->fibers[(size_t)(w * WARP + lane)].state == AT_WARP)
+            if ((exist >> lane & 1) && here->fibers[(size_t)(w * WARP + lane)].state == AT_WARP)
                 waiting |= 1u << lane;
         for (int lane = 0; lane < WARP; lane++) {
             fiber *f = waiting >> lane & 1 ? &here->fibers[(size_t)(w * WARP + lane)] : NULL;
@@ -251,8 +255,9 @@ static void run_block(order order)
         if (!left)
             return;
         if (!release_warps() && !release_block())
-            fail("threads wait for each other: some are at __syncthreads, some at a warp's meeting, "
-                 "or a lane of the mask has ended");
+            fail(
+                "threads wait for each other: some are at __syncthreads, some at a warp's meeting, "
+                "or a lane of the mask has ended");
     }
 }
 
@@ -330,8 +335,7 @@ static size_t shared_limit(const void *kernel)
 {
     std::lock_guard<std::mutex> held(*map_lock);
 
-    return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel]
-                                        : (size_t)SHARED_DEFAULT;
+    return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel] : (size_t)SHARED_DEFAULT;
 }
 
 static int is_allowed(const emulate_launch *l)
@@ -618,9 +622,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
         std::shared_ptr<std::vector<char>> taken(
             new std::vector<char>((const char *)from, (const char *)from + n_bytes));
 
-        emulate_enqueue(stream, [=] {
-            copy_rows(to, to_pitch, taken->data(), from_pitch, width, height);
-        });
+        emulate_enqueue(stream,
+                        [=] { copy_rows(to, to_pitch, taken->data(), from_pitch, width, height); });
     } else {
         emulate_enqueue(stream, [=] { copy_rows(to, to_pitch, from, from_pitch, width, height); });
     }

@@ -2,7 +2,8 @@
  * bench_collectives.c - the executor's collectives by size and number of ranks
  *
  * Everything runs in one visit to the comm thread. Each round begins with a barrier of all who take
- * part and ends, for the clock, when the slowest is done; the barrier's own time is not counted.
+ * part and ends, for the clock, when the slowest is done; the barrier's own time is not counted. On
+ * GPUs operands lie in their memory, and collectives are enqueued or staged, as run has them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,10 @@ struct request {
     double *samples;           /* [n_rounds] */
     unsigned char *operand[2]; /* in, out */
     unsigned char *scratch;
+    /* On a GPU: */
+    int enqueues;
+    unsigned char *staging[2]; /* pinned, of the operands where they are staged; scratch is, too */
+    struct device_mark *given, *done;
 };
 
 /* Bytes that a rank's link carries: NCCL's "bus bandwidth" of the same collective. */
@@ -59,16 +64,38 @@ static void shape_of(const struct bench_collective *b, struct op_shape *shape)
                                                     : whole;
 }
 
-/* As the worker does it, with nothing else to do meanwhile. */
-static int run_to_end(struct collective *c, struct err *err)
+/* As the worker does it, with nothing else to do meanwhile; or given to the queue, and waited for. */
+static int run_to_end(const struct request *r, struct collective *c, struct err *err)
 {
+    struct device *device = r->engine->device;
     struct comm_pause pause;
     int progress;
 
+    if (r->enqueues)
+        return collective_enqueue(c, err) < 0 ? -1 : device->ops->wait(device, c->queue, err);
+    if (c->kernels)
+        device->ops->mark(device, DEVICE_COMPUTE, c->given);
     comm_pause_begin(&pause);
     while ((progress = collective_run(c, err)) > COMM_DONE)
         comm_pause(&pause, progress);
     return progress;
+}
+
+/* Where a GPU's operands are, and what they are moved by. */
+static void give(const struct request *r, struct collective *c)
+{
+    if (device_is_host(r->engine->device))
+        return;
+    c->kernels = r->engine->kernels;
+    c->queue = DEVICE_TRAFFIC;
+    c->given = r->given;
+    c->done = r->done;
+    if (r->enqueues)
+        return;
+    c->device_in = c->in;
+    c->device_out = c->out;
+    c->in.data = r->staging[0];
+    c->out.data = r->staging[1];
 }
 
 static int time_one(struct request *r, struct bench_collective *b, struct comm_group *group,
@@ -85,11 +112,12 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
                             .first = 1 };
     c.in.data = r->operand[0];
     c.out.data = r->operand[1];
+    give(r, &c);
     for (int round = -1; round < r->n_rounds; round++) {
         if (comm_barrier(group, err) < 0)
             return -1;
         double begin = clock_seconds();
-        if (run_to_end(&c, err) < 0)
+        if (run_to_end(r, &c, err) < 0)
             return -1;
         int64_t ns = (int64_t)((clock_seconds() - begin) * 1e9);
         if (comm_agree(group, COMM_MAX, &ns, err) < 0)
@@ -113,7 +141,8 @@ static int time_group(struct request *r, int n_ranks, int channel, struct err *e
         ranks[i] = i;
     if (r->engine->rank.world_rank >= n_ranks)
         return 0;
-    if (comm_group_create(&group, r->engine->comm, ranks, n_ranks, channel, err) < 0)
+    if (comm_group_create(&group, r->engine->comm, ranks, n_ranks, channel, err) < 0 ||
+        (r->enqueues && comm_connect(group, COMM_TOGETHER, err) < 0))
         return -1;
     for (int i = 0; i < r->n; i++) {
         if (r->list[i].n_ranks != n_ranks)
@@ -196,30 +225,87 @@ static unsigned char *touched_memory(size_t n_bytes)
     return memory;
 }
 
+static int allocate_on_host(struct request *r, size_t operand_bytes, size_t scratch_bytes,
+                            struct err *err)
+{
+    r->operand[0] = touched_memory(operand_bytes);
+    r->operand[1] = touched_memory(operand_bytes);
+    r->scratch = touched_memory(scratch_bytes);
+    return r->operand[0] && r->operand[1] && r->scratch
+               ? 0
+               : err_set(err, ERR_DEVICE, "out of host memory");
+}
+
+static int allocate_on_gpu(struct request *r, size_t operand_bytes, size_t scratch_bytes,
+                           struct err *err)
+{
+    struct device *device = r->engine->device;
+    const struct device_ops *ops = device->ops;
+    void *memory[5] = { NULL };
+    int status = ops->mark_create(device, 0, &r->given, err);
+
+    if (!status)
+        status = ops->mark_create(device, 0, &r->done, err);
+    for (int i = 0; i < 2 && !status; i++)
+        status = ops->allocate(device, operand_bytes, &memory[i], err);
+    if (!status && r->enqueues)
+        status = ops->allocate(device, scratch_bytes, &memory[2], err);
+    else if (!status)
+        status = ops->allocate_pinned(device, scratch_bytes, &memory[2], err);
+    for (int i = 3; i < 5 && !status && !r->enqueues; i++)
+        status = ops->allocate_pinned(device, operand_bytes, &memory[i], err);
+    r->operand[0] = memory[0];
+    r->operand[1] = memory[1];
+    r->scratch = memory[2];
+    r->staging[0] = memory[3];
+    r->staging[1] = memory[4];
+    return status;
+}
+
+static void give_back(struct request *r)
+{
+    struct device *device = r->engine->device;
+    const struct device_ops *ops = device->ops;
+
+    if (device_is_host(device)) {
+        free(r->operand[0]);
+        free(r->operand[1]);
+        free(r->scratch);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        ops->release(device, r->operand[i]);
+        if (r->staging[i])
+            ops->release_pinned(device, r->staging[i]);
+    }
+    if (r->enqueues)
+        ops->release(device, r->scratch);
+    else if (r->scratch)
+        ops->release_pinned(device, r->scratch);
+    ops->mark_destroy(device, r->given);
+    ops->mark_destroy(device, r->done);
+}
+
 int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
                       struct bench_collective **list, int *n, struct arena *arena, struct err *err)
 {
     struct request r = { .engine = engine, .n_rounds = n_rounds };
-    int world_size = engine->rank.world_size, status;
+    int world_size = engine->rank.world_size, is_host = device_is_host(engine->device);
     size_t operand_bytes, scratch_bytes;
 
     CHECK(world_size >= 2);
     CHECK(n_rounds >= 1);
     if (world_size > N_RANKS_MAX)
         return err_set(err, ERR_CONFIG, "%d ranks are more than %d", world_size, N_RANKS_MAX);
+    r.enqueues = !is_host && comm_enqueues(engine->comm);
     r.n = bench_list_collectives(world_size, max_bytes, &r.list, arena);
     r.samples = arena_array(arena, double, n_rounds);
     bench_collective_memory(r.list, r.n, &operand_bytes, &scratch_bytes);
-    r.operand[0] = touched_memory(operand_bytes);
-    r.operand[1] = touched_memory(operand_bytes);
-    r.scratch = touched_memory(scratch_bytes);
-    if (r.operand[0] && r.operand[1] && r.scratch)
+    int status = is_host ? allocate_on_host(&r, operand_bytes, scratch_bytes, err)
+                         : allocate_on_gpu(&r, operand_bytes, scratch_bytes, err);
+    if (!status)
         status = worker_call(engine->worker, time_all, &r, err);
-    else
-        status = err_set(err, ERR_DEVICE, "out of host memory");
-    free(r.operand[0]);
-    free(r.operand[1]);
-    free(r.scratch);
+    give_back(&r);
     *list = r.list;
     *n = r.n;
     return status;

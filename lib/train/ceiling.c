@@ -213,7 +213,7 @@ static int measure_products(struct engine *engine, enum dtype dtype, double *flo
     static const struct measured_product of_gpu[] = { { { 8192, 8192, 8192 }, 8 },
                                                       { { 4096, 4096, 4096 }, 16 },
                                                       { { 8192, 4096, 14336 }, 8 } };
-    const struct measured_product *products = device_is_host(engine->device) ? of_host : of_gpu;
+    const struct measured_product *products = engine_is_large(engine) ? of_gpu : of_host;
 
     *flops = 0;
     for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++) {

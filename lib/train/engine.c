@@ -278,14 +278,21 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
 #define GPU_PEAK_SIZE 8192
 #define GPU_PEAK_ROUNDS 8
 
+int engine_is_large(const struct engine *engine)
+{
+    double stated = engine_stated_flops(engine, DTYPE_BF16);
+
+    return !device_is_host(engine->device) && (stated == 0 || stated > 1e12);
+}
+
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
 {
     static const int64_t square[3] = { PEAK_SIZE, PEAK_SIZE, PEAK_SIZE };
     static const int64_t large[3] = { GPU_PEAK_SIZE, GPU_PEAK_SIZE, GPU_PEAK_SIZE };
 
-    return device_is_host(engine->device)
-               ? engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err)
-               : engine_product_flops(engine, dtype, large, GPU_PEAK_ROUNDS, flops, err);
+    return engine_is_large(engine)
+               ? engine_product_flops(engine, dtype, large, GPU_PEAK_ROUNDS, flops, err)
+               : engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err);
 }
 
 /* Dense, without sparsity, at the boost clock: the makers' datasheets. */

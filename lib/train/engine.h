@@ -37,6 +37,9 @@ void engine_close(struct engine *engine);
  * dtype (engine_stated_flops), else what engine_peak_flops measures. */
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
+/* Whether it takes products of thousands to tell what it can: GPUs, but for the emulated one. */
+int engine_is_large(const struct engine *engine);
+
 /* 0 where the device is not known. */
 double engine_stated_flops(const struct engine *engine, enum dtype dtype);
 
