@@ -45,15 +45,18 @@ static struct law_outcome run_on(const char *device, const struct law_case *c)
 
 struct beside {
     const char *model, *dtype;
-    double tolerance; /* relative, of the loss; ten times that of the gradient's norm */
+    double first; /* relative, of the first loss and gradient norm: rounding alone */
+    double later; /* of later losses: what a large learning rate makes of it; bf16's on the CPU
+                     leaves fp32's as far */
 };
 
 static void follows_the_cpu(void **state)
 {
     static const struct beside runs[] = {
-        { "llama", "fp32", 2e-5 },   { "llama", "bf16", 4e-3 },  { "llama", "fp16", 1e-3 },
-        { "gpt2", "fp32", 2e-5 },    { "normed", "bf16", 4e-3 }, { "alibi", "fp32", 2e-5 },
-        { "mixture", "fp32", 2e-5 },
+        { "llama", "fp32", 1e-5, 2e-5 },   { "llama", "bf16", 2e-3, 1e-2 },
+        { "llama", "fp16", 3e-4, 2e-3 },   { "gpt2", "fp32", 1e-5, 2e-5 },
+        { "normed", "bf16", 4e-3, 1e-2 },  { "alibi", "fp32", 1e-5, 2e-5 },
+        { "mixture", "fp32", 1e-5, 2e-5 },
     };
 
     (void)state;
@@ -66,7 +69,8 @@ static void follows_the_cpu(void **state)
             double loss = fabs(gpu.loss[step] / cpu.loss[step] - 1);
             double norm = fabs(gpu.norm[step] / cpu.norm[step] - 1);
 
-            if (!(loss <= runs[i].tolerance) || !(norm <= 10 * runs[i].tolerance))
+            if (!(loss <= (step ? runs[i].later : runs[i].first)) ||
+                (!step && !(norm <= runs[i].first)))
                 fail_msg("%s %s step %d: loss %.9g, on the CPU %.9g; norm %.9g, %.9g", c.model,
                          c.dtype, step, gpu.loss[step], cpu.loss[step], gpu.norm[step],
                          cpu.norm[step]);
