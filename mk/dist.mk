@@ -6,12 +6,6 @@
 # glibc, the driver and NVIDIA's libraries are the machine's own.
 
 DIST = $(BUILD)/dist/lmtrain
-DIST_LDFLAGS = -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
-
-$(BUILD)/dist/bin/lmtrain: $(CMD_OBJECTS) $(CUDA_OBJECTS) $(BUILD)/liblmtrain.a
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) $(DIST_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
 # One program of all tests that run on a GPU: each has the kernels but once.
 GPU_TEST_NAMES := $(EMULATED_SOURCES:test/%.c=%)
@@ -25,17 +19,17 @@ $(BUILD)/gpu-tests/main.c: scripts/gpu-tests-main $(BUILD)/flags.txt $(EMULATED_
 	$(Q)mkdir -p $(@D)
 	$(Q)scripts/gpu-tests-main $(GPU_TEST_NAMES) > $@
 
-$(BUILD)/dist/bin/gpu-tests: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(CUDA_OBJECTS) $(TEST_LIBS)
+$(BUILD)/gpu-tests/gpu-tests: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(CUDA_OBJECTS) $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(DIST_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS)
 
 # The same with the emulated GPU, by which scripts/gpu-check is tried where there is none.
 $(BUILD)/gpu-tests-emulated: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(EMULATE_OBJECTS) $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(ALL_LDLIBS) $(EMULATE_LIBS)
 
-dist: $(BUILD)/dist/bin/lmtrain $(if $(filter 1,$(CUDA)),$(BUILD)/dist/bin/gpu-tests)
+dist: $(BUILD)/lmtrain $(if $(filter 1,$(CUDA)),$(BUILD)/gpu-tests/gpu-tests)
 	$(Q)scripts/dist $(DIST) $^
 
 .PHONY: dist

@@ -4,6 +4,7 @@
 
 export LMTRAIN_EMULATE_DEVICES=1 GPU_CHECK_LMTRAIN=build/lmtrain-emulated GPU_CHECK_TESTS=build/gpu-tests-emulated
 export GPU_CHECK_STEPS=3 GPU_CHECK_ONLY=rope OUT="$dir" XDG_CACHE_HOME="$dir/cache"
+# shellcheck disable=SC2317 # expect calls it
 check() { scripts/gpu-check "$@" --folder "$dir/kept" --minutes 20; }
 
 expect 'a test, trainings beside the processor, the law, generation, memory' 0 '' check tests
