@@ -148,8 +148,6 @@ static void test_unfit(void **state)
     const char *const words[] = { "two bytes", "multiple of 8", "not aligned" };
 
     (void)state;
-    if (!test_device_is_cuda())
-        skip();
     for (int i = 0; i < 3; i++) {
         struct err err = { 0 };
 
@@ -197,8 +195,6 @@ static void test_own_instead(void **state)
     struct op_case *c = case_of(OP_ATTENTION, &forms[2], DTYPE_BF16);
 
     (void)state;
-    if (!test_device_is_cuda())
-        skip();
     setenv("LMTRAIN_ATTENTION", "auto", 1);
     assert_true(is_taken(&c->op));
     for (int i = 0; i < (is_emulated() ? 3 : 2); i++) {
@@ -255,8 +251,6 @@ static void test_slots_and_graphs(void **state)
     struct err err;
 
     (void)state;
-    if (!test_device_is_cuda())
-        skip();
     assert_true(in_bytes % 16 == 0 && out_bytes % 16 == 0 && out_bytes <= sizeof got);
     op_case_run(c, 1, 1);
     memcpy(wanted, out->data, out_bytes);
