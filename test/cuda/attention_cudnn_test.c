@@ -1,7 +1,7 @@
 /*
  * Attention as cuDNN takes it: operands of two bytes, whose rows begin at multiples of 16 bytes.
- * On a GPU, emulated or real, LMTRAIN_ATTENTION=cudnn makes it an error where cuDNN does not do
- * a call, so what passes here went that way; on the CPU these are shapes like others.
+ * LMTRAIN_ATTENTION=cudnn makes it an error where cuDNN does not do a call, so what passes here
+ * went that way.
  */
 #include <math.h>
 #include <pthread.h>
