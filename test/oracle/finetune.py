@@ -260,7 +260,9 @@ def family(name, modules, targets="all"):
     check(f"family {name}: what is added", before.keys() == after.keys() and most < 1e-6, f"within {most:.1e}")
     losses = [our_loss(*arguments) for arguments in (("--model", f"family-{name}"), ("--model", f"family-merged-{name}"),
                                                      ("--model", base, "--adapter", f"family-{name}/adapter"))]
-    ok = all(isinstance(x, float) and abs(x - losses[0]) < 1e-5 * losses[0] for x in losses)
+    # The last computes in what the base is stored in, which for some is fp16; the others are fp32.
+    ok = all(isinstance(x, float) and abs(x - losses[0]) < most * losses[0]
+             for x, most in zip(losses, (1e-5, 1e-5, 1.2e-4)))
     return check(f"family {name}: run, merged and with adapter", ok and losses[0] != our_loss("--model", base), losses)
 
 
