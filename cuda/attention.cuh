@@ -10,6 +10,7 @@
 #define CUDA_ATTENTION_CUH
 
 #include "cuda/attention_tile.cuh"
+#include "cuda/rng.cuh"
 
 extern "C" {
 #include "base/rng.h"
@@ -183,28 +184,13 @@ static __device__ __forceinline__ attention_mask attention_mask_of(const attenti
     return mask;
 }
 
-/* rng_philox */
+/* The words of a query's four keys from 4 quad on. */
 static __device__ __forceinline__ uint4 attention_words(const attention_mask &mask, int query,
                                                         int quad)
 {
-    uint64_t low = mask.head << 48 | (uint64_t)(unsigned)query << 24 | (uint64_t)(unsigned)quad;
-    uint32_t k0 = (uint32_t)mask.key, k1 = (uint32_t)(mask.key >> 32);
-    uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32);
-    uint32_t c2 = (uint32_t)mask.place_high, c3 = (uint32_t)(mask.place_high >> 32);
-
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint4(c0, c1, c2, c3);
+    return cuda_philox(mask.key,
+                       mask.head << 48 | (uint64_t)(unsigned)query << 24 | (uint64_t)(unsigned)quad,
+                       mask.place_high);
 }
 
 static __device__ __forceinline__ float attention_kept(const attention_mask &mask, uint32_t word)
