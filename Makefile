@@ -209,7 +209,7 @@ FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-
 fuzz:
 	@scripts/bootstrap --lint
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
-	@scripts/fuzz --seconds $(FUZZ_SECONDS) --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+	@scripts/fuzz --seconds $(FUZZ_SECONDS) --seed 1 --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 soak:
 	@scripts/bootstrap --test

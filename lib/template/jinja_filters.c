@@ -541,12 +541,14 @@ static struct jinja_value choose(struct jinja_render *r, struct jinja_value in,
     struct jinja_arguments rest = *arguments;
     struct jinja_value out = jinja_new_list(r);
 
-    if (by_attribute && !arguments->n) {
-        jinja_fail(r, "the name of an attribute is missing");
-        return in;
+    if (by_attribute) {
+        if (!arguments->n) {
+            jinja_fail(r, "the name of an attribute is missing");
+            return in;
+        }
+        rest.items++;
+        rest.n--;
     }
-    rest.items += by_attribute;
-    rest.n -= by_attribute;
     if (rest.n) {
         test = rest.items[0].kind == JINJA_STRING ? jinja_find_test(rest.items[0].s) : NULL;
         if (!test)
