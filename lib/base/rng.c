@@ -2,11 +2,10 @@
  * rng.c - many normal numbers at a time
  *
  * A normal costs a logarithm, a root and a cosine in double, and is rounded to a float. Here they
- * are made by polynomials, many at once, together with a bound of how far off they and libm's may
- * be: 2^-46 of the radius, several times what they are. Where both ends of that round to the same
- * float it is rng_normal's; one in a few hundred thousand is left in doubt, and asked of rng_normal
- * itself. So the bits are rng_normal's, whatever the machine (test/base/rng_test.c), at a tenth
- * of the time.
+ * are made by short polynomials, many at once, together with a bound of how far off they and libm's may
+ * be: 2^-40 of the radius, ten times what they are. Where both ends of that round to the same float
+ * it is rng_normal's; one in some thousands is left in doubt, and asked of rng_normal itself. So
+ * the bits are rng_normal's, whatever the machine (test/base/rng_test.c), at a tenth of the time.
  */
 #include "base/rng.h"
 
@@ -14,8 +13,9 @@
 
 enum { N_BLOCKS = 64, N_NORMALS = 2 * N_BLOCKS };
 
-/* Of the radius. Angles: 2^-50 by rounding 2 pi b, half that here; logarithms and roots: 2^-51. */
-#define DOUBT 0x1p-46
+/* Of the radius. Cosines are 2^-44.4 off at most, roots of logarithms 2^-45.7 of themselves (60
+ * million compared with libm, ends included); libm's own angles 2^-50. */
+#define DOUBT 0x1p-40
 
 /* Blocks' first pairs of words and second ones by turns. */
 struct draw {
@@ -29,27 +29,13 @@ static inline __attribute__((always_inline)) void draw_words(struct draw *d, uin
                                                              uint64_t low, uint64_t high)
 {
     for (int i = 0; i < N_BLOCKS; i++) {
-        uint64_t c0 = (low + (uint64_t)i) & UINT32_MAX, c1 = (low + (uint64_t)i) >> 32;
-        uint64_t c2 = high & UINT32_MAX, c3 = high >> 32;
-        uint64_t k0 = key & UINT32_MAX, k1 = key >> 32;
+        uint64_t word[4];
 
-#pragma GCC unroll 10
-        for (int round = 0; round < 10; round++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
-            uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
-            uint64_t n0 = (p1 >> 32) ^ c1 ^ k0, n2 = (p0 >> 32) ^ c3 ^ k1;
-
-            c1 = p1 & UINT32_MAX;
-            c3 = p0 & UINT32_MAX;
-            c0 = n0;
-            c2 = n2;
-            k0 = (k0 + 0x9E3779B9u) & UINT32_MAX;
-            k1 = (k1 + 0xBB67AE85u) & UINT32_MAX;
-        }
-        d->a[2 * i] = (uint32_t)c0;
-        d->b[2 * i] = (uint32_t)c1;
-        d->a[2 * i + 1] = (uint32_t)c2;
-        d->b[2 * i + 1] = (uint32_t)c3;
+        rng_philox_lane(word, key, low + (uint64_t)i, high);
+        d->a[2 * i] = (uint32_t)word[0];
+        d->b[2 * i] = (uint32_t)word[1];
+        d->a[2 * i + 1] = (uint32_t)word[2];
+        d->b[2 * i + 1] = (uint32_t)word[3];
     }
 }
 
@@ -75,62 +61,54 @@ static inline __attribute__((always_inline)) double whole(uint64_t n)
     return double_of(n | 0x4330000000000000u) - 0x1p52;
 }
 
+/* Fused where that is one instruction; how it rounds is within the doubt. */
+static inline __attribute__((always_inline)) double plus(double a, double b, double c, int fused)
+{
+    return fused ? __builtin_fma(a, b, c) : a * b + c;
+}
+
 /* log u = e log 2 + 2 artanh((m - 1) / (m + 1)) where u = 2^e m, m in [sqrt(1/2), sqrt(2)). */
-static inline __attribute__((always_inline)) double log_of(double u)
+static inline __attribute__((always_inline)) double log_of(double u, int fused)
 {
     const uint64_t root = 0x3fe6a09e667f3bcdu; /* sqrt(1/2) */
     uint64_t above = bits_of(u) - root + ((uint64_t)64 << 52);
     double e = whole(above >> 52) - 64;
     double m = double_of((above & 0x000fffffffffffffu) + root);
     double s = (m - 1) / (m + 1), z = s * s;
-    double sum = 1.0 / 21;
+    double sum = 2.0 / 15;
 
-    sum = sum * z + 1.0 / 19;
-    sum = sum * z + 1.0 / 17;
-    sum = sum * z + 1.0 / 15;
-    sum = sum * z + 1.0 / 13;
-    sum = sum * z + 1.0 / 11;
-    sum = sum * z + 1.0 / 9;
-    sum = sum * z + 1.0 / 7;
-    sum = sum * z + 1.0 / 5;
-    sum = sum * z + 1.0 / 3;
-    return e * 0.693147180559945309417 + (2 * s + 2 * s * (z * sum));
+    sum = plus(sum, z, 2.0 / 13, fused);
+    sum = plus(sum, z, 2.0 / 11, fused);
+    sum = plus(sum, z, 2.0 / 9, fused);
+    sum = plus(sum, z, 2.0 / 7, fused);
+    sum = plus(sum, z, 2.0 / 5, fused);
+    sum = plus(sum, z, 2.0 / 3, fused);
+    sum = plus(sum, z, 2.0, fused);
+    return plus(e, 0.693147180559945309417, s * sum, fused);
 }
 
-/* cos(2 pi b / 2^32): the quadrant whose middle is nearest, and within it Taylor's sums. */
-static inline __attribute__((always_inline)) double cos_of(uint32_t b)
+/* cos(2 pi b / 2^32) = sin(2 pi (|b / 2^32 - 1/2| - 1/4)), by Taylor's sum within a half turn. */
+static inline __attribute__((always_inline)) double cos_of(uint32_t b, int fused)
 {
-    uint32_t quadrant = (b + 0x20000000u) >> 30;
-    double t = whole((uint64_t)(b - (quadrant << 30) + 0x20000000u)) - 0x1p29;
-    double x = t * (6.283185307179586477 * 0x1p-32), z = x * x;
-    double sine = 1.0 / 355687428096000, cosine = 1.0 / 20922789888000;
+    double from_half = (int32_t)(b ^ 0x80000000u);
+    double x = (fabs(from_half) - 0x1p30) * (6.283185307179586477 * 0x1p-32), z = x * x;
+    double sum = 1.0 / 355687428096000;
 
-    cosine = cosine * z - 1.0 / 87178291200;
-    cosine = cosine * z + 1.0 / 479001600;
-    cosine = cosine * z - 1.0 / 3628800;
-    cosine = cosine * z + 1.0 / 40320;
-    cosine = cosine * z - 1.0 / 720;
-    cosine = cosine * z + 1.0 / 24;
-    cosine = cosine * z - 1.0 / 2;
-    cosine = cosine * z + 1;
-    sine = sine * z - 1.0 / 1307674368000;
-    sine = sine * z + 1.0 / 6227020800;
-    sine = sine * z - 1.0 / 39916800;
-    sine = sine * z + 1.0 / 362880;
-    sine = sine * z - 1.0 / 5040;
-    sine = sine * z + 1.0 / 120;
-    sine = sine * z - 1.0 / 6;
-    sine = x + x * (sine * z);
-    /* cos x, -sin x, -cos x, sin x */
-    uint64_t odd = -(uint64_t)(quadrant & 1), negative = (uint64_t)((quadrant + 1) & 2) << 62;
-    return double_of(((bits_of(sine) & odd) | (bits_of(cosine) & ~odd)) ^ negative);
+    sum = plus(sum, z, -1.0 / 1307674368000, fused);
+    sum = plus(sum, z, 1.0 / 6227020800, fused);
+    sum = plus(sum, z, -1.0 / 39916800, fused);
+    sum = plus(sum, z, 1.0 / 362880, fused);
+    sum = plus(sum, z, -1.0 / 5040, fused);
+    sum = plus(sum, z, 1.0 / 120, fused);
+    sum = plus(sum, z, -1.0 / 6, fused);
+    return plus(sum * z, x, x, fused);
 }
 
-static inline __attribute__((always_inline)) void draw_normals(struct draw *d)
+static inline __attribute__((always_inline)) void draw_normals(struct draw *d, int fused)
 {
     for (int i = 0; i < N_NORMALS; i++) {
-        double radius = sqrt(-2.0 * log_of((whole(d->a[i]) + 0.5) * 0x1p-32));
-        double x = radius * cos_of(d->b[i]), doubt = radius * DOUBT;
+        double radius = sqrt(-2.0 * log_of((whole(d->a[i]) + 0.5) * 0x1p-32, fused));
+        double x = radius * cos_of(d->b[i], fused), doubt = radius * DOUBT;
         float least = (float)(x - doubt), most = (float)(x + doubt);
 
         d->normal[i] = least;
@@ -148,15 +126,15 @@ static void settle_doubts(struct draw *d)
 }
 
 static inline __attribute__((always_inline)) void draw(struct draw *d, uint64_t key, uint64_t low,
-                                                       uint64_t high)
+                                                       uint64_t high, int fused)
 {
     draw_words(d, key, low, high);
-    draw_normals(d);
+    draw_normals(d, fused);
 }
 
 static void draw_plain(struct draw *d, uint64_t key, uint64_t low, uint64_t high)
 {
-    draw(d, key, low, high);
+    draw(d, key, low, high, 0);
 }
 
 #if defined(__x86_64__)
@@ -166,16 +144,16 @@ static void draw_plain(struct draw *d, uint64_t key, uint64_t low, uint64_t high
 #define AVX512 "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"
 #endif
 
-__attribute__((target("avx2"))) static void draw_avx2(struct draw *d, uint64_t key, uint64_t low,
-                                                      uint64_t high)
+__attribute__((target("avx2,fma"))) static void draw_avx2(struct draw *d, uint64_t key,
+                                                          uint64_t low, uint64_t high)
 {
-    draw(d, key, low, high);
+    draw(d, key, low, high, 1);
 }
 
 __attribute__((target(AVX512))) static void draw_avx512(struct draw *d, uint64_t key, uint64_t low,
                                                         uint64_t high)
 {
-    draw(d, key, low, high);
+    draw(d, key, low, high, 1);
 }
 #endif
 

@@ -275,6 +275,7 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
 
 #define PEAK_SIZE 512
 #define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
+#define START_ROUNDS 16 /* of a run, which waits for them: 10 ms on two cores */
 #define GPU_PEAK_SIZE 8192
 #define GPU_PEAK_ROUNDS 8
 
@@ -285,14 +286,20 @@ int engine_is_large(const struct engine *engine)
     return !device_is_host(engine->device) && (stated == 0 || stated > 1e12);
 }
 
-int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+static int peak_flops(struct engine *engine, enum dtype dtype, int n_rounds, double *flops,
+                      struct err *err)
 {
     static const int64_t square[3] = { PEAK_SIZE, PEAK_SIZE, PEAK_SIZE };
     static const int64_t large[3] = { GPU_PEAK_SIZE, GPU_PEAK_SIZE, GPU_PEAK_SIZE };
 
     return engine_is_large(engine)
                ? engine_product_flops(engine, dtype, large, GPU_PEAK_ROUNDS, flops, err)
-               : engine_product_flops(engine, dtype, square, PEAK_ROUNDS, flops, err);
+               : engine_product_flops(engine, dtype, square, n_rounds, flops, err);
+}
+
+int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
+{
+    return peak_flops(engine, dtype, PEAK_ROUNDS, flops, err);
 }
 
 /* Dense, without sparsity, at the boost clock: the makers' datasheets. */
@@ -326,7 +333,7 @@ double engine_stated_flops(const struct engine *engine, enum dtype dtype)
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
 {
     *flops = engine_stated_flops(engine, dtype);
-    return *flops > 0 ? 0 : engine_peak_flops(engine, dtype, flops, err);
+    return *flops > 0 ? 0 : peak_flops(engine, dtype, START_ROUNDS, flops, err);
 }
 
 size_t engine_available_bytes(const struct engine *engine)

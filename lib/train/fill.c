@@ -22,8 +22,9 @@ struct fill {
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin */
-    uint16_t *rounded;  /* or, of one that is kept in 16 bits: frozen, or its own master */
-    enum dtype dtype;   /* and its dtype */
+    uint16_t *
+        rounded; /* its weight, or all there is of one that is kept in 16 bits: frozen, or its own master */
+    enum dtype dtype; /* of rounded */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
@@ -52,10 +53,15 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
-/* Of the program's 16-bit dtype. */
-static uint16_t rounded_to(enum dtype dtype, float x)
+/* To the program's 16-bit dtype. */
+static void round_to(enum dtype dtype, const float *restrict in, int64_t n, uint16_t *restrict out)
 {
-    return dtype == DTYPE_F16 ? fp16_from_float(x) : bf16_from_float(x);
+    if (dtype == DTYPE_F16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = fp16_from_float(in[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] = bf16_from_float(in[i]);
 }
 
 static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
@@ -66,8 +72,7 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
         int64_t here = min_i64(n - at, FILL_PART);
 
         initial(f, first + at, here, part);
-        for (int64_t i = 0; i < here; i++)
-            out[at + i] = rounded_to(f->dtype, part[i]);
+        round_to(f->dtype, part, here, out + at);
     }
 }
 
@@ -80,20 +85,22 @@ static void fill_tile(void *context, int64_t tile, int thread)
 
     (void)thread;
     /* What no rectangle has is padding. */
-    if (f->rounded)
-        memset(f->rounded + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->rounded);
-    else
+    if (f->data)
         memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
+    else
+        memset(f->rounded + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->rounded);
     while (rectangle_next(&walk, &r))
         for (int64_t row = 0; row < r.rows; row++) {
             int64_t at = r.local + row * r.stride - f->begin;
             int64_t first = (r.row + row) * f->whole_cols + r.col;
 
-            if (f->rounded)
-                initial_rounded(f, first, r.cols, f->rounded + at);
-            else
+            if (f->data)
                 initial(f, first, r.cols, f->data + at);
+            else
+                initial_rounded(f, first, r.cols, f->rounded + at);
         }
+    if (f->data && f->rounded)
+        round_to(f->dtype, f->data + begin - f->begin, end - begin, f->rounded + begin - f->begin);
 }
 
 /* ---- windows -----------------------------------------------------------------------------------
@@ -157,8 +164,7 @@ static void round_tile(void *context, int64_t tile, int thread)
     int64_t begin = tile * FILL_BLOCK, end = min_i64(r->n, begin + FILL_BLOCK);
 
     (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        r->weight[i] = rounded_to(r->dtype, r->master[i]);
+    round_to(r->dtype, r->master + begin, end - begin, r->weight + begin);
 }
 
 /* Of elements [begin, begin + n) of the part, whose masters the host has. */
@@ -208,27 +214,33 @@ int fill_weights_from_masters(struct run *run, const struct program *program, in
 
 /* ---- the beginning ---- */
 
-/* Elements [begin, end) of a parameter's part, and their weights. */
+/* Elements [begin, end) of a parameter's part, and their weights while they are near. */
 static void fill_window(const struct windows *w, struct fill *fill,
                         const struct parameter_part *part, int64_t begin, int64_t end,
                         struct pool *pool)
 {
     const struct program *program = fill->program;
-    int is_fp32 = program->values[part->master].dtype == DTYPE_F32;
-    unsigned char *address =
-        element_at(w->run, program, part->master, part->offset + begin - part->begin);
-    void *data = window_at(w, 0, address);
+    enum dtype dtype = program->values[part->master].dtype;
+    int has_weight = part->master != part->weight;
+    int64_t element = part->offset + begin - part->begin;
+    unsigned char *address = element_at(w->run, program, part->master, element);
+    unsigned char *weights = element_at(w->run, program, part->weight, element);
 
-    CHECK(is_fp32 || !fill->parameter->trainable || part->master == part->weight);
+    CHECK(dtype == DTYPE_F32 || !has_weight);
     fill->begin = begin;
     fill->end = end;
-    fill->data = is_fp32 ? data : NULL;
-    fill->rounded = is_fp32 ? NULL : data;
-    fill->dtype = program->values[part->master].dtype;
+    fill->data = dtype == DTYPE_F32 ? window_at(w, 0, address) : NULL;
+    fill->rounded = NULL;
+    if (has_weight)
+        fill->rounded = window_at(w, 1, weights);
+    else if (!fill->data)
+        fill->rounded = window_at(w, 0, address);
+    fill->dtype = program->values[part->weight].dtype;
+    CHECK(!fill->rounded || fill->dtype == DTYPE_BF16 || fill->dtype == DTYPE_F16);
     pool_run(pool, ceil_div(end - begin, FILL_BLOCK), fill_tile, fill);
-    window_put(w, 0, address, (size_t)(end - begin) * (is_fp32 ? 4 : 2));
-    if (part->master != part->weight)
-        round_window(w, program, part, begin, end - begin, data, pool);
+    window_put(w, 0, address, (size_t)(end - begin) * dtype_bytes(dtype));
+    if (has_weight)
+        window_put(w, 1, weights, (size_t)(end - begin) * dtype_bytes(fill->dtype));
 }
 
 void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
@@ -250,8 +262,7 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
                              .tp_rank = tp_rank,
                              .whole_cols = cols,
                              .seed = seed,
-                             .name = rng_hash_name(p->name),
-                             .dtype = program->values[part.master].dtype };
+                             .name = rng_hash_name(p->name) };
         for (int64_t begin = part.begin, end; begin < part.end; begin = end) {
             end = window_end(&w, begin, part.end);
             fill_window(&w, &fill, &part, begin, end, pool);

@@ -191,33 +191,19 @@ struct noise {
     uint32_t master[NOISE_ELEMENTS], m[NOISE_ELEMENTS], v[NOISE_ELEMENTS];
 };
 
-/* rng_philox at counters low, low + 1, ...; 32-bit products in 64 bits, as vectors have them. */
+/* rng_philox at counters low, low + 1, ... */
 CPU_INLINE void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
 {
     for (int i = 0; i < NOISE_PAIRS; i++) {
-        uint64_t c0 = (low + (uint64_t)i) & UINT32_MAX, c1 = (low + (uint64_t)i) >> 32;
-        uint64_t c2 = high & UINT32_MAX, c3 = high >> 32;
-        uint64_t k0 = key & UINT32_MAX, k1 = key >> 32;
+        uint64_t word[4];
 
-#pragma GCC unroll 10
-        for (int round = 0; round < 10; round++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
-            uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
-            uint64_t n0 = (p1 >> 32) ^ c1 ^ k0, n2 = (p0 >> 32) ^ c3 ^ k1;
-
-            c1 = p1 & UINT32_MAX;
-            c3 = p0 & UINT32_MAX;
-            c0 = n0;
-            c2 = n2;
-            k0 = (k0 + 0x9E3779B9u) & UINT32_MAX;
-            k1 = (k1 + 0xBB67AE85u) & UINT32_MAX;
-        }
-        noise->master[2 * i] = (uint32_t)c0 & 0xffff;
-        noise->master[2 * i + 1] = (uint32_t)c0 >> 16;
-        noise->m[2 * i] = (uint32_t)c1 & 0xffff;
-        noise->m[2 * i + 1] = (uint32_t)c1 >> 16;
-        noise->v[2 * i] = (uint32_t)c2 & 0xffff;
-        noise->v[2 * i + 1] = (uint32_t)c2 >> 16;
+        rng_philox_lane(word, key, low + (uint64_t)i, high);
+        noise->master[2 * i] = (uint32_t)word[0] & 0xffff;
+        noise->master[2 * i + 1] = (uint32_t)word[0] >> 16;
+        noise->m[2 * i] = (uint32_t)word[1] & 0xffff;
+        noise->m[2 * i + 1] = (uint32_t)word[1] >> 16;
+        noise->v[2 * i] = (uint32_t)word[2] & 0xffff;
+        noise->v[2 * i + 1] = (uint32_t)word[2] >> 16;
     }
 }
 
