@@ -6,8 +6,9 @@
  * thread that comes late: where a neighbour holds a core, the others take its tiles, and the run
  * ends with the last tile and not with the last thread.
  *
- * Sleeping: a thread spins for SPINS pauses (about 50 microseconds, more than the gap between two
- * ops), then waits on a futex. A sleeper counts itself before it asks the kernel, which looks at
+ * Sleeping: a thread spins for some pauses, then waits on a futex. SPINS of them take about 50
+ * microseconds, more than the gap between two ops; a thread that spun in vain spins half as long
+ * the next time, since what it waits for is a thread whose core a neighbour has. A sleeper counts itself before it asks the kernel, which looks at
  * the futex word again; a waker changes the word before it looks at the count: no wake-up is lost.
  */
 #include "device/pool.h"
@@ -23,19 +24,22 @@
 #include <unistd.h>
 
 #define SPINS 1000
+#define SPINS_LEAST 16
 #define N_TILES_MAX UINT32_MAX
 
 struct worker {
     struct pool *pool;
     pthread_t handle;
     int thread;
-    int core; /* -1: unbound */
+    int core;  /* -1: unbound */
+    int spins; /* pauses before it sleeps the next time */
 };
 
 struct pool {
     int n_threads;
     struct worker *workers; /* n_threads - 1 */
     int n_workers;          /* of them running */
+    int caller_spins;       /* as a worker's */
     cpu_set_t caller_cores; /* before we bound it */
     int caller_bound;
 
@@ -94,13 +98,26 @@ static void work(struct pool *pool, int thread)
     }
 }
 
-static void wait_for_epoch(struct pool *pool, uint32_t seen)
+/* Whether the word becomes what it was not, or what it is to be, before so many pauses. */
+static int spin(_Atomic uint32_t *word, uint32_t value, int until_equal, int *spins)
 {
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != seen)
-            return;
+    for (int i = 0; i < *spins; i++) {
+        uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+
+        if ((now == value) == until_equal) {
+            *spins = *spins * 2 < SPINS ? *spins * 2 : SPINS;
+            return 1;
+        }
         pause_shortly();
     }
+    *spins = *spins / 2 > SPINS_LEAST ? *spins / 2 : SPINS_LEAST;
+    return 0;
+}
+
+static void wait_for_epoch(struct pool *pool, uint32_t seen, int *spins)
+{
+    if (spin(&pool->epoch, seen, 0, spins))
+        return;
     atomic_fetch_add(&pool->n_sleepers, 1);
     while (atomic_load(&pool->epoch) == seen)
         futex_wait(&pool->epoch, seen);
@@ -111,11 +128,8 @@ static void wait_for_finish(struct pool *pool, uint32_t run)
 {
     uint32_t finished;
 
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&pool->finished, memory_order_acquire) == run)
-            return;
-        pause_shortly();
-    }
+    if (spin(&pool->finished, run, 1, &pool->caller_spins))
+        return;
     atomic_store(&pool->caller_sleeps, 1);
     while ((finished = atomic_load(&pool->finished)) != run)
         futex_wait(&pool->finished, finished);
@@ -133,7 +147,7 @@ static void *worker_main(void *argument)
         if (atomic_load(&pool->stop))
             return NULL;
         work(pool, worker->thread);
-        wait_for_epoch(pool, seen);
+        wait_for_epoch(pool, seen, &worker->spins);
     }
 }
 
@@ -224,7 +238,7 @@ int pool_create(struct pool **result, int n_threads, const int *cores, struct er
     CHECK(n_threads >= 1);
     if (posix_memalign((void **)&pool, 64, sizeof *pool))
         return err_set(err, ERR_DEVICE, "no memory for a pool of %d threads", n_threads);
-    *pool = (struct pool){ .n_threads = n_threads };
+    *pool = (struct pool){ .n_threads = n_threads, .caller_spins = SPINS };
     pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
     if (!pool->workers) {
         err_set(err, ERR_DEVICE, "no memory for a pool of %d threads", n_threads);
@@ -235,7 +249,9 @@ int pool_create(struct pool **result, int n_threads, const int *cores, struct er
     for (int i = 1; i < n_threads; i++) {
         struct worker *worker = &pool->workers[i - 1];
 
-        *worker = (struct worker){ .pool = pool, .thread = i, .core = cores ? cores[i] : -1 };
+        *worker = (struct worker){
+            .pool = pool, .thread = i, .core = cores ? cores[i] : -1, .spins = SPINS
+        };
         if (start_worker(pool, worker, err))
             goto out;
     }
