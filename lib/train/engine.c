@@ -274,7 +274,7 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
 }
 
 #define PEAK_SIZE 512
-#define PEAK_ROUNDS 64 /* short ones: on a busy machine some of them run undisturbed */
+#define PEAK_ROUNDS 64  /* short ones: on a busy machine some of them run undisturbed */
 #define START_ROUNDS 16 /* of a run, which waits for them: 10 ms on two cores */
 #define GPU_PEAK_SIZE 8192
 #define GPU_PEAK_ROUNDS 8
