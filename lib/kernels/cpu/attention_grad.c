@@ -65,7 +65,7 @@ CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, int64_t n_valid,
 
         p[j] = j < n_valid ? e : 0.0f;
     }
-    if (mask->p > 0) {
+    if (mask->series.p > 0) {
         mask_row(kept, mask, query, key);
         for (int j = 0; j < BLOCK; j++) {
             dp[j] = j < n_valid ? p[j] * (dp[j] * kept[j] - delta) : 0.0f;

@@ -256,20 +256,19 @@ CPU_INLINE void softmax_row(float *scores, int64_t n_valid, float *max, float *s
 
 /* Where dropout of one head's probabilities draws its numbers. */
 struct mask {
-    uint64_t seed, place_high;
-    int head;       /* its number among all ranks' heads */
-    float p, scale; /* p 0: nothing is dropped */
+    struct dropout_series series; /* p 0: nothing is dropped */
+    int head;                     /* its number among all ranks' heads */
 };
 
 /* sample: this op's input number, that of `begin` being the next. head: of those that are here. */
 static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct mask mask = { .seed = a->seed, .head = head, .p = (float)a->p };
+    struct mask mask = { .series = { .seed = a->seed, .p = (float)a->p }, .head = head };
 
-    mask.scale = (float)(1.0 / (1.0 - a->p));
+    mask.series.scale = (float)(1.0 / (1.0 - a->p));
     if (a->p > 0) {
-        mask.place_high =
+        mask.series.place_high =
             dropout_place_high(a->place, *(const int64_t *)cpu_row(&op->in[sample], sequence));
         mask.head = head_number(op, sample + 1, head);
     }
@@ -279,13 +278,9 @@ static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t
 /* 0 or scale for keys key .. key + BLOCK - 1 of a query; key is a multiple of 4. */
 CPU_INLINE void mask_row(float *row, const struct mask *mask, int64_t query, int64_t key)
 {
-    for (int j = 0; j < BLOCK; j += 4) {
-        struct rng_block words =
-            dropout_attention_words(mask->seed, mask->place_high, mask->head, query, (key + j) / 4);
-
-        for (int l = 0; l < 4; l++)
-            row[j + l] = rng_uniform(words.word[l]) >= mask->p ? mask->scale : 0.0f;
-    }
+    for (int j = 0; j < BLOCK; j += DROPOUT_ELEMENTS)
+        dropout_factors(row + j, &mask->series,
+                        dropout_attention_place_low(mask->head, query, (key + j) / 4));
 }
 
 #endif

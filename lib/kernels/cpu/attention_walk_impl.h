@@ -130,7 +130,7 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
             score_row(row, b->slope[r], sight, r, key);
         softmax_row(row, sight->own[r] - key + 1, &b->max[r], &b->sum[r], b->out + r * width,
                     width);
-        if (mask && mask->p > 0) {
+        if (mask && mask->series.p > 0) {
             float kept[BLOCK];
 
             mask_row(kept, mask, query + r, key);

@@ -9,8 +9,8 @@
 struct dropout {
     const struct op_shape *op;
     struct tiling tiling;
-    int64_t begin;     /* the first row's place in the micro-batch */
-    int64_t begin_col; /* and the first column's in the whole row */
+    int64_t begin;     /* the first row's place in the micro-batch, */
+    int64_t begin_col; /* or the first column's in the whole row; the other is 0 */
     float p, scale;
 };
 
@@ -20,40 +20,22 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
     const struct op_attributes *a = &d->op->attributes;
     int64_t place = d->begin + row;
     int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], place / a->seq_len);
-    uint64_t place_high = dropout_place_high(a->place, sample);
+    const struct dropout_series series = { a->seed, dropout_place_high(a->place, sample), d->p,
+                                           d->scale };
     const void *x = cpu_row(&d->op->in[0], row);
     void *y = cpu_row(&d->op->out[0], row);
 
-    /* A tile's first column is a multiple of 4: ELEMENTS_A_TILE is. */
-    for (int64_t col = r->col; col < r->col_end; col += 4) {
-        struct rng_block words = dropout_words(a->seed, place_high, place % a->seq_len, col / 4);
+    /* The first column may lie anywhere in a quad of the whole row. */
+    for (int64_t col = r->col, n; col < r->col_end; col += n) {
+        int64_t quad = (d->begin_col + col) / 4, skip = (d->begin_col + col) % 4;
+        float factors[DROPOUT_ELEMENTS];
 
-        for (int64_t i = col; i < min_i64(col + 4, r->col_end); i++) {
-            int kept = rng_uniform(words.word[i - col]) >= d->p;
+        n = min_i64(DROPOUT_ELEMENTS - skip, r->col_end - col);
+        dropout_factors(factors, &series, dropout_place_low(place % a->seq_len, quad));
+        for (int64_t i = 0; i < n; i++) {
+            float factor = factors[skip + i];
 
-            act_put(y, i, kept ? act_get(x, i, act) * d->scale : 0.0f, act);
-        }
-    }
-}
-
-/* The same where the first column may lie anywhere in a block of four words. */
-CPU_INLINE void dropout_part_row(const struct dropout *d, int64_t row, const struct rectangle *r,
-                                 enum dtype act)
-{
-    const struct op_attributes *a = &d->op->attributes;
-    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], row / a->seq_len);
-    uint64_t place_high = dropout_place_high(a->place, sample);
-    const void *x = cpu_row(&d->op->in[0], row);
-    void *y = cpu_row(&d->op->out[0], row);
-
-    for (int64_t i = r->col; i < r->col_end;) {
-        int64_t whole = d->begin_col + i;
-        struct rng_block words = dropout_words(a->seed, place_high, row % a->seq_len, whole / 4);
-
-        for (int64_t lane = whole % 4; lane < 4 && i < r->col_end; lane++, i++) {
-            int kept = rng_uniform(words.word[lane]) >= d->p;
-
-            act_put(y, i, kept ? act_get(x, i, act) * d->scale : 0.0f, act);
+            act_put(y, col + i, factor != 0 ? act_get(x, col + i, act) * factor : 0.0f, act);
         }
     }
 }
@@ -63,12 +45,8 @@ CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
     const struct dropout *d = context;
     struct rectangle r = tiling_at(&d->tiling, tile);
 
-    if (d->begin_col)
-        for (int64_t row = r.row; row < r.row_end; row++)
-            dropout_part_row(d, row, &r, d->op->in[0].dtype);
-    else
-        WITH_ACT(d->op->in[0].dtype,
-                 for (int64_t row = r.row; row < r.row_end; row++) dropout_row(d, row, &r, act));
+    WITH_ACT(d->op->in[0].dtype,
+             for (int64_t row = r.row; row < r.row_end; row++) dropout_row(d, row, &r, act));
 }
 
 CPU_TILES(dropout_tile);
