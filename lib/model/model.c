@@ -508,7 +508,8 @@ static void emit_head_gradient(const struct emitter *e, const struct head *h, in
 
 /*
  * Tokens whose logits exist at a time. Each chunk adds to all of the head's gradient, so a chunk
- * must have work enough for that: a processor's caches want few logits, a GPU's memory takes many.
+ * must have work enough for that, and for packing the weights: a processor's caches want few logits,
+ * but tokens enough; a GPU's memory takes many.
  */
 static int head_chunk(const struct emitter *e)
 {
@@ -516,7 +517,7 @@ static int head_chunk(const struct emitter *e)
     int64_t vocabulary = ceil_div(e->b->spec->vocab_size, e->tp);
     int64_t most = e->b->head_logits ? e->rows : 1024, chunk = logits / vocabulary / 64 * 64;
 
-    return (int)min_i64(e->rows, max_i64(64, min_i64(most, chunk)));
+    return (int)min_i64(e->rows, max_i64(MODEL_HEAD_TOKENS, min_i64(most, chunk)));
 }
 
 /* ---- the vocabulary in parts ---- */

@@ -44,7 +44,8 @@ struct model_chunk {
     int first_layer, end_layer;
 };
 
-/* Logits of a chunk of the head on a CPU, and on a GPU. */
+/* Logits of a chunk of the head on a CPU, and on a GPU; tokens at least, however large the vocabulary. */
+#define MODEL_HEAD_TOKENS 256
 #define MODEL_HEAD_LOGITS ((int64_t)1 << 23)
 #define MODEL_HEAD_LOGITS_GPU ((int64_t)1 << 28)
 
