@@ -2,10 +2,11 @@
  * rng.c - many normal numbers at a time
  *
  * A normal costs a logarithm, a root and a cosine in double, and is rounded to a float. Here they
- * are made by short polynomials, many at once, together with a bound of how far off they and libm's may
- * be: 2^-40 of the radius, ten times what they are. Where both ends of that round to the same float
- * it is rng_normal's; one in some thousands is left in doubt, and asked of rng_normal itself. So
- * the bits are rng_normal's, whatever the machine (test/base/rng_test.c), at a tenth of the time.
+ * are made by short polynomials, many at once, together with a bound of how far off they and libm's
+ * may be: 2^-40 of the radius, ten times what they are. Where both ends of that round to the same
+ * float it is rng_normal's; one in some thousands is left in doubt, and asked of rng_normal itself.
+ * So the bits are rng_normal's, whatever the machine (test/base/rng_test.c), at a tenth of the
+ * time.
  */
 #include "base/rng.h"
 
@@ -13,8 +14,8 @@
 
 enum { N_BLOCKS = 64, N_NORMALS = 2 * N_BLOCKS };
 
-/* Of the radius. Cosines are 2^-44.4 off at most, roots of logarithms 2^-45.7 of themselves (60
- * million compared with libm, ends included); libm's own angles 2^-50. */
+/* Of the radius. By the first terms left out, cosines are 2^-44.4 off at most, and roots of
+ * logarithms 2^-45.8 of themselves; libm's angles, rounded, 2^-50. */
 #define DOUBT 0x1p-40
 
 /* Blocks' first pairs of words and second ones by turns. */
@@ -165,7 +166,7 @@ static void draw_here(struct draw *d, uint64_t key, uint64_t low, uint64_t high)
         draw_avx512(d, key, low, high);
         return;
     }
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         draw_avx2(d, key, low, high);
         return;
     }

@@ -8,8 +8,9 @@
  *
  * Sleeping: a thread spins for some pauses, then waits on a futex. SPINS of them take about 50
  * microseconds, more than the gap between two ops; a thread that spun in vain spins half as long
- * the next time, since what it waits for is a thread whose core a neighbour has. A sleeper counts itself before it asks the kernel, which looks at
- * the futex word again; a waker changes the word before it looks at the count: no wake-up is lost.
+ * the next time, since what it waits for is a thread whose core a neighbour has. A sleeper counts
+ * itself before it asks the kernel, which looks at the futex word again; a waker changes the word
+ * before it looks at the count: no wake-up is lost.
  */
 #include "device/pool.h"
 

@@ -21,10 +21,9 @@ struct fill {
     uint64_t seed, name;
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
-    float *data;        /* of begin */
-    uint16_t *
-        rounded; /* its weight, or all there is of one that is kept in 16 bits: frozen, or its own master */
-    enum dtype dtype; /* of rounded */
+    float *data;        /* of begin; NULL where the parameter is kept in 16 bits alone */
+    uint16_t *rounded;  /* the weight, which may be all there is; or NULL */
+    enum dtype dtype;   /* of rounded */
 };
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
