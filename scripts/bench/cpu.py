@@ -95,17 +95,10 @@ class Torch:
 
 def describe_model(options, model, folder):
     """The model's fields, for those who are not lmtrain, with its number of parameters."""
-    config = subprocess.run([options.lmtrain, "plan", "--json", os.path.join(folder, f"{model}-bf16.yaml")], cwd=ROOT,
-                            check=True, capture_output=True, text=True).stdout
-    fields = {"n_kv_heads": None, "parameters": json.loads(config)["parameters"]}
-    with open(os.path.join(ROOT, "configs", "models", f"{model}.yaml"), encoding="utf-8") as file:
-        for line in file:
-            key, colon, value = line.split("#")[0].partition(":")
-            if colon:
-                value = value.strip()
-                fields[key] = value == "true" if value in ("true", "false") else value if value[0].isalpha() else \
-                    float(value) if "." in value or "e" in value else int(value)
-    fields["n_kv_heads"] = fields["n_kv_heads"] or fields["n_heads"]
+    def ask(command):
+        return json.loads(subprocess.run([options.lmtrain, command, "--json", os.path.join(folder, f"{model}-bf16.yaml")],
+                                         cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    fields = ask("config")["model"] | {"parameters": ask("plan")["parameters"]}
     with open(os.path.join(folder, f"{model}.json"), "w", encoding="utf-8") as file:
         json.dump(fields, file)
 
