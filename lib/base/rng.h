@@ -57,7 +57,9 @@ static inline __attribute__((always_inline)) void rng_philox_lane(uint64_t word[
     uint64_t c0 = low & UINT32_MAX, c1 = low >> 32, c2 = high & UINT32_MAX, c3 = high >> 32;
     uint64_t k0 = key & UINT32_MAX, k1 = key >> 32;
 
+#ifndef __NVCC__ /* to which this pragma is unknown */
 #pragma GCC unroll 10
+#endif
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
         uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
