@@ -103,7 +103,7 @@ def build(folder):
     program = os.path.join(folder, "program")
     with open(source, "w") as out:
         out.write(PROGRAM)
-    subprocess.check_call([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g",
+    subprocess.check_call([*os.environ.get("CC", "gcc").split(), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g",
                            "-Ilib", "-pthread", "-o", program, source, "build/liblmtrain.a",
                            "-lxxhash", "-lm"])
     return program

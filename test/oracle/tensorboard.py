@@ -53,7 +53,7 @@ def build(folder):
     source, program = os.path.join(folder, "program.c"), os.path.join(folder, "program")
     with open(source, "w") as out:
         out.write(PROGRAM)
-    subprocess.check_call([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Ilib",
+    subprocess.check_call([*os.environ.get("CC", "gcc").split(), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Ilib",
                            "-pthread", "-o", program, source, "build/liblmtrain.a", "-lcjson", "-lm"])
     return program
 
