@@ -26,30 +26,9 @@ struct rng_block {
     uint32_t word[4];
 };
 
-/* Ten rounds of Philox4x32 on counter c under key k. */
-static inline struct rng_block rng_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high)
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
-    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
-
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return (struct rng_block){ { c0, c1, c2, c3 } };
-}
-
 /*
- * The same for the loops that make many blocks: a compiler turns this into vector code, 64 bits
- * wide, whose upper halves are empty.
+ * Ten rounds of Philox4x32 on the counter (low, high) under a key. Words are 64 bits wide, their upper
+ * halves empty: so a loop over many blocks becomes vector code.
  */
 static inline __attribute__((always_inline)) void rng_philox_lane(uint64_t word[4], uint64_t key,
                                                                   uint64_t low, uint64_t high)
@@ -76,6 +55,15 @@ static inline __attribute__((always_inline)) void rng_philox_lane(uint64_t word[
     word[1] = c1;
     word[2] = c2;
     word[3] = c3;
+}
+
+static inline struct rng_block rng_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high)
+{
+    uint64_t word[4];
+
+    rng_philox_lane(word, key, counter_low, counter_high);
+    return (struct rng_block){ { (uint32_t)word[0], (uint32_t)word[1], (uint32_t)word[2],
+                                 (uint32_t)word[3] } };
 }
 
 /* What a run's numbers of one purpose are keyed by. */

@@ -34,7 +34,8 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
 void engine_close(struct engine *engine);
 
 /* MFU's denominator in FLOP/s: of a GPU that is known what its maker states for dense products of the
- * dtype (engine_stated_flops), else what engine_peak_flops measures. */
+ * dtype (engine_stated_flops), else what engine_peak_flops measures, in a quarter of its rounds: every
+ * run waits for it as it starts. */
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
 /* Whether it takes products of thousands to tell what it can: GPUs, but for the emulated one. */

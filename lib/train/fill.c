@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "ckpt/convert.h"
 #include "train/rectangles.h"
 #include "train/rope.h"
 
@@ -52,17 +53,6 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
-/* To the program's 16-bit dtype. */
-static void round_to(enum dtype dtype, const float *restrict in, int64_t n, uint16_t *restrict out)
-{
-    if (dtype == DTYPE_F16)
-        for (int64_t i = 0; i < n; i++)
-            out[i] = fp16_from_float(in[i]);
-    else
-        for (int64_t i = 0; i < n; i++)
-            out[i] = bf16_from_float(in[i]);
-}
-
 static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
 {
     float part[FILL_PART];
@@ -71,7 +61,7 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
         int64_t here = min_i64(n - at, FILL_PART);
 
         initial(f, first + at, here, part);
-        round_to(f->dtype, part, here, out + at);
+        convert(f->dtype, out + at, DTYPE_F32, part, here);
     }
 }
 
@@ -99,7 +89,8 @@ static void fill_tile(void *context, int64_t tile, int thread)
                 initial_rounded(f, first, r.cols, f->rounded + at);
         }
     if (f->data && f->rounded)
-        round_to(f->dtype, f->data + begin - f->begin, end - begin, f->rounded + begin - f->begin);
+        convert(f->dtype, f->rounded + begin - f->begin, DTYPE_F32, f->data + begin - f->begin,
+                end - begin);
 }
 
 /* ---- windows -----------------------------------------------------------------------------------
@@ -163,7 +154,7 @@ static void round_tile(void *context, int64_t tile, int thread)
     int64_t begin = tile * FILL_BLOCK, end = min_i64(r->n, begin + FILL_BLOCK);
 
     (void)thread;
-    round_to(r->dtype, r->master + begin, end - begin, r->weight + begin);
+    convert(r->dtype, r->weight + begin, DTYPE_F32, r->master + begin, end - begin);
 }
 
 /* Of elements [begin, begin + n) of the part, whose masters the host has. */

@@ -37,15 +37,20 @@ def fail(text):
     sys.exit(f"cpu: {text}")
 
 
+def write_job(options, model, dtype, folder):
+    path = os.path.join(folder, f"{model}-{dtype}.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"model: {model}\ndata: {{train: {folder}/none, tokenizer: {folder}/none, seq_len: {SEQ_LEN}}}\n"
+                   f"train: {{steps: 1, global_batch: {BATCHES[model]}, micro_batch: {BATCHES[model]}, dtype: {dtype}}}\n"
+                   f"ranks: 1\nthreads: {options.threads}\noutput: {folder}/none\n")
+    return path
+
+
 class Lmtrain:
     """A process a turn: bench step's own warm-up is not counted."""
 
     def __init__(self, options, model, dtype, folder):
-        path = os.path.join(folder, f"{model}-{dtype}.yaml")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"model: {model}\ndata: {{train: {folder}/none, tokenizer: {folder}/none, seq_len: {SEQ_LEN}}}\n"
-                       f"train: {{steps: 1, global_batch: {BATCHES[model]}, micro_batch: {BATCHES[model]}, dtype: {dtype}}}\n"
-                       f"ranks: 1\nthreads: {options.threads}\noutput: {folder}/none\n")
+        path = write_job(options, model, dtype, folder)
         self.command = [options.lmtrain, "bench", "step", path, "--json"]
         if model == "gpt2":
             self.command += ["--set", "model.dropout=0", "--set", "model.attention_dropout=0"]
@@ -212,4 +217,5 @@ def main():
         print(f"# written: {out}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -17,22 +17,11 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-BATCHES = {"llama-100m": 4, "llama-22m": 8, "gpt2": 4}
-SEQ_LEN = 256
+from cpu import BATCHES, ROOT, write_job
+
 KINDS = {"linear": "forward", "linear_dx": "dX", "linear_dw": "dW"}
 N_SETS = 6  # of operands
 BEGIN, END = "<!-- products: scripts/bench/products -->\n", "<!-- end of products -->\n"
-
-
-def job_of(folder, model, dtype, threads):
-    path = os.path.join(folder, f"{model}-{dtype}.yaml")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"model: {model}\ndata: {{train: {folder}/none, tokenizer: {folder}/none, seq_len: {SEQ_LEN}}}\n"
-                   f"train: {{steps: 1, global_batch: {BATCHES[model]}, micro_batch: {BATCHES[model]}, dtype: {dtype}}}\n"
-                   f"ranks: 1\nthreads: {threads}\noutput: {folder}/none\n")
-    return path
 
 
 def own_products(options, job):
@@ -80,7 +69,7 @@ def load():
 
 
 def measure(options, torch, model, dtype, folder):
-    job = job_of(folder, model, dtype, options.threads)
+    job = write_job(options, model, dtype, folder)
     own, theirs, flops = {}, {}, {}
     for number in range(options.rounds):
         for key, (seconds, n) in own_products(options, job).items():

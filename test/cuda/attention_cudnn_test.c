@@ -58,34 +58,12 @@ static struct op_case *case_of(enum op_kind kind, const struct form *f, enum dty
     return c;
 }
 
-static void copy(const struct tensor *to, const struct tensor *from)
-{
-    for (int64_t row = 0; row < to->rows; row++)
-        for (int64_t col = 0; col < to->cols; col++)
-            tensor_set(to, row, col, tensor_get(from, row, col));
-}
-
-/* out and lse of a gradient's case as the forward leaves them. */
-static void fill_saved(struct op_case *grad, const struct form *f, enum dtype act)
-{
-    struct op_case *forward = case_of(OP_ATTENTION, f, act);
-    struct op_shape reference = { 0 };
-
-    copy(&forward->op.in[0], &grad->op.in[1]);
-    op_case_to_reference(forward, &reference);
-    reference_run(&reference, 1);
-    copy(&grad->op.in[2], &reference.out[0]);
-    copy(&grad->op.in[3], &reference.out[1]);
-    reference_release(&reference);
-    op_case_destroy(forward);
-}
-
 static void check_form(enum op_kind kind, const struct form *f, enum dtype act)
 {
     struct op_case *c = case_of(kind, f, act);
 
     if (kind == OP_ATTENTION_GRAD)
-        fill_saved(c, f, act);
+        op_case_fill_saved(c, case_of(OP_ATTENTION, f, act));
     op_case_check(c, 8e-3); /* P and dS are rounded to two bytes */
     op_case_destroy(c);
 }

@@ -47,13 +47,6 @@ static int64_t width_of(const struct form *f)
     return (int64_t)(f->n_heads + 2 * f->n_kv_heads) * f->head_dim;
 }
 
-static void copy_elements(const struct tensor *to, const struct tensor *from)
-{
-    for (int64_t row = 0; row < to->rows; row++)
-        for (int64_t col = 0; col < to->cols; col++)
-            tensor_set(to, row, col, tensor_get(from, row, col));
-}
-
 static struct op_case *tiles_case(enum op_kind kind, const struct form *f, enum dtype act)
 {
     struct op_attributes a = attributes_of(f);
@@ -86,21 +79,6 @@ static struct op_case *tiles_case(enum op_kind kind, const struct form *f, enum 
     return c;
 }
 
-/* out and lse of a gradient's case as the forward leaves them. */
-static void fill_saved(struct op_case *grad, const struct form *f, enum dtype act)
-{
-    struct op_case *forward = tiles_case(OP_ATTENTION, f, act);
-    struct op_shape reference = { 0 };
-
-    copy_elements(&forward->op.in[0], &grad->op.in[1]);
-    op_case_to_reference(forward, &reference);
-    reference_run(&reference, 1);
-    copy_elements(&grad->op.in[2], &reference.out[0]);
-    copy_elements(&grad->op.in[3], &reference.out[1]);
-    reference_release(&reference);
-    op_case_destroy(forward);
-}
-
 static void check(const struct form *f)
 {
     for (int i_act = 0; i_act < N_ACTS; i_act++) {
@@ -110,7 +88,7 @@ static void check(const struct form *f)
         op_case_check(c, tolerance_of(act, 3e-6));
         op_case_destroy(c);
         c = tiles_case(OP_ATTENTION_GRAD, f, act);
-        fill_saved(c, f, act);
+        op_case_fill_saved(c, tiles_case(OP_ATTENTION, f, act));
         op_case_check(c, tolerance_of(act, 5e-6));
         op_case_destroy(c);
     }
@@ -235,8 +213,8 @@ static void test_chunks(void **state)
                 struct op_case *one = cached_case(&few, CACHE, 0, act);
 
                 copy_row(&one->op.in[0], 0, &all->op.in[0], wanted[i]);
-                copy_elements(&one->op.in[2], &all->op.in[2]);
-                copy_elements(&one->op.in[3], &all->op.in[3]);
+                op_case_copy(&one->op.in[2], &all->op.in[2]);
+                op_case_copy(&one->op.in[3], &all->op.in[3]);
                 tensor_set(&one->op.in[1], 0, 0, FROM + wanted[i]);
                 op_case_check(one, tolerance_of(act_at(i_act), 2e-6));
                 op_case_run(one, 1, 1);

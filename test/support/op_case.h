@@ -48,4 +48,11 @@ void op_case_run(struct op_case *c, int n_threads, int first);
 void op_case_to_reference(const struct op_case *c, struct op_shape *reference);
 void reference_release(struct op_shape *reference);
 
+/* Every element of `to`, which has from's shape, maybe other strides or another dtype. */
+void op_case_copy(const struct tensor *to, const struct tensor *from);
+
+/* out and lse (inputs 2 and 3) of an attention gradient's case as the forward's reference leaves them,
+ * on the gradient's own q, k and v. forward is destroyed. */
+void op_case_fill_saved(struct op_case *grad, struct op_case *forward);
+
 #endif

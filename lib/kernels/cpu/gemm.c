@@ -282,8 +282,8 @@ static void finish(const struct round *r, const struct place *at, const float *s
 
 /*
  * Prefetching: into the second-level cache, for the first is full of the panels that are multiplied
- * meanwhile. Worth 6 to 14 % of the head's products. Always inline: gcc 12 takes a function that
- * only prefetches for one without effects, and drops its calls.
+ * meanwhile. Always inline: gcc 12 takes a function that only prefetches for one without effects,
+ * and drops its calls. What it is worth is in bench/results/cpu.md.
  */
 CPU_INLINE void prefetch_row(const char *from, int64_t n_bytes)
 {
