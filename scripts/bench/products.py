@@ -127,4 +127,5 @@ def main():
             file.write(before.rstrip("\n") + "\n\n" + BEGIN + text.rstrip("\n") + "\n" + END + after)
 
 
-main()
+if __name__ == "__main__":
+    main()
