@@ -122,8 +122,7 @@ struct pipeline_list {
 struct pipeline {
     struct pipeline_spec spec;    /* group is the largest group of interleaved and dynamic */
     struct pipeline_list *ranks;  /* [spec.n_ranks] */
-    struct pipeline_place *order; /* pipeline_order's, where somebody keeps it here; else NULL */
-    int n_ordered;
+    const int64_t *const *starts; /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that */
 };
 
 /* Build all ranks' lists in the arena (sizes is copied as well). Fails as pipeline_check. */
@@ -184,21 +183,40 @@ struct pipeline_timing {
 int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pipeline,
                       const struct pipeline_costs *costs, struct arena *arena, struct err *err);
 
+/*
+ * When each step starts where F = I = W = 1 (times sizes) and transfers take no time:
+ * pipeline->starts, in the arena. By start, then by rank, is one order of all steps of all ranks
+ * that keeps every list's and in which a step comes after what it needs. Who walks it and, at each
+ * step, appends the send to the producer's actions and the receive to the consumer's, gets one
+ * order of sends and receives on each channel; and no circle of waiting even where a send waits for
+ * its receive and a receive for its slot, as all that anything waits for comes earlier in this one
+ * order. Fails as pipeline_verify.
+ */
+int pipeline_time(struct pipeline *pipeline, struct arena *arena, struct err *err);
+
+/*
+ * A walk over the steps of some ranks in that order: of a rank with those that it exchanges
+ * boundaries with, its neighbours, it costs nothing for all the others. ranks is borrowed; each is
+ * named once, in increasing order. For n_ranks up to PIPELINE_WALK_RANKS.
+ */
+#define PIPELINE_WALK_RANKS 3
+struct pipeline_walk {
+    const struct pipeline *pipeline;
+    int n_ranks;
+    int ranks[PIPELINE_WALK_RANKS];
+    int next[PIPELINE_WALK_RANKS];
+};
+
+/* The rank and those one before and one after it, around the ring. */
+struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, int rank);
+
 /* One step of one rank: pipeline.ranks[rank].steps[step]. */
 struct pipeline_place {
     int rank, step;
 };
 
-/*
- * All steps of all ranks in one order that keeps every list's and in which a step comes after what
- * it needs: by their starts where F = I = W = 1 (times sizes) and transfers take no time, then by
- * rank. Who walks it and, at each step, appends the send to the producer's actions and the receive
- * to the consumer's, gets one order of sends and receives on each channel; and no circle of waiting
- * even where a send waits for its receive and a receive for its slot, as all that anything waits
- * for comes earlier in this one order. *places is in the arena. Fails as pipeline_verify.
- */
-int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
-                   struct arena *arena, struct err *err);
+/* The next one. Returns 0 at the end, *place is then untouched. */
+int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place);
 
 /*
  * A picture, one line per rank, time to the right, a dot where it waits:

@@ -322,41 +322,49 @@ int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeli
     return pipeline_simulate(timing, pipeline, &costs, arena, err);
 }
 
-/* Time by time: the ranks' steps that start then, which no two of them need of each other as none
- * takes no time. */
-static void order_by_start(struct pipeline_place *places, int n, const struct pipeline *pipeline,
-                           const struct pipeline_timing *timing, int *next)
+int pipeline_time(struct pipeline *pipeline, struct arena *arena, struct err *err)
 {
-    int64_t now = 0, later;
-
-    for (int done = 0; done < n; now = later) {
-        later = INT64_MAX;
-        for (int rank = 0; rank < pipeline->spec.n_ranks; rank++) {
-            const int64_t *starts = timing->ranks[rank].starts;
-            int n_steps = pipeline->ranks[rank].n_steps;
-
-            if (next[rank] < n_steps && starts[next[rank]] == now) {
-                places[done++] = (struct pipeline_place){ rank, next[rank] };
-                next[rank]++;
-            }
-            if (next[rank] < n_steps)
-                later = min_i64(later, starts[next[rank]]);
-        }
-    }
-}
-
-int pipeline_order(struct pipeline_place **places, int *n_places, const struct pipeline *pipeline,
-                   struct arena *arena, struct err *err)
-{
+    int n_ranks = pipeline->spec.n_ranks;
     struct pipeline_timing timing;
-    int n = 0;
+    const int64_t **starts = arena_array(arena, const int64_t *, n_ranks);
 
     if (simulate_units(&timing, pipeline, arena, err))
         return -1;
-    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++)
-        n += pipeline->ranks[rank].n_steps;
-    *places = arena_array(arena, struct pipeline_place, n);
-    *n_places = n;
-    order_by_start(*places, n, pipeline, &timing, arena_array(arena, int, pipeline->spec.n_ranks));
+    for (int rank = 0; rank < n_ranks; rank++)
+        starts[rank] = timing.ranks[rank].starts;
+    pipeline->starts = starts;
     return 0;
+}
+
+/* No step takes no time, so a rank has one at most that starts at any time. */
+int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place)
+{
+    const struct pipeline *pipeline = walk->pipeline;
+    int64_t earliest = INT64_MAX;
+    int found = -1;
+
+    for (int i = 0; i < walk->n_ranks; i++) {
+        int rank = walk->ranks[i], step = walk->next[i];
+
+        if (step == pipeline->ranks[rank].n_steps || pipeline->starts[rank][step] >= earliest)
+            continue;
+        earliest = pipeline->starts[rank][step];
+        found = i;
+    }
+    if (found < 0)
+        return 0;
+    *place = (struct pipeline_place){ walk->ranks[found], walk->next[found]++ };
+    return 1;
+}
+
+struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, int rank)
+{
+    struct pipeline_walk walk = { .pipeline = pipeline };
+    int n = pipeline->spec.n_ranks, before = (rank + n - 1) % n, after = (rank + 1) % n;
+
+    CHECK(pipeline->starts);
+    for (int i = 0; i < n; i++)
+        if (i == rank || i == before || i == after)
+            walk.ranks[walk.n_ranks++] = i;
+    return walk;
 }

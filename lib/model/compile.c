@@ -152,7 +152,7 @@ int compile_pipeline(struct pipeline *pipeline, const struct compile_train *opti
 
     if (pipeline_build(pipeline, &spec, arena, err))
         return -1;
-    return pipeline_order(&pipeline->order, &pipeline->n_ordered, pipeline, arena, err);
+    return pipeline_time(pipeline, arena, err);
 }
 
 static int plan_stages(struct compiling *c, struct err *err)

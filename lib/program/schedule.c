@@ -1,7 +1,8 @@
 /*
  * schedule.c - from a rank's steps in the pipeline to its actions
  *
- * All ranks' steps are walked in one order that suits all of them. A send follows the step that
+ * All ranks' steps have one order that suits all of them (pipeline_time), of which each rank walks
+ * its own and its neighbours'. A send follows the step that
  * makes what it sends, and the receive stands at the same place of that order in the other rank's
  * actions: bytes come while other steps compute, both sides of a channel have the same order, and
  * no send waits for a receive that stands behind what waits for the send.
@@ -78,19 +79,20 @@ static void compute(struct scheduling *s, const struct pipeline_step *step)
 static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)
 {
     struct arena scratch = { 0 };
-    struct pipeline_place *places = pipeline->order;
+    struct pipeline timed = *pipeline;
+    struct pipeline_place place;
     struct err err;
-    int n = pipeline->n_ordered;
 
-    if (!places)
-        CHECK(!pipeline_order(&places, &n, pipeline, &scratch, &err));
-    for (int i = 0; i < n; i++) {
-        const struct pipeline_step *step = &pipeline->ranks[places[i].rank].steps[places[i].step];
+    if (!timed.starts)
+        CHECK(!pipeline_time(&timed, &scratch, &err));
+    struct pipeline_walk walk = pipeline_walk_neighbours(&timed, rank);
+    while (pipeline_walk_next(&walk, &place)) {
+        const struct pipeline_step *step = &pipeline->ranks[place.rank].steps[place.step];
 
-        if (places[i].rank == rank)
+        if (place.rank == rank)
             compute(s, step);
         else
-            receive(s, &pipeline->spec, rank, &places[i], step);
+            receive(s, &pipeline->spec, rank, &place, step);
     }
     arena_release(&scratch);
 }

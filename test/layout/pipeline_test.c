@@ -209,32 +209,55 @@ static void check_rank_slots(const struct pipeline *pipeline, int rank)
     }
 }
 
-/* The one order over all ranks: every step once, lists kept, needs before. */
-static void check_order(const struct pipeline *pipeline, struct arena *arena)
+/* Is (start, rank) of `place` behind that of `before`: the one order that all walks are part of? */
+static int is_behind(const struct pipeline *pipeline, const struct pipeline_place *place,
+                     const struct pipeline_place *before)
+{
+    int64_t a = pipeline->starts[before->rank][before->step];
+    int64_t b = pipeline->starts[place->rank][place->step];
+
+    return a < b || (a == b && before->rank < place->rank);
+}
+
+/* A rank's walk: its steps and its neighbours' once, lists kept, what its own need before them. */
+static void check_walk(const struct pipeline *pipeline, int own)
 {
     static char done[2][RANKS_MAX * CHUNKS_MAX][MICRO_BATCHES_MAX];
     const struct pipeline_spec *spec = &pipeline->spec;
-    int next[RANKS_MAX] = { 0 }, n_places;
-    struct pipeline_place *places;
-    struct err err;
+    struct pipeline_walk walk = pipeline_walk_neighbours(pipeline, own);
+    struct pipeline_place place, before = { -1, 0 };
+    int next[RANKS_MAX] = { 0 };
 
     memset(done, 0, sizeof done);
-    assert_int_equal(pipeline_order(&places, &n_places, pipeline, arena, &err), 0);
-    for (int k = 0; k < n_places; k++) {
-        int rank = places[k].rank;
-        const struct pipeline_step *step = &pipeline->ranks[rank].steps[places[k].step];
-        int stage = pipeline_stage_of(spec, rank, step->chunk);
+    while (pipeline_walk_next(&walk, &place)) {
+        const struct pipeline_step *step = &pipeline->ranks[place.rank].steps[place.step];
+        int stage = pipeline_stage_of(spec, place.rank, step->chunk);
 
-        assert_int_equal(places[k].step, next[rank]++);
-        if (step->kind == STEP_F && stage > 0)
+        assert_true(before.rank < 0 || is_behind(pipeline, &place, &before));
+        before = place;
+        assert_int_equal(place.step, next[place.rank]++);
+        if (place.rank == own && step->kind == STEP_F && stage > 0)
             assert_true(done[0][stage - 1][step->micro_batch]);
-        if ((step->kind == STEP_I || step->kind == STEP_B) && stage + 1 < pipeline_n_stages(spec))
+        if (place.rank == own && (step->kind == STEP_I || step->kind == STEP_B) &&
+            stage + 1 < pipeline_n_stages(spec))
             assert_true(done[1][stage + 1][step->micro_batch]);
         if (step->kind != STEP_W)
             done[step->kind != STEP_F][stage][step->micro_batch] = 1;
     }
-    for (int rank = 0; rank < spec->n_ranks; rank++)
-        assert_int_equal(next[rank], pipeline->ranks[rank].n_steps);
+    for (int rank = own - 1; rank <= own + 1; rank++) {
+        int at = (rank + spec->n_ranks) % spec->n_ranks;
+
+        assert_int_equal(next[at], pipeline->ranks[at].n_steps);
+    }
+}
+
+static void check_order(struct pipeline *pipeline, struct arena *arena)
+{
+    struct err err;
+
+    assert_int_equal(pipeline_time(pipeline, arena, &err), 0);
+    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++)
+        check_walk(pipeline, rank);
 }
 
 static void every_pipeline(void **state)
