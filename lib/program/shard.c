@@ -62,7 +62,8 @@ struct sharding {
     const struct shard_options *options;
     int early;    /* sums over ranks come first: in the function that completes them */
     int together; /* sharded: all uses of a parameter share a fate */
-    int zeros[2]; /* constants of a norm block, for accumulators of fp32 and bf16; 0: not needed */
+    int64_t n_zeros; /* elements of these: of the largest gap, or ZEROS_MAX */
+    int zeros[2];    /* constants for accumulators of fp32 and bf16; 0: not needed */
 };
 
 static int function_of(const struct sharding *s, int turn, enum part part)
@@ -463,6 +464,30 @@ static int copy_function(struct program *p, int function, const char *suffix)
 }
 
 /*
+ * A bucket of thousands of ranks ends with a gap of up to a norm block each; one op clears up to
+ * 4 MB of it.
+ */
+#define ZEROS_MAX ((int64_t)1 << 20)
+
+/* The gap behind the last member of a bucket is its largest, but for less than a block. */
+static int64_t largest_gap(const struct program *p, const struct member *list, int n)
+{
+    int64_t gap = OPS_NORM_BLOCK;
+
+    for (int i = 0; i < n; i++) {
+        const struct parameter *q = &p->parameters[list[i].parameter];
+        int is_last = 1;
+
+        for (int k = i + 1; k < n && is_last; k++)
+            is_last = list[k].bucket != list[i].bucket;
+        if (is_last)
+            gap = max_i64(gap, p->buckets[list[i].bucket].n_elements - list[i].offset -
+                                   q->rows * q->cols);
+    }
+    return gap;
+}
+
+/*
  * Zeros between members of a bucket, which others have written over in its lane: the norm sees
  * them.
  */
@@ -471,8 +496,8 @@ static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end
 {
     struct program *p = s->program;
 
-    for (; begin < end; begin += OPS_NORM_BLOCK) {
-        int64_t n = min_i64(OPS_NORM_BLOCK, end - begin);
+    for (; begin < end; begin += s->n_zeros) {
+        int64_t n = min_i64(s->n_zeros, end - begin);
         int gap = program_view(p, cell, begin, 1, n, n);
         int zeros = program_view(p, s->zeros[p->values[cell].dtype != DTYPE_F32], 0, 1, n, n);
 
@@ -687,10 +712,11 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     measure_buckets(&s, list, n);
     struct reduction *reductions = list_reductions(&s, list, n, &n_reductions);
     if (options->zero >= 2 && s.early) {
-        s.zeros[0] = program_cell(p, ROLE_CONSTANT, "zeros", 1, OPS_NORM_BLOCK, DTYPE_F32);
+        s.n_zeros = min_i64(largest_gap(p, list, n), ZEROS_MAX);
+        s.zeros[0] = program_cell(p, ROLE_CONSTANT, "zeros", 1, s.n_zeros, DTYPE_F32);
         if (p->gradient_dtype != DTYPE_F32)
             s.zeros[1] =
-                program_cell(p, ROLE_CONSTANT, "zeros.bf16", 1, OPS_NORM_BLOCK, p->gradient_dtype);
+                program_cell(p, ROLE_CONSTANT, "zeros.bf16", 1, s.n_zeros, p->gradient_dtype);
         make_lanes(p, list, reductions, n_reductions);
     }
     for (int i = 0; i < n_reductions; i++)
