@@ -186,7 +186,7 @@ test-oracle:
 	@$(MAKE) --no-print-directory $(PARALLEL) all $(ORACLES)
 	@scripts/test-oracle
 
-ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
+ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'
 asan:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) test-build || true
@@ -198,14 +198,14 @@ asan:
 # Not with MPI, whose own threads ThreadSanitizer cannot see.
 TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
     test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c)))
-TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
+TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TSAN_SOURCES:%.c=build/tsan/%)
 
 FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
-    CFLAGS='-O1 -g' CC=clang
+    CFLAGS='-O1 -g1' CC=clang
 fuzz:
 	@scripts/bootstrap --lint
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
