@@ -16,6 +16,12 @@ struct mesh mesh_data_parallel(int dp_size)
     return mesh;
 }
 
+enum mesh_axis mesh_nth_axis(int i)
+{
+    CHECK(i >= 0 && i < N_AXES);
+    return fastest_first[i];
+}
+
 int mesh_world_size(const struct mesh *mesh)
 {
     int product = 1;

@@ -20,6 +20,9 @@ struct mesh mesh_data_parallel(int dp_size);
 int mesh_data_size(const struct mesh *mesh);
 int mesh_data_rank(const struct mesh *mesh, int world_rank);
 
+/* The axis whose coordinate varies fastest with the world rank (i 0), and those behind it. */
+enum mesh_axis mesh_nth_axis(int i);
+
 /* Product of all sizes. */
 int mesh_world_size(const struct mesh *mesh);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "layout/stage.h"
 #include "model/model.h"
 
@@ -340,6 +341,16 @@ static int is_counted(const struct parameter *q)
     return q->trainable && !q->is_copy;
 }
 
+/* The axes over which a weight is split, as a set. */
+static unsigned split_axes(const struct value *weight)
+{
+    unsigned axes = 0;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        axes |= (unsigned)(weight->spread[axis] != SPREAD_SAME) << axis;
+    return axes;
+}
+
 /* Declares each rank's parameters anew, in a program that is thrown away. */
 static void list_norm_parts(struct compiling *c, struct update_options *update)
 {
@@ -363,7 +374,7 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
 
             if (is_counted(q))
                 parts[n++] = (struct norm_part){ arena_strdup(arena, q->name),
-                                                 q->split.along != SPREAD_SAME, rank };
+                                                 split_axes(&other.values[q->weight]), rank };
         }
         program_release(&other);
     }
@@ -440,13 +451,12 @@ static void tie_stages(struct compiling *c)
 
 /* ---- entries ---- */
 
-/* Scalars summed over the ranks of an axis that has several. */
-static int sum_over(struct program *p, int function, enum mesh_axis axis, enum stream stream,
-                    int value, const char *name)
+/* Scalars summed over the ranks of an axis. */
+static int sum_over(struct program *p, int function, enum mesh_axis axis, int value,
+                    const char *name)
 {
-    if (p->mesh.size[axis] == 1)
-        return value;
     int sum = program_cell(p, ROLE_SCALAR, name, 1, p->values[value].cols, DTYPE_F64);
+
     memcpy(p->values[sum].spread, p->values[value].spread, sizeof p->values[sum].spread);
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
@@ -454,19 +464,29 @@ static int sum_over(struct program *p, int function, enum mesh_axis axis, enum s
                                .in = { value },
                                .out = { sum },
                                .phase = PHASE_U,
-                               .stream = stream,
+                               .stream = stream_of_axis(axis),
                                .layer = -1 });
     return sum;
 }
 
-/* Over data-parallel ranks, group by group, and stages. */
+static const char *name_of_sum(struct program *p, enum mesh_axis axis, const char *name)
+{
+    if (axis == axes_shard())
+        return name;
+    return arena_printf(&p->arena, "%s_all_%s", name, axis_places(axis));
+}
+
+/* Over the axes of tokens, one after the other, and stages: each rank's summand is counted once. */
 static int sum_over_all(struct program *p, int function, int value, const char *name)
 {
-    value = sum_over(p, function, AXIS_DP, STREAM_DP_REDUCE, value, name);
-    value = sum_over(p, function, AXIS_REPLICA, STREAM_DP_REDUCE, value,
-                     arena_printf(&p->arena, "%s_all_groups", name));
-    return sum_over(p, function, AXIS_PP, STREAM_PP, value,
-                    arena_printf(&p->arena, "%s_all_stages", name));
+    struct axis_list tokens = axes_of(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE);
+    struct axis_list stages = axes_of(&p->mesh, SPLITS_LAYERS, PARAMETER_DENSE);
+
+    for (int i = 0; i < tokens.n; i++)
+        value = sum_over(p, function, tokens.axes[i], value, name_of_sum(p, tokens.axes[i], name));
+    for (int i = 0; i < stages.n; i++)
+        value = sum_over(p, function, stages.axes[i], value, name_of_sum(p, stages.axes[i], name));
+    return value;
 }
 
 /* The evaluation's own forward, on the same inputs (the largest size), and its sum over ranks. */
@@ -483,7 +503,8 @@ static void build_evaluate(struct compiling *c)
         fuse(p, c->functions[i].forward);
     schedule_forward(p, ENTRY_EVALUATE, c->functions, c->n_chunks);
     p->ports.eval_total = p->ports.eval_loss;
-    if (mesh_data_size(&p->mesh) == 1 && p->mesh.size[AXIS_PP] == 1)
+    if (axes_size(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE) == 1 &&
+        axes_size(&p->mesh, SPLITS_LAYERS, PARAMETER_DENSE) == 1)
         return;
     int end = program_function(p, "evaluate end", 0);
     p->ports.eval_total = sum_over_all(p, end, p->ports.eval_loss, "eval_total");
@@ -496,7 +517,7 @@ static int shard_parameters(struct compiling *c)
     const struct shard_options *o = &c->options->gradients;
     struct program *p = c->program;
 
-    if (!o->zero || p->mesh.size[AXIS_DP] == 1)
+    if (!o->zero || p->mesh.size[axes_shard()] == 1)
         return -1;
     c->is_held = o->zero == 3 && !hold_is_step(o->hold, c->n_chunks);
     if (c->is_held) {
@@ -566,7 +587,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
     sharding.last_size = c.size_of[options->n_micro_batches - 1];
     shard_gradients(program, c.of_sizes, c.n_chunks, update, &sharding);
     int gather = shard_parameters(&c);
-    if (options->mesh.size[AXIS_PP] > 1 || options->mesh.size[AXIS_TP] > 1)
+    if (axes_size(&options->mesh, SPLITS_LAYERS, PARAMETER_EXPERT) > 1 ||
+        axes_size(&options->mesh, SPLITS_MODEL, PARAMETER_EXPERT) > 1)
         list_norm_parts(&c, &update_options);
     program->ports.loss_total = sum_over_all(program, update, program->ports.loss, "loss_total");
     if (program->ports.router_stats)

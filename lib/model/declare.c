@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "model/lora_impl.h"
 
 static void matrix(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
@@ -142,12 +143,15 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
 /* Of a rank's own micro-batches; written by one stage each, the others hold zeros. */
 static int sum_cell(struct program *p, const char *name, int64_t n)
 {
-    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_REPLICA, AXIS_PP };
+    static const enum axis_role roles[] = { SPLITS_TOKENS, SPLITS_LAYERS };
     int cell = program_cell(p, ROLE_SCALAR, name, 1, n, DTYPE_F64);
 
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
-        if (p->mesh.size[axes[i]] > 1)
-            p->values[cell].spread[axes[i]] = SPREAD_PARTIAL;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        struct axis_list list = axes_of(&p->mesh, roles[i], PARAMETER_DENSE);
+
+        for (int k = 0; k < list.n; k++)
+            p->values[cell].spread[list.axes[k]] = SPREAD_PARTIAL;
+    }
     return cell;
 }
 

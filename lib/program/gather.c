@@ -5,6 +5,7 @@
  * with says which part of the weights it updates: its own part. That part needs no memory of its
  * own, the gather is in place. Between an update and the next gather the other parts are stale.
  */
+#include "layout/axes.h"
 #include "program/passes.h"
 
 static void make_weights(struct program *p, int number, enum dtype dtype)
@@ -14,8 +15,8 @@ static void make_weights(struct program *p, int number, enum dtype dtype)
     char *own = arena_printf(&p->arena, "weights.%d:shard", number);
 
     b->weights = program_cell(p, ROLE_WEIGHT, name, 1, b->n_elements, dtype);
-    p->values[b->weights].spread[AXIS_TP] = p->values[b->shards[0]].spread[AXIS_TP];
-    b->own_weights = program_own_part(p, own, b->weights, AXIS_DP);
+    program_lie_like(p, b->weights, b->shards[0]);
+    b->own_weights = program_own_part(p, own, b->weights, axes_shard());
 }
 
 /* The parameter's weight lies in its bucket's. */
@@ -34,7 +35,7 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
 {
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_GATHER,
-                               .attributes.axis = AXIS_DP,
+                               .attributes.axis = axes_shard(),
                                .in = { b->own_weights },
                                .out = { b->weights },
                                .phase = PHASE_F,

@@ -9,14 +9,23 @@
  */
 #include "program/gradients.h"
 
-/* Are there summands of g still to be added up over tp, though v is the same on all ranks? */
-static int is_owed(const struct gradient_walk *walk, int v, int g)
+/* Is g a sum that is still owed over the axis, though v is none? */
+static int is_partial(const struct gradient_walk *walk, int v, int g, enum mesh_axis axis)
 {
     const struct value *values = walk->program->values;
 
-    return g && walk->program->mesh.size[AXIS_TP] > 1 &&
-           values[g].spread[AXIS_TP] == SPREAD_PARTIAL &&
-           values[v].spread[AXIS_TP] != SPREAD_PARTIAL;
+    return g && walk->program->mesh.size[axis] > 1 && values[g].spread[axis] == SPREAD_PARTIAL &&
+           values[v].spread[axis] != SPREAD_PARTIAL;
+}
+
+/* The axes on which it is, as a set. */
+static unsigned partial_axes(const struct gradient_walk *walk, int v, int g)
+{
+    unsigned axes = 0;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        axes |= (unsigned)is_partial(walk, v, g, (enum mesh_axis)axis) << axis;
+    return axes;
 }
 
 static int needs(const struct gradient_walk *walk, int v)
@@ -51,30 +60,34 @@ static int take_summands(struct gradient_walk *walk, int v)
     return gradient;
 }
 
-static void emit_tp(struct gradient_walk *walk, enum op_kind kind, int in, int out)
+static void emit_collective(struct gradient_walk *walk, enum op_kind kind, enum mesh_axis axis,
+                            int in, int out)
 {
     emit(walk, (struct op){ .kind = kind,
-                            .attributes.axis = AXIS_TP,
+                            .attributes.axis = axis,
                             .in = { in },
                             .out = { out },
                             .phase = PHASE_B,
-                            .stream = STREAM_TP });
+                            .stream = stream_of_axis(axis) });
 }
 
-/* g, added up over ranks if v's gradient is the same on all of them. */
-static int paid(struct gradient_walk *walk, int v, int g)
+/* g, reduced over every axis on which it is partial and v is not. */
+static int reduce_if_partial(struct gradient_walk *walk, int v, int g)
 {
-    if (!is_owed(walk, v, g))
-        return g;
-    int sum = like(walk, g, dtype_of(walk, g));
-    emit_tp(walk, OP_ALL_REDUCE, g, sum);
-    return sum;
+    for (int axis = 0; axis < N_AXES; axis++) {
+        if (!is_partial(walk, v, g, (enum mesh_axis)axis))
+            continue;
+        int sum = like(walk, g, dtype_of(walk, g));
+        emit_collective(walk, OP_ALL_REDUCE, (enum mesh_axis)axis, g, sum);
+        g = sum;
+    }
+    return g;
 }
 
 /* The same, added up over ranks: what is the same everywhere has such a gradient. */
 static int take(struct gradient_walk *walk, int v)
 {
-    return paid(walk, v, take_summands(walk, v));
+    return reduce_if_partial(walk, v, take_summands(walk, v));
 }
 
 /* v, or a copy of it in that dtype. */
@@ -99,9 +112,9 @@ static void contribute(struct gradient_walk *walk, int v, int g)
     if (!needs(walk, v))
         return;
     if (before) {
-        if (is_owed(walk, v, before) != is_owed(walk, v, g)) {
-            before = paid(walk, v, before);
-            g = paid(walk, v, g);
+        if (partial_axes(walk, v, before) != partial_axes(walk, v, g)) {
+            before = reduce_if_partial(walk, v, before);
+            g = reduce_if_partial(walk, v, g);
         }
         /* Of one type they are added in one op: the same bits. */
         int alike =
@@ -164,6 +177,17 @@ static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
     contribute(walk, x, dx);
 }
 
+/* Is w the same on all ranks, over every axis on which the gradient of y is partial? */
+static int is_whole(const struct gradient_walk *walk, int w, int y)
+{
+    unsigned axes = partial_axes(walk, y, walk->gradient[y]);
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        if ((axes >> axis & 1) && walk->program->values[w].spread[axis] != SPREAD_SAME)
+            return 0;
+    return 1;
+}
+
 /*
  * Where every rank has all of w, its summand of dy gives it a summand of each gradient: x's is added
  * up where others' of x are, w's at the update. So adapters' small products meet no other rank.
@@ -171,8 +195,8 @@ static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
 static void linear_rule(struct gradient_walk *walk, const struct op *op)
 {
     int x = op->in[0], w = op->in[1];
-    int is_whole = walk->program->values[w].spread[AXIS_TP] == SPREAD_SAME && !op->in[2];
-    int dy = is_whole ? take_summands(walk, op->out[0]) : take(walk, op->out[0]);
+    int keeps = !op->in[2] && is_whole(walk, w, op->out[0]);
+    int dy = keeps ? take_summands(walk, op->out[0]) : take(walk, op->out[0]);
 
     dy = as_dtype(walk, dy, dtype_of(walk, x));
     if (needs(walk, x)) {
@@ -389,14 +413,15 @@ static void add_bias_rule(struct gradient_walk *walk, const struct op *op)
  */
 static void all_gather_rule(struct gradient_walk *walk, const struct op *op)
 {
+    enum mesh_axis axis = op->attributes.axis;
     int x = op->in[0], dy = take_summands(walk, op->out[0]);
 
-    if (!is_owed(walk, op->out[0], dy)) {
-        contribute(walk, x, program_own_part(walk->program, NULL, dy, AXIS_TP));
+    if (!is_partial(walk, op->out[0], dy, axis)) {
+        contribute(walk, x, program_own_part(walk->program, NULL, dy, axis));
         return;
     }
     int dx = like(walk, x, dtype_of(walk, dy));
-    emit_tp(walk, OP_REDUCE_SCATTER, dy, dx);
+    emit_collective(walk, OP_REDUCE_SCATTER, axis, dy, dx);
     contribute(walk, x, dx);
 }
 
@@ -405,7 +430,7 @@ static void reduce_scatter_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = take(walk, op->out[0]), dx = like(walk, op->in[0], dtype_of(walk, dy));
 
-    emit_tp(walk, OP_ALL_GATHER, dy, dx);
+    emit_collective(walk, OP_ALL_GATHER, op->attributes.axis, dy, dx);
     contribute(walk, op->in[0], dx);
 }
 

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 
 #define N_LANES 2
@@ -85,19 +86,21 @@ static int go_together(const struct program *p, const struct frozen *a, const st
                        enum hold_kind hold)
 {
     const struct parameter *x = &p->parameters[a->parameter], *y = &p->parameters[b->parameter];
-    int is_split = x->split.along != SPREAD_SAME;
+    const struct value *v = &p->values[x->weight], *w = &p->values[y->weight];
 
     if (a->chunk != b->chunk || hold == HOLD_KIND_OP || x->n_dims != y->n_dims ||
-        is_split != (y->split.along != SPREAD_SAME) ||
-        p->values[x->weight].dtype != p->values[y->weight].dtype)
+        v->dtype != w->dtype)
         return 0;
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (spread_flat(v->spread[axis]) != spread_flat(w->spread[axis]))
+            return 0;
     return x->n_dims == 1 || (a->layer == b->layer && a->layer >= 0);
 }
 
 void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
                   const struct shard_options *options)
 {
-    int64_t unit = (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK;
+    int64_t unit = (int64_t)p->mesh.size[axes_shard()] * OPS_NORM_BLOCK;
     struct frozen *list = arena_array(&p->arena, struct frozen, p->n_parameters);
     struct bucket *buckets = arena_array(&p->arena, struct bucket, p->n_buckets + p->n_parameters);
     int n = 0;
@@ -123,16 +126,6 @@ void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n
         p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, unit);
 }
 
-/* How its flat cells lie over tp. */
-static enum spread flat_spread(const struct program *p, const struct parameter *q)
-{
-    const struct bucket *b = &p->buckets[q->bucket];
-
-    if (b->n_uses)
-        return p->values[b->shards[0]].spread[AXIS_TP];
-    return q->split.along == SPREAD_SAME ? SPREAD_SAME : SPREAD_COLS;
-}
-
 void shard_weights(struct program *p)
 {
     for (int i = 0; i < p->n_parameters; i++) {
@@ -143,12 +136,12 @@ void shard_weights(struct program *p)
             continue;
         if (!b->own_weights) {
             char *name = arena_printf(&p->arena, "weights.%d:shard", q->bucket);
-            int64_t n = b->n_elements / p->mesh.size[AXIS_DP];
+            int64_t n = b->n_elements / p->mesh.size[axes_shard()];
             enum dtype dtype = p->values[q->weight].dtype;
 
             b->own_weights = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
-            p->values[b->own_weights].spread[AXIS_DP] = SPREAD_COLS;
-            p->values[b->own_weights].spread[AXIS_TP] = flat_spread(p, q);
+            p->values[b->own_weights].spread[axes_shard()] = SPREAD_COLS;
+            program_lie_like(p, b->own_weights, b->n_uses ? b->shards[0] : q->weight);
             p->values[b->own_weights].bucket = 1 + q->bucket;
         }
         CHECK(p->values[q->weight].dtype == p->values[b->own_weights].dtype);
@@ -174,7 +167,7 @@ static int weight_in(const struct holding *h, int gathered, int parameter)
 static struct op gather_op(const struct holding *h, int bucket, int gathered, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
-                        .attributes.axis = AXIS_DP,
+                        .attributes.axis = axes_shard(),
                         .in = { h->program->buckets[bucket].own_weights },
                         .out = { gathered },
                         .phase = phase,

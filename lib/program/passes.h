@@ -142,11 +142,11 @@ struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
     enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
     uint64_t seed;     /* of the rounding to bf16 */
-    /* With several stages or tp ranks: every stage's trainable parameters but copies, in any order.
+    /* With several stages or ranks that divide the model: every stage's trainable parameters but copies, in any order.
      */
     const struct norm_part {
         const char *name;
-        int is_split; /* over tp */
+        unsigned split_axes; /* the set of axes whose ranks have parts of it each: 1 << axis */
         int pp_rank;
     } * norm_parts;
     int n_norm_parts;

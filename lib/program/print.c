@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layout/axes.h"
 #include "program/passes.h"
 
 static void print_value(const struct program *p, int id, struct str *out)
@@ -71,7 +72,9 @@ static void print_shape(const struct program *p, int id, struct str *out)
                dtype_name(v->dtype));
     /* Along the pipeline nearly all is each rank's own. */
     for (int axis = 0; axis < N_AXES; axis++)
-        if (p->mesh.size[axis] > 1 && (axis != AXIS_PP || v->spread[axis] != SPREAD_SAME))
+        if (p->mesh.size[axis] > 1 &&
+            (axis_role((enum mesh_axis)axis, PARAMETER_DENSE) != SPLITS_LAYERS ||
+             v->spread[axis] != SPREAD_SAME))
             str_printf(out, "  %s %s", spread_name(v->spread[axis]),
                        axis_name((enum mesh_axis)axis));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 
 void program_init(struct program *program, const struct mesh *mesh)
 {
@@ -54,6 +55,13 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
     return id;
 }
 
+void program_lie_like(struct program *program, int id, int like)
+{
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (axis != (int)axes_shard())
+            program->values[id].spread[axis] = spread_flat(program->values[like].spread[axis]);
+}
+
 int program_base(const struct program *program, int id)
 {
     int base = program->values[id].base;
@@ -83,11 +91,10 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
 
 void program_split_rows(struct program *program, int id)
 {
-    static const enum mesh_axis axes[] = { AXIS_DP, AXIS_REPLICA };
+    struct axis_list tokens = axes_of(&program->mesh, SPLITS_TOKENS, PARAMETER_DENSE);
 
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
-        if (program->mesh.size[axes[i]] > 1)
-            program->values[id].spread[axes[i]] = SPREAD_ROWS;
+    for (int i = 0; i < tokens.n; i++)
+        program->values[id].spread[tokens.axes[i]] = SPREAD_ROWS;
 }
 
 int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis)
@@ -214,7 +221,7 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .moment2 = p->moment2,
                                         .weight = p->weight };
     const struct bucket *b = &program->buckets[p->bucket];
-    int64_t shard = b->n_elements / program->mesh.size[AXIS_DP];
+    int64_t shard = b->n_elements / program->mesh.size[axes_shard()];
     int64_t first = dp_rank * shard - p->bucket_offset;
     int64_t begin = min_i64(max_i64(first, 0), n), end = max_i64(min_i64(first + shard, n), begin);
 
@@ -299,7 +306,7 @@ int program_has_spread(const struct program *program, const struct op *op, int a
 
     if (program->mesh.size[axis] == 1 || op->kind == OP_SEND || op->kind == OP_RECEIVE)
         return 0;
-    return axis != AXIS_PP || on_axis;
+    return axis_role((enum mesh_axis)axis, PARAMETER_DENSE) != SPLITS_LAYERS || on_axis;
 }
 
 /* Spreads of the outputs on every axis that has more than one rank. */
@@ -325,6 +332,15 @@ static void set_spreads(struct program *program, const struct op *op)
             if (op->out[i])
                 program->values[op->out[i]].spread[axis] = out[i];
     }
+}
+
+enum stream stream_of_axis(enum mesh_axis axis)
+{
+    static const enum stream streams[] = {
+        [SPLITS_TOKENS] = STREAM_DP_REDUCE, [SPLITS_MODEL] = STREAM_TP, [SPLITS_LAYERS] = STREAM_PP
+    };
+
+    return streams[axis_role(axis, PARAMETER_DENSE)];
 }
 
 int program_insert(struct program *program, int function, int index, const struct op *op)

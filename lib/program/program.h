@@ -313,7 +313,7 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
-/* Mark a value of tokens: data-parallel ranks have other rows each. */
+/* Mark a value of tokens: the ranks of each axis that divides them have other rows each. */
 void program_split_rows(struct program *program, int id);
 
 /*
@@ -321,6 +321,15 @@ void program_split_rows(struct program *program, int id);
  * one row, of its columns, split(cols). name: NULL for none.
  */
 int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis);
+
+/* How a flat cell lies over an axis that has a tensor of this spread in it: by elements, if split. */
+static inline enum spread spread_flat(enum spread spread)
+{
+    return spread == SPREAD_ROWS ? SPREAD_COLS : spread;
+}
+
+/* A flat cell of a bucket lies as `like` does, over every axis but the one that shards. */
+void program_lie_like(struct program *program, int id, int like);
 
 /* The value that owns the memory: base, or id itself. */
 int program_base(const struct program *program, int id);
@@ -372,6 +381,9 @@ int program_add_gradient(struct program *program, int parameter);
  * size), with as many uses of each parameter in the same order, and adds to the same accumulators.
  */
 void program_repeat_uses(struct program *program);
+
+/* On which sums over an axis travel, but those of boundaries. */
+enum stream stream_of_axis(enum mesh_axis axis);
 
 /* A new function; returns its index (pointers to functions do not survive this). */
 int program_function(struct program *program, const char *name, int chunk);

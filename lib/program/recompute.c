@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "layout/axes.h"
 #include "program/passes.h"
 
 struct remake {
@@ -63,7 +64,8 @@ static int is_kept(const struct remake *r, int v)
     op = &r->program->functions[r->forward].ops[r->producer[v]];
     if (accumulates(r->program, op) || op->kind == OP_RECEIVE)
         return 1;
-    if (op->kind == OP_ALL_GATHER && op->attributes.axis == AXIS_TP)
+    if (op->kind == OP_ALL_GATHER &&
+        axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
         return 0;
     if (r->all || r->program->values[v].boundary)
         return r->program->values[v].boundary;
@@ -177,7 +179,8 @@ void recompute(struct program *program, int forward, int backward, enum recomput
     int n_ops = b->n_ops;
     struct op *old = b->ops;
 
-    if (kind == RECOMPUTE_KIND_NONE && program->mesh.size[AXIS_TP] == 1)
+    if (kind == RECOMPUTE_KIND_NONE &&
+        axes_size(&program->mesh, SPLITS_MODEL, PARAMETER_DENSE) == 1)
         return;
     r.producer = arena_array(&program->arena, int, r.n_values);
     r.remade = arena_array(&program->arena, int, r.n_values);

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 
 /* The functions of a chunk, in the order in which a micro-batch runs them. */
@@ -60,8 +61,8 @@ struct sharding {
     struct chunk_functions *chunks; /* of one size */
     int n_chunks, n_sizes;
     const struct shard_options *options;
-    int early;    /* sums over ranks come first: in the function that completes them */
-    int together; /* sharded: all uses of a parameter share a fate */
+    int early;       /* sums over ranks come first: in the function that completes them */
+    int together;    /* sharded: all uses of a parameter share a fate */
     int64_t n_zeros; /* elements of these: of the largest gap, or ZEROS_MAX */
     int zeros[2];    /* constants for accumulators of fp32 and bf16; 0: not needed */
 };
@@ -174,12 +175,18 @@ static int same_parts(const struct member *a, const struct member *b)
     return 1;
 }
 
-/* How a flat cell lies over tp that has this accumulator in it: whole, a part, or a summand. */
-static enum spread flat_spread(const struct program *p, int accumulator)
+static enum spread flat_spread(const struct program *p, int accumulator, int axis)
 {
-    enum spread spread = p->values[accumulator].spread[AXIS_TP];
+    return spread_flat(p->values[accumulator].spread[axis]);
+}
 
-    return spread == SPREAD_ROWS ? SPREAD_COLS : spread;
+/* Have both the same axes over which they are whole, a part, or a summand? */
+static int lie_alike(const struct program *p, int a, int b)
+{
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (flat_spread(p, a, axis) != flat_spread(p, b, axis))
+            return 0;
+    return 1;
 }
 
 /*
@@ -221,7 +228,7 @@ static int may_share(const struct sharding *s, const struct member *a, const str
         return 0;
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
         return 0;
-    if (flat_spread(p, accumulator_cell(p, a, 0)) != flat_spread(p, accumulator_cell(p, b, 0)))
+    if (!lie_alike(p, accumulator_cell(p, a, 0), accumulator_cell(p, b, 0)))
         return 0;
     if (read_apart(s, a, b))
         return 0;
@@ -254,6 +261,11 @@ static int assign(const struct sharding *s, struct member *list, int n, size_t b
     return n_buckets;
 }
 
+static int64_t n_shards(const struct program *p)
+{
+    return p->mesh.size[axes_shard()];
+}
+
 /* Where each member lies in its bucket, and how long that is. */
 static void measure_buckets(const struct sharding *s, struct member *list, int n)
 {
@@ -272,8 +284,7 @@ static void measure_buckets(const struct sharding *s, struct member *list, int n
         b->n_elements += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
     }
     for (int i = 0; i < p->n_buckets; i++)
-        p->buckets[i].n_elements =
-            round_up(p->buckets[i].n_elements, (int64_t)p->mesh.size[AXIS_DP] * OPS_NORM_BLOCK);
+        p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, n_shards(p) * OPS_NORM_BLOCK);
 }
 
 /* The flat cell of one use of a bucket's members, whose accumulators become views of it. */
@@ -296,9 +307,7 @@ static void make_cell(struct program *p, const struct member *list, int n,
         v->base = program_base(p, cell);
         v->offset = list[i].offset;
         for (int axis = 0; axis < N_AXES; axis++) {
-            enum spread spread = axis == AXIS_TP
-                                     ? flat_spread(p, accumulator_cell(p, &list[i], r->use))
-                                     : v->spread[axis];
+            enum spread spread = flat_spread(p, accumulator_cell(p, &list[i], r->use), axis);
 
             p->values[cell].spread[axis] = spread;
             p->values[v->base].spread[axis] = spread;
@@ -419,11 +428,11 @@ static int summed_view(struct program *p, int id, enum mesh_axis axis)
 static struct op reduce_op(int cell, int shard, enum first_mode first)
 {
     return (struct op){ .kind = OP_REDUCE_SCATTER,
-                        .attributes.axis = AXIS_DP,
+                        .attributes.axis = axes_shard(),
                         .in = { cell },
                         .out = { shard },
                         .phase = PHASE_W,
-                        .stream = STREAM_DP_REDUCE,
+                        .stream = stream_of_axis(axes_shard()),
                         .first = first,
                         .layer = -1 };
 }
@@ -431,9 +440,9 @@ static struct op reduce_op(int cell, int shard, enum first_mode first)
 static struct op gather_op(struct program *p, int cell, int shard, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
-                        .attributes.axis = AXIS_DP,
+                        .attributes.axis = axes_shard(),
                         .in = { shard },
-                        .out = { summed_view(p, cell, AXIS_DP) },
+                        .out = { summed_view(p, cell, axes_shard()) },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };
@@ -529,39 +538,60 @@ static void clear_gaps(const struct sharding *s, const struct member *list, int 
     }
 }
 
+/* The sum over one axis, of a value of which every rank has a summand; y may be x's memory. */
+static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase phase)
+{
+    return (struct op){ .kind = OP_ALL_REDUCE,
+                        .attributes.axis = axis,
+                        .in = { x },
+                        .out = { y },
+                        .phase = phase,
+                        .stream = stream_of_axis(axis),
+                        .layer = -1 };
+}
+
+/* The axes over which a shard, once its group has summed it, is still a summand. */
+static struct axis_list axes_owed(const struct program *p, int cell)
+{
+    struct axis_list all = axes_of_replicas(&p->mesh, PARAMETER_DENSE), owed = { 0 };
+
+    for (int i = 0; i < all.n; i++)
+        if (p->values[cell].spread[all.axes[i]] == SPREAD_PARTIAL)
+            owed.axes[owed.n++] = all.axes[i];
+    return owed;
+}
+
 /*
- * Hybrid sharding: what a group has summed is summed over the groups, which have the same shards.
- * As each group is an aligned power of two of ranks, these are the sums of all ranks to the bit.
- * What is added up over micro-batches (early) is added once it is the sum of all ranks: ahead of
- * the next reduction of the function, by when it has come, or at its end.
+ * What the ranks of the sharding axis have summed is summed over the other axes of tokens, whose
+ * ranks have the same shards. Of hybrid sharding (replica) each group is an aligned power of two of
+ * ranks, so these are the sums of all ranks to the bit. What is added up over micro-batches (early)
+ * is added once it is the sum of all ranks: ahead of the next reduction of the function, by when it
+ * has come, or at its end.
  */
-static void reduce_over_groups(const struct sharding *s, int function, int index, int cell,
-                               int shard)
+static void reduce_over_replicas(const struct sharding *s, int function, int index, int cell,
+                                 int shard, const struct axis_list *axes)
 {
     struct program *p = s->program;
-    int of_group =
-        s->early ? program_value(p, 1, p->values[shard].cols, p->values[shard].dtype) : shard;
-    struct op op = reduce_op(cell, of_group, FIRST_ALWAYS);
+    int sum = s->early ? program_value(p, 1, p->values[shard].cols, p->values[shard].dtype) : shard;
+    struct op op = reduce_op(cell, sum, FIRST_ALWAYS);
 
     program_insert(p, function, index, &op);
-    int of_all = summed_view(p, of_group, AXIS_REPLICA);
-    program_insert(p, function, index + 1,
-                   &(struct op){ .kind = OP_ALL_REDUCE,
-                                 .attributes.axis = AXIS_REPLICA,
-                                 .in = { of_group },
-                                 .out = { of_all },
-                                 .phase = PHASE_W,
-                                 .stream = STREAM_DP_REDUCE,
-                                 .layer = -1 });
+    for (int i = 0; i < axes->n; i++) {
+        int summed = summed_view(p, sum, axes->axes[i]);
+
+        op = all_reduce_op(sum, summed, axes->axes[i], PHASE_W);
+        program_insert(p, function, ++index, &op);
+        sum = summed;
+    }
     if (!s->early)
         return;
     const struct function *f = &p->functions[function];
-    int later = index + 2;
-    while (later < f->n_ops && f->ops[later].stream != STREAM_DP_REDUCE)
+    int later = index + 1;
+    while (later < f->n_ops && f->ops[later].stream != op.stream)
         later++;
     program_insert(p, function, later,
                    &(struct op){ .kind = OP_ACCUMULATE,
-                                 .in = { of_all },
+                                 .in = { sum },
                                  .out = { shard },
                                  .phase = PHASE_W,
                                  .layer = -1 });
@@ -592,8 +622,10 @@ static void reduce_in(const struct sharding *s, const struct member *list, int n
                             : s->chunks[s->n_chunks - 1 - r->at.turn].last;
     struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
-    if (p->mesh.size[AXIS_REPLICA] > 1)
-        reduce_over_groups(s, function, r->at.done + 1, cell, shard);
+    struct axis_list others = axes_owed(p, cell);
+
+    if (others.n)
+        reduce_over_replicas(s, function, r->at.done + 1, cell, shard, &others);
     else
         program_insert(p, function, r->at.done + 1, &op);
     if (r->lane)
@@ -608,8 +640,9 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
     char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
-    int shard = program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / p->mesh.size[AXIS_DP],
-                             p->values[cell].dtype);
+    struct axis_list others = axes_owed(p, cell);
+    int shard =
+        program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / n_shards(p), p->values[cell].dtype);
 
     b->shards[r->use] = shard;
     reduce_in(s, list, n, r, cell, shard);
@@ -623,16 +656,17 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
         there.at.done = find_done(&other, list, n, r);
         reduce_in(&other, list, n, &there, cell, shard);
     }
-    if (!s->early && p->mesh.size[AXIS_REPLICA] > 1)
-        b->shards[r->use] = summed_view(p, shard, AXIS_REPLICA);
+    for (int i = 0; i < others.n && !s->early; i++)
+        b->shards[r->use] = summed_view(p, b->shards[r->use], others.axes[i]);
     if (zero)
         return;
-    struct op op = gather_op(p, cell, shard, s->early ? PHASE_U : PHASE_W);
+    struct op op = gather_op(p, cell, b->shards[r->use], s->early ? PHASE_U : PHASE_W);
     b->gradients[r->use] = op.out[0];
     if (s->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2, &op);
+        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2 + others.n,
+                       &op);
 }
 
 /* From now on the names of accumulators that are partial stand for the sums over the axis. */
@@ -646,36 +680,39 @@ static void read_sums(struct program *p, const struct member *list, int n, enum 
     }
 }
 
+static void sum_over_axis(const struct sharding *s, int *cell, enum mesh_axis axis, int update)
+{
+    struct program *p = s->program;
+    int summed = summed_view(p, *cell, axis);
+    struct op op = all_reduce_op(*cell, summed, axis, PHASE_U);
+
+    program_emit(p, update, &op);
+    *cell = summed;
+}
+
 /*
- * What every tensor-parallel rank has whole, but has learned of its own rows alone (norms, under
- * sequence parallel), is summed over tp last of all, once a step, where it lies.
+ * What is still a summand at the step's end is summed last of all, where it lies: of the axes of the
+ * model what every rank has whole, but has learned of its own rows alone (norms, under sequence
+ * parallel); of those of tokens all, where none of them shards.
  */
-static void sum_over_tp(const struct sharding *s, const struct member *list, int n, int update)
+static void sum_what_is_owed(const struct sharding *s, const struct member *list, int n, int update)
 {
     struct program *p = s->program;
 
-    if (p->mesh.size[AXIS_TP] == 1)
-        return;
-    for (int i = 0; i < p->n_buckets; i++)
-        for (int use = 0; use < p->buckets[i].n_uses; use++) {
-            struct bucket *b = &p->buckets[i];
-            int *cell = s->together ? &b->shards[use] : &b->gradients[use];
+    for (int axis = 0; axis < N_AXES; axis++) {
+        if (p->mesh.size[axis] == 1 || axis == (int)axes_shard())
+            continue;
+        for (int i = 0; i < p->n_buckets; i++)
+            for (int use = 0; use < p->buckets[i].n_uses; use++) {
+                struct bucket *b = &p->buckets[i];
+                int *cell = s->together ? &b->shards[use] : &b->gradients[use];
 
-            if (p->values[*cell].spread[AXIS_TP] != SPREAD_PARTIAL)
-                continue;
-            int summed = summed_view(p, *cell, AXIS_TP);
-            program_emit(p, update,
-                         &(struct op){ .kind = OP_ALL_REDUCE,
-                                       .attributes.axis = AXIS_TP,
-                                       .in = { *cell },
-                                       .out = { summed },
-                                       .phase = PHASE_U,
-                                       .stream = STREAM_TP,
-                                       .layer = -1 });
-            *cell = summed;
-        }
-    if (!s->together)
-        read_sums(p, list, n, AXIS_TP);
+                if (p->values[*cell].spread[axis] == SPREAD_PARTIAL)
+                    sum_over_axis(s, cell, (enum mesh_axis)axis, update);
+            }
+        if (!s->together)
+            read_sums(p, list, n, (enum mesh_axis)axis);
+    }
 }
 
 /* In which functions sums over ranks are begun, and how accumulators start. */
@@ -696,7 +733,7 @@ static void choose_last(struct sharding *s, int early)
 void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_chunks, int update,
                      const struct shard_options *options)
 {
-    int n, n_reductions, is_alone = p->mesh.size[AXIS_DP] == 1;
+    int n, n_reductions, is_alone = n_shards(p) == 1;
     struct sharding s = { .program = p,
                           .sizes = chunks,
                           .chunks = chunks + options->last_size * n_chunks,
@@ -724,7 +761,7 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     for (int c = 0; c < n_chunks * s.n_sizes; c++)
         chunks[c].last = chunks[c].weight;
     if (is_alone) {
-        sum_over_tp(&s, list, n, update);
+        sum_what_is_owed(&s, list, n, update);
         return;
     }
     choose_last(&s, options->early);
@@ -732,6 +769,6 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     for (int i = n_reductions - 1; i >= 0; i--)
         reduce(&s, list, n, &reductions[i], update, options->zero);
     if (!options->zero)
-        read_sums(p, list, n, AXIS_DP);
-    sum_over_tp(&s, list, n, update);
+        read_sums(p, list, n, axes_shard());
+    sum_what_is_owed(&s, list, n, update);
 }

@@ -13,6 +13,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 
 struct update {
@@ -111,7 +112,7 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
 }
 
 /* All ranks' sums over an axis, rank by rank. own is the rank's. */
-static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enum stream stream)
+static int gather_sums(const struct update *u, int own, enum mesh_axis axis)
 {
     struct program *p = u->program;
 
@@ -123,8 +124,23 @@ static int gather_sums(const struct update *u, int own, enum mesh_axis axis, enu
                          .attributes.axis = axis,
                          .in = { own },
                          .out = { all },
-                         .stream = stream });
+                         .stream = stream_of_axis(axis) });
     return all;
+}
+
+/* The axes whose ranks may have parts of a parameter. */
+static struct axis_list model_axes(const struct program *p)
+{
+    return axes_of(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
+}
+
+/* Sums of squares, of which each rank of these axes has its own. */
+static void mark_own_sums(struct program *p, int sums)
+{
+    struct axis_list model = model_axes(p);
+
+    for (int i = 0; i < model.n; i++)
+        p->values[sums].spread[model.axes[i]] = SPREAD_COLS;
 }
 
 /* How many parameters' sums each stage gives: as many as the one that has most. */
@@ -145,25 +161,43 @@ static int by_part_name(const void *a, const void *b)
     return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
 }
 
+/* Does the number-th rank of the model's axes, of which the first varies fastest, have a part of its
+ * own, and not what the first rank has as well? */
+static int has_own_part(const struct program *p, const struct axis_list *model,
+                        const struct norm_part *part, int number)
+{
+    for (int i = 0; i < model->n; i++) {
+        int size = p->mesh.size[model->axes[i]];
+
+        if (number % size && !(part->split_axes >> model->axes[i] & 1))
+            return 0;
+        number /= size;
+    }
+    return 1;
+}
+
 /*
  * Where the sums of all parameters, in name order, stand once those of all ranks do, stage by
- * stage, rank by rank, `each` of a rank. Of a parameter that is split over tp all ranks' count.
+ * stage, rank by rank, `each` of a rank. Of a parameter that is split over an axis all ranks' count.
  */
 static int norm_order(const struct update *u, int each)
 {
     struct program *p = u->program;
-    int n = u->options->n_norm_parts, tp = p->mesh.size[AXIS_TP], at = 0;
+    struct axis_list model = model_axes(p);
+    int n = u->options->n_norm_parts, at = 0;
+    int n_ranks = axes_size(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
     int *next = arena_array(&p->arena, int, p->mesh.size[AXIS_PP]);
-    int32_t *table = arena_array(&p->arena, int32_t, n * tp);
+    int32_t *table = arena_array(&p->arena, int32_t, n * n_ranks);
 
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
     qsort(parts, (size_t)n, sizeof *parts, by_part_name);
     for (int i = 0; i < n; i++) {
         int k = next[parts[i].pp_rank]++;
 
-        for (int rank = 0; rank < (parts[i].is_split ? tp : 1); rank++)
-            table[at++] = (parts[i].pp_rank * tp + rank) * each + k;
+        for (int rank = 0; rank < n_ranks; rank++)
+            if (has_own_part(p, &model, &parts[i], rank))
+                table[at++] = (parts[i].pp_rank * n_ranks + rank) * each + k;
     }
     return table_cell(p, "norm_order", table, at);
 }
@@ -189,8 +223,11 @@ static void norm_of_blocks(const struct update *u, const int *order, int n, int 
     emit(u, (struct op){ .kind = OP_SUM_RUNS,
                          .in = { sums, table_cell(p, "norm_ends", ends, each), blocks },
                          .out = { own } });
-    int all = gather_sums(u, own, AXIS_TP, STREAM_TP);
-    all = gather_sums(u, all, AXIS_PP, STREAM_PP);
+    struct axis_list model = model_axes(p);
+    int all = own;
+    for (int i = 0; i < model.n; i++)
+        all = gather_sums(u, all, model.axes[i]);
+    all = gather_sums(u, all, AXIS_PP);
     emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
@@ -213,8 +250,7 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         if (!p->parameters[order[i]].is_copy)
             n_blocks += n_blocks_of(&p->parameters[order[i]]);
     int sums = n_blocks ? program_value(p, 1, n_blocks, DTYPE_F64) : no_sums(p);
-    if (p->mesh.size[AXIS_TP] > 1)
-        p->values[sums].spread[AXIS_TP] = SPREAD_COLS;
+    mark_own_sums(p, sums);
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = n_blocks_of(q);
@@ -247,25 +283,40 @@ static struct op_attributes adamw_attributes(const struct update *u, double weig
                                    .seed = o->states == DTYPE_F32 ? 0 : o->seed };
 }
 
+/* The one axis of the model over which this gradient is split; N_AXES if there is none. */
+static enum mesh_axis split_axis(const struct program *p, int gradient)
+{
+    struct axis_list model = model_axes(p);
+    enum mesh_axis axis = N_AXES;
+
+    for (int i = 0; i < model.n; i++)
+        if (p->values[gradient].spread[model.axes[i]] != SPREAD_SAME) {
+            CHECK(axis == N_AXES);
+            axis = model.axes[i];
+        }
+    return axis;
+}
+
 /*
- * What is rounded stochastically on tensor-parallel ranks that each have a part of it: the number
- * of the part. 0 where nobody asks.
+ * What is rounded stochastically on ranks that each have a part of it: the number of the part. 0
+ * where none is read.
  */
 static int own_part_number(const struct update *u, int gradient)
 {
     struct program *p = u->program;
-    int n = p->mesh.size[AXIS_TP];
+    enum mesh_axis axis = u->options->states == DTYPE_F32 ? N_AXES : split_axis(p, gradient);
 
-    if (u->options->states == DTYPE_F32 || p->values[gradient].spread[AXIS_TP] == SPREAD_SAME)
+    if (axis == N_AXES)
         return 0;
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].name && !strcmp(p->values[id].name, "part_number:own"))
+        if (p->values[id].name && !strcmp(p->values[id].name, "part_number:own") &&
+            p->values[id].own == 1 + (int)axis)
             return id;
+    int n = p->mesh.size[axis];
     int32_t *numbers = arena_array(&p->arena, int32_t, n);
     for (int i = 0; i < n; i++)
         numbers[i] = i;
-    return program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n),
-                            AXIS_TP);
+    return program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n), axis);
 }
 
 static uint64_t place_of(const struct parameter *q)
@@ -282,7 +333,7 @@ static int state_cell(const struct update *u, const struct parameter *q, enum ce
     enum dtype dtype = role == ROLE_MASTER ? DTYPE_F32 : u->options->states;
     int cell = program_cell(p, role, name, q->rows, q->cols, dtype);
 
-    p->values[cell].spread[AXIS_TP] = q->split.along;
+    memcpy(p->values[cell].spread, p->values[q->weight].spread, sizeof p->values[cell].spread);
     return cell;
 }
 
@@ -338,7 +389,7 @@ static int64_t shard_blocks(const struct program *p, const struct bucket *b)
 {
     if (!b->n_uses)
         return 0;
-    return b->n_elements / p->mesh.size[AXIS_DP] / OPS_NORM_BLOCK;
+    return b->n_elements / p->mesh.size[axes_shard()] / OPS_NORM_BLOCK;
 }
 
 static void sum_shard_uses(const struct update *u, const struct bucket *b)
@@ -361,7 +412,7 @@ static int block_order(const struct update *u, const int *order, int n, int64_t 
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
     struct growing_runs table = { 0 };
 
-    CHECK(n_own * p->mesh.size[AXIS_DP] <= INT32_MAX);
+    CHECK(n_own * p->mesh.size[axes_shard()] <= INT32_MAX);
     for (int i = 1; i < p->n_buckets; i++)
         before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
     for (int i = 0; i < n; i++) {
@@ -393,8 +444,7 @@ static void shard_norm(const struct update *u, const int *order, int n)
         return;
     }
     int own = program_value(p, 1, n_own, DTYPE_F64);
-    if (p->mesh.size[AXIS_TP] > 1)
-        p->values[own].spread[AXIS_TP] = SPREAD_COLS;
+    mark_own_sums(p, own);
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
         if (!blocks)
@@ -404,7 +454,7 @@ static void shard_norm(const struct update *u, const int *order, int n)
              (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
         offset += blocks;
     }
-    int all = gather_sums(u, own, AXIS_DP, STREAM_DP_REDUCE);
+    int all = gather_sums(u, own, axes_shard());
     norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
 }
 
@@ -412,11 +462,12 @@ static int shard_state(const struct update *u, int number, enum cell_role role, 
 {
     struct program *p = u->program;
     char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
-    int cell = program_cell(p, role, full, 1, p->buckets[number].n_elements / p->mesh.size[AXIS_DP],
-                            role == ROLE_MASTER ? DTYPE_F32 : u->options->states);
+    int64_t n = p->buckets[number].n_elements / p->mesh.size[axes_shard()];
+    int cell =
+        program_cell(p, role, full, 1, n, role == ROLE_MASTER ? DTYPE_F32 : u->options->states);
 
-    p->values[cell].spread[AXIS_DP] = SPREAD_COLS;
-    p->values[cell].spread[AXIS_TP] = p->values[p->buckets[number].shards[0]].spread[AXIS_TP];
+    p->values[cell].spread[axes_shard()] = SPREAD_COLS;
+    program_lie_like(p, cell, p->buckets[number].shards[0]);
     return cell;
 }
 
@@ -454,8 +505,8 @@ static int blocks_cell(const struct update *u, int number, const char *name,
     int cell = runs_cell(p, whole, DTYPE_F64, table, b->n_elements / OPS_NORM_BLOCK);
 
     /* Of the rank's part of them. */
-    p->values[cell].spread[AXIS_TP] = p->values[b->shards[0]].spread[AXIS_TP];
-    return program_own_part(p, arena_printf(&p->arena, "%s:shard", whole), cell, AXIS_DP);
+    program_lie_like(p, cell, b->shards[0]);
+    return program_own_part(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
 }
 
 /* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same. */

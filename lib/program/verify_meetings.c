@@ -12,6 +12,7 @@
 
 #include "base/num.h"
 #include "base/str.h"
+#include "layout/axes.h"
 #include "program/verify_impl.h"
 #include "program/verify_ranks_impl.h"
 
@@ -24,14 +25,16 @@
 /* "tp rank 1, pp rank 0 (world rank 1)" */
 static const char *rank_text(const struct ranks *r, int rank, char text[TEXT_BYTES])
 {
-    static const enum mesh_axis axes[] = { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP };
     size_t n = 0;
 
     text[0] = 0;
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
-        if (r->mesh->size[axes[i]] > 1)
+    for (int i = 0; i < N_AXES; i++) {
+        enum mesh_axis axis = mesh_nth_axis(i);
+
+        if (r->mesh->size[axis] > 1)
             n += (size_t)snprintf(text + n, TEXT_BYTES - n, "%s%s rank %d", n ? ", " : "",
-                                  axis_name(axes[i]), mesh_coordinate(r->mesh, rank, axes[i]));
+                                  axis_name(axis), mesh_coordinate(r->mesh, rank, axis));
+    }
     if (r->is_whole)
         snprintf(text + n, TEXT_BYTES - n, n ? " (world rank %d)" : "rank %d", rank);
     return text;
@@ -128,7 +131,7 @@ static const char *operands_differ(const struct program *p, int a, const struct 
 static const char *differ(const struct ranks *r, const struct transfer *t, const struct transfer *u)
 {
     const struct program *p = r->list[t->rank].program, *q = r->list[u->rank].program;
-    int is_one_program = t->op->attributes.axis != AXIS_PP;
+    int is_one_program = axis_role(t->op->attributes.axis, PARAMETER_DENSE) != SPLITS_LAYERS;
 
     if (t->op->kind != u->op->kind || t->op->attributes.group != u->op->attributes.group)
         return "other kinds of collective at one place";

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "program/verify_walk_impl.h"
 
 int walk_slots_of(const struct program *program, int id)
@@ -150,7 +151,7 @@ int rounds_to_skip(struct rounds *r, struct walk *w, const struct entry *e, int 
     int micro_batch = e->actions[i].micro_batch;
     int shift = micro_batch - r->micro_batch, n = i - r->action;
     /* Interleaved stages take as many micro-batches at a time as there are ranks. */
-    int longest = w->program->mesh.size[AXIS_PP];
+    int longest = axes_size(&w->program->mesh, SPLITS_LAYERS, PARAMETER_DENSE);
     int repeats = r->is_taken && shift > 0 && verify_count_rounds(e, i, n, shift, 1);
 
     if (repeats && has_moved_on(w, &r->then, shift)) {

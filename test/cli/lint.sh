@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned places shell; do
+for check in layers cycles sizes banned axes places shell; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -63,6 +63,13 @@ bad 'a folder without a layer' layers 'module extra is not in lib/LAYERS'
 fresh
 printf 'base ops\nops   base\ncmd   base ops\n' >"$tree/lib/LAYERS"
 bad 'layers in a circle' layers 'base names ops, which is not below it'
+fresh
+mkdir "$tree/lib/program"
+printf 'base\nops   base\nprogram base ops\ncmd   base ops program\n' >"$tree/lib/LAYERS"
+printf 'int size(const int *sizes)\n{\n    return sizes[AXIS_CP];\n}\n' >"$tree/lib/program/update.c"
+bad 'an axis by its name in a pass' axes 'lib/program/update.c:3: an axis by its name'
+sed -i 's/AXIS_CP/AXIS_PP/' "$tree/lib/program/update.c"
+expect 'the axis of stages, where two of them exchange' 0 '' "$lint" --root "$tree" axes
 fresh
 echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
 bad 'CUDA in lib' layers 'belong in cuda/'

@@ -46,6 +46,35 @@ static void every_combination(void **state)
 }
 
 /*
+ * The axes of tokens in every mixture: dp, groups of it, cp and ep, with tp and stages beside them,
+ * and each zero stage. verify refuses a sum that is left out, or taken twice.
+ */
+static void every_mesh(void **state)
+{
+    static const enum mesh_axis axes[] = {
+        AXIS_DP, AXIS_REPLICA, AXIS_CP, AXIS_EP, AXIS_TP, AXIS_PP
+    };
+    struct program program;
+
+    (void)state;
+    for (int n = 0; n < 64 * 4 * 2; n++) {
+        struct model_spec spec = tiny_spec(n & 1 ? "llama" : "gpt2");
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        for (int i = 0; i < 6; i++)
+            options.mesh.size[axes[i]] = 1 + (n >> i & 1);
+        if (options.mesh.size[AXIS_DP] == 1 && options.mesh.size[AXIS_REPLICA] > 1)
+            continue;
+        options.gradients.zero = n >> 6 & 3;
+        options.gradients.early = n >> 8;
+        options.sequence_parallel = n % 3 > 0;
+        options.pipeline.rank = options.mesh.size[AXIS_PP] - 1;
+        must_compile(&program, &options);
+        program_release(&program);
+    }
+}
+
+/*
  * Micro-batches of several sizes, for each rank of pipelines: over tp the larger have more pieces of
  * the head than the smaller, so that their sums over ranks are begun at other ops.
  */
@@ -181,8 +210,11 @@ static void scratch_of_ops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_combination), cmocka_unit_test(given_sizes),
-        cmocka_unit_test(compiling_is_fast), cmocka_unit_test(compiling_is_repeatable),
+        cmocka_unit_test(every_combination),
+        cmocka_unit_test(every_mesh),
+        cmocka_unit_test(given_sizes),
+        cmocka_unit_test(compiling_is_fast),
+        cmocka_unit_test(compiling_is_repeatable),
         cmocka_unit_test(scratch_of_ops),
     };
 

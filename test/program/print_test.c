@@ -198,6 +198,22 @@ static void hybrid_text(void **state)
     check_compiled(GOLDEN "llama.hybrid-early.txt", &options);
 }
 
+/*
+ * Axes that no pass names: cp and ep divide tokens as dp does, so rows are split over them, and what
+ * one has summed the others sum, too: gradients' shards in the last micro-batch, the loss at the end.
+ */
+static void token_axes_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.mesh.size[AXIS_CP] = 2;
+    options.mesh.size[AXIS_EP] = 2;
+    options.gradients.zero = 1;
+    check_compiled(GOLDEN "llama.cp-ep.txt", &options);
+}
+
 /* Gathers of weights stand in the functions that read them. */
 static void zero_three_text(void **state)
 {
@@ -283,7 +299,7 @@ int main(void)
         cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
         cmocka_unit_test(hybrid_text),        cmocka_unit_test(zero_three_text),
         cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
-        cmocka_unit_test(dynamic_text),
+        cmocka_unit_test(dynamic_text),       cmocka_unit_test(token_axes_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,74 @@
+/*
+ * axes.c - one row per axis
+ */
+#include "layout/axes.h"
+
+#include "base/err.h"
+
+/* In the order of sums: the axis of shards first, its replicas next. */
+static const struct row {
+    enum mesh_axis axis;
+    enum axis_role role[2]; /* by enum parameter_kind */
+    const char *places;
+} rows[N_AXES] = {
+    { AXIS_DP, { SPLITS_TOKENS, SPLITS_TOKENS }, "replicas" },
+    { AXIS_REPLICA, { SPLITS_TOKENS, SPLITS_TOKENS }, "groups" },
+    { AXIS_CP, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
+    { AXIS_EP, { SPLITS_TOKENS, SPLITS_MODEL }, "expert_groups" },
+    { AXIS_TP, { SPLITS_MODEL, SPLITS_MODEL }, "shards" },
+    { AXIS_PP, { SPLITS_LAYERS, SPLITS_LAYERS }, "stages" },
+};
+
+static const struct row *row_of(enum mesh_axis axis)
+{
+    int i = 0;
+
+    while (rows[i].axis != axis)
+        CHECK(++i < N_AXES);
+    return &rows[i];
+}
+
+enum axis_role axis_role(enum mesh_axis axis, enum parameter_kind kind)
+{
+    return row_of(axis)->role[kind];
+}
+
+const char *axis_places(enum mesh_axis axis)
+{
+    return row_of(axis)->places;
+}
+
+struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind)
+{
+    struct axis_list list = { 0 };
+
+    for (int i = 0; i < N_AXES; i++)
+        if (rows[i].role[kind] == role && mesh->size[rows[i].axis] > 1)
+            list.axes[list.n++] = rows[i].axis;
+    return list;
+}
+
+enum mesh_axis axes_shard(void)
+{
+    return rows[0].axis;
+}
+
+struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind)
+{
+    struct axis_list list = axes_of(mesh, SPLITS_TOKENS, kind), others = { 0 };
+
+    for (int i = 0; i < list.n; i++)
+        if (list.axes[i] != axes_shard())
+            others.axes[others.n++] = list.axes[i];
+    return others;
+}
+
+int axes_size(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind)
+{
+    struct axis_list list = axes_of(mesh, role, kind);
+    int size = 1;
+
+    for (int i = 0; i < list.n; i++)
+        size *= mesh->size[list.axes[i]];
+    return size;
+}

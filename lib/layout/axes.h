@@ -1,0 +1,48 @@
+/*
+ * axes.h - what each axis of the mesh divides
+ *
+ * The compiler treats an axis by what it divides, never by its name: so an axis that divides tokens
+ * gets its gradients summed and its rows split without a line of its own in any pass.
+ *
+ *   tokens   dp, replica, cp: ranks see other tokens, so a parameter's gradient is a sum over them.
+ *            ep as well, for every parameter but those of experts.
+ *   model    tp: ranks have other parts of a parameter, or, of one that is not divided, all of it.
+ *            ep for experts' parameters.
+ *   layers   pp: ranks have other layers.
+ *
+ * Among the axes of tokens one is that over which ZeRO shards gradients and states (dp); a sum over
+ * all tokens is a reduce-scatter over that, then an all-reduce of the shards over each of the others,
+ * in the order of axes_of.
+ */
+#ifndef LAYOUT_AXES_H
+#define LAYOUT_AXES_H
+
+#include "layout/mesh.h"
+
+enum axis_role { SPLITS_TOKENS, SPLITS_MODEL, SPLITS_LAYERS };
+
+/* Of the parameters of experts, and of all others. */
+enum parameter_kind { PARAMETER_DENSE, PARAMETER_EXPERT };
+
+enum axis_role axis_role(enum mesh_axis axis, enum parameter_kind kind);
+
+/* What the axis' places are called in names of sums: "groups", "stages". */
+const char *axis_places(enum mesh_axis axis);
+
+/* Axes with several ranks, in the order in which sums over them are taken. */
+struct axis_list {
+    int n;
+    enum mesh_axis axes[N_AXES];
+};
+struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind);
+
+/* The axis over which ZeRO shards. */
+enum mesh_axis axes_shard(void);
+
+/* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard is. */
+struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind);
+
+/* Product of the sizes of all axes of the role. */
+int axes_size(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind);
+
+#endif

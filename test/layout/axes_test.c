@@ -1,0 +1,81 @@
+/*
+ * axes_test.c - each axis has one role, and no sum leaves an axis out
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "layout/axes.h"
+
+/* The roles divide the axes: with all sizes 2, each axis is in one list. */
+static void every_axis_has_one_role(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(2);
+
+    (void)state;
+    for (int axis = 0; axis < N_AXES; axis++)
+        mesh.size[axis] = 2;
+    for (int kind = PARAMETER_DENSE; kind <= PARAMETER_EXPERT; kind++) {
+        int n_of[N_AXES] = { 0 };
+
+        for (int role = SPLITS_TOKENS; role <= SPLITS_LAYERS; role++) {
+            struct axis_list list = axes_of(&mesh, (enum axis_role)role, (enum parameter_kind)kind);
+
+            assert_int_equal(axes_size(&mesh, (enum axis_role)role, (enum parameter_kind)kind),
+                             1 << list.n);
+            for (int i = 0; i < list.n; i++) {
+                n_of[list.axes[i]]++;
+                assert_int_equal(axis_role(list.axes[i], (enum parameter_kind)kind), role);
+            }
+        }
+        for (int axis = 0; axis < N_AXES; axis++)
+            assert_int_equal(n_of[axis], 1);
+    }
+}
+
+/* The sharding axis comes first, so that what follows is summed on shards. */
+static void shards_are_summed_first(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(4);
+
+    (void)state;
+    mesh.size[AXIS_REPLICA] = mesh.size[AXIS_CP] = mesh.size[AXIS_EP] = mesh.size[AXIS_TP] = 2;
+    struct axis_list dense = axes_of(&mesh, SPLITS_TOKENS, PARAMETER_DENSE);
+    struct axis_list others = axes_of_replicas(&mesh, PARAMETER_DENSE);
+    struct axis_list expert = axes_of(&mesh, SPLITS_TOKENS, PARAMETER_EXPERT);
+
+    assert_int_equal(dense.n, 4);
+    assert_int_equal(dense.axes[0], axes_shard());
+    assert_int_equal(others.n, 3);
+    for (int i = 0; i < others.n; i++)
+        assert_int_equal(others.axes[i], dense.axes[i + 1]);
+    /* Each expert's tokens come from all ranks of ep: its gradient is no sum over them. */
+    assert_int_equal(expert.n, 3);
+    for (int i = 0; i < expert.n; i++)
+        assert_int_not_equal(expert.axes[i], AXIS_EP);
+}
+
+/* Axes with one rank are in no list. */
+static void axes_of_one_rank_are_left_out(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+
+    (void)state;
+    for (int role = SPLITS_TOKENS; role <= SPLITS_LAYERS; role++)
+        assert_int_equal(axes_of(&mesh, (enum axis_role)role, PARAMETER_DENSE).n, 0);
+    mesh.size[AXIS_CP] = 2;
+    assert_int_equal(axes_of_replicas(&mesh, PARAMETER_DENSE).n, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_axis_has_one_role),
+        cmocka_unit_test(shards_are_summed_first),
+        cmocka_unit_test(axes_of_one_rank_are_left_out),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
