@@ -195,7 +195,7 @@ static void probe_cuda(struct doctor *doctor)
     struct err err;
 
     if (!device_cuda_seen())
-        doctor_add(doctor, DOCTOR_WARNING, "cuda", "build with CUDA=1 to use the GPUs",
+        doctor_add(doctor, DOCTOR_WARNING, "cuda", "make CUDA=1 builds one that uses the GPUs",
                    "this lmtrain was built without CUDA and trains on the CPU");
     else if (device_cuda_open(&device, 0, &err) < 0 ||
              kernels_cuda_create(&kernels, device, &err) < 0)

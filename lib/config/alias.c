@@ -335,6 +335,8 @@ void reader_add_unknown(struct job_reader *r, const struct yaml_node *node, cons
     const char *hint = field_suggest(key);
 
     if (hint)
+        reader_refuse(r, arena_strndup(r->arena, hint, strcspn(hint, " :,")));
+    if (hint)
         mistakes_add_at_key(&r->mistakes, node, "unknown key %.128s (hint: %s)", key, hint);
     else
         mistakes_add_at_key(&r->mistakes, node,

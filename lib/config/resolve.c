@@ -198,27 +198,36 @@ int job_fit_ranks(const struct job *job, int n_possible)
     return 0;
 }
 
+static int is_not_built(const struct field *f, const struct job *job)
+{
+    int value = *(const int *)(const void *)((const char *)job + f->offset);
+
+    if (f->built_max)
+        return value > f->built_max;
+    for (const struct choice *c = f->choices; c && c->word; c++)
+        if (f->not_built && c->value == value && !strcmp(c->word, f->not_built))
+            return 1;
+    return 0;
+}
+
 int job_check_built(const struct job *job, struct err *err)
 {
-    const struct {
-        int is_wanted;
-        const char *text;
-    } gaps[] = {
-        { job->parallel.cp > 1, "parallel.cp above 1" },
-        { job->parallel.ep > 1, "parallel.ep above 1" },
-        { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
-        { job->recompute == RECOMPUTE_AUTO, "recompute auto" },
-    };
-    char text[512];
-    size_t used = 0;
+    struct str text = { 0 };
+    int n = 0;
 
-    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
-        if (gaps[i].is_wanted)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? ", " : "",
-                                     gaps[i].text);
-    if (used == 0)
-        return 0;
-    return err_set(err, ERR_CONFIG, "%s: not built yet: %s", job->source, text);
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+
+        if (!is_not_built(f, job))
+            continue;
+        str_printf(&text, n++ ? ", %s " : "%s ", f->key);
+        field_print_not_built(f, &text);
+    }
+    if (n)
+        err_set(err, ERR_CONFIG, "%s: not built yet: %s (hint: leave %s out)", job->source,
+                str_text(&text), n == 1 ? "it" : "them");
+    str_release(&text);
+    return n ? -1 : 0;
 }
 
 int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err)

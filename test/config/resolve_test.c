@@ -225,9 +225,16 @@ static void test_not_built(void **state)
         assert_int_equal(job_derive(&j, 2, &arena, &err), 0);
         assert_int_equal(job_resolve(&j, 2, &arena, &err), -1);
         assert_int_equal(err.code, ERR_CONFIG);
-        assert_string_equal(err.text,
-                            arena_printf(&arena, "j.yaml: not built yet: %s", rows[i].text));
+        assert_string_equal(
+            err.text,
+            arena_printf(&arena, "j.yaml: not built yet: %s (hint: leave it out)", rows[i].text));
     }
+    static const char *const both[] = { "parallel.cp=2", "recompute=auto" };
+    assert_int_equal(job_read_text(&j, SMALL, strlen(SMALL), "j.yaml", both, 2, &arena, &err), 0);
+    assert_int_equal(job_check_built(&j, &err), -1);
+    assert_string_equal(
+        err.text,
+        "j.yaml: not built yet: parallel.cp above 1, recompute auto (hint: leave them out)");
     must_read(&j, SMALL, &arena);
     assert_int_equal(job_check_built(&j, &err), 0);
     arena_release(&arena);
