@@ -67,7 +67,13 @@ int cmd_plan_print(const struct job *job, struct str *out);
 /* The option --set KEY=VALUE, alike for all commands that take a job. */
 struct option cmd_option_set(struct option_list *sets);
 
-/* What --dtype of a conversion may be, ended by NULL, and the enum dtype of one: -1 for "keep". */
+/* How wide help may be: $COLUMNS, else the terminal's columns, 40 to 100; 100 where there is neither. */
+int cmd_columns(void);
+
+/*
+ * What --dtype of a conversion may be, torch's spellings too, ended by NULL, and the enum dtype of one:
+ * -1 for "keep".
+ */
 extern const char *const cmd_dtype_names[];
 int cmd_dtype(const char *name);
 

@@ -395,7 +395,7 @@ static void add_help(int member, struct str *out)
     struct option table[OPTIONS_MAX];
     struct options options = subcommands[member].options(&q, table);
 
-    options_help(&options, out);
+    options_help(&options, cmd_columns(), out);
 }
 
 int cmd_data(int argc, char **argv)

@@ -3,6 +3,8 @@
  */
 #include "fixture.h"
 
+#include "config/describe.h"
+
 #define M "model: llama-tiny\n"
 #define D "data: {train: a}\n"
 #define T "train: {steps: 10}\n"
@@ -85,11 +87,51 @@ static void test_torch_dtypes(void **state)
     arena_release(&arena);
 }
 
+/* What people write as an option and is a field. */
+static void test_option_hints(void **state)
+{
+    static const struct {
+        const char *name, *value;
+        int exact;
+        const char *hint;
+    } rows[] = {
+        { "steps", "5", 1, "--set train.steps=5" },
+        { "steps", NULL, 1, "--set train.steps=VALUE" },
+        { "seq-len", "512", 1, "--set data.seq_len=512" },
+        { "train.steps", "5", 1, "--set train.steps=5" },
+        { "train.stesp", "5", 1, NULL },
+        { "train.stesp", "5", 0, "--set train.steps=5" },
+        { "learning_rate", "1e-3", 1, "--set optimizer.lr=1e-3" },
+        { "model", "x", 1, "--set model=x" },
+        { "data", "x", 1, "--set data.train=x" },
+        { "bf16", NULL, 1, "--set train.dtype=bf16" },
+        { "batch-size", "4", 1, "--set train.micro_batch=4, or train.global_batch over all ranks" },
+        { "gradient_accumulation_steps", "4", 1,
+          "--set train.global_batch=VALUE, that is micro_batch * accumulation steps * dp" },
+        { "resume_from_checkpoint", "x", 1, "the option --resume of lmtrain pretrain" },
+        { "report-to", "x", 1, "nothing: metrics.jsonl and TensorBoard events are always written" },
+        { "eval.batch", "1", 0, "--set eval.batches=1" },
+        { "optimizer", "x", 1, NULL },
+        { "qqqqqqqqqq", "x", 0, NULL },
+    };
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *hint = job_option_hint(rows[i].name, rows[i].value, rows[i].exact, &arena);
+
+        if (!hint != !rows[i].hint || (hint && strcmp(hint, rows[i].hint) != 0))
+            fail_msg("%s: %s", rows[i].name, hint ? hint : "nothing");
+    }
+    arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_is_not_missing),
         cmocka_unit_test(test_torch_dtypes),
+        cmocka_unit_test(test_option_hints),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
