@@ -86,9 +86,10 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
                    (long long)counts->n_tokens, (long long)counts->n_bytes, seconds, rate);
         return;
     }
-    str_printf(out, "%s.bin, .idx: %s tokens in %s documents, from %s of text", q->prefix,
-               str_count(tokens, sizeof tokens, counts->n_tokens),
+    str_printf(out, "%s.bin, .idx: %s token%s in %s document%s, from %s of text", q->prefix,
+               str_count(tokens, sizeof tokens, counts->n_tokens), str_s(counts->n_tokens),
                str_count(documents, sizeof documents, counts->n_documents),
+               str_s(counts->n_documents),
                str_bytes(bytes, sizeof bytes, (uint64_t)counts->n_bytes));
     if (counts->n_tokens > 0)
         str_printf(out, " (%.2f bytes a token)",
@@ -97,8 +98,8 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
                str_duration(duration, sizeof duration, seconds), rate * 1e-6,
                (double)counts->n_bytes / (seconds > 0 ? seconds : 1e-9) * 1e-6);
     if (counts->n_empty > 0)
-        str_printf(out, "left out: %s empty documents\n",
-                   str_count(documents, sizeof documents, counts->n_empty));
+        str_printf(out, "left out: %s empty document%s\n",
+                   str_count(documents, sizeof documents, counts->n_empty), str_s(counts->n_empty));
 }
 
 static int tokenize(const struct request *q, const struct option_arguments *inputs, struct str *out,
@@ -158,8 +159,9 @@ static int show_document(const struct request *q, const struct indexed *indexed,
         return -1;
     str_printf(out,
                q->json ? "%s{\"document\": %lld, \"length\": %lld, \"tokens\": ["
-                       : "%sdocument %lld, %lld tokens: ",
-               q->json && document > 0 ? ", " : "", (long long)document, (long long)length);
+                       : "%sdocument %lld, %lld token%s: ",
+               q->json && document > 0 ? ", " : "", (long long)document, (long long)length,
+               str_s(length));
     if (tokenizer)
         tokenizer_decode(tokenizer, tokens, n, &text);
     for (int64_t i = 0; i < n && (q->json || !tokenizer); i++)
@@ -186,7 +188,8 @@ static void print_census(const struct indexed *indexed, const struct census *cen
         indexed_type_name(indexed->type), str_bytes(bytes, sizeof bytes, indexed->bin.n_bytes));
     str_printf(out, "  documents   %s", str_count(number, sizeof number, indexed->n_documents));
     str_printf(out, " of %s", str_count(low, sizeof low, census->shortest));
-    str_printf(out, " to %s tokens\n", str_count(high, sizeof high, census->longest));
+    str_printf(out, " to %s token%s\n", str_count(high, sizeof high, census->longest),
+               str_s(census->longest));
     if (end_of_text >= 0)
         str_printf(out, "  ended       %s of them by the end-of-text token %d\n",
                    str_count(number, sizeof number, census->n_ended), end_of_text);

@@ -155,8 +155,8 @@ static void show_text(struct previewing *p, int64_t sample, const int32_t *ids,
 
     for (int64_t i = 1; i < n; i++)
         n_learned += learned[i];
-    str_printf(p->out, "sample %lld: %s tokens, ", (long long)sample + 1,
-               str_count(number, sizeof number, n));
+    str_printf(p->out, "sample %lld: %s token%s, ", (long long)sample + 1,
+               str_count(number, sizeof number, n), str_s(n));
     str_printf(p->out, "%s of them learned\n", str_count(number, sizeof number, n_learned));
     for (int64_t start = 0, end; start < n; start = end) {
         for (end = start; end < n && learned[end] == learned[start]; end++)

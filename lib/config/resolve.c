@@ -20,13 +20,14 @@ static int derive_dp(struct job *job, int world_size, struct arena *arena, struc
     if (!job->parallel.dp_given) {
         if (world_size % others != 0)
             return err_set(err, ERR_CONFIG,
-                           "%s: %d ranks are not a multiple of parallel tp %d * pp %d * cp %d "
+                           "%s: %d rank%s not a multiple of parallel tp %d * pp %d * cp %d "
                            "(hint: %lld ranks)",
-                           PLACE(job, "parallel.tp", "parallel.pp", "parallel.cp"), world_size, tp,
-                           pp, cp, (long long)((world_size / others + 1) * others));
+                           PLACE(job, "parallel.tp", "parallel.pp", "parallel.cp"), world_size,
+                           world_size == 1 ? " is" : "s are", tp, pp, cp,
+                           (long long)((world_size / others + 1) * others));
         job->parallel.dp = (int)(world_size / others);
-        job_note(job, arena, "parallel.dp = %d (auto: %d ranks / (tp %d * pp %d * cp %d))",
-                 job->parallel.dp, world_size, tp, pp, cp);
+        job_note(job, arena, "parallel.dp = %d (auto: %d rank%s / (tp %d * pp %d * cp %d))",
+                 job->parallel.dp, world_size, str_s(world_size), tp, pp, cp);
         return 0;
     }
     if (others * job->parallel.dp != world_size)
@@ -61,9 +62,9 @@ static int take_micro_batches(struct job *job, struct arena *arena, struct err *
         if (global % dp == 0)
             snprintf(hint, sizeof hint, ", or a list of %d in all", global / dp);
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel.micro_batches are %lld sequences, times dp %d %lld, but "
+                       "%s: parallel.micro_batches come to %lld sequence%s, times dp %d %lld, but "
                        "train.global_batch is %d (hint: global_batch: %lld%s)",
-                       PLACE(job, "parallel.micro_batches"), (long long)sum, dp,
+                       PLACE(job, "parallel.micro_batches"), (long long)sum, str_s(sum), dp,
                        (long long)sum * dp, global, (long long)sum * dp, hint);
     }
     job->n_micro_batches = job->parallel.micro_batches.n;
@@ -132,10 +133,11 @@ static int check_pipeline(const struct job *job, struct err *err)
                              "train.global_batch"));
     if (n_stages > job->model.n_layers)
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel pp %d * chunks %d is %d stages, the model has %d layers "
+                       "%s: parallel pp %d * chunks %d is %d stages, the model has %d layer%s "
                        "(hint: parallel.%s)",
                        PLACE(job, "parallel.pp", "parallel.chunks", "parallel.schedule"),
-                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers, hint);
+                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers,
+                       str_s(job->model.n_layers), hint);
     if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
                                               n_stages, job->model.n_layers, err))
         return err_add(err, "%s: parallel.stages", PLACE(job, "parallel.stages"));

@@ -319,7 +319,7 @@ static const char *const mistakes[][2] = {
     { "model: {from: mixtral-tiny, n_active_experts: 5}\n" D T,
       "j.yaml:1:47: model.n_active_experts is 5, more than the 4 experts (hint: 4)" },
     { "model: {from: llama-tiny, n_experts: 1}\n" D T,
-      "j.yaml:1:38: model.n_active_experts is 2, more than the 1 experts (hint: 1)" },
+      "j.yaml:1:38: model.n_active_experts is 2, more than the 1 expert (hint: 1)" },
     { "model: {from: mixtral-tiny, expert_every: 3}\n" D T,
       "j.yaml:1:43: model.expert_every is 3, more than the 2 layers: none would have experts "
       "(hint: "

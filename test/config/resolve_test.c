@@ -30,8 +30,8 @@ static void test_dp_is_filled(void **state)
         assert_int_equal(j.n_micro_batches, 12 / world);
         /* Resolving again replaces the notes of before. */
         assert_int_equal(j.n_notes, n_read + 3);
-        assert_true(
-            has_note(&j, arena_printf(&arena, "parallel.dp = %d (auto: %d ranks", world, world)));
+        assert_true(has_note(&j, arena_printf(&arena, "parallel.dp = %d (auto: %d rank%s", world,
+                                              world, str_s(world))));
         assert_true(has_note(&j, "n_micro_batches = "));
         assert_true(has_note(&j, "parallel.gradient_sum = late (auto: zero 0)"));
     }
@@ -136,9 +136,9 @@ static void test_mismatches(void **state)
           "last "
           "stage" },
         { "pp: 2, stages: [2]", "global_batch: 64", 2,
-          "j.yaml:1:65: parallel.stages: layers are given for 1 stages, the pipeline has 2" },
+          "j.yaml:1:65: parallel.stages: layers are given for 1 stage, the pipeline has 2" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 10", 2,
-          "j.yaml:1:84: parallel.micro_batches are 4 sequences, times dp 2 8, but "
+          "j.yaml:1:84: parallel.micro_batches come to 4 sequences, times dp 2 8, but "
           "train.global_batch is 10 (hint: global_batch: 8, or a list of 5 in all)" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 7", 2,
           "but train.global_batch is 7 (hint: global_batch: 8)" },
