@@ -80,6 +80,12 @@ int cmd_dtype(const char *name);
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
 const char *cmd_build(void);
 
+/*
+ * A new folder below $TMPDIR or /tmp, in arena, which the caller removes (file_remove_tree). NULL and
+ * ERR_FAILED if it cannot be made.
+ */
+const char *cmd_scratch_folder(struct arena *arena, struct err *err);
+
 /* Whether there is anything by the name that --model gives. Returns 0, or -1 and ERR_DATA. */
 int cmd_check_model(const char *folder, struct err *err);
 

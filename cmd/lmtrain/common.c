@@ -31,6 +31,17 @@ const char *cmd_build(void)
     return LMTRAIN_VERSION " " LMTRAIN_DESCRIBE;
 }
 
+const char *cmd_scratch_folder(struct arena *arena, struct err *err)
+{
+    const char *base = getenv("TMPDIR");
+    char *folder = arena_printf(arena, "%s/lmtrain-XXXXXX", base && *base ? base : "/tmp");
+
+    if (mkdtemp(folder))
+        return folder;
+    err_set_errno(err, ERR_FAILED, "cannot make the folder %s (hint: TMPDIR)", folder);
+    return NULL;
+}
+
 int cmd_check_model(const char *folder, struct err *err)
 {
     return served_is(folder) ? 0 : hf_folder_refuse(folder, err);

@@ -12,6 +12,7 @@
 #include "report/table.h"
 #include "train/account.h"
 #include "train/trainer.h"
+#include "tuned.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 
@@ -182,6 +183,9 @@ static void print_summary(const struct plan *plan, struct str *out)
         n_ops += p->functions[f].n_ops;
     str_printf(out, "model %s: %s parameters\n", job->model.name[0] ? job->model.name : "(inline)",
                str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
+    for (int i = 0; i < job->n_notes; i++)
+        if (str_starts_with(job->notes[i], "model.vocab_size"))
+            str_printf(out, "%s\n", job->notes[i]);
     str_printf(out, "%d rank%s (dp %d", job->world_size, str_s(job->world_size), job->parallel.dp);
     if (job->parallel.pp > 1)
         str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
@@ -274,6 +278,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
     if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
+    tuned_foresee_vocabulary(&job, arena);
     if (job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {
