@@ -268,7 +268,7 @@ static void add_help(int member, struct str *out)
     struct option table[OPTIONS_MAX];
     struct options options = subcommands[member].options(&q, table);
 
-    options_help(&options, out);
+    options_help(&options, cmd_columns(), out);
 }
 
 int cmd_bench(int argc, char **argv)

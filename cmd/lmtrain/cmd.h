@@ -67,12 +67,24 @@ int cmd_plan_print(const struct job *job, struct str *out);
 /* The option --set KEY=VALUE, alike for all commands that take a job. */
 struct option cmd_option_set(struct option_list *sets);
 
-/* What --dtype of a conversion may be, ended by NULL, and the enum dtype of one: -1 for "keep". */
+/* How wide help may be: $COLUMNS, else the terminal's columns, 40 to 100; 100 where there is neither. */
+int cmd_columns(void);
+
+/*
+ * What --dtype of a conversion may be, torch's spellings too, ended by NULL, and the enum dtype of one:
+ * -1 for "keep".
+ */
 extern const char *const cmd_dtype_names[];
 int cmd_dtype(const char *name);
 
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
 const char *cmd_build(void);
+
+/*
+ * A new folder below $TMPDIR or /tmp, in arena, which the caller removes (file_remove_tree). NULL and
+ * ERR_FAILED if it cannot be made.
+ */
+const char *cmd_scratch_folder(struct arena *arena, struct err *err);
 
 /* Whether there is anything by the name that --model gives. Returns 0, or -1 and ERR_DATA. */
 int cmd_check_model(const char *folder, struct err *err);

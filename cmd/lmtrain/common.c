@@ -2,15 +2,21 @@
  * common.c - what all commands do alike
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "base/completion.h"
 #include "base/dtype.h"
 #include "base/num.h"
 #include "cmd.h"
+#include "config/describe.h"
 #include "device/device.h"
 #include "serve/served.h"
 #include "version.h"
+
+#define HELP_WIDTH_MIN 40
 
 int cmd_print(const struct str *text)
 {
@@ -23,6 +29,17 @@ int cmd_print(const struct str *text)
 const char *cmd_build(void)
 {
     return LMTRAIN_VERSION " " LMTRAIN_DESCRIBE;
+}
+
+const char *cmd_scratch_folder(struct arena *arena, struct err *err)
+{
+    const char *base = getenv("TMPDIR");
+    char *folder = arena_printf(arena, "%s/lmtrain-XXXXXX", base && *base ? base : "/tmp");
+
+    if (mkdtemp(folder))
+        return folder;
+    err_set_errno(err, ERR_FAILED, "cannot make the folder %s (hint: TMPDIR)", folder);
+    return NULL;
 }
 
 int cmd_check_model(const char *folder, struct err *err)
@@ -41,7 +58,8 @@ struct option cmd_option_set(struct option_list *sets)
     return option_list("set", sets, "KEY=VALUE", "change a field of the job; may be given again");
 }
 
-const char *const cmd_dtype_names[] = { "keep", "fp32", "bf16", "fp16", NULL };
+const char *const cmd_dtype_names[] = { "keep",    "fp32",     "bf16",    "fp16",
+                                        "float32", "bfloat16", "float16", NULL };
 
 int cmd_dtype(const char *name)
 {
@@ -49,7 +67,7 @@ int cmd_dtype(const char *name)
 
     for (int i = 1; cmd_dtype_names[i]; i++)
         if (!strcmp(name, cmd_dtype_names[i]))
-            return (int)dtypes[i - 1];
+            return (int)dtypes[(i - 1) % 3];
     return -1;
 }
 
@@ -126,12 +144,28 @@ static int refuse_synonyms(const struct options *options, int argc, char **argv,
     return 0;
 }
 
-int cmd_parse(const struct options *options, int argc, char **argv,
+int cmd_columns(void)
+{
+    const char *given = getenv("COLUMNS");
+    struct winsize size;
+    int64_t n = 0;
+
+    if ((!given || str_to_i64(given, &n)) && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size))
+        n = size.ws_col;
+    if (n <= 0)
+        return OPTIONS_HELP_WIDTH;
+    return (int)(n < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : min_i64(n, OPTIONS_HELP_WIDTH));
+}
+
+int cmd_parse(const struct options *given, int argc, char **argv,
               struct option_arguments *arguments, struct arena *arena)
 {
+    struct options copy = *given, *options = &copy;
     struct err err;
     struct str help = { 0 };
 
+    if (has_option(options, "set"))
+        options->suggest = job_option_hint;
     if (argc == 2 && !strcmp(argv[1], CMD_COMPLETION)) {
         completion_options(options, &help);
         int printed = cmd_print(&help);
@@ -146,7 +180,7 @@ int cmd_parse(const struct options *options, int argc, char **argv,
         return -1;
     if (status < 0)
         return cmd_fail(&err);
-    options_help(options, &help);
+    options_help(options, cmd_columns(), &help);
     status = cmd_print(&help);
     str_release(&help);
     return status;

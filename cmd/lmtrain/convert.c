@@ -60,29 +60,33 @@ static void describe(const struct request *q, const struct convert_result *r, do
     str_bytes(size, sizeof size, (uint64_t)r->n_bytes);
     str_duration(took, sizeof took, seconds);
     if (r->to_checkpoint)
-        str_printf(out, "%s: %d tensors of %s, %s, as a checkpoint of %d file%s (tp %d x pp %d)",
-                   q->to, r->n_tensors, family, size, r->n_files, r->n_files == 1 ? "" : "s",
-                   q->tp ? q->tp : 1, q->pp ? q->pp : 1);
+        str_printf(out, "%s: %d tensor%s of %s, %s, as a checkpoint of %d file%s (tp %d x pp %d)",
+                   q->to, r->n_tensors, str_s(r->n_tensors), family, size, r->n_files,
+                   str_s(r->n_files), q->tp ? q->tp : 1, q->pp ? q->pp : 1);
     else
-        str_printf(out, "%s: %d tensors of %s, %s, as a Hugging Face folder of %d file%s", q->to,
-                   r->n_tensors, family, size, r->n_files, r->n_files == 1 ? "" : "s");
+        str_printf(out, "%s: %d tensor%s of %s, %s, as a Hugging Face folder of %d file%s", q->to,
+                   r->n_tensors, str_s(r->n_tensors), family, size, r->n_files, str_s(r->n_files));
     str_printf(out, " in %s (%.0f MB/s)\n", took, (double)r->n_bytes * 1e-6 / seconds);
     if (r->n_found_whole)
-        str_printf(out, "%d of the files were whole already\n", r->n_found_whole);
+        str_printf(out, "%d of the files %s whole already\n", r->n_found_whole,
+                   r->n_found_whole == 1 ? "was" : "were");
     if (r->vocab_after > r->vocab_before)
         str_printf(out,
-                   "embedding and head have %d rows, of which %d are new: the mean of the others\n",
-                   r->vocab_after, r->vocab_after - r->vocab_before);
+                   "embedding and head have %d rows, of which %d %s new: the mean of the others\n",
+                   r->vocab_after, r->vocab_after - r->vocab_before,
+                   r->vocab_after - r->vocab_before == 1 ? "is" : "are");
     if (r->n_dropped)
-        str_printf(out,
-                   "%d tensors of optimizer state stay behind: a Hugging Face folder has no place "
-                   "for them\n",
-                   r->n_dropped);
+        str_printf(
+            out,
+            "%d tensor%s of optimizer state %s behind: a Hugging Face folder has no place for %s\n",
+            r->n_dropped, str_s(r->n_dropped), r->n_dropped == 1 ? "stays" : "stay",
+            r->n_dropped == 1 ? "it" : "them");
 }
 
 static void describe_verified(const struct convert_result *r, struct str *out)
 {
-    str_printf(out, "verified: %d tensors are the same, bit for bit", r->n_verified);
+    str_printf(out, "verified: %d tensor%s the same, bit for bit", r->n_verified,
+               r->n_verified == 1 ? " is" : "s are");
     if (r->logits == CONVERT_LOGITS_TOO_LARGE)
         str_add(out, "; logits are not compared: the model is larger than this machine's memory");
     else if (r->logits_off > 0)

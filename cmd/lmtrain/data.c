@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
@@ -86,9 +87,10 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
                    (long long)counts->n_tokens, (long long)counts->n_bytes, seconds, rate);
         return;
     }
-    str_printf(out, "%s.bin, .idx: %s tokens in %s documents, from %s of text", q->prefix,
-               str_count(tokens, sizeof tokens, counts->n_tokens),
+    str_printf(out, "%s.bin, .idx: %s token%s in %s document%s, from %s of text", q->prefix,
+               str_count(tokens, sizeof tokens, counts->n_tokens), str_s(counts->n_tokens),
                str_count(documents, sizeof documents, counts->n_documents),
+               str_s(counts->n_documents),
                str_bytes(bytes, sizeof bytes, (uint64_t)counts->n_bytes));
     if (counts->n_tokens > 0)
         str_printf(out, " (%.2f bytes a token)",
@@ -97,12 +99,56 @@ static void print_counts(const struct request *q, const struct corpus_counts *co
                str_duration(duration, sizeof duration, seconds), rate * 1e-6,
                (double)counts->n_bytes / (seconds > 0 ? seconds : 1e-9) * 1e-6);
     if (counts->n_empty > 0)
-        str_printf(out, "left out: %s empty documents\n",
-                   str_count(documents, sizeof documents, counts->n_empty));
+        str_printf(out, "left out: %s empty document%s\n",
+                   str_count(documents, sizeof documents, counts->n_empty), str_s(counts->n_empty));
 }
 
-static int tokenize(const struct request *q, const struct option_arguments *inputs, struct str *out,
-                    struct err *err)
+/* The name of a file or folder without the endings of rows and text, in arena; "tokens" of others. */
+static const char *name_of(const char *input, struct arena *arena)
+{
+    static const char *const endings[] = { ".gz",    ".xz",  ".zst", ".txt",    ".json",
+                                           ".jsonl", ".csv", ".tsv", ".parquet" };
+    char *path = arena_strdup(arena, input);
+    size_t length = strlen(path);
+
+    while (length > 0 && path[length - 1] == '/')
+        path[--length] = '\0';
+    const char *slash = strrchr(path, '/');
+    char *name = path + (slash ? slash + 1 - path : 0);
+
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (str_ends_with(name, endings[i]))
+            name[strlen(name) - strlen(endings[i])] = '\0';
+    return !*name || name[0] == '.' || name[0] == '-' || strpbrk(name, "*?[") ? "tokens" : name;
+}
+
+/*
+ * The prefix that --out means: with .bin or .idx it is that file's; in a folder, which ends in a slash
+ * or is there, it is called like the one input, or tokens. Returns 0, or -1 and ERR_CONFIG.
+ */
+static int find_prefix(struct request *q, const struct option_arguments *inputs,
+                       struct arena *arena, struct err *err)
+{
+    const char *given = q->prefix;
+    size_t length = strlen(given);
+
+    if (length == 0)
+        return err_set(err, ERR_CONFIG,
+                       "data tokenize: --out is empty, not a PREFIX (hint: --out "
+                       "data/NAME writes data/NAME.bin and data/NAME.idx)");
+    if (file_is_folder(given) || given[length - 1] == '/') {
+        const char *name = inputs->n == 1 ? name_of(inputs->items[0], arena) : "tokens";
+
+        q->prefix = arena_printf(arena, given[length - 1] == '/' ? "%s%s" : "%s/%s", given, name);
+    } else if (length > 4 && given[length - 5] != '/' &&
+               (str_ends_with(given, ".bin") || str_ends_with(given, ".idx"))) {
+        q->prefix = arena_strndup(arena, given, length - 4);
+    }
+    return 0;
+}
+
+static int tokenize_to(const struct request *q, const struct option_arguments *inputs,
+                       struct str *out, struct err *err)
 {
     struct progress progress = { .is_terminal = isatty(STDERR_FILENO), .start = clock_seconds() };
     struct corpus_options options = {
@@ -118,9 +164,6 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     struct tokenizer *tokenizer;
     struct corpus_counts counts;
 
-    if (!q->tokenizer || !q->prefix)
-        return err_set(err, ERR_CONFIG, "data tokenize: --%s is missing",
-                       q->tokenizer ? "out" : "tokenizer");
     while (strcmp(rows_format_names[options.format], q->format) != 0)
         options.format++;
     if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
@@ -141,6 +184,29 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     return rc;
 }
 
+static int tokenize(const struct request *given, const struct option_arguments *inputs,
+                    struct str *out, struct err *err)
+{
+    struct request q = *given;
+    struct arena arena = { 0 };
+    int rc;
+
+    if (!q.tokenizer)
+        return err_set(
+            err, ERR_CONFIG,
+            "data tokenize: --tokenizer is missing (hint: --tokenizer DIR, a folder with "
+            "tokenizer.json)");
+    if (!q.prefix)
+        return err_set(err, ERR_CONFIG,
+                       "data tokenize: --out is missing (hint: --out PREFIX, for PREFIX.bin and "
+                       "PREFIX.idx)");
+    rc = find_prefix(&q, inputs, &arena, err);
+    if (rc == 0)
+        rc = tokenize_to(&q, inputs, out, err);
+    arena_release(&arena);
+    return rc;
+}
+
 /* ---- inspect ---- */
 
 /* The first tokens of a document, decoded if there is a tokenizer. */
@@ -158,8 +224,9 @@ static int show_document(const struct request *q, const struct indexed *indexed,
         return -1;
     str_printf(out,
                q->json ? "%s{\"document\": %lld, \"length\": %lld, \"tokens\": ["
-                       : "%sdocument %lld, %lld tokens: ",
-               q->json && document > 0 ? ", " : "", (long long)document, (long long)length);
+                       : "%sdocument %lld, %lld token%s: ",
+               q->json && document > 0 ? ", " : "", (long long)document, (long long)length,
+               str_s(length));
     if (tokenizer)
         tokenizer_decode(tokenizer, tokens, n, &text);
     for (int64_t i = 0; i < n && (q->json || !tokenizer); i++)
@@ -186,7 +253,8 @@ static void print_census(const struct indexed *indexed, const struct census *cen
         indexed_type_name(indexed->type), str_bytes(bytes, sizeof bytes, indexed->bin.n_bytes));
     str_printf(out, "  documents   %s", str_count(number, sizeof number, indexed->n_documents));
     str_printf(out, " of %s", str_count(low, sizeof low, census->shortest));
-    str_printf(out, " to %s tokens\n", str_count(high, sizeof high, census->longest));
+    str_printf(out, " to %s token%s\n", str_count(high, sizeof high, census->longest),
+               str_s(census->longest));
     if (end_of_text >= 0)
         str_printf(out, "  ended       %s of them by the end-of-text token %d\n",
                    str_count(number, sizeof number, census->n_ended), end_of_text);
@@ -276,7 +344,9 @@ static struct options tokenize_options(struct request *q, struct option *table)
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
                     "folder with tokenizer.json or tokenizer.model, or the file"),
-        option_text("out", &q->prefix, "PREFIX", "write PREFIX.bin and PREFIX.idx"),
+        option_text("out", &q->prefix, "PREFIX",
+                    "write PREFIX.bin and PREFIX.idx; in a folder, DIR/, they are called like the "
+                    "input, or tokens if there are several"),
         option_text("column", &q->column, "NAME", "column of rows that holds the text (text)"),
         option_choice("format", &q->format, "FORMAT", rows_format_names,
                       "of IN; auto: by the ending of its name, else text"),
@@ -395,7 +465,7 @@ static void add_help(int member, struct str *out)
     struct option table[OPTIONS_MAX];
     struct options options = subcommands[member].options(&q, table);
 
-    options_help(&options, out);
+    options_help(&options, cmd_columns(), out);
 }
 
 int cmd_data(int argc, char **argv)

@@ -3,6 +3,7 @@
  */
 #include "data_preview.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "data/value.h"
 #include "tokenizer/tokenizer.h"
 #include "train/instruct_job.h"
+#include "tuned.h"
 
 #define LEARNED_COLOUR "\033[32m"
 #define MASKED_COLOUR "\033[2m"
@@ -30,7 +32,8 @@
 struct previewing {
     const struct preview_request *q;
     struct arena arena;
-    struct job job; /* of a job file, else all 0 */
+    const char *folder; /* for samples, and the tokenizer of a job that adds tokens */
+    struct job job;     /* of a job file, else all 0 */
     int has_job;
     struct instruct_options options;
     struct instruct_report report;
@@ -73,18 +76,87 @@ static int take_columns(struct previewing *p)
     return 0;
 }
 
+/* A file of rows may be JSON too, as a job that lmtrain config --json printed: it has a model. */
+static int is_json_job(const char *path)
+{
+    struct err ignored;
+    size_t n_bytes;
+    char *text;
+
+    if (!str_ends_with(path, ".json") ||
+        file_read(path, 1 << 20, ERR_DATA, &text, &n_bytes, &ignored))
+        return 0;
+    cJSON *json = cJSON_ParseWithLength(text, n_bytes);
+    int is = cJSON_HasObjectItem(json, "model") && cJSON_HasObjectItem(json, "data");
+    cJSON_Delete(json);
+    free(text);
+    return is;
+}
+
 static int is_job(const char *path)
 {
-    return str_ends_with(path, ".yaml") || str_ends_with(path, ".yml");
+    return str_ends_with(path, ".yaml") || str_ends_with(path, ".yml") || is_json_job(path);
+}
+
+/* What the job says instead. */
+static int refuse_row_options(const struct preview_request *q, struct err *err)
+{
+    const struct {
+        int is_given;
+        const char *option, *key;
+    } rows[] = {
+        { !!q->chat, "template", "data.template" },
+        { !!q->format, "format", "data.format" },
+        { !!q->mask, "mask", "data.mask" },
+        { !!q->too_long, "too-long", "data.too_long" },
+        { !!q->system, "system", "data.system" },
+        { q->columns.n > 0, "columns", "data.columns" },
+        { q->seq_len > 0, "seq-len", "data.seq_len" },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].is_given)
+            return err_set(
+                err, ERR_CONFIG,
+                "data preview: --%s goes with files of rows, a job says it itself (hint: "
+                "--set %s=VALUE)",
+                rows[i].option, rows[i].key);
+    return 0;
+}
+
+/* As lmtrain finetune reads it, or lora where the job has adapters. */
+static int read_job(struct previewing *p, const char *path)
+{
+    const struct option_list *list = &p->q->sets;
+    const char **sets = arena_array(&p->arena, const char *, list->n + 1);
+    struct err as_it_is;
+
+    for (int i = 0; i < list->n; i++)
+        sets[i] = list->items[i];
+    sets[list->n] = "kind=finetune";
+    if (job_read(&p->job, path, sets, list->n, &p->arena, &as_it_is) == 0 &&
+        p->job.kind != JOB_PRETRAIN)
+        return 0;
+    return job_read(&p->job, path, sets, list->n + 1, &p->arena, p->err);
 }
 
 static int take_job(struct previewing *p, const char *path)
 {
-    if (job_read(&p->job, path, NULL, 0, &p->arena, p->err) < 0)
+    if (refuse_row_options(p->q, p->err) < 0 || read_job(p, path) < 0)
         return -1;
     p->has_job = 1;
+    p->job.output = p->folder;
     if (p->q->tokenizer)
         p->job.data.tokenizer = p->q->tokenizer;
+    for (int i = 0; i < p->job.data.n_train; i++)
+        if (file_exists(arena_printf(&p->arena, "%s.idx", p->job.data.train[i].path)))
+            return err_set(
+                p->err, ERR_CONFIG,
+                "data preview: data.train is %s, a file of tokens without rows (hint: lmtrain "
+                "data inspect)",
+                p->job.data.train[i].path);
+    if (tuned_tokenizer(&p->job, &p->arena, p->err) < 0)
+        return -1;
     return instruct_of_job(&p->options, &p->job, &p->arena, p->err);
 }
 
@@ -103,20 +175,29 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
     p->options = (struct instruct_options){
         .inputs = inputs->items,
         .n_inputs = inputs->n,
-        .format = (enum instruct_format)index_of(instruct_format_names, q->format),
+        .format =
+            (enum instruct_format)index_of(instruct_format_names, q->format ? q->format : "auto"),
         .tokenizer = q->tokenizer,
         .chat = q->chat,
         .system = q->system,
-        .mask = (enum instruct_mask)index_of(instruct_mask_names, q->mask),
-        .too_long = (enum instruct_too_long)index_of(instruct_too_long_names, q->too_long),
-        .max_tokens = q->seq_len,
+        .mask = (enum instruct_mask)index_of(instruct_mask_names, q->mask ? q->mask : "prompt"),
+        .too_long = (enum instruct_too_long)index_of(instruct_too_long_names,
+                                                     q->too_long ? q->too_long : "cut"),
+        .max_tokens = q->seq_len ? q->seq_len : 2048,
     };
     if (take_columns(p) < 0)
         return -1;
     if (inputs->n == 1 && is_job(inputs->items[0]) && take_job(p, inputs->items[0]) < 0)
         return -1;
+    if (q->sets.n && !p->has_job)
+        return err_set(p->err, ERR_CONFIG,
+                       "data preview: --set changes a job, and %s is none (hint: JOB.yaml)",
+                       inputs->items[0]);
     if (!p->options.tokenizer)
-        return err_set(p->err, ERR_CONFIG, "data preview: --tokenizer is missing");
+        return err_set(
+            p->err, ERR_CONFIG,
+            "data preview: --tokenizer is missing (hint: the model's folder, or JOB.yaml in "
+            "place of files)");
     p->options.bad_rows = INSTRUCT_BAD_SKIP; /* to see what else there is; they are counted */
     p->options.max_rows = q->max_rows;
     p->options.n_threads = q->n_threads;
@@ -155,8 +236,8 @@ static void show_text(struct previewing *p, int64_t sample, const int32_t *ids,
 
     for (int64_t i = 1; i < n; i++)
         n_learned += learned[i];
-    str_printf(p->out, "sample %lld: %s tokens, ", (long long)sample + 1,
-               str_count(number, sizeof number, n));
+    str_printf(p->out, "sample %lld: %s token%s, ", (long long)sample + 1,
+               str_count(number, sizeof number, n), str_s(n));
     str_printf(p->out, "%s of them learned\n", str_count(number, sizeof number, n_learned));
     for (int64_t start = 0, end; start < n; start = end) {
         for (end = start; end < n && learned[end] == learned[start]; end++)
@@ -311,9 +392,9 @@ static int show_all(struct previewing *p, const char *prefix)
     return 0;
 }
 
-static int preview_in(struct previewing *p, const char *folder)
+static int preview_rows(struct previewing *p)
 {
-    const char *prefix = arena_printf(&p->arena, "%s/samples", folder);
+    const char *prefix = arena_printf(&p->arena, "%s/samples", p->folder);
 
     if (instruct_prepare(&p->options, prefix, &p->report, p->err) < 0)
         return -1;
@@ -332,22 +413,15 @@ int preview(const struct preview_request *request, const struct option_arguments
 {
     struct preview_request q = *request;
     struct previewing p = { .q = &q, .out = out, .err = err };
-    const char *base = getenv("TMPDIR");
     struct err ignored;
 
     q.colour = !q.json && (q.colour || (isatty(STDOUT_FILENO) && !getenv("NO_COLOR")));
-    int rc = take_options(&p, inputs);
-    if (rc == 0) {
-        char *folder =
-            arena_printf(&p.arena, "%s/lmtrain-preview-XXXXXX", base && *base ? base : "/tmp");
-
-        if (!mkdtemp(folder)) {
-            rc = err_set_errno(err, ERR_FAILED, "%s", folder);
-        } else {
-            rc = preview_in(&p, folder);
-            file_remove_tree(folder, &ignored);
-        }
-    }
+    p.folder = cmd_scratch_folder(&p.arena, err);
+    int rc = p.folder ? take_options(&p, inputs) : -1;
+    if (rc == 0)
+        rc = preview_rows(&p);
+    if (p.folder)
+        file_remove_tree(p.folder, &ignored);
     arena_release(&p.arena);
     return rc;
 }
@@ -443,6 +517,7 @@ struct options preview_options(struct preview_request *q, struct option *table)
         option_flag("colour", &q->colour,
                     "colours even where no terminal is: learned green, the rest dim"),
         option_flag("json", &q->json, "print the result as JSON"),
+        cmd_option_set(&q->sets),
     };
 
     _Static_assert(N_ROW_OPTIONS + sizeof items / sizeof *items == PREVIEW_OPTIONS,
@@ -454,7 +529,9 @@ struct options preview_options(struct preview_request *q, struct option *table)
         .arguments = "JOB.yaml | --tokenizer DIR IN...",
         .summary = "Show what finetuning would learn of rows of data",
         .details =
-            "IN is a file, a folder or a glob; JOB.yaml says all of it as a job does. Learned "
+            "IN is a file, a folder or a glob; JOB.yaml is a job of finetune or lora, which says "
+            "all of "
+            "this itself. Learned "
             "tokens are green, or stand between \xe2\x9f\xa6 and \xe2\x9f\xa7 where no terminal "
             "is. Bad rows are "
             "named and skipped.\nExit status: 0, 2 for usage, 3 for bad input.\n",

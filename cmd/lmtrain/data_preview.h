@@ -9,6 +9,7 @@
 struct preview_request {
     const char *tokenizer, *chat, *format, *mask, *too_long, *system, *column;
     struct option_list columns; /* FIELD=COLUMN */
+    struct option_list sets;    /* of a job */
     int json, packing, colour;
     int seq_len, n_shown, n_threads;
     int64_t max_rows;
@@ -16,9 +17,9 @@ struct preview_request {
 
 #define PREVIEW_DEFAULTS \
     { \
-        .format = "auto", .mask = "prompt", .too_long = "cut", .seq_len = 2048, .n_shown = 3 \
+        .n_shown = 3 \
     }
-#define PREVIEW_OPTIONS 13
+#define PREVIEW_OPTIONS 14
 
 /* Tables of options for the two subcommands, which set fields of q. */
 struct options preview_options(struct preview_request *q, struct option *table);

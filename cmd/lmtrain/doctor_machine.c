@@ -174,8 +174,8 @@ static void probe_driver(struct doctor *doctor, void *driver)
         return;
     }
     version_of(&version);
-    doctor_add(doctor, DOCTOR_OK, "gpu driver", NULL, "CUDA %d.%d, %d devices", version / 1000,
-               version % 1000 / 10, n_devices);
+    doctor_add(doctor, DOCTOR_OK, "gpu driver", NULL, "CUDA %d.%d, %d device%s", version / 1000,
+               version % 1000 / 10, n_devices, str_s(n_devices));
     for (int device = 0; device < n_devices; device++) {
         char name[128] = "?", bytes[32];
         size_t n_bytes = 0;
@@ -195,7 +195,7 @@ static void probe_cuda(struct doctor *doctor)
     struct err err;
 
     if (!device_cuda_seen())
-        doctor_add(doctor, DOCTOR_WARNING, "cuda", "build with CUDA=1 to use the GPUs",
+        doctor_add(doctor, DOCTOR_WARNING, "cuda", "make CUDA=1 builds one that uses the GPUs",
                    "this lmtrain was built without CUDA and trains on the CPU");
     else if (device_cuda_open(&device, 0, &err) < 0 ||
              kernels_cuda_create(&kernels, device, &err) < 0)
@@ -231,7 +231,7 @@ static void probe_gpus(struct doctor *doctor)
         probe_cuda(doctor);
     } else if (n_nodes > 0) {
         doctor_add(doctor, DOCTOR_WARNING, "gpu driver", "install the NVIDIA driver's libcuda.so.1",
-                   "%d GPUs in /dev, but no driver library", n_nodes);
+                   "%d GPU%s in /dev, but no driver library", n_nodes, str_s(n_nodes));
     } else {
         doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL, "none: training runs on the CPU");
     }

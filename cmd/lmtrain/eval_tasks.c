@@ -73,9 +73,10 @@ static int load_items(struct evaluation *e, struct evaluated *v, struct err *err
         return err_set(err, ERR_DEVICE, "out of host memory");
     if (!speaks(e))
         return 0;
-    fprintf(stderr, "%s%s: %" PRId64 " items", str_text(&v->items.found), v->task.name, v->items.n);
+    fprintf(stderr, "%s%s: %" PRId64 " item%s", str_text(&v->items.found), v->task.name, v->items.n,
+            str_s(v->items.n));
     if (v->items.n_shots >= 0)
-        fprintf(stderr, ", %d shots", v->items.n_shots);
+        fprintf(stderr, ", %d shot%s", v->items.n_shots, str_s(v->items.n_shots));
     fprintf(stderr, "\n");
     return 0;
 }

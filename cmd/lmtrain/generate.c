@@ -183,8 +183,8 @@ static void report(const struct generation *g, double seconds)
     if (!g->generator)
         return;
     int64_t n = generator_n_generated(g->generator);
-    log_info("%lld tokens in %.1f s, %.1f tokens/s, from %s (%s, of which cache %s)", (long long)n,
-             seconds, (double)n / seconds, g->served.folder,
+    log_info("%lld token%s in %.1f s, %.1f tokens/s, from %s (%s, of which cache %s)", (long long)n,
+             str_s(n), seconds, (double)n / seconds, g->served.folder,
              str_bytes(memory, sizeof memory, generator_bytes(g->generator)),
              str_bytes(cache, sizeof cache, generator_cache_bytes(g->generator)));
 }

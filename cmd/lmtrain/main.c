@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "cmd.h"
-#include "version.h"
 
 struct command {
     const char *name;
@@ -56,6 +55,12 @@ static void find_plugins(void)
         setenv("PMIX_MCA_mca_base_component_path", plugins, 0);
 }
 
+static void add_command(const struct command *command, struct str *out)
+{
+    str_printf(out, "  %-12s", command->name);
+    options_wrap(out, command->help, 14, 14, cmd_columns());
+}
+
 static int usage(int status)
 {
     struct str text = { 0 };
@@ -64,8 +69,10 @@ static int usage(int status)
                    "Trains language models from one job file.\n\ncommands:\n");
     for (int i = 0; i < N_COMMANDS; i++)
         if (commands[i].help)
-            str_printf(&text, "  %-12s%s\n", commands[i].name, commands[i].help);
-    str_add(&text, "\n`lmtrain COMMAND -h` says more; `lmtrain --version` what this is.\n");
+            add_command(&commands[i], &text);
+    str_add_char(&text, '\n');
+    options_wrap(&text, "`lmtrain COMMAND -h` says more; `lmtrain --version` or -V what this is.",
+                 0, 0, cmd_columns());
     if (status == 0)
         status = cmd_print(&text);
     else
@@ -118,8 +125,8 @@ int main(int argc, char **argv)
     find_plugins();
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))
         return usage(0);
-    if (!strcmp(argv[1], "--version")) {
-        printf("lmtrain %s\n", LMTRAIN_VERSION);
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+        printf("lmtrain %s\n", cmd_build());
         return fflush(stdout) ? ERR_FAILED : 0;
     }
     for (int i = 0; i < N_COMMANDS; i++)

@@ -47,8 +47,8 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         return -1;
     if (convert_model(&options, &result, err) < 0)
         return -1;
-    str_printf(out, "%s: %d of %d tensors of %s merged, %s, in %s\n", q->to, result.n_merged,
-               result.n_tensors, result.family,
+    str_printf(out, "%s: %d of %d tensor%s of %s merged, %s, in %s\n", q->to, result.n_merged,
+               result.n_tensors, str_s(result.n_tensors), result.family,
                str_bytes(size, sizeof size, (uint64_t)result.n_bytes),
                str_duration(took, sizeof took, clock_seconds() - begin));
     return 0;

@@ -12,6 +12,7 @@
 #include "report/table.h"
 #include "train/account.h"
 #include "train/trainer.h"
+#include "tuned.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 
@@ -182,8 +183,10 @@ static void print_summary(const struct plan *plan, struct str *out)
         n_ops += p->functions[f].n_ops;
     str_printf(out, "model %s: %s parameters\n", job->model.name[0] ? job->model.name : "(inline)",
                str_count(count, sizeof count, model_spec_n_parameters(&job->model)));
-    str_printf(out, "%d rank%s (dp %d", job->world_size, job->world_size == 1 ? "" : "s",
-               job->parallel.dp);
+    for (int i = 0; i < job->n_notes; i++)
+        if (str_starts_with(job->notes[i], "model.vocab_size"))
+            str_printf(out, "%s\n", job->notes[i]);
+    str_printf(out, "%d rank%s (dp %d", job->world_size, str_s(job->world_size), job->parallel.dp);
     if (job->parallel.pp > 1)
         str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.zero)
@@ -196,14 +199,14 @@ static void print_summary(const struct plan *plan, struct str *out)
                    : job->parallel.hold == HOLD_PASS ? "pass"
                    : job->parallel.hold == HOLD_RUN  ? "run"
                                                      : "step");
-    str_printf(out, "), %d micro-batch%s of ", job->n_micro_batches,
-               job->n_micro_batches == 1 ? "" : "es");
+    str_printf(out, "), %d micro-batch%s of ", job->n_micro_batches, str_es(job->n_micro_batches));
     print_sizes(job, out);
-    str_printf(out, " x %d tokens, %s, recompute ", job->data.seq_len,
+    str_printf(out, " x %d token%s, %s, recompute ", job->data.seq_len, str_s(job->data.seq_len),
                dtype_name(job->train.dtype));
     print_recompute(job, out);
-    str_printf(out, "\nprogram: %d functions, %d ops, %d actions a step\n", p->n_functions, n_ops,
-               p->entries[ENTRY_STEP].n_actions);
+    str_printf(out, "\nprogram: %d function%s, %d op%s, %d action%s a step\n", p->n_functions,
+               str_s(p->n_functions), n_ops, str_s(n_ops), p->entries[ENTRY_STEP].n_actions,
+               str_s(p->entries[ENTRY_STEP].n_actions));
     if (!job->train.steps)
         str_printf(out,
                    "steps: as many as %g epoch%s, known once the data is read "
@@ -275,6 +278,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
     if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
+    tuned_foresee_vocabulary(&job, arena);
     if (job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {

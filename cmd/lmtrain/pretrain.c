@@ -95,6 +95,25 @@ static void share_output(const struct job *job)
     file_share(sharings[job->output_mode]);
 }
 
+/* tuned_prepare whose output folder is one of its own, which goes again; samples and steps stay known. */
+static int prepare_nothing(struct job *job, struct arena *arena)
+{
+    const char *output = job->output, *scratch, *tokenizer;
+    struct err err;
+
+    if (!(scratch = cmd_scratch_folder(arena, &err)))
+        return cmd_fail(&err);
+    job->output = scratch;
+    int status = tuned_prepare(job, arena);
+    job->output = output;
+    tokenizer = job->data.tokenizer;
+    if (tokenizer && str_starts_with(tokenizer, scratch))
+        job->data.tokenizer = arena_printf(arena, "%s%s", output, tokenizer + strlen(scratch));
+    if (file_remove_tree(scratch, &err) < 0)
+        log_warn("%s", err.text);
+    return status;
+}
+
 static int run(const struct request *q, const char *path, struct arena *arena)
 {
     struct ranks ranks;
@@ -113,7 +132,7 @@ static int run(const struct request *q, const char *path, struct arena *arena)
         return cmd_fail(&err);
     share_output(&job);
     if (job.kind != JOB_PRETRAIN) {
-        int status = tuned_prepare(&job, arena);
+        int status = q->dry_run ? prepare_nothing(&job, arena) : tuned_prepare(&job, arena);
 
         if (status)
             return status;

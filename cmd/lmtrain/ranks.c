@@ -182,14 +182,15 @@ static int again(void *context, int n_possible, char *const **argv, struct err *
     int n_ranks = n_possible >= s->n_ranks ? s->n_ranks : job_fit_ranks(s->job, n_possible);
 
     if (!n_ranks) {
-        err_set(err, ERR_PEER, "the job cannot go on with %d ranks: parallel tp %d * pp %d * cp %d",
-                n_possible, s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp);
+        err_set(err, ERR_PEER,
+                "the job cannot go on with %d rank%s: parallel tp %d * pp %d * cp %d", n_possible,
+                str_s(n_possible), s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp);
         return 0;
     }
     if (n_ranks != s->n_ranks)
-        log_warn("%d of %d ranks are left: parallel.dp becomes %d; the global batch stays, the "
+        log_warn("%d of %d ranks %s left: parallel.dp becomes %d; the global batch stays, the "
                  "numerics change",
-                 n_ranks, s->n_ranks,
+                 n_ranks, s->n_ranks, n_ranks == 1 ? "is" : "are",
                  n_ranks / (s->job->parallel.tp * s->job->parallel.pp * s->job->parallel.cp));
     *argv = build_argv(s, n_ranks, restart_from(s));
     return n_ranks;

@@ -55,9 +55,10 @@ int serving_find(struct serving *s, const char *command, int alone, struct arena
         return -1;
     if (s->ranks.where != WHERE_RANK && s->ranks.n_ranks % size)
         return err_set(err, ERR_CONFIG,
-                       "%s: %d ranks are no multiple of the %d that hold the model together: --tp "
+                       "%s: %d rank%s no multiple of the %d that hold the model together: --tp "
                        "%d * --pp %d",
-                       command, s->ranks.n_ranks, size, s->job.parallel.tp, s->job.parallel.pp);
+                       command, s->ranks.n_ranks, s->ranks.n_ranks == 1 ? " is" : "s are", size,
+                       s->job.parallel.tp, s->job.parallel.pp);
     return 0;
 }
 
@@ -138,8 +139,8 @@ int serving_join(struct serving *s)
 int serving_check(const struct serving *s, const struct model_spec *spec, struct err *err)
 {
     if (s->job.parallel.pp > spec->n_layers)
-        return err_set(err, ERR_CONFIG, "--pp is %d, the model has %d layers", s->job.parallel.pp,
-                       spec->n_layers);
+        return err_set(err, ERR_CONFIG, "--pp is %d, the model has %d layer%s", s->job.parallel.pp,
+                       spec->n_layers, str_s(spec->n_layers));
     return job_check_tp(spec, s->job.parallel.tp, "--tp", err);
 }
 

@@ -142,33 +142,97 @@ static int add_tokens(struct job *job, struct arena *arena, struct err *err)
  * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
  * of the others (train/begin.c). Adapters alone would be of a model that nobody else has.
  */
-static int grow_vocabulary(struct job *job, struct arena *arena, struct err *err)
+static void grow_to(struct job *job, int wanted, struct arena *arena)
 {
-    struct tokenizer *tokenizer;
     int is = job->model.vocab_size;
 
-    if (!job->train.init || !job->data.tokenizer)
-        return 0;
-    if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
-        return err_add(err, "data.tokenizer");
-    int wanted = tokenizer_vocab_size(tokenizer);
-    tokenizer_close(tokenizer);
     if (wanted <= is)
-        return 0;
+        return;
     if (job->kind == JOB_LORA &&
         (!tuning_trains(job->tuning, "embedding.weight") ||
          (!job->model.tied_embeddings && !tuning_trains(job->tuning, "head.weight")))) {
         log_warn("%s has %d tokens, the model %d: adapters alone cannot add any, so samples must "
                  "not have them (hint: lora.modules_to_save: [embed_tokens, lm_head])",
                  job->data.tokenizer, wanted, is);
-        return 0;
+        return;
     }
     log_info(
         "the tokenizer has %d tokens, the model %d: embedding and head grow, new rows begin as "
         "the mean of the others",
         wanted, is);
     job_grow_vocabulary(job, wanted, arena);
+}
+
+static int grow_vocabulary(struct job *job, struct arena *arena, struct err *err)
+{
+    struct tokenizer *tokenizer;
+
+    if (!job->train.init || !job->data.tokenizer)
+        return 0;
+    if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
+        return err_add(err, "data.tokenizer");
+    grow_to(job, tokenizer_vocab_size(tokenizer), arena);
+    tokenizer_close(tokenizer);
     return 0;
+}
+
+/* The model's own tokenizer, where the job names none; of a folder without weights too. */
+static void find_tokenizer(struct job *job, struct arena *arena)
+{
+    struct served served;
+    struct err ignored;
+
+    if (job->data.tokenizer || !job->train.init)
+        return;
+    if (file_exists(arena_printf(arena, "%s/tokenizer.json", job->train.init))) {
+        job->data.tokenizer = job->train.init;
+    } else if (served_open(&served, job->train.init, &ignored) == 0) {
+        if (served.job.data.tokenizer)
+            job->data.tokenizer = arena_strdup(arena, served.job.data.tokenizer);
+        served_close(&served);
+    }
+}
+
+int tuned_tokenizer(struct job *job, struct arena *arena, struct err *err)
+{
+    find_tokenizer(job, arena);
+    return add_tokens(job, arena, err);
+}
+
+/* How many of these the tokenizer lacks; a token that is given twice is one. */
+static int count_new(const struct tokenizer *tokenizer, const struct job_texts *tokens)
+{
+    int n = 0;
+
+    for (int i = 0; i < tokens->n; i++) {
+        int is_new = tokenizer_find(tokenizer, tokens->values[i]) < 0;
+
+        for (int k = 0; k < i; k++)
+            is_new &= strcmp(tokens->values[i], tokens->values[k]) != 0;
+        n += is_new;
+    }
+    return n;
+}
+
+void tuned_foresee_vocabulary(struct job *job, struct arena *arena)
+{
+    const struct job_texts *added = &job->data.added_tokens;
+    struct tokenizer *tokenizer;
+    struct err err;
+
+    if (job->kind == JOB_PRETRAIN || !job->train.init)
+        return;
+    find_tokenizer(job, arena);
+    if (!job->data.tokenizer) {
+        err_set(&err, ERR_CONFIG, "there is no tokenizer");
+    } else if (tokenizer_open(&tokenizer, job->data.tokenizer, &err) == 0) {
+        grow_to(job, tokenizer_vocab_size(tokenizer) + count_new(tokenizer, added), arena);
+        tokenizer_close(tokenizer);
+        job->n_read_notes = job->n_notes;
+        return;
+    }
+    if (added->n)
+        log_warn("%s: the rows that data.added_tokens add are not counted", err.text);
 }
 
 int tuned_prepare(struct job *job, struct arena *arena)

@@ -13,6 +13,19 @@
 int tuned_prepare(struct job *job, struct arena *arena);
 
 /*
+ * The tokenizer alone: the job's, or its model's, with data.added_tokens, for which it is made anew in
+ * job->output. Returns 0, or -1: ERR_CONFIG, ERR_DATA, ERR_FAILED.
+ */
+int tuned_tokenizer(struct job *job, struct arena *arena, struct err *err);
+
+/*
+ * The vocabulary that the model of a run will have (as tuned_prepare grows it), without writing
+ * anything: job->model.vocab_size, with a note. Where no tokenizer can be read yet it stays, which is
+ * said if the job adds tokens.
+ */
+void tuned_foresee_vocabulary(struct job *job, struct arena *arena);
+
+/*
  * A checkpoint is whole: put what the model came with (config.json, tokenizer) into it, and of a job
  * with lora the adapter in peft's format. context: the job. What fails is said and no more.
  */

@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define HELP_COLUMN 28
-#define HELP_WIDTH 100
+#define HELP_COLUMN_NARROW 8 /* of less than HELP_NARROW columns: below the option's name */
+#define HELP_NARROW 80
 
 /* ---- rows of a table ---- */
 
@@ -109,20 +110,41 @@ static const struct option *find_long(const struct parser *p, const char *name, 
     return NULL;
 }
 
-static int unknown(const struct parser *p, const char *given)
+/* The option whose name is nearest: at_most letters away, any if at_most is 0. */
+static const char *nearest_option(const struct parser *p, const char *name, int at_most)
 {
-    const char *name = given + strspn(given, "-");
     int n = p->options->n_options;
     const char **names = arena_array(p->arena, const char *, n + 1);
-    char *plain = arena_strndup(p->arena, name, strcspn(name, "="));
 
     for (int i = 0; i < n; i++)
         names[i] = p->options->table[i].name;
     names[n] = "help";
-    const char *near = str_nearest(plain, names, n + 1);
+    const char *near = str_nearest(name, names, n + 1);
+    return near && (!at_most || str_distance(name, near) <= at_most) ? near : NULL;
+}
+
+/* next: the word behind it, or NULL. A slip of one letter, then another name, then what is near. */
+static int unknown(const struct parser *p, const char *given, const char *next)
+{
+    char *name = arena_strndup(p->arena, given + strspn(given, "-"),
+                               strcspn(given, "=") - strspn(given, "-"));
+    const char *equals = strchr(given, '=');
+    const char *value = equals ? equals + 1 : next && next[0] != '-' ? next : NULL;
+    const char *other = NULL, *near;
+    int is_long = given[1] == '-';
+
+    for (char *c = name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    near = nearest_option(p, name, 1);
+    if (!near && is_long && p->options->suggest)
+        other = p->options->suggest(name, value, 1, p->arena);
+    if (!near && !other)
+        near = nearest_option(p, name, 0);
+    if (!near && !other && is_long && p->options->suggest)
+        other = p->options->suggest(name, value, 0, p->arena);
     if (near)
         return fail(p, "unknown option %.64s (hint: --%s)", given, near);
-    return fail(p, "unknown option %.64s (hint: -h lists all)", given);
+    return fail(p, "unknown option %.64s (hint: %s)", given, other ? other : "-h lists all");
 }
 
 static int bad_value(const struct parser *p, const struct option *o, const char *text)
@@ -212,7 +234,7 @@ static int take_option(const struct parser *p, int argc, char **argv, int *at)
     const struct option *o = is_long ? find_long(p, word + 2, length) : NULL;
 
     if (!o)
-        return unknown(p, word);
+        return unknown(p, word, *at + 1 < argc ? argv[*at + 1] : NULL);
     if (o->kind == OPTION_FLAG) {
         if (equals)
             return fail(p, "--%s takes no value", o->name);
@@ -265,58 +287,91 @@ int options_parse(const struct options *options, int argc, char **argv,
     return 0;
 }
 
-/* Help text from the column on, broken at spaces. */
-static void add_wrapped(struct str *out, const char *text, int column)
+void options_wrap(struct str *out, const char *text, int at, int indent, int width)
 {
-    int at = column;
+    int is_first = 1;
 
     while (*text) {
         int length = (int)strcspn(text, " ");
 
-        if (at > column && at + 1 + length > HELP_WIDTH) {
-            str_printf(out, "\n%*s", column, "");
-            at = column;
-        } else if (at > column) {
+        if (!is_first && at + 1 + length > width) {
+            str_printf(out, "\n%*s", indent, "");
+            at = indent;
+        } else if (!is_first) {
             str_add_char(out, ' ');
             at++;
         }
         str_add_bytes(out, text, (size_t)length);
         at += length;
+        is_first = 0;
         text += length;
         text += strspn(text, " ");
     }
     str_add_char(out, '\n');
 }
 
-static void add_option(struct str *out, const char *dashes, const char *name, const char *argument,
-                       const char *help)
+static void add_option(struct str *out, const char *dashes, const struct option *option, int width)
 {
+    int column = width < HELP_NARROW ? HELP_COLUMN_NARROW : HELP_COLUMN;
     size_t begin = out->length;
 
-    str_printf(out, "  %s%s", dashes, name);
-    if (argument)
-        str_printf(out, " %s", argument);
-    int width = (int)(out->length - begin);
-    if (width + 2 > HELP_COLUMN) {
+    str_printf(out, "  %s%s", dashes, option->name);
+    if (option->argument)
+        str_printf(out, " %s", option->argument);
+    int used = (int)(out->length - begin);
+    if (used + 2 > column) {
         str_add_char(out, '\n');
-        width = 0;
+        used = 0;
     }
-    str_printf(out, "%*s", HELP_COLUMN - width, "");
-    add_wrapped(out, help, HELP_COLUMN);
+    str_printf(out, "%*s", column - used, "");
+    options_wrap(out, option->help, column, column, width);
 }
 
-void options_help(const struct options *options, struct str *out)
+/* Lines that end in a sentence, or before one that begins with a blank, stay; others are joined. */
+static void add_details(struct str *out, const char *text, int width)
 {
-    str_printf(out, "usage: %s%s%s%s\n\n", options->command, options->arguments ? " " : "",
+    struct str line = { 0 };
+
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+        const char *next = text + length + (text[length] == '\n');
+
+        str_add_bytes(&line, text, length);
+        if (length && text[length - 1] != '.' && text[length - 1] != ':' && *next && *next != ' ' &&
+            *next != '\n' && *text != ' ') {
+            str_add_char(&line, ' ');
+        } else {
+            int indent = (int)strspn(str_text(&line), " ");
+
+            str_printf(out, "%*s", indent, "");
+            options_wrap(out, str_text(&line) + indent, indent, indent, width);
+            str_clear(&line);
+        }
+        text = next;
+    }
+    str_release(&line);
+}
+
+void options_help(const struct options *options, int width, struct str *out)
+{
+    const struct option help = { .name = "help", .help = "show this" };
+    struct str line = { 0 };
+
+    str_printf(&line, "usage: %s%s%s%s", options->command, options->arguments ? " " : "",
                options->arguments ? options->arguments : "",
                options->n_options ? " [OPTIONS]" : "");
-    str_printf(out, "%s.\n\noptions:\n", options->summary);
-    for (int i = 0; i < options->n_options; i++) {
-        const struct option *o = &options->table[i];
-
-        add_option(out, "--", o->name, o->argument, o->help);
+    options_wrap(out, str_text(&line), 0, 7, width);
+    str_clear(&line);
+    str_printf(&line, "%s.", options->summary);
+    str_add_char(out, '\n');
+    options_wrap(out, str_text(&line), 0, 0, width);
+    str_add(out, "\noptions:\n");
+    for (int i = 0; i < options->n_options; i++)
+        add_option(out, "--", &options->table[i], width);
+    add_option(out, "-h, --", &help, width);
+    if (options->details) {
+        str_add_char(out, '\n');
+        add_details(out, options->details, width);
     }
-    add_option(out, "-h, --", "help", NULL, "show this");
-    if (options->details)
-        str_printf(out, "\n%s", options->details);
+    str_release(&line);
 }

@@ -63,6 +63,13 @@ struct options {
     const struct option *table;
     int n_options;
     int min_arguments, max_arguments;
+
+    /*
+     * What else an option may mean that the table lacks, or NULL: the hint for --NAME VALUE, in arena, or
+     * NULL if it knows none. VALUE is NULL where none follows. exact: only names that it knows as they
+     * stand, which win over an option of nearly that name; else the nearest.
+     */
+    const char *(*suggest)(const char *name, const char *value, int exact, struct arena *arena);
 };
 
 /* What options_parse found that is no option. */
@@ -82,7 +89,15 @@ struct option_arguments {
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err);
 
-/* Usage, summary, options and details, as -h shows them. */
-void options_help(const struct options *options, struct str *out);
+#define OPTIONS_HELP_WIDTH 100 /* where the reader is no terminal */
+
+/*
+ * Usage, summary, options and details, as -h shows them, in lines of at most width columns, from 40 on
+ * (a longer word has a line of its own). Lines of details that begin with a blank stay lines.
+ */
+void options_help(const struct options *options, int width, struct str *out);
+
+/* Text broken at blanks: the first line begins at column `at`, the others are indented by indent. */
+void options_wrap(struct str *out, const char *text, int at, int indent, int width);
 
 #endif

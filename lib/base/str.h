@@ -34,6 +34,17 @@ const char *str_duration(char *buffer, size_t size, double seconds);
 /* 124439808 -> "124,439,808"; returns buffer. */
 const char *str_count(char *buffer, size_t size, int64_t n);
 
+/* What makes a noun of n things plural: "s", or "es"; "" if n is 1. */
+static inline const char *str_s(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+static inline const char *str_es(int64_t n)
+{
+    return n == 1 ? "" : "es";
+}
+
 int str_starts_with(const char *text, const char *prefix);
 int str_ends_with(const char *text, const char *suffix);
 

@@ -24,6 +24,7 @@ enum yaml_kind { YAML_SCALAR, YAML_LIST, YAML_MAP };
 struct yaml_node {
     enum yaml_kind kind;
     int plain;          /* scalar: written without quotes */
+    int unexpanded;     /* scalar: the reader of the tree has refused the text already */
     const char *text;   /* scalar: its text, UTF-8 without zero bytes */
     const char *source; /* the file's name, or what the caller called the text */
     int line, column;   /* from 1; both 0 if the text is one value without a place */

@@ -181,7 +181,7 @@ __attribute__((weak)) int comm_nccl_create(struct comm **comm, struct comm *host
     (void)comm;
     (void)device;
     comm_destroy(host);
-    return err_set(err, ERR_FAILED, "this lmtrain was built without CUDA");
+    return err_set(err, ERR_FAILED, "this lmtrain was built without CUDA (hint: `make CUDA=1`)");
 }
 
 /* ---- and waited for ---- */

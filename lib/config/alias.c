@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "config/describe.h"
 #include "config/read_impl.h"
 
 #define MAX_FIELDS 128
@@ -330,10 +331,56 @@ const char *field_suggest(const char *key)
     return near ? near : nearest_key(key);
 }
 
+/* What people call a field or a group on a command line; NULL: as alias_find and same_leaf know it. */
+static const char *option_key(const char *name, int exact)
+{
+    static const char *const names[][2] = { { "model", "model" },
+                                            { "data", "data.train" },
+                                            { "train", "data.train" },
+                                            { "config", "the job file is an argument" },
+                                            { "job", "the job file is an argument" },
+                                            { "batch", "train.global_batch" },
+                                            { "eval", "eval.data" },
+                                            { "epoch", "train.epochs" } };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i][0]))
+            return names[i][1];
+    if (strchr(name, '.') || field_is_group(name))
+        return field_find(name) ? name : exact ? NULL : nearest_key(name);
+    const char *key = alias_find(name);
+    if (!key)
+        key = same_leaf(name);
+    return key || exact ? key : nearest_key(name);
+}
+
+const char *job_option_hint(const char *name, const char *value, int exact, struct arena *arena)
+{
+    char *plain = arena_strdup(arena, name);
+
+    for (char *c = plain; *c; c++)
+        *c = *c == '-' ? '_' : *c;
+    const char *key = option_key(plain, exact);
+    if (!key || field_is_group(key) != !strcmp(key, "model"))
+        return NULL;
+    size_t length = strcspn(key, " :,");
+    /* "train.dtype: bf16" says the value itself, others explain it. */
+    if (key[length] == ':' && !strchr(key + length + 2, ' '))
+        return arena_printf(arena, "--set %.*s=%s", (int)length, key, key + length + 2);
+    if (key[length] && !field_find(arena_strndup(arena, key, length)))
+        return key;
+    const char *rest = key + length;
+    if (str_starts_with(rest, " = "))
+        return arena_printf(arena, "--set %.*s=VALUE, that is %s", (int)length, key, rest + 3);
+    return arena_printf(arena, "--set %.*s=%s%s", (int)length, key, value ? value : "VALUE", rest);
+}
+
 void reader_add_unknown(struct job_reader *r, const struct yaml_node *node, const char *key)
 {
     const char *hint = field_suggest(key);
 
+    if (hint)
+        reader_refuse(r, arena_strndup(r->arena, hint, strcspn(hint, " :,")));
     if (hint)
         mistakes_add_at_key(&r->mistakes, node, "unknown key %.128s (hint: %s)", key, hint);
     else

@@ -344,13 +344,13 @@ static void check_experts(struct job_reader *r)
         return;
     if (s->n_active_experts > s->n_experts)
         mistakes_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
-                     "model.n_active_experts is %d, more than the %d experts (hint: %d)",
-                     s->n_active_experts, s->n_experts, s->n_experts);
+                     "model.n_active_experts is %d, more than the %d expert%s (hint: %d)",
+                     s->n_active_experts, s->n_experts, str_s(s->n_experts), s->n_experts);
     if (s->expert_every > s->n_layers)
         mistakes_add(&r->mistakes, reader_given(r, "model.expert_every"),
-                     "model.expert_every is %d, more than the %d layers: none would have experts "
+                     "model.expert_every is %d, more than the %d layer%s: none would have experts "
                      "(hint: %d, or n_experts: 0)",
-                     s->expert_every, s->n_layers, s->n_layers);
+                     s->expert_every, s->n_layers, str_s(s->n_layers), s->n_layers);
     if (s->activation != ACTIVATION_SWIGLU)
         mistakes_add(&r->mistakes, reader_given(r, "model.activation"),
                      "model.activation is gelu, but experts are gated (hint: swiglu)");
@@ -560,8 +560,8 @@ static void check_parallel(struct job_reader *r)
     check_zero(r);
     if (job->parallel.pp > s->n_layers)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
-                     "parallel.pp is %d, more than the %d layers (hint: %d)", job->parallel.pp,
-                     s->n_layers, s->n_layers);
+                     "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,
+                     s->n_layers, str_s(s->n_layers), s->n_layers);
     if (job->data.seq_len % job->parallel.cp != 0) {
         list_divisors(job->data.seq_len, divisors, sizeof divisors);
         mistakes_add(&r->mistakes, reader_given(r, "parallel.cp"),

@@ -8,6 +8,88 @@
 #include "config/embedded.h"
 #include "config/fields_impl.h"
 
+int field_print_not_built(const struct field *f, struct str *out)
+{
+    if (f->built_max)
+        str_printf(out, "above %d", f->built_max);
+    else if (f->not_built)
+        str_add(out, f->not_built);
+    return f->built_max || f->not_built;
+}
+
+static void print_number_range(const struct field *f, struct str *out)
+{
+    const char *what = f->type == FIELD_FLOAT ? "a number" : "a whole number";
+
+    str_add(out, what);
+    if (f->type == FIELD_U64) {
+        str_add(out, " from 0 to 9223372036854775807");
+    } else if (f->type == FIELD_FLOAT) {
+        str_add(out, f->above_min ? " above " : " from ");
+        str_printf(out, "%.15g to %.15g", f->min, f->max);
+    } else {
+        str_printf(out, " from %.0f to %.0f", f->min, f->max);
+    }
+    if (f->word)
+        str_printf(out, " or %s", f->word);
+}
+
+static void print_values(const struct field *f, struct str *out)
+{
+    switch (f->type) {
+    case FIELD_INT:
+    case FIELD_I64:
+    case FIELD_U64:
+    case FIELD_FLOAT:
+        print_number_range(f, out);
+        return;
+    case FIELD_BOOL:
+        str_add(out, "true or false");
+        return;
+    case FIELD_TEXT:
+    case FIELD_NAME:
+        str_add(out, "a text");
+        return;
+    case FIELD_CHOICE:
+    case FIELD_WORD:
+        str_add(out, "one of ");
+        for (const struct choice *c = f->choices; c->word; c++)
+            str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
+        return;
+    case FIELD_KINDS:
+        str_add(out, "one of ");
+        for (const struct choice *c = f->choices; c->word; c++)
+            str_printf(out, "%s, ", c->word);
+        str_add(out, "or a list of");
+        for (const struct choice *c = f->items; c->word; c++)
+            str_printf(out, c == f->items ? " %s" : ", %s", c->word);
+        return;
+    case FIELD_COUNTS:
+        str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
+                   f->word);
+        return;
+    case FIELD_TEXTS:
+        str_printf(out, *f->word ? "a list of texts, or %s" : "a list of texts", f->word);
+        return;
+    case FIELD_PAIRS:
+        str_printf(out, "a map of texts, or %s", f->word);
+        return;
+    case FIELD_DATASETS:
+        str_add(out, "a prefix or a list of prefixes and {path, weight}");
+        return;
+    }
+}
+
+void field_print_range(const struct field *f, struct str *out)
+{
+    struct str gaps = { 0 };
+
+    print_values(f, out);
+    if (field_print_not_built(f, &gaps))
+        str_printf(out, " (not built yet: %s)", str_text(&gaps));
+    str_release(&gaps);
+}
+
 static int is_below(const char *key, const char *group)
 {
     size_t length = strlen(group);
@@ -97,6 +179,9 @@ static void schema_type(const struct field *f, struct str *out)
     case FIELD_CHOICE:
     case FIELD_WORD:
         schema_words(f->choices, out);
+        for (const struct choice *s = f->synonyms; s && s->word; s++)
+            if (field_word(f, s->word) != s->word)
+                str_printf(out, ", {\"const\": \"%s\"}", s->word);
         return;
     case FIELD_KINDS:
         schema_words(f->choices, out);
@@ -130,15 +215,18 @@ static void schema_type(const struct field *f, struct str *out)
 static void schema_field(const struct field *f, struct str *out)
 {
     const char *leaf = strrchr(f->key, '.');
-    struct str help = { 0 };
+    struct str help = { 0 }, gaps = { 0 };
 
     str_printf(&help, f->unit ? "%s; in %s" : "%s", f->help, f->unit);
+    if (field_print_not_built(f, &gaps))
+        str_printf(&help, "; not built yet: %s", str_text(&gaps));
     str_printf(out, "\"%s\": {\"description\": ", leaf ? leaf + 1 : f->key);
     field_print_json_text(out, str_text(&help));
     str_add(out, ", \"anyOf\": [");
     schema_type(f, out);
     str_add(out, ", " VARIABLE "]}");
     str_release(&help);
+    str_release(&gaps);
 }
 
 /*
@@ -263,7 +351,8 @@ void job_completion(struct str *out)
         if (f->word)
             str_add(&words, f->word);
         for (const struct choice *c = f->choices; c && c->word; c++)
-            str_printf(&words, words.length ? " %s" : "%s", c->word);
+            if (!f->not_built || strcmp(c->word, f->not_built) != 0)
+                str_printf(&words, words.length ? " %s" : "%s", c->word);
         completion_key(f->key, str_text(&words), out);
     }
     str_release(&words);

@@ -36,6 +36,9 @@ static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_B
 static const struct choice act_dtypes[] = {
     { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
 };
+static const struct choice torch_dtypes[] = {
+    { "float32", DTYPE_F32 }, { "bfloat16", DTYPE_BF16 }, { "float16", DTYPE_F16 }, { 0 }
+};
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
@@ -265,7 +268,10 @@ const struct field job_fields[] = {
               "half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
-      .max = N_STEPS_MAX, .help = "updates of the parameters" },
+      .max = N_STEPS_MAX,
+      .help =
+          "updates of the parameters; auto: as many as train.epochs take, for finetune and lora "
+          "alone" },
     { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto", .max = 1e6,
       .above_min = 1,
       .help =
@@ -283,8 +289,10 @@ const struct field job_fields[] = {
               "global_batch, or the largest of parallel.micro_batches, from which it may not "
               "differ" },
     { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = act_dtypes,
+      .synonyms = torch_dtypes,
       .help = "of weights and activations; masters are fp32, and optimizer.states says of what the "
-              "others are; fp16 has a dynamic loss scale" },
+              "others are; fp16 has a dynamic loss scale; float32, bfloat16 and float16 mean the "
+              "same" },
     { "train.loss_scale.initial", FIELD_INT, AT(train.loss_scale.initial), .initial = "65536",
       .min = 1, .max = SCALE_MAX,
       .help = "of fp16: the factor of the loss that a run begins with, a power of two, so that "
@@ -301,7 +309,7 @@ const struct field job_fields[] = {
     { "train.loss_scale.max", FIELD_INT, AT(train.loss_scale.max), .initial = "16777216", .min = 1,
       .max = SCALE_MAX, .help = "of fp16: the loss scale does not grow beyond it" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = dtypes,
+      .choices = dtypes, .synonyms = torch_dtypes,
       .help = "of accumulators of matrices' gradients, and of their sums over ranks; bf16: each "
               "micro-batch is added in fp32 and rounded. Vectors' are fp32" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
@@ -384,6 +392,7 @@ const struct field job_fields[] = {
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       .help = "largest global gradient norm; 0: no clipping" },
     { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32", .choices = dtypes,
+      .synonyms = torch_dtypes,
       .help = "of the optimizer's moments; with bf16 they are rounded stochastically, and so are "
               "weights of bf16, of which no fp32 masters are kept then: 6 bytes a parameter, not "
               "14" },
@@ -408,9 +417,9 @@ const struct field job_fields[] = {
       .max = 1000000, .given_offset = AT(parallel.dp_given),
       .help = "data parallel degree; auto: ranks / (tp * pp * cp)" },
     { "parallel.cp", FIELD_INT, AT(parallel.cp), .initial = "1", .min = 1, .max = 65536,
-      .help = "context parallel degree" },
+      .built_max = 1, .help = "context parallel degree" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
-      .help = "expert parallel degree; divides dp * cp" },
+      .built_max = 1, .help = "expert parallel degree; divides dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
       .help = "what is sharded over dp: 1 optimizer states, 2 and gradients, 3 and parameters" },
     { "parallel.zero_group", FIELD_INT, AT(parallel.zero_group), .initial = "0", .max = 1000000,
@@ -445,13 +454,14 @@ const struct field job_fields[] = {
       .help = "late: micro-batches first, then ranks; early: ranks first; auto: late for zero 0 "
               "and 1, early for 2 and 3" },
     { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
-      .choices = reductions,
+      .choices = reductions, .not_built = "fast",
       .help = "fixed: sums over ranks are the same bits each time; fast: as the library likes" },
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
       .max = 65536, .unit = "MiB", .help = "gradients that are reduced together" },
 
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recomputes,
-      .items = forward_ops, .items_offset = AT(recompute_ops), .word_value = RECOMPUTE_LIST,
+      .not_built = "auto", .items = forward_ops, .items_offset = AT(recompute_ops),
+      .word_value = RECOMPUTE_LIST,
       .help = "activations that are computed again in the backward instead of kept; selective: of "
               "norms, activations, dropout and casts; full: all but the layers' inputs; a list: "
               "of these ops" },

@@ -52,6 +52,9 @@ struct field {
     const char *word;    /* "auto", if that may stand for a number */
     int word_value;      /* what is stored for the word */
     size_t given_offset; /* an int that is 1 if the value is given and not auto; 0: none */
+    const struct choice *synonyms; /* words that are read as others of choices; ended likewise */
+    int built_max;                 /* of FIELD_INT: job_check_built refuses larger ones; 0: none */
+    const char *not_built;         /* the word of choices that it refuses, or NULL */
 };
 
 extern const struct field job_fields[];
@@ -72,6 +75,9 @@ int field_is_group(const char *group);
  */
 int field_set(const struct field *field, struct job *job, const struct yaml_node *node,
               struct mistakes *mistakes);
+
+/* The word of the field's choices that a synonym stands for; the text itself where it is none. */
+const char *field_word(const struct field *field, const char *text);
 
 /* Set every field to its default; those that must be given stay zero. */
 void field_set_defaults(struct job *job, struct arena *arena);
@@ -96,7 +102,13 @@ void field_print_json_text(struct str *out, const char *text);
 /* The shortest decimal that reads back to the same double. */
 void field_print_float(struct str *out, double value);
 
-/* "a whole number, 1 to 10", "true or false", "one of fp32, bf16": what may be written. */
+/*
+ * "a whole number, 1 to 10", "true or false", "one of fp32, bf16": what may be written, and which of it
+ * is not built yet.
+ */
 void field_print_range(const struct field *field, struct str *out);
+
+/* Add "above 1" or "auto", the values that are not built yet. Returns 0, adding nothing, if all are. */
+int field_print_not_built(const struct field *field, struct str *out);
 
 #endif

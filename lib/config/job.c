@@ -44,10 +44,26 @@ const struct yaml_node *reader_given(const struct job_reader *r, const char *key
 static void take_field(struct job_reader *r, const struct field *field,
                        const struct yaml_node *node)
 {
-    if (!field_set(field, r->job, node, &r->mistakes))
-        r->given[field - job_fields] = node;
-    else if (!r->given[field - job_fields])
-        r->given[field - job_fields] = node; /* wrong, but not missing */
+    ptrdiff_t index = field - job_fields;
+
+    if (node->unexpanded || field_set(field, r->job, node, &r->mistakes)) {
+        r->refused[index] = 1;
+        if (r->given[index])
+            return;
+    }
+    r->given[index] = node;
+}
+
+void reader_refuse(struct job_reader *r, const char *key)
+{
+    size_t length = strlen(key);
+
+    if (!strcmp(key, "model"))
+        r->model_failed = 1;
+    for (int i = 0; i < n_job_fields; i++)
+        if (!strncmp(job_fields[i].key, key, length) &&
+            (!job_fields[i].key[length] || job_fields[i].key[length] == '.'))
+            r->refused[i] = 1;
 }
 
 /* Whether a group's value was something else than a map, which is then dealt with. */
@@ -58,6 +74,9 @@ static int is_group_word(struct job_reader *r, const struct yaml_node *node, con
     if (yaml_is_null(node))
         return 1;
     if (!strcmp(key, "parallel") && node->kind == YAML_SCALAR && !strcmp(node->text, "auto"))
+        return 1;
+    reader_refuse(r, key);
+    if (node->unexpanded)
         return 1;
     mistakes_add(
         &r->mistakes, node, "%s is %s%.64s%s, not a map of fields (hint: %s: {KEY: VALUE})", key,
@@ -96,7 +115,7 @@ void reader_take_map(struct job_reader *r, const struct yaml_node *map, const ch
 
 static void check_missing(struct job_reader *r)
 {
-    int has_model = 0;
+    int has_model = 0, is_kind = !r->refused[field_find("kind") - job_fields];
 
     for (int i = 0; i < n_job_fields; i++)
         has_model |= r->given[i] && str_starts_with(job_fields[i].key, "model.");
@@ -110,8 +129,13 @@ static void check_missing(struct job_reader *r)
 
         /* Only finetune and lora can do without. */
         int is_steps = !strcmp(job_fields[i].key, "train.steps") && !r->job->train.steps &&
-                       r->job->kind == JOB_PRETRAIN;
-        if ((job_fields[i].initial && !is_steps) || (r->given[i] && !is_steps) ||
+                       r->job->kind == JOB_PRETRAIN && is_kind;
+        if (is_steps && r->given[i] && !r->refused[i]) {
+            mistakes_add(&r->mistakes, r->given[i],
+                         "train.steps is auto, which pretrain has no epochs for (hint: a number)");
+            continue;
+        }
+        if (r->refused[i] || (job_fields[i].initial && !is_steps) || (r->given[i] && !is_steps) ||
             (of_model && (!has_model || r->model_failed)) || (!of_model && r->model_only))
             continue;
         mistakes_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,
@@ -208,7 +232,8 @@ static int read_tree(struct job *job, struct yaml_node *root, const struct reque
                             .arena = arena,
                             .model_only = request->model_only,
                             .mistakes = { .arena = arena, .source = result.source },
-                            .given = arena_array(arena, const struct yaml_node *, n_job_fields) };
+                            .given = arena_array(arena, const struct yaml_node *, n_job_fields),
+                            .refused = arena_array(arena, char, n_job_fields) };
 
     field_set_defaults(&result, arena);
     for (int i = 0; i < request->n_overrides; i++)

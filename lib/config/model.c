@@ -136,6 +136,10 @@ void reader_take_model(struct job_reader *r, const struct yaml_node *node)
     const struct yaml_node *from = yaml_get(node, "from");
     struct yaml_node fields = { .kind = YAML_MAP, .source = node->source };
 
+    if (node->unexpanded || (from && from->unexpanded)) {
+        r->model_failed = 1;
+        return;
+    }
     if (node->kind == YAML_LIST || yaml_is_null(node) ||
         (from && (from->kind != YAML_SCALAR || yaml_is_null(from)))) {
         mistakes_add(&r->mistakes, from ? from : node,

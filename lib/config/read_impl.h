@@ -14,9 +14,10 @@ struct job_reader {
     struct arena *arena;
     struct mistakes mistakes;
     const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
-    const char *model_folder;       /* that the key model names, where weights are too; or NULL */
-    int model_failed;               /* said so already: its missing fields are no news */
-    int model_only;                 /* what is missing beside the model's fields is none */
+    char *refused; /* by index in job_fields: it was meant to be given, and what is wrong is said */
+    const char *model_folder; /* that the key model names, where weights are too; or NULL */
+    int model_failed;         /* said so already: its missing fields are no news */
+    int model_only;           /* what is missing beside the model's fields is none */
 };
 
 /* The node that a field was given by, or NULL. The key must be a field's. */
@@ -45,6 +46,12 @@ void reader_check(struct job_reader *reader);
 
 /* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from others. */
 void reader_derive_tuning(struct job_reader *reader);
+
+/*
+ * Note that a field, or all fields of a group, were meant to be given by what is wrong, so that they
+ * are not said to be missing besides. Any other text is none of them.
+ */
+void reader_refuse(struct job_reader *reader, const char *key);
 
 /* Put down that a key is unknown, with what was probably meant. */
 void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);

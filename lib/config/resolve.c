@@ -20,13 +20,14 @@ static int derive_dp(struct job *job, int world_size, struct arena *arena, struc
     if (!job->parallel.dp_given) {
         if (world_size % others != 0)
             return err_set(err, ERR_CONFIG,
-                           "%s: %d ranks are not a multiple of parallel tp %d * pp %d * cp %d "
+                           "%s: %d rank%s not a multiple of parallel tp %d * pp %d * cp %d "
                            "(hint: %lld ranks)",
-                           PLACE(job, "parallel.tp", "parallel.pp", "parallel.cp"), world_size, tp,
-                           pp, cp, (long long)((world_size / others + 1) * others));
+                           PLACE(job, "parallel.tp", "parallel.pp", "parallel.cp"), world_size,
+                           world_size == 1 ? " is" : "s are", tp, pp, cp,
+                           (long long)((world_size / others + 1) * others));
         job->parallel.dp = (int)(world_size / others);
-        job_note(job, arena, "parallel.dp = %d (auto: %d ranks / (tp %d * pp %d * cp %d))",
-                 job->parallel.dp, world_size, tp, pp, cp);
+        job_note(job, arena, "parallel.dp = %d (auto: %d rank%s / (tp %d * pp %d * cp %d))",
+                 job->parallel.dp, world_size, str_s(world_size), tp, pp, cp);
         return 0;
     }
     if (others * job->parallel.dp != world_size)
@@ -61,9 +62,9 @@ static int take_micro_batches(struct job *job, struct arena *arena, struct err *
         if (global % dp == 0)
             snprintf(hint, sizeof hint, ", or a list of %d in all", global / dp);
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel.micro_batches are %lld sequences, times dp %d %lld, but "
+                       "%s: parallel.micro_batches come to %lld sequence%s, times dp %d %lld, but "
                        "train.global_batch is %d (hint: global_batch: %lld%s)",
-                       PLACE(job, "parallel.micro_batches"), (long long)sum, dp,
+                       PLACE(job, "parallel.micro_batches"), (long long)sum, str_s(sum), dp,
                        (long long)sum * dp, global, (long long)sum * dp, hint);
     }
     job->n_micro_batches = job->parallel.micro_batches.n;
@@ -132,10 +133,11 @@ static int check_pipeline(const struct job *job, struct err *err)
                              "train.global_batch"));
     if (n_stages > job->model.n_layers)
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel pp %d * chunks %d is %d stages, the model has %d layers "
+                       "%s: parallel pp %d * chunks %d is %d stages, the model has %d layer%s "
                        "(hint: parallel.%s)",
                        PLACE(job, "parallel.pp", "parallel.chunks", "parallel.schedule"),
-                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers, hint);
+                       job->parallel.pp, job->parallel.chunks, n_stages, job->model.n_layers,
+                       str_s(job->model.n_layers), hint);
     if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
                                               n_stages, job->model.n_layers, err))
         return err_add(err, "%s: parallel.stages", PLACE(job, "parallel.stages"));
@@ -198,27 +200,36 @@ int job_fit_ranks(const struct job *job, int n_possible)
     return 0;
 }
 
+static int is_not_built(const struct field *f, const struct job *job)
+{
+    int value = *(const int *)(const void *)((const char *)job + f->offset);
+
+    if (f->built_max)
+        return value > f->built_max;
+    for (const struct choice *c = f->choices; c && c->word; c++)
+        if (f->not_built && c->value == value && !strcmp(c->word, f->not_built))
+            return 1;
+    return 0;
+}
+
 int job_check_built(const struct job *job, struct err *err)
 {
-    const struct {
-        int is_wanted;
-        const char *text;
-    } gaps[] = {
-        { job->parallel.cp > 1, "parallel.cp above 1" },
-        { job->parallel.ep > 1, "parallel.ep above 1" },
-        { job->parallel.reductions == REDUCTIONS_FAST, "parallel.reductions fast" },
-        { job->recompute == RECOMPUTE_AUTO, "recompute auto" },
-    };
-    char text[512];
-    size_t used = 0;
+    struct str text = { 0 };
+    int n = 0;
 
-    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
-        if (gaps[i].is_wanted)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? ", " : "",
-                                     gaps[i].text);
-    if (used == 0)
-        return 0;
-    return err_set(err, ERR_CONFIG, "%s: not built yet: %s", job->source, text);
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+
+        if (!is_not_built(f, job))
+            continue;
+        str_printf(&text, n++ ? ", %s " : "%s ", f->key);
+        field_print_not_built(f, &text);
+    }
+    if (n)
+        err_set(err, ERR_CONFIG, "%s: not built yet: %s (hint: leave %s out)", job->source,
+                str_text(&text), n == 1 ? "it" : "them");
+    str_release(&text);
+    return n ? -1 : 0;
 }
 
 int job_resolve(struct job *job, int world_size, struct arena *arena, struct err *err)

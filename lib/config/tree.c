@@ -158,6 +158,7 @@ int tree_expand(struct yaml_node *root, struct mistakes *m)
                 node->text = text;
             else
                 status = -1;
+            node->unexpanded = !text;
         }
     }
     return status;

@@ -14,7 +14,10 @@
  */
 int tree_override(struct yaml_node *root, const char *override, struct mistakes *mistakes);
 
-/* Replace ${VAR} in every scalar value by the environment's; "$${" gives "${". Returns 0 or -1. */
+/*
+ * Replace ${VAR} in every scalar value by the environment's; "$${" gives "${". Returns 0 or -1; a value
+ * that could not be filled in is marked as unexpanded.
+ */
 int tree_expand(struct yaml_node *root, struct mistakes *mistakes);
 
 #endif

@@ -147,6 +147,15 @@ static const char *nearest_choice(const struct choice *choices, const char *text
     return str_nearest(text, words, n);
 }
 
+const char *field_word(const struct field *f, const char *text)
+{
+    for (const struct choice *s = f->synonyms; s && s->word; s++)
+        for (const struct choice *c = f->choices; c->word; c++)
+            if (!strcmp(text, s->word) && s->value == c->value)
+                return c->word;
+    return text;
+}
+
 static int set_choice(const struct field *f, struct job *job, const struct yaml_node *node,
                       struct mistakes *m)
 {
@@ -154,8 +163,9 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
 
     if (node->kind != YAML_SCALAR)
         return wrong(m, f, node, NULL);
+    const char *text = field_word(f, node->text);
     for (const struct choice *c = f->choices; c->word; c++) {
-        if (strcmp(node->text, c->word) != 0)
+        if (strcmp(text, c->word) != 0)
             continue;
         if (f->type == FIELD_WORD)
             *(const char **)at = c->word;
@@ -686,69 +696,6 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
         return;
     case FIELD_DATASETS:
         print_datasets(job, out);
-        return;
-    }
-}
-
-static void print_number_range(const struct field *f, struct str *out)
-{
-    const char *what = f->type == FIELD_FLOAT ? "a number" : "a whole number";
-
-    str_add(out, what);
-    if (f->type == FIELD_U64) {
-        str_add(out, " from 0 to 9223372036854775807");
-    } else if (f->type == FIELD_FLOAT) {
-        str_add(out, f->above_min ? " above " : " from ");
-        str_printf(out, "%.15g to %.15g", f->min, f->max);
-    } else {
-        str_printf(out, " from %.0f to %.0f", f->min, f->max);
-    }
-    if (f->word)
-        str_printf(out, " or %s", f->word);
-}
-
-void field_print_range(const struct field *f, struct str *out)
-{
-    switch (f->type) {
-    case FIELD_INT:
-    case FIELD_I64:
-    case FIELD_U64:
-    case FIELD_FLOAT:
-        print_number_range(f, out);
-        return;
-    case FIELD_BOOL:
-        str_add(out, "true or false");
-        return;
-    case FIELD_TEXT:
-    case FIELD_NAME:
-        str_add(out, "a text");
-        return;
-    case FIELD_CHOICE:
-    case FIELD_WORD:
-        str_add(out, "one of ");
-        for (const struct choice *c = f->choices; c->word; c++)
-            str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
-        return;
-    case FIELD_KINDS:
-        str_add(out, "one of ");
-        for (const struct choice *c = f->choices; c->word; c++)
-            str_printf(out, "%s, ", c->word);
-        str_add(out, "or a list of");
-        for (const struct choice *c = f->items; c->word; c++)
-            str_printf(out, c == f->items ? " %s" : ", %s", c->word);
-        return;
-    case FIELD_COUNTS:
-        str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
-                   f->word);
-        return;
-    case FIELD_TEXTS:
-        str_printf(out, *f->word ? "a list of texts, or %s" : "a list of texts", f->word);
-        return;
-    case FIELD_PAIRS:
-        str_printf(out, "a map of texts, or %s", f->word);
-        return;
-    case FIELD_DATASETS:
-        str_add(out, "a prefix or a list of prefixes and {path, weight}");
         return;
     }
 }

@@ -447,9 +447,9 @@ static int refuse_nothing(struct preparing *p)
     if (r->n_samples > 0)
         return 0;
     return err_set(p->err, ERR_DATA,
-                   "%s: no sample came of its %lld rows (%lld bad, %lld blank, %lld too long)",
-                   p->options->inputs[0], (long long)r->n_rows, (long long)r->n_bad,
-                   (long long)r->n_blank, (long long)r->n_dropped);
+                   "%s: no sample came of its %lld row%s (%lld bad, %lld blank, %lld too long)",
+                   p->options->inputs[0], (long long)r->n_rows, str_s(r->n_rows),
+                   (long long)r->n_bad, (long long)r->n_blank, (long long)r->n_dropped);
 }
 
 static int prepare(struct preparing *p)
@@ -512,11 +512,11 @@ void instruct_describe(const struct instruct_report *r, struct str *out)
     double share = r->n_tokens > 0 ? 100.0 * (double)r->n_learned / (double)r->n_tokens : 0;
 
     str_printf(
-        out, "%s sample%s from %s row%s of %lld file%s: %s tokens, %.1f %% of them learned%s\n",
+        out, "%s sample%s from %s row%s of %lld file%s: %s token%s, %.1f %% of them learned%s\n",
         str_count(samples, sizeof samples, r->n_samples), r->n_samples == 1 ? "" : "s",
         str_count(rows, sizeof rows, r->n_rows), r->n_rows == 1 ? "" : "s", (long long)r->n_files,
-        r->n_files == 1 ? "" : "s", str_count(tokens, sizeof tokens, r->n_tokens), share,
-        r->is_old ? " (made before)" : "");
+        r->n_files == 1 ? "" : "s", str_count(tokens, sizeof tokens, r->n_tokens),
+        str_s(r->n_tokens), share, r->is_old ? " (made before)" : "");
     add_count(out, r->n_cut, "was too long and cut", "were too long and cut");
     add_count(out, r->n_dropped, "was too long and left out", "were too long and left out");
     add_count(out, r->n_split, "more piece came of texts too long",

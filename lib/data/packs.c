@@ -9,6 +9,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "data/loader.h"
 #include "data/pack_bins.h"
 #include "data/permute.h"
@@ -50,8 +51,8 @@ static int choose(struct packs *p, struct making *m)
     if (o->split > 0)
         n_held_out = max_i64((int64_t)((double)n * o->split), 1);
     if (n < 1 || n_held_out > n / 2)
-        return err_set(m->err, ERR_DATA, "%s has %lld samples, too few%s", p->file.tokens.prefix,
-                       (long long)n, o->split > 0 ? " to hold some out" : " to train on");
+        return err_set(m->err, ERR_DATA, "%s has %lld sample%s, too few%s", p->file.tokens.prefix,
+                       (long long)n, str_s(n), o->split > 0 ? " to hold some out" : " to train on");
     if (!(m->chosen = malloc(sizeof *m->chosen * (size_t)n)))
         return no_memory(m);
     for (int64_t i = 0, s = 0; i < n; i++) {

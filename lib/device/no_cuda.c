@@ -6,7 +6,7 @@
 __attribute__((weak)) int device_cuda_count(const char **why)
 {
     if (why)
-        *why = "this lmtrain was built without CUDA";
+        *why = "this lmtrain was built without CUDA (hint: `make CUDA=1`, or device: cpu)";
     return 0;
 }
 

@@ -181,8 +181,8 @@ static int choose_shots(struct making *m, const char *record, struct err *err)
         }
     }
     if (n < k)
-        return err_set(err, ERR_DATA, "%s: %d shots are asked for, there are %lld (%s)",
-                       m->part->name, k, (long long)m->shots.n,
+        return err_set(err, ERR_DATA, "%s: %d shot%s asked for, there are %lld (%s)", m->part->name,
+                       k, k == 1 ? " is" : "s are", (long long)m->shots.n,
                        m->shots.path ? m->shots.path : "the items");
     return 0;
 }
@@ -398,7 +398,7 @@ static int make_items(struct making *m, struct err *err)
     char files[32] = "";
     if (m->test.n_files > 1)
         snprintf(files, sizeof files, " and %d more", m->test.n_files - 1);
-    str_printf(&l->items->found, "%s: %lld items in %s%s", m->part->name, (long long)n,
+    str_printf(&l->items->found, "%s: %lld item%s in %s%s", m->part->name, (long long)n, str_s(n),
                m->test.path, files);
     if (m->file_shots)
         str_printf(&l->items->found, ", shots as %s has them", m->file_shots_path);

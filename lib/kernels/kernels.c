@@ -89,5 +89,5 @@ __attribute__((weak)) int kernels_cuda_create(struct kernels **kernels, struct d
 {
     (void)kernels;
     (void)device;
-    return err_set(err, ERR_DEVICE, "this lmtrain was built without CUDA");
+    return err_set(err, ERR_DEVICE, "this lmtrain was built without CUDA (hint: `make CUDA=1`)");
 }

@@ -317,7 +317,8 @@ static void report_working(const struct hang_watch *watch, double now, struct st
             str_add(text, "\n");
         }
     if (n > N_LINES_MAX)
-        str_printf(text, "  %d more ranks do not wait\n", n - N_LINES_MAX);
+        str_printf(text, "  %d more rank%s not wait\n", n - N_LINES_MAX,
+                   n - N_LINES_MAX == 1 ? " does" : "s do");
 }
 
 static void report_waiting(const struct hang_watch *watch, double now, struct str *text)
@@ -338,7 +339,7 @@ static void report_waiting(const struct hang_watch *watch, double now, struct st
         }
     }
     if (n_unsaid)
-        str_printf(text, "  %d more ranks wait\n", n_unsaid);
+        str_printf(text, "  %d more rank%s\n", n_unsaid, n_unsaid == 1 ? " waits" : "s wait");
 }
 
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text)

@@ -503,8 +503,8 @@ static int run_to_the_end(struct slurm_job *job, struct err *err)
             log_error("not started again: %s", reason.text);
             return status;
         }
-        log_warn("starting again, %d of %d: %d ranks", n_restarts, job->options->n_restarts,
-                 job->n_ranks);
+        log_warn("starting again, %d of %d: %d rank%s", n_restarts, job->options->n_restarts,
+                 job->n_ranks, str_s(job->n_ranks));
         status = run_unless_stopped(job, &left, n_restarts, err);
     }
     return status;

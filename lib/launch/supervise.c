@@ -208,8 +208,9 @@ static int run_attempts(struct supervisor *supervisor, struct err *err)
         supervisor->attempt++;
         supervisor->n_restarted++;
         if (supervisor->n_ranks != n_ranks)
-            log_warn("restarting (%d of %d) from the newest checkpoint, with %d ranks",
-                     supervisor->n_restarted, supervisor->options->n_restarts, supervisor->n_ranks);
+            log_warn("restarting (%d of %d) from the newest checkpoint, with %d rank%s",
+                     supervisor->n_restarted, supervisor->options->n_restarts, supervisor->n_ranks,
+                     str_s(supervisor->n_ranks));
         else
             log_warn("restarting (%d of %d) from the newest checkpoint", supervisor->n_restarted,
                      supervisor->options->n_restarts);

@@ -8,6 +8,7 @@
 #include "layout/stage.h"
 
 #include "base/num.h"
+#include "base/str.h"
 
 struct split {
     int n_layers, n_stages;
@@ -98,11 +99,12 @@ static int check_n_stages(int n_stages, int n_layers, struct err *err)
 {
     if (n_stages >= 1 && n_stages <= n_layers)
         return 0;
-    return err_set(err, ERR_CONFIG,
-                   "%d pipeline stages for %d layers, but a stage has at least one layer (hint: %d "
-                   "stage%s)",
-                   n_stages, n_layers, n_stages < 1 ? 1 : n_layers,
-                   n_stages < 1 || n_layers == 1 ? "" : "s");
+    return err_set(
+        err, ERR_CONFIG,
+        "%d pipeline stage%s for %d layer%s, but a stage has at least one layer (hint: %d "
+        "stage%s)",
+        n_stages, str_s(n_stages), n_layers, str_s(n_layers), n_stages < 1 ? 1 : n_layers,
+        str_s(n_stages < 1 ? 1 : n_layers));
 }
 
 int stage_split(int *counts, int n_stages, const struct stage_costs *costs, struct arena *scratch,
@@ -139,8 +141,8 @@ int stage_check(const int *counts, int n_counts, int n_stages, int n_layers, str
         return -1;
     if (n_counts != n_stages)
         return err_set(err, ERR_CONFIG,
-                       "layers are given for %d stages, the pipeline has %d (hint: %d numbers)",
-                       n_counts, n_stages, n_stages);
+                       "layers are given for %d stage%s, the pipeline has %d (hint: %d number%s)",
+                       n_counts, str_s(n_counts), n_stages, n_stages, str_s(n_stages));
     for (int stage = 0; stage < n_stages; stage++) {
         if (counts[stage] < 1)
             return err_set(
@@ -155,11 +157,11 @@ int stage_check(const int *counts, int n_counts, int n_stages, int n_layers, str
         if (last >= 1)
             return err_set(
                 err, ERR_CONFIG,
-                "the stages have %lld layers, the model %d (hint: %lld in the last stage, or "
+                "the stages have %lld layer%s, the model %d (hint: %lld in the last stage, or "
                 "auto)",
-                (long long)sum, n_layers, (long long)last);
-        return err_set(err, ERR_CONFIG, "the stages have %lld layers, the model %d (hint: auto)",
-                       (long long)sum, n_layers);
+                (long long)sum, str_s(sum), n_layers, (long long)last);
+        return err_set(err, ERR_CONFIG, "the stages have %lld layer%s, the model %d (hint: auto)",
+                       (long long)sum, str_s(sum), n_layers);
     }
     return 0;
 }

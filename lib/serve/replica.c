@@ -65,9 +65,9 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
 
     if (world_size % size)
         return err_set(err, ERR_CONFIG,
-                       "%d ranks are no multiple of the %d that hold the model together: tp %d * "
+                       "%d rank%s no multiple of the %d that hold the model together: tp %d * "
                        "pp %d",
-                       world_size, size, tp, pp);
+                       world_size, world_size == 1 ? " is" : "s are", size, tp, pp);
     r.mesh.size[AXIS_TP] = tp;
     r.mesh.size[AXIS_PP] = pp;
     r.n = world_size / size;

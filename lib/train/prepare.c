@@ -145,21 +145,24 @@ static int count_steps(const struct preparing *p, struct err *err)
                                         job->train.global_batch);
     loader_close(loader);
     if (job->samples.train && p->hooks && p->hooks->report && usage.n_rows)
-        p->hooks->report(p->hooks->context,
-                         arena_printf(p->arena,
-                                      "%lld samples in %lld sequences of %s%d: %.1f %% of the rows "
-                                      "are tokens, %.1f %% are learned\n",
-                                      (long long)usage.n_samples, (long long)usage.n_sequences,
-                                      n_lengths > 1 ? "up to " : "", job->data.seq_len,
-                                      100.0 * (double)usage.n_tokens / (double)usage.n_rows,
-                                      100.0 * (double)usage.n_learned / (double)usage.n_rows));
+        p->hooks->report(
+            p->hooks->context,
+            arena_printf(p->arena,
+                         "%lld sample%s in %lld sequence%s of %s%d: %.1f %% of the rows "
+                         "are tokens, %.1f %% are learned\n",
+                         (long long)usage.n_samples, str_s(usage.n_samples),
+                         (long long)usage.n_sequences, str_s(usage.n_sequences),
+                         n_lengths > 1 ? "up to " : "", job->data.seq_len,
+                         100.0 * (double)usage.n_tokens / (double)usage.n_rows,
+                         100.0 * (double)usage.n_learned / (double)usage.n_rows));
     if (!job->train.steps)
         job_set_steps(job, max_i64(1, steps), p->arena);
     if (job->optimizer.warmup_steps > job->train.steps)
         return err_set(err, ERR_CONFIG,
-                       "optimizer.warmup_steps is %lld, more than the %lld steps that the epochs "
-                       "take",
-                       (long long)job->optimizer.warmup_steps, (long long)job->train.steps);
+                       "optimizer.warmup_steps is %lld, more than the %lld step%s that the epochs "
+                       "take (hint: leave it out)",
+                       (long long)job->optimizer.warmup_steps, (long long)job->train.steps,
+                       str_s(job->train.steps));
     return 0;
 }
 

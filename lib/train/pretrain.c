@@ -123,10 +123,11 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     p->agreed = p->n_skipped_in_a_row > p->job->train.max_skipped;
     if (p->agreed)
         return err_set(err, ERR_FAILED,
-                       "%d steps in a row had gradients that are not finite, at most "
+                       "%d step%s in a row had gradients that are not finite, at most "
                        "train.max_skipped %d are skipped (hint: a lower optimizer.lr, more "
                        "warm-up)",
-                       p->n_skipped_in_a_row, p->job->train.max_skipped);
+                       p->n_skipped_in_a_row, str_s(p->n_skipped_in_a_row),
+                       p->job->train.max_skipped);
     return 0;
 }
 
@@ -146,8 +147,8 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
         return -1;
     if (p->stopped)
-        log_info("step %" PRId64 ": no better held-out loss in %d evaluations: stopping", r->step,
-                 p->n_worse);
+        log_info("step %" PRId64 ": no better held-out loss in %d evaluation%s: stopping", r->step,
+                 p->n_worse, str_s(p->n_worse));
     return 0;
 }
 
@@ -233,11 +234,11 @@ static void greet(const struct pretrain *p)
     const struct engine *engine = p->options->engine;
     char count[40], planned[32];
 
-    log_info("%s: %s parameters, %d x %d tokens a step, %d micro-batch%s a rank, %s",
+    log_info("%s: %s parameters, %d x %d token%s a step, %d micro-batch%s a rank, %s",
              job->model.name[0] ? job->model.name : "model",
              str_count(count, sizeof count, model_spec_n_parameters(&job->model)),
-             job->train.global_batch, job->data.seq_len, job->n_micro_batches,
-             job->n_micro_batches == 1 ? "" : "es", dtype_name(job->train.dtype));
+             job->train.global_batch, job->data.seq_len, str_s(job->data.seq_len),
+             job->n_micro_batches, str_es(job->n_micro_batches), dtype_name(job->train.dtype));
     log_info("%d rank%s x %d thread%s, %s; %s planned a rank; peak %.0f GFLOP/s %s",
              engine->rank.world_size, engine->rank.world_size == 1 ? "" : "s",
              pool_n_threads(engine->pool), pool_n_threads(engine->pool) == 1 ? "" : "s",

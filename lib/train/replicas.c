@@ -264,11 +264,11 @@ static void judge(const struct trial *t, struct err *err)
     int n = list_ranks(t, cell, can_tell ? &hash : NULL, &ranks);
     if (can_tell)
         err_set(err, ERR_PEER,
-                "step %" PRId64 ": the copy of %s on %s differs from that of the %d other ranks "
+                "step %" PRId64 ": the copy of %s on %s differs from that of the %d other rank%s "
                 "(%d tensor%s): memory or a processor there may be faulty (hint: the last "
                 "checkpoint is good; leave that host out if this comes again)",
-                r->step, name, str_text(&ranks), t->n_ranks - n, n_differing,
-                n_differing == 1 ? "" : "s");
+                r->step, name, str_text(&ranks), t->n_ranks - n, str_s(t->n_ranks - n), n_differing,
+                str_s(n_differing));
     else
         err_set(err, ERR_PEER,
                 "step %" PRId64 ": the copies of %s on %s differ (%d tensor%s): memory or a "

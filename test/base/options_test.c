@@ -30,7 +30,7 @@ static const struct options *command(void)
         .command = "lmtrain test",
         .arguments = "IN...",
         .summary = "Test options",
-        .details = "More.\n",
+        .details = "More of it,\nwith an\nexample:\n  test -n 1\n  test\nEnd.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,
@@ -158,7 +158,7 @@ static void test_help(void **state)
                      OPTIONS_HELP);
     assert_int_equal(parse(WORDS("--help"), &arguments, &arena, &err), OPTIONS_HELP);
     assert_int_equal(parse(WORDS("--", "-h"), &arguments, &arena, &err), 0);
-    options_help(command(), &help);
+    options_help(command(), OPTIONS_HELP_WIDTH, &help);
     assert_string_equal(str_text(&help),
                         "usage: lmtrain test IN... [OPTIONS]\n"
                         "\n"
@@ -176,17 +176,103 @@ static void test_help(void **state)
                         "  --set K=V                 change\n"
                         "  -h, --help                show this\n"
                         "\n"
-                        "More.\n");
+                        "More of it, with an example:\n"
+                        "  test -n 1\n"
+                        "  test\n"
+                        "End.\n");
     str_release(&help);
+    arena_release(&arena);
+}
+
+/* No line is wider than asked, whatever that is, and no word is lost. */
+static void test_help_widths(void **state)
+{
+    struct str wide = { 0 }, help = { 0 };
+
+    (void)state;
+    options_help(command(), OPTIONS_HELP_WIDTH, &wide);
+    for (int width = 40; width <= OPTIONS_HELP_WIDTH; width++) {
+        const char *a = str_text(&wide), *b;
+
+        str_clear(&help);
+        options_help(command(), width, &help);
+        b = str_text(&help);
+        for (const char *line = b; *line; line += strcspn(line, "\n") + 1)
+            if (strcspn(line, "\n") > (size_t)width)
+                fail_msg("%d columns: %.*s", width, (int)strcspn(line, "\n"), line);
+        while (*a || *b) {
+            size_t n = strcspn(a += strspn(a, " \n"), " \n"),
+                   m = strcspn(b += strspn(b, " \n"), " \n");
+
+            if (n != m || memcmp(a, b, n) != 0)
+                fail_msg("%d columns: %.20s is not %.20s", width, b, a);
+            a += n;
+            b += m;
+        }
+    }
+    str_clear(&help);
+    options_help(command(), 60, &help);
+    assert_non_null(strstr(str_text(&help),
+                           "\n  --out FILE\n"
+                           "        where to; a help that is long enough to need a\n"
+                           "        second line, since it goes on and on about what the\n"
+                           "        option does\n"
+                           "  --style STYLE\n"));
+    str_release(&help);
+    str_release(&wide);
+}
+
+/* A key of somewhere else: known as it stands, or nearly. */
+static const char *suggest(const char *name, const char *value, int exact, struct arena *arena)
+{
+    const char *known = "numbers";
+
+    if (exact ? strcmp(name, known) != 0 : strncmp(name, "numb", 4) != 0)
+        return NULL;
+    return arena_printf(arena, "--set %s=%s", known, value ? value : "?");
+}
+
+static void test_suggestions(void **state)
+{
+    static const struct {
+        const char *words[4];
+        const char *hint;
+    } rows[] = {
+        { { "--numbers", "3" }, "(hint: --number)" }, /* one letter off */
+        { { "--verboose" }, "(hint: --verbose)" },
+        { { "--numb" }, "(hint: --number)" }, /* an option that is near, before a key that is */
+        { { "--numbskull=7" }, "(hint: --set numbers=7)" },
+        { { "--numbskull", "8" }, "(hint: --set numbers=8)" },
+        { { "--numbskull", "--out" }, "(hint: --set numbers=?)" },
+        { { "-numbskull" }, "(hint: -h lists all)" },
+        { { "--qqqqqqq" }, "(hint: -h lists all)" },
+    };
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct options with = *command();
+
+    (void)state;
+    with.suggest = suggest;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *argv[8] = { (char *)"test", (char *)"in" };
+        struct err err = { 0 };
+        int argc = 2;
+
+        for (int k = 0; rows[i].words[k]; k++)
+            argv[argc++] = (char *)rows[i].words[k];
+        assert_int_equal(options_parse(&with, argc, argv, &arguments, &arena, &err), -1);
+        if (!strstr(err.text, rows[i].hint))
+            fail_msg("%s: \"%s\"", rows[i].words[0], err.text);
+    }
     arena_release(&arena);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_kinds),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_all_kinds),   cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_help),        cmocka_unit_test(test_help_widths),
+        cmocka_unit_test(test_suggestions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

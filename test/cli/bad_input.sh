@@ -219,7 +219,7 @@ spoil 'a tokenizer_config.json' "$dir/tok/tokenizer_config.json" 3 tok/tokenizer
     'a folder, empty, zero bytes, one byte, a half, random bytes' $(tokenize "$dir/tok" "$dir/held.txt")
 # What was made by an earlier call is not lost by one that fails.
 # shellcheck disable=SC2046
-expect 'tokens are made' 0 'tokens in 1 documents' $(tokenize "$dir/tok" "$dir/held.txt")
+expect 'tokens are made' 0 'tokens in 1 document,' $(tokenize "$dir/tok" "$dir/held.txt")
 before=$(cksum <"$dir/open/made.bin")
 printf '{"text": "fine"}\n{"text": 1}\n' >"$dir/lines.jsonl"
 # shellcheck disable=SC2046

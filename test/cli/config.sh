@@ -7,6 +7,10 @@ job=configs/jobs/quickstart.yaml
 expect 'no command: usage' 2 '^usage: lmtrain COMMAND' $lmtrain
 expect 'help' 0 '^  config +show a job' $lmtrain --help
 expect 'version' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain --version
+expect 'by -V too' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain -V
+expect 'help of 60 columns' 0 '^        change a field of the job' env COLUMNS=60 $lmtrain config -h
+refuse 'has no line of more' '^.{61}'
+expect 'a field for an option' 2 'unknown option --steps .hint: --set train.steps=5.' $lmtrain config --steps 5 $job
 expect 'an unknown command' 2 'unknown command confg \(hint: config\)' $lmtrain confg
 expect 'a far unknown command' 2 'unknown command qqqqqq \(hint: lmtrain -h' $lmtrain qqqqqq
 
@@ -39,5 +43,28 @@ expect 'and the same job' 0 '' cmp "$dir/printed.json" "$dir/again.json"
 expect 'its JSON is a job' 0 '' $lmtrain config "$dir/printed.json"
 expect 'and the same job too' 0 '' $lmtrain config "$dir/printed.json" --json
 expect 'byte for byte' 0 '' sh -c "$lmtrain config '$dir/printed.json' --json | cmp - '$dir/printed.json'"
+# The version names what the program is made of: a hash of what differs from the commit, and nothing else.
+version=$PWD/scripts/version
+mkdir -p "$dir/repo/lib"
+(cd "$dir/repo" && git init -q . && echo a >lib/a.c && echo r >README && git add . &&
+    git -c user.name=a -c user.email=a@a commit -q -m a) >"$dir/git.log" 2>&1
+# describe - of this tree, without the commit: "" or "+HASH"
+describe() {
+    (cd "$dir/repo" && "$version" "$dir/version.h") && sed -n 's/.*_DESCRIBE "[0-9a-f]*\(.*\)"/\1/p' "$dir/version.h"
+}
+expect 'a clean tree' 0 '' test -z "$(describe)"
+echo b >"$dir/repo/lib/a.c" && one=$(describe)
+expect 'a changed one has a hash' 0 '^\+[0-9a-f]{8}$' echo "$one"
+touch -d '2001-01-01' "$dir/version.h"
+expect 'which stays' 0 '' test "$one" = "$(describe)"
+expect 'and rebuilds nothing' 0 '^2001' date -r "$dir/version.h" +%Y
+echo x >"$dir/repo/README" && mkdir "$dir/repo/build" && echo x >"$dir/repo/build/b.c"
+expect 'for what is not built too' 0 '' test "$one" = "$(describe)"
+echo c >"$dir/repo/lib/a.c" && two=$(describe)
+expect 'another change has another' 0 '' test -n "$two" -a "$one" != "$two"
+echo n >"$dir/repo/lib/new.c" && three=$(describe)
+expect 'so has a file that git does not track' 0 '' test -n "$three" -a "$three" != "$two"
+rm "$dir/repo/lib/new.c" "$dir/repo/lib/a.c" && gone=$(describe)
+expect 'and one that is gone' 0 '' test -n "$gone" -a "$gone" != "$two"
 expect 'a full disk' 1 'standard output' sh -c "$lmtrain config --explain all >/dev/full"
 finish

@@ -214,10 +214,10 @@ interrupted() {
 for place in convert:begun save:writing:-1 convert:writing:2 convert:file:0 convert:file:2 convert:carried \
     save:before_manifest convert:sealed; do
     case $place in
-    convert:writing:2) words='2 of the files were whole' ;;
-    convert:file:0) words='1 of the files were whole' ;;
-    convert:file:2) words='3 of the files were whole' ;;
-    convert:carried | save:before_manifest | convert:sealed) words='4 of the files were whole' ;;
+    convert:writing:2) words='2 of the files (was|were) whole' ;;
+    convert:file:0) words='1 of the files (was|were) whole' ;;
+    convert:file:2) words='3 of the files (was|were) whole' ;;
+    convert:carried | save:before_manifest | convert:sealed) words='4 of the files (was|were) whole' ;;
     *) words= ;;
     esac
     interrupted "${place%:-1}" "$words" --from "$dir/hf" --tp 2 --pp 2

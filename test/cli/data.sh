@@ -50,6 +50,22 @@ expect 'the texts of a column' 0 '^"verse 2 verse 2 "$' \
 expect 'tokens of parquet' 0 '"documents": 21, "empty": 9,' \
     $lmtrain data tokenize test/data/golden/flat-snappy.parquet --tokenizer $tokenizer --out "$dir/z" --json
 
+# Where --out leads.
+expect '--out of nothing' 2 '--out is missing .hint: --out PREFIX' $lmtrain data tokenize "$dir/rows/b.csv" --tokenizer $tokenizer
+expect '--out of no letter' 2 '--out is empty' $lmtrain data tokenize "$dir/rows/b.csv" --tokenizer $tokenizer --out ''
+for out in tok/ rows there.bin there.idx; do
+    case $out in tok/) prefix=tok/b ;; rows) prefix=rows/b ;; *) prefix=there ;; esac
+    rm -f "$dir/$prefix.bin" "$dir/$prefix.idx"
+    expect "--out $out" 0 "/$prefix.bin, .idx: [0-9]+ tokens" \
+        $lmtrain data tokenize "$dir/rows/b.csv" --column body --tokenizer $tokenizer --out "$dir/$out"
+    expect "is $prefix" 0 '' test -s "$dir/$prefix.bin" -a -s "$dir/$prefix.idx"
+    rm -f "$dir/$prefix.bin" "$dir/$prefix.idx"
+done
+expect 'several into a folder' 0 '/tok/tokens.bin, .idx: ' \
+    $lmtrain data tokenize "$dir/rows/b.csv" "$dir/rows/b.csv" --column body --tokenizer $tokenizer --out "$dir/tok/"
+expect 'standard input into a folder' 0 '/tok/tokens.bin, .idx: ' \
+    sh -c "echo hello | $lmtrain data tokenize - --tokenizer $tokenizer --out '$dir/tok'"
+
 printf '{"instruction": "Add", "input": "1+1", "output": "2"}\n{"instruction": "x", "output": ""}\n' >"$dir/chat.jsonl"
 expect 'preview: what is learned' 0 '2<.im_end.>' \
     $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --template chatml
@@ -67,6 +83,37 @@ data: {train: $dir/chat.jsonl, tokenizer: $tokenizer, template: chatml, seq_len:
 train: {steps: 1}
 EOF
 expect 'preview of a job' 0 '^1.1<.im_end.>' $lmtrain data preview "$dir/job.yaml"
+expect 'with a field changed' 0 '^sample 1: 40 tokens' $lmtrain data preview "$dir/job.yaml" --set data.seq_len=40 --set data.mask=prompt
+expect 'an option that the job says' 2 'mask goes with files of rows.*hint: --set data.mask=VALUE' \
+    $lmtrain data preview "$dir/job.yaml" --mask history
+expect '--set without a job' 2 '--set changes a job, and .*chat.jsonl is none' \
+    $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --set data.mask=none
+# What finetune takes: no steps, the tokenizer of the model's folder, added tokens, JSON that config printed.
+mkdir -p "$dir/hf" "$dir/tmp" && cp $tokenizer/tokenizer* "$dir/hf"
+cat >"$dir/hf/config.json" <<EOF
+{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "vocab_size": 4096, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "hidden_act": "silu"}
+EOF
+cat >"$dir/tune.yaml" <<EOF
+model: $dir/hf
+data: {train: $dir/chat.jsonl, template: chatml, seq_len: 64, added_tokens: ['<|im_start|>', '<|im_end|>']}
+EOF
+expect 'preview of a job of finetune' 0 '^sample 1: 20 tokens' env TMPDIR="$dir/tmp" $lmtrain data preview "$dir/tune.yaml"
+expect 'and of lora' 0 '^sample 1: ' env TMPDIR="$dir/tmp" $lmtrain data preview "$dir/tune.yaml" --set lora.rank=2
+expect 'leaves nothing behind' 2 '' ls -d "$dir"/tmp/* runs/tune
+$lmtrain config "$dir/tune.yaml" --set kind=finetune --json >"$dir/tune.json"
+expect 'and of one in JSON' 0 '^sample 1: ' $lmtrain data preview "$dir/tune.json"
+expect 'a job of token files' 2 'a file of tokens without rows .hint: lmtrain data inspect' \
+    $lmtrain data preview "$dir/tune.yaml" --set "data.train=$dir/z"
+expect 'its plan has the added rows' 0 '^model.vocab_size = 4098 .grown from 4096' $lmtrain plan "$dir/tune.yaml" --set kind=finetune
+expect 'in all its figures' 0 '"parameters":' $lmtrain plan "$dir/tune.yaml" --set kind=finetune --json
+grown=$(printf '%s\n' "$output" | sed -n 's/.*"parameters":[^0-9]*\([0-9]*\).*/\1/p')
+asis=$($lmtrain plan "$dir/tune.yaml" --set kind=finetune --set data.added_tokens=none --json |
+    sed -n 's/.*"parameters":[^0-9]*\([0-9]*\).*/\1/p')
+expect 'two rows of 32' 0 '' test $((grown - asis)) = 64
+expect 'a plan without a tokenizer' 0 'data.added_tokens add are not counted' \
+    $lmtrain plan "$dir/tune.yaml" --set kind=finetune --set data.tokenizer=nowhere
+
 expect 'preview without a tokenizer' 2 '--tokenizer is missing' $lmtrain data preview "$dir/chat.jsonl"
 expect 'preview without a template' 2 'has no chat template .hint: data.template' \
     $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer

@@ -71,6 +71,20 @@ expect 'on two stages with sharded states' 0 '' tune lora ranks --set 'lora={ran
 expect 'the same adapter too' 0 '' cmp "$dir/ranks/adapter/adapter_model.safetensors" \
     "$dir/lora/adapter/adapter_model.safetensors"
 
+# What is planned is what runs, rows of added tokens included; a dry run leaves nothing.
+mkdir "$dir/tmp"
+grow="data.added_tokens=['<a>', '<b>', '<a>']"
+expect 'tokens are added' 0 '^done' tune finetune growing --set train.steps=1 --set "$grow"
+planned() { sed -n 's/.* \([0-9.]* [KMGT]*i*B\) planned a rank.*/\1/p'; }
+ran=$(printf '%s\n' "$output" | planned)
+expect 'planned with them' 0 "^total +$ran " "$lmtrain" plan "$dir/tune.yaml" --set train.steps=1 --set "$grow"
+expect 'a dry run' 0 "^total +$ran " env TMPDIR="$dir/tmp" "$lmtrain" finetune "$dir/tune.yaml" --set train.steps=1 --set "$grow" \
+    --set "output=$dir/dry" --dry-run
+expect 'shows the tokenizer of the run' 0 'tokenizer: .*/dry/tokenizer' printf '%s\n' "$output"
+expect 'and leaves nothing behind' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
+expect 'nor do adapters' 0 '^total' env TMPDIR="$dir/tmp" "$lmtrain" lora "$dir/tune.yaml" --set "output=$dir/dry" --dry-run --set lora.rank=2
+expect 'leaves nothing behind either' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
+
 # ---- the model itself ----
 
 expect 'a part is trained' 0 'the model for others is in' tune finetune part --set 'train.only=[layers.1.*]'

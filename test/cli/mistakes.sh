@@ -54,6 +54,7 @@ wrong "another tool's key" 2 'hint: train.micro_batch' --set train.per_device_tr
 wrong 'a word for a number' 2 'train.steps is many, not a whole number' --set train.steps=many
 wrong 'negative steps' 2 'train.steps is -5, not a whole number from 1' --set train.steps=-5
 wrong 'a dtype that is not' 2 'train.dtype is fp8, not one of fp32, bf16' --set train.dtype=fp8
+wrong 'two dtypes' 2 'optimizer.states is float16, not one of fp32, bf16' --set optimizer.states=float16
 wrong 'a model that is not' 2 'model is lama-tiny.*hint: llama-tiny' --set model=lama-tiny
 wrong 'heads that do not divide' 2 'model.n_heads is 3, does not divide' --set model.n_heads=3
 wrong 'a batch that does not divide' 2 'train.global_batch is 7, not a multiple of micro_batch 2 \(hint: 6 or 8\)' \

@@ -215,5 +215,5 @@ wait_until 60 has_logged lost 21
 kill -KILL "$slurm_n2_pid"
 bounded scontrol update nodename=n2 state=down reason=lost
 ended 'a job whose node is lost goes on with the other' 0 lost
-expect 'and says so' 0 '1 of 2 ranks are left: parallel.dp becomes 1' cat "$dir/lost.out"
+expect 'and says so' 0 '1 of 2 ranks is left: parallel.dp becomes 1' cat "$dir/lost.out"
 finish

@@ -36,6 +36,15 @@ static void test_explain(void **state)
     for (int i = 0; i < n_job_fields; i++)
         assert_non_null(strstr(out.data, job_fields[i].key));
     str_clear(&out);
+    /* What is offered and refused says so. */
+    assert_int_equal(job_explain("parallel.cp", &out, &err), 0);
+    assert_non_null(strstr(out.data, "from 1 to 65536 (not built yet: above 1); default 1\n"));
+    assert_int_equal(job_explain("recompute", &out, &err), 0);
+    assert_non_null(strstr(out.data, " (not built yet: auto); default none\n"));
+    str_clear(&out);
+    assert_int_equal(job_explain("parallel.schedule", &out, &err), 0);
+    assert_null(strstr(out.data, "not built"));
+    str_clear(&out);
     assert_int_equal(job_explain("train.stesp", &out, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
     assert_string_equal(err.text, "no field train.stesp (hint: train.steps)");
@@ -94,6 +103,15 @@ static void test_schema(void **state)
         cJSON_GetArrayItem(cJSON_GetObjectItem(schema_of(root, "train.steps"), "anyOf"), 0);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(steps, "type")), "integer");
     assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(steps, "minimum")) == 1);
+    /* What reading takes, editors take; what it refuses is said. */
+    char *dtype = cJSON_PrintUnformatted(schema_of(root, "optimizer.states"));
+    assert_non_null(strstr(dtype,
+                           "{\"enum\":[\"fp32\",\"bf16\"]},{\"const\":\"float32\"},{\"const\":"
+                           "\"bfloat16\"},{\"type\""));
+    cJSON_free(dtype);
+    assert_true(str_ends_with(
+        cJSON_GetStringValue(cJSON_GetObjectItem(schema_of(root, "parallel.ep"), "description")),
+        "; not built yet: above 1"));
     cJSON_Delete(root);
     str_release(&out);
 }

@@ -319,7 +319,7 @@ static const char *const mistakes[][2] = {
     { "model: {from: mixtral-tiny, n_active_experts: 5}\n" D T,
       "j.yaml:1:47: model.n_active_experts is 5, more than the 4 experts (hint: 4)" },
     { "model: {from: llama-tiny, n_experts: 1}\n" D T,
-      "j.yaml:1:38: model.n_active_experts is 2, more than the 1 experts (hint: 1)" },
+      "j.yaml:1:38: model.n_active_experts is 2, more than the 1 expert (hint: 1)" },
     { "model: {from: mixtral-tiny, expert_every: 3}\n" D T,
       "j.yaml:1:43: model.expert_every is 3, more than the 2 layers: none would have experts "
       "(hint: "
@@ -403,7 +403,7 @@ static const char *const mistakes[][2] = {
     { M D T "optimizer: {states: fp16}\n", "optimizer.states is fp16, not one of fp32, bf16" },
     { M D "train: {steps: 16777216}\noptimizer: {states: bf16}\n",
       "optimizer.states is bf16 and train.steps 16777216, more than the 16777215 that it counts" },
-    { M D "train: {steps: 1, dtype: float32}\n", "train.dtype is float32, not one of fp32, bf16" },
+    { M D "train: {steps: 1, dtype: float64}\n", "train.dtype is float64, not one of fp32, bf16" },
     { M D T "recompute: [rmsnorm, swigul]\n",
       "j.yaml:4:22: recompute has swigul, which is no op of a forward (hint: swiglu)" },
     { M D T "recompute: [add_rmsnorm]\n",
@@ -549,12 +549,18 @@ static void test_all_mistakes_in_order(void **state)
                         "j.yaml:2:9: unknown key train.stps (hint: train.steps)\n"
                         "j.yaml:2:25: train.dtype is x, not one of fp32, bf16, fp16\n"
                         "j.yaml:3:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
-                        "j.yaml:4:8: unknown key data.trian (hint: data.train)\n"
+                        "j.yaml:4:8: unknown key data.trian (hint: data.train)");
+    assert_int_equal(read_job(&job, "ranks: 0\n", &arena, &err), -1);
+    assert_string_equal(err.text,
+                        "j.yaml:1:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
+                        "j.yaml: model is missing (hint: a name such as llama-100m, a folder with "
+                        "config.json, or fields)\n"
                         "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "
                         "list of prefixes or of "
                         "{path, weight}; for "
                         "finetune and lora also files and folders of rows)\n"
-                        "j.yaml: train.steps is missing (hint: updates of the parameters)");
+                        "j.yaml: train.steps is missing (hint: updates of the parameters; auto: as "
+                        "many as train.epochs take, for finetune and lora alone)");
     for (int i = 0; i < 500; i++)
         str_printf(&text, "key_%d: 1\n", i);
     assert_int_equal(read_job(&job, text.data, &arena, &err), -1);

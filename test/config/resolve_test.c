@@ -30,8 +30,8 @@ static void test_dp_is_filled(void **state)
         assert_int_equal(j.n_micro_batches, 12 / world);
         /* Resolving again replaces the notes of before. */
         assert_int_equal(j.n_notes, n_read + 3);
-        assert_true(
-            has_note(&j, arena_printf(&arena, "parallel.dp = %d (auto: %d ranks", world, world)));
+        assert_true(has_note(&j, arena_printf(&arena, "parallel.dp = %d (auto: %d rank%s", world,
+                                              world, str_s(world))));
         assert_true(has_note(&j, "n_micro_batches = "));
         assert_true(has_note(&j, "parallel.gradient_sum = late (auto: zero 0)"));
     }
@@ -136,9 +136,9 @@ static void test_mismatches(void **state)
           "last "
           "stage" },
         { "pp: 2, stages: [2]", "global_batch: 64", 2,
-          "j.yaml:1:65: parallel.stages: layers are given for 1 stages, the pipeline has 2" },
+          "j.yaml:1:65: parallel.stages: layers are given for 1 stage, the pipeline has 2" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 10", 2,
-          "j.yaml:1:84: parallel.micro_batches are 4 sequences, times dp 2 8, but "
+          "j.yaml:1:84: parallel.micro_batches come to 4 sequences, times dp 2 8, but "
           "train.global_batch is 10 (hint: global_batch: 8, or a list of 5 in all)" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 7", 2,
           "but train.global_batch is 7 (hint: global_batch: 8)" },
@@ -225,9 +225,16 @@ static void test_not_built(void **state)
         assert_int_equal(job_derive(&j, 2, &arena, &err), 0);
         assert_int_equal(job_resolve(&j, 2, &arena, &err), -1);
         assert_int_equal(err.code, ERR_CONFIG);
-        assert_string_equal(err.text,
-                            arena_printf(&arena, "j.yaml: not built yet: %s", rows[i].text));
+        assert_string_equal(
+            err.text,
+            arena_printf(&arena, "j.yaml: not built yet: %s (hint: leave it out)", rows[i].text));
     }
+    static const char *const both[] = { "parallel.cp=2", "recompute=auto" };
+    assert_int_equal(job_read_text(&j, SMALL, strlen(SMALL), "j.yaml", both, 2, &arena, &err), 0);
+    assert_int_equal(job_check_built(&j, &err), -1);
+    assert_string_equal(
+        err.text,
+        "j.yaml: not built yet: parallel.cp above 1, recompute auto (hint: leave them out)");
     must_read(&j, SMALL, &arena);
     assert_int_equal(job_check_built(&j, &err), 0);
     arena_release(&arena);

@@ -9,7 +9,7 @@ lmtrain=${LMTRAIN:-build/lmtrain}
 xz -dc data/kjv/train.txt.xz | head -n 400 >"$dir/train.txt"
 xz -dc data/kjv/heldout.txt.xz | head -n 40 >"$dir/held.txt"
 for part in train held; do
-    expect "tokens of $part" 0 'tokens in 1 documents' "$lmtrain" data tokenize "$dir/$part.txt" \
+    expect "tokens of $part" 0 'tokens in 1 document,' "$lmtrain" data tokenize "$dir/$part.txt" \
         --tokenizer data/kjv-tokenizer --out "$dir/$part"
 done
 cat >"$dir/job.yaml" <<END
