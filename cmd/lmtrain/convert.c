@@ -125,6 +125,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         return err_set(err, ERR_CONFIG, "--tp and --pp cut a checkpoint, --as hf is none");
     if (fault_init(0, 0, err) < 0)
         return -1;
+    file_share(FILE_UMASK);
     if (q->verify) {
         const struct engine_wish wish = { q->threads, JOB_DEVICE_CPU };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
@@ -126,6 +127,7 @@ static int tokenize(const struct request *q, const struct option_arguments *inpu
     if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
         return -1;
     int rc = -1;
+    file_share(FILE_UMASK);
     progress.start = clock_seconds(); /* the speed is that of tokenizing, without reading tables */
     if (!q->no_eod)
         options.end_of_text = tokenizer_end_of_text(tokenizer);

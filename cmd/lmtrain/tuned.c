@@ -264,9 +264,11 @@ int tuned_finish(const struct job *job)
     int is_lora = job->kind == JOB_LORA;
     const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
     struct err err;
+    enum file_sharing before = file_share(FILE_UMASK); /* it is an export */
     int status =
         is_lora ? write_adapter(job, job->output, to, &arena, &err) : write_model(job, to, &err);
 
+    file_share(before);
     if (!status)
         log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);
     arena_release(&arena);

@@ -63,6 +63,7 @@ static int take_folder(struct pretrain *p, struct err *err)
         file_make_folder(path, err) < 0)
         return -1;
     file_share_folder(path);
+    file_sweep_parts(p->job->output);
     return 0;
 }
 

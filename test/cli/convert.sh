@@ -31,7 +31,15 @@ expect 'a run as a Hugging Face folder' 0 '20 tensors of llama, .* as a Hugging 
 for file in config.json model.safetensors tokenizer.json; do
     expect "it has $file" 0 '' test -s "$dir/hf/$file"
 done
-expect 'files are private' 0 '^-rw------- ' ls -l "$dir/hf/model.safetensors"
+# by_umask MASK MODES - a conversion under this umask has these modes: of its folder, the weights, config.json, the tokenizer
+by_umask() {
+    expect "under umask $1" 0 '' sh -c 'umask "$1"; exec "$2" convert --from "$3/one" --to "$3/mode$1"' sh "$1" "$lmtrain" "$dir"
+    expect "modes are $2" 0 "^$2\$" sh -c 'cd "$1" && echo $(stat -c %a . model.safetensors config.json tokenizer.json)' sh \
+        "$dir/mode$1"
+}
+by_umask 022 '755 644 644 644'
+by_umask 027 '750 640 640 640'
+by_umask 077 '700 600 600 600'
 for layout in 1x1 2x1 1x2 2x2; do
     expect "as a checkpoint, tp x pp $layout" 0 'as a checkpoint of . file' convert --from "$dir/hf" \
         --to "$dir/ck$layout" --tp "${layout%x*}" --pp "${layout#*x}" --verify
@@ -205,10 +213,12 @@ interrupted() {
     place=$1 words=$2
     shift 2
     expect "killed at $place" 137 '' env "LMTRAIN_FAULT=rank0:$place" "$lmtrain" convert --threads 1 --to "$dir/again" "$@"
+    # What a process that was killed within file_write leaves.
+    touch "$dir/again.partial/config.json.part-$(sh -c 'echo $$')"
     expect "$place: it has no name yet" 1 '' test -e "$dir/again"
     expect "$place: it goes on" 0 'again.partial: going on where' convert --to "$dir/again" "$@"
     [ -z "$words" ] || expect "$place: with what is whole" 0 "$words" printf '%s\n' "$output"
-    expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" 2>/dev/null | grep .' sh "$dir/again"
+    expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" "$1"/*.part-* 2>/dev/null | grep .' sh "$dir/again"
 }
 
 for place in convert:begun save:writing:-1 convert:writing:2 convert:file:0 convert:file:2 convert:carried \
