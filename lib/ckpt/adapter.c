@@ -106,6 +106,20 @@ static const char *module_name(const struct hf_tensor *t, struct arena *arena)
     return arena_printf(arena, ADAPTER_PREFIX "%.*s", (int)(dot - t->name), t->name);
 }
 
+/* alpha / r is the adapter's scale: a config of another rank is of other tensors. */
+static int check_rank(const struct opening *o, const char *name, int64_t rank, struct err *err)
+{
+    const char *key;
+    int said = adapter_config_rank(&o->config, name + strlen(ADAPTER_PREFIX), &key);
+
+    if (!said || said == rank)
+        return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: %.200s.lora_A.weight has rank %lld, %s of " ADAPTER_CONFIG
+                   " says %d (hint: are they of one adapter?)",
+                   o->adapter->file->path, name, (long long)rank, key, said);
+}
+
 static int take_pair(struct opening *o, int layer, enum lora_module module, struct err *err)
 {
     struct adapter *a = o->adapter;
@@ -127,7 +141,8 @@ static int take_pair(struct opening *o, int layer, enum lora_module module, stru
     if (rank < 1 || rank > 65536)
         return err_set(err, ERR_DATA, "%s: %.200s: rank %lld is not in 1..65536", a->file->path,
                        name, (long long)rank);
-    if (check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
+    if (check_rank(o, name, rank, err) < 0 ||
+        check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
         check_shape(o, pair[1], theirs->n_rows, rank, err) < 0)
         return -1;
     double alpha = adapter_config_alpha(&o->config, name + strlen(ADAPTER_PREFIX));
