@@ -13,8 +13,8 @@
 int tuned_prepare(struct job *job, struct arena *arena);
 
 /*
- * A checkpoint is whole: put what the model came with (config.json, tokenizer) into it, and of a job
- * with lora the adapter in peft's format. context: the job. What fails is said and no more.
+ * A checkpoint is whole: put the adapter of a job with lora into it, in peft's format. context: the
+ * job. What fails is said and no more.
  */
 void tuned_saved(void *context, const char *folder);
 

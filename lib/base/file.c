@@ -55,8 +55,8 @@ static void add_mode(int fd, mode_t mode)
 {
     struct stat stat_buffer;
 
-    if (atomic_load(&sharing_now) != FILE_UMASK && fstat(fd, &stat_buffer) == 0 && stat_buffer.st_uid == geteuid() &&
-        (stat_buffer.st_mode & mode) != mode)
+    if (atomic_load(&sharing_now) != FILE_UMASK && fstat(fd, &stat_buffer) == 0 &&
+        stat_buffer.st_uid == geteuid() && (stat_buffer.st_mode & mode) != mode)
         (void)fchmod(fd, (stat_buffer.st_mode & 07777) | mode);
 }
 
@@ -259,7 +259,8 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
 {
     char beside[PATH_BYTES], folder[PATH_BYTES];
 
-    if (snprintf(beside, sizeof beside, "%s" PART "%ld", path, (long)getpid()) >= (int)sizeof beside)
+    if (snprintf(beside, sizeof beside, "%s" PART "%ld", path, (long)getpid()) >=
+        (int)sizeof beside)
         return err_set(err, ERR_FAILED, "%s: path too long", path);
     unlink(beside);
     int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);

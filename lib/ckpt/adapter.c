@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "ckpt/adapter_impl.h"
+#include "ckpt/carried.h"
 
 int adapter_is(const char *path)
 {
@@ -235,16 +236,6 @@ static int grow(struct adapter *a, struct err *err)
     return hf_names_build(&a->names, a->names.family, &a->spec, &a->arena, err);
 }
 
-static int has_tokenizer(struct adapter *a)
-{
-    static const char *const files[] = { "tokenizer.json", "tokenizer.model", "vocab.json" };
-
-    for (int i = 0; i < 3; i++)
-        if (file_exists(arena_printf(&a->arena, "%s/%s", a->path, files[i])))
-            return 1;
-    return 0;
-}
-
 static int open_peft(struct adapter *a, struct err *err)
 {
     struct opening o = { .adapter = a };
@@ -255,7 +246,7 @@ static int open_peft(struct adapter *a, struct err *err)
             0 ||
         grow(a, err) < 0)
         return -1;
-    if (has_tokenizer(a))
+    if (carried_has_tokenizer(a->path))
         a->tokenizer = a->path;
     o.places = arena_array(&a->arena, struct lora_place, n_places);
     o.used = arena_array(&a->arena, char, a->file->index.n_tensors + 1);
@@ -302,7 +293,8 @@ static int open_checkpoint(struct adapter *a, struct err *err)
             return -1;
     }
     a->tuning = *job->tuning;
-    a->tokenizer = job->data.tokenizer;
+    const char *own = arena_printf(&a->arena, "%s/" STORE_CARRIED, newest);
+    a->tokenizer = carried_has_tokenizer(own) ? own : job->data.tokenizer;
     return 0;
 }
 
