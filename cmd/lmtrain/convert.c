@@ -15,7 +15,8 @@
 #include "train/engine.h"
 
 struct request {
-    const char *from, *to, *dtype, *as;
+    const char *from, *to, *dtype, *as, *tokenizer;
+    int no_tokenizer;
     int tp, pp, verify, threads, vocab_size, pad_vocab;
     double max_shard_gb;
 };
@@ -104,6 +105,8 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     int tp = q->tp ? q->tp : 1, pp = q->pp ? q->pp : 1;
     struct convert_options options = { .from = q->from,
                                        .to = q->to,
+                                       .tokenizer = q->tokenizer,
+                                       .no_tokenizer = q->no_tokenizer,
                                        .tp = tp,
                                        .pp = pp,
                                        .as = CONVERT_OTHER,
@@ -125,10 +128,13 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         options.as = CONVERT_CHECKPOINT;
     if (!strcmp(q->as, "hf"))
         options.as = CONVERT_FOLDER;
+    if (q->tokenizer && q->no_tokenizer)
+        return err_set(err, ERR_CONFIG, "--tokenizer and --no-tokenizer: give one of both");
     if (!strcmp(q->as, "hf") && (q->tp || q->pp))
         return err_set(err, ERR_CONFIG, "--tp and --pp cut a checkpoint, --as hf is none");
     if (fault_init(0, 0, err) < 0)
         return -1;
+    file_share(FILE_UMASK);
     if (q->verify) {
         const struct engine_wish wish = { q->threads, JOB_DEVICE_CPU };
 
@@ -150,7 +156,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     return 0;
 }
 
-enum { N_OPTIONS = 11 };
+enum { N_OPTIONS = 13 };
 
 static void list_options(struct request *q, struct option *out)
 {
@@ -168,6 +174,10 @@ static void list_options(struct request *q, struct option *out)
                    "and so many pipeline ranks (1); any other layout reads it too"),
         option_choice("dtype", &q->dtype, "TYPE", cmd_dtype_names,
                       "of all tensors: keep (as they are), fp32, bf16 or fp16"),
+        option_text("tokenizer", &q->tokenizer, "DIR",
+                    "the tokenizer that goes along, instead of the model's own"),
+        option_flag("no-tokenizer", &q->no_tokenizer,
+                    "none goes along; also where the job's is not to be found"),
         option_int("vocab-size", &q->vocab_size, "N", 1, 16777216,
                    "rows of embedding and head (at least as many as the tokenizer has tokens)"),
         option_int("pad-vocab", &q->pad_vocab, "N", 1, 1 << 20, "make them a multiple of N"),

@@ -169,6 +169,7 @@ static int tokenize_to(const struct request *q, const struct option_arguments *i
     if (tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
         return -1;
     int rc = -1;
+    file_share(FILE_UMASK);
     progress.start = clock_seconds(); /* the speed is that of tokenizing, without reading tables */
     if (!q->no_eod)
         options.end_of_text = tokenizer_end_of_text(tokenizer);

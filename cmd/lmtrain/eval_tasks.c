@@ -175,10 +175,7 @@ static int open_model(struct evaluation *e, struct err *err)
         return -1;
     e->has_served = 1;
     const char *path = q->tokenizer ? q->tokenizer : e->served.job.data.tokenizer;
-    if (!path)
-        return err_set(err, ERR_CONFIG,
-                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
-    if (tokenizer_open(&e->tokenizer, path, err) < 0)
+    if (served_open_tokenizer(&e->served, q->tokenizer, &e->tokenizer, err) < 0)
         return -1;
     if (tokenizer_vocab_size(e->tokenizer) > e->served.job.model.vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,

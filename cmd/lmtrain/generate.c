@@ -31,12 +31,8 @@ static int open_tokenizer(struct generation *g, struct err *err)
     const char *path = g->q->tokenizer ? g->q->tokenizer : g->served.job.data.tokenizer;
     int vocab_size = g->served.job.model.vocab_size;
 
-    if (!path)
-        return err_set(err, ERR_CONFIG,
-                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
-    if (tokenizer_open(&g->tokenizer, path, err) < 0)
-        return g->q->tokenizer ? -1
-                               : err_add(err, "the job's data.tokenizer, else --tokenizer DIR");
+    if (served_open_tokenizer(&g->served, g->q->tokenizer, &g->tokenizer, err) < 0)
+        return -1;
     if (g->has_model && tokenizer_vocab_size(g->tokenizer) > vocab_size)
         return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
                        tokenizer_vocab_size(g->tokenizer), vocab_size);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "ckpt/carried.h"
 #include "cmd.h"
 #include "config/hf_config.h"
 #include "convert/convert.h"
@@ -16,22 +17,6 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_extend.h"
 #include "train/prepare.h"
-
-/* The folder of Hugging Face that the model came as, or carries; NULL if there is none. */
-static const char *base_folder(const struct job *job, struct arena *arena)
-{
-    const char *init = job->train.init;
-    struct err ignored;
-
-    if (!init)
-        return NULL;
-    if (!hf_folder_is(init)) {
-        const char *newest = store_newest(init, arena, &ignored);
-
-        init = newest ? arena_printf(arena, "%s/" STORE_CARRIED, newest) : NULL;
-    }
-    return init && file_exists(arena_printf(arena, "%s/config.json", init)) ? init : NULL;
-}
 
 /* ---- before it begins ---- */
 
@@ -101,7 +86,7 @@ static int extend_tokenizer(const struct job *job, const char *folder, struct ar
     if (file_remove_tree(partial, err) < 0 || file_make_folders(job->output, err) < 0 ||
         file_make_folder(partial, err) < 0)
         return -1;
-    int status = convert_carry(job->data.tokenizer, partial, 0, err);
+    int status = carried_copy(job->data.tokenizer, partial, CARRIED_MODEL, err);
     if (!status && tokenizer_extend(partial, tokens->values, tokens->n, &n_added, err) < 0)
         status = err_add(err, "data.added_tokens");
     if (!status && !is_extended(folder, job->data.tokenizer, tokens)) {
@@ -249,43 +234,26 @@ int tuned_prepare(struct job *job, struct arena *arena)
 
 /* ---- what it leaves ---- */
 
-/* The tokenizer's files: the job's own, else the model's. */
-static int carry_tokenizer(const struct job *job, const char *to, struct arena *arena,
-                           struct err *err)
-{
-    const char *from = job->data.tokenizer ? job->data.tokenizer : base_folder(job, arena);
-
-    return from && file_is_folder(from) ? convert_carry(from, to, 0, err) : 0;
-}
-
-static int carry_base(const struct job *job, const char *folder, struct arena *arena,
-                      struct err *err)
-{
-    const char *base = base_folder(job, arena);
-    const char *to = arena_printf(arena, "%s/" STORE_CARRIED, folder);
-
-    if (!base)
-        return 0;
-    if (file_make_folder(to, err) < 0 || convert_carry(base, to, 1, err) < 0)
-        return -1;
-    return carry_tokenizer(job, to, arena, err);
-}
-
 /* from: a run or a checkpoint. */
 static int write_adapter(const struct job *job, const char *from, const char *to,
                          struct arena *arena, struct err *err)
 {
     struct served served;
+    struct job absolute = *job;
+    char here[4096];
 
     if (served_open(&served, from, err) < 0)
         return -1;
+    const char *carried = arena_printf(arena, "%s/" STORE_CARRIED, served.folder);
     const char *family = served_family(&served, err);
+    if (getcwd(here, sizeof here))
+        job_make_absolute(&absolute, here, arena);
     struct adapter_source source = {
-        .weights = &served.weights, .job = job, .family = family, .base = job->train.init
+        .weights = &served.weights, .job = job, .family = family, .base = absolute.train.init
     };
     int status = family ? adapter_write(to, &source, err) : -1;
-    if (!status)
-        status = carry_tokenizer(job, to, arena, err);
+    if (!status && file_is_folder(carried))
+        status = carried_copy(carried, to, CARRIED_TOKENIZER, err);
     served_close(&served);
     return status;
 }
@@ -295,12 +263,9 @@ void tuned_saved(void *context, const char *folder)
     const struct job *job = context;
     struct arena arena = { 0 };
     struct err err;
-    int status = carry_base(job, folder, &arena, &err);
 
-    if (!status && job->kind == JOB_LORA)
-        status =
-            write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena, &err);
-    if (status < 0)
+    if (job->kind == JOB_LORA &&
+        write_adapter(job, folder, arena_printf(&arena, "%s/adapter", folder), &arena, &err) < 0)
         log_warn("%s: %s", folder, err.text);
     arena_release(&arena);
 }
@@ -328,9 +293,11 @@ int tuned_finish(const struct job *job)
     int is_lora = job->kind == JOB_LORA;
     const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
     struct err err;
+    enum file_sharing before = file_share(FILE_UMASK); /* it is an export */
     int status =
         is_lora ? write_adapter(job, job->output, to, &arena, &err) : write_model(job, to, &err);
 
+    file_share(before);
     if (!status)
         log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);
     arena_release(&arena);

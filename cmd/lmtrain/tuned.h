@@ -26,8 +26,8 @@ int tuned_tokenizer(struct job *job, struct arena *arena, struct err *err);
 void tuned_foresee_vocabulary(struct job *job, struct arena *arena);
 
 /*
- * A checkpoint is whole: put what the model came with (config.json, tokenizer) into it, and of a job
- * with lora the adapter in peft's format. context: the job. What fails is said and no more.
+ * A checkpoint is whole: put the adapter of a job with lora into it, in peft's format. context: the
+ * job. What fails is said and no more.
  */
 void tuned_saved(void *context, const char *folder);
 

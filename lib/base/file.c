@@ -3,10 +3,13 @@
  */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,26 +21,31 @@
 #define PATH_BYTES 4096
 
 #define PIPE_WAIT_MS 10000
+#define PART ".part-"
 
 /* ---- who may read ---- */
 
 static _Atomic(enum file_sharing) sharing_now = FILE_PRIVATE;
 
-void file_share(enum file_sharing sharing)
+enum file_sharing file_share(enum file_sharing sharing)
 {
-    atomic_store(&sharing_now, sharing);
+    return atomic_exchange(&sharing_now, sharing);
 }
 
 static mode_t file_mode(void)
 {
-    static const mode_t modes[] = { [FILE_PRIVATE] = 0600, [FILE_GROUP] = 0640, [FILE_ALL] = 0644 };
+    static const mode_t modes[] = {
+        [FILE_PRIVATE] = 0600, [FILE_GROUP] = 0640, [FILE_ALL] = 0644, [FILE_UMASK] = 0666
+    };
 
     return modes[atomic_load(&sharing_now)];
 }
 
 static mode_t folder_mode(void)
 {
-    static const mode_t modes[] = { [FILE_PRIVATE] = 0700, [FILE_GROUP] = 0750, [FILE_ALL] = 0755 };
+    static const mode_t modes[] = {
+        [FILE_PRIVATE] = 0700, [FILE_GROUP] = 0750, [FILE_ALL] = 0755, [FILE_UMASK] = 0777
+    };
 
     return modes[atomic_load(&sharing_now)];
 }
@@ -47,8 +55,8 @@ static void add_mode(int fd, mode_t mode)
 {
     struct stat stat_buffer;
 
-    if (fstat(fd, &stat_buffer) == 0 && stat_buffer.st_uid == geteuid() &&
-        (stat_buffer.st_mode & mode) != mode)
+    if (atomic_load(&sharing_now) != FILE_UMASK && fstat(fd, &stat_buffer) == 0 &&
+        stat_buffer.st_uid == geteuid() && (stat_buffer.st_mode & mode) != mode)
         (void)fchmod(fd, (stat_buffer.st_mode & 07777) | mode);
 }
 
@@ -251,7 +259,8 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
 {
     char beside[PATH_BYTES], folder[PATH_BYTES];
 
-    if (snprintf(beside, sizeof beside, "%s.part-%ld", path, (long)getpid()) >= (int)sizeof beside)
+    if (snprintf(beside, sizeof beside, "%s" PART "%ld", path, (long)getpid()) >=
+        (int)sizeof beside)
         return err_set(err, ERR_FAILED, "%s: path too long", path);
     unlink(beside);
     int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);
@@ -275,6 +284,35 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     else
         slash[slash == folder] = '\0';
     return file_sync_folder(folder, err);
+}
+
+/* The process in "NAME.part-PID"; 0 if the name is not of that form. */
+static pid_t part_owner(const char *name)
+{
+    const char *found = strstr(name, PART), *next;
+    char *end;
+
+    while (found && (next = strstr(found + 1, PART)))
+        found = next;
+    if (!found || found == name)
+        return 0;
+    long pid = strtol(found + strlen(PART), &end, 10);
+    return *end || end == found + strlen(PART) || pid < 1 || pid > INT_MAX ? 0 : (pid_t)pid;
+}
+
+void file_sweep_parts(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir))) {
+        pid_t owner = part_owner(entry->d_name);
+
+        if (owner && kill(owner, 0) < 0 && errno == ESRCH)
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 /* ---- folders ---- */

@@ -22,14 +22,15 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
 
 /*
  * Who may read what this process makes from now on (a job's output_mode): nobody else, the group,
- * or all. Nobody else ever writes. Rights are only given: a file of ours that exists and is opened
+ * or all; FILE_UMASK is for exports and leaves it to the umask (files 0666, folders 0777, less the
+ * umask). But for that, nobody else ever writes. Rights are only given: a file of ours that exists and is opened
  * for writing gets those that it lacks and keeps what it has, and a folder that exists stays as it
- * is (but for file_share_folder). Of the whole process, as its umask is: called once, before there
- * are threads.
+ * is (but for file_share_folder). Of the whole process, as its umask is: called while there is no
+ * other thread that makes files. Returns what it was before.
  */
-enum file_sharing { FILE_PRIVATE, FILE_GROUP, FILE_ALL };
+enum file_sharing { FILE_PRIVATE, FILE_GROUP, FILE_ALL, FILE_UMASK };
 
-void file_share(enum file_sharing sharing);
+enum file_sharing file_share(enum file_sharing sharing);
 
 /*
  * Open a file for writing and make it if it is not there. flags are of open(2): O_WRONLY or O_RDWR,
@@ -44,6 +45,13 @@ int file_open_write(const char *path, int flags, struct err *err);
  * replaced and not followed. ERR_FAILED on failure.
  */
 int file_write(const char *path, const void *data, size_t n_bytes, struct err *err);
+
+/*
+ * Remove the temporary files that file_write left in a folder when its process was killed
+ * (NAME.part-PID): those of processes that no longer exist on this machine. A folder that is not
+ * there is fine, and what cannot be removed stays. The folder must be this job's alone.
+ */
+void file_sweep_parts(const char *folder);
 
 /*
  * write(2) until all is written, whatever interrupts it. Returns how many bytes are left: 0, or

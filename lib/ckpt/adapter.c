@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "ckpt/adapter_impl.h"
+#include "ckpt/carried.h"
 
 int adapter_is(const char *path)
 {
@@ -106,6 +107,20 @@ static const char *module_name(const struct hf_tensor *t, struct arena *arena)
     return arena_printf(arena, ADAPTER_PREFIX "%.*s", (int)(dot - t->name), t->name);
 }
 
+/* alpha / r is the adapter's scale: a config of another rank is of other tensors. */
+static int check_rank(const struct opening *o, const char *name, int64_t rank, struct err *err)
+{
+    const char *key;
+    int said = adapter_config_rank(&o->config, name + strlen(ADAPTER_PREFIX), &key);
+
+    if (!said || said == rank)
+        return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: %.200s.lora_A.weight has rank %lld, %s of " ADAPTER_CONFIG
+                   " says %d (hint: are they of one adapter?)",
+                   o->adapter->file->path, name, (long long)rank, key, said);
+}
+
 static int take_pair(struct opening *o, int layer, enum lora_module module, struct err *err)
 {
     struct adapter *a = o->adapter;
@@ -127,7 +142,8 @@ static int take_pair(struct opening *o, int layer, enum lora_module module, stru
     if (rank < 1 || rank > 65536)
         return err_set(err, ERR_DATA, "%s: %.200s: rank %lld is not in 1..65536", a->file->path,
                        name, (long long)rank);
-    if (check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
+    if (check_rank(o, name, rank, err) < 0 ||
+        check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
         check_shape(o, pair[1], theirs->n_rows, rank, err) < 0)
         return -1;
     double alpha = adapter_config_alpha(&o->config, name + strlen(ADAPTER_PREFIX));
@@ -220,16 +236,6 @@ static int grow(struct adapter *a, struct err *err)
     return hf_names_build(&a->names, a->names.family, &a->spec, &a->arena, err);
 }
 
-static int has_tokenizer(struct adapter *a)
-{
-    static const char *const files[] = { "tokenizer.json", "tokenizer.model", "vocab.json" };
-
-    for (int i = 0; i < 3; i++)
-        if (file_exists(arena_printf(&a->arena, "%s/%s", a->path, files[i])))
-            return 1;
-    return 0;
-}
-
 static int open_peft(struct adapter *a, struct err *err)
 {
     struct opening o = { .adapter = a };
@@ -240,7 +246,7 @@ static int open_peft(struct adapter *a, struct err *err)
             0 ||
         grow(a, err) < 0)
         return -1;
-    if (has_tokenizer(a))
+    if (carried_has_tokenizer(a->path))
         a->tokenizer = a->path;
     o.places = arena_array(&a->arena, struct lora_place, n_places);
     o.used = arena_array(&a->arena, char, a->file->index.n_tensors + 1);
@@ -287,7 +293,8 @@ static int open_checkpoint(struct adapter *a, struct err *err)
             return -1;
     }
     a->tuning = *job->tuning;
-    a->tokenizer = job->data.tokenizer;
+    const char *own = arena_printf(&a->arena, "%s/" STORE_CARRIED, newest);
+    a->tokenizer = carried_has_tokenizer(own) ? own : job->data.tokenizer;
     return 0;
 }
 

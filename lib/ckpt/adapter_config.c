@@ -52,6 +52,36 @@ static int read_patterns(struct adapter_config *c, const cJSON *map, struct aren
     return 0;
 }
 
+#define RANK_MAX 65536
+
+static int read_ranks(struct adapter_config *c, const cJSON *root, struct arena *arena,
+                      struct err *err)
+{
+    const cJSON *r = cJSON_GetObjectItemCaseSensitive(root, "r");
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "rank_pattern");
+    int n = cJSON_IsObject(map) ? cJSON_GetArraySize(map) : 0;
+
+    if (r && (!cJSON_IsNumber(r) || r->valuedouble != r->valueint || r->valueint < 1 ||
+              r->valueint > RANK_MAX))
+        return err_set(err, ERR_DATA, "r is not a whole number from 1 to %d", RANK_MAX);
+    c->rank = r ? r->valueint : 0;
+    c->rank_patterns = arena_array(arena, const char *, n + 1);
+    c->ranks = arena_array(arena, int, n + 1);
+    for (const cJSON *item = n ? map->child : NULL; item; item = item->next) {
+        if (!cJSON_IsNumber(item) || item->valuedouble != item->valueint || item->valueint < 1)
+            return err_set(err, ERR_DATA, "rank_pattern has \"%.64s\" without a whole number",
+                           item->string);
+        /* A regular expression: what ranks it means is seen in the tensors alone. */
+        if (!is_plain(item->string)) {
+            c->n_rank_patterns = -1;
+            return 0;
+        }
+        c->rank_patterns[c->n_rank_patterns] = arena_strdup(arena, item->string);
+        c->ranks[c->n_rank_patterns++] = item->valueint;
+    }
+    return 0;
+}
+
 static int take(struct adapter_config *c, const cJSON *root, struct arena *arena, struct err *err)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "peft_type");
@@ -73,6 +103,8 @@ static int take(struct adapter_config *c, const cJSON *root, struct arena *arena
         return err_set(err, ERR_DATA, "lora_alpha is not a number above 0");
     c->rslora = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "use_rslora"));
     c->base = cJSON_IsString(base) ? arena_strdup(arena, base->valuestring) : NULL;
+    if (read_ranks(c, root, arena, err) < 0)
+        return -1;
     return read_patterns(c, cJSON_GetObjectItemCaseSensitive(root, "alpha_pattern"), arena, err);
 }
 
@@ -109,4 +141,15 @@ double adapter_config_alpha(const struct adapter_config *c, const char *module)
         if (fits(c->patterns[i], module))
             return c->alphas[i];
     return c->alpha;
+}
+
+int adapter_config_rank(const struct adapter_config *c, const char *module, const char **key)
+{
+    for (int i = 0; i < c->n_rank_patterns; i++)
+        if (fits(c->rank_patterns[i], module)) {
+            *key = "rank_pattern";
+            return c->ranks[i];
+        }
+    *key = "r";
+    return c->n_rank_patterns < 0 ? 0 : c->rank;
 }

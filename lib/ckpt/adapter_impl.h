@@ -19,6 +19,10 @@ struct adapter_config {
     int n_patterns; /* of alpha_pattern */
     const char **patterns;
     double *alphas;
+    int rank;            /* r; 0: it says none */
+    int n_rank_patterns; /* of rank_pattern; -1: one of them is not understood */
+    const char **rank_patterns;
+    int *ranks;
     const char *base;
 };
 
@@ -43,6 +47,9 @@ int adapter_config_read(struct adapter_config *config, const char *path, struct 
 
 /* alpha of the module of this name. */
 double adapter_config_alpha(const struct adapter_config *config, const char *module);
+
+/* The rank that it says the module of this name has, and which of its keys says so; 0: none does. */
+int adapter_config_rank(const struct adapter_config *config, const char *module, const char **key);
 
 /*
  * The tensor of theirs that a module of a layer is in; NULL where the family has no such. With

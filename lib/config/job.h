@@ -228,6 +228,15 @@ int job_check_built(const struct job *job, struct err *err);
 /* The whole job as YAML that reads back to the same job, model inline. */
 void job_print(const struct job *job, struct str *out);
 
+/*
+ * Make the job's relative paths (data, tokenizer, a template that is a file, train.init, output)
+ * absolute, in the arena: they are of `folder`.
+ */
+void job_make_absolute(struct job *job, const char *folder, struct arena *arena);
+
+/* job_print with the paths absolute, of this process' folder: what a run stores of its job. */
+void job_print_absolute(const struct job *job, struct str *out);
+
 /* The model's fields alone, for job_read_model. */
 void job_print_model(const struct job *job, struct str *out);
 

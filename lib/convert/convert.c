@@ -13,8 +13,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "ckpt/carried.h"
 #include "convert/convert_impl.h"
 #include "tokenizer/tokenizer.h"
+#include "train/model_files.h"
 
 int64_t conversion_piece(const struct conversion *c)
 {
@@ -81,19 +83,54 @@ static int find_family(struct conversion *c, struct err *err)
     return 0;
 }
 
-/* Tokens that what lies beside the model knows; 0 if that cannot be told. */
-static int count_tokens(const struct conversion *c)
+/* A model for others without its tokenizer is of no use to most. */
+static int refuse_no_tokenizer(const struct conversion *c, struct err *err)
 {
-    struct tokenizer *tokenizer;
-    struct err ignored;
-    int n = 0;
+    const char *named = c->from.job.data.tokenizer;
 
-    if (c->from.job.data.tokenizer &&
-        tokenizer_open(&tokenizer, c->from.job.data.tokenizer, &ignored) == 0) {
-        n = tokenizer_vocab_size(tokenizer);
-        tokenizer_close(tokenizer);
-    }
-    return n;
+    if (c->result->to_checkpoint || c->options->no_tokenizer)
+        return 0;
+    if (named)
+        return err_set(err, ERR_DATA,
+                       "%s has no tokenizer, and that of its job, %s, is not there (hint: "
+                       "--tokenizer DIR, or --no-tokenizer)",
+                       c->from.folder, named);
+    log_warn("%s has no tokenizer, and so has %s (hint: --tokenizer DIR)", c->from.folder,
+             c->options->to);
+    return 0;
+}
+
+/* One that came with the model need not be of a kind that is read here. */
+static int find_tokenizer(struct conversion *c, struct err *err)
+{
+    const struct convert_options *o = c->options;
+    struct served *from = &c->from;
+    struct tokenizer *tokenizer;
+
+    if (o->no_tokenizer)
+        from->job.data.tokenizer = NULL;
+    if (!o->tokenizer && (!from->job.data.tokenizer || !file_exists(from->job.data.tokenizer)))
+        return refuse_no_tokenizer(c, err);
+    if (served_open_tokenizer(from, o->tokenizer, &tokenizer, err) < 0)
+        return o->tokenizer || *from->tokenizer_hash ? -1 : 0;
+    if (o->tokenizer)
+        from->job.data.tokenizer = o->tokenizer;
+    c->n_tokens = tokenizer_vocab_size(tokenizer);
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
+int conversion_put_tokenizer(struct conversion *c, const char *folder, struct err *err)
+{
+    const char *tokenizer = c->from.job.data.tokenizer;
+
+    if (c->options->no_tokenizer)
+        return carried_remove_tokenizer(folder, err);
+    /* A folder's own has come along with all else. */
+    if (!tokenizer || !file_exists(tokenizer) ||
+        (c->from.weights.folder && !strcmp(tokenizer, c->from.base)))
+        return 0;
+    return model_files_put_tokenizer(tokenizer, folder, err);
 }
 
 /* How many rows embedding and head are to have. */
@@ -101,8 +138,7 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 {
     const struct convert_options *o = c->options;
     struct model_spec *spec = &c->from.job.model;
-    int is = spec->vocab_size,
-        wanted = o->vocab_size ? o->vocab_size : max_int(is, count_tokens(c));
+    int is = spec->vocab_size, wanted = o->vocab_size ? o->vocab_size : max_int(is, c->n_tokens);
 
     if (wanted < is)
         return err_set(err, ERR_CONFIG,
@@ -129,6 +165,12 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 /* Between two checkpoints everything keeps its bits, or the run could not go on. */
 static int check_options(const struct convert_options *o, int to_checkpoint, struct err *err)
 {
+    if (to_checkpoint && (o->tokenizer || o->no_tokenizer))
+        return err_set(
+            err, ERR_CONFIG,
+            "--%stokenizer: a checkpoint becomes another one as it is (hint: by way of a "
+            "Hugging Face folder)",
+            o->tokenizer ? "" : "no-");
     if (to_checkpoint && (o->dtype >= 0 || o->vocab_size || o->pad_vocab))
         return err_set(err, ERR_CONFIG,
                        "--%s: a checkpoint becomes another one as it is (hint: by way of a Hugging "
@@ -221,7 +263,7 @@ static int prepare(struct conversion *c, struct err *err)
         return -1;
     if (is_between)
         return make_parent(&c->arena, o->to, err);
-    if (find_family(c, err) < 0 || find_vocabulary(c, err) < 0)
+    if (find_family(c, err) < 0 || find_tokenizer(c, err) < 0 || find_vocabulary(c, err) < 0)
         return -1;
     if (hf_names_build(&c->names, c->family, &c->from.job.model, &c->arena, err) < 0)
         return err_add(err, "%s", c->from.folder);
@@ -253,11 +295,6 @@ static int convert_any(struct conversion *c, struct err *err)
     if (c->options->verify && convert_verify(c, err) < 0)
         return -1;
     return publish(c, err);
-}
-
-int convert_carry(const char *from, const char *to, int with_config, struct err *err)
-{
-    return carry_files(from, to, with_config, err);
 }
 
 int convert_model(const struct convert_options *options, struct convert_result *result,

@@ -11,7 +11,7 @@
  * removes the folder.
  *
  * What lies beside the weights (config.json, tokenizer, chat template) goes along: in a checkpoint
- * it is the folder hf/. A checkpoint of a run gets its tokenizer from the run's job. From checkpoint
+ * it is the folder hf/. One that has none, of an older run, gets its tokenizer from the run's job. From checkpoint
  * to checkpoint all goes along, optimizer state and the run's too; a HF folder has no place for it.
  */
 #ifndef CONVERT_CONVERT_H
@@ -36,6 +36,13 @@ struct convert_options {
      * has itself are added always.
      */
     const char *adapter;
+    /*
+     * A folder or file that becomes the model's tokenizer; NULL: its own. no_tokenizer: it gets none.
+     * A HF folder of a checkpoint whose job names a tokenizer that is not to be found is refused
+     * without either.
+     */
+    const char *tokenizer;
+    int no_tokenizer;
     enum convert_kind as;    /* what is made; a HF folder becomes one only with an adapter */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */
@@ -80,11 +87,5 @@ struct convert_result {
  */
 int convert_model(const struct convert_options *options, struct convert_result *result,
                   struct err *err);
-
-/*
- * Copy what belongs to a model beside its weights (tokenizer, chat template, ...) from a Hugging Face
- * folder; config.json only where asked. ERR_DATA, ERR_FAILED.
- */
-int convert_carry(const char *from, const char *to, int with_config, struct err *err);
 
 #endif

@@ -22,6 +22,7 @@ struct conversion {
     const char *partial;   /* where is written */
     int lock;              /* on it; 0: none */
     int owns_partial;      /* it goes if we fail */
+    int n_tokens;          /* that the tokenizer has; 0: not known */
     int64_t done, total;   /* bytes */
 };
 
@@ -62,12 +63,12 @@ int partial_note_file(const struct conversion *conversion, const char *name, uin
 /* Remove the notes: the folder is what it is to be. */
 int partial_forget(const struct conversion *conversion, struct err *err);
 
-/* ---- what lies beside the weights (carry.c) ---- */
+/* ---- what lies beside the weights ---- */
 
-/* Copy what belongs to a model, config.json only where asked. */
-int carry_files(const char *from, const char *to, int with_config, struct err *err);
+/* Put the model's tokenizer into a folder, in the place of what it has; or remove that, if asked. */
+int conversion_put_tokenizer(struct conversion *conversion, const char *folder, struct err *err);
 
-/* config.json as it has to be now. */
+/* config.json as it has to be now (carry.c). */
 int carry_config(const char *from, const char *to, const struct hf_config_changes *changes,
                  struct err *err);
 

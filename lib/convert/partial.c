@@ -246,6 +246,8 @@ int partial_begin(struct conversion *c, int64_t n_bytes, struct err *err)
 
     if (file_make_folder(c->partial, err) < 0 || lock(c, err) < 0)
         return -1;
+    file_sweep_parts(c->partial);
+    file_sweep_parts(arena_printf(&c->arena, "%s/" STORE_CARRIED, c->partial));
     describe(c, &notes);
     int status = take_over(c, str_text(&notes), &goes_on, err);
     c->owns_partial = !goes_on;

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "ckpt/carried.h"
 #include "convert/convert_impl.h"
 #include "layout/stage.h"
 #include "model/model.h"
@@ -345,15 +346,14 @@ static int check_head(const struct hf_folder *folder, struct err *err)
 static int carry_merged(struct conversion *c, const char *folder, struct err *err)
 {
     const char *carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, c->from.base);
-    const char *tokenizer = c->from.job.data.tokenizer;
     struct hf_config_changes changes = { .dtype = c->options->dtype,
                                          .vocab_size = (int)c->source.rows };
 
     if (file_make_folder(folder, err) < 0 ||
-        (file_is_folder(carried) && carry_files(carried, folder, 0, err) < 0) ||
+        (file_is_folder(carried) && carried_copy(carried, folder, CARRIED_MODEL, err) < 0) ||
         (file_exists(arena_printf(&c->arena, "%s/config.json", carried)) &&
          carry_config(carried, folder, &changes, err) < 0) ||
-        (tokenizer && file_is_folder(tokenizer) && carry_files(tokenizer, folder, 0, err) < 0))
+        conversion_put_tokenizer(c, folder, err) < 0)
         return -1;
     return file_sync_folder(folder, err);
 }
@@ -374,7 +374,8 @@ static int carry(struct conversion *c, struct err *err)
 
         if (!file_is_folder(carried))
             return 0;
-        return file_make_folder(folder, err) < 0 || carry_files(carried, folder, 1, err) < 0
+        return file_make_folder(folder, err) < 0 ||
+                       carried_copy(carried, folder, CARRIED_CONFIG, err) < 0
                    ? -1
                    : file_sync_folder(folder, err);
     }
@@ -385,13 +386,11 @@ static int carry(struct conversion *c, struct err *err)
         changes.vocab_size = (int)c->source.rows;
     int is_same = changes.dtype < 0 && !changes.vocab_size;
     if (file_make_folder(folder, err) < 0 ||
-        carry_files(c->from.folder, folder, is_same, err) < 0 ||
+        carried_copy(c->from.folder, folder, is_same ? CARRIED_CONFIG : CARRIED_MODEL, err) < 0 ||
         (!is_same && carry_config(c->from.folder, folder, &changes, err) < 0))
         return -1;
     /* An adapter's has the tokens that came with it. */
-    const char *tokenizer = c->from.job.data.tokenizer;
-    if (c->from.weights.is_merged && tokenizer && file_is_folder(tokenizer) &&
-        carry_files(tokenizer, folder, 0, err) < 0)
+    if (conversion_put_tokenizer(c, folder, err) < 0)
         return -1;
     return file_sync_folder(folder, err);
 }

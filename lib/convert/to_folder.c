@@ -9,10 +9,12 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "ckpt/ahead.h"
+#include "ckpt/carried.h"
 #include "ckpt/json_reader.h"
 #include "config/hf_config.h"
 #include "convert/convert_impl.h"
 #include "convert/theirs.h"
+#include "train/special_tokens.h"
 
 /* A tensor of theirs that is to be written. */
 struct item {
@@ -332,22 +334,19 @@ static int write_config(struct target *t, struct err *err)
     return status;
 }
 
-/* What the checkpoint carries, else the tokenizer that its job was trained with. */
+/* What the checkpoint carries, with the tokenizer that the model has now. Where config.json is ours,
+ * so is what is said of special tokens. */
 static int carry(struct conversion *c, struct err *err)
 {
     const char *carried = carried_folder(c, &c->arena);
-    const char *tokenizer = c->from.job.data.tokenizer;
 
-    if (file_is_folder(carried) && carry_files(carried, c->partial, 0, err) < 0)
+    if (file_is_folder(carried) && carried_copy(carried, c->partial, CARRIED_MODEL, err) < 0)
         return -1;
-    /* An adapter's has the tokens that came with it. */
-    if (c->options->adapter && tokenizer && file_is_folder(tokenizer))
-        return carry_files(tokenizer, c->partial, 0, err);
-    if (file_is_folder(carried))
-        return 0;
-    if (tokenizer && file_is_folder(tokenizer))
-        return carry_files(tokenizer, c->partial, 0, err);
-    return 0;
+    if (conversion_put_tokenizer(c, c->partial, err) < 0)
+        return -1;
+    return file_exists(arena_printf(&c->arena, "%s/config.json", carried))
+               ? 0
+               : special_tokens_complete(c->partial, err);
 }
 
 static int write_all(struct target *t, struct err *err)

@@ -48,9 +48,8 @@ int indexed_writer_open(struct indexed_writer *writer, const char *prefix, int v
         goto fail;
     char *partial = join(prefix, ".bin.partial");
     unlink(partial);
-    int fd = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = file_open_write(partial, O_WRONLY | O_EXCL, err);
     if (fd < 0) {
-        err_set_errno(err, ERR_FAILED, "%s", partial);
         free(partial);
         goto fail;
     }

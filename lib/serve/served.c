@@ -4,34 +4,68 @@
 #include "serve/served.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "ckpt/carried.h"
 #include "config/hf_config.h"
 #include "train/cells.h"
 #include "train/rectangles.h"
 
-/* Files beside the weights that a tokenizer can be made of. */
-static int has_tokenizer(struct arena *arena, const char *folder)
-{
-    return file_exists(arena_printf(arena, "%s/tokenizer.json", folder)) ||
-           file_exists(arena_printf(arena, "%s/tokenizer.model", folder));
-}
-
-/* Where the job names none, what came with the model. */
+/* The tokenizer of a checkpoint lies in it, wherever its run was moved to; older ones have it where
+ * their job says. Else it is what came with the weights. */
 static void find_tokenizer(struct served *served)
 {
-    const char *folder = served->folder;
+    const char *own = arena_printf(&served->arena, "%s/" STORE_CARRIED, served->folder);
+    const char *base = served->base;
 
-    /* A run that was moved has left it behind, but for what it carries. */
-    if (served->job.data.tokenizer && file_exists(served->job.data.tokenizer))
-        return;
-    if (served->base && !served->weights.store)
-        folder = served->base;
     if (served->weights.store)
-        folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, served->base);
-    if (has_tokenizer(&served->arena, folder))
-        served->job.data.tokenizer = folder;
+        base = arena_printf(&served->arena, "%s/" STORE_CARRIED, base);
+    if (served->is_checkpoint && carried_has_tokenizer(own))
+        served->job.data.tokenizer = own;
+    else if ((!served->job.data.tokenizer || !file_exists(served->job.data.tokenizer)) &&
+             carried_has_tokenizer(base))
+        served->job.data.tokenizer = base;
+}
+
+/* A carried one that has changed since is damaged; another one may be meant. */
+static int check_tokenizer(const struct served *served, const char *path, const char *other,
+                           const struct tokenizer *tokenizer, struct err *err)
+{
+    char hash[TOKENIZER_HASH_BYTES];
+
+    tokenizer_hash_text(tokenizer, hash);
+    if (!*served->tokenizer_hash || !strcmp(hash, served->tokenizer_hash))
+        return 0;
+    if (other) {
+        log_warn("%s is not the tokenizer that %s was trained with: ids may mean other text", path,
+                 served->folder);
+        return 0;
+    }
+    return err_set(
+        err, ERR_DATA,
+        "%s is not the tokenizer that %s was trained with: its hash is %s, not %s (hint: "
+        "--tokenizer DIR)",
+        path, served->folder, hash, served->tokenizer_hash);
+}
+
+int served_open_tokenizer(const struct served *served, const char *other,
+                          struct tokenizer **tokenizer, struct err *err)
+{
+    const char *path = other ? other : served->job.data.tokenizer;
+
+    if (!path)
+        return err_set(err, ERR_CONFIG,
+                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
+    if (tokenizer_open(tokenizer, path, err) < 0)
+        return other ? -1 : err_add(err, "the job's data.tokenizer, else --tokenizer DIR");
+    if (check_tokenizer(served, path, other, *tokenizer, err) == 0)
+        return 0;
+    tokenizer_close(*tokenizer);
+    *tokenizer = NULL;
+    return -1;
 }
 
 int served_is(const char *path)
@@ -50,7 +84,11 @@ static int read_job(struct served *served, struct err *err)
 {
     cJSON *state = cJSON_Parse(store_state(served->weights.store));
     const cJSON *job = cJSON_GetObjectItemCaseSensitive(state, "job");
+    const cJSON *hash = cJSON_GetObjectItemCaseSensitive(state, "tokenizer");
     int status;
+
+    if (cJSON_IsString(hash))
+        snprintf(served->tokenizer_hash, sizeof served->tokenizer_hash, "%s", hash->valuestring);
 
     if (cJSON_IsString(job))
         status = job_read_model(&served->job, job->valuestring, strlen(job->valuestring), "its job",
@@ -91,6 +129,7 @@ static int open_any(struct served *served, const char *path, struct err *err)
         return open_folder(served, err);
     }
     served->folder = store_newest(path, &served->arena, err);
+    served->is_checkpoint = served->folder != NULL;
     return served->folder && store_open(&served->weights.store, served->folder, err) == 0
                ? read_job(served, err)
                : -1;
@@ -151,8 +190,10 @@ int served_adapt(struct served *served, const char *path, struct err *err)
         return -1;
     served->job.tuning = adapter_tuning(served->weights.adapter);
     served->job.model.vocab_size = adapter_vocab_size(served->weights.adapter);
-    if (path != served->folder && adapter_tokenizer(served->weights.adapter))
+    if (path != served->folder && adapter_tokenizer(served->weights.adapter)) {
         served->job.data.tokenizer = adapter_tokenizer(served->weights.adapter);
+        *served->tokenizer_hash = '\0';
+    }
     return 0;
 }
 

@@ -4,9 +4,9 @@
  * A run that trained adapters alone is the model they were trained for with them added, found where
  * its job says; others can be added to any model.
  *
- * A checkpoint holds the job it was trained by, so that a run, a run's checkpoints/ or one
- * checkpoint are enough to know the model, its tokenizer and its dtype. So is a Hugging Face
- * folder, whose job is its model alone, computed in the dtype of its weights.
+ * A checkpoint holds the job it was trained by and its tokenizer's files, so that a run, a run's
+ * checkpoints/ or one checkpoint are enough to know the model, its tokenizer and its dtype. So is a
+ * Hugging Face folder, whose job is its model alone, computed in the dtype of its weights.
  */
 #ifndef SERVE_SERVED_H
 #define SERVE_SERVED_H
@@ -15,13 +15,17 @@
 #include "config/job.h"
 #include "run/run.h"
 #include "serve/replica.h"
+#include "tokenizer/tokenizer.h"
 
 struct served {
     struct arena arena;
     const char *folder; /* of the checkpoint, or the HF folder */
+    int is_checkpoint;  /* which of both */
     const char *base;   /* the same, or of the weights to which that one adds adapters */
     struct weights weights;
-    struct job job;                /* not resolved: ranks mean nothing here */
+    struct job job; /* not resolved: ranks mean nothing here */
+    /* As tokenizer_hash_text, of the tokenizer that it was trained with; "": not known. */
+    char tokenizer_hash[TOKENIZER_HASH_BYTES];
     const struct replica *replica; /* who holds it together, set by whoever has opened it; NULL:
                                       this rank alone */
 };
@@ -45,6 +49,14 @@ int served_adapt(struct served *served, const char *path, struct err *err);
 int served_open_adapted(struct served *served, const char *path, const char *adapter,
                         struct err *err);
 void served_close(struct served *served);
+
+/*
+ * Open the model's tokenizer, or the one at `other` if that is not NULL. ERR_CONFIG: the model has
+ * none, which names the option to give one. ERR_DATA: unreadable, or the checkpoint's own is not
+ * what it was saved with. That another one differs from it is a warning.
+ */
+int served_open_tokenizer(const struct served *served, const char *other,
+                          struct tokenizer **tokenizer, struct err *err);
 
 /* Fill the weights of a program's parameters, or the rank's parts of them, rounded to their dtype as
  * training rounds them. */

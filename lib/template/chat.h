@@ -37,6 +37,10 @@ struct chat_message {
 int chat_template_open(struct chat_template **t, const char *name, const char *folder,
                        struct err *err);
 
+/* Append the Jinja of a built-in template or of a file, by the name that chat_template_open takes.
+ * ERR_CONFIG, ERR_DATA. */
+int chat_template_text(const char *name, struct str *out, struct err *err);
+
 /* The text of a template; name is what errors call it. */
 int chat_template_open_text(struct chat_template **t, const char *name, const char *text,
                             struct err *err);

@@ -214,6 +214,20 @@ int chat_template_open(struct chat_template **out, const char *name, const char 
     return status;
 }
 
+int chat_template_text(const char *name, struct str *out, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct files f = { .arena = &arena };
+    struct text text;
+    const char *what;
+    int status = find_text(&f, name, &text, &what, err);
+
+    if (!status)
+        str_add_bytes(out, text.data, text.n);
+    arena_release(&arena);
+    return status;
+}
+
 int chat_template_is_in(const char *folder)
 {
     struct arena arena = { 0 };

@@ -23,6 +23,26 @@ struct tokenizer;
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
+/* Whether path, a folder, has files that tokenizer_open would read. */
+int tokenizer_is_in(const char *path);
+
+/*
+ * The name by which tokenizer_open would find the file in a folder: "tokenizer.json",
+ * "tokenizer.model", or its own where that says what it is (*.tiktoken, vocab.json, ...).
+ * *other is the second file of a pair ("merges.txt"), else NULL. For a tokenizer that is named by
+ * its file, when it is to be put into a folder.
+ */
+const char *tokenizer_file_name(const char *path, const char **other);
+
+/*
+ * Which tokenizer it is, as text: a version and a hash of what decides ids (vocabulary, merges or
+ * scores, normalizer, splits, added tokens). The same tokenizer has the same text wherever its
+ * files lie and however its JSON is laid out; what is put around texts, the end of text and the chat
+ * template are no part of it. A SentencePiece model and the tokenizer.json made of it differ.
+ */
+#define TOKENIZER_HASH_BYTES 24
+void tokenizer_hash_text(const struct tokenizer *tokenizer, char text[TOKENIZER_HASH_BYTES]);
+
 /* Ids of added tokens included: the least vocab_size a model needs. */
 int tokenizer_vocab_size(const struct tokenizer *tokenizer);
 /* Id of the end-of-text token ("<|endoftext|>", "</s>", ... or as tokenizer_config.json says), or

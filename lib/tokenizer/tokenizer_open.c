@@ -117,6 +117,33 @@ static int find(struct opener *o, const char *path)
     return 0;
 }
 
+int tokenizer_is_in(const char *path)
+{
+    struct err ignored;
+    struct opener o = { .err = &ignored };
+    int is = file_is_folder(path) && find(&o, path) == 0;
+
+    str_release(&o.folder);
+    str_release(&o.file);
+    return is;
+}
+
+const char *tokenizer_file_name(const char *path, const char **other)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+    *other = NULL;
+    for (int i = 0; i < N_PAIRS; i++)
+        for (int k = 0; k < 2; k++)
+            if (strcmp(name, pairs[i][k]) == 0) {
+                *other = pairs[i][!k];
+                return pairs[i][k];
+            }
+    if (str_ends_with(name, ".tiktoken"))
+        return name;
+    return str_ends_with(name, ".json") ? "tokenizer.json" : "tokenizer.model";
+}
+
 /* ---- reading ---- */
 
 static int read_file(const char *path, char **data, size_t *n_bytes, struct err *err)

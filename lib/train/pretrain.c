@@ -16,9 +16,9 @@
 #include "base/num.h"
 #include "ckpt/store.h"
 #include "launch/progress.h"
-#include "tokenizer/tokenizer.h"
 #include "train/account.h"
 #include "train/choices.h"
+#include "train/model_files.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
@@ -34,8 +34,9 @@ int pretrain_path(const struct pretrain *p, char *path, const char *name, struct
 }
 
 /* Text is made with it only later; that it is missing is better known now. */
-static int check_tokenizer(const struct job *job, struct err *err)
+static int check_tokenizer(struct pretrain *p, struct err *err)
 {
+    const struct job *job = p->job;
     struct tokenizer *tokenizer;
 
     if (!job->data.tokenizer)
@@ -43,6 +44,7 @@ static int check_tokenizer(const struct job *job, struct err *err)
     if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
         return err_add(err, "data.tokenizer");
     int n_tokens = tokenizer_vocab_size(tokenizer);
+    tokenizer_hash_text(tokenizer, p->tokenizer_hash);
     tokenizer_close(tokenizer);
     if (n_tokens <= job->model.vocab_size)
         return 0;
@@ -63,6 +65,7 @@ static int take_folder(struct pretrain *p, struct err *err)
         file_make_folder(path, err) < 0)
         return -1;
     file_share_folder(path);
+    file_sweep_parts(p->job->output);
     return 0;
 }
 
@@ -280,8 +283,11 @@ static int begin(struct pretrain *p, struct err *err)
     };
     struct str notes = { 0 };
 
-    if (p->is_first && (check_tokenizer(p->job, err) < 0 || take_folder(p, err) < 0))
+    if (p->is_first && (check_tokenizer(p, err) < 0 || take_folder(p, err) < 0 ||
+                        model_files_of_run(p->job, &p->carried, &p->arena, err) < 0))
         return -1;
+    options.carried = p->carried;
+    options.tokenizer_hash = *p->tokenizer_hash ? p->tokenizer_hash : NULL;
     choices_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
@@ -338,5 +344,6 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     trainer_destroy(p.trainer);
     if (p.lock >= 0)
         close(p.lock);
+    arena_release(&p.arena);
     return status;
 }

@@ -7,6 +7,7 @@
 
 #include "report/metrics.h"
 #include "report/terminal.h"
+#include "tokenizer/tokenizer.h"
 #include "train/pretrain.h"
 #include "train/replicas.h"
 #include "train/trainer.h"
@@ -35,6 +36,9 @@ struct pretrain {
     int64_t whole_step;     /* of the newest that is known to exist, -1 none */
     int64_t compared_step;  /* at which replicas were equal, -1 none */
     double begin;
+    struct arena arena;
+    const char *carried; /* what its checkpoints carry, or NULL; of rank 0, as is */
+    char tokenizer_hash[TOKENIZER_HASH_BYTES]; /* "": there is none */
 };
 
 static inline int is_due(int64_t every, int64_t step)

@@ -25,7 +25,7 @@ static int write_job(const struct pretrain *p, struct err *err)
     struct str text = { 0 };
     char path[PATH_BYTES];
 
-    job_print(p->job, &text);
+    job_print_absolute(p->job, &text);
     int status = pretrain_path(p, path, "job.yaml", err);
     if (!status)
         status = file_write(path, str_text(&text), text.length, err);

@@ -14,6 +14,8 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "ckpt/carried.h"
+#include "ckpt/store.h"
 #include "train/cells.h"
 #include "train/fill.h"
 #include "train/slices.h"
@@ -39,9 +41,11 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
     cJSON_AddNumberToObject(state, "world_size", t->world_size);
     struct str job = { 0 };
-    job_print(t->job, &job);
+    job_print_absolute(t->job, &job);
     cJSON_AddStringToObject(state, "job", str_text(&job));
     str_release(&job);
+    if (t->options.tokenizer_hash)
+        cJSON_AddStringToObject(state, "tokenizer", t->options.tokenizer_hash);
     cJSON_AddItemToObject(state, "run", extra ? cJSON_CreateRaw(extra) : cJSON_CreateObject());
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);
@@ -87,6 +91,16 @@ static int commit(struct trainer *t, struct err *err)
 {
     if (t->world_rank != 0)
         return 0;
+    if (t->options.carried) {
+        struct arena arena = { 0 };
+        const char *to =
+            arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena));
+        int status = carried_link(t->options.carried, to, err);
+
+        arena_release(&arena);
+        if (status < 0)
+            return -1;
+    }
     return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
 }
 

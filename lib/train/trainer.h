@@ -22,6 +22,9 @@ struct trainer_options {
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan over this is refused; 0: never */
     const char *build;              /* version of the binary, equal on all ranks; NULL: none */
+    /* Of rank 0, borrowed: */
+    const char *carried;        /* folder whose files each checkpoint gets; NULL: none */
+    const char *tokenizer_hash; /* of the one that the data was made with; NULL: not known */
 };
 
 struct trainer;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -85,6 +86,70 @@ static void test_modes(void **state)
             assert_int_equal(mode_of(in("a/opened")), files[sharing]);
             assert_int_equal(file_remove_tree(in("a"), &err), 0);
         }
+}
+
+/* Exports: what the umask leaves, and an existing file keeps what it has. */
+static void test_modes_by_umask(void **state)
+{
+    static const mode_t umasks[] = { 0, 022, 077, 027 };
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(file_share(FILE_UMASK), FILE_PRIVATE);
+    for (int i = 0; i < 4; i++) {
+        umask(umasks[i]);
+        assert_int_equal(file_make_folders(in("a/b"), &err), 0);
+        assert_int_equal(file_write(in("a/written"), "x", 1, &err), 0);
+        assert_int_equal(file_write(in("a/written"), "y", 1, &err), 0);
+        close(file_open_write(in("a/opened"), O_WRONLY | O_APPEND, &err));
+        assert_int_equal(mode_of(in("a")), 0777 & ~umasks[i]);
+        assert_int_equal(mode_of(in("a/b")), 0777 & ~umasks[i]);
+        assert_int_equal(mode_of(in("a/written")), 0666 & ~umasks[i]);
+        assert_int_equal(mode_of(in("a/opened")), 0666 & ~umasks[i]);
+        assert_int_equal(chmod(in("a/opened"), 0600), 0);
+        close(file_open_write(in("a/opened"), O_WRONLY | O_APPEND, &err));
+        assert_int_equal(mode_of(in("a/opened")), 0600);
+        assert_int_equal(file_remove_tree(in("a"), &err), 0);
+    }
+    umask(022);
+    assert_int_equal(file_share(FILE_PRIVATE), FILE_UMASK);
+}
+
+/* A process that has ended and is waited for: its number is free. */
+static pid_t dead_process(void)
+{
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return pid;
+}
+
+static void test_parts_of_dead_processes_are_swept(void **state)
+{
+    struct err err = { 0 };
+    long dead = dead_process(), alive = getppid();
+    const char *kept[] = { "swept/x", "swept/x.part-", "swept/x.part-12a", "swept/.part-1" };
+    char path[64];
+
+    (void)state;
+    file_sweep_parts(in("nothing"));
+    assert_int_equal(file_make_folder(in("swept"), &err), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(file_write(in(kept[i]), "x", 1, &err), 0);
+    snprintf(path, sizeof path, "swept/x.part-%ld", alive);
+    assert_int_equal(file_write(in(path), "x", 1, &err), 0);
+    snprintf(path, sizeof path, "swept/x.part-1.part-%ld", dead);
+    assert_int_equal(file_write(in(path), "x", 1, &err), 0);
+    file_sweep_parts(in("swept"));
+    assert_false(file_exists(in(path)));
+    for (int i = 0; i < 4; i++)
+        assert_true(file_exists(in(kept[i])));
+    snprintf(path, sizeof path, "swept/x.part-%ld", alive);
+    assert_true(file_exists(in(path)));
+    assert_int_equal(file_remove_tree(in("swept"), &err), 0);
 }
 
 static void test_a_folder_that_exists(void **state)
@@ -223,6 +288,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_modes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_modes_by_umask, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_parts_of_dead_processes_are_swept, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_file_that_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_that_exists, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_is_written_through_a_link, setup, teardown),

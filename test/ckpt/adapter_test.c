@@ -250,6 +250,12 @@ static void damage_is_named(void **state)
     refuse_changed(0, "\"down_proj\": 4", "\"(up|down)_proj\": 4", "alpha_pattern");
     refuse_changed(0, "\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");
     refuse_changed(0, "{", "[", "adapter_config.json");
+    refuse_changed(0, "\"r\": 3", "\"r\": 4",
+                   "lora_A.weight has rank 3, r of adapter_config.json says 4");
+    refuse_changed(0, "\"r\": 3", "\"r\": 3.5", "r is not a whole number from 1 to 65536");
+    refuse_changed(0, "\"r\": 3", "\"r\": 0", "r is not a whole number");
+    refuse_changed(0, "\"q_proj\": 5", "\"q_proj\": 6",
+                   "q_proj.lora_A.weight has rank 5, rank_pattern of adapter_config.json says 6");
     refuse_changed(1, "q_proj.lora_A", "q_proj.lora_X", "only one of lora_A and lora_B");
     refuse_changed(1, "layers.1.mlp", "layers.7.mlp", "only one of lora_A and lora_B");
     refuse_changed(1, "\"F32\"", "\"I32\"", "type");

@@ -31,7 +31,15 @@ expect 'a run as a Hugging Face folder' 0 '20 tensors of llama, .* as a Hugging 
 for file in config.json model.safetensors tokenizer.json; do
     expect "it has $file" 0 '' test -s "$dir/hf/$file"
 done
-expect 'files are private' 0 '^-rw------- ' ls -l "$dir/hf/model.safetensors"
+# by_umask MASK MODES - a conversion under this umask has these modes: of its folder, the weights, config.json, the tokenizer
+by_umask() {
+    expect "under umask $1" 0 '' sh -c 'umask "$1"; exec "$2" convert --from "$3/one" --to "$3/mode$1"' sh "$1" "$lmtrain" "$dir"
+    expect "modes are $2" 0 "^$2\$" sh -c 'cd "$1" && echo $(stat -c %a . model.safetensors config.json tokenizer.json)' sh \
+        "$dir/mode$1"
+}
+by_umask 022 '755 644 644 644'
+by_umask 027 '750 640 640 640'
+by_umask 077 '700 600 600 600'
 for layout in 1x1 2x1 1x2 2x2; do
     expect "as a checkpoint, tp x pp $layout" 0 'as a checkpoint of . file' convert --from "$dir/hf" \
         --to "$dir/ck$layout" --tp "${layout%x*}" --pp "${layout#*x}" --verify
@@ -205,10 +213,12 @@ interrupted() {
     place=$1 words=$2
     shift 2
     expect "killed at $place" 137 '' env "LMTRAIN_FAULT=rank0:$place" "$lmtrain" convert --threads 1 --to "$dir/again" "$@"
+    # What a process that was killed within file_write leaves.
+    touch "$dir/again.partial/config.json.part-$(sh -c 'echo $$')"
     expect "$place: it has no name yet" 1 '' test -e "$dir/again"
     expect "$place: it goes on" 0 'again.partial: going on where' convert --to "$dir/again" "$@"
     [ -z "$words" ] || expect "$place: with what is whole" 0 "$words" printf '%s\n' "$output"
-    expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" 2>/dev/null | grep .' sh "$dir/again"
+    expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" "$1"/*.part-* 2>/dev/null | grep .' sh "$dir/again"
 }
 
 for place in convert:begun save:writing:-1 convert:writing:2 convert:file:0 convert:file:2 convert:carried \
@@ -292,4 +302,51 @@ expect 'a token more than rows' 0 'its tokenizer has 4099 tokens, its embedding 
 expect 'is known' 0 . "$lmtrain" generate --model "$dir/ckadded" --prompt 'And God <|new|>' --temperature 0 --max-new-tokens 2
 expect 'or kept out' 0 '' convert --from "$dir/added" --to "$dir/ckkept" --vocab-size 4096
 refuse 'without new rows' 'new'
+
+# ---- a run is whole wherever it lies ----
+
+# From a folder of its own, with paths that are relative to it, all of which go then.
+program=$(realpath "$lmtrain")
+mkdir "$dir/desk"
+cp -r data/kjv-tokenizer "$dir/desk/tok"
+cp "$dir/train.bin" "$dir/train.idx" "$dir/desk"
+expect 'a run of relative paths' 0 '^done' sh -c 'cd "$1/desk" && exec "$2" pretrain "$1/job.yaml" --set data.train=./train --set eval.data=train \
+    --set data.tokenizer=tok --set train.steps=2 --set output=run' sh "$dir" "$program"
+expect 'its job.yaml has them absolute' 0 '^4$' grep -cE "(train|tokenizer|data|path): .*$dir/desk/(tok|train|run)|^output: $dir/desk/run" \
+    "$dir/desk/run/job.yaml"
+mkdir "$dir/away"
+mv "$dir/desk/run" "$dir/away/run"
+rm -r "$dir/desk"
+cp -r "$dir/away/run/checkpoints/step-00000002" "$dir/alone"
+for model in away/run alone; do
+    expect "$model has its tokenizer" 0 . sh -c 'cd / && exec "$1" generate --model "$2" --prompt "And God" --max-new-tokens 2' sh \
+        "$program" "$dir/$model"
+    expect "so has its export" 0 'as a Hugging Face folder' convert --from "$dir/$model" --to "$dir/alone-hf"
+    expect "the very same" 0 '' cmp "$dir/alone-hf/tokenizer.json" data/kjv-tokenizer/tokenizer.json
+    rm -r "$dir/alone-hf"
+done
+expect 'checkpoints share its file within the run' 0 '^[2-9]$' stat -c %h "$dir/away/run/checkpoints/step-00000002/hf/tokenizer.json"
+sed -i '0,/"God": /s//"Gud": /' "$dir/alone/hf/tokenizer.json"
+expect 'one that was damaged' 3 'alone/hf is not the tokenizer that .*alone was trained with|tokenizer.json: ' convert \
+    --from "$dir/alone" --to "$dir/new"
+expect 'is refused to generate, too' 3 'alone/hf' "$lmtrain" generate --model "$dir/alone" --prompt x
+expect 'another one can be given' 0 'as a Hugging Face folder' convert --from "$dir/alone" --to "$dir/alone-hf" \
+    --tokenizer data/kjv-tokenizer
+expect 'and goes along' 0 '' cmp "$dir/alone-hf/tokenizer.json" data/kjv-tokenizer/tokenizer.json
+rm -r "$dir/alone/hf" "$dir/alone-hf"
+expect 'an old checkpoint whose tokenizer is gone' 3 \
+    'alone has no tokenizer, and that of its job, .*/desk/tok, is not there .hint: --tokenizer DIR, or --no-tokenizer' \
+    convert --from "$dir/alone" --to "$dir/new"
+gone 'leaves nothing' new
+expect 'is converted without one if asked' 0 'as a Hugging Face folder' convert --from "$dir/alone" --to "$dir/bare" --no-tokenizer
+expect 'and has none' 0 '^config.json model.safetensors $' sh -c 'ls "$1" | tr "\n" " "' sh "$dir/bare"
+expect 'which config.json says' 0 '"eos_token_id":[[:space:]]*null' cat "$dir/bare/config.json"
+expect 'as a file' 0 '' convert --from "$dir/alone" --to "$dir/filed" --tokenizer data/kjv-tokenizer/tokenizer.json
+expect 'it is found in the folder' 0 . "$lmtrain" generate --model "$dir/filed" --prompt 'And God' --max-new-tokens 2
+expect 'an export knows what ends a text' 0 '"eos_token_id":[[:space:]]*0' cat "$dir/filed/generation_config.json"
+expect 'by name too' 0 '"eos_token":[[:space:]]*"<.endoftext.>"' cat "$dir/filed/tokenizer_config.json"
+expect 'both options' 2 'tokenizer and --no-tokenizer: give one of both' convert --from "$dir/alone" --to "$dir/new" \
+    --tokenizer x --no-tokenizer
+expect 'a tokenizer that is none' 3 '/nowhere' convert --from "$dir/alone" --to "$dir/new" --tokenizer /nowhere
+gone 'nothing is left' new
 finish

@@ -24,6 +24,8 @@ expect 'an output that cannot be' 1 '/dev/null' \
 
 expect 'text and JSONL' 0 'tokens in 3 documents' \
     $lmtrain data tokenize "$dir/in.jsonl" "$dir/in.txt" --tokenizer $tokenizer --out "$dir/x"
+expect 'modes are by the umask' 0 '^644 644$' sh -c "umask 022; $lmtrain data tokenize $dir/in.txt --tokenizer $tokenizer --out $dir/m \
+    >/dev/null && echo \$(stat -c %a $dir/m.bin $dir/m.idx)"
 expect 'inspect' 0 'documents   3 of' $lmtrain data inspect "$dir/x" --tokenizer $tokenizer
 expect 'and its text' 0 'In the beginning<.endoftext.>' \
     $lmtrain data inspect "$dir/x" --tokenizer $tokenizer

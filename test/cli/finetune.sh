@@ -2,6 +2,7 @@
 # test/cli/finetune.sh - finetune, lora and merge on a run of test/cli/support/tiny.sh, from rows to folders for others
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
+umask 022
 
 expect 'a model to begin with' 0 '^done' pretrain one --set train.steps=4 --set train.dtype=fp32
 expect 'as a Hugging Face folder' 0 'Hugging Face folder' "$lmtrain" convert --from "$dir/one" --to "$dir/hf"
@@ -37,6 +38,12 @@ expect 'adapters are trained' 0 '12 samples from 12 rows' tune lora lora --set '
 expect 'the samples are there' 0 '"samples":12' cat "$dir/lora/samples/train.json"
 expect "peft's config" 0 '"r": 3' cat "$dir/lora/adapter/adapter_config.json"
 expect 'names its modules' 0 '"gate_proj"' cat "$dir/lora/adapter/adapter_config.json"
+expect 'has the template of the job' 0 '"chat_template":' cat "$dir/lora/adapter/tokenizer_config.json"
+expect 'and is for others, the run is not' 0 '^755 644 700$' sh -c 'cd "$1" && echo $(stat -c %a adapter adapter/adapter_config.json .)' sh \
+    "$dir/lora"
+expect 'the run is talked to with it' 0 . "$lmtrain" generate --model "$dir/lora" --chat --prompt 'Say number 3' --max-new-tokens 4
+expect 'so is the model with its adapter' 0 . "$lmtrain" generate --model "$dir/hf" --adapter "$dir/lora/adapter" --chat \
+    --prompt 'Say number 3' --max-new-tokens 4
 expect 'each checkpoint has its own' 0 '' test -f "$dir/lora/checkpoints/step-00000003/adapter/adapter_model.safetensors"
 expect 'checkpoints are without the model' 1 '' grep -q '"embedding.weight' "$dir/lora/checkpoints/step-00000006/manifest.json"
 run=$(loss_of --model "$dir/lora")
@@ -89,6 +96,7 @@ expect 'leaves nothing behind either' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
 
 expect 'a part is trained' 0 'the model for others is in' tune finetune part --set 'train.only=[layers.1.*]'
 expect 'the tokenizer came along' 0 '' test -f "$dir/part/model/tokenizer.json"
+expect 'its modes are by the umask' 0 '^755 644$' sh -c 'cd "$1" && echo $(stat -c %a model model/model.safetensors)' sh "$dir/part"
 expect 'what is left in the run and for others is one model' 0 '' \
     close_to "$(loss_of --model "$dir/part")" "$(loss_of --model "$dir/part/model")"
 expect 'by epochs, unpacked, from a run' 0 'step 9/9' tune finetune epochs --set train.steps=auto --set train.epochs=3 \

@@ -266,6 +266,72 @@ def family(name, modules, targets="all"):
     return check(f"family {name}: run, merged and with adapter", ok and losses[0] != our_loss("--model", base), losses)
 
 
+# ---- where texts end ----
+
+TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}")
+
+
+def text_of(name, prompt, end):
+    """What transformers generates behind the prompt's ids with nothing said but the export's own files, to the token `end`."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    ids = prompt(tokenizer)
+    out = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=40)[0].tolist()[len(ids):]
+    ended = out and len(out) < 40 and out[-1] == tokenizer.convert_tokens_to_ids(end)
+    return tokenizer.decode(out[:-1], skip_special_tokens=True) if ended else f"no {end} in {out}"
+
+
+def our_text(*arguments):
+    result = run("generate", "--temperature", "0", "--max-new-tokens", "40", "--json", *arguments)
+    return json.loads(result.stdout)["text"] if result.returncode == 0 else result.stderr
+
+
+def ends(vocab):
+    """Exports of a model that was trained here, and of one finetuned with a template of its own: both end where they learned to."""
+    os.mkdir("bare")
+    os.link("tokenizer/tokenizer.json", "bare/tokenizer.json")
+    with open("verses.jsonl", "w") as out:
+        out.write('{"text": "one two three four five"}\n{"text": "up down left right"}\n' * 20)
+    done = run("data", "tokenize", "verses.jsonl", "--tokenizer", "bare", "--out", "verses")
+    with open("own.yaml", "w") as out:
+        out.write(f"model: {{vocab_size: {vocab}, hidden_size: 32, n_layers: 2, n_heads: 2, ffn_size: 64, max_seq_len: {LENGTH}}}\n"
+                  f"data: {{train: verses, tokenizer: bare, seq_len: {LENGTH}}}\n"
+                  "train: {steps: 60, global_batch: 4, micro_batch: 4, dtype: fp32}\n"
+                  "optimizer: {lr: 1.0e-2, warmup_steps: 2}\noutput: own\n")
+    done = done.returncode and done or run("pretrain", "own.yaml")
+    done = done.returncode and done or run("convert", "--from", "own", "--to", "own-hf")
+    if done.returncode:
+        return check("ends", False, done.stderr)
+    config = json.load(open("own-hf/config.json"))
+    check("ends: ids of an export", [config[k + "_token_id"] for k in ("bos", "eos", "pad")] == [None, 2, None], config)
+    text = text_of("own-hf", lambda t: t.encode("one two", add_special_tokens=False), "<|endoftext|>")
+    check("ends: transformers ends a text", text == " three four five", text)
+    ours = our_text("--model", "own", "--prompt", "one two")
+    check("ends: so do we", ours.endswith("three four five"), ours)
+
+    with open("own.jinja", "w") as out:
+        out.write(TEMPLATE)
+    with open("chat.yaml", "w") as out:
+        out.write(f"model: ./own-hf\ndata: {{train: rows.jsonl, template: ./own.jinja, seq_len: {LENGTH}}}\n"
+                  "train: {steps: 60, global_batch: 2, micro_batch: 2, dtype: fp32}\n"
+                  "optimizer: {lr: 1.0e-2, schedule: constant, warmup_steps: 0, weight_decay: 0}\noutput: chat\n")
+    done = run("finetune", "chat.yaml")
+    if done.returncode:
+        return check("ends: finetuned", False, done.stderr)
+    os.remove("own.jinja")
+    messages = [{"role": "user", "content": "what is red"}]
+    config = json.load(open("chat/model/generation_config.json"))
+    check("ends: answers end at two tokens", config["eos_token_id"] == [2, 1], config)
+    text = text_of("chat/model", lambda t: t.apply_chat_template(messages, add_generation_prompt=True, return_dict=False),
+                   "<|im_end|>")
+    check("ends: transformers ends an answer", text == "a colour", text)
+    for model in ("chat", "chat/model", "chat/checkpoints/step-00000060"):
+        ours = our_text("--model", model, "--chat", "--prompt", "what is red")
+        check(f"ends: so do we with the template of {model}", ours == text, ours)
+    return None
+
+
 def refuse(name, change, words):
     config = json.load(open("peft-plain/adapter_config.json"))
     os.makedirs(f"bad-{name}", exist_ok=True)
@@ -314,6 +380,7 @@ def main():
     family("internlm2", ["wqkv", "wo", "w1", "w2", "w3"])
     family("mixtral", ["q_proj", "k_proj", "v_proj", "o_proj"])
     family("qwen3moe", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])  # of its dense layers
+    ends(vocab)
     refuse("dora", {"use_dora": True}, "use_dora")
     refuse("kind", {"peft_type": "IA3"}, "IA3")
     refuse("pattern", {"alpha_pattern": {"(q|v)_proj": 3}}, "alpha_pattern")
