@@ -54,6 +54,7 @@ static int train(const struct request *q, const struct job *job, const struct la
         .resume = q->resume,
         .engine = &engine,
         .build = cmd_build(),
+        .may_be_done = job->kind != JOB_PRETRAIN && tuned_is_unfinished(job),
         .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
         .context = (void *)(uintptr_t)job,
     };
@@ -167,7 +168,9 @@ static int train_command(const struct training *training, int argc, char **argv)
 }
 
 #define ENDS \
-    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n" \
+    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the end of the step and leave with status 75; " \
+    "an\n" \
+    "evaluation is left at its next batch.\n" \
     "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n" \
     "memory; 5 a rank died; 75 saved, start me again.\n"
 
