@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/num.h"
 #include "cmd.h"
 #include "data/instruct.h"
@@ -344,8 +345,10 @@ int preview(const struct preview_request *request, const struct option_arguments
         if (!mkdtemp(folder)) {
             rc = err_set_errno(err, ERR_FAILED, "%s", folder);
         } else {
+            interrupt_mark(folder);
             rc = preview_in(&p, folder);
             file_remove_tree(folder, &ignored);
+            interrupt_forget(folder);
         }
     }
     arena_release(&p.arena);

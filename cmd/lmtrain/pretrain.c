@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cmd.h"
 #include "config/job.h"
@@ -102,6 +103,8 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     struct job job;
     struct err err;
 
+    if (!launch_is_rank())
+        interrupt_catch("no step was trained yet; the same command begins again");
     const char **sets = arena_array(arena, const char *, q->sets.n + 1);
     for (int i = 0; i < q->sets.n; i++)
         sets[i] = q->sets.items[i];

@@ -229,6 +229,10 @@ for place in convert:begun convert:writing:1 convert:file:0 convert:carried conv
     same "$place: the same folder" shards again
     rm -r "$dir/again"
 done
+expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command goes on behind the last whole file$' \
+    env LMTRAIN_FAULT=rank0:convert:file:1:sigterm "$lmtrain" convert --threads 1 --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
+expect 'and it does' 0 '2 of the files were whole' convert --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
+rm -r "$dir/again"
 # left ARGUMENTS... - what a kill behind the first file leaves
 left() {
     rm -rf "$dir/again.partial"
