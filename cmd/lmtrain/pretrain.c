@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "ckpt/store.h"
 #include "cmd.h"
 #include "config/job.h"
 #include "launch/launch.h"
@@ -66,8 +67,10 @@ static int train(const struct request *q, const struct job *job, const struct la
     if (status && rank->world_rank == 0)
         cmd_fail(&err);
     engine_close(&engine);
-    if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN)
+    if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN) {
+        interrupt_catch("the training is saved; the same command writes what is missing");
         status = tuned_finish(job);
+    }
     launch_leave();
     return status;
 }
@@ -97,6 +100,23 @@ static void share_output(const struct job *job)
     file_share(sharings[job->output_mode]);
 }
 
+/* A run that is there goes on, whatever it began with. */
+static int check_init(const struct request *q, const struct job *job, struct arena *arena,
+                      struct err *err)
+{
+    const char *folder = job->train.unsaid_init;
+    struct err ignored;
+
+    if (!folder || (strcmp(q->resume, "auto") != 0 && strcmp(q->resume, "none") != 0) ||
+        store_count(arena_printf(arena, "%s/checkpoints", job->output), &ignored) > 0)
+        return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "%s: model is %s, which has weights, and train.init does not say whether to begin "
+        "with them (hint: train.init: %s, or train.init: random)",
+        job->source, folder, folder);
+}
+
 static int run(const struct request *q, const char *path, struct arena *arena)
 {
     struct ranks ranks;
@@ -110,6 +130,8 @@ static int run(const struct request *q, const char *path, struct arena *arena)
         sets[i] = q->sets.items[i];
     sets[q->sets.n] = q->training->kind;
     if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (check_init(q, &job, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;

@@ -128,6 +128,9 @@ static int begin(struct pretrain *p, struct err *err)
         return -1;
     if (p->job->train.init)
         log_info("beginning with the weights of %s", p->job->train.init);
+    else
+        log_info("beginning with random weights, train.seed %" PRIu64,
+                 (uint64_t)p->job->train.seed);
     return 0;
 }
 

@@ -48,8 +48,10 @@ done
 expect 'a file that is half written' 0 '' test -e "$dir/stopped.bin.partial"
 kill -TERM $pid
 wait $pid
+# shellcheck disable=SC2016 # sh expands it
 expect 'a signal ends it' 143 'interrupted by SIGTERM: PREFIX.bin.partial is removed; the same command begins again' \
     sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
+# shellcheck disable=SC2016
 expect 'and nothing is left' 1 '' sh -c 'ls "$1"/stopped.bin* "$1"/stopped.idx* 2>/dev/null | grep .' sh "$dir"
 kill $sleeper
 mkdir "$dir/rows"

@@ -102,6 +102,7 @@ pid=$!
 wait_until 60 grep -q 'LMTRAIN_FAULT: rank 1 at joined' "$dir/stopped.out"
 kill -TERM "$pid"
 wait "$pid"
+# shellcheck disable=SC2016 # sh expands it
 expect 'a signal ends all ranks at once' 143 \
     'interrupted by signal 15 .Terminated.: no result is kept; the same command begins again' \
     sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
