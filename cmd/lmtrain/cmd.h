@@ -81,10 +81,13 @@ int cmd_dtype(const char *name);
 const char *cmd_build(void);
 
 /*
- * A new folder below $TMPDIR or /tmp, in arena, which the caller removes (file_remove_tree). NULL and
- * ERR_FAILED if it cannot be made.
+ * A new folder below $TMPDIR or /tmp, in arena, for the caller to remove; an interrupt removes it, too
+ * (base/interrupt.h). NULL and ERR_FAILED if it cannot be made.
  */
 const char *cmd_scratch_folder(struct arena *arena, struct err *err);
+
+/* Returns 0, or -1 and why it, or something in it, is still there. */
+int cmd_remove_scratch(const char *folder, struct err *err);
 
 /* Whether there is anything by the name that --model gives. Returns 0, or -1 and ERR_DATA. */
 int cmd_check_model(const char *folder, struct err *err);

@@ -9,6 +9,8 @@
 
 #include "base/completion.h"
 #include "base/dtype.h"
+#include "base/file.h"
+#include "base/interrupt.h"
 #include "base/num.h"
 #include "cmd.h"
 #include "config/describe.h"
@@ -36,10 +38,20 @@ const char *cmd_scratch_folder(struct arena *arena, struct err *err)
     const char *base = getenv("TMPDIR");
     char *folder = arena_printf(arena, "%s/lmtrain-XXXXXX", base && *base ? base : "/tmp");
 
-    if (mkdtemp(folder))
+    if (mkdtemp(folder)) {
+        interrupt_mark(folder);
         return folder;
+    }
     err_set_errno(err, ERR_FAILED, "cannot make the folder %s (hint: TMPDIR)", folder);
     return NULL;
+}
+
+int cmd_remove_scratch(const char *folder, struct err *err)
+{
+    int status = file_remove_tree(folder, err);
+
+    interrupt_forget(folder);
+    return status;
 }
 
 int cmd_check_model(const char *folder, struct err *err)

@@ -1,32 +1,27 @@
 /*
  * data.c - lmtrain data: text to tokens, and a look at what came of it
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
 #include "data_preview.h"
+#include "report/progress_line.h"
 #include "tokenizer/tokenizer.h"
 
 #define SHOWN_TOKENS 24
-#define PROGRESS_S 0.2
 
 struct request {
     const char *tokenizer, *prefix, *column, *format;
     int no_eod, json;
     int n_shown, n_threads;
     struct preview_request preview; /* of preview and rows */
-};
-
-/* A live line on a terminal, and only there. */
-struct progress {
-    int is_terminal;
-    double start, shown;
 };
 
 /* Text as a JSON string: nothing in it can harm a terminal or a reader. */
@@ -58,17 +53,22 @@ static void add_quoted(struct str *out, const char *text, size_t n_bytes)
 
 static void show_progress(void *context, const struct corpus_counts *counts)
 {
-    struct progress *p = context;
-    char tokens[32];
-    double t = clock_seconds();
+    struct progress_line *line = context;
+    char share[32] = "", left[PROGRESS_LEFT_BYTES], inputs[48], tokens[48], number[32], speed[64];
+    double seconds = clock_seconds() - line->begin, all = (double)counts->n_all_file_bytes;
+    double done = (double)counts->n_file_bytes;
 
-    if (!p->is_terminal || t - p->shown < PROGRESS_S)
+    if (!progress_line_is_due(line))
         return;
-    p->shown = t;
-    fprintf(stderr, "\r%d/%d inputs  %s tokens  %.2f M tokens/s  %.1f MB/s\033[K", counts->n_inputs,
-            counts->n_found, str_count(tokens, sizeof tokens, counts->n_tokens),
-            (double)counts->n_tokens / (t - p->start) * 1e-6,
-            (double)counts->n_bytes / (t - p->start) * 1e-6);
+    if (all > 0)
+        snprintf(share, sizeof share, "tokenized %.0f %%", 100 * fmin(done / all, 1));
+    progress_line_left(line, done, all, left);
+    snprintf(inputs, sizeof inputs, "%d/%d inputs", counts->n_inputs, counts->n_found);
+    snprintf(tokens, sizeof tokens, "%s tokens",
+             str_count(number, sizeof number, counts->n_tokens));
+    snprintf(speed, sizeof speed, "%.2f M tokens/s, %.1f MB/s",
+             (double)counts->n_tokens / seconds * 1e-6, (double)counts->n_bytes / seconds * 1e-6);
+    progress_line_show(line, (const char *const[]){ share, left, inputs, tokens, speed }, 5);
 }
 
 static void print_counts(const struct request *q, const struct corpus_counts *counts,
@@ -150,7 +150,7 @@ static int find_prefix(struct request *q, const struct option_arguments *inputs,
 static int tokenize_to(const struct request *q, const struct option_arguments *inputs,
                        struct str *out, struct err *err)
 {
-    struct progress progress = { .is_terminal = isatty(STDERR_FILENO), .start = clock_seconds() };
+    struct progress_line progress;
     struct corpus_options options = {
         .inputs = inputs->items,
         .n_inputs = inputs->n,
@@ -170,17 +170,16 @@ static int tokenize_to(const struct request *q, const struct option_arguments *i
         return -1;
     int rc = -1;
     file_share(FILE_UMASK);
-    progress.start = clock_seconds(); /* the speed is that of tokenizing, without reading tables */
+    progress_line_begin(&progress, 2); /* the speed is that of tokenizing, without reading tables */
     if (!q->no_eod)
         options.end_of_text = tokenizer_end_of_text(tokenizer);
     if (!q->no_eod && options.end_of_text < 0)
         err_set(err, ERR_DATA, "%s has no end-of-text token (hint: --no-eod)", q->tokenizer);
     else
         rc = corpus_tokenize(tokenizer, &options, &counts, err);
-    if (progress.shown > 0)
-        fputs("\r\033[K", stderr);
+    progress_line_end(&progress);
     if (rc == 0)
-        print_counts(q, &counts, clock_seconds() - progress.start, out);
+        print_counts(q, &counts, clock_seconds() - progress.begin, out);
     tokenizer_close(tokenizer);
     return rc;
 }
@@ -425,11 +424,13 @@ static const struct subcommand {
     struct options (*options)(struct request *q, struct option *table);
     int (*run)(const struct request *q, const struct option_arguments *inputs, struct str *out,
                struct err *err);
+    const char *stop_words; /* at a signal */
 } subcommands[] = {
-    { "tokenize", tokenize_options, tokenize },
-    { "inspect", inspect_options, inspect },
-    { "preview", options_of_preview, run_preview },
-    { "rows", options_of_rows, run_rows },
+    { "tokenize", tokenize_options, tokenize,
+      "PREFIX.bin.partial is removed; the same command begins again" },
+    { "inspect", inspect_options, inspect, "nothing was changed" },
+    { "preview", options_of_preview, run_preview, "nothing is left" },
+    { "rows", options_of_rows, run_rows, "nothing was changed" },
 };
 
 #define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
@@ -448,6 +449,7 @@ static int run(int member, int argc, char **argv)
     struct err err = { 0 };
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
+    interrupt_catch(command->stop_words);
     if (status < 0)
         status = command->run(&q, &arguments, &out, &err) < 0 ? cmd_fail(&err) : cmd_print(&out);
     str_release(&out);

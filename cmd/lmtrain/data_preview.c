@@ -421,7 +421,7 @@ int preview(const struct preview_request *request, const struct option_arguments
     if (rc == 0)
         rc = preview_rows(&p);
     if (p.folder)
-        file_remove_tree(p.folder, &ignored);
+        cmd_remove_scratch(p.folder, &ignored);
     arena_release(&p.arena);
     return rc;
 }

@@ -7,18 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cmd.h"
 #include "eval/perplexity.h"
 #include "eval_tasks.h"
+#include "report/progress_line.h"
 #include "train/engine.h"
 
 static void show_progress(void *context, int64_t done, int64_t total)
 {
-    (void)context;
-    fprintf(stderr, "\revaluating %" PRId64 "/%" PRId64 "%s", done, total,
-            done == total ? "\r\033[K" : "");
+    struct progress_line *line = context;
+    char left[PROGRESS_LEFT_BYTES], text[64];
+
+    if (!progress_line_is_due(line))
+        return;
+    snprintf(text, sizeof text, "evaluating %" PRId64 "/%" PRId64, done, total);
+    progress_line_show(
+        line,
+        (const char *const[]){ text, progress_line_left(line, (double)done, (double)total, left) },
+        2);
 }
 
 static void print_json(const char *folder, const char *data, const struct perplexity *result,
@@ -43,13 +50,17 @@ static int measure(const struct eval_request *q, struct served *served, struct e
 {
     const char *data = q->data ? q->data : served->job.eval.data;
     struct perplexity result;
+    struct progress_line line;
 
     if (!data)
         return err_set(err, ERR_CONFIG,
                        "the model's job names no eval.data (hint: --data PREFIX of .bin/.idx, made "
                        "by `lmtrain data tokenize`)");
-    if (perplexity_measure(served, engine->kernels, data, q->limit,
-                           isatty(2) ? show_progress : NULL, NULL, &result, err) < 0)
+    progress_line_begin(&line, 2);
+    int status = perplexity_measure(served, engine->kernels, data, q->limit, show_progress, &line,
+                                    &result, err);
+    progress_line_end(&line);
+    if (status < 0)
         return -1;
     if (q->json)
         print_json(served->folder, data, &result, out);
@@ -117,10 +128,21 @@ static int work(const struct eval_request *q)
     return status;
 }
 
+static const char *stop_words(const struct eval_request *q)
+{
+    if (!strcmp(q->task, "perplexity"))
+        return "no result is kept; the same command begins again";
+    return q->output ? "the items that are done are in --output's FILE.journal; the same command "
+                       "goes on from there"
+                     : "no result is kept (hint: with --output FILE the same command would go on)";
+}
+
 static int run(struct eval_request *q)
 {
     struct err err;
 
+    q->serving->stop_words = stop_words(q);
+    serving_catch_signals(q->serving);
     if (check(q, &err) < 0 || open_sandbox(q, &err) < 0)
         return cmd_fail(&err);
     int status = serving_starts(q->serving) ? 0 : serving_join(q->serving);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "cmd.h"
 #include "eval/scores.h"
+#include "report/progress_line.h"
 #include "serve/served.h"
 #include "train/engine.h"
 
@@ -35,21 +36,25 @@ struct evaluation {
     int has_served;
     struct str json; /* objects so far */
     const char *now; /* the task that runs */
-    double shown;    /* seconds */
+    struct progress_line line;
 };
 
 static void show(void *context, const struct harness_progress *p)
 {
     struct evaluation *e = context;
-    char time[32];
+    struct progress_line *line = &e->line;
+    char time[32], items[64], score[32], left[PROGRESS_LEFT_BYTES];
 
-    if (!isatty(2) || (p->seconds - e->shown < 0.2 && p->done < p->total))
+    if (!progress_line_is_due(line))
         return;
-    e->shown = p->seconds;
-    fprintf(stderr, "\r%s %" PRId64 "/%" PRId64 "  %.4f  %s\033[K", e->now, p->done, p->total,
-            p->score, str_duration(time, sizeof time, p->seconds));
-    if (p->done == p->total)
-        fprintf(stderr, "\r\033[K");
+    snprintf(items, sizeof items, "%s %" PRId64 "/%" PRId64, e->now, p->done, p->total);
+    snprintf(score, sizeof score, "%.4f", p->score);
+    /* What the journal knew took no time. */
+    progress_line_left(line, (double)(p->done - p->n_known), (double)(p->total - p->n_known), left);
+    progress_line_show(
+        line,
+        (const char *const[]){ items, left, score, str_duration(time, sizeof time, p->seconds) },
+        4);
 }
 
 /* ---- before the model ---- */
@@ -202,8 +207,10 @@ static int run_one(struct evaluation *e, struct evaluated *v, struct str *out, s
     };
 
     e->now = v->task.name;
-    e->shown = 0;
-    if (harness_run(&harness, &v->task, &v->items, v->results, err) < 0)
+    progress_line_begin(&e->line, 2);
+    int status = harness_run(&harness, &v->task, &v->items, v->results, err);
+    progress_line_end(&e->line);
+    if (status < 0)
         return -1;
     if (!speaks(e))
         return 0;

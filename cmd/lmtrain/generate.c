@@ -220,6 +220,9 @@ static int run(struct generate_request *q, struct serving *serving, struct gener
 
     if (check(q, &err) < 0)
         return cmd_fail(&err);
+    serving->stop_words =
+        q->prompts ? "the texts that are printed are complete" : "the text ends here";
+    serving_catch_signals(serving);
     g->options = q->options;
     if (!serving_starts(serving)) {
         int joined = serving_join(serving);

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/log.h"
+#include "ckpt/store.h"
 #include "cmd.h"
 #include "config/job.h"
 #include "launch/launch.h"
@@ -54,6 +56,7 @@ static int train(const struct request *q, const struct job *job, const struct la
         .resume = q->resume,
         .engine = &engine,
         .build = cmd_build(),
+        .may_be_done = job->kind != JOB_PRETRAIN && tuned_is_unfinished(job),
         .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
         .context = (void *)(uintptr_t)job,
     };
@@ -64,8 +67,10 @@ static int train(const struct request *q, const struct job *job, const struct la
     if (status && rank->world_rank == 0)
         cmd_fail(&err);
     engine_close(&engine);
-    if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN)
+    if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN) {
+        interrupt_catch("the training is saved; the same command writes what is missing");
         status = tuned_finish(job);
+    }
     launch_leave();
     return status;
 }
@@ -109,9 +114,26 @@ static int prepare_nothing(struct job *job, struct arena *arena)
     tokenizer = job->data.tokenizer;
     if (tokenizer && str_starts_with(tokenizer, scratch))
         job->data.tokenizer = arena_printf(arena, "%s%s", output, tokenizer + strlen(scratch));
-    if (file_remove_tree(scratch, &err) < 0)
+    if (cmd_remove_scratch(scratch, &err) < 0)
         log_warn("%s", err.text);
     return status;
+}
+
+/* A run that is there goes on, whatever it began with. */
+static int check_init(const struct request *q, const struct job *job, struct arena *arena,
+                      struct err *err)
+{
+    const char *folder = job->train.unsaid_init;
+    struct err ignored;
+
+    if (!folder || (strcmp(q->resume, "auto") != 0 && strcmp(q->resume, "none") != 0) ||
+        store_count(arena_printf(arena, "%s/checkpoints", job->output), &ignored) > 0)
+        return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "%s: model is %s, which has weights, and train.init does not say whether to begin "
+        "with them (hint: train.init: %s, or train.init: random)",
+        job->source, folder, folder);
 }
 
 static int run(const struct request *q, const char *path, struct arena *arena)
@@ -120,11 +142,15 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     struct job job;
     struct err err;
 
+    if (!launch_is_rank())
+        interrupt_catch("no step was trained yet; the same command begins again");
     const char **sets = arena_array(arena, const char *, q->sets.n + 1);
     for (int i = 0; i < q->sets.n; i++)
         sets[i] = q->sets.items[i];
     sets[q->sets.n] = q->training->kind;
     if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
+        return cmd_fail(&err);
+    if (check_init(q, &job, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;
@@ -186,7 +212,9 @@ static int train_command(const struct training *training, int argc, char **argv)
 }
 
 #define ENDS \
-    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the next step and leave with status 75.\n" \
+    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the end of the step and leave with status 75; " \
+    "an\n" \
+    "evaluation is left at its next batch.\n" \
     "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n" \
     "memory; 5 a rank died; 75 saved, start me again.\n"
 

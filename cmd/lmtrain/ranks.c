@@ -207,6 +207,7 @@ int ranks_start(const struct ranks *ranks, const struct job *job,
         .hang_seconds = job->train.hang_seconds,
         .hang_abort_seconds = job->train.hang_abort_seconds,
         .hosts = ranks->hosts.n_hosts ? &ranks->hosts : NULL,
+        .stop_words = command->stop_words,
         .n_restarts = command->keeps_nothing ? 0 : job->restarts,
         .again = again,
         .context = &starter

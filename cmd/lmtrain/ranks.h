@@ -51,6 +51,7 @@ struct ranks_command {
     const struct option_list *sets;
     const char *resume;      /* NULL: it has no such option */
     const char *const *more; /* further words, ended by NULL; or NULL */
+    const char *stop_words;  /* supervise's; NULL: a signal is passed on to the ranks */
     int keeps_nothing;       /* no logs in the job's output folder, and no restarts */
 };
 

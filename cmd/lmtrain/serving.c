@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/interrupt.h"
 #include "base/num.h"
 #include "cmd.h"
 
@@ -72,6 +73,12 @@ int serving_is_shared(const struct serving *s)
     return serving_starts(s) || (s->has_joined && s->rank.world_size > 1);
 }
 
+void serving_catch_signals(const struct serving *s)
+{
+    if (s->ranks.where != WHERE_RANK)
+        interrupt_catch(s->stop_words);
+}
+
 /* ---- starting ---- */
 
 static int takes_value(const struct options *options, const char *word)
@@ -116,6 +123,7 @@ int serving_start(const struct serving *s, const struct options *options, int ar
     struct ranks_command command = { .name = argv[0],
                                      .sets = &none,
                                      .more = words_of_rank(options, argc, argv, arena),
+                                     .stop_words = s->stop_words,
                                      .keeps_nothing = 1 };
 
     return ranks_start(&s->ranks, &s->job, &command, arena);

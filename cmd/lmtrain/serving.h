@@ -18,6 +18,8 @@ struct serving {
     int tp, pp, n_ranks; /* 0: not given */
     const char *hosts, *device;
 
+    const char *stop_words; /* set by the command: what a signal means for its work */
+
     struct ranks ranks;
     struct job job; /* what ranks.h wants to know */
     struct launch_rank rank;
@@ -41,6 +43,9 @@ int serving_find(struct serving *serving, const char *command, int alone, struct
 /* Whether other processes are to do the work, and whether several do. */
 int serving_starts(const struct serving *serving);
 int serving_is_shared(const struct serving *serving);
+
+/* Alone, or the one who starts ranks: from here on a signal ends the command at once. */
+void serving_catch_signals(const struct serving *serving);
 
 /* Start them, with this command line (argv[0] is the command's name), and wait for their end. */
 int serving_start(const struct serving *serving, const struct options *options, int argc,

@@ -287,11 +287,25 @@ static int write_model(const struct job *job, const char *to, struct err *err)
     return convert_model(&options, &result, err);
 }
 
+static const char *result_folder(const struct job *job, struct arena *arena)
+{
+    return arena_printf(arena, "%s/%s", job->output, job->kind == JOB_LORA ? "adapter" : "model");
+}
+
+int tuned_is_unfinished(const struct job *job)
+{
+    struct arena arena = { 0 };
+    int is = !file_exists(result_folder(job, &arena));
+
+    arena_release(&arena);
+    return is;
+}
+
 int tuned_finish(const struct job *job)
 {
     struct arena arena = { 0 };
     int is_lora = job->kind == JOB_LORA;
-    const char *to = arena_printf(&arena, "%s/%s", job->output, is_lora ? "adapter" : "model");
+    const char *to = result_folder(job, &arena);
     struct err err;
     enum file_sharing before = file_share(FILE_UMASK); /* it is an export */
     int status =

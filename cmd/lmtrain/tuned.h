@@ -31,6 +31,9 @@ void tuned_foresee_vocabulary(struct job *job, struct arena *arena);
  */
 void tuned_saved(void *context, const char *folder);
 
+/* Whether that of tuned_finish is not there: no run has ended in this folder. */
+int tuned_is_unfinished(const struct job *job);
+
 /* At the end: OUTPUT/model or OUTPUT/adapter. Returns 0, or a status after a message. */
 int tuned_finish(const struct job *job);
 

@@ -38,6 +38,7 @@ static const char *const places[] = {
     "start",
     "joined",
     "step",
+    "evaluate",
     "gradients",
     "save:begin",
     "save:writing",

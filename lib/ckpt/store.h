@@ -96,6 +96,12 @@ int store_seal(const char *folder, int world_size, int64_t step, const char *sta
 int store_publish(const char *folder, struct err *err);
 
 /*
+ * Give a committed checkpoint of that step another state (as store_commit's), in one exchange of its
+ * manifest: a kill at any moment leaves the old one or the new. ERR_DATA if it is of another step.
+ */
+int store_restate(const char *folder, int64_t step, const char *state, struct err *err);
+
+/*
  * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
  * whole ones (0: keep all). Not while a save is under way there. A folder that is not there is
  * fine. What cannot be removed (a file that is open elsewhere, on NFS) stays for the next time and

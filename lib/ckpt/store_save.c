@@ -564,3 +564,43 @@ int store_commit(const char *folder, int world_size, int64_t step, const char *s
 {
     return store_seal(folder, world_size, step, state, err) < 0 ? -1 : store_publish(folder, err);
 }
+
+/* manifest.json of a committed checkpoint, all of it in the arena. */
+static int read_manifest(struct manifest *whole, const struct folder *folder, const char *path,
+                         struct arena *arena, struct err *err)
+{
+    size_t n_bytes;
+    char *text;
+
+    if (folder_read_file(folder, "manifest.json", MANIFEST_MAX_BYTES, &text, &n_bytes, err) < 0)
+        return -1;
+    int status = manifest_parse(whole, path, text, n_bytes, arena, err);
+    free(text);
+    return status;
+}
+
+int store_restate(const char *folder, int64_t step, const char *state, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct folder there = { .fd = -1 };
+    struct manifest whole;
+    struct str text = { 0 };
+    char *path = arena_printf(&arena, "%s/manifest.json", folder);
+    int status = check_state(state, &arena, err) < 0 || folder_open(&there, folder, err) < 0 ||
+                         read_manifest(&whole, &there, path, &arena, err) < 0
+                     ? -1
+                     : 0;
+
+    if (!status && whole.step != step)
+        status = err_set(err, ERR_DATA, "%s is of step %lld, not %lld", path, (long long)whole.step,
+                         (long long)step);
+    if (!status) {
+        whole.state = state;
+        manifest_print(&whole, &text);
+        status = file_write(path, text.data, text.length, err);
+    }
+    str_release(&text);
+    folder_close(&there);
+    arena_release(&arena);
+    return status;
+}

@@ -1,6 +1,7 @@
 /*
  * check.c - what follows from other fields, and what must fit together
  */
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -240,13 +241,38 @@ static void note_loss_scale(struct job_reader *r)
         }
 }
 
-/* What is tuned is a model that is there. */
+static int has_weights(const struct job_reader *r, const char *folder)
+{
+    /* Of Hugging Face, a run and a checkpoint. */
+    static const char *const patterns[] = { "*.safetensors", "pytorch_model*.bin",
+                                            "checkpoints/step-*", "manifest.json" };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        glob_t found;
+
+        if (glob(arena_printf(r->arena, "%s/%s", folder, patterns[i]), 0, NULL, &found) == 0)
+            n++;
+        globfree(&found);
+    }
+    return n > 0;
+}
+
+/* What is tuned is a model that is there; what is trained from scratch may be its shape alone. */
 static void derive_init(struct job_reader *r)
 {
     struct job *job = r->job;
 
-    if (job->kind == JOB_PRETRAIN || job->train.init || !r->model_folder)
+    if (job->train.init && !strcmp(job->train.init, "random")) {
+        job->train.init = NULL;
         return;
+    }
+    if (job->train.init || !r->model_folder)
+        return;
+    if (job->kind == JOB_PRETRAIN) {
+        job->train.unsaid_init = has_weights(r, r->model_folder) ? r->model_folder : NULL;
+        return;
+    }
     job->train.init = r->model_folder;
     job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
 }

@@ -278,7 +278,8 @@ const struct field job_fields[] = {
           "how often finetune and lora go over the data where train.steps is not given; auto: 3" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
-              "else they are random" },
+              "or random. finetune and lora take the model's folder if it is left out, pretrain "
+              "wants it said where that has weights" },
     { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "auto", .word = "auto",
       .min = 1, .max = N_MAX, .unit = "sequences",
       .help = "sequences a step over all ranks; a multiple of micro_batch * dp; auto: 64, of "

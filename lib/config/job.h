@@ -73,6 +73,9 @@ struct job {
         int64_t steps;    /* 0: as many as epochs take, until job_set_steps */
         double epochs;    /* over instruction data; 0: by steps */
         const char *init; /* where the first weights come from, or NULL: random */
+        /* pretrain: a folder with weights is the model, and whether to begin with them is not said:
+         * a new run must not be random unnoticed. Else NULL. */
+        const char *unsaid_init;
         int global_batch; /* sequences a step, over all ranks */
         int micro_batch;  /* sequences; the largest of parallel.micro_batches */
         enum dtype dtype; /* of activations and weights: DTYPE_F32, DTYPE_BF16 or F16 */

@@ -29,6 +29,7 @@ struct batch {
     struct str text; /* of all documents; JSON as it is in the file */
     struct batch_document documents[BATCH_DOCUMENTS];
     int n_documents;
+    int64_t n_file_bytes; /* of all inputs, up to the end of the last document: the filler's */
     /* What tokenizing fills: */
     struct token_list ids;
     int64_t ends[BATCH_DOCUMENTS]; /* in ids, of those that are not empty */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "data/batch.h"
 #include "data/indexed_writer.h"
@@ -25,6 +26,7 @@ struct corpus {
     struct row_files files;
     struct indexed_writer writer;
     struct corpus_counts *counts;
+    int64_t n_read; /* bytes of the files */
     struct err *err;
     char buffer[BUFFER_BYTES];
 };
@@ -51,6 +53,7 @@ static int write_batch(struct corpus *c)
     c->counts->n_empty += batch->n_empty;
     c->counts->n_bytes += batch->n_text_bytes;
     c->counts->n_tokens = c->writer.n_tokens;
+    c->counts->n_file_bytes = max_i64(c->counts->n_file_bytes, batch->n_file_bytes);
     if (c->options->progress)
         c->options->progress(c->options->context, c->counts);
     return 1;
@@ -83,9 +86,12 @@ static struct batch *open_batch(struct corpus *c)
 }
 
 /* The text at the batch's end, from start on, is a document. */
-static void close_document(struct batch *batch, const char *path, int64_t line, int is_json,
+static void close_document(struct corpus *c, const char *path, int64_t line, int is_json,
                            size_t start)
 {
+    struct batch *batch = c->batch;
+
+    batch->n_file_bytes = c->n_read;
     batch->documents[batch->n_documents++] =
         (struct batch_document){ path, line, is_json, start, batch->text.length - start };
     str_add_char(&batch->text, '\0');
@@ -110,7 +116,8 @@ static int read_text(struct corpus *c, const char *path)
         size_t start = batch->text.length;
 
         str_add_bytes(&batch->text, text, n_bytes);
-        close_document(batch, path, 0, 0, start);
+        c->n_read += (int64_t)n_bytes;
+        close_document(c, path, 0, 0, start);
     }
     free(text);
     return 0;
@@ -149,8 +156,9 @@ static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, s
         str_add_bytes(&batch->text, bytes, length);
         bytes += length;
         n -= length;
+        c->n_read += (int64_t)length;
         if (end) {
-            close_document(batch, lines->path, lines->number++, 1, lines->start);
+            close_document(c, lines->path, lines->number++, 1, lines->start);
             lines->is_open = 0;
         }
     }
@@ -173,7 +181,7 @@ static int read_jsonl(struct corpus *c, const char *path)
         rc = line_failed(c, &lines);
     }
     if (rc == 0 && lines.is_open)
-        close_document(c->batch, path, lines.number, 1, lines.start);
+        close_document(c, path, lines.number, 1, lines.start);
     if (!is_stdin)
         fclose(file);
     return rc;
@@ -192,7 +200,7 @@ static int add_row(struct corpus *c, const char *path, const struct row *row)
         return -1;
     size_t start = batch->text.length;
     str_add_bytes(&batch->text, row->text, row->n_bytes);
-    close_document(batch, path, row->number, row->kind == ROW_JSON, start);
+    close_document(c, path, row->number, row->kind == ROW_JSON, start);
     return 0;
 }
 
@@ -200,6 +208,7 @@ static int read_rows(struct corpus *c, const char *path, enum rows_format format
 {
     struct rows *rows;
     struct row row;
+    int64_t before = c->n_read, size = max_i64(file_size(path), 0);
     int rc;
 
     if (!strcmp(path, "-"))
@@ -207,11 +216,14 @@ static int read_rows(struct corpus *c, const char *path, enum rows_format format
                        rows_format_names[format]);
     if (rows_open(&rows, path, format, c->options->column, c->err) < 0)
         return -1;
-    while ((rc = rows_next(rows, &row, c->err)) > 0)
+    while ((rc = rows_next(rows, &row, c->err)) > 0) {
+        c->n_read = before + (int64_t)(rows_share(rows) * (double)size);
         if (add_row(c, path, &row) < 0) {
             rc = -1;
             break;
         }
+    }
+    c->n_read = before + size;
     rows_close(rows);
     return rc;
 }
@@ -249,6 +261,21 @@ static int read_all(struct corpus *c)
     return -1;
 }
 
+/* 0 if that is not known: standard input, a pipe. */
+static int64_t all_bytes(const struct row_files *files)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < files->n; i++) {
+        int64_t size = strcmp(files->paths[i], "-") ? file_size(files->paths[i]) : -1;
+
+        if (size < 0)
+            return 0;
+        sum += size;
+    }
+    return sum;
+}
+
 /* With all inputs found. */
 static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
 {
@@ -280,6 +307,7 @@ int corpus_tokenize(const struct tokenizer *tokenizer, const struct corpus_optio
     if (row_files_find(&c->files, options->inputs, options->n_inputs, err) == 0) {
         counts->n_found = c->files.n;
         counts->n_ignored = c->files.n_ignored;
+        counts->n_all_file_bytes = all_bytes(&c->files);
         rc = write_corpus(c, tokenizer);
     }
     row_files_release(&c->files);

@@ -19,9 +19,11 @@
 struct corpus_counts {
     int64_t n_documents, n_empty, n_tokens;
     int64_t n_bytes; /* of text, as UTF-8 */
-    int n_inputs;    /* files done so far */
-    int n_found;     /* files there are */
-    int n_ignored;   /* in folders: their names don't say what they are */
+    /* Of the files: what the tokens so far are of, and all; 0 where standard input is among them. */
+    int64_t n_file_bytes, n_all_file_bytes;
+    int n_inputs;  /* files done so far */
+    int n_found;   /* files there are */
+    int n_ignored; /* in folders: their names don't say what they are */
 };
 
 typedef void (*corpus_progress_fn)(void *context, const struct corpus_counts *counts);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/interrupt.h"
 #include "base/str.h"
 
 #define VOCAB_SIZE_U16 65500 /* megatron-core's DType.optimal_dtype */
@@ -54,6 +55,7 @@ int indexed_writer_open(struct indexed_writer *writer, const char *prefix, int v
         goto fail;
     }
     writer->partial = partial;
+    interrupt_mark(partial);
     writer->file = fdopen(fd, "wb");
     CHECK(writer->file);
     return 0;
@@ -161,6 +163,7 @@ void indexed_writer_abandon(struct indexed_writer *writer)
         fclose(writer->file);
     if (writer->partial) {
         unlink(writer->partial);
+        interrupt_forget(writer->partial);
         free(writer->partial);
     }
     free(writer->prefix);

@@ -166,6 +166,13 @@ void row_files_release(struct row_files *files)
 
 /* ---- rows ---- */
 
+double rows_share(const struct rows *rows)
+{
+    if (rows->share)
+        return rows->share(rows);
+    return rows->map.n_bytes ? 1 - (double)(rows->end - rows->at) / (double)rows->map.n_bytes : 1;
+}
+
 void rows_advance(struct rows *rows, const char *to)
 {
     while (rows->at < to) {

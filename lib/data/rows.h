@@ -68,6 +68,9 @@ int rows_open_named(struct rows **rows, const char *path, const char *const *nam
                     struct err *err);
 void rows_close(struct rows *rows);
 
+/* How much of the file is read, from 0 to 1: of its bytes, or of parquet its rows. */
+double rows_share(const struct rows *rows);
+
 /* 1 with the next row, 0 at the end, -1 and ERR_DATA with the line where reading can't go on. */
 int rows_next(struct rows *rows, struct row *row, struct err *err);
 

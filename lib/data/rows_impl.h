@@ -16,8 +16,9 @@ struct rows {
     struct str text;      /* of the row at hand, where it is not in the file as it is */
     struct str bad;       /* what is wrong with it */
     int (*next)(struct rows *rows, struct row *row, struct err *err);
-    void (*close)(struct rows *rows); /* NULL: nothing to do */
-    void *state;                      /* the format's own */
+    double (*share)(const struct rows *rows); /* NULL: by `at` */
+    void (*close)(struct rows *rows);         /* NULL: nothing to do */
+    void *state;                              /* the format's own */
 };
 
 /* Go on to `to`, counting lines. */

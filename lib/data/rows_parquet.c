@@ -30,6 +30,13 @@ static int next_text(struct rows *r, struct row *row, struct err *err)
     return 1;
 }
 
+static double share(const struct rows *r)
+{
+    int64_t n = parquet_n_rows(r->state);
+
+    return n > 0 ? (double)(r->line - 1) / (double)n : 1;
+}
+
 static void close_parquet(struct rows *r)
 {
     parquet_close(r->state);
@@ -42,6 +49,7 @@ int rows_open_parquet(struct rows *rows, struct err *err)
     if (parquet_open(&parquet, rows->map.data, rows->map.n_bytes, rows->path, err) < 0)
         return -1;
     rows->state = parquet;
+    rows->share = share;
     rows->close = close_parquet;
     rows->next = rows->column ? next_text : next_row;
     return rows->column ? parquet_select_text(parquet, rows->column, err) : 0;

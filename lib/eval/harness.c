@@ -24,6 +24,7 @@ void harness_show(struct harness_run *run, int64_t n_more)
 {
     struct harness_progress p = { .done = run->n_done + n_more,
                                   .total = run->items->n,
+                                  .n_known = run->n_known,
                                   .seconds = clock_seconds() - run->begin };
 
     if (!run->h->progress || !harness_judges(run))
@@ -87,7 +88,8 @@ int harness_run(struct harness *harness, struct task *task, const struct items *
         tell_done(&run, err) < 0)
         return -1;
     run.cache = tokenizer_cache_create();
-    harness->n_resumed += run.n_done;
+    run.n_known = run.n_done;
+    harness->n_resumed += run.n_known;
     int status = harness_choices(&run, err);
     if (!status)
         status = harness_texts(&run, err);

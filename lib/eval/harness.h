@@ -30,6 +30,7 @@ struct item_result {
 
 struct harness_progress {
     int64_t done, total; /* items */
+    int64_t n_known;     /* of those done, what the journal had */
     double score;        /* mean of the first metric so far */
     double seconds;
 };

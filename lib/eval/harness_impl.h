@@ -13,9 +13,9 @@ struct harness_run {
     const struct items *items;
     struct item_result *results;
     struct tokenizer_cache *cache;
-    int journal; /* descriptor, or -1 */
-    int64_t n_done;
-    double sum; /* of the first metric of those */
+    int journal;             /* descriptor, or -1 */
+    int64_t n_done, n_known; /* known: of those, by the journal */
+    double sum;              /* of the first metric of those */
     double begin;
 };
 

@@ -271,6 +271,17 @@ static void stop_before_start(struct head *head, int number)
     conclude(head);
 }
 
+/* Of ranks that have nothing to save. */
+static void stop_at_once(struct head *head, int number)
+{
+    char text[512];
+
+    snprintf(text, sizeof text, "interrupted by signal %d (%s): %s", number, strsignal(number),
+             head->options->stop_words);
+    head_set_cause(head, WEIGHT_OWN, -1, 128 + number, text);
+    conclude(head);
+}
+
 /* Somebody wants the job to stop. */
 static void take_stop(struct head *head, int number)
 {
@@ -289,6 +300,10 @@ static void take_stop(struct head *head, int number)
     if (console->n_stop && now - console->stop_at < STOP_ONE_REQUEST_SECONDS)
         return;
     console->stop_at = now;
+    if (head->options->stop_words && !console->n_stop++) {
+        stop_at_once(head, number);
+        return;
+    }
     if (++console->n_stop == 1) {
         pass_on(head, number == SIGHUP ? SIGTERM : number);
         return;

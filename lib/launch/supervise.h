@@ -19,7 +19,10 @@ struct supervise_options {
     double hang_seconds;       /* report a rank without progress for so long; 0 never */
     double hang_abort_seconds; /* end the job after so long; 0 never */
     const struct host_list *hosts; /* NULL: this machine */
-    int n_restarts;                /* after a rank's or a node's death, start again so often */
+    /* Not NULL: ranks have nothing to save. The first SIGINT, SIGTERM or SIGHUP ends them at once,
+     * with these words and the status that a shell gives to that signal. */
+    const char *stop_words;
+    int n_restarts; /* after a rank's or a node's death, start again so often */
 
     /*
      * Asked before each restart: how the job can run on at most n_possible ranks (fewer than

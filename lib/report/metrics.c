@@ -158,8 +158,20 @@ static enum fate fate_of(const char *line, size_t length, int64_t first_step)
     return fate;
 }
 
+/* Whether a line is of the evaluation at that step. */
+static int is_evaluation(const char *line, size_t length, int64_t step)
+{
+    cJSON *object = cJSON_ParseWithLength(line, length);
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(object, "step");
+    int is = cJSON_HasObjectItem(object, "eval_loss") && cJSON_IsNumber(number) &&
+             (int64_t)number->valuedouble == step;
+
+    cJSON_Delete(object);
+    return is;
+}
+
 /* Leave only the lines that stay, in one exchange of the file. */
-static int drop_later(const char *path, int64_t first_step, struct err *err)
+static int drop_lines(const char *path, int64_t first_step, int64_t eval_step, struct err *err)
 {
     struct file_map map;
     struct str kept = { 0 };
@@ -175,7 +187,7 @@ static int drop_later(const char *path, int64_t first_step, struct err *err)
         size_t length = end ? (size_t)(end - line) : n_bytes - at;
         enum fate fate = end ? fate_of(line, length, first_step) : LINE_IS_TORN;
 
-        if (fate == LINE_STAYS)
+        if (fate == LINE_STAYS && (eval_step < 0 || !is_evaluation(line, length, eval_step)))
             str_add_bytes(&kept, line, length + 1);
         n_torn += fate == LINE_IS_TORN;
         at += length + 1;
@@ -188,6 +200,16 @@ static int drop_later(const char *path, int64_t first_step, struct err *err)
     if (n_torn)
         log_warn("%s: %d line%s that cannot be read dropped", path, n_torn, n_torn == 1 ? "" : "s");
     return 0;
+}
+
+int metrics_drop_eval(const char *folder, int64_t step, struct err *err)
+{
+    struct arena arena = { 0 };
+    const char *path = arena_printf(&arena, "%s/metrics.jsonl", folder);
+    int status = file_exists(path) ? drop_lines(path, INT64_MAX, step, err) : 0;
+
+    arena_release(&arena);
+    return status;
 }
 
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err)
@@ -206,7 +228,7 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
         if (made->fd >= 0)
             close(made->fd);
         made->fd = file_open_write(made->path, O_WRONLY | O_APPEND, err);
-        if (made->fd < 0 || (i == 0 && drop_later(made->path, first_step, err) < 0))
+        if (made->fd < 0 || (i == 0 && drop_lines(made->path, first_step, -1, err) < 0))
             goto fail;
     }
     if (events_open(&made->events, folder, first_step, err) < 0)

@@ -13,6 +13,7 @@
 #include <locale.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,17 @@
 #define BAR_MIN 8
 #define BAR_MAX 32
 #define SMOOTHING 0.1 /* weight of the newest step time */
+#define PLAIN_S 15.0  /* between lines of an evaluation where nothing is live */
+
+/* An evaluation: how often, how long, and how far the one under way is. */
+struct evaluations {
+    int is_expected;
+    int64_t every;
+    double steps;   /* estimate of its length */
+    double seconds; /* of the last one, NAN until one was timed */
+    int64_t done, total;
+    double begin, shown;
+};
 
 struct terminal {
     pthread_mutex_t lock;
@@ -39,6 +51,8 @@ struct terminal {
     double step_s;            /* smoothed */
     double drawn_s;           /* when, on the monotonic clock */
     char status[256];
+    struct evaluations evaluations;
+    double plain_s;
     struct str line, output; /* kept for their memory */
 };
 
@@ -113,64 +127,136 @@ static const char *short_count(char *buffer, size_t size, double n)
     return buffer;
 }
 
+/* A whole evaluation: as the last one, or as was said; NAN while that is not known. */
+static double evaluation_s(const struct terminal *terminal)
+{
+    const struct evaluations *e = &terminal->evaluations;
+
+    return isfinite(e->seconds) ? e->seconds : e->is_expected ? e->steps * terminal->step_s : NAN;
+}
+
+/* The rest of the evaluation under way; 0 if none is. */
+static double evaluation_left_s(const struct terminal *terminal)
+{
+    const struct evaluations *e = &terminal->evaluations;
+
+    if (!e->total)
+        return 0;
+    if (!e->done)
+        return evaluation_s(terminal);
+    return (clock_seconds() - e->begin) / (double)e->done * (double)(e->total - e->done);
+}
+
+/* Of the whole run; NAN while that is not known. */
 static double left_s(const struct terminal *terminal)
 {
-    return terminal->step_s * (double)(terminal->total_steps - terminal->step.step);
+    const struct evaluations *e = &terminal->evaluations;
+    int64_t step = terminal->step.step, last = terminal->total_steps, n;
+    double now = evaluation_left_s(terminal);
+
+    if (step >= last)
+        return e->total ? now : NAN;
+    now += terminal->step_s * (double)(last - step);
+    if (!e->is_expected)
+        return now;
+    n = 1 + (e->every ? (last - 1) / e->every - step / e->every : 0);
+    return now + (double)n * evaluation_s(terminal);
 }
 
-/* Add a part with two blanks in front if it fits into `width` columns; 0 if it does not. */
-static int add_part(struct str *line, int width, const char *part)
+/* What the line may say. The lower its need, the sooner it gets its place. */
+struct part {
+    int need;
+    int is_shown;
+    char text[sizeof((struct terminal *)0)->status];
+};
+
+enum { N_PARTS_MAX = 10 };
+
+struct parts {
+    struct part items[N_PARTS_MAX];
+    int n;
+};
+
+static void add_part(struct parts *parts, int need, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void add_part(struct parts *parts, int need, const char *format, ...)
 {
-    int used = text_width(str_text(line));
+    CHECK(parts->n < N_PARTS_MAX);
+    struct part *part = &parts->items[parts->n++];
+    va_list arguments;
 
-    if (used + (used ? 2 : 0) + text_width(part) > width) {
-        if (used == 0)
-            add_cut(line, part, width);
-        return 0;
-    }
-    if (used)
-        str_add(line, "  ");
-    str_add(line, part);
-    return 1;
+    *part = (struct part){ .need = need };
+    va_start(arguments, format);
+    vsnprintf(part->text, sizeof part->text, format, arguments);
+    va_end(arguments);
 }
 
-/* The facts, most needed first, as many as fit; 0 if some did not. */
-static int add_facts(const struct terminal *terminal, struct str *line, int width)
+/* As many as fit, by need; 0 if some do not. */
+static int choose_parts(struct parts *parts, int width)
+{
+    int used = 0;
+
+    for (int need = 0; need < N_PARTS_MAX; need++)
+        for (int i = 0; i < parts->n; i++) {
+            struct part *part = &parts->items[i];
+
+            if (part->need != need)
+                continue;
+            int wanted = (used ? 2 : 0) + text_width(part->text);
+            if (used && used + wanted > width)
+                return 0;
+            part->is_shown = 1;
+            used += wanted;
+        }
+    return used <= width;
+}
+
+/* In the order of the line. */
+static void list_parts(const struct terminal *terminal, struct parts *parts)
 {
     const struct metrics_step *step = &terminal->step;
-    char parts[8][64] = { "" }, text[32];
-    int n = 0;
+    double left = left_s(terminal);
+    char text[32], learned[32];
 
-    snprintf(parts[n++], sizeof parts[0], "step %lld/%lld", (long long)step->step,
-             (long long)terminal->total_steps);
+    add_part(parts, 0, "step %lld/%lld", (long long)step->step, (long long)terminal->total_steps);
     if (terminal->n_steps)
-        snprintf(parts[n++], sizeof parts[0], "loss %.3f", step->loss);
-    if (step->tokens_per_s > 0) {
-        size_t length = (size_t)snprintf(parts[n], sizeof parts[0], "%s tok/s",
-                                         short_count(text, sizeof text, step->tokens_per_s));
-
-        if (step->learned_per_s > 0)
-            snprintf(parts[n] + length, sizeof parts[0] - length, " (%s learned)",
-                     short_count(text, sizeof text, step->learned_per_s));
-        n++;
-    }
+        add_part(parts, 3, "loss %.3f", step->loss);
+    if (step->tokens_per_s > 0 && step->learned_per_s > 0)
+        add_part(parts, 4, "%s tok/s (%s learned)",
+                 short_count(text, sizeof text, step->tokens_per_s),
+                 short_count(learned, sizeof learned, step->learned_per_s));
+    else if (step->tokens_per_s > 0)
+        add_part(parts, 4, "%s tok/s", short_count(text, sizeof text, step->tokens_per_s));
     if (step->mfu > 0)
-        snprintf(parts[n++], sizeof parts[0], step->mfu < 0.0995 ? "MFU %.1f %%" : "MFU %.0f %%",
-                 100 * step->mfu);
+        add_part(parts, 5, step->mfu < 0.0995 ? "MFU %.1f %%" : "MFU %.0f %%", 100 * step->mfu);
     if (step->memory_bytes)
-        snprintf(parts[n++], sizeof parts[0], "%s",
-                 str_bytes(text, sizeof text, step->memory_bytes));
+        add_part(parts, 6, "%s", str_bytes(text, sizeof text, step->memory_bytes));
     if (step->skipped)
-        snprintf(parts[n++], sizeof parts[0], "skipped %lld", (long long)step->skipped);
+        add_part(parts, 7, "skipped %lld", (long long)step->skipped);
     if (step->loss_scale > 0)
-        snprintf(parts[n++], sizeof parts[0], "scale %.0f", step->loss_scale);
-    if (step->step < terminal->total_steps && isfinite(terminal->step_s))
-        snprintf(parts[n++], sizeof parts[0], "left %s",
-                 str_duration(text, sizeof text, left_s(terminal)));
-    for (int i = 0; i < n; i++)
-        if (!add_part(line, width, parts[i]))
-            return 0;
-    return 1;
+        add_part(parts, 8, "scale %.0f", step->loss_scale);
+    if (terminal->live && *terminal->status)
+        add_part(parts, 1, "%s", terminal->status);
+    if (isfinite(left))
+        add_part(parts, 2, "left %s", str_duration(text, sizeof text, left));
+}
+
+/* The facts, most needed ones if not all fit; 0 if some did not. */
+static int add_facts(const struct terminal *terminal, struct str *line, int width)
+{
+    struct parts parts = { .n = 0 };
+
+    list_parts(terminal, &parts);
+    int all = choose_parts(&parts, width);
+    for (int i = 0; i < parts.n; i++) {
+        if (!parts.items[i].is_shown)
+            continue;
+        if (i > 0)
+            str_add(line, "  ");
+        add_cut(line, parts.items[i].text, width);
+    }
+    return all;
 }
 
 static void add_bar(const struct terminal *terminal, struct str *out, int n_cells)
@@ -199,8 +285,6 @@ static void draw(struct terminal *terminal)
     str_clear(line);
     str_clear(output);
     int all = add_facts(terminal, line, width);
-    if (*terminal->status)
-        add_part(line, width, terminal->status);
     str_add(output, "\r");
     str_add(output, str_text(line));
     int room = width - text_width(str_text(line)) - 2;
@@ -253,6 +337,8 @@ struct terminal *terminal_open(int fd, int64_t first_step, int64_t total_steps)
     terminal->utf8 = locale_is_utf8();
     terminal->colour = terminal->live && !(no_colour && *no_colour);
     terminal->step_s = NAN;
+    terminal->evaluations.seconds = NAN;
+    terminal->plain_s = PLAIN_S;
     log_set_sink(log_line, terminal);
     return terminal;
 }
@@ -292,6 +378,60 @@ void terminal_status(struct terminal *terminal, const char *text)
     }
     if (terminal->live)
         draw(terminal);
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+void terminal_expect_evaluations(struct terminal *terminal, int64_t every, double steps)
+{
+    pthread_mutex_lock(&terminal->lock);
+    terminal->evaluations.is_expected = 1;
+    terminal->evaluations.every = every;
+    terminal->evaluations.steps = steps;
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+void terminal_set_pace(struct terminal *terminal, double seconds)
+{
+    terminal->plain_s = seconds;
+}
+
+/* The step's figures do not change meanwhile. */
+static void print_evaluation(struct terminal *terminal)
+{
+    double left = left_s(terminal);
+    char text[32];
+
+    str_clear(&terminal->output);
+    str_printf(&terminal->output, "step %lld/%lld  %s", (long long)terminal->step.step,
+               (long long)terminal->total_steps, terminal->status);
+    if (isfinite(left))
+        str_printf(&terminal->output, "  left %s", str_duration(text, sizeof text, left));
+    str_add_char(&terminal->output, '\n');
+    put(terminal, &terminal->output);
+}
+
+void terminal_evaluating(struct terminal *terminal, int64_t done, int64_t total)
+{
+    struct evaluations *e = &terminal->evaluations;
+    double now = clock_seconds();
+
+    pthread_mutex_lock(&terminal->lock);
+    if (!total && e->total && e->done == e->total)
+        e->seconds = now - e->begin;
+    if (total && !e->total)
+        e->begin = e->shown = now;
+    e->done = done;
+    e->total = total;
+    *terminal->status = '\0';
+    if (total)
+        snprintf(terminal->status, sizeof terminal->status, "evaluating %lld/%lld", (long long)done,
+                 (long long)total);
+    if (terminal->live && (!total || now - terminal->drawn_s >= REDRAW_S))
+        draw(terminal);
+    else if (!terminal->live && total && now - e->shown >= terminal->plain_s) {
+        print_evaluation(terminal);
+        e->shown = now;
+    }
     pthread_mutex_unlock(&terminal->lock);
 }
 

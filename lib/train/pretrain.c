@@ -69,40 +69,6 @@ static int take_folder(struct pretrain *p, struct err *err)
     return 0;
 }
 
-/* ---- evaluating ---- */
-
-static void show_evaluation(void *context, int64_t done, int64_t total)
-{
-    struct pretrain *p = context;
-    char text[64];
-
-    snprintf(text, sizeof text, "evaluating %" PRId64 "/%" PRId64, done, total);
-    terminal_status(p->terminal, text);
-}
-
-static int evaluate(struct pretrain *p, struct err *err)
-{
-    double loss;
-    int64_t tokens;
-
-    if (trainer_evaluate(p->trainer, p->job->eval.batches, p->terminal ? show_evaluation : NULL, p,
-                         &loss, &tokens, err) < 0)
-        return -1;
-    if (p->terminal)
-        terminal_status(p->terminal, NULL);
-    if (!tokens)
-        return 0;
-    p->n_worse = loss < p->best_eval ? 0 : p->n_worse + 1;
-    p->best_eval = fmin(p->best_eval, loss);
-    p->evaluated_step = trainer_step_number(p->trainer);
-    p->stopped = p->job->eval.patience && p->n_worse >= p->job->eval.patience;
-    log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
-             " tokens)",
-             trainer_step_number(p->trainer), loss, exp(loss), tokens);
-    pretrain_report_eval(p, loss, tokens);
-    return 0;
-}
-
 /* ---- a step and what follows it ---- */
 
 static int note_skipped(struct pretrain *p, const struct trainer_result *r, struct err *err)
@@ -143,16 +109,12 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
         account_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
-    if (is_due(job->eval.every_steps, r->step) && !last && evaluate(p, err) < 0)
-        return -1;
     if (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0)
         return -1;
     if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
         return -1;
-    if (p->stopped)
-        log_info("step %" PRId64 ": no better held-out loss in %d evaluation%s: stopping", r->step,
-                 p->n_worse, str_s(p->n_worse));
-    return 0;
+    /* One that is left on a signal is owed: what follows heeds that. */
+    return pretrain_owes_evaluation(p) && !last && pretrain_evaluate(p, err) < 0 ? -1 : 0;
 }
 
 static int is_over(const struct pretrain *p)
@@ -179,10 +141,40 @@ static int heed_signals(struct pretrain *p, struct err *err)
                    trainer_step_number(p->trainer), p->job->train.steps);
 }
 
+/* A checkpoint of a step whose evaluation was left on a signal, or never begun, goes on with that. */
+static int pay_evaluation(struct pretrain *p, struct err *err)
+{
+    if (!p->owes_evaluation)
+        return 0;
+    p->owes_evaluation = 0;
+    if (pretrain_evaluate(p, err) < 0)
+        return -1;
+    return is_over(p) ? 0 : heed_signals(p, err);
+}
+
+/* The model is safe when its last evaluation begins. */
+static int finish(struct pretrain *p, struct err *err)
+{
+    int64_t step = trainer_step_number(p->trainer);
+
+    if (pretrain_save_last(p, err) < 0)
+        return -1;
+    int left = pretrain_owes_evaluation(p) ? pretrain_evaluate(p, err) : 0;
+    if (left <= 0)
+        return left;
+    p->agreed = 1;
+    return err_set(err, ERR_REQUEUE,
+                   "step %" PRId64 " of %" PRId64 " is saved, its evaluation was left on a signal: "
+                   "the same command evaluates it",
+                   step, p->job->train.steps);
+}
+
 static int run_steps(struct pretrain *p, struct err *err)
 {
     struct trainer_result r;
 
+    if (pay_evaluation(p, err) < 0)
+        return -1;
     while (!is_over(p)) {
         double begin = clock_seconds();
 
@@ -197,10 +189,7 @@ static int run_steps(struct pretrain *p, struct err *err)
         if (!is_over(p) && heed_signals(p, err) < 0)
             return -1;
     }
-    int evaluated = p->evaluated_step == trainer_step_number(p->trainer);
-    if (trainer_has_held_out(p->trainer) && !evaluated && evaluate(p, err) < 0)
-        return -1;
-    return pretrain_save_last(p, err);
+    return finish(p, err);
 }
 
 /* ---- beginning and end ---- */
@@ -327,7 +316,9 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     if (!p.is_first)
         log_set_level(LOG_WARN);
     signals_catch();
+    signals_answer(p.is_first ? PRETRAIN_ANSWER_STARTING : NULL);
     int status = begin(&p, err);
+    signals_answer(p.is_first ? PRETRAIN_ANSWER_STEP : NULL);
     if (!status)
         status = run_steps(&p, err);
     if (!status && p.is_first)

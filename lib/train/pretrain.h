@@ -12,6 +12,9 @@ struct pretrain_options {
     const char *resume;    /* "auto", "none", or a checkpoint or run */
     struct engine *engine;
     const char *build; /* version of the binary: all ranks must have the same */
+    /* A run that has done all its steps ends well at once instead of being refused: the caller has
+     * something left to do with it. */
+    int may_be_done;
     /* Told on rank 0 of each checkpoint that is whole; may be NULL. It has its own words for what
      * goes wrong there. */
     void (*on_saved)(void *context, const char *folder);

@@ -1,6 +1,7 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
- * it begins), pretrain_save.c (what it leaves behind) and pretrain_report.c (what it says)
+ * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind) and pretrain_report.c (what
+ * it says)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
@@ -13,6 +14,18 @@
 #include "train/trainer.h"
 
 #define PATH_BYTES 4096
+
+/* What rank 0 answers to a signal (signals_answer), by what the run is at. */
+#define PRETRAIN_ANSWER_STARTING \
+    "the run starts, then saves its first step and leaves; a second signal ends it now, unsaved"
+#define PRETRAIN_ANSWER_STEP \
+    "the run saves at the end of this step and leaves; a second signal ends it now, unsaved"
+#define PRETRAIN_ANSWER_EVALUATING \
+    "the run leaves this evaluation at its next batch, saves and ends; a second signal ends it " \
+    "now, " \
+    "unsaved"
+#define PRETRAIN_ANSWER_SAVED \
+    "the run leaves this evaluation at its next batch, completes the checkpoint and ends"
 
 struct pretrain {
     const struct pretrain_options *options;
@@ -32,6 +45,7 @@ struct pretrain {
     int agreed;             /* the failure is known to all ranks */
     int stopped;            /* early: the run is over though steps are left */
     int64_t evaluated_step; /* of the last evaluation, -1 none */
+    int owes_evaluation;    /* the checkpoint that was restored does */
     int64_t saved_step;     /* of the newest checkpoint, which may be under way, -1 none */
     int64_t whole_step;     /* of the newest that is known to exist, -1 none */
     int64_t compared_step;  /* at which replicas were equal, -1 none */
@@ -68,6 +82,13 @@ void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
 /* What was noted at a resume, one a line: these are logged by every rank's level. */
 void pretrain_report_changes(struct pretrain *pretrain, const struct str *notes);
+
+/*
+ * pretrain_evaluate.c. Whether the evaluation of this step is due and was not done; and do it:
+ * returns 0, 1 on all ranks if a signal to any of them ended it early, or -1. Collective.
+ */
+int pretrain_owes_evaluation(const struct pretrain *pretrain);
+int pretrain_evaluate(struct pretrain *pretrain, struct err *err);
 
 /*
  * pretrain_save.c. All are collective. A save that fails is no end of a run that has a checkpoint:

@@ -33,15 +33,28 @@ static int write_job(const struct pretrain *p, struct err *err)
     return status;
 }
 
+/* Until one was timed: its forwards are a third of as many forwards and backwards of a step. */
+static void expect_evaluations(struct pretrain *p)
+{
+    int64_t n = trainer_n_held_out_batches(p->trainer, p->job->eval.batches);
+
+    if (n)
+        terminal_expect_evaluations(p->terminal, p->job->eval.every_steps,
+                                    (double)n / (3.0 * p->job->n_micro_batches));
+}
+
 int pretrain_report_open(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
     if (!p->is_first)
         return 0;
-    if (write_job(p, err) < 0 || metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
+    if (write_job(p, err) < 0 ||
+        (p->owes_evaluation && metrics_drop_eval(p->job->output, step, err) < 0) ||
+        metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
         return -1;
     p->terminal = terminal_open(2, step, p->job->train.steps);
+    expect_evaluations(p);
     return 0;
 }
 

@@ -29,6 +29,7 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     cJSON_AddNumberToObject(extra, "n_worse", p->n_worse);
     cJSON_AddNumberToObject(extra, "n_skipped_in_a_row", p->n_skipped_in_a_row);
     cJSON_AddBoolToObject(extra, "stopped", p->stopped);
+    cJSON_AddBoolToObject(extra, "owes_evaluation", pretrain_owes_evaluation(p));
     char *text = cJSON_PrintUnformatted(extra);
     CHECK(text);
     str_clear(out);
@@ -91,6 +92,10 @@ static void restore_run_state(struct pretrain *p)
     if (cJSON_IsNumber(skipped))
         p->n_skipped_in_a_row = skipped->valueint;
     p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
+    p->owes_evaluation = trainer_has_held_out(p->trainer) &&
+                         cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));
+    if (!p->owes_evaluation)
+        p->evaluated_step = trainer_step_number(p->trainer);
     cJSON_Delete(extra);
 }
 
@@ -99,13 +104,15 @@ static int restore(struct pretrain *p, const char *folder, struct str *notes, st
     if (trainer_restore(p->trainer, folder, notes, err) < 0)
         return -1;
     int64_t step = trainer_step_number(p->trainer);
-    if (step >= p->job->train.steps)
+    restore_run_state(p);
+    int goes_on = step < p->job->train.steps || p->options->may_be_done ||
+                  (step == p->job->train.steps && p->owes_evaluation);
+    if (!goes_on)
         return err_set(err, ERR_CONFIG,
                        "%s: the run is finished, step %" PRId64 " of %" PRId64
                        " (hint: raise train.steps, or begin anew with another output)",
                        folder, step, p->job->train.steps);
-    restore_run_state(p);
-    if (p->stopped)
+    if (p->stopped && !p->options->may_be_done)
         return err_set(
             err, ERR_CONFIG,
             "%s: the run was stopped at step %" PRId64
@@ -121,6 +128,9 @@ static int begin(struct pretrain *p, struct err *err)
         return -1;
     if (p->job->train.init)
         log_info("beginning with the weights of %s", p->job->train.init);
+    else
+        log_info("beginning with random weights, train.seed %" PRIu64,
+                 (uint64_t)p->job->train.seed);
     return 0;
 }
 

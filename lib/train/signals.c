@@ -1,16 +1,43 @@
 /*
- * signals.c - a flag, and nothing else in the handler
+ * signals.c - a flag, and a line that says so; the handler does nothing else
  */
 #include "train/signals.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "launch/stop.h"
 
 static volatile sig_atomic_t pending, asked_to_end;
 static volatile double asked_at; /* written by the handler alone, which nothing interrupts */
+
+static const char *volatile answer;
+static volatile sig_atomic_t is_terminal;
+
+static const char *name_of(int number)
+{
+    return number == SIGTERM  ? "SIGTERM: "
+           : number == SIGINT ? "SIGINT: "
+           : number == SIGHUP ? "SIGHUP: "
+                              : "SIGUSR1: ";
+}
+
+/* Only calls that are safe in a handler. A live line makes room and is drawn again below. */
+static void say(int number)
+{
+    const char *text = answer;
+    const char *const parts[] = { is_terminal ? "\r\033[K" : "", "lmtrain: ", name_of(number), text,
+                                  "\n" };
+    int before = errno;
+
+    for (size_t i = 0; text && i < sizeof parts / sizeof *parts; i++)
+        if (write(2, parts[i], strlen(parts[i])) < 0)
+            break;
+    errno = before;
+}
 
 static void on_signal(int number)
 {
@@ -22,6 +49,8 @@ static void on_signal(int number)
         raise(number);
         return;
     }
+    if (!pending)
+        say(number);
     pending = number;
     if (number != SIGUSR1) {
         asked_to_end = 1;
@@ -49,4 +78,10 @@ void signals_catch(void)
 int signals_pending(void)
 {
     return pending;
+}
+
+void signals_answer(const char *text)
+{
+    is_terminal = isatty(2);
+    answer = text;
 }

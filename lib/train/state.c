@@ -86,6 +86,22 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     return 0;
 }
 
+void trainer_save_describe(struct trainer *t, const char *extra)
+{
+    if (t->save_started && t->save_step == t->step)
+        describe_state(t, extra, &t->save_state);
+}
+
+int trainer_redescribe(struct trainer *t, const char *folder, const char *extra, struct err *err)
+{
+    struct str state = { 0 };
+
+    describe_state(t, extra, &state);
+    int status = store_restate(folder, t->step, str_text(&state), err);
+    str_release(&state);
+    return status;
+}
+
 /* All ranks' files are there: rank 0 makes them a checkpoint. */
 static int commit(struct trainer *t, struct err *err)
 {

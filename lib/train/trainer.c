@@ -542,17 +542,6 @@ static int load_train(void *context, int micro_batch, struct err *err)
     return 0;
 }
 
-static int load_held_out(void *context, int micro_batch, struct err *err)
-{
-    struct trainer *t = context;
-    struct micro_batch batch;
-
-    if (loader_next(t->held_out, &batch, err) < 0)
-        return -1;
-    feed_batch(t->run, &t->program, &batch, micro_batch);
-    return 0;
-}
-
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
@@ -661,50 +650,6 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
 int trainer_gather_weights(struct trainer *t, struct err *err)
 {
     return run_entry(t->run, ENTRY_GATHER, 0, NULL, err);
-}
-
-/* Learned targets of the held-out batches 0 .. n - 1, over all ranks. */
-static int64_t held_out_tokens(const struct trainer *t, int64_t n)
-{
-    int64_t tokens = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        tokens += loader_step_tokens(t->held_out, i);
-    return tokens;
-}
-
-int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn on_batch,
-                     void *context, double *loss, int64_t *tokens, struct err *err)
-{
-    struct run_hooks hooks = { .context = t, .load = load_held_out };
-    int64_t per_batch =
-        t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
-    int64_t n = t->n_held_out_batches;
-    double total = 0;
-
-    *tokens = 0;
-    *loss = 0;
-    if (!t->held_out)
-        return 0;
-    if (max_batches)
-        n = min_i64(n, max_batches * per_batch);
-    if (trainer_gather_weights(t, err) < 0)
-        return -1;
-    loader_rewind(t->held_out);
-    for (int64_t i = 0; i < n; i++) {
-        if (run_entry(t->run, ENTRY_EVALUATE, i == 0, &hooks, err) < 0)
-            return -1;
-        if (on_batch)
-            on_batch(context, i + 1, n);
-    }
-    if (run_entry(t->run, ENTRY_EVALUATE_END, 1, NULL, err) < 0 ||
-        run_get(t->run, t->program.ports.eval_total, 0, 0, &total, sizeof total, err) < 0)
-        return -1;
-    progress_phase(t->options.progress, "between steps");
-    *tokens = held_out_tokens(t, n);
-    if (*tokens)
-        *loss = total / (double)*tokens;
-    return 0;
 }
 
 /* ---- what it says of itself ---- */

@@ -72,14 +72,29 @@ void trainer_set_gate(struct trainer *trainer, trainer_gate_fn gate, void *conte
 /* One step. Collective. */
 int trainer_step(struct trainer *trainer, struct trainer_result *result, struct err *err);
 
+/* What an evaluation calls; either function may be NULL, and must then be so on all ranks. */
+struct trainer_evaluation {
+    void (*on_batch)(void *context, int64_t done, int64_t total); /* after each batch */
+    /*
+     * Whether this rank has to leave. All ranks ask at the same batches, some times a second
+     * (slower only where a batch is), and agree: if one has to, all leave there.
+     */
+    int (*must_leave)(void *context);
+    void *context;
+};
+
 /*
  * Mean loss over the held-out data, at most max_batches global batches of it (0: all). Collective.
- * *tokens 0 if the job holds out none. on_batch, may be NULL, is told of progress.
+ * *tokens 0 if the job holds out none. evaluation may be NULL. Returns 0; 1 on all ranks if the
+ * evaluation was left, with no result; or -1.
  */
-typedef void (*trainer_progress_fn)(void *context, int64_t done, int64_t total);
-int trainer_evaluate(struct trainer *trainer, int64_t max_batches, trainer_progress_fn on_batch,
-                     void *context, double *loss, int64_t *tokens, struct err *err);
+int trainer_evaluate(struct trainer *trainer, int64_t max_batches,
+                     const struct trainer_evaluation *evaluation, double *loss, int64_t *tokens,
+                     struct err *err);
 int trainer_has_held_out(const struct trainer *trainer);
+
+/* How many batches a rank computes in such an evaluation. */
+int64_t trainer_n_held_out_batches(const struct trainer *trainer, int64_t max_batches);
 
 /*
  * Start saving into folder (a checkpoint's final path); extra is a JSON object's text that is kept
@@ -87,6 +102,19 @@ int trainer_has_held_out(const struct trainer *trainer);
  * failed: trainer_save_failed tells. Collective.
  */
 int trainer_save(struct trainer *trainer, const char *folder, const char *extra, struct err *err);
+
+/*
+ * Keep another extra with the save that was begun at this step and is not committed yet; nothing is
+ * done if there is none.
+ */
+void trainer_save_describe(struct trainer *trainer, const char *extra);
+
+/*
+ * The same for folder, a committed checkpoint of this step: on the rank that calls it, which is one
+ * alone. The checkpoint is whole at any moment.
+ */
+int trainer_redescribe(struct trainer *trainer, const char *folder, const char *extra,
+                       struct err *err);
 
 /*
  * Wait until a save under way is committed. Collective, and so is its failure but for ERR_PEER.

@@ -77,6 +77,21 @@ expect 'a run that begins with a folder' 0 'beginning with the weights of .*/hf'
     --set train.init="$dir/hf" --set "model=$dir/hf" --set train.dtype=fp32
 expect 'with a checkpoint' 0 'beginning with the weights of .*/ck2x2' pretrain three \
     --set train.init="$dir/ck2x2" --set train.dtype=fp32
+# shellcheck disable=SC2016 # awk's
+for weights in hf ck2x2 one; do
+    expect "a new run on $weights wants to know" 2 "has weights, and train.init does not say .*hint: train.init: $dir/$weights, or" \
+        pretrain unsaid --set "model=$dir/$weights" --set train.dtype=fp32
+done
+expect 'and leaves nothing' 0 '' test ! -e "$dir/unsaid"
+expect 'random' 0 'beginning with random weights, train.seed 1$' pretrain unsaid --set "model=$dir/hf" --set train.init=random \
+    --set train.dtype=fp32
+expect 'which they are' 0 '0x1\.0' sh -c 'head -n 1 "$1"' sh "$dir/unsaid/metrics.jsonl"
+expect 'a run that is there goes on' 0 'going on from' pretrain unsaid --set "model=$dir/hf" --set train.dtype=fp32 --set train.steps=13
+expect 'and its job.yaml is a job' 0 'step 14 in' "$lmtrain" pretrain "$dir/unsaid/job.yaml" --set train.steps=14
+mkdir "$dir/shape"
+cp "$dir/hf/config.json" "$dir/shape/"
+expect 'a folder without weights' 0 'beginning with random weights' pretrain shape --set "model=$dir/shape" --set train.dtype=fp32
+expect 'a plan needs no answer' 0 '' "$lmtrain" plan "$dir/job.yaml" --set "model=$dir/hf"
 bits two | cut -d' ' -f2- >"$dir/two.bits"
 bits three | cut -d' ' -f2- >"$dir/three.bits"
 expect 'do the same' 0 '' cmp "$dir/two.bits" "$dir/three.bits"
@@ -239,6 +254,10 @@ for place in convert:begun convert:writing:1 convert:file:0 convert:carried conv
     same "$place: the same folder" shards again
     rm -r "$dir/again"
 done
+expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command goes on behind the last whole file$' \
+    env LMTRAIN_FAULT=rank0:convert:file:1:sigterm "$lmtrain" convert --threads 1 --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
+expect 'and it does' 0 '2 of the files were whole' convert --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
+rm -r "$dir/again"
 # left ARGUMENTS... - what a kill behind the first file leaves
 left() {
     rm -rf "$dir/again.partial"

@@ -35,6 +35,27 @@ expect 'standard input' 0 '"documents": 2,' \
 truncate -s -1 "$dir/x.bin"
 expect 'a short file' 3 'x.bin has .* bytes, its .idx says' $lmtrain data inspect "$dir/x"
 
+# A reader that never comes to its end.
+mkfifo "$dir/endless"
+sleep 600 >"$dir/endless" &
+sleeper=$!
+trap 'kill $sleeper 2>/dev/null; rm -rf "$dir"' EXIT
+$lmtrain data tokenize - --format jsonl --tokenizer $tokenizer --out "$dir/stopped" <"$dir/endless" >"$dir/stopped.out" 2>&1 &
+pid=$!
+tries=600
+until [ -e "$dir/stopped.bin.partial" ] || [ "$tries" = 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+expect 'a file that is half written' 0 '' test -e "$dir/stopped.bin.partial"
+kill -TERM $pid
+wait $pid
+# shellcheck disable=SC2016 # sh expands it
+expect 'a signal ends it' 143 'interrupted by SIGTERM: PREFIX.bin.partial is removed; the same command begins again' \
+    sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
+# shellcheck disable=SC2016
+expect 'and nothing is left' 1 '' sh -c 'ls "$1"/stopped.bin* "$1"/stopped.idx* 2>/dev/null | grep .' sh "$dir"
+kill $sleeper
 mkdir "$dir/rows"
 printf '[{"body": "In the beginning"},\n {"body": "And God said"}]' >"$dir/rows/a.json"
 printf 'n,body\n1,"Let there be\nlight"\n' >"$dir/rows/b.csv"

@@ -95,6 +95,18 @@ alone=$output
 expect 'over ranks' 0 '^loss' "$lmtrain" eval --model "$dir/one" --pp 2 --ranks 4 --threads 1
 expect 'is the same' 0 '' test "$output" = "$alone"
 
+# ---- interrupted ----
+
+LMTRAIN_FAULT=rank1:joined:stall "$lmtrain" eval --model "$dir/one" --ranks 2 --threads 1 >"$dir/stopped.out" 2>&1 &
+pid=$!
+wait_until 60 grep -q 'LMTRAIN_FAULT: rank 1 at joined' "$dir/stopped.out"
+kill -TERM "$pid"
+wait "$pid"
+# shellcheck disable=SC2016 # sh expands it
+expect 'a signal ends all ranks at once' 143 \
+    'interrupted by signal 15 .Terminated.: no result is kept; the same command begins again' \
+    sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
+
 # ---- going on ----
 
 expect 'an evaluation to a file' 0 '' measure --task mmlu --subjects present --limit 6 --output "$dir/whole.json"

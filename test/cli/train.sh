@@ -60,6 +60,57 @@ expect 'and its weights' 0 '' cmp "$dir/whole1/checkpoints/step-00000150/rank-00
     "$dir/stop1TERM/checkpoints/step-00000150/rank-00000.safetensors"
 long2=$long
 
+# ---- stopped in an evaluation: saved before it, left at its next batch, done by the resumed run ----
+
+# evals RUN - each evaluation with its loss, exactly
+evals() {
+    sed -n 's/.*"step":\([0-9]*\),"eval_loss".*"eval_loss_hex":"\([^"]*\)".*/\1 \2/p' "$dir/$1/metrics.jsonl"
+}
+same_evals() {
+    expect "$1" 0 '^12 ' evals "$2"
+    expect_evals=$output
+    expect "$1, $3" 0 '' test "$(evals "$3")" = "$expect_evals"
+}
+for action in sigterm sigkill; do
+    status=$([ $action = sigterm ] && echo 75 || echo 137)
+    expect "$action in the last evaluation" "$status" '' env LMTRAIN_FAULT=rank0:evaluate:12:$action \
+        "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/last$action"
+    expect "$action: the training is saved before it" 0 '' test -d "$dir/last$action/checkpoints/step-00000012"
+    expect "$action: there is no result" 0 '^2$' grep -c eval_loss "$dir/last$action/metrics.jsonl"
+    expect "$action: the same command evaluates" 0 '^step 12  held-out loss .*' pretrain last$action
+    same_evals "$action: as a run that was not stopped" one last$action
+    expect "$action: once" 2 'the run is finished, step 12 of 12' pretrain last$action
+done
+expect 'a signal is answered at once' 0 'lmtrain: SIGTERM: the run leaves this evaluation' \
+    env LMTRAIN_FAULT=rank0:evaluate:12:sigterm sh -c '"$@"; test $? = 75' sh \
+    "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/answered"
+expect 'and how to go on is said' 0 'step 12 of 12 is saved, its evaluation was left .*the same command' printf '%s\n' "$output"
+for step in 4 8; do
+    # Every second step: one with a save of its own, one without.
+    often='--ranks 2 --set checkpoint.every_steps=8'
+    # shellcheck disable=SC2086
+    expect "another rank's signal in the evaluation of step $step" 75 "saved step $step of 12 on a signal" \
+        env LMTRAIN_FAULT=rank1:evaluate:$step:sigterm "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/mid$step" $often
+    # shellcheck disable=SC2086
+    expect 'the resumed run begins with it' 0 "step $step  held-out loss" pretrain mid$step $often
+    same_evals 'and has the evaluations of one that was not stopped' two mid$step
+    same_bits "and its bits, step $step" two mid$step 12
+done
+patient='--set eval.every_steps=1 --set eval.early_stop.patience=2 --set optimizer.lr=3 --set train.steps=40'
+# shellcheck disable=SC2086
+expect 'an early stop' 0 'stopping$' pretrain patient $patient
+last=$(evals patient | tail -n 1 | cut -d' ' -f1)
+for step in $((last - 1)) "$last"; do
+    # shellcheck disable=SC2086
+    expect "a signal in evaluation $step of $last before one" 75 '' env LMTRAIN_FAULT=rank0:evaluate:"$step":sigterm \
+        "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/patient$step" $patient
+    # shellcheck disable=SC2086
+    expect 'it stops there all the same' 0 "^step $last: no better held-out loss in 2 evaluations: stopping" pretrain patient"$step" $patient
+    expect 'after the same evaluations' 0 '' test "$(evals patient)" = "$(evals patient"$step")"
+    # shellcheck disable=SC2086
+    expect 'and the checkpoint knows' 2 "was stopped at step $last" pretrain patient"$step" $patient
+done
+
 # ---- a rank is killed ----
 
 # rank_of DAEMON NUMBER - its process; a daemon is the only child of the head that was started

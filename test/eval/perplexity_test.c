@@ -73,7 +73,7 @@ static void agrees(const char *model, const char *const *overrides)
 
     begin(model, overrides);
     struct perplexity result = measure(0);
-    if (trainer_evaluate(rig.trainer, 0, NULL, NULL, &loss, &tokens, &err) < 0)
+    if (trainer_evaluate(rig.trainer, 0, NULL, &loss, &tokens, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(result.tokens, tokens);
     if (!(fabs(result.loss - loss) <= 1e-6 * loss))

@@ -203,7 +203,25 @@ static void what_is_learned_beside_what_is_read(void **state)
     terminal_close(terminal);
 }
 
-/* At every width: never the last column, whole parts or nothing, the step always. */
+static const char *const parts[] = { "step 40/300", "loss 5.213", "12.4k tok/s",
+                                     "MFU 41 %",    "1.2 GiB",    "left 2:10" };
+
+enum { N_PARTS = sizeof parts / sizeof *parts };
+
+/* Whether a line is made of some of the parts, whole and in their order. */
+static int has_whole_parts(const char *line)
+{
+    for (int i = 0; i < N_PARTS; i++) {
+        if (!str_starts_with(line, parts[i]))
+            continue;
+        line += strlen(parts[i]);
+        if (*line)
+            line += str_starts_with(line, "  ") ? 2 : 0;
+    }
+    return !*line || (unsigned char)*line >= 0x80; /* the bar */
+}
+
+/* At every width: never the last column, whole parts or nothing, the step and what is left always. */
 static void every_width_is_kept(void **state)
 {
     struct terminal *terminal = terminal_open(device.theirs, 0, 300);
@@ -219,12 +237,16 @@ static void every_width_is_kept(void **state)
         screen = replay();
         assert_true(screen->widest < width);
         const char *line = screen->lines[0];
-        size_t length = strlen(line) < strlen(facts) ? strlen(line) : strlen(facts);
-        assert_memory_equal(line, facts, length);
-        if (width > (int)strlen("step 40/300"))
-            assert_true(str_starts_with(line, "step 40/300"));
-        if (length < strlen(facts) && length >= strlen("step 40/300"))
-            assert_true(!strncmp(facts + length, "  ", 2) || facts[length] == '\0');
+        if (width <= (int)strlen(parts[0])) {
+            assert_memory_equal(line, parts[0], (size_t)width - 1);
+            continue;
+        }
+        assert_true(str_starts_with(line, parts[0]));
+        assert_true(has_whole_parts(line));
+        if (width > (int)strlen("step 40/300  left 2:10"))
+            assert_non_null(strstr(line, "left 2:10"));
+        if (width > (int)strlen(facts))
+            assert_true(str_starts_with(line, facts));
         if (width == 200)
             assert_int_equal(screen->widest, (int)strlen(facts) + 2 + 32);
     }
@@ -234,6 +256,80 @@ static void every_width_is_kept(void **state)
     str_clear(&device.sent);
     terminal_status(terminal, NULL);
     assert_int_equal(replay()->widest, 79);
+    terminal_close(terminal);
+}
+
+/* What changes stays on a narrow terminal, and what does not goes. */
+static void an_evaluation_in_sixty_columns(void **state)
+{
+    struct terminal *terminal = terminal_open(device.theirs, 0, 300);
+
+    (void)state;
+    set_width(60);
+    tell(terminal, 40, 0);
+    terminal_evaluating(terminal, 0, 1887);
+    terminal_evaluating(terminal, 81, 1887);
+    terminal_status(terminal, "evaluating 81/1887"); /* drawn, however soon after the last time */
+    const char *line = replay()->lines[0];
+    assert_true(str_starts_with(line, "step 40/300  loss 5.213  evaluating 81/1887  left 2:"));
+    set_width(46);
+    terminal_status(terminal, "evaluating 82/1887");
+    assert_true(str_starts_with(replay()->lines[0], "step 40/300  evaluating 82/1887  left"));
+    terminal_evaluating(terminal, 0, 0);
+    assert_null(strstr(replay()->lines[0], "evaluating"));
+    terminal_close(terminal);
+}
+
+/* Steps of a second each, evaluations of ten steps until one was timed. */
+static void time_left_counts_evaluations(void **state)
+{
+    struct terminal *terminal = terminal_open(device.theirs, 0, 300);
+    struct metrics_step one = { .step = 100, .loss = 1, .step_s = 1 };
+
+    (void)state;
+    terminal_expect_evaluations(terminal, 100, 10);
+    terminal_step(terminal, &one, 1); /* at 200 and at the end */
+    terminal_expect_evaluations(terminal, 50, 10);
+    terminal_step(terminal, &one, 1); /* at 150, 200, 250 and at the end */
+    terminal_expect_evaluations(terminal, 0, 10);
+    terminal_step(terminal, &one, 1); /* at the end alone */
+    terminal_evaluating(terminal, 0, 4);
+    terminal_evaluating(terminal, 2, 4);
+    terminal_evaluating(terminal, 0, 0); /* left early: no measure */
+    terminal_step(terminal, &one, 1);
+    terminal_evaluating(terminal, 0, 4);
+    terminal_evaluating(terminal, 4, 4);
+    terminal_evaluating(terminal, 0, 0); /* it took no time */
+    terminal_step(terminal, &one, 1);
+    drain();
+    assert_true(str_starts_with(device.sent.data, "step 100/300  loss 1.000  left 3:40\n"
+                                                  "step 100/300  loss 1.000  left 4:00\n"
+                                                  "step 100/300  loss 1.000  left 3:30\n"
+                                                  "step 100/300  loss 1.000  left 3:30\n"
+                                                  "step 100/300  loss 1.000  left 3:2"));
+    terminal_close(terminal);
+}
+
+/* Where nothing is live: at the pace, and not at all for an evaluation that is soon over. */
+static void a_pipe_gets_an_evaluations_progress(void **state)
+{
+    struct terminal *terminal = terminal_open(device.theirs, 299, 300);
+    struct metrics_step one = { .step = 300, .loss = 1, .step_s = 1 };
+
+    (void)state;
+    terminal_expect_evaluations(terminal, 0, 10);
+    terminal_step(terminal, &one, 0);
+    for (int i = 0; i <= 12; i++)
+        terminal_evaluating(terminal, i, 12);
+    terminal_evaluating(terminal, 0, 0);
+    drain();
+    assert_int_equal(device.sent.length, 0);
+    terminal_set_pace(terminal, 0);
+    terminal_evaluating(terminal, 0, 12);
+    terminal_evaluating(terminal, 6, 12);
+    drain();
+    assert_true(str_starts_with(device.sent.data, "step 300/300  evaluating 0/12  left "));
+    assert_non_null(strstr(device.sent.data, "\nstep 300/300  evaluating 6/12  left "));
     terminal_close(terminal);
 }
 
@@ -432,6 +528,9 @@ int main(void)
         PTY(a_live_line_with_a_bar),
         PTY(what_is_learned_beside_what_is_read),
         PTY(every_width_is_kept),
+        PTY(an_evaluation_in_sixty_columns),
+        PIPE(time_left_counts_evaluations),
+        PIPE(a_pipe_gets_an_evaluations_progress),
         PTY(log_lines_stand_above),
         PTY(a_status_takes_the_bars_place),
         PTY(at_most_ten_drawings_a_second),

@@ -61,11 +61,51 @@ static void test_ignored(void **state)
     assert_int_equal(status_after(SIGPIPE, 0), 0);
 }
 
+/* What a process that gets these signals says on standard error. */
+static const char *said_after(const char *answer, int first, int second)
+{
+    static char text[512];
+    int ends[2], status;
+    size_t length = 0;
+    ssize_t n;
+
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 2);
+        signals_catch();
+        signals_answer(answer);
+        raise(first);
+        if (second)
+            raise(second);
+        _exit(0);
+    }
+    close(ends[1]);
+    while ((n = read(ends[0], text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)n;
+    close(ends[0]);
+    text[length] = '\0';
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return text;
+}
+
+/* At once, once, and with no control characters where nothing is live. */
+static void test_answers(void **state)
+{
+    (void)state;
+    assert_string_equal(said_after(NULL, SIGTERM, 0), "");
+    assert_string_equal(said_after("it leaves", SIGTERM, 0), "lmtrain: SIGTERM: it leaves\n");
+    assert_string_equal(said_after("it leaves", SIGINT, SIGINT), "lmtrain: SIGINT: it leaves\n");
+    assert_string_equal(said_after("it leaves", SIGUSR1, SIGHUP), "lmtrain: SIGUSR1: it leaves\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_ignored),
+        cmocka_unit_test(test_answers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,19 +263,89 @@ static void evaluation(void **state)
 
     (void)state;
     assert_true(trainer_has_held_out(rig.trainer));
-    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &loss, &tokens, &err), 0);
-    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &again, &tokens, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &loss, &tokens, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &again, &tokens, &err), 0);
     assert_true(loss == again);
     assert_true(loss > 3);
     assert_true(loss < 6);
-    assert_int_equal(trainer_evaluate(rig.trainer, 2, NULL, NULL, &part, &n_part, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 2, NULL, &part, &n_part, &err), 0);
     assert_int_equal(n_part, 2 * 8 * 16);
     assert_true(tokens > n_part);
     assert_int_equal(trainer_step_number(rig.trainer), 4);
     trained_again(&rig, "llama", (const char *const[]){ "eval={}", NULL });
     assert_false(trainer_has_held_out(rig.trainer));
-    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, NULL, &loss, &tokens, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &loss, &tokens, &err), 0);
     assert_int_equal(tokens, 0);
+}
+
+/* A rank that has to leave after so many batches; what it was shown. */
+struct leaver {
+    int64_t after, shown, total;
+};
+
+static void note_batch(void *context, int64_t done, int64_t total)
+{
+    struct leaver *leaver = context;
+
+    leaver->shown = done;
+    leaver->total = total;
+}
+
+static int leaves(void *context)
+{
+    const struct leaver *leaver = context;
+
+    return leaver->shown >= leaver->after;
+}
+
+static void an_evaluation_is_left_and_harms_nothing(void **state)
+{
+    struct leaver leaver = { .after = 1 };
+    const struct trainer_evaluation hooks = { note_batch, leaves, &leaver };
+    double loss, again = 0;
+    int64_t tokens, n = 0;
+    struct err err;
+
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &loss, &tokens, &err), 0);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, &hooks, &again, &n, &err), 1);
+    assert_int_equal(leaver.shown, 1);
+    assert_true(leaver.total > 2);
+    assert_int_equal(leaver.total, trainer_n_held_out_batches(rig.trainer, 0));
+    assert_int_equal(n, 0);
+    /* Who has to leave with the last batch has ended. */
+    leaver.after = leaver.total;
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, &hooks, &again, &n, &err), 0);
+    assert_true(loss == again);
+    assert_int_equal(tokens, n);
+    leaver.after = 1;
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, &hooks, &again, &n, &err), 1);
+    double fifth = trained_steps(&rig, 1);
+    restore(*state);
+    assert_true(trained_steps(&rig, 1) == fifth);
+}
+
+/* What is known only after the save has begun, and only after it is committed. */
+static void a_checkpoint_is_described_later(void **state)
+{
+    const char *folder = trained_path(&rig, "step-00000004");
+    struct err err;
+
+    (void)state;
+    trainer_save_describe(rig.trainer, "{\"a\":0}"); /* no save: nothing */
+    assert_int_equal(trainer_save(rig.trainer, folder, "{\"a\":1}", &err), 0);
+    trainer_save_describe(rig.trainer, "{\"a\":2}");
+    assert_int_equal(trainer_save_finish(rig.trainer, &err), 0);
+    trainer_save_describe(rig.trainer, "{\"a\":3}"); /* it is committed: nothing */
+    restore(folder);
+    assert_string_equal(trainer_restored_extra(rig.trainer), "{\"a\":2}");
+    assert_int_equal(trainer_redescribe(rig.trainer, folder, "{\"a\":4}", &err), 0);
+    restore(folder);
+    assert_string_equal(trainer_restored_extra(rig.trainer), "{\"a\":4}");
+    double fifth = trained_steps(&rig, 1);
+    assert_int_equal(trainer_redescribe(rig.trainer, folder, "{}", &err), -1);
+    assert_non_null(strstr(err.text, "manifest.json is of step 4, not 5"));
+    restore(folder);
+    assert_true(trained_steps(&rig, 1) == fifth);
 }
 
 static uint64_t first_weights(void)
@@ -370,6 +440,8 @@ int main(void)
         TEST(what_may_change_is_noted),
         TEST(states_of_another_dtype_are_read),
         TEST(evaluation),
+        TEST(an_evaluation_is_left_and_harms_nothing),
+        TEST(a_checkpoint_is_described_later),
         TEST(steps_that_are_not_finite_are_skipped),
         TEST(a_save_that_fails_is_told_and_harms_nothing),
         TEST(what_cannot_begin),
