@@ -466,6 +466,23 @@ static void run_scope(struct jinja_render *r, const struct jinja_node *node)
     r->scope = outer;
 }
 
+static void run_generation(struct jinja_render *r, const struct jinja_node *node)
+{
+    size_t begin = r->whole->length;
+    struct jinja_value text = jinja_capture(r, node->body);
+    struct jinja_spans *spans = r->spans;
+
+    if (r->failed)
+        return;
+    if (spans) {
+        spans->items = arena_grow(r->arena, spans->items, sizeof *spans->items, &spans->capacity,
+                                  spans->n + 1);
+        spans->items[spans->n].begin = begin;
+        spans->items[spans->n++].n_codes = text_length(text.s);
+    }
+    write_value(r, text);
+}
+
 static void run_node(struct jinja_render *r, const struct jinja_node *node)
 {
     struct jinja_macro *macro;
@@ -488,6 +505,9 @@ static void run_node(struct jinja_render *r, const struct jinja_node *node)
         break;
     case NODE_SCOPE:
         run_scope(r, node);
+        break;
+    case NODE_GENERATION:
+        run_generation(r, node);
         break;
     case NODE_FILTER:
         write_value(r, eval_pipe(r, node->a, jinja_capture(r, node->body)));
@@ -558,15 +578,19 @@ struct jinja_value jinja_call_macro(struct jinja_render *r, struct jinja_macro *
     return v;
 }
 
-int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
-                 const struct jinja_dict *variables, struct arena *arena, struct str *out,
-                 struct err *err)
+int jinja_render_spans(const struct jinja *jinja, const struct jinja_limits *limits,
+                       const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                       struct jinja_spans *spans, struct err *err)
 {
     struct str text = { 0 };
     struct jinja_scope outer = { .names = *variables };
-    struct jinja_render r = {
-        .name = jinja->name, .arena = arena, .limits = limits, .out = &text, .err = err
-    };
+    struct jinja_render r = { .name = jinja->name,
+                              .arena = arena,
+                              .limits = limits,
+                              .out = &text,
+                              .whole = &text,
+                              .spans = spans,
+                              .err = err };
 
     push_scope(&r, &outer);
     jinja_run(&r, jinja->body);
@@ -574,4 +598,11 @@ int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
         str_add_bytes(out, str_text(&text), text.length);
     str_release(&text);
     return r.failed ? -1 : 0;
+}
+
+int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
+                 const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                 struct err *err)
+{
+    return jinja_render_spans(jinja, limits, variables, arena, out, NULL, err);
 }

@@ -234,6 +234,27 @@ static void take_space(const struct added_token *token, const char *text, size_t
         *end += n;
 }
 
+/* What lies between the added tokens of a pass, or before or behind them; in the first pass a section. */
+static int encode_stretch(struct encoder *e, int pass, const char *text, size_t begin, size_t end,
+                          enum start within)
+{
+    int64_t first = e->out->n;
+
+    if (begin == end)
+        return 0;
+    if (encode_between(e, pass, text + begin, end - begin, begin == 0 ? within : START_SECTION) < 0)
+        return -1;
+    return pass > 0 ? 0
+                    : token_sections_add(e->sections, begin, end, first, e->out->n - first, e->err);
+}
+
+static int add_token(struct encoder *e, int pass, int32_t id, size_t begin, size_t end)
+{
+    if (token_list_append(e->out, &id, 1, e->err) < 0)
+        return -1;
+    return pass > 0 ? 0 : token_sections_add(e->sections, begin, end, e->out->n - 1, 1, e->err);
+}
+
 /* Cut at the added tokens of one pass. */
 static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes,
                        enum start within)
@@ -249,23 +270,21 @@ static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_b
         if (token->single_word && is_within_word(text, n_bytes, start, end))
             continue;
         take_space(token, text, n_bytes, done, &start, &end);
-        if (done < start && encode_between(e, pass, text + done, start - done,
-                                           done == 0 ? within : START_SECTION) < 0)
-            return -1;
-        if (token_list_append(e->out, &token->id, 1, e->err) < 0)
+        if (encode_stretch(e, pass, text, done, start, within) < 0 ||
+            add_token(e, pass, token->id, start, end) < 0)
             return -1;
         done = end;
     }
-    return done < n_bytes ? encode_between(e, pass, text + done, n_bytes - done,
-                                           done == 0 ? within : START_SECTION)
-                          : 0;
+    return encode_stretch(e, pass, text, done, n_bytes, within);
 }
 
 static int encode(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
                   const char *text, size_t n_bytes, enum start start, struct token_list *out,
-                  struct err *err)
+                  struct token_sections *sections, struct err *err)
 {
-    struct encoder e = { .tokenizer = tokenizer, .cache = cache, .out = out, .err = err };
+    struct encoder e = {
+        .tokenizer = tokenizer, .cache = cache, .out = out, .sections = sections, .err = err
+    };
     size_t valid = tokenizer_utf8_end(text, n_bytes);
     int64_t n_before = out->n;
 
@@ -287,7 +306,15 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
                             const char *text, size_t n_bytes, struct token_list *out,
                             struct err *err)
 {
-    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, err);
+    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, NULL, err);
+}
+
+int tokenizer_encode_sections(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                              const char *text, size_t n_bytes, struct token_list *out,
+                              struct token_sections *sections, struct err *err)
+{
+    sections->n = 0;
+    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, sections, err);
 }
 
 int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
@@ -297,7 +324,7 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_ca
 
     if (out->n > 0)
         start = tokenizer->added_by_id[out->ids[out->n - 1]] ? START_SECTION : START_WITHIN;
-    return encode(tokenizer, cache, text, n_bytes, start, out, err);
+    return encode(tokenizer, cache, text, n_bytes, start, out, NULL, err);
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,

@@ -51,6 +51,7 @@ struct encoder {
     int n_waiting;
     int after_unknown; /* the id before is of what is unknown, in the same piece of text */
     struct token_list *out;
+    struct token_sections *sections; /* or NULL */
     struct err *err;
 };
 

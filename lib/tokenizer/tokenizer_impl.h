@@ -142,6 +142,10 @@ void tokenizer_index_words(struct tokenizer *tokenizer);
 void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
                          int is_within, struct str *out);
 
+/* Append a section; sections may be NULL. Returns 0, or -1 and ERR_DEVICE. */
+int token_sections_add(struct token_sections *sections, size_t begin, size_t end, int64_t first,
+                       int64_t n, struct err *err);
+
 /* Append n ids. Returns 0, or -1 and ERR_DEVICE. */
 int token_list_append(struct token_list *list, const int32_t *ids, size_t n, struct err *err);
 
