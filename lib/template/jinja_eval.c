@@ -33,9 +33,24 @@ int jinja_step(struct jinja_render *r, size_t n_bytes)
     r->steps += 1 + (int64_t)(n_bytes / 64);
     if (r->steps > r->limits->steps || n_bytes > r->limits->bytes)
         jinja_fail(r, "the template takes more than %lld steps", (long long)r->limits->steps);
-    if (r->arena->used_bytes > r->limits->bytes || r->out->length > r->limits->bytes)
+    return jinja_reserve(r, NULL, 0);
+}
+
+int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes)
+{
+    size_t used = r->arena->used_bytes + r->held_bytes + r->out->length;
+
+    if (out && out != r->out)
+        used += out->length;
+    if (used > r->limits->bytes || n_bytes > r->limits->bytes - used)
         jinja_fail(r, "the template needs more than %zu bytes", r->limits->bytes);
     return r->failed ? -1 : 0;
+}
+
+void jinja_add(struct jinja_render *r, struct str *out, struct text text)
+{
+    if (jinja_reserve(r, out, text.n) == 0)
+        str_add_bytes(out, text.data, text.n);
 }
 
 static struct jinja_value look_up(struct jinja_render *r, struct text name)
@@ -190,11 +205,14 @@ static struct jinja_value eval_concat(struct jinja_render *r, const struct jinja
     struct str out = { 0 };
 
     for (const struct jinja_node *i = node->list; i && !r->failed; i = i->next) {
+        size_t held = r->held_bytes;
+
+        r->held_bytes += out.length;
         struct jinja_value v = jinja_eval(r, i);
         struct text s = jinja_text(r, &v);
-
-        if (jinja_step(r, s.n + out.length) == 0)
-            str_add_bytes(&out, s.data, s.n);
+        r->held_bytes = held;
+        if (jinja_step(r, s.n) == 0)
+            jinja_add(r, &out, s);
     }
     struct jinja_value v = jinja_copy_string(r, str_text(&out), out.length);
     str_release(&out);
@@ -346,13 +364,16 @@ struct jinja_value jinja_capture(struct jinja_render *r, const struct jinja_node
 {
     struct jinja_scope *outer = r->scope;
     struct str *out = r->out, text = { 0 };
+    size_t held = r->held_bytes;
 
     push_scope(r, outer);
+    r->held_bytes += out->length;
     r->out = &text;
     jinja_run(r, body);
-    r->out = out;
-    r->scope = outer;
     struct jinja_value v = jinja_copy_string(r, str_text(&text), text.length);
+    r->out = out;
+    r->held_bytes = held;
+    r->scope = outer;
     str_release(&text);
     return v;
 }
@@ -446,7 +467,7 @@ static void write_value(struct jinja_render *r, struct jinja_value v)
     struct text s = jinja_text(r, &v);
 
     if (!r->failed && jinja_step(r, s.n) == 0)
-        str_add_bytes(r->out, s.data, s.n);
+        jinja_add(r, r->out, s);
 }
 
 /* {% with %}: what is set is seen inside; the values are computed outside. */

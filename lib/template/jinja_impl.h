@@ -244,6 +244,8 @@ struct jinja_render {
     struct jinja_spans *spans; /* or NULL */
     struct jinja_scope *scope;
     int64_t steps;
+    size_t
+        held_bytes; /* of texts that wait while another is made: what macros were called from, ... */
     int depth, line;
     int failed;  /* the first failure is in err; what comes after it means nothing */
     int leaving; /* 0, NODE_BREAK or NODE_CONTINUE */
@@ -268,6 +270,11 @@ void jinja_fail(struct jinja_render *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Count work; -1 once there was a failure. */
 int jinja_step(struct jinja_render *r, size_t n_bytes);
+/* To be asked before n_bytes are allocated, or added to out (NULL, or a text under construction): -1 if values and
+ * texts would then have more bytes than the limit, or there was a failure. */
+int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes);
+/* Append to a text under construction, if there is room. */
+void jinja_add(struct jinja_render *r, struct str *out, struct text text);
 
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node);
 void jinja_run(struct jinja_render *r, const struct jinja_node *body);
