@@ -155,6 +155,15 @@ static size_t end_of_next(const struct token_finder *f)
 
 /* ---- sections ---- */
 
+/* What encoding has done already, so that it is within bounds. */
+static void normalize(const struct token_finder *f, const char *text, size_t n, struct str *out)
+{
+    struct tokenizer_budget budget = { .n_text = SIZE_MAX / 128 };
+    struct err ignored;
+
+    tokenizer_normalize(f->tokenizer, text, n, 0, &budget, out, &ignored);
+}
+
 static void open_section(struct token_finder *f, int64_t i)
 {
     const struct token_section *s = &f->sections->items[i];
@@ -165,7 +174,7 @@ static void open_section(struct token_finder *f, int64_t i)
     if (f->tokenizer->n_normal == 0)
         str_add_bytes(&f->normal, text, n);
     else
-        tokenizer_normalize(f->tokenizer, text, n, 0, &f->normal);
+        normalize(f, text, n, &f->normal);
     f->is_same = f->normal.length == n && memcmp(str_text(&f->normal), text, n) == 0;
     f->section = i;
     f->at = 0;
@@ -179,7 +188,7 @@ static size_t normal_place(const struct token_finder *f, const struct token_sect
     size_t length = at;
 
     if (!f->is_same) {
-        tokenizer_normalize(f->tokenizer, f->text + s->begin, at, 0, &before);
+        normalize(f, f->text + s->begin, at, &before);
         length = before.length;
         str_release(&before);
     }
