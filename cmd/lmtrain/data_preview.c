@@ -369,11 +369,12 @@ static void print_report(struct previewing *p)
     str_printf(p->out,
                "\"files\": %lld, \"rows\": %lld, \"samples\": %lld, \"tokens\": %lld, "
                "\"learned\": %lld, \"cut\": %lld, \"dropped\": %lld, \"split\": %lld, "
-               "\"bad\": %lld, \"blank\": %lld, \"ignored_files\": %lld",
+               "\"bad\": %lld, \"blank\": %lld, \"rewritten_answers\": %lld, "
+               "\"ignored_files\": %lld",
                (long long)r->n_files, (long long)r->n_rows, (long long)r->n_samples,
                (long long)r->n_tokens, (long long)r->n_learned, (long long)r->n_cut,
                (long long)r->n_dropped, (long long)r->n_split, (long long)r->n_bad,
-               (long long)r->n_blank, (long long)r->n_ignored);
+               (long long)r->n_blank, (long long)r->n_rewritten, (long long)r->n_ignored);
 }
 
 static int show_all(struct previewing *p, const char *prefix)

@@ -20,7 +20,7 @@
 #include "data/samples.h"
 #include "data/value.h"
 
-#define FORMAT_VERSION 1 /* of what is made: another makes old files anew */
+#define FORMAT_VERSION 2 /* of what is made: another makes old files anew */
 #define JOB_BYTES ((size_t)1 << 20)
 #define JOB_ROWS 1024
 #define JOB_WARNINGS 16 /* bad rows of a job that are named; the rest is counted */
@@ -131,6 +131,7 @@ static void add_counts(struct instruct_report *sum, const struct instruct_report
     sum->n_split += counts->n_split;
     sum->n_bad += counts->n_bad;
     sum->n_blank += counts->n_blank;
+    sum->n_rewritten += counts->n_rewritten;
 }
 
 static void warn_of(const struct preparing *p, const struct job *job)
@@ -338,10 +339,12 @@ static int64_t *count_at(struct instruct_report *r, int i, const char **name)
         const char *name;
         int64_t *count;
     } counts[] = {
-        { "files", &r->n_files },     { "ignored", &r->n_ignored }, { "rows", &r->n_rows },
-        { "samples", &r->n_samples }, { "tokens", &r->n_tokens },   { "learned", &r->n_learned },
-        { "cut", &r->n_cut },         { "dropped", &r->n_dropped }, { "split", &r->n_split },
-        { "bad", &r->n_bad },         { "blank", &r->n_blank },
+        { "files", &r->n_files },   { "ignored", &r->n_ignored },
+        { "rows", &r->n_rows },     { "samples", &r->n_samples },
+        { "tokens", &r->n_tokens }, { "learned", &r->n_learned },
+        { "cut", &r->n_cut },       { "dropped", &r->n_dropped },
+        { "split", &r->n_split },   { "bad", &r->n_bad },
+        { "blank", &r->n_blank },   { "rewritten", &r->n_rewritten },
     };
 
     if (i >= (int)(sizeof counts / sizeof *counts))
@@ -523,6 +526,12 @@ void instruct_describe(const struct instruct_report *r, struct str *out)
               "more pieces came of texts too long");
     add_count(out, r->n_blank, "had nothing to learn and was left out",
               "had nothing to learn and were left out");
+    add_count(
+        out, r->n_rewritten,
+        "answer is not learned, as the template writes it otherwise once more turns follow",
+        "answers are not learned, as the template writes them otherwise once more turns "
+        "follow (it drops their thinking; hint: a data.template with {% generation %} blocks, "
+        "or that keeps it, learns all)");
     add_count(out, r->n_bad, "bad row was skipped", "bad rows were skipped");
     add_count(out, r->n_ignored, "file of unknown kind was ignored",
               "files of unknown kind were ignored");

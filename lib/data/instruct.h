@@ -73,7 +73,9 @@ struct instruct_report {
     int64_t n_split;             /* pieces that came of texts too long, beyond their first */
     int64_t n_bad;               /* skipped: not what the format wants */
     int64_t n_blank;             /* skipped: nothing in them to learn */
-    int is_old;                  /* the file was there already */
+    int64_t
+        n_rewritten; /* answers not learned: the template writes them otherwise once more follows */
+    int is_old;      /* the file was there already */
 };
 
 /*

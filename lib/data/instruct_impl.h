@@ -18,6 +18,7 @@ struct instruct_maker {
     struct chat_template *chat; /* NULL: only plain text can be made */
     int has_tools;              /* the template was told of tools */
     struct chat_parts parts;
+    struct token_sections sections;
     struct arena arena; /* of the row at hand */
 };
 

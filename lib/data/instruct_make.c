@@ -1,8 +1,8 @@
 /*
  * instruct_make.c - a row to a conversation to text to ids, each with whether it is learned
  *
- * Every part of the text is encoded on its own behind those before it, so that the ids of a prompt
- * are those that generation begins with: nothing of an answer melts into them.
+ * The whole text is encoded at once, so that its ids are transformers'; answers are found in it as
+ * bytes (chat.h says how) and then as tokens: every token that has a part of one is learned.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +50,7 @@ void instruct_maker_close(struct instruct_maker *maker)
 {
     chat_template_close(maker->chat);
     chat_parts_release(&maker->parts);
+    token_sections_release(&maker->sections);
     tokenizer_cache_destroy(maker->cache);
     arena_release(&maker->arena);
 }
@@ -229,53 +230,71 @@ static int set_tools(struct instruct_maker *m, const char *tools, struct err *er
     return chat_template_set(m->chat, "tools", tools ? tools : "null", err);
 }
 
-static int encode(struct instruct_maker *m, const char *text, size_t n_bytes, int is_learned_now,
-                  struct token_list *row, struct instruct_samples *s, struct err *err)
+/*
+ * The token behind the last that has a part of text..end. transformers asks for the token of a block's last
+ * character and gets the first, of those that share the character.
+ */
+static int64_t find_end(struct token_finder *finder, const char *text, size_t end, int by_blocks)
 {
-    int64_t n = row->n;
+    end--;
+    while (by_blocks && ((unsigned char)text[end] & 0xc0) == 0x80)
+        end--;
+    return token_finder_find(finder, end) + 1;
+}
 
-    if (tokenizer_encode_more(m->tokenizer, m->cache, text, n_bytes, row, err) < 0)
-        return -1;
-    int64_t from = s->ids.n;
-    if (add_ids(s, row->ids + n, (int)(row->n - n), err) < 0)
-        return -1;
-    return mark(s, from, is_learned_now, err);
+static int mark_answers(struct instruct_maker *m, int64_t from, struct instruct_samples *s,
+                        struct err *err)
+{
+    const struct chat_parts *parts = &m->parts;
+    const char *text = str_text(&parts->text);
+    struct token_finder finder;
+    int rc = mark(s, from, 0, err);
+
+    token_finder_init(&finder, m->tokenizer, &m->sections, text, s->ids.ids);
+    for (int i = 0; i < parts->n && rc == 0; i++) {
+        const struct chat_part *part = &parts->items[i];
+
+        if (!part->is_answer)
+            continue;
+        int64_t first = token_finder_find(&finder, part->begin);
+        int64_t end = min_i64(find_end(&finder, text, part->end, parts->by_blocks), s->ids.n);
+        if (first < end)
+            memset(s->learned + first, 1, (size_t)(end - first));
+    }
+    token_finder_release(&finder);
+    return rc;
 }
 
 static int encode_parts(struct instruct_maker *m, struct instruct_samples *s, struct err *err)
 {
-    const struct chat_parts *parts = &m->parts;
-    struct token_list row = { 0 };
-    int rc = 0;
+    int64_t from = s->ids.n;
 
-    for (int i = 0; i < parts->n && rc == 0; i++) {
-        const struct chat_part *part = &parts->items[i];
-
-        rc = encode(m, str_text(&parts->text) + part->begin, part->end - part->begin,
-                    part->is_answer || m->options->mask == INSTRUCT_MASK_NONE, &row, s, err);
-    }
-    token_list_release(&row);
-    return rc;
+    if (tokenizer_encode_sections(m->tokenizer, m->cache, str_text(&m->parts.text),
+                                  m->parts.text.length, &s->ids, &m->sections, err) < 0)
+        return -1;
+    return m->options->mask == INSTRUCT_MASK_NONE ? mark(s, from, 1, err)
+                                                  : mark_answers(m, from, s, err);
 }
 
 static int make_conversation(struct instruct_maker *m, const struct conversation *c,
-                             struct instruct_samples *s, struct err *err)
+                             struct instruct_samples *s, struct instruct_report *report,
+                             struct err *err)
 {
-    enum instruct_mask mask = m->options->mask;
+    static const enum chat_marks marks[] = { [INSTRUCT_MASK_PROMPT] = CHAT_MARK_ALL,
+                                             [INSTRUCT_MASK_HISTORY] = CHAT_MARK_LAST,
+                                             [INSTRUCT_MASK_NONE] = CHAT_MARK_NONE };
 
     if (!m->chat)
         return err_set(
             err, ERR_CONFIG,
             "%s has no chat template (hint: data.template names one: chatml, llama3, ...)",
             m->options->tokenizer);
-    if (set_tools(m, c->tools, err) < 0)
+    if (set_tools(m, c->tools, err) < 0 ||
+        chat_template_parts(m->chat, c->messages, c->n, marks[m->options->mask], &m->parts, err) <
+            0)
         return -1;
-    int rc = chat_template_parts(m->chat, c->messages, c->n,
-                                 mask == INSTRUCT_MASK_HISTORY ? CHAT_MARK_LAST : CHAT_MARK_ALL,
-                                 &m->parts, err);
-    if (rc < 0 && mask == INSTRUCT_MASK_NONE) /* where answers begin is then only a border */
-        rc = chat_template_parts(m->chat, c->messages, c->n, CHAT_MARK_LAST, &m->parts, err);
-    return rc < 0 ? -1 : encode_parts(m, s, err);
+    report->n_rewritten += m->parts.n_rewritten;
+    return encode_parts(m, s, err);
 }
 
 /* Before anything else sees it: a template may cut text anywhere. */
@@ -309,7 +328,8 @@ static int make(struct instruct_maker *m, const struct row *row, struct instruct
         (value_parse(&value, row->text, row->n_bytes, &m->arena, err) < 0 ||
          conversation_read(&m->rows, value, &m->arena, &c, err) < 0))
         return -1;
-    if ((c.text ? make_text(m, c.text, c.n_text, s, err) : make_conversation(m, &c, s, err)) < 0)
+    if ((c.text ? make_text(m, c.text, c.n_text, s, err)
+                : make_conversation(m, &c, s, report, err)) < 0)
         return -1;
     return finish(m, s, from, c.text != NULL, report, err);
 }

@@ -1,5 +1,5 @@
 /*
- * chat.c - conversations rendered, whole and in parts
+ * chat.c - conversations rendered
  */
 #include "template/chat.h"
 
@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "template/chat_impl.h"
-
-#define ROLE_ASSISTANT "assistant"
 
 static int add_fields(struct arena *arena, struct jinja_dict *dict, const char *fields, int message,
                       struct err *err)
@@ -57,11 +55,31 @@ static int add_message(struct arena *arena, struct jinja_list *list,
     return 0;
 }
 
-int chat_template_render(const struct chat_template *t, const struct chat_message *messages, int n,
-                         int add_generation_prompt, struct str *out, struct err *err)
+/* The spans of a text, in bytes: they are in an arena that goes. As transformers has it, a block is so many
+ * characters from where it begins, whether they are its own or, in a macro, others. */
+static int copy_spans(const struct jinja_spans *spans, struct text text, struct chat_parts *out,
+                      struct err *err)
+{
+    for (int i = 0; i < spans->n; i++) {
+        size_t end = spans->items[i].begin;
+        uint32_t code;
+
+        for (size_t k = 0; k < spans->items[i].n_codes && end < text.n; k++)
+            end += text_step(text, end, &code);
+        if (chat_parts_add(out, spans->items[i].begin, end, 1, -1, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int chat_render(const struct chat_template *t, const struct chat_message *messages, int n,
+                int add_generation_prompt, struct str *out, struct chat_parts *blocks,
+                struct err *err)
 {
     struct arena arena = { 0 };
+    struct jinja_spans spans = { 0 };
     struct jinja_dict variables = { 0 };
+    size_t start = out->length;
     struct jinja_value list = { JINJA_LIST, { .list = arena_new(&arena, struct jinja_list) } };
     int status = 0;
 
@@ -75,137 +93,18 @@ int chat_template_render(const struct chat_template *t, const struct chat_messag
     jinja_dict_set(&arena, &variables, jinja_literal("add_generation_prompt"),
                    jinja_bool(add_generation_prompt));
     if (!status)
-        status = jinja_render(&t->jinja, &jinja_limits, &variables, &arena, out, err);
+        status = jinja_render_spans(&t->jinja, &jinja_limits, &variables, &arena, out, &spans, err);
+    if (!status && blocks)
+        status = copy_spans(&spans, (struct text){ str_text(out) + start, out->length - start },
+                            blocks, err);
     arena_release(&arena);
     return status;
 }
 
-void chat_parts_release(struct chat_parts *parts)
+int chat_template_render(const struct chat_template *t, const struct chat_message *messages, int n,
+                         int add_generation_prompt, struct str *out, struct err *err)
 {
-    str_release(&parts->text);
-    free(parts->items);
-    memset(parts, 0, sizeof *parts);
-}
-
-static int add_part(struct chat_parts *parts, size_t begin, size_t end, int message,
-                    struct err *err)
-{
-    if (begin == end)
-        return 0;
-    if (parts->n == parts->capacity) {
-        int capacity = parts->capacity ? 2 * parts->capacity : 8;
-        struct chat_part *items = realloc(parts->items, sizeof *items * (size_t)capacity);
-
-        if (!items)
-            return err_set(err, ERR_DEVICE, "out of host memory");
-        parts->items = items;
-        parts->capacity = capacity;
-    }
-    parts->items[parts->n++] = (struct chat_part){ begin, end, message >= 0, message };
-    return 0;
-}
-
-static size_t common_length(const struct str *a, const struct str *b)
-{
-    size_t n = 0, least = a->length < b->length ? a->length : b->length;
-
-    while (n < least && a->data[n] == b->data[n])
-        n++;
-    /* Not within a character. */
-    while (n && n < a->length && ((unsigned char)a->data[n] & 0xc0) == 0x80)
-        n--;
-    return n;
-}
-
-static int refuse_rewriting(int message, struct err *err)
-{
-    return err_set(err, ERR_DATA,
-                   "the template writes the answer of message %d in another way once more turns "
-                   "follow, so that only the last answer can be marked",
-                   message);
-}
-
-/*
- * Where message i begins to be the model's. A generation prompt may go on differently from what
- * stands there in the end (thinking that begins); it counts as far as it is the same.
- */
-static int find_begin(const struct chat_template *t, const struct chat_message *messages, int i,
-                      const struct str *text, size_t *begin, struct err *err)
-{
-    struct str before = { 0 }, without = { 0 };
-    int status = chat_template_render(t, messages, i, 1, &before, err);
-
-    if (!status) {
-        *begin = common_length(text, &before);
-        if (*begin < before.length) {
-            status = chat_template_render(t, messages, i, 0, &without, err);
-            if (!status &&
-                (*begin < without.length || common_length(text, &without) < without.length))
-                status = refuse_rewriting(i, err);
-        }
-    }
-    str_release(&before);
-    str_release(&without);
-    return status;
-}
-
-static int find_end(const struct chat_template *t, const struct chat_message *messages, int i,
-                    int n, const struct str *text, size_t *end, struct err *err)
-{
-    struct str until = { 0 };
-    int status = 0;
-
-    *end = text->length;
-    if (i + 1 < n) {
-        status = chat_template_render(t, messages, i + 1, 0, &until, err);
-        *end = until.length;
-        if (!status && common_length(text, &until) < until.length)
-            status = refuse_rewriting(i, err);
-    }
-    str_release(&until);
-    return status;
-}
-
-static int mark(const struct chat_template *t, const struct chat_message *messages, int i, int n,
-                struct chat_parts *parts, size_t *done, struct err *err)
-{
-    size_t begin = 0, end = 0;
-
-    if (find_begin(t, messages, i, &parts->text, &begin, err) < 0 ||
-        find_end(t, messages, i, n, &parts->text, &end, err) < 0)
-        return -1;
-    if (begin < *done || end < begin)
-        return refuse_rewriting(i, err);
-    struct text answer =
-        text_strip((struct text){ str_text(&parts->text) + begin, end - begin }, NULL, STRIP_RIGHT);
-    end = begin + answer.n;
-    if (add_part(parts, *done, begin, -1, err) < 0 || add_part(parts, begin, end, i, err) < 0)
-        return -1;
-    *done = end;
-    return 0;
-}
-
-int chat_template_parts(const struct chat_template *t, const struct chat_message *messages, int n,
-                        enum chat_marks marks, struct chat_parts *parts, struct err *err)
-{
-    size_t done = 0;
-    int first = 0;
-
-    parts->n = 0;
-    str_clear(&parts->text);
-    if (chat_template_render(t, messages, n, 0, &parts->text, err) < 0)
-        return -1;
-    if (marks == CHAT_MARK_LAST) {
-        first = n;
-        while (first > 0 && strcmp(messages[first - 1].role, ROLE_ASSISTANT))
-            first--;
-        first = first > 0 ? first - 1 : n;
-    }
-    for (int i = first; i < n; i++)
-        if (!strcmp(messages[i].role, ROLE_ASSISTANT) &&
-            mark(t, messages, i, n, parts, &done, err) < 0)
-            return -1;
-    return add_part(parts, done, parts->text.length, -1, err);
+    return chat_render(t, messages, n, add_generation_prompt, out, NULL, err);
 }
 
 void chat_find_end_of_turn(struct chat_template *t)
@@ -229,6 +128,19 @@ void chat_find_end_of_turn(struct chat_template *t)
         }
     }
     str_release(&out);
+}
+
+void chat_find_prompt(struct chat_template *t)
+{
+    const struct chat_message question = { "user", "Question", NULL };
+    struct str with = { 0 }, without = { 0 };
+    struct err ignored;
+
+    t->has_prompt = chat_template_render(t, &question, 1, 1, &with, &ignored) == 0 &&
+                    chat_template_render(t, &question, 1, 0, &without, &ignored) == 0 &&
+                    with.length > without.length;
+    str_release(&with);
+    str_release(&without);
 }
 
 const char *chat_template_end_of_turn(const struct chat_template *t)

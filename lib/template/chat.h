@@ -67,31 +67,42 @@ int chat_template_render(const struct chat_template *t, const struct chat_messag
                          int add_generation_prompt, struct str *out, struct err *err);
 
 /*
- * Bytes begin..end of the text. An answer begins where the model begins to write (behind what
- * add_generation_prompt gives) and ends with its end token; the line break that many templates put
- * behind that is no part of it. Parts tile the text and none is empty.
+ * Bytes begin..end of the text. Parts tile the text and none is empty. Which are answers:
+ *
+ * 1. Of a template with {% generation %} blocks: what these write, as transformers'
+ *    return_assistant_tokens_mask has it.
+ * 2. Of another, by the difference of rendered prefixes. The answer of message i ends where the text of messages
+ *    0..i ends, less the white space at its end (the line break that many templates put behind the end token). It
+ *    begins where the text of messages 0..i-1 with add_generation_prompt ends, or where the text of the whole
+ *    begins to differ from it (a prompt that begins thinking which the answer has not).
+ *    Where the template writes nothing for add_generation_prompt, it begins behind what all answers at this
+ *    place begin with (the header), found by rendering two others; a header of white space is none.
+ *    An answer that the template writes otherwise once more follows is no answer of the text: text 0..i is then no
+ *    prefix of the whole. Templates that drop the thinking of earlier turns do so. The model never writes it
+ *    so, and to learn it would be to learn to answer without thinking.
  */
 struct chat_part {
     size_t begin, end;
     int is_answer;
-    int message; /* an answer's index among the messages; -1 otherwise */
+    int message; /* an answer's index among the messages; -1 otherwise, and of {% generation %} blocks */
 };
 
 struct chat_parts {
     struct str text;
     struct chat_part *items; /* heap */
     int n, capacity;
+    int by_blocks;   /* answers are {% generation %} blocks */
+    int n_rewritten; /* answers that are none as the template writes them otherwise here */
 };
 void chat_parts_release(struct chat_parts *parts);
 
 /* Which messages of role "assistant" become answers. */
-enum chat_marks { CHAT_MARK_ALL, CHAT_MARK_LAST };
+enum chat_marks { CHAT_MARK_NONE, CHAT_MARK_ALL, CHAT_MARK_LAST };
 
 /*
  * The text of chat_template_render without a generation prompt, cut into parts; *parts is
- * overwritten, its memory used again (all zero at first). Answers are found by rendering what comes
- * before them. Some templates write an answer in another way once more follows (they drop the
- * thinking of earlier turns): CHAT_MARK_ALL is then ERR_DATA that says so, CHAT_MARK_LAST works.
+ * overwritten, its memory used again (all zero at first). ERR_DATA also where what comes before the last answer
+ * is rewritten.
  */
 int chat_template_parts(const struct chat_template *t, const struct chat_message *messages, int n,
                         enum chat_marks marks, struct chat_parts *parts, struct err *err);

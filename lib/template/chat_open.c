@@ -140,6 +140,7 @@ int chat_template_open_text(struct chat_template **out, const char *name, const 
     if (parse(out, name, text_of(text), err) < 0)
         return -1;
     chat_find_end_of_turn(*out);
+    chat_find_prompt(*out);
     return 0;
 }
 
@@ -209,6 +210,7 @@ int chat_template_open(struct chat_template **out, const char *name, const char 
         if (name)
             set_missing_tokens(*out);
         chat_find_end_of_turn(*out);
+        chat_find_prompt(*out);
     }
     arena_release(&arena);
     return status;

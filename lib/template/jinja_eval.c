@@ -33,9 +33,24 @@ int jinja_step(struct jinja_render *r, size_t n_bytes)
     r->steps += 1 + (int64_t)(n_bytes / 64);
     if (r->steps > r->limits->steps || n_bytes > r->limits->bytes)
         jinja_fail(r, "the template takes more than %lld steps", (long long)r->limits->steps);
-    if (r->arena->used_bytes > r->limits->bytes || r->out->length > r->limits->bytes)
+    return jinja_reserve(r, NULL, 0);
+}
+
+int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes)
+{
+    size_t used = r->arena->used_bytes + r->held_bytes + r->out->length;
+
+    if (out && out != r->out)
+        used += out->length;
+    if (used > r->limits->bytes || n_bytes > r->limits->bytes - used)
         jinja_fail(r, "the template needs more than %zu bytes", r->limits->bytes);
     return r->failed ? -1 : 0;
+}
+
+void jinja_add(struct jinja_render *r, struct str *out, struct text text)
+{
+    if (jinja_reserve(r, out, text.n) == 0)
+        str_add_bytes(out, text.data, text.n);
 }
 
 static struct jinja_value look_up(struct jinja_render *r, struct text name)
@@ -190,11 +205,14 @@ static struct jinja_value eval_concat(struct jinja_render *r, const struct jinja
     struct str out = { 0 };
 
     for (const struct jinja_node *i = node->list; i && !r->failed; i = i->next) {
+        size_t held = r->held_bytes;
+
+        r->held_bytes += out.length;
         struct jinja_value v = jinja_eval(r, i);
         struct text s = jinja_text(r, &v);
-
-        if (jinja_step(r, s.n + out.length) == 0)
-            str_add_bytes(&out, s.data, s.n);
+        r->held_bytes = held;
+        if (jinja_step(r, s.n) == 0)
+            jinja_add(r, &out, s);
     }
     struct jinja_value v = jinja_copy_string(r, str_text(&out), out.length);
     str_release(&out);
@@ -346,13 +364,16 @@ struct jinja_value jinja_capture(struct jinja_render *r, const struct jinja_node
 {
     struct jinja_scope *outer = r->scope;
     struct str *out = r->out, text = { 0 };
+    size_t held = r->held_bytes;
 
     push_scope(r, outer);
+    r->held_bytes += out->length;
     r->out = &text;
     jinja_run(r, body);
-    r->out = out;
-    r->scope = outer;
     struct jinja_value v = jinja_copy_string(r, str_text(&text), text.length);
+    r->out = out;
+    r->held_bytes = held;
+    r->scope = outer;
     str_release(&text);
     return v;
 }
@@ -446,7 +467,7 @@ static void write_value(struct jinja_render *r, struct jinja_value v)
     struct text s = jinja_text(r, &v);
 
     if (!r->failed && jinja_step(r, s.n) == 0)
-        str_add_bytes(r->out, s.data, s.n);
+        jinja_add(r, r->out, s);
 }
 
 /* {% with %}: what is set is seen inside; the values are computed outside. */
@@ -464,6 +485,23 @@ static void run_scope(struct jinja_render *r, const struct jinja_node *node)
     }
     jinja_run(r, node->body);
     r->scope = outer;
+}
+
+static void run_generation(struct jinja_render *r, const struct jinja_node *node)
+{
+    size_t begin = r->whole->length;
+    struct jinja_value text = jinja_capture(r, node->body);
+    struct jinja_spans *spans = r->spans;
+
+    if (r->failed)
+        return;
+    if (spans) {
+        spans->items = arena_grow(r->arena, spans->items, sizeof *spans->items, &spans->capacity,
+                                  spans->n + 1);
+        spans->items[spans->n].begin = begin;
+        spans->items[spans->n++].n_codes = text_length(text.s);
+    }
+    write_value(r, text);
 }
 
 static void run_node(struct jinja_render *r, const struct jinja_node *node)
@@ -488,6 +526,9 @@ static void run_node(struct jinja_render *r, const struct jinja_node *node)
         break;
     case NODE_SCOPE:
         run_scope(r, node);
+        break;
+    case NODE_GENERATION:
+        run_generation(r, node);
         break;
     case NODE_FILTER:
         write_value(r, eval_pipe(r, node->a, jinja_capture(r, node->body)));
@@ -558,15 +599,19 @@ struct jinja_value jinja_call_macro(struct jinja_render *r, struct jinja_macro *
     return v;
 }
 
-int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
-                 const struct jinja_dict *variables, struct arena *arena, struct str *out,
-                 struct err *err)
+int jinja_render_spans(const struct jinja *jinja, const struct jinja_limits *limits,
+                       const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                       struct jinja_spans *spans, struct err *err)
 {
     struct str text = { 0 };
     struct jinja_scope outer = { .names = *variables };
-    struct jinja_render r = {
-        .name = jinja->name, .arena = arena, .limits = limits, .out = &text, .err = err
-    };
+    struct jinja_render r = { .name = jinja->name,
+                              .arena = arena,
+                              .limits = limits,
+                              .out = &text,
+                              .whole = &text,
+                              .spans = spans,
+                              .err = err };
 
     push_scope(&r, &outer);
     jinja_run(&r, jinja->body);
@@ -574,4 +619,11 @@ int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
         str_add_bytes(out, str_text(&text), text.length);
     str_release(&text);
     return r.failed ? -1 : 0;
+}
+
+int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
+                 const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                 struct err *err)
+{
+    return jinja_render_spans(jinja, limits, variables, arena, out, NULL, err);
 }

@@ -54,7 +54,8 @@ static struct jinja_value to_case(struct jinja_render *r, struct jinja_value in,
     struct str out = { 0 };
     struct text s = jinja_text(r, &in);
 
-    text_to_case(s, to, &out);
+    if (jinja_reserve(r, &out, s.n) == 0)
+        text_to_case(s, to, &out);
     return copy_and_release(r, &out);
 }
 
@@ -176,7 +177,7 @@ static struct jinja_value filter_reverse(struct jinja_render *r, struct jinja_va
     (void)slots;
     for (int i = items.n - 1; i >= 0 && jinja_step(r, 24) == 0; i--) {
         if (in.kind == JINJA_STRING)
-            str_add_bytes(&text, items.items[i].s.data, items.items[i].s.n);
+            jinja_add(r, &text, items.items[i].s);
         else
             jinja_list_add(r->arena, &out, items.items[i]);
     }
@@ -222,8 +223,9 @@ static struct jinja_value filter_join(struct jinja_render *r, struct jinja_value
 
         if (jinja_step(r, s.n + between.n) < 0)
             break;
-        str_add_bytes(&out, between.data, i ? between.n : 0);
-        str_add_bytes(&out, s.data, s.n);
+        if (i)
+            jinja_add(r, &out, between);
+        jinja_add(r, &out, s);
     }
     return copy_and_release(r, &out);
 }
@@ -289,11 +291,10 @@ static struct jinja_value filter_indent(struct jinja_render *r, struct jinja_val
         size_t n = end < 0 ? s.n - at : (size_t)end - at;
 
         if (at == 0 ? first : (n > 0 || blank))
-            str_add_bytes(&out, by.data, by.n);
-        str_add_bytes(&out, s.data + at, n);
+            jinja_add(r, &out, by);
+        jinja_add(r, &out, (struct text){ s.data + at, n + (end >= 0) });
         if (end < 0)
             break;
-        str_add_char(&out, '\n');
         at = (size_t)end + 1;
     }
     str_release(&spaces);
@@ -405,9 +406,12 @@ static int by_key(const void *a, const void *b, void *context)
 static struct jinja_list sorted(struct jinja_render *r, struct jinja_list items,
                                 const struct jinja_value *attribute, int with_case, int reverse)
 {
-    struct keyed *keyed = arena_array(r->arena, struct keyed, items.n);
     struct jinja_list out = { 0 };
+    struct keyed *keyed;
 
+    if (jinja_reserve(r, NULL, sizeof *keyed * (size_t)items.n) < 0)
+        return out;
+    keyed = arena_array(r->arena, struct keyed, items.n);
     for (int i = 0; i < items.n && jinja_step(r, 256) == 0; i++)
         keyed[i] = (struct keyed){ sort_key(r, items.items[i], attribute, with_case),
                                    items.items[i], reverse ? items.n - i : i };

@@ -96,6 +96,7 @@ enum jinja_node_kind {
     NODE_CALL_BLOCK, /* a: the call; list of parameters of caller, body */
     NODE_FILTER,     /* the text of body through a */
     NODE_SCOPE,      /* list of NODE_SET, then body */
+    NODE_GENERATION, /* body, whose text is noted in jinja_spans */
     NODE_BREAK,
     NODE_CONTINUE,
     NODE_CONST, /* value */
@@ -144,6 +145,7 @@ struct jinja {
     struct arena arena;
     const char *name; /* in errors */
     struct jinja_node *body;
+    int has_generation; /* it has a {% generation %} block */
 };
 
 /* ---- tokens ---- */
@@ -183,7 +185,7 @@ struct jinja_parser {
     struct arena *arena;
     const char *name;
     const struct jinja_token *next;
-    int depth, failed, in_loop;
+    int depth, failed, in_loop, has_generation;
     struct err *err;
 };
 
@@ -222,13 +224,28 @@ struct jinja_scope {
     struct jinja_scope *parent;
 };
 
+/* What a {% generation %} block wrote: the byte of the text where it begins, and its code points. */
+struct jinja_span {
+    size_t begin, n_codes;
+};
+
+struct jinja_spans {
+    struct jinja_span *items; /* in the order of their ends, in the rendering's arena */
+    int n, capacity;
+};
+
 struct jinja_render {
     const char *name;
     struct arena *arena;
     const struct jinja_limits *limits;
     struct str *out;
+    const struct str
+        *whole; /* the template's text so far; out is another one inside macros, set, ... */
+    struct jinja_spans *spans; /* or NULL */
     struct jinja_scope *scope;
     int64_t steps;
+    size_t
+        held_bytes; /* of texts that wait while another is made: what macros were called from, ... */
     int depth, line;
     int failed;  /* the first failure is in err; what comes after it means nothing */
     int leaving; /* 0, NODE_BREAK or NODE_CONTINUE */
@@ -240,11 +257,24 @@ struct jinja_render {
 int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
                  const struct jinja_dict *variables, struct arena *arena, struct str *out,
                  struct err *err);
+/*
+ * The same, and where {% generation %} blocks have written, from where out ended. As transformers
+ * counts, a block begins at what the template itself has written so far: one within a macro, whose text is not written
+ * yet, begins where the macro's will.
+ */
+int jinja_render_spans(const struct jinja *jinja, const struct jinja_limits *limits,
+                       const struct jinja_dict *variables, struct arena *arena, struct str *out,
+                       struct jinja_spans *spans, struct err *err);
 
 void jinja_fail(struct jinja_render *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Count work; -1 once there was a failure. */
 int jinja_step(struct jinja_render *r, size_t n_bytes);
+/* To be asked before n_bytes are allocated, or added to out (NULL, or a text under construction): -1 if values and
+ * texts would then have more bytes than the limit, or there was a failure. */
+int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes);
+/* Append to a text under construction, if there is room. */
+void jinja_add(struct jinja_render *r, struct str *out, struct text text);
 
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node);
 void jinja_run(struct jinja_render *r, const struct jinja_node *body);

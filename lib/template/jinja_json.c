@@ -282,10 +282,11 @@ static void add_break(const struct jinja_json_style *style, int level, struct st
         str_add_char(out, ' ');
 }
 
-static void add_comma(const struct jinja_json_style *style, int i, struct str *out)
+static void add_comma(struct jinja_render *r, const struct jinja_json_style *style, int i,
+                      struct str *out)
 {
     if (i)
-        str_add_bytes(out, style->comma.data, style->comma.n);
+        jinja_add(r, out, style->comma);
 }
 
 static int by_key(const void *a, const void *b, void *context)
@@ -298,7 +299,8 @@ static void add_key(struct jinja_render *r, const struct jinja_value *key,
                     const struct jinja_json_style *style, struct str *out)
 {
     if (key->kind == JINJA_STRING) {
-        add_json_text(key->s, style->ascii, out);
+        if (jinja_step(r, key->s.n) == 0 && jinja_reserve(r, out, 6 * key->s.n) == 0)
+            add_json_text(key->s, style->ascii, out);
     } else if (jinja_is_number(key) || key->kind == JINJA_NONE) {
         str_add_char(out, '"');
         jinja_add_json(r, key, style, 0, out);
@@ -314,16 +316,18 @@ static void add_json_dict(struct jinja_render *r, const struct jinja_dict *dict,
     struct jinja_pair *pairs = dict->items;
 
     if (style->sort && dict->n) {
+        if (jinja_reserve(r, NULL, sizeof *pairs * (size_t)dict->n) < 0)
+            return;
         pairs = arena_array(r->arena, struct jinja_pair, dict->n);
         memcpy(pairs, dict->items, sizeof *pairs * (size_t)dict->n);
         qsort_r(pairs, (size_t)dict->n, sizeof *pairs, by_key, r);
     }
     str_add_char(out, '{');
     for (int i = 0; i < dict->n && !r->failed; i++) {
-        add_comma(style, i, out);
+        add_comma(r, style, i, out);
         add_break(style, level + 1, out);
         add_key(r, &pairs[i].key, style, out);
-        str_add_bytes(out, style->colon.data, style->colon.n);
+        jinja_add(r, out, style->colon);
         jinja_add_json(r, &pairs[i].value, style, level + 1, out);
     }
     if (dict->n)
@@ -349,7 +353,8 @@ void jinja_add_json(struct jinja_render *r, const struct jinja_value *v,
 
     if (level > JINJA_JSON_DEPTH * 2)
         jinja_fail(r, "a value nested too deep for JSON");
-    if (jinja_step(r, cost) < 0)
+    /* An escape has up to six bytes for one. */
+    if (jinja_step(r, cost) < 0 || jinja_reserve(r, out, 6 * cost + 64) < 0)
         return;
     switch (v->kind) {
     case JINJA_NONE:
@@ -371,7 +376,7 @@ void jinja_add_json(struct jinja_render *r, const struct jinja_value *v,
     case JINJA_TUPLE:
         str_add_char(out, '[');
         for (int i = 0; i < v->list->n && !r->failed; i++) {
-            add_comma(style, i, out);
+            add_comma(r, style, i, out);
             add_break(style, level + 1, out);
             jinja_add_json(r, &v->list->items[i], style, level + 1, out);
         }

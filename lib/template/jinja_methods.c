@@ -121,21 +121,19 @@ static struct jinja_value method_replace(struct jinja_render *r, struct jinja_va
 
     while (left != 0 && jinja_step(r, to.n + from.n) == 0 &&
            (found = text_find(in.s, from, at)) >= 0) {
-        str_add_bytes(&out, in.s.data + at, (size_t)found - at);
-        str_add_bytes(&out, to.data, to.n);
+        jinja_add(r, &out, (struct text){ in.s.data + at, (size_t)found - at });
+        jinja_add(r, &out, to);
         at = (size_t)found + from.n;
         left -= left > 0;
         if (!from.n) { /* between all characters */
             if (at >= in.s.n)
                 break;
             size_t step = text_step(in.s, at, &code);
-            str_add_bytes(&out, in.s.data + at, step);
+            jinja_add(r, &out, (struct text){ in.s.data + at, step });
             at += step;
         }
-        if (out.length > r->limits->bytes)
-            jinja_fail(r, "a text of more than %zu bytes", r->limits->bytes);
     }
-    str_add_bytes(&out, in.s.data + at, in.s.n - at);
+    jinja_add(r, &out, (struct text){ in.s.data + at, in.s.n - at });
     struct jinja_value v = jinja_copy_string(r, str_text(&out), out.length);
     str_release(&out);
     return v;

@@ -1,6 +1,7 @@
 /*
  * jinja_ops.c - arithmetic, attributes, items and slices
  */
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -83,6 +84,17 @@ static struct jinja_value arithmetic(struct jinja_render *r, int op, struct jinj
     return jinja_int(i);
 }
 
+/* Room for all of n items at once: growing step by step takes it several times. */
+static void reserve_list(struct jinja_render *r, struct jinja_list *list, int64_t n)
+{
+    if (n >= INT_MAX / 2)
+        jinja_fail(r, "a list of %lld items", (long long)n);
+    if (n == 0 || jinja_reserve(r, NULL, sizeof *list->items * (size_t)n) < 0)
+        return;
+    list->items = arena_array(r->arena, struct jinja_value, n);
+    list->capacity = (int)n;
+}
+
 static struct jinja_value join_lists(struct jinja_render *r, struct jinja_value a,
                                      struct jinja_value b)
 {
@@ -90,6 +102,7 @@ static struct jinja_value join_lists(struct jinja_render *r, struct jinja_value 
 
     out.kind = a.kind;
     jinja_step(r, 24 * ((size_t)a.list->n + (size_t)b.list->n));
+    reserve_list(r, out.list, (int64_t)a.list->n + b.list->n);
     for (int i = 0; i < a.list->n && !r->failed; i++)
         jinja_list_add(r->arena, out.list, a.list->items[i]);
     for (int i = 0; i < b.list->n && !r->failed; i++)
@@ -99,7 +112,7 @@ static struct jinja_value join_lists(struct jinja_render *r, struct jinja_value 
 
 static struct jinja_value join_texts(struct jinja_render *r, struct text a, struct text b)
 {
-    if (jinja_step(r, a.n + b.n) < 0)
+    if (jinja_step(r, a.n + b.n) < 0 || jinja_reserve(r, NULL, a.n + b.n) < 0)
         return nothing();
     char *data = arena_alloc(r->arena, a.n + b.n + 1);
     if (a.n)
@@ -118,13 +131,15 @@ static struct jinja_value repeat(struct jinja_render *r, struct jinja_value of,
 
     if (!each || !n)
         return out;
-    if ((uint64_t)n > r->limits->bytes / each || jinja_step(r, each * (size_t)n) < 0) {
+    if ((uint64_t)n > r->limits->bytes / each || jinja_step(r, each * (size_t)n) < 0 ||
+        jinja_reserve(r, NULL, each * (size_t)n) < 0) {
         jinja_fail(r, "a text of more than %zu bytes", r->limits->bytes);
         return nothing();
     }
     if (of.kind != JINJA_STRING) {
         out.kind = of.kind;
-        for (int64_t i = 0; i < n; i++)
+        reserve_list(r, out.list, n * of.list->n);
+        for (int64_t i = 0; i < n && !r->failed; i++)
             for (int j = 0; j < of.list->n; j++)
                 jinja_list_add(r->arena, out.list, of.list->items[j]);
         return out;
@@ -299,7 +314,7 @@ struct jinja_value jinja_slice(struct jinja_render *r, struct jinja_value of,
     int64_t end = bound(r, &bounds[1], step > 0 ? n : -1, n, low, high);
     for (int64_t i = begin; !r->failed && (step > 0 ? i < end : i > end); i += step) {
         if (of.kind == JINJA_STRING)
-            str_add_bytes(&text, items.items[i].s.data, items.items[i].s.n);
+            jinja_add(r, &text, items.items[i].s);
         else
             jinja_list_add(r->arena, out.list, items.items[i]);
         if (jinja_step(r, 16) < 0 || (step > 0 ? step >= n - i : -step > i))

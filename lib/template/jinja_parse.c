@@ -249,8 +249,9 @@ static struct jinja_node *parse_with(struct jinja_parser *p)
 /* transformers' mark around what an assistant says; its body is written as it is. */
 static struct jinja_node *parse_generation(struct jinja_parser *p)
 {
-    struct jinja_node *node = jinja_new_node(p, NODE_SCOPE);
+    struct jinja_node *node = jinja_new_node(p, NODE_GENERATION);
 
+    p->has_generation = 1;
     node->body = parse_own_body(p, "endgeneration");
     end_block(p);
     return node;
@@ -363,6 +364,7 @@ int jinja_parse(struct jinja *jinja, const char *name, struct text text, struct 
     if (!status) {
         p.next = tokens.items;
         jinja->body = parse_body(&p, NULL);
+        jinja->has_generation = p.has_generation;
     }
     if (status < 0 || p.failed) {
         jinja_release(jinja);

@@ -58,7 +58,7 @@ struct jinja_value jinja_new_dict(struct jinja_render *r)
 
 struct jinja_value jinja_copy_string(struct jinja_render *r, const char *data, size_t n)
 {
-    if (jinja_step(r, n) < 0)
+    if (jinja_step(r, n) < 0 || jinja_reserve(r, NULL, n) < 0)
         return jinja_literal("");
     char *copy = arena_alloc(r->arena, n + 1);
     if (n)
@@ -340,7 +340,9 @@ static void add_text(struct jinja_render *r, const struct jinja_value *v, int re
 
     if (depth > NESTED_MAX)
         jinja_fail(r, "a value nested deeper than %d", NESTED_MAX);
-    if (jinja_step(r, 16 + (v->kind == JINJA_STRING ? v->s.n : 0)) < 0)
+    /* An escape has up to four bytes for one. */
+    if (jinja_step(r, 16 + (v->kind == JINJA_STRING ? v->s.n : 0)) < 0 ||
+        jinja_reserve(r, out, v->kind == JINJA_STRING ? 4 * v->s.n : 64) < 0)
         return;
     switch (v->kind) {
     case JINJA_ABSENT:

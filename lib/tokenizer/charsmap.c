@@ -10,6 +10,9 @@
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/unicode.h"
 
+/* A broken table may lead in circles, along all of the text. */
+#define KEY_BYTES_MAX ((size_t)4096)
+
 /* What a prefix of the text becomes, and how long the prefix is. */
 struct prefix {
     const char *text;
@@ -25,7 +28,7 @@ static int64_t find_key(const struct charsmap *map, const unsigned char *text, s
     int64_t value = -1;
     uint32_t unit = map->units[0];
 
-    for (size_t i = 0; i < n_bytes; i++) {
+    for (size_t i = 0; i < n_bytes && i < KEY_BYTES_MAX; i++) {
         at ^= (unit >> 10) << ((unit & 0x200) >> 6);
         at ^= text[i];
         if (at >= map->n_units)
@@ -130,10 +133,10 @@ static int is_plain(const struct charsmap *map)
     return !map->units && !map->remove_extra_whitespaces;
 }
 
-static void add_prefixes(const struct charsmap *map, const char *text, size_t n_bytes,
-                         int after_space, struct str *out)
+static int add_prefixes(const struct charsmap *map, const char *text, size_t n_bytes,
+                        int after_space, size_t n_max, struct str *out)
 {
-    while (n_bytes > 0) {
+    while (n_bytes > 0 && out->length <= n_max) {
         size_t n_plain = add_plain(map, text, n_bytes, &after_space, out);
 
         text += n_plain;
@@ -154,6 +157,7 @@ static void add_prefixes(const struct charsmap *map, const char *text, size_t n_
         if (!map->remove_extra_whitespaces)
             after_space = 0;
     }
+    return out->length <= n_max ? 0 : -1;
 }
 
 /* Take the spaces from the end, and what would be one of them: a mark. */
@@ -176,7 +180,8 @@ static void strip_end(const struct charsmap *map, size_t start, struct str *out)
     out->data[out->length] = 0;
 }
 
-void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out)
+int charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, size_t n_max,
+                   struct str *out)
 {
     int after_space = map->remove_extra_whitespaces && !map->is_within;
     size_t start = out->length;
@@ -190,17 +195,18 @@ void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes
         n_bytes -= p.n_bytes;
     }
     if (n_bytes == 0)
-        return;
+        return 0;
     if (map->add_dummy_prefix && !map->dummy_is_suffix && !map->is_within)
         str_add_char(out, ' ');
     if (is_plain(map))
         str_add_bytes(out, text, n_bytes);
-    else
-        add_prefixes(map, text, n_bytes, after_space, out);
+    else if (add_prefixes(map, text, n_bytes, after_space, n_max, out) < 0)
+        return -1;
     if (map->remove_extra_whitespaces)
         strip_end(map, start, out);
     if (map->add_dummy_prefix && map->dummy_is_suffix)
         str_add_char(out, ' ');
+    return 0;
 }
 
 /* ---- HF's ---- */
@@ -248,13 +254,13 @@ static int replace_cluster(const struct charsmap *map, const unsigned char *text
     return 1;
 }
 
-void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
-                             struct str *out)
+int charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
+                            size_t n_max, struct str *out)
 {
     const unsigned char *bytes = (const unsigned char *)text;
     size_t length;
 
-    for (size_t at = 0, end; at < n_bytes; at = end) {
+    for (size_t at = 0, end; at < n_bytes && out->length <= n_max; at = end) {
         end = at + cluster_length(bytes + at, n_bytes - at);
         if (end - at < CLUSTER_BYTES && replace_cluster(map, bytes + at, end - at, out))
             continue;
@@ -264,6 +270,7 @@ void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_
                 str_add_bytes(out, text + at, length);
         }
     }
+    return out->length <= n_max ? 0 : -1;
 }
 
 /* ---- reading ---- */

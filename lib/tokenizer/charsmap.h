@@ -35,11 +35,13 @@ int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, s
 void charsmap_index(struct charsmap *map);
 
 /* Append what text (valid UTF-8) becomes by the table alone, as HF's Precompiled does it: by grapheme
- * clusters, of which a short one becomes what its shortest prefix does. */
-void charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
-                             struct str *out);
+ * clusters, of which a short one becomes what its shortest prefix does. Stops, and returns -1, once out is longer than
+ * n_max by more than a replacement, of which the table has at most n_texts bytes. */
+int charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
+                            size_t n_max, struct str *out);
 
-/* Append what text (valid UTF-8) becomes. With escape_whitespaces a space of it stands for BPE_SPACE. */
-void charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, struct str *out);
+/* Append what text (valid UTF-8) becomes. With escape_whitespaces a space of it stands for BPE_SPACE. n_max as above. */
+int charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, size_t n_max,
+                   struct str *out);
 
 #endif

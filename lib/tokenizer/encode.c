@@ -18,16 +18,23 @@ struct stretch {
     int is_match;
 };
 
+static int has_read_too_much(const struct encoder *e)
+{
+    return e->budget.n_vain > budget_vain_max(&e->budget);
+}
+
 /* The stretch that begins at `at`; *next is the match behind it if it was found on the way. */
-static struct stretch next_stretch(const struct split_step *step, const char *text, size_t n_bytes,
-                                   size_t at, size_t *n_known)
+static struct stretch next_stretch(struct encoder *e, const struct split_step *step,
+                                   const char *text, size_t n_bytes, size_t at, size_t *n_known)
 {
     size_t start = at, length = *n_known;
 
     *n_known = 0;
     while (length == 0 && (at = pattern_skip(&step->pattern, text, n_bytes, at)) < n_bytes) {
-        length = pattern_match(&step->pattern, text + at, n_bytes - at);
+        length = pattern_match(&step->pattern, text + at, n_bytes - at, &e->budget.n_vain);
         if (length == 0) {
+            if (has_read_too_much(e))
+                break;
             size_t n;
 
             unicode_decode((const unsigned char *)text + at, &n);
@@ -63,10 +70,12 @@ static int64_t encode_matches(struct encoder *e, const struct split_step *split,
     size_t at = 0;
 
     while (at < n_bytes) {
-        size_t length = pattern_match(&split->pattern, text + at, n_bytes - at);
+        size_t length = pattern_match(&split->pattern, text + at, n_bytes - at, &e->budget.n_vain);
 
         if (length == 0)
             break;
+        if (has_read_too_much(e))
+            return tokenizer_refuse_pattern(e->tokenizer, &split->pattern, &e->budget, e->err);
         if (encoder_add_piece(e, text + at, length) < 0)
             return -1;
         at += length;
@@ -104,8 +113,10 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
     int follows_match = 0;
 
     for (size_t at = 0; at < n_bytes;) {
-        struct stretch stretch = next_stretch(split, text, n_bytes, at, &n_known);
+        struct stretch stretch = next_stretch(e, split, text, n_bytes, at, &n_known);
 
+        if (has_read_too_much(e))
+            return tokenizer_refuse_pattern(e->tokenizer, &split->pattern, &e->budget, e->err);
         at = stretch.end;
         if (split->behavior == SPLIT_REMOVED && stretch.is_match)
             continue;
@@ -188,7 +199,9 @@ static int encode_between(struct encoder *e, int pass, const char *text, size_t 
     if (is_normal)
         return encode_pass(e, 1, text, n_bytes, start);
     str_clear(&e->normalized);
-    tokenizer_normalize(t, text, n_bytes, start == START_WITHIN, &e->normalized);
+    if (tokenizer_normalize(t, text, n_bytes, start == START_WITHIN, &e->budget, &e->normalized,
+                            e->err) < 0)
+        return -1;
     return encode_pass(e, 1, str_text(&e->normalized), e->normalized.length, start);
 }
 
@@ -234,6 +247,27 @@ static void take_space(const struct added_token *token, const char *text, size_t
         *end += n;
 }
 
+/* What lies between the added tokens of a pass, or before or behind them; in the first pass a section. */
+static int encode_stretch(struct encoder *e, int pass, const char *text, size_t begin, size_t end,
+                          enum start within)
+{
+    int64_t first = e->out->n;
+
+    if (begin == end)
+        return 0;
+    if (encode_between(e, pass, text + begin, end - begin, begin == 0 ? within : START_SECTION) < 0)
+        return -1;
+    return pass > 0 ? 0
+                    : token_sections_add(e->sections, begin, end, first, e->out->n - first, e->err);
+}
+
+static int add_token(struct encoder *e, int pass, int32_t id, size_t begin, size_t end)
+{
+    if (token_list_append(e->out, &id, 1, e->err) < 0)
+        return -1;
+    return pass > 0 ? 0 : token_sections_add(e->sections, begin, end, e->out->n - 1, 1, e->err);
+}
+
 /* Cut at the added tokens of one pass. */
 static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_bytes,
                        enum start within)
@@ -249,23 +283,24 @@ static int encode_pass(struct encoder *e, int pass, const char *text, size_t n_b
         if (token->single_word && is_within_word(text, n_bytes, start, end))
             continue;
         take_space(token, text, n_bytes, done, &start, &end);
-        if (done < start && encode_between(e, pass, text + done, start - done,
-                                           done == 0 ? within : START_SECTION) < 0)
-            return -1;
-        if (token_list_append(e->out, &token->id, 1, e->err) < 0)
+        if (encode_stretch(e, pass, text, done, start, within) < 0 ||
+            add_token(e, pass, token->id, start, end) < 0)
             return -1;
         done = end;
     }
-    return done < n_bytes ? encode_between(e, pass, text + done, n_bytes - done,
-                                           done == 0 ? within : START_SECTION)
-                          : 0;
+    return encode_stretch(e, pass, text, done, n_bytes, within);
 }
 
 static int encode(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
                   const char *text, size_t n_bytes, enum start start, struct token_list *out,
-                  struct err *err)
+                  struct token_sections *sections, struct err *err)
 {
-    struct encoder e = { .tokenizer = tokenizer, .cache = cache, .out = out, .err = err };
+    struct encoder e = { .tokenizer = tokenizer,
+                         .cache = cache,
+                         .out = out,
+                         .sections = sections,
+                         .err = err,
+                         .budget = { .n_text = n_bytes } };
     size_t valid = tokenizer_utf8_end(text, n_bytes);
     int64_t n_before = out->n;
 
@@ -287,7 +322,15 @@ int tokenizer_encode_cached(const struct tokenizer *tokenizer, struct tokenizer_
                             const char *text, size_t n_bytes, struct token_list *out,
                             struct err *err)
 {
-    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, err);
+    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, NULL, err);
+}
+
+int tokenizer_encode_sections(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                              const char *text, size_t n_bytes, struct token_list *out,
+                              struct token_sections *sections, struct err *err)
+{
+    sections->n = 0;
+    return encode(tokenizer, cache, text, n_bytes, START_TEXT, out, sections, err);
 }
 
 int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
@@ -297,7 +340,7 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_ca
 
     if (out->n > 0)
         start = tokenizer->added_by_id[out->ids[out->n - 1]] ? START_SECTION : START_WITHIN;
-    return encode(tokenizer, cache, text, n_bytes, start, out, err);
+    return encode(tokenizer, cache, text, n_bytes, start, out, NULL, err);
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,

@@ -44,6 +44,7 @@ struct encoder {
     struct tokenizer_cache *cache; /* may be NULL */
     struct bpe_scratch scratch;
     struct unigram_scratch way;
+    struct tokenizer_budget budget;
     struct str normalized, marked, spelled;
     const char *end;       /* of the text that pieces are of: how far may be read */
     const char *plain_end; /* the same before a mark was put in front of a piece */
@@ -51,6 +52,7 @@ struct encoder {
     int n_waiting;
     int after_unknown; /* the id before is of what is unknown, in the same piece of text */
     struct token_list *out;
+    struct token_sections *sections; /* or NULL */
     struct err *err;
 };
 

@@ -238,7 +238,7 @@ static int build(struct builder *b, struct pattern *pattern, struct arena *arena
     b->next = arena_array(&b->arena, uint16_t, STATES_MAX * stride);
     if (build_states(b) < 0)
         return -1;
-    *pattern = (struct pattern){ .next = NULL };
+    *pattern = (struct pattern){ .text = arena_strdup(arena, b->text) };
     pack_states(b, pattern, arena);
     pack_classes(pattern, b->classes, arena);
     find_starts(pattern, b->classes);
@@ -259,7 +259,8 @@ int pattern_compile(struct pattern *pattern, const char *text, struct arena *are
     return rc;
 }
 
-size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes)
+size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes,
+                     size_t *n_vain)
 {
     const unsigned char *bytes = (const unsigned char *)text;
     const uint32_t *next = pattern->next;
@@ -282,9 +283,14 @@ size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_b
             matched = at;
             state &= ~PATTERN_MATCHES;
         }
-        if (state == 0)
+        if (state == 0) {
+            *n_vain += at - matched;
             return matched;
+        }
         at += length;
     }
-    return next[state + (uint32_t)pattern->n_classes - 1] & PATTERN_MATCHES ? n_bytes : matched;
+    if (next[state + (uint32_t)pattern->n_classes - 1] & PATTERN_MATCHES)
+        matched = n_bytes;
+    *n_vain += n_bytes - matched;
+    return matched;
 }

@@ -24,6 +24,7 @@
 #define PATTERN_MATCHES 0x80000000u /* in next: a match ends before this code point */
 
 struct pattern {
+    const char *text; /* what it was compiled from */
     /* [n_states][n_classes], of where the next state's row begins; state 0 has no way out, state 1
      * is the start. */
     const uint32_t *next;
@@ -48,7 +49,12 @@ static inline size_t pattern_skip(const struct pattern *pattern, const char *tex
     return at;
 }
 
-/* Length of the match at the start of text (valid UTF-8), 0: none. */
-size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes);
+/*
+ * Length of the match at the start of text (valid UTF-8), 0: none. Added to *n_vain: the bytes behind the match
+ * that were read to find that it goes no further. A match is linear, but one sought from every place of a text is not
+ * if each reads on to the end ((a+)+b where no b is): who seeks so keeps *n_vain within bounds.
+ */
+size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes,
+                     size_t *n_vain);
 
 #endif

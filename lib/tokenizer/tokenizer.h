@@ -87,6 +87,51 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_ca
                           struct err *err);
 
 /*
+ * The stretches of a text that its added tokens cut it into, themselves among them, and the ids of each: enough to
+ * find the token of a place later, at no cost for text that nobody asks about.
+ */
+struct token_section {
+    size_t begin, end; /* bytes of the text */
+    int64_t first, n;  /* of its ids in the list */
+};
+struct token_sections {
+    struct token_section *items; /* heap */
+    int64_t n, capacity;
+};
+void token_sections_release(struct token_sections *sections);
+
+/* tokenizer_encode_cached, and the sections of text in *sections, whose memory is used again. */
+int tokenizer_encode_sections(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
+                              const char *text, size_t n_bytes, struct token_list *out,
+                              struct token_sections *sections, struct err *err);
+
+/*
+ * Finds tokens by place in a text that tokenizer_encode_sections has encoded to ids (the list from which it
+ * was given). All are borrowed. Fast if places are asked for in increasing order.
+ */
+struct token_finder {
+    const struct tokenizer *tokenizer;
+    const struct token_sections *sections;
+    const char *text;
+    const int32_t *ids;
+    int64_t section;   /* the one that the rest is about, -1: none */
+    struct str normal; /* its text as words are made of it */
+    int is_same;       /* which is what stands in the text */
+    size_t at;         /* in normal, how far the ids before `id` reach */
+    int64_t id;
+};
+void token_finder_init(struct token_finder *finder, const struct tokenizer *tokenizer,
+                       const struct token_sections *sections, const char *text, const int32_t *ids);
+void token_finder_release(struct token_finder *finder);
+
+/*
+ * The index in ids of the first token that has a part of byte `at` of the text: what char_to_token of HF's
+ * tokenizers gives for a character's first byte. Of what the tokenizer leaves out, the next token. The end of the
+ * ids where there is none.
+ */
+int64_t token_finder_find(struct token_finder *finder, size_t at);
+
+/*
  * What the tokenizer puts around a text for a model that was trained so (BOS, EOS): its template,
  * or what tokenizer_config.json says of a .model. tokenizer_encode does not. The ids belong to the
  * tokenizer.

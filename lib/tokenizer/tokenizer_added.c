@@ -6,14 +6,19 @@
 #include "tokenizer/tokenizer_reader.h"
 
 /* What is looked for in normalized text is the token's text normalized. */
-static void normalize_token(struct tokenizer *t, struct added_token *token)
+static int normalize_token(struct tokenizer_reader *r, struct added_token *token)
 {
+    struct tokenizer *t = r->tokenizer;
+    struct tokenizer_budget budget = { .n_text = token->n_shown };
     struct str text = { 0 };
+    int rc = tokenizer_normalize(t, token->shown, token->n_shown, 0, &budget, &text, r->err);
 
-    tokenizer_normalize(t, token->shown, token->n_shown, 0, &text);
-    token->text = arena_strndup(&t->arena, str_text(&text), text.length);
-    token->n_bytes = text.length;
+    if (rc == 0) {
+        token->text = arena_strndup(&t->arena, str_text(&text), text.length);
+        token->n_bytes = text.length;
+    }
     str_release(&text);
+    return rc;
 }
 
 static int read_added_token(struct tokenizer_reader *r, const cJSON *item, int index,
@@ -43,8 +48,8 @@ static int read_added_token(struct tokenizer_reader *r, const cJSON *item, int i
     };
     token->shown = token->text;
     token->n_shown = token->n_bytes;
-    if (token->normalized && r->tokenizer->n_normal > 0)
-        normalize_token(r->tokenizer, token);
+    if (token->normalized && r->tokenizer->n_normal > 0 && normalize_token(r, token) < 0)
+        return -1;
     return token->n_bytes > 0
                ? 0
                : REFUSE(r, "%s: added token '%s' is normalized to nothing", r->name, token->shown);

@@ -35,7 +35,10 @@ int tokenizer_json_id(const cJSON *item, int limit)
 int tokenizer_reader_create(struct tokenizer_reader *r)
 {
     r->tokenizer = calloc(1, sizeof *r->tokenizer);
-    return r->tokenizer ? 0 : err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name);
+    if (!r->tokenizer)
+        return err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name);
+    r->tokenizer->name = arena_strdup(&r->tokenizer->arena, r->name);
+    return 0;
 }
 
 int tokenizer_reader_finish(struct tokenizer_reader *r, int rc, struct tokenizer **out)

@@ -51,8 +51,28 @@ struct split_step {
 
 enum prepend { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
 
+/* What one call may do for its text: a tokenizer is data from outside, and its replacements and patterns could
+ * make gigabytes of little, or read a text again from each of its characters. */
+struct tokenizer_budget {
+    size_t n_text;    /* bytes of the text */
+    size_t n_written; /* bytes that the normalizing steps have written */
+    size_t n_vain;    /* bytes that patterns have read without matching them */
+};
+
+/* NFKC writes 11 bytes for one at most, Llama's two steps 6. */
+static inline size_t budget_written_max(const struct tokenizer_budget *budget)
+{
+    return 64 * budget->n_text + ((size_t)1 << 20);
+}
+
+static inline size_t budget_vain_max(const struct tokenizer_budget *budget)
+{
+    return 64 * budget->n_text + ((size_t)1 << 24);
+}
+
 struct tokenizer {
     struct arena arena; /* holds all that follows */
+    const char *name;   /* the file, for errors */
     struct bpe bpe;     /* of a unigram model: its vocabulary only */
     int is_unigram;
     struct unigram unigram;
@@ -143,9 +163,19 @@ void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);
 /* Once all tokens are in, of characters: joins, joins_space and token_bytes_max. */
 void tokenizer_index_words(struct tokenizer *tokenizer);
 
-/* Append what text becomes by the normalizing steps; is_within: but for what they put in front. */
-void tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                         int is_within, struct str *out);
+/* Append what text becomes by the normalizing steps; is_within: but for what they put in front. Returns 0, or -1 and
+ * ERR_DATA where that exceeds the budget, of which it takes what it needs. */
+int tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
+                        int is_within, struct tokenizer_budget *budget, struct str *out,
+                        struct err *err);
+
+/* ERR_DATA: the pattern has read too much in vain. Returns -1. */
+int tokenizer_refuse_pattern(const struct tokenizer *tokenizer, const struct pattern *pattern,
+                             const struct tokenizer_budget *budget, struct err *err);
+
+/* Append a section; sections may be NULL. Returns 0, or -1 and ERR_DEVICE. */
+int token_sections_add(struct token_sections *sections, size_t begin, size_t end, int64_t first,
+                       int64_t n, struct err *err);
 
 /* Append n ids. Returns 0, or -1 and ERR_DEVICE. */
 int token_list_append(struct token_list *list, const int32_t *ids, size_t n, struct err *err);

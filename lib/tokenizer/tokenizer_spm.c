@@ -472,6 +472,7 @@ int tokenizer_parse_spm(struct tokenizer **out, const char *name, const char *da
     r.tokenizer = calloc(1, sizeof *r.tokenizer);
     if (!r.tokenizer)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", name);
+    r.tokenizer->name = arena_strdup(&r.tokenizer->arena, name);
     int rc = build(&r, (struct bytes){ data, n_bytes });
     free(r.pieces);
     r.tokenizer->hash = tokenizer_hash_bytes(data, n_bytes, 0);

@@ -188,6 +188,57 @@ static void test_masks(void **state)
     }
 }
 
+/* Templates of files: headers without a generation prompt, one that ends in a space, blocks, and one that drops
+ * what was thought. */
+static const struct {
+    const char *chat, *expected;
+    int64_t n_rewritten;
+} files[] = {
+    { "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}{% "
+      "endfor %}",
+      START("system") "S" STOP START("user") "A" STOP START("assistant") "[B" STOP "]" START(
+          "user") "C" STOP START("assistant") "[D" STOP "]",
+      0 },
+    { "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}",
+      "system: S\nuser: A\nassistant:[ B]\nuser: C\nassistant:[ D]\n", 0 },
+    { "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }};{% endgeneration %}"
+      "{% endfor %}",
+      "system:[S;]user:[A;]assistant:[B;]user:[C;]assistant:[D;]", 0 },
+    { "{% for m in messages %}{{ m.role + ':' }}{% if loop.last and m.role == 'assistant' "
+      "%}<think>{% endif %}{{ m.content + "
+      "';' }}"
+      "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
+      "system:S;user:A;assistant:B;user:C;assistant:[<think>D;]", 1 },
+};
+
+static void test_template_files(void **state)
+{
+    char *path = write_input("row.jsonl", SHAREGPT);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct instruct_options options = base_options((const char *const *)&path);
+        char *chat = write_input("one.jinja", files[i].chat);
+        struct instruct_report report;
+        struct samples samples;
+        struct str shown = { 0 };
+
+        options.chat = chat;
+        prepare(&options, &report, &samples);
+        print_sample(&samples, 0, &shown);
+        assert_string_equal(str_text(&shown), files[i].expected);
+        assert_int_equal(report.n_rewritten, files[i].n_rewritten);
+        str_clear(&shown);
+        instruct_describe(&report, &shown);
+        assert_int_equal(strstr(str_text(&shown), "1 answer is not learned") != NULL,
+                         files[i].n_rewritten);
+        samples_close(&samples);
+        str_release(&shown);
+        free(chat);
+    }
+    free(path);
+}
+
 /* The same by other names, and a role that only this job knows. */
 static void test_columns(void **state)
 {
@@ -523,10 +574,11 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masks),      cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_too_long),   cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_giant_line), cmocka_unit_test(test_found_again),
-        cmocka_unit_test(test_options),    cmocka_unit_test(test_first_bad_row),
+        cmocka_unit_test(test_masks),         cmocka_unit_test(test_template_files),
+        cmocka_unit_test(test_columns),       cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_bad_rows),      cmocka_unit_test(test_giant_line),
+        cmocka_unit_test(test_found_again),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_first_bad_row),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

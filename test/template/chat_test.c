@@ -74,7 +74,7 @@ static void parts_are(const struct chat_template *t, const struct chat_message *
         assert_int_equal(p->begin, at);
         assert_true(p->end > p->begin);
         at = p->end;
-        if (p->is_answer)
+        if (p->is_answer && !parts.by_blocks)
             assert_string_equal(messages[p->message].role, "assistant");
         str_add(&shown, p->is_answer ? "«" : "");
         str_add_bytes(&shown, str_text(&parts.text) + p->begin, p->end - p->begin);
@@ -207,13 +207,63 @@ static void a_template_that_rewrites(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(chat_template_parts(t, messages, 4, CHAT_MARK_ALL, &parts, &err), -1);
-    assert_int_equal(err.code, ERR_DATA);
-    assert_non_null(strstr(err.text, "message 1"));
-    assert_non_null(strstr(err.text, "only the last"));
+    assert_int_equal(chat_template_parts(t, messages, 4, CHAT_MARK_ALL, &parts, &err), 0);
+    assert_int_equal(parts.n_rewritten, 1);
     chat_parts_release(&parts);
+    parts_are(t, messages, 4, CHAT_MARK_ALL, "U:q;A:r;U:s;A:«<think>so</think>t;»");
     parts_are(t, messages, 4, CHAT_MARK_LAST, "U:q;A:r;U:s;A:«<think>so</think>t;»");
     parts_are(t, messages, 2, CHAT_MARK_ALL, "U:q;A:«<think>hm</think>r;»");
+    chat_template_close(t);
+}
+
+/* As ChatML, but nothing is written for add_generation_prompt. */
+static const char promptless[] = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n"
+                                 "{{ m.content }}<|im_end|>\n{% endfor -%}";
+
+static void a_header_is_no_answer(void **state)
+{
+    static const struct chat_message alike[] = {
+        { "user", "q", NULL },
+        { "assistant", "Answer0prone", NULL },
+        { "user", "r", NULL },
+        { "assistant", "9", NULL },
+    };
+    struct chat_template *t = open_text(promptless);
+
+    (void)state;
+    parts_are(t, two_turns, 5, CHAT_MARK_ALL,
+              "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+              "<|im_start|>assistant\n«Hi!<|im_end|>»\n<|im_start|>user\nAnd now?<|im_end|>\n"
+              "<|im_start|>assistant\n«Bye<|im_end|>»\n");
+    parts_are(t, alike, 4, CHAT_MARK_ALL,
+              "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n«Answer0prone<|im_end|>»\n"
+              "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n«9<|im_end|>»\n");
+    chat_template_close(t);
+    /* A header that ends in a space goes with the others. */
+    t = open_text("{%- for m in messages -%}{{ m.role }}: {{ m.content }}{{ '\n' }}{%- endfor -%}");
+    parts_are(t, alike, 4, CHAT_MARK_ALL,
+              "user: q\nassistant: «Answer0prone»\nuser: r\nassistant: «9»\n");
+    chat_template_close(t);
+}
+
+/* What transformers' AssistantTracker notes; a block in a macro is where the macro's text will begin. */
+static void generation_blocks_are_answers(void **state)
+{
+    struct chat_template *t =
+        open_text("{%- for m in messages -%}[{{ m.role }}]{% if m.role == 'assistant' %}"
+                  "{% generation %}{{ m.content }};{% endgeneration %}-{% generation %}"
+                  "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{%- endfor -%}");
+
+    (void)state;
+    parts_are(t, two_turns, 5, CHAT_MARK_ALL,
+              "[system]Be kind.[user]Hello[assistant]«Hi!;»-[user]And now?[assistant]«Bye;»-");
+    parts_are(t, two_turns, 5, CHAT_MARK_LAST,
+              "[system]Be kind.[user]Hello[assistant]Hi!;-[user]And now?[assistant]«Bye;»-");
+    parts_are(t, two_turns, 2, CHAT_MARK_ALL, "[system]Be kind.[user]Hello");
+    chat_template_close(t);
+    t = open_text("{%- macro say(c) %}<{% generation %}{{ c }}{% endgeneration %}>{% endmacro -%}"
+                  "{% for m in messages %}{{ say(m.content) }}{% endfor %}");
+    parts_are(t, two_turns + 1, 2, CHAT_MARK_ALL, "«<Hell»o>«<Hi»!>");
     chat_template_close(t);
 }
 
@@ -312,6 +362,8 @@ int main(void)
         cmocka_unit_test(built_ins_are_what_models_know),
         cmocka_unit_test(only_the_last_can_be_marked),
         cmocka_unit_test(a_template_that_rewrites),
+        cmocka_unit_test(a_header_is_no_answer),
+        cmocka_unit_test(generation_blocks_are_answers),
         cmocka_unit_test(messages_have_fields),
         cmocka_unit_test(folders),
     };

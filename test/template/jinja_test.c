@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/file.h"
 #include "template/jinja_impl.h"
@@ -101,6 +102,68 @@ static void refused(const char *template, const char *says)
     str_release(&out);
 }
 
+/* Whatever makes text or lists asks for room before it takes it: the text at hand, those of the macros around it
+ * and all values together stay below the limit. */
+static void nothing_outgrows_its_limit(void **state)
+{
+    static const struct jinja_limits wide = { .steps = 1 << 24, .bytes = 1 << 24, .depth = 300 };
+    static const char *const makers[] = {
+        "{{ (['x' * 1000000] * 10000) | join }}",
+        "{{ ([1] * 1000) | join('x' * 1000000) }}",
+        "{{ ('x' * 1000000).join([1] * 1000) }}",
+        "{{ ('x' * 100000) | replace('x', 'y' * 10000) }}",
+        "{{ ('x' * 100000).replace('', 'y' * 10000) }}",
+        "{{ ('\\n' * 100000) | indent('y' * 10000, true, true) }}",
+        "{{ (['x' * 1000000] * 1000) | tojson }}",
+        "{{ (['x' * 1000000] * 1000) | string }}",
+        "{{ ([1] * 1000) | tojson(separators=['x' * 1000000, ':']) }}",
+        "{{ {1: 1, 2: 2, 3: 3} | tojson(separators=[',', 'x' * 9000000]) }}",
+        "{% set x = 'x' * 1000000 %}{{ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ "
+        "x }}",
+        "{% set x = 'x' * 1000000 %}{% for i in range(1000) %}{{ x }}{% endfor %}",
+        "{% set x = 'x' * 1000000 %}{% set y %}{% for i in range(1000) %}{{ x }}{% endfor %}{% "
+        "endset %}",
+        /* Each macro's text waits for the one it calls. */
+        "{% set x = 'x' * 1000000 %}{% macro m(n) %}{{ x }}{% if n %}{{ m(n - 1) }}{% endif %}{% "
+        "endmacro %}"
+        "{{ m(100) }}",
+        "{% set x = 'x' * 1000000 %}{% macro m(n) %}{{ x ~ (m(n - 1) if n else '') }}{% endmacro "
+        "%}{{ m(50) }}",
+        "{% set ns = namespace(x='x' * 1000) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}"
+        "{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% "
+        "endfor %}",
+        "{{ [1] * 700000 * 2 }}",
+        "{{ ([1] * 300000) | sort }}",
+        "{{ ('x' * 9000000) | upper }}",
+        "{{ ('x' * 9000000) | upper | reverse }}",
+        "{{ ('x' * 9000000)[::-1] }}",
+        "{{ range(10000000) }}",
+        "{{ (range(1000) | map('string') | join('x' * 100000)) | length }}",
+        "{{ range(9000) | map('replace', '1', 'x' * 1000000) | list | length }}",
+        "{% filter replace('x', 'y' * 1000000) %}{{ 'x' * 1000000 }}{% endfilter %}",
+    };
+    struct rusage before, after;
+
+    (void)state;
+    assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+    for (int i = 0; i < (int)(sizeof makers / sizeof *makers); i++) {
+        struct jinja_dict none = { 0 };
+        struct str out = { 0 };
+        struct err err = { 0 };
+
+        if (render(text_of(makers[i]), &wide, &none, &out, &err) == 0)
+            fail_msg("%s is not refused", makers[i]);
+        if (!strstr(err.text, "more than 16777216 bytes"))
+            fail_msg("%s: '%s'", makers[i], err.text);
+        str_release(&out);
+    }
+    assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what was released */
+    assert_in_range(after.ru_maxrss - before.ru_maxrss, 0, 96 << 10);
+#endif
+}
+
 static void bounds(void **state)
 {
     struct str deep = { 0 };
@@ -158,6 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_is_as_jinja_has_it),
         cmocka_unit_test(bounds),
+        cmocka_unit_test(nothing_outgrows_its_limit),
         cmocka_unit_test(mistakes_have_a_place),
     };
 

@@ -18,6 +18,7 @@ static void expect(const char *pattern_text, const char *expected)
     struct arena arena = { 0 };
     struct str text = { 0 }, joined = { 0 };
     struct pattern pattern;
+    size_t n_vain = 0;
     struct err err = { 0 };
 
     if (pattern_compile(&pattern, pattern_text, &arena, &err) < 0)
@@ -26,7 +27,7 @@ static void expect(const char *pattern_text, const char *expected)
         if (!strchr("|{}", *c))
             str_add_char(&text, *c);
     for (size_t at = 0, n; at < text.length; at += n) {
-        size_t matched = pattern_match(&pattern, text.data + at, text.length - at);
+        size_t matched = pattern_match(&pattern, text.data + at, text.length - at, &n_vain);
 
         n = matched ? matched : 1;
         if (at > 0)
