@@ -196,6 +196,49 @@ static int take_tied_head(struct opening *o, struct err *err)
                : err_set(err, ERR_DATA, "%s: head and embedding are of two types", a->file->path);
 }
 
+/* Whether the file's tensor is LoRA's of the module with this matrix of ours. */
+static int is_lora_of(const struct adapter *a, const char *tensor, const char *matrix)
+{
+    const struct hf_whole *whole = hf_names_find(&a->names, matrix);
+    const char *theirs = whole ? a->names.tensors[whole->first].name : NULL;
+    size_t n = theirs ? (size_t)(strrchr(theirs, '.') - theirs) : 0;
+
+    return theirs && !strncmp(tensor, ADAPTER_PREFIX, strlen(ADAPTER_PREFIX)) &&
+           !strncmp(tensor + strlen(ADAPTER_PREFIX), theirs, n) &&
+           !strncmp(tensor + strlen(ADAPTER_PREFIX) + n, ".lora_", 6);
+}
+
+/* What of peft a tensor is of that lmtrain does not have; NULL if it is of nothing that is known. */
+static const char *unsupported(const struct adapter *a, const char *tensor)
+{
+    if (strstr(tensor, "lora_magnitude_vector"))
+        return "DoRA";
+    if (strstr(tensor, "trainable_tokens"))
+        return "training some rows of the embedding";
+    if (is_lora_of(a, tensor, "embedding.weight"))
+        return "LoRA of the embedding";
+    /* A tied head is none of ours. */
+    return is_lora_of(a, tensor, "head.weight") || strstr(tensor, "lm_head.lora_")
+               ? "LoRA of the head"
+               : NULL;
+}
+
+static int check_supported(const struct adapter *a, struct err *err)
+{
+    const struct safetensors_index *index = &a->file->index;
+
+    for (int i = 0; i < index->n_tensors; i++) {
+        const char *name = index->tensors[i].name, *what = unsupported(a, name);
+
+        if (what)
+            return err_set(err, ERR_DATA,
+                           "%s: tensor %.200s: lmtrain does not support %s (hint: train the module "
+                           "whole by modules_to_save; or " ADAPTER_MERGE_HINT ")",
+                           a->file->path, name, what);
+    }
+    return 0;
+}
+
 static int check_used(const struct opening *o, struct err *err)
 {
     const struct safetensors_index *index = &o->adapter->file->index;
@@ -236,15 +279,26 @@ static int grow(struct adapter *a, struct err *err)
     return hf_names_build(&a->names, a->names.family, &a->spec, &a->arena, err);
 }
 
+static int open_tensors(struct adapter *a, struct err *err)
+{
+    const char *path = arena_printf(&a->arena, "%s/" ADAPTER_TENSORS, a->path);
+
+    if (!file_exists(path) && file_exists(arena_printf(&a->arena, "%s/" ADAPTER_PICKLE, a->path)))
+        return err_set(err, ERR_DATA,
+                       "%s/" ADAPTER_PICKLE " is a pickle, which can run code when it is read: "
+                       "lmtrain never does (hint: save it as safetensors, in Python: PeftModel"
+                       ".from_pretrained(model, \"%s\").save_pretrained(\"%s-safetensors\"))",
+                       a->path, a->path, a->path);
+    return safetensors_open(&a->file, path, err);
+}
+
 static int open_peft(struct adapter *a, struct err *err)
 {
     struct opening o = { .adapter = a };
     int n_places = a->spec.n_layers * N_LORA_MODULES;
 
-    if (adapter_config_read(&o.config, a->path, &a->arena, err) < 0 ||
-        safetensors_open(&a->file, arena_printf(&a->arena, "%s/" ADAPTER_TENSORS, a->path), err) <
-            0 ||
-        grow(a, err) < 0)
+    if (adapter_config_read(&o.config, a->path, &a->arena, err) < 0 || open_tensors(a, err) < 0 ||
+        check_supported(a, err) < 0 || grow(a, err) < 0)
         return -1;
     if (carried_has_tokenizer(a->path))
         a->tokenizer = a->path;
@@ -269,9 +323,14 @@ static int open_peft(struct adapter *a, struct err *err)
 
 static int open_checkpoint(struct adapter *a, struct err *err)
 {
-    const char *newest = store_newest(a->path, &a->arena, err);
     struct job *job = arena_new(&a->arena, struct job);
 
+    if (!file_is_folder(a->path))
+        return err_set(
+            err, ERR_DATA,
+            "--adapter %s is neither a folder with " ADAPTER_CONFIG " nor a run of lmtrain lora%s",
+            a->path, file_exists(a->path) ? " (hint: the folder, not a file in it)" : "");
+    const char *newest = store_newest(a->path, &a->arena, err);
     if (!newest || store_open(&a->store, newest, err) < 0)
         return -1;
     cJSON *state = cJSON_Parse(store_state(a->store));

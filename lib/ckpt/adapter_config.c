@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/file.h"
 #include "ckpt/adapter_impl.h"
@@ -11,12 +12,28 @@
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
 
 /* What makes an adapter something else than y + scale B A x: its key must be missing or idle. */
-static const char *const strangers[] = {
-    "use_dora",    "use_qalora",        "lora_bias",         "layer_replication",
-    "use_bdlora",  "arrow_config",      "target_parameters", "trainable_token_indices",
-    "kasa_config", "monteclora_config", "velora_config",     "alora_invocation_tokens",
-    "miss_config", "use_miss",
+static const struct {
+    const char *key, *what;
+    int merges; /* whether peft can fold it into the model's weights */
+} variants[] = {
+    { "use_dora", "DoRA", 1 },
+    { "use_qalora", "QALoRA", 0 },
+    { "lora_bias", "a bias in B", 1 },
+    { "layer_replication", "repeating layers of the model", 1 },
+    { "use_bdlora", "BD-LoRA", 1 },
+    { "arrow_config", "routing between adapters", 0 },
+    { "target_parameters", "LoRA of parameters that are no linear layer", 1 },
+    { "trainable_token_indices", "training some rows of the embedding", 1 },
+    { "kasa_config", "KaSA", 1 },
+    { "monteclora_config", "MonteCLoRA", 1 },
+    { "velora_config", "VeLoRA", 1 },
+    { "alora_invocation_tokens", "activated LoRA", 0 },
+    { "miss_config", "MiSS", 1 },
+    { "use_miss", "MiSS", 1 },
 };
+
+/* Initial values of A and B that leave the model's own weights as they are. */
+static const char *const plain_inits[] = { "gaussian", "eva", "orthogonal", "mica" };
 
 static int is_idle(const cJSON *item)
 {
@@ -41,10 +58,14 @@ static int read_patterns(struct adapter_config *c, const cJSON *map, struct aren
     c->patterns = arena_array(arena, const char *, n + 1);
     c->alphas = arena_array(arena, double, n + 1);
     for (const cJSON *item = n ? map->child : NULL; item; item = item->next) {
-        if (!cJSON_IsNumber(item) || !(item->valuedouble > 0) || !is_plain(item->string))
+        if (!is_plain(item->string))
             return err_set(err, ERR_DATA,
-                           "alpha_pattern has \"%.64s\", which is not a module's name with a "
-                           "number",
+                           "alpha_pattern has \"%.64s\", a regular expression, which lmtrain does "
+                           "not read (hint: a row for each module by its name, such as "
+                           "\"down_proj\" or \"layers.1.mlp.down_proj\")",
+                           item->string);
+        if (!cJSON_IsNumber(item) || !(item->valuedouble > 0))
+            return err_set(err, ERR_DATA, "alpha_pattern: %.64s is not a number above 0",
                            item->string);
         c->patterns[c->n_patterns] = arena_strdup(arena, item->string);
         c->alphas[c->n_patterns++] = item->valuedouble;
@@ -82,6 +103,43 @@ static int read_ranks(struct adapter_config *c, const cJSON *root, struct arena 
     return 0;
 }
 
+static int check_variants(const cJSON *root, struct err *err)
+{
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (!is_idle(cJSON_GetObjectItemCaseSensitive(root, variants[i].key)))
+            return err_set(err, ERR_DATA, "%s is set, but lmtrain does not support %s (hint: %s)",
+                           variants[i].key, variants[i].what,
+                           variants[i].merges ? ADAPTER_MERGE_HINT
+                                              : "only peft computes this; an adapter without it");
+    return 0;
+}
+
+/*
+ * PiSSA, OLoRA, CorDA, LoRA-GA and LoftQ take the initial B A out of the model's weights, or quantize
+ * those, and an adapter folder does not have what is left: peft computes it again when it loads one.
+ */
+static int check_init(const cJSON *root, struct err *err)
+{
+    const cJSON *init = cJSON_GetObjectItemCaseSensitive(root, "init_lora_weights");
+    const char *name = cJSON_IsString(init) ? init->valuestring : "of an unknown kind";
+    int can_convert = strncmp(name, "loftq", 5) != 0;
+
+    if (!init || cJSON_IsNull(init) || cJSON_IsBool(init))
+        return 0;
+    for (size_t i = 0; i < sizeof plain_inits / sizeof *plain_inits; i++)
+        if (!strcasecmp(name, plain_inits[i]))
+            return 0;
+    return err_set(
+        err, ERR_DATA,
+        "init_lora_weights is %.40s, which changes the model's own weights: lmtrain reads "
+        "plain adapters (hint: %s%s)",
+        name,
+        can_convert ? "in peft save_pretrained(path_initial_model_for_weight_conversion="
+                      "the untrained adapter's folder), which makes it plain; or "
+                    : "",
+        ADAPTER_MERGE_HINT);
+}
+
 static int take(struct adapter_config *c, const cJSON *root, struct arena *arena, struct err *err)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "peft_type");
@@ -93,10 +151,8 @@ static int take(struct adapter_config *c, const cJSON *root, struct arena *arena
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
         return err_set(err, ERR_DATA, "peft_type is %.40s, only LORA is known here",
                        cJSON_IsString(type) ? type->valuestring : "missing");
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
-        if (!is_idle(cJSON_GetObjectItemCaseSensitive(root, strangers[i])))
-            return err_set(err, ERR_DATA, "%s is set, which lmtrain does not compute",
-                           strangers[i]);
+    if (check_variants(root, err) < 0 || check_init(root, err) < 0)
+        return -1;
     /* peft's own default. */
     c->alpha = alpha ? alpha->valuedouble : 8;
     if (alpha && (!cJSON_IsNumber(alpha) || !(c->alpha > 0) || c->alpha > 1e9))

@@ -11,6 +11,11 @@
 #define ADAPTER_PREFIX "base_model.model."
 #define ADAPTER_CONFIG "adapter_config.json"
 #define ADAPTER_TENSORS "adapter_model.safetensors"
+#define ADAPTER_PICKLE "adapter_model.bin"
+
+/* What to do with an adapter that is not read here but that peft can fold into the model. */
+#define ADAPTER_MERGE_HINT \
+    "in peft merge_and_unload() and save_pretrained() of that model, which needs no adapter here"
 
 /* What adapter_config.json says. */
 struct adapter_config {

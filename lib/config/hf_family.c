@@ -39,6 +39,18 @@ static int check_map(const struct yaml_node *map, struct err *err)
     return 0;
 }
 
+static int check_list(const struct yaml_node *list, struct err *err)
+{
+    if (list->kind != YAML_LIST)
+        return err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a list (hint: [key])", list->source,
+                       list->line, list->column, list->key);
+    for (const struct yaml_node *item = list->first; item; item = item->next)
+        if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
+            return err_set(err, ERR_CONFIG, "%s:%d:%d: %s has what is no key", item->source,
+                           item->line, item->column, list->key);
+    return 0;
+}
+
 static int take(struct hf_family *family, const struct yaml_node *root, struct err *err)
 {
     if (root->kind != YAML_MAP || !yaml_get(root, "like"))
@@ -52,6 +64,12 @@ static int take(struct hf_family *family, const struct yaml_node *root, struct e
             family->like = node->text;
             continue;
         }
+        if (!strcmp(node->key, "ignore")) {
+            if (check_list(node, err) < 0)
+                return -1;
+            family->ignore = node;
+            continue;
+        }
         const struct yaml_node **maps[] = { &family->keys, &family->names, &family->model };
         static const char *const words[] = { "keys", "names", "model" };
         size_t i = 0;
@@ -59,7 +77,7 @@ static int take(struct hf_family *family, const struct yaml_node *root, struct e
             i++;
         if (i == 3)
             return err_set(err, ERR_CONFIG,
-                           "%s:%d:%d: unknown key %.64s (hint: like, keys, names, model)",
+                           "%s:%d:%d: unknown key %.64s (hint: like, keys, names, model, ignore)",
                            node->source, node->key_line, node->key_column, node->key);
         if (check_map(node, err) < 0)
             return -1;

@@ -8,8 +8,10 @@
  *     keys: {num_hidden_layers: n_layer}   keys of its config.json, and what they are called here
  *     names: {self_attn.q_proj: attn.wq}   parts of its tensors' names, and what they are here
  *     model: {attention_bias: qkv}         fields of a job's model that config.json does not say
+ *     ignore: [mup_base_width]             keys of its config.json that change nothing of the model
  *
- * A part of a name stands between dots or at an end. The first pair that fits a place is taken.
+ * A part of a name stands between dots or at an end. The first pair that fits a place is taken. A key
+ * that neither the family nor this file reads is refused, unless it is known to change nothing.
  */
 #ifndef CONFIG_HF_FAMILY_H
 #define CONFIG_HF_FAMILY_H
@@ -22,6 +24,7 @@ struct hf_family {
     const char *model_type;                       /* as it was asked for, in small letters */
     const char *like;                             /* the same where nothing is described */
     const struct yaml_node *keys, *names, *model; /* maps of scalars, or NULL */
+    const struct yaml_node *ignore;               /* a list of scalars, or NULL */
 };
 
 /*

@@ -316,6 +316,13 @@ static int no_target(const struct model_spec *spec, const struct lora_wish *wish
 {
     const char *theirs = packing_names(wish->family);
 
+    for (size_t k = 0; k < N_SAVEABLE; k++)
+        if (!strcmp(saveable[k].name, name))
+            return err_set(
+                err, ERR_CONFIG,
+                "lora.targets has %.64s, but only the layers' matrices can have adapters "
+                "(hint: lora.modules_to_save: [%.64s], which trains it whole)",
+                name, name);
     if (!theirs)
         theirs = packed ? packing[0].names
                  : spec->activation == ACTIVATION_SWIGLU

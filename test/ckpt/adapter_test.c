@@ -208,11 +208,10 @@ static void copy(const char *from, const char *to)
 
 /* The adapter of llama with this text's first occurrence in config or header another one, as long in
  * the header. */
-static void refuse_changed(int in_tensors, const char *was, const char *is, const char *wanted)
+static const char *change(int in_tensors, const char *was, const char *is)
 {
     static const char *const files[] = { "adapter_config.json", "adapter_model.safetensors" };
     const char *bad = arena_printf(&arena, "%s/bad", folder);
-    struct served served;
     struct str text = { 0 };
     struct err err;
     size_t n_bytes;
@@ -232,6 +231,15 @@ static void refuse_changed(int in_tensors, const char *was, const char *is, cons
     assert_int_equal(file_write(path, str_text(&text), text.length, &err), 0);
     str_release(&text);
     free(data);
+    return bad;
+}
+
+static void refuse_changed(int in_tensors, const char *was, const char *is, const char *wanted)
+{
+    const char *bad = change(in_tensors, was, is);
+    struct served served;
+    struct err err;
+
     if (served_open_adapted(&served, BASES "llama", bad, &err) == 0)
         fail_msg("%s is taken for %s", is, was);
     assert_int_equal(err.code, ERR_DATA);
@@ -247,7 +255,11 @@ static void damage_is_named(void **state)
     (void)state;
     refuse_changed(0, "\"use_dora\": false", "\"use_dora\": true", "use_dora");
     refuse_changed(0, "\"LORA\"", "\"IA3\"", "IA3");
-    refuse_changed(0, "\"down_proj\": 4", "\"(up|down)_proj\": 4", "alpha_pattern");
+    refuse_changed(0, "\"down_proj\": 4", "\"(up|down)_proj\": 4",
+                   "alpha_pattern has \"(up|down)_proj\", a regular expression, which lmtrain does "
+                   "not read (hint: a row for each module by its name, such as");
+    refuse_changed(0, "\"down_proj\": 4", "\"down_proj\": \"4\"",
+                   "alpha_pattern: down_proj is not a number above 0");
     refuse_changed(0, "\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");
     refuse_changed(0, "{", "[", "adapter_config.json");
     refuse_changed(0, "\"r\": 3", "\"r\": 4",
@@ -259,6 +271,16 @@ static void damage_is_named(void **state)
     refuse_changed(1, "q_proj.lora_A", "q_proj.lora_X", "only one of lora_A and lora_B");
     refuse_changed(1, "layers.1.mlp", "layers.7.mlp", "only one of lora_A and lora_B");
     refuse_changed(1, "\"F32\"", "\"I32\"", "type");
+    /* A file in place of its folder, and nothing. */
+    assert_int_equal(
+        served_open_adapted(&served, BASES "llama", GOLDEN "llama/adapter_config.json", &err), -1);
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "adapter_config.json is neither a folder with "
+                                     "adapter_config.json nor a run of lmtrain lora (hint: the "
+                                     "folder, not a file in it)"));
+    assert_int_equal(served_open_adapted(&served, BASES "llama", GOLDEN "none", &err), -1);
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "golden/adapter-none is neither a folder with"));
     /* Of another model. */
     assert_int_equal(served_open_adapted(&served, BASES "qwen2", GOLDEN "bloom", &err), -1);
     assert_int_equal(err.code, ERR_DATA);
@@ -267,12 +289,74 @@ static void damage_is_named(void **state)
     assert_non_null(strstr(err.text, "hint: is it of another model?"));
 }
 
+#define MERGE \
+    "in peft merge_and_unload() and save_pretrained() of that model, which needs no adapter here)"
+#define INIT "\"init_lora_weights\": true"
+
+/* What peft has and lmtrain does not, each with what to do instead. */
+static void variants_are_named(void **state)
+{
+    static const char *const changing[] = { "pissa", "pissa_niter_16", "olora", "OLoRA",
+                                            "corda", "lora_ga",        "some" };
+    static const char *const plain[] = { "gaussian", "eva", "orthogonal", "mica" };
+    struct served served;
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof changing / sizeof *changing; i++)
+        refuse_changed(
+            0, INIT, arena_printf(&arena, "\"init_lora_weights\": \"%s\"", changing[i]),
+            arena_printf(&arena,
+                         "init_lora_weights is %s, which changes the model's own weights: lmtrain "
+                         "reads plain adapters (hint: in peft "
+                         "save_pretrained(path_initial_model_for_weight_conversion=",
+                         changing[i]));
+    refuse_changed(0, INIT, "\"init_lora_weights\": \"loftq\"",
+                   "reads plain adapters (hint: " MERGE);
+    refuse_changed(0, INIT, "\"init_lora_weights\": {}", "init_lora_weights is of an unknown kind");
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        const char *bad =
+            change(0, INIT, arena_printf(&arena, "\"init_lora_weights\": \"%s\"", plain[i]));
+        if (served_open_adapted(&served, BASES "llama", bad, &err) < 0)
+            fail_msg("%s", err.text);
+        served_close(&served);
+    }
+    refuse_changed(0, "\"use_dora\": false", "\"use_dora\": true",
+                   "use_dora is set, but lmtrain does not support DoRA (hint: " MERGE);
+    refuse_changed(0, "\"alora_invocation_tokens\": null", "\"alora_invocation_tokens\": [1]",
+                   "does not support activated LoRA (hint: only peft computes this");
+    refuse_changed(0, "\"trainable_token_indices\": null", "\"trainable_token_indices\": [1, 2]",
+                   "does not support training some rows of the embedding (hint: " MERGE);
+    refuse_changed(1, "model.layers.1.mlp.down_proj.lora_A", "lm_head.lora_A.weight.x.y.z.u.v.w.x",
+                   "lmtrain does not support LoRA of the head (hint: train the module whole by "
+                   "modules_to_save; or " MERGE);
+    refuse_changed(1, "model.layers.1.mlp.down_proj.lora_A", "model.embed_tokens.lora_embedding_A",
+                   "lmtrain does not support LoRA of the embedding");
+}
+
+static void a_pickle_is_not_read(void **state)
+{
+    const char *bad = change(0, INIT, INIT);
+    struct served served;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(rename(arena_printf(&arena, "%s/adapter_model.safetensors", bad),
+                            arena_printf(&arena, "%s/adapter_model.bin", bad)),
+                     0);
+    assert_int_equal(served_open_adapted(&served, BASES "llama", bad, &err), -1);
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text,
+                           "bad/adapter_model.bin is a pickle, which can run code when it "
+                           "is read: lmtrain never does (hint: save it as safetensors"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_those_of_peft),
-        cmocka_unit_test(merged_is_the_same_model),
-        cmocka_unit_test(damage_is_named),
+        cmocka_unit_test(logits_are_those_of_peft), cmocka_unit_test(merged_is_the_same_model),
+        cmocka_unit_test(damage_is_named),          cmocka_unit_test(variants_are_named),
+        cmocka_unit_test(a_pickle_is_not_read),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);

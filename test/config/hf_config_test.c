@@ -342,6 +342,92 @@ static void test_printed(void **state)
     str_release(&out);
 }
 
+#define SMALL_LLAMA \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 64, \"initializer_range\": 0.02, " \
+    "\"intermediate_size\": 128, \"num_attention_heads\": 4, \"num_hidden_layers\": 2, " \
+    "\"rms_norm_eps\": 1e-05, \"use_cache\": true, \"vocab_size\": 128"
+
+/* The keys of published models, their shapes made small: none of them is refused. */
+static const char *const published[] = {
+    /* SmolLM2 */
+    FAMILY("llama") SMALL_LLAMA
+    ", \"is_llama_config\": true, \"rope_interleaved\": false, "
+    "\"transformers.js_config\": {\"dtype\": \"q4\", \"kv_cache_dtype\": {\"q4f16\": "
+    "\"float16\"}}, \"pretraining_tp\": 1, \"rope_scaling\": null, \"bos_token_id\": 1, "
+    "\"transformers_version\": \"4.42.3\"}",
+    /* Llama 2, finetuned by others */
+    FAMILY("llama") SMALL_LLAMA
+    ", \"_name_or_path\": \"a/b\", \"max_length\": 4096, "
+    "\"pad_token_id\": 0, \"pretraining_tp\": 2, \"max_sequence_length\": 2048, "
+    "\"temperature\": 0.9, \"top_p\": 0.6, \"unsloth_version\": \"2024.9\", "
+    "\"eos_token_id\": [128001, 128008], \"mlp_bias\": false}",
+    /* Qwen2.5 */
+    FAMILY("qwen2") SMALL_LLAMA
+    ", \"attention_dropout\": 0.0, \"max_window_layers\": 28, "
+    "\"sliding_window\": 131072, \"use_sliding_window\": false, \"use_mrope\": false, "
+    "\"rope_theta\": 1e6}",
+    /* Qwen3-30B-A3B */
+    FAMILY("qwen3_moe") SMALL_LLAMA ", \"max_window_layers\": 48, \"sliding_window\": null, "
+                                    "\"use_sliding_window\": false, \"moe_intermediate_size\": "
+                                    "32, \"mlp_only_layers\": []}",
+    /* Qwen */
+    FAMILY("qwen") "\"vocab_size\": 128, \"hidden_size\": 64, \"num_hidden_layers\": 2, "
+                   "\"num_attention_heads\": 4, \"intermediate_size\": 128"
+                   ", \"auto_map\": {\"AutoConfig\": \"a.B\"}, \"bf16\": false, "
+                   "\"fp16\": false, \"fp32\": false, \"attn_dropout_prob\": 0.0, \"kv_channels\": "
+                   "16, "
+                   "\"emb_dropout_prob\": 0.0, \"layer_norm_epsilon\": 1e-06, \"no_bias\": true, "
+                   "\"max_position_embeddings\": 8192, \"onnx_safe\": null, \"rotary_emb_base\": "
+                   "10000, "
+                   "\"rotary_pct\": 1.0, \"scale_attn_weights\": true, \"seq_length\": 8192, "
+                   "\"tokenizer_class\": \"QWenTokenizer\", \"use_dynamic_ntk\": true, "
+                   "\"use_flash_attn\": \"auto\", \"use_logn_attn\": true, \"softmax_in_fp32\": "
+                   "false, "
+                   "\"use_cache_quantization\": false, \"use_cache_kernel\": false}",
+    /* Baichuan2-7B */
+    FAMILY("baichuan") SMALL_LLAMA
+    ", \"_from_model_config\": true, \"z_loss_weight\": 0, "
+    "\"model_max_length\": 4096, \"max_position_embeddings\": 4096, "
+    "\"gradient_checkpointing\": false, \"tie_word_embeddings\": false}",
+    /* InternLM2 */
+    FAMILY("internlm2") SMALL_LLAMA ", \"attn_implementation\": \"eager\", \"bias\": false, "
+                                    "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}",
+    /* BLOOM-7B1 */
+    FAMILY("bloom") "\"vocab_size\": 128, \"n_embed\": 64, \"num_attention_heads\": 4, "
+                    "\"n_layer\": 2, \"apply_residual_connection_post_layernorm\": false, "
+                    "\"attention_dropout\": 0.0, \"attention_softmax_in_fp32\": true, "
+                    "\"pretraining_tp\": 4, "
+                    "\"bias_dropout_fusion\": true, \"hidden_dropout\": 0.0, "
+                    "\"initializer_range\": 0.02, "
+                    "\"layer_norm_epsilon\": 1e-05, \"masked_softmax_fusion\": true, "
+                    "\"n_inner\": null, "
+                    "\"offset_alibi\": 100, \"seq_length\": 2048, \"skip_bias_add\": true, "
+                    "\"skip_bias_add_qkv\": false, \"unk_token_id\": 0, \"use_cache\": false}",
+    /* GPT-2 */
+    GPT2 ", \"n_ctx\": 1024, \"embd_pdrop\": 0.1, \"summary_activation\": null, "
+         "\"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, "
+         "\"summary_type\": \"cls_index\", \"summary_use_proj\": true, "
+         "\"task_specific_params\": {\"text-generation\": {\"do_sample\": true}}}",
+};
+
+static void test_published(void **state)
+{
+    const struct model_spec *m;
+
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        must_read_config(*state, published[i]);
+    /* InternLM's first generation */
+    m = must_read_config(*state, FAMILY("internlm") SMALL_LLAMA
+                         ", \"bias\": true, \"rotary\": "
+                         "{\"base\": 20000, \"type\": \"dynamic\"}}");
+    assert_true(m->rope_theta == 20000 && m->rope_scaling.type == ROPE_DYNAMIC);
+    assert_true(m->rope_scaling.factor == 1);
+    m = must_read_config(*state,
+                         FAMILY("internlm") SMALL_LLAMA ", \"bias\": true, \"rotary\": "
+                                                        "{\"base\": 500, \"type\": \"origin\"}}");
+    assert_true(m->rope_theta == 500 && m->rope_scaling.type == ROPE_PLAIN);
+}
+
 /* Each config.json is refused with these words. */
 static void refuse_all(struct rig *r, const char *const (*rows)[2], size_t n)
 {
@@ -434,6 +520,12 @@ static void test_family_refusals(void **state)
         { QWEN ", \"intermediate_size\": 64, \"rotary_pct\": 0.5}",
           "rotary_pct is not built yet (hint: 1.0)" },
         { BLOOM ", \"n_head\": 4, \"n_layer\": 2}", "hidden_size is missing" },
+        { FAMILY("internlm") LLAMA_SHAPE ", \"rotary\": {\"type\": \"x\"}}",
+          "rotary.type is x, not built yet (hint: origin, dynamic)" },
+        { FAMILY("qwen2") LLAMA_SHAPE ", \"residual_multiplier\": 0.2}",
+          "residual_multiplier is 0.2, which lmtrain does not read" },
+        { FAMILY("qwen2") LLAMA_SHAPE ", \"use_mrope\": true}", "use_mrope is true, which" },
+        { LLAMA ", \"a\": 1, \"b\": 2, \"c\": {\"d\": \"e\"}}", "c is {\"d\":\"e\"}, which" },
     };
 
     refuse_all(*state, rows, sizeof rows / sizeof *rows);
@@ -508,6 +600,7 @@ int main(void)
         ON_RIG(test_qwen3_and_bloom), ON_RIG(test_baichuan),      ON_RIG(test_experts),
         ON_RIG(test_refusals),        ON_RIG(test_printed),       ON_RIG(test_qwen),
         ON_RIG(test_family_refusals), ON_RIG(test_rope_refusals), ON_RIG(test_disk_wins),
+        ON_RIG(test_published),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

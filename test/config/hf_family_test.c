@@ -91,6 +91,73 @@ static void names(void **state)
     arena_release(&arena);
 }
 
+/* Reads a job with ./model's config.json replaced by this text; "" or what is wrong. */
+static void expect(const char *config, const char *mistake)
+{
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct job j;
+
+    assert_int_equal(file_write("model/config.json", config, strlen(config), &err), 0);
+    int status =
+        read_job(&j, "model: ./model\ndata: {train: a}\ntrain: {steps: 1}\n", &arena, &err);
+    if (status < 0 ? !*mistake || !strstr(err.text, mistake) : *mistake)
+        fail_msg("%s\ngave \"%s\"\nnot  \"%s\"", config, err.text, mistake);
+    assert_int_equal(file_write("model/config.json", CONFIG, sizeof CONFIG - 1, &err), 0);
+    arena_release(&arena);
+}
+
+#define SHAPE \
+    "\"vocab_size\": 32000, \"hidden_size\": 768, \"num_hidden_layers\": 2, " \
+    "\"num_attention_heads\": 12, \"intermediate_size\": 2048"
+#define MINE "{\"model_type\": \"Mine\", " SHAPE
+
+/* What the family it is like does not read, and what `ignore` names. */
+static void unread_keys(void **state)
+{
+    (void)state;
+    describe("like: llama\n");
+    expect(MINE ", \"embedding_multiplier\": 1.0, \"sliding_window\": null, \"_x\": 3, "
+                "\"foo\": [], \"bos_token_id\": 1}",
+           "");
+    expect(
+        MINE ", \"embedding_multiplier\": 12.5}",
+        "model/config.json: embedding_multiplier is 12.5, which lmtrain does not read: the model "
+        "may compute something else (hint: if this key changes nothing, "
+        "configs/families/mine.yaml with \"like: llama\" and \"ignore: "
+        "[embedding_multiplier]\")");
+    expect(MINE ", \"no_rope_layers\": [1, 0]}", "no_rope_layers is [1,0], which");
+    expect(MINE ", \"pretraining_tp\": 2, \"embedding_multiplier\": 1}", "");
+    expect(MINE ", \"rope_parameters\": {\"rope_type\": \"default\", \"share\": 0.5}}",
+           "rope parameters: share is 0.5, which");
+    expect(MINE ", \"layer_types\": [\"full_attention\", \"full_attention\"]}", "");
+    expect(MINE ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+           "layer_types is [\"full_attention\",\"sliding_attention\"], which");
+    expect(MINE ", \"sliding_window\": 9, \"use_sliding_window\": false}", "");
+    expect(MINE ", \"sliding_window\": 9, \"use_sliding_window\": true}", "sliding_window is 9");
+    describe("like: mistral\n");
+    expect(MINE ", \"sliding_window\": 9, \"use_sliding_window\": false}",
+           "use_sliding_window is false, which");
+    expect(MINE ", \"sliding_window\": 9, \"layer_types\": [\"sliding_attention\", "
+                "\"sliding_attention\"]}",
+           "");
+    describe("like: llama\nkeys: {hidden_size: width}\nignore: [scale, no_rope_layers]\n");
+    expect(MINE ", \"scale\": 2, \"width\": 768, \"no_rope_layers\": [1, 0]}", "");
+    expect(MINE ", \"scale\": 2, \"scales\": 3}", "scales is 3, which");
+}
+
+/* A difference that no key says. */
+static void unlike(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_int_equal(file_write("configs/families/helium.yaml", "like: llama", 11, &err), 0);
+    expect("{\"model_type\": \"helium\", " SHAPE "}",
+           "model_type helium is not like llama: its rope rotates neighbouring elements of a head, "
+           "not its halves, which is not built yet");
+}
+
 static void mistakes(void **state)
 {
     static const char *const rows[][2] = {
@@ -99,7 +166,9 @@ static void mistakes(void **state)
         { "keys: {a: b}", "a family says what it is like" },
         { "like: [llama]", "configs/families/mine.yaml:1:7: like is not the name of a family" },
         { "like: llama\nname: {a: b}", "mine.yaml:2:1: unknown key name (hint: like, keys, names, "
-                                       "model)" },
+                                       "model, ignore)" },
+        { "like: llama\nignore: a", "mine.yaml:2:9: ignore is not a list (hint: [key])" },
+        { "like: llama\nignore: [[a]]", "mine.yaml:2:10: ignore has what is no key" },
         { "like: llama\nnames: a", "mine.yaml:2:8: names is not a map (hint: {theirs: ours})" },
         { "like: llama\nkeys: {a: [b]}", "mine.yaml:2:11: a is not a single value" },
         { "like: nothing", "model_type is Mine, not built yet (hint: llama, " },
@@ -127,9 +196,8 @@ static void mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_json),
-        cmocka_unit_test(names),
-        cmocka_unit_test(mistakes),
+        cmocka_unit_test(config_json), cmocka_unit_test(names),    cmocka_unit_test(unread_keys),
+        cmocka_unit_test(unlike),      cmocka_unit_test(mistakes),
     };
 
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);

@@ -202,6 +202,9 @@ def disguise(folder, family, model):
         config |= {"intermediate_size": 2 * config["intermediate_size"], "kv_channels": config.pop("head_dim", 8),
                    "seq_length": LENGTH, "layer_norm_epsilon": config.pop("rms_norm_eps"),
                    "no_bias": not config.get("mlp_bias", False)}
+        for key in ("rope_parameters", "hidden_act", "num_key_value_heads", "attention_bias", "mlp_bias", "attention_dropout",
+                    "max_window_layers", "layer_types", "sliding_window", "use_sliding_window"):
+            config.pop(key, None)
     else:
         config["bias"] = model.config.attention_bias
     json.dump(config, open(path, "w"))

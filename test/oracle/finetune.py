@@ -330,6 +330,30 @@ def ends(vocab):
         ours = our_text("--model", model, "--chat", "--prompt", "what is red")
         check(f"ends: so do we with the template of {model}", ours == text, ours)
     return None
+def refuse_made(name, vocab, words, convert=False, **config):
+    """An adapter that peft made, which is refused as it is; and as peft converts it, computes the same."""
+    model = build("llama", vocab)
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **config))
+    init = adapted.peft_config["default"].init_lora_weights
+    adapted.peft_config["default"].init_lora_weights = True
+    adapted.save_pretrained(f"initial-{name}")
+    adapted.peft_config["default"].init_lora_weights = init
+    for key, p in adapted.named_parameters():
+        if p.requires_grad:
+            p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(len(key)))
+    adapted.save_pretrained(f"made-{name}")
+    result = run("eval", "--model", "base-llama", "--adapter", f"made-{name}", "--data", "tokens")
+    check(f"refused: {name} of peft", result.returncode == 3 and words in result.stderr, result.stderr.strip())
+    if not convert:
+        return
+    ids = torch.tensor(numpy.random.default_rng(3).integers(0, vocab, LENGTH + 1))
+    write_tokens("tokens", ids.numpy())
+    adapted.eval()
+    with torch.no_grad():
+        wanted = float(torch.nn.functional.cross_entropy(adapted(ids[None, :-1]).logits[0], ids[1:]))
+    adapted.save_pretrained(f"converted-{name}", path_initial_model_for_weight_conversion=f"initial-{name}")
+    loss = our_loss("--model", "base-llama", "--adapter", f"converted-{name}")
+    check(f"{name} converted by peft", isinstance(loss, float) and abs(loss - wanted) < 1e-5 * wanted, f"{loss} for {wanted:.6f}")
 
 
 def refuse(name, change, words):
@@ -371,6 +395,8 @@ def main():
     load("patterns", "llama", vocab, r=4, lora_alpha=16, target_modules="all-linear", rank_pattern={"q_proj": 7},
          alpha_pattern={"down_proj": 3, "layers.1.self_attn.o_proj": 40})
     load("rslora", "tied", vocab, r=8, lora_alpha=4, use_rslora=True, target_modules=["up_proj", "o_proj"])
+    for init in ("gaussian", "eva", "orthogonal", False):
+        load(f"init-{init}", "llama", vocab, r=4, target_modules=["q_proj"], init_lora_weights=init)
     load("conv1d", "gpt2", vocab, r=4, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, bias="all")
     load("saved", "llama", vocab, r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
     family("gpt2", ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"])
@@ -383,6 +409,14 @@ def main():
     ends(vocab)
     refuse("dora", {"use_dora": True}, "use_dora")
     refuse("kind", {"peft_type": "IA3"}, "IA3")
+    for init in ("pissa", "olora", "pissa_niter_4"):
+        refuse_made(init, vocab, f"init_lora_weights is {init}", True, init_lora_weights=init, target_modules=["q_proj", "o_proj"])
+    for init in ("loftq", "corda", "lora_ga"):
+        refuse(init, {"init_lora_weights": init}, f"init_lora_weights is {init}")
+    refuse_made("made-dora", vocab, "does not support DoRA", use_dora=True, target_modules=["q_proj"])
+    refuse_made("head", vocab, "does not support LoRA of the head", target_modules=["q_proj", "lm_head"])
+    refuse_made("embedding", vocab, "does not support LoRA of the embedding", target_modules=["q_proj", "embed_tokens"])
+    refuse_made("rows", vocab, "does not support training some rows", target_modules=["q_proj"], trainable_token_indices=[1, 2])
     refuse("pattern", {"alpha_pattern": {"(q|v)_proj": 3}}, "alpha_pattern")
     folder.cleanup()
 
