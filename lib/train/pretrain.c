@@ -281,6 +281,7 @@ static int begin(struct pretrain *p, struct err *err)
 
     if (p->is_first && (check_tokenizer(p->job, err) < 0 || take_folder(p, err) < 0))
         return -1;
+    pretrain_log_open(p);
     choices_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
