@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log_file.h"
+
 enum { SCREEN_ATTEMPTS = 4, SCREEN_WAIT_MS = 50 };
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,6 +22,7 @@ static void *log_context;
 static int log_threshold = -1;
 static int screen_fd = -1;
 static char screen_prefix[64];
+static struct log_file *log_file;
 
 static const char *const level_names[] = { "debug", "info", "warn", "error" };
 
@@ -83,6 +86,36 @@ void log_to_screen(const char *line)
     write_screen(whole, (size_t)length);
 }
 
+void log_set_file(struct log_file *file)
+{
+    pthread_mutex_lock(&log_lock);
+    log_file_close(log_file);
+    log_file = file;
+    pthread_mutex_unlock(&log_lock);
+}
+
+/* Under the lock. */
+static void add_to_file(const char *line)
+{
+    char whole[4096 + 64];
+
+    if (!log_file)
+        return;
+    int length = snprintf(whole, sizeof whole, "%s\n", line);
+    if (length >= (int)sizeof whole) {
+        length = (int)sizeof whole - 1;
+        whole[length - 1] = '\n';
+    }
+    log_file_write(log_file, whole, (size_t)length);
+}
+
+void log_to_file(const char *line)
+{
+    pthread_mutex_lock(&log_lock);
+    add_to_file(line);
+    pthread_mutex_unlock(&log_lock);
+}
+
 static int log_enabled(enum log_level level)
 {
     if (log_threshold < 0) {
@@ -111,6 +144,7 @@ static void log_line(enum log_level level, const char *format, va_list args)
         fprintf(stderr, "%s\n", level == LOG_INFO ? line : named);
     if (level >= LOG_WARN)
         log_to_screen(named);
+    add_to_file(level == LOG_INFO ? line : named);
     pthread_mutex_unlock(&log_lock);
 }
 

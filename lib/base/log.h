@@ -7,6 +7,8 @@
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
+struct log_file;
+
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 typedef void (*log_sink_fn)(void *context, enum log_level level, const char *line);
@@ -26,6 +28,15 @@ void log_set_screen(int screen_fd, const char *prefix);
  * take the line within a fifth of a second misses it; after one that is gone there is none.
  */
 void log_to_screen(const char *line);
+
+/*
+ * Copy every line that is logged, and those of log_to_file, to a file, which belongs to the log from
+ * then on, in place of one set before. NULL: to none, as at the start.
+ */
+void log_set_file(struct log_file *file);
+
+/* A line for the file alone, without its newline. */
+void log_to_file(const char *line);
 
 /* Lines below the level are dropped; the start is LOG_INFO, or $LMTRAIN_LOG (debug, info, warn,
  * error). */

@@ -145,6 +145,9 @@ static void take_event(struct daemon *daemon, const struct launch_event *event)
     case EVENT_ANSWER:
         message.kind = MESSAGE_ANSWER;
         break;
+    case EVENT_REPORT:
+        message.kind = MESSAGE_REPORT;
+        break;
     }
     if (event->n_bytes < LINK_FRAME_MAX - MESSAGE_TEXT_MAX - 64)
         say(daemon, &message);

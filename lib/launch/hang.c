@@ -49,6 +49,11 @@ void hang_watch_restart(struct hang_watch *watch, double now)
         watch->since[rank] = now;
 }
 
+void hang_watch_restart_rank(struct hang_watch *watch, int rank, double now)
+{
+    watch->since[rank] = now;
+}
+
 static void skip(struct hang_watch *watch, double seconds)
 {
     for (int rank = 0; rank < watch->n_ranks; rank++)

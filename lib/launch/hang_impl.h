@@ -41,6 +41,9 @@ void hang_watch_release(struct hang_watch *watch);
 /* Start all clocks anew: nobody could move. */
 void hang_watch_restart(struct hang_watch *watch, double now);
 
+/* The same for the rank at an index, which cannot be seen at present. */
+void hang_watch_restart_rank(struct hang_watch *watch, int rank, double now);
+
 /*
  * Look at the beats; returns for how long the rank to blame has stood still. *culprit becomes its
  * index: of those that wait for nobody who is still under way, the one that stands longest; if all

@@ -8,7 +8,8 @@
  *
  * A node is lost when its link breaks (a dead machine or a cut cable is found by TCP's user
  * timeout), or when its daemon says nothing for three times as long. That we were stopped ourselves
- * is seen by the time between two turns and starts these clocks anew.
+ * is seen by the time between two turns and starts these clocks anew. Ranks are seen through their
+ * daemon alone: while it is stopped or silent they are not blamed for standing still, but it is.
  */
 #include <math.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
+#include "launch/proc_impl.h"
 #include "launch/stop.h"
 
 static const double kill_after_seconds = 0.3;
@@ -335,6 +337,67 @@ static void update_watched(struct head *head)
     }
 }
 
+/* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
+static int is_blind(const struct head *head, const struct head_node *node, double now)
+{
+    struct proc_stat stat;
+
+    if (node->is_lost)
+        return 0;
+    if (!node->daemon)
+        return now - node->link.heard_at > head->lost_seconds / 2;
+    return !proc_stat(node->daemon, &stat) && (stat.state == 'T' || stat.state == 't');
+}
+
+static void describe_blindness(const struct head_node *node, double now, char *text, size_t size)
+{
+    double seconds = now - node->blind_since;
+
+    if (node->daemon)
+        snprintf(text, size,
+                 "the daemon of node %s (pid %d) has been stopped by a signal for %.0f s: what its "
+                 "ranks do cannot be seen (hint: kill -CONT %d)",
+                 node->host, (int)node->daemon, seconds, (int)node->daemon);
+    else
+        snprintf(text, size,
+                 "the daemon of node %s has been silent for %.0f s: what its ranks do cannot be "
+                 "seen",
+                 node->host, seconds);
+}
+
+/* Blame daemons instead of the ranks that are seen through them. */
+static void watch_daemons(struct head *head, double now)
+{
+    const struct supervise_options *options = head->options;
+    char text[512];
+
+    for (int i = 0; i < head->n_nodes; i++) {
+        struct head_node *node = &head->nodes[i];
+
+        if (!is_blind(head, node, now)) {
+            node->blind_since = 0;
+            continue;
+        }
+        if (node->blind_since <= 0) {
+            node->blind_since = now;
+            node->blindness_told = 0;
+        }
+        for (int k = 0; k < node->n_ranks; k++)
+            hang_watch_restart_rank(&head->hang, node->first_rank + k, now);
+        double seconds = now - node->blind_since;
+        describe_blindness(node, now, text, sizeof text);
+        if (options->hang_seconds > 0 && seconds >= options->hang_seconds &&
+            !node->blindness_told) {
+            log_warn("%s", text);
+            node->blindness_told = 1;
+        }
+        if (options->hang_abort_seconds > 0 && seconds >= options->hang_abort_seconds) {
+            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
+            conclude(head);
+        }
+    }
+}
+
 static void watch_hangs(struct head *head, double now)
 {
     const struct supervise_options *options = head->options;
@@ -342,6 +405,7 @@ static void watch_hangs(struct head *head, double now)
     int culprit;
 
     update_watched(head);
+    watch_daemons(head, now);
     double still = hang_watch_look(&head->hang, now, &culprit);
 
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
@@ -353,7 +417,8 @@ static void watch_hangs(struct head *head, double now)
         head->hang_reported = 1;
         str_release(&text);
     }
-    if (options->hang_abort_seconds > 0 && still >= options->hang_abort_seconds && culprit >= 0) {
+    if (head->phase == RUNNING && options->hang_abort_seconds > 0 &&
+        still >= options->hang_abort_seconds && culprit >= 0) {
         char words[64];
 
         snprintf(words, sizeof words, "made no progress for %.0f s",

@@ -38,7 +38,9 @@ struct head_node {
     struct link link;
     pid_t daemon; /* our child; 0 on other hosts, or once it is reaped */
     int said_hello;
-    int is_lost;         /* its link closed before we said goodbye */
+    int is_lost;        /* its link closed before we said goodbye */
+    double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
+    int blindness_told;
     uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
 };
 

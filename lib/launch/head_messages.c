@@ -178,6 +178,9 @@ static int take_message(struct head *head, int node, const struct message *messa
         return take_output(head, node, message);
     case MESSAGE_PROGRESS:
         return take_progress(head, node, message);
+    case MESSAGE_REPORT:
+        log_warn("node %s: %.500s", head->nodes[node].host, message->text);
+        return 0;
     case MESSAGE_FENCE:
         return head_take_fence(head, node, message);
     case MESSAGE_ASK:

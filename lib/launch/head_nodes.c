@@ -3,12 +3,12 @@
  */
 #include <errno.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -212,16 +212,26 @@ int head_open_nodes(struct head *head, int *is_gone, struct err *err)
     return fork_daemon(head, &head->nodes[0], err);
 }
 
+enum { SECRET_BYTES = 16, NSPACE_BYTES = 128 };
+
+/* A name that no other launch has, and that whoever is not given it cannot guess. */
+static void make_nspace(char nspace[NSPACE_BYTES])
+{
+    unsigned char secret[SECRET_BYTES];
+    char hex[2 * SECRET_BYTES + 1];
+
+    CHECK(getentropy(secret, sizeof secret) == 0);
+    sodium_bin2hex(hex, sizeof hex, secret, sizeof secret);
+    snprintf(nspace, NSPACE_BYTES, "lmtrain-%d-%s", (int)getpid(), hex);
+}
+
 void head_send_sheets(struct head *head)
 {
     struct job_node *nodes = arena_array(&head->arena, struct job_node, head->n_nodes);
-    char *cwd = getcwd(NULL, 0), nspace[128];
+    char *cwd = getcwd(NULL, 0), nspace[NSPACE_BYTES];
     struct str bytes = { 0 };
-    struct timespec now;
 
-    clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(nspace, sizeof nspace, "lmtrain-%d-%lld%09ld", (int)getpid(), (long long)now.tv_sec,
-             now.tv_nsec);
+    make_nspace(nspace);
     for (int i = 0; i < head->n_nodes; i++)
         nodes[i] = (struct job_node){ .name = head->nodes[i].name,
                                       .first_rank = head->nodes[i].first_rank,

@@ -15,7 +15,7 @@
 #include "base/str.h"
 
 /* To be raised with any change of what is sent. */
-enum { MESSAGE_PROTOCOL = 1 };
+enum { MESSAGE_PROTOCOL = 2 };
 
 /* Frames and what is in them. The largest are the gathered blobs of a fence. */
 enum { LINK_FRAME_MAX = 64 << 20, MESSAGE_TEXT_MAX = 1 << 20 };
@@ -37,6 +37,7 @@ enum message_kind {
     MESSAGE_FAILED,   /* the job cannot be started: number: enum err_code; text */
     MESSAGE_OUTPUT,   /* rank; number: 1 stdout, 2 stderr; data */
     MESSAGE_PROGRESS, /* rank; number: 1 if stopped by a signal; data: its slot */
+    MESSAGE_REPORT,   /* text: a line for the user */
 
     /* From the head. */
     MESSAGE_START,   /* data: a job sheet */

@@ -15,6 +15,7 @@
 #include "launch/environment_impl.h"
 #include "launch/fd_impl.h"
 #include "launch/job_folder_impl.h"
+#include "launch/pmix_gate_impl.h"
 #include "launch/shm_space.h"
 
 static int make_folder(struct node *node, struct err *err)
@@ -70,10 +71,14 @@ static char **make_environment(const struct job_sheet *sheet)
     return environment;
 }
 
-/* Each rank has two pipes and a connection to PMIx; it itself opens some tens of files. */
+/*
+ * Each rank has two pipes and two connections, to the gate and on to PMIx, which has both ends in
+ * this process; others may wait at the gate; it itself opens some tens of files.
+ */
 static int check_files(int n_ranks, struct err *err)
 {
-    int n_allowed = fd_allow(3 * n_ranks), n_needed = 3 * n_ranks + 48;
+    int n_for_ranks = 5 * n_ranks + GATE_WAITING_MAX;
+    int n_allowed = fd_allow(n_for_ranks), n_needed = n_for_ranks + 48;
 
     if (n_allowed >= n_needed)
         return 0;

@@ -4,13 +4,13 @@
 #include "launch/output_impl.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log_file.h"
 
 enum { LINE_BYTES = 4096, TAIL_BYTES = 1024 };
 
@@ -21,7 +21,7 @@ struct stream {
 
 struct rank_output {
     struct stream streams[2]; /* stdout, stderr */
-    int log_fd;
+    struct log_file *log;
     int n_tail;
     char tail[TAIL_BYTES];
 };
@@ -40,8 +40,8 @@ static int open_log(struct output *output, int rank, const char *log_folder, str
 
     if (length < 0 || (size_t)length >= sizeof path)
         return err_set(err, ERR_FAILED, "the path of the log folder is too long");
-    output->ranks[rank].log_fd = file_open_write(path, O_WRONLY | O_APPEND, err);
-    return output->ranks[rank].log_fd < 0 ? -1 : 0;
+    output->ranks[rank].log = log_file_open(path, err);
+    return output->ranks[rank].log ? 0 : -1;
 }
 
 int output_create(struct output **output, int n_ranks, const char *log_folder,
@@ -55,8 +55,6 @@ int output_create(struct output **output, int n_ranks, const char *log_folder,
     CHECK(made);
     made->screen = screen;
     made->n_ranks = n_ranks;
-    for (int rank = 0; rank < n_ranks; rank++)
-        made->ranks[rank].log_fd = -1;
     for (int rank = 1; rank < n_ranks && log_folder; rank++)
         if (open_log(made, rank, log_folder, err)) {
             output_destroy(made);
@@ -71,8 +69,7 @@ void output_destroy(struct output *output)
     if (!output)
         return;
     for (int rank = 0; rank < output->n_ranks; rank++)
-        if (output->ranks[rank].log_fd >= 0)
-            close(output->ranks[rank].log_fd);
+        log_file_close(output->ranks[rank].log);
     free(output);
 }
 
@@ -111,9 +108,8 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
 {
     struct rank_output *mine = &output->ranks[rank];
 
-    if (mine->log_fd >= 0)
-        /* A full disk loses output, not the job. */
-        file_write_all(mine->log_fd, line, (size_t)length);
+    if (mine->log)
+        log_file_write(mine->log, line, (size_t)length);
     if (!is_stderr)
         return;
     keep_tail(mine, line, length);

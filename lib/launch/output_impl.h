@@ -2,9 +2,9 @@
  * output_impl.h - what the ranks print
  *
  * Bytes of a rank's stdout and stderr come in as they are read, and go as whole lines to
- * rank-N.log; lines of stderr that are warnings or errors (log.h's and CHECK's prefixes) go also to
+ * rank-N.log (base/log_file.h); lines of stderr that are warnings or errors (log.h's and CHECK's prefixes) go also to
  * our stderr, with "rank N: " in front. Rank 0 is the job's face: what it prints goes to our own
- * stdout and stderr as it is, and to no log.
+ * stdout and stderr as it is; its log it keeps itself (train/pretrain_report.c).
  */
 #ifndef LAUNCH_OUTPUT_IMPL_H
 #define LAUNCH_OUTPUT_IMPL_H

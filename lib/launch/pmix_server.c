@@ -3,7 +3,7 @@
  *
  * What is registered is what PMIx clients and Open MPI need: node map, rank map, job and universe
  * size; the library derives the rest. The namespace is unique per launch because Open MPI names its
- * shared memory by it.
+ * shared memory by it, and secret because it is what ranks have and other processes have not.
  *
  * Stopping is not done: a stranger's half-open connection can make the library's own end wait for
  * ever, and by then all ranks are gone and the process is about to leave.
@@ -20,6 +20,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "launch/pmix_gate_impl.h"
+#include "launch/pmix_listener_impl.h"
+
+static const double first_message_seconds = 5;
+
 /* A fence or a question that the head has not answered. */
 struct pending {
     struct pending *next;
@@ -31,6 +36,7 @@ struct pending {
 struct launch_server {
     int n_ranks, first_rank, n_local;
     int wake_fd;
+    struct pmix_gate *gate;
     pmix_nspace_t nspace;
     pthread_mutex_t lock; /* for all below */
     int somebody_died;
@@ -371,17 +377,43 @@ void launch_server_ask(struct launch_server *server, int rank, int node, uint32_
 
 /* ---- start ---- */
 
-static pmix_status_t init_library(const char *folder, const char *host)
+/* On the gate's thread. */
+static void on_report(void *context, const char *text)
 {
+    char words[512];
+
+    snprintf(words, sizeof words, "%s", text);
+    push(context, &(struct launch_event){ .kind = EVENT_REPORT, .text = words });
+}
+
+/* The library, listening where only our gate connects to. */
+static int init_library(struct launch_server *server, const char *folder, const char *host,
+                        struct err *err)
+{
+    struct pmix_gate_options options = { .nspace = server->nspace,
+                                         .first_rank = server->first_rank,
+                                         .n_ranks = server->n_local,
+                                         .uid = getuid(),
+                                         .first_message_seconds = first_message_seconds,
+                                         .report = on_report,
+                                         .context = server };
+    struct tcp_listeners before;
+    char path[64];
     pmix_info_t info[3];
 
     PMIX_INFO_LOAD(&info[0], PMIX_SERVER_TMPDIR, folder, PMIX_STRING);
     PMIX_INFO_LOAD(&info[1], PMIX_SYSTEM_TMPDIR, folder, PMIX_STRING);
     PMIX_INFO_LOAD(&info[2], PMIX_HOSTNAME, host, PMIX_STRING);
+    tcp_listeners_find(&before);
     pmix_status_t status = PMIx_server_init(&module, info, 3);
     for (int i = 0; i < 3; i++)
         PMIX_INFO_DESTRUCT(&info[i]);
-    return status;
+    if (status != PMIX_SUCCESS)
+        return pmix_failed(err, "PMIx_server_init", status);
+    options.backend = path;
+    if (pmix_listener_replace(&before, folder, &options.listener, path, sizeof path, err))
+        return -1;
+    return pmix_gate_start(&server->gate, &options, err);
 }
 
 /* The maps as PMIx packs them, from "a,b" and "0,1;2,3". */
@@ -470,14 +502,9 @@ int launch_server_start(struct launch_server **server, const char *folder,
         free(made);
         return err_set_errno(err, ERR_FAILED, "eventfd");
     }
-    pmix_status_t status = init_library(folder, node->name);
-    if (status != PMIX_SUCCESS) {
-        close(made->wake_fd);
-        free(made);
-        return pmix_failed(err, "PMIx_server_init", status);
-    }
     atomic_store(&the_server, made); /* for good: upcalls may come as long as the process lives */
-    if (register_job(made, sheet, err) || register_ranks(made, err))
+    if (init_library(made, folder, node->name, err) || register_job(made, sheet, err) ||
+        register_ranks(made, err))
         return -1;
     *server = made;
     return 0;

@@ -3,7 +3,8 @@
  *
  * The library's thread calls us when ranks come, go, abort, meet in fences and ask for others'
  * business cards; what needs the head is queued here as an event, and a descriptor becomes
- * readable. There can be one server in a process, once.
+ * readable. There can be one server in a process, once. What connects to it passes the gate first
+ * (pmix_gate_impl.h).
  */
 #ifndef LAUNCH_PMIX_SERVER_IMPL_H
 #define LAUNCH_PMIX_SERVER_IMPL_H
@@ -26,6 +27,7 @@ struct launch_event {
         EVENT_FENCE,  /* id, number: seconds or 0, text: who takes part, data */
         EVENT_ASK,    /* id, rank: whose card is wanted */
         EVENT_ANSWER, /* node, id: as launch_server_ask was told; number: an outcome; data */
+        EVENT_REPORT, /* text: a line for the user */
     } kind;
     int rank, number, node;
     uint32_t id;

@@ -18,6 +18,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_file.h"
 #include "base/str.h"
 #include "launch/hosts_impl.h"
 #include "launch/job_folder_impl.h"
@@ -198,6 +199,7 @@ static int redirect(int world_rank, struct err *err)
         return err_set(err, ERR_FAILED, "the path of the log folder is too long");
     if (file_make_folder(self.log_folder, err))
         return -1;
+    log_file_bound(path);
     int log = file_open_write(path, O_WRONLY | O_APPEND, err);
     if (log < 0)
         return -1;

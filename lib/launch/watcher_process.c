@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_file.h"
 #include "base/str.h"
 #include "launch/break_news_impl.h"
 #include "launch/fd_impl.h"
@@ -42,6 +43,7 @@ static const double leave_seconds = 2;    /* for so long after the last news of 
 static const double grace_seconds = 0.5;  /* from a death to the end of the others */
 static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
 static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
+static const double bound_seconds = 1;    /* between looks at the logs' sizes */
 static const double news_seconds = 0.2;   /* for the log folder to take or give news */
 
 struct watcher {
@@ -178,6 +180,21 @@ static void read_tail(const struct watcher *w, int i, char text[TAIL_BYTES + 1])
         memmove(text, newline + 1, strlen(newline + 1) + 1);
     while (text[0] && text[strlen(text) - 1] == '\n')
         text[strlen(text) - 1] = '\0';
+}
+
+/* Ranks append to their logs through descriptors of their own. */
+static void bound_logs(struct watcher *w)
+{
+    char path[4096];
+
+    for (int i = 0; i < w->n && w->start->options.log_folder; i++) {
+        if (atomic_load(&w->page->log_starts[i]) < 0)
+            continue;
+        snprintf(path, sizeof path, "%s/rank-%d.log", w->start->options.log_folder,
+                 w->ranks[i].world_rank);
+        if (log_file_bound(path))
+            atomic_store(&w->page->log_starts[i], 0);
+    }
 }
 
 /* From now on what we say is also in a file: the screen is the launcher's, which may be gone. */
@@ -416,7 +433,7 @@ static int close_page(struct watcher *w)
 static void loop(struct watcher *w)
 {
     int watches = w->start->options.hang_seconds > 0 || w->start->options.hang_abort_seconds > 0;
-    double next_look = 0;
+    double next_look = 0, next_bound = 0;
 
     for (;;) {
         double now = clock_seconds();
@@ -438,6 +455,10 @@ static void loop(struct watcher *w)
         if (watches && w->phase == WATCHING && now >= next_look) {
             watch_hangs(w, now);
             next_look = now + look_seconds * 0.9;
+        }
+        if (now >= next_bound) {
+            bound_logs(w);
+            next_bound = now + bound_seconds;
         }
         wait_for_events(w, now);
     }

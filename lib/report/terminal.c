@@ -345,6 +345,8 @@ struct terminal *terminal_open(int fd, int64_t first_step, int64_t total_steps)
 
 void terminal_step(struct terminal *terminal, const struct metrics_step *step, int logged)
 {
+    char *line = NULL;
+
     pthread_mutex_lock(&terminal->lock);
     terminal->step = *step;
     terminal->n_steps++;
@@ -357,13 +359,19 @@ void terminal_step(struct terminal *terminal, const struct metrics_step *step, i
 
         if (due || step->step >= terminal->total_steps)
             draw(terminal);
-    } else if (logged) {
+    }
+    if (logged) {
         str_clear(&terminal->output);
         add_facts(terminal, &terminal->output, INT32_MAX);
+        line = strdup(str_text(&terminal->output));
         str_add_char(&terminal->output, '\n');
-        put(terminal, &terminal->output);
+        if (!terminal->live)
+            put(terminal, &terminal->output);
     }
     pthread_mutex_unlock(&terminal->lock);
+    if (line)
+        log_to_file(line); /* takes the log's lock, which those who log take before ours */
+    free(line);
 }
 
 void terminal_status(struct terminal *terminal, const char *text)

@@ -277,6 +277,7 @@ static int begin(struct pretrain *p, struct err *err)
         return -1;
     options.carried = p->carried;
     options.tokenizer_hash = *p->tokenizer_hash ? p->tokenizer_hash : NULL;
+    pretrain_log_open(p);
     choices_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */

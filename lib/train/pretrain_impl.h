@@ -75,6 +75,8 @@ int pretrain_checkpoint_path(const struct pretrain *pretrain, char *path, int64_
 int pretrain_resume(struct pretrain *pretrain, struct str *notes, struct err *err);
 
 /* pretrain_report.c. On ranks but 0 they do nothing. */
+/* From now on what is logged is in OUTPUT/log/rank-0.log as well, also after the run. */
+void pretrain_log_open(const struct pretrain *pretrain);
 int pretrain_report_open(struct pretrain *pretrain, struct err *err);
 void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,
                           double seconds);

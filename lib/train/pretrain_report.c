@@ -5,11 +5,15 @@
  * are kept, within limits (metrics.h), TensorBoard's curves have a gap.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_file.h"
 #include "train/pretrain_impl.h"
 
 /* Said once, and again when it happens after it had passed. */
@@ -41,6 +45,39 @@ static void expect_evaluations(struct pretrain *p)
     if (n)
         terminal_expect_evaluations(p->terminal, p->job->eval.every_steps,
                                     (double)n / (3.0 * p->job->n_micro_batches));
+}
+
+/* A header, for runs that were gone on with have several parts in one file. */
+static void begin_log(const struct pretrain *p)
+{
+    char line[160], when[64] = "";
+    time_t now = time(NULL);
+    struct tm parts;
+
+    if (localtime_r(&now, &parts))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S %z", &parts);
+    snprintf(line, sizeof line, "---- %s, process %d, rank 0 of %d", when, (int)getpid(),
+             p->options->engine->rank.world_size);
+    log_to_file(line);
+}
+
+void pretrain_log_open(const struct pretrain *p)
+{
+    char path[PATH_BYTES];
+    struct log_file *file = NULL;
+    struct err err;
+
+    if (!p->is_first)
+        return;
+    if (!pretrain_path(p, path, "log", &err) && !file_make_folder(path, &err) &&
+        !pretrain_path(p, path, "log/rank-0.log", &err))
+        file = log_file_open(path, &err);
+    if (!file) {
+        log_warn("%s: the run goes on without a log", err.text);
+        return;
+    }
+    log_set_file(file);
+    begin_log(p);
 }
 
 int pretrain_report_open(struct pretrain *p, struct err *err)

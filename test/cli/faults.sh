@@ -253,7 +253,7 @@ expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$daemon
 # ---- what a job is started with ----
 
 # shellcheck disable=SC2016,SC2086 # sh's; words
-expect 'too few open files' 1 'may have 40 open files here, 4 ranks on a machine need 60 \(hint: ulimit -n 60\)' \
+expect 'too few open files' 1 'may have 40 open files here, 4 ranks on a machine need 100 \(hint: ulimit -n 100\)' \
     sh -c 'ulimit -n 40; exec "$@"' sh "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/files" --ranks 4 $plain
 if command -v script >/dev/null; then
     # Ranks write to a terminal that is not theirs.

@@ -8,6 +8,9 @@
 expect 'a run ends' 0 '^done: step 12 in' pretrain one
 refuse 'no terminal: no control characters' "$(printf '[\r\033]')"
 expect 'a line a step' 0 '' test "$(printf '%s\n' "$output" | grep -cE '^step [0-9]+/12  loss')" = 12
+expect 'its log begins with who wrote it' 0 '^---- .*, process [0-9]+, rank 0 of 1' cat "$dir/one/log/rank-0.log"
+expect 'and has what was on the screen' 0 '^12$' grep -cE '^step [0-9]+/12  loss' "$dir/one/log/rank-0.log"
+expect 'to the end' 0 '^done: step 12 in' cat "$dir/one/log/rank-0.log"
 expect 'a metrics line a step' 0 '' test "$(n_logged one)" = 12
 # shellcheck disable=SC2016 # awk's
 expect 'it learns' 0 '' awk -F '[:,]' '/loss_hex/ { last = $4 } END { exit !(last < 7.2) }' "$dir/one/metrics.jsonl"
@@ -18,6 +21,7 @@ LC_ALL=C LANG=C pretrain ascii >"$dir/ascii.txt" 2>&1
 expect 'plain ASCII where the locale is no UTF-8' 1 '' env LC_ALL=C grep "$(printf '[\200-\377]')" "$dir/ascii.txt"
 
 expect 'two ranks' 0 '^done: step 12 in' pretrain two --ranks 2
+expect 'each has a log' 0 '^rank-0.log rank-1.log $' sh -c "ls '$dir/two/log' | tr '\n' ' '"
 expect 'two ranks again' 0 '^done: step 12 in' pretrain again --ranks 2
 same_bits 'two ranks, the same bits each time' two again 12
 expect 'poisoned memory' 0 '^done' pretrain poison --set debug.poison=true

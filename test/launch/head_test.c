@@ -74,6 +74,21 @@ static int play_killed_by_signal(const struct launch_rank *rank, int has_begun)
         pause();
 }
 
+/* Makes progress for ever. */
+static int play_busy(const struct launch_rank *rank)
+{
+    struct err err;
+
+    CHECK(!launch_fence(30, &err));
+    if (!rank->world_rank)
+        printf("ready\n");
+    fflush(stdout);
+    for (;;) {
+        run_job_publish(rank, "attention layers.9", 0);
+        usleep(20000);
+    }
+}
+
 /* The first dies at once, the others wait. */
 static int play_death(const struct launch_rank *rank)
 {
@@ -130,6 +145,8 @@ static int play(const char *scenario)
         log_error("%s", err.text);
         return 1;
     }
+    if (!strcmp(scenario, "busy"))
+        return play_busy(&rank);
     if (!strcmp(scenario, "signal"))
         return play_wait_for_signal(&rank);
     if (!strcmp(scenario, "slow") || !strcmp(scenario, "short"))
@@ -268,6 +285,38 @@ static void test_daemon_killed(void **state)
     run_job_check_clean(&result);
 }
 
+/* Its ranks make progress that the head does not see: they are not to blame. */
+static void test_daemon_stopped(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ "busy", 2, .hang_seconds = 1, .hang_abort_seconds = 2,
+                                .signal = SIGSTOP, .victim = VICTIM_DAEMON },
+            &result);
+    if (result.status != ERR_PEER)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_says(&result, "lmtrain: warn: the daemon of node ");
+    run_job_check_says(&result, "lmtrain: error: the daemon of node ");
+    run_job_check_says(&result, "has been stopped by a signal for 2 s: what its ranks do cannot be "
+                                "seen (hint: kill -CONT ");
+    assert_null(strstr(result.err, "made no progress"));
+    assert_null(strstr(result.err, "no progress for"));
+    run_job_check_clean(&result);
+
+    setenv("LMTRAIN_LINK_SECONDS", "1", 1); /* silent after half of it, lost after three times */
+    run_job(&(struct job_plan){ "busy", 2, .hang_seconds = 1, .hang_abort_seconds = 1,
+                                .signal = SIGSTOP, .victim = VICTIM_DAEMON, .hosts = "alpha,beta" },
+            &result);
+    unsetenv("LMTRAIN_LINK_SECONDS");
+    if (result.status != ERR_PEER)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    run_job_check_says(&result, "lmtrain: error: the daemon of node beta has been silent for ");
+    assert_null(strstr(result.err, "made no progress"));
+    free(result.out);
+    free(result.err);
+}
+
 /* Nobody is left to remove the folder: that goes with the next start. */
 static void test_both_killed(void **state)
 {
@@ -324,6 +373,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_broken_connections),
         cmocka_unit_test(test_head_killed),
         cmocka_unit_test(test_daemon_killed),
+        cmocka_unit_test(test_daemon_stopped),
         cmocka_unit_test(test_both_killed),
         cmocka_unit_test(test_signals_on_other_hosts),
         cmocka_unit_test(test_killed_with_hosts),

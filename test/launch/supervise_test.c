@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -20,12 +22,13 @@
 #include "base/log.h"
 #include "launch/launch.h"
 #include "launch/progress.h"
+#include "support/pmix_first.h"
 #include "support/run_job.h"
 
 /* ---- the ranks ---- */
 
 /* All put, all get; the world's shape is what it should be. */
-static int play_exchange(const struct launch_rank *rank)
+static void exchange(const struct launch_rank *rank)
 {
     struct err err;
     char mine[32];
@@ -50,6 +53,11 @@ static int play_exchange(const struct launch_rank *rank)
     printf("rank %d of %d\n", rank->world_rank, rank->world_size);
     fprintf(stderr, "plain stderr of %d\n", rank->world_rank);
     log_warn("a warning of %d", rank->world_rank);
+}
+
+static int play_exchange(const struct launch_rank *rank)
+{
+    exchange(rank);
     return run_job_leave(0);
 }
 
@@ -255,18 +263,85 @@ static int play_fence_late(const struct launch_rank *rank)
     return run_job_leave(0);
 }
 
+/* ---- who else connects to the PMIx port ---- */
+
+static int pmix_port(void)
+{
+    const char *uri = getenv("PMIX_SERVER_URI41"), *colon = uri ? strrchr(uri, ':') : NULL;
+
+    CHECK(colon);
+    return (int)strtol(colon + 1, NULL, 10);
+}
+
+/* Before any rank has connected each holds two connections: a silent one and half a message. */
+static void connect_in_silence(void)
+{
+    struct pmix_first first = { .nspace = getenv("PMIX_NAMESPACE"),
+                                .version = "4.2.2",
+                                .credential_bytes = 8 };
+    unsigned char bytes[PMIX_FIRST_MAX];
+    size_t n = pmix_first_make(&first, bytes);
+
+    for (size_t i = 0; i < 2; i++) {
+        int fd = pmix_first_connect(pmix_port());
+
+        CHECK(fd >= 0);
+        CHECK(send(fd, bytes, i * n / 2, MSG_NOSIGNAL) == (ssize_t)(i * n / 2));
+    }
+}
+
+/* Whether PMIx answers a message that says all a rank would say. */
+static int is_answered(const struct launch_rank *rank)
+{
+    struct pmix_first first = { .nspace = getenv("PMIX_NAMESPACE"),
+                                .version = "4.2.2",
+                                .rank = (uint32_t)rank->world_rank,
+                                .credential_bytes = 8 };
+    unsigned char bytes[PMIX_FIRST_MAX];
+    size_t n = pmix_first_make(&first, bytes);
+    int fd = pmix_first_connect(pmix_port());
+
+    CHECK(fd >= 0);
+    send(fd, bytes, n, MSG_NOSIGNAL);
+    return !pmix_first_is_refused(fd);
+}
+
+/* Another user knows everything of a rank and claims to be root, as does the job's own user. */
+static int play_stranger(const struct launch_rank *rank)
+{
+    enum { NOBODY = 65534 };
+    int status = 0;
+
+    if (!rank->world_rank) {
+        pid_t child = fork();
+
+        if (!child)
+            _exit(setgid(NOBODY) || setuid(NOBODY) || is_answered(rank));
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK(!status);
+    }
+    exchange(rank);
+    if (!rank->world_rank)
+        CHECK(is_answered(rank)); /* the message is as PMIx wants it */
+    return run_job_leave(0);
+}
+
 static int play(const char *scenario)
 {
     struct launch_rank rank;
     struct err err;
 
     run_job_note_pid(getpid());
+    if (!strcmp(scenario, "silence"))
+        connect_in_silence();
     if (launch_join(&rank, &err)) {
         log_error("%s", err.text);
         return 1;
     }
-    if (!strcmp(scenario, "exchange"))
+    if (!strcmp(scenario, "exchange") || !strcmp(scenario, "silence"))
         return play_exchange(&rank);
+    if (!strcmp(scenario, "stranger"))
+        return play_stranger(&rank);
     if (!strcmp(scenario, "stubborn"))
         return play_stubborn(&rank);
     if (!strcmp(scenario, "hang"))
@@ -540,6 +615,37 @@ static void test_fence_times_out(void **state)
     run_job_check_clean(&result);
 }
 
+/* As long as they are held: that they are at the job's end is what the test is about. */
+static void test_silent_connections(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run_job(&(struct job_plan){ .scenario = "silence", .n_ranks = 2 }, &result);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "rank 0 of 2\n");
+    run_job_check_clean(&result);
+}
+
+static void test_stranger(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    if (getuid()) {
+        print_message("skipped: it needs root to become another user\n");
+        return;
+    }
+    run_job(&(struct job_plan){ .scenario = "stranger", .n_ranks = 2 }, &result);
+    if (result.status)
+        fail_msg("status %d; stderr:\n%s", result.status, result.err);
+    assert_string_equal(result.out, "rank 0 of 2\n");
+    run_job_check_says(&result, "closed a connection to the PMIx port not owned by this user (uid "
+                                "65534; the job's is 0)");
+    run_job_check_clean(&result);
+}
+
 static double seconds_to_first_fence(int n_ranks)
 {
     struct job_result result;
@@ -584,7 +690,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_two_hosts),   cmocka_unit_test(test_death_on_another_host),
         cmocka_unit_test(test_restart),     cmocka_unit_test(test_restarts_end),
         cmocka_unit_test(test_fewer_hosts), cmocka_unit_test(test_fence_times_out),
-        cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_many_ranks),  cmocka_unit_test(test_silent_connections),
+        cmocka_unit_test(test_stranger),
     };
 
     run_job_as_daemon(argc, argv);
