@@ -23,7 +23,7 @@ struct item_result {
     int is_done;
     int choice;              /* the likeliest, -1 for texts */
     double *log_likelihoods; /* [n_choices] heap */
-    char *text;              /* heap: what was generated; of code the program's */
+    char *text;              /* heap: what was generated; U+FFFD for a NUL byte */
     char *answer;            /* heap: what was found in it; of choices that choice */
     double values[TASK_METRICS_MAX];
 };

@@ -1,18 +1,34 @@
 /*
  * harness_judge.c - whether a text that a model wrote is right
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/file.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "data/value.h"
 #include "eval/harness_impl.h"
 
 #define INVALID "[invalid]" /* what the references call an answer that isn't there */
 
-static int filter(const struct task_filter *f, const char *text, const char *record,
+/* A heap copy for reports, in which U+FFFD stands for each NUL byte. */
+static char *copy_shown(const struct str *text)
+{
+    struct str out = { 0 };
+
+    str_add(&out, "");
+    for (size_t i = 0; i < text->length; i++) {
+        if (text->data[i])
+            str_add_char(&out, text->data[i]);
+        else
+            str_add(&out, "\xef\xbf\xbd");
+    }
+    return out.data;
+}
+
+static int filter(const struct task_filter *f, const struct str *text, const char *record,
                   struct str *out, struct err *err)
 {
     struct str variables = { 0 }, rendered = { 0 };
@@ -20,19 +36,21 @@ static int filter(const struct task_filter *f, const char *text, const char *rec
 
     if (f->render) {
         str_add(&variables, "{\"text\":");
-        value_print_text(text, strlen(text), &variables);
+        value_print_text(str_text(text), text->length, &variables);
         str_add(&variables, "}");
         const char *objects[] = { record, str_text(&variables) };
         status = text_template_render(f->render, objects, 2, &rendered, err);
-        text = str_text(&rendered);
+        text = &rendered;
     }
     str_clear(out);
     for (int i = 0; i < f->n_find && !found && !status; i++)
-        found = answer_pattern_find(f->find[i], text, strlen(text), f->which, out);
+        found = answer_pattern_find(f->find[i], str_text(text), text->length, f->which, out);
     if (found)
         answer_strip(out);
+    else if (!status && f->n_find)
+        str_add(out, INVALID);
     else if (!status)
-        str_add(out, f->n_find ? INVALID : text);
+        str_add_bytes(out, str_text(text), text->length);
     str_release(&variables);
     str_release(&rendered);
     return status;
@@ -44,27 +62,34 @@ static void normalize(const struct task_way *way, struct str *text)
         answer_pattern_remove(way->ignore[i], text);
 }
 
-static int is_right(const struct task_way *way, const char *answer, const char *target)
+static int has_nul(const struct str *text)
+{
+    return strlen(str_text(text)) != text->length;
+}
+
+/* Targets have no NUL bytes (items_load), so that an answer with one is not right. */
+static int is_right(const struct task_way *way, const struct str *answer, const char *target)
 {
     struct str a = { 0 }, b = { 0 };
     int same;
 
     if (way->math_equal)
-        return answer_math_equal(answer, target);
-    str_add(&a, answer);
+        return !has_nul(answer) && answer_math_equal(str_text(answer), target);
+    str_add_bytes(&a, str_text(answer), answer->length);
     str_add(&b, target);
     normalize(way, &a);
     normalize(way, &b);
     same = way->ignore_case ? !strcasecmp(str_text(&a), str_text(&b))
                             : !strcmp(str_text(&a), str_text(&b));
+    same = same && !has_nul(&a);
     str_release(&a);
     str_release(&b);
     return same;
 }
 
 /* The first filter's answer is the one that is shown. */
-static int judge_text(struct harness_run *run, const struct item *item, struct item_result *r,
-                      struct err *err)
+static int judge_text(struct harness_run *run, const struct item *item, const struct str *text,
+                      struct item_result *r, struct err *err)
 {
     const struct task_way *way = &run->task->parts[item->part].way;
     static const struct task_filter none = { 0 };
@@ -73,42 +98,97 @@ static int judge_text(struct harness_run *run, const struct item *item, struct i
     for (int i = 0; i < n && !status; i++) {
         struct str answer = { 0 };
 
-        status =
-            filter(way->n_filters ? &way->filters[i] : &none, r->text, item->record, &answer, err);
+        status = filter(way->n_filters ? &way->filters[i] : &none, text, item->record, &answer, err);
         if (!status)
-            r->values[i] = is_right(way, str_text(&answer), item->target);
+            r->values[i] = is_right(way, &answer, item->target);
         if (!status && i == 0)
-            r->answer = strdup(str_text(&answer));
+            r->answer = copy_shown(&answer);
         str_release(&answer);
     }
     return status;
 }
 
-/* The program that a text makes, run. */
-static int judge_code(struct harness_run *run, const struct item *item, struct item_result *r,
-                      struct err *err)
+/* What sandbox_run takes, rendered. */
+struct rendered_program {
+    struct str program, given, test, entry;
+};
+
+static int render_program(const struct task_way *way, const struct item *item,
+                          const struct str *text, struct rendered_program *out, struct err *err)
 {
-    const struct task_way *way = &run->task->parts[item->part].way;
+    struct str variables = { 0 };
+    const struct {
+        const struct text_template *template;
+        struct str *text;
+    } parts[] = { { way->program, &out->program },
+                  { way->given, &out->given },
+                  { way->test, &out->test },
+                  { way->entry, &out->entry } };
+    int status = 0;
+
+    str_add(&variables, "{\"text\":");
+    value_print_text(str_text(text), text->length, &variables);
+    str_add(&variables, "}");
+    const char *objects[] = { item->record, str_text(&variables) };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++)
+        if (parts[i].template)
+            status = text_template_render(parts[i].template, objects, 2, parts[i].text, err);
+    str_release(&variables);
+    return status;
+}
+
+/*
+ * CPython refuses a source with NUL bytes; a copy that ends at the first of them could be another
+ * program that passes.
+ */
+static int refuse_nul(const struct rendered_program *p, const struct task_part *part,
+                      const struct item *item, struct item_result *r)
+{
+    const char *which = has_nul(&p->program) ? "program"
+                        : has_nul(&p->given) ? "prompt"
+                        : has_nul(&p->test)  ? "test"
+                        : has_nul(&p->entry) ? "entry point"
+                                             : NULL;
+    struct str answer = { 0 };
+
+    if (!which)
+        return 0;
+    log_warn("%s, item %" PRId64 ": its %s holds a NUL byte, which is no Python: counted as failed",
+             part->name, item->number, which);
+    str_printf(&answer, "failed: its %s holds a NUL byte", which);
+    r->answer = copy_shown(&answer);
+    str_release(&answer);
+    return 1;
+}
+
+/* The program that a text makes, run. */
+static int judge_code(struct harness_run *run, const struct item *item, const struct str *text,
+                      struct item_result *r, struct err *err)
+{
+    const struct task_part *part = &run->task->parts[item->part];
+    const struct task_way *way = &part->way;
     static const struct task_filter none = { 0 };
-    struct str text = { 0 }, variables = { 0 }, program = { 0 };
+    struct str found = { 0 };
+    struct rendered_program p = { 0 };
     enum sandbox_outcome outcome = SANDBOX_FAILED;
 
     int status =
-        filter(way->n_filters ? &way->filters[0] : &none, r->text, item->record, &text, err);
-    if (!status) {
-        str_add(&variables, "{\"text\":");
-        value_print_text(str_text(&text), text.length, &variables);
-        str_add(&variables, "}");
-        const char *objects[] = { item->record, str_text(&variables) };
-        status = text_template_render(way->program, objects, 2, &program, err);
-    }
+        filter(way->n_filters ? &way->filters[0] : &none, text, item->record, &found, err);
     if (!status)
-        status = sandbox_run(run->h->sandbox, str_text(&program), way->deadline, &outcome, err);
+        status = render_program(way, item, &found, &p, err);
+    if (!status && !refuse_nul(&p, part, item, r)) {
+        const struct sandbox_program program = { str_text(&p.program), str_text(&p.given),
+                                                 str_text(&p.test), str_text(&p.entry) };
+
+        status = sandbox_run(run->h->sandbox, &program, way->deadline, &outcome, err);
+        r->answer = strdup(sandbox_outcome_name(outcome));
+    }
     r->values[0] = outcome == SANDBOX_PASSED;
-    r->answer = strdup(sandbox_outcome_name(outcome));
-    str_release(&text);
-    str_release(&variables);
-    str_release(&program);
+    str_release(&found);
+    str_release(&p.program);
+    str_release(&p.given);
+    str_release(&p.test);
+    str_release(&p.entry);
     return status;
 }
 
@@ -121,11 +201,10 @@ int harness_judge(struct harness_run *run, int64_t index, const struct str *text
     /* What was cut within a character is no text. */
     str_add_bytes(&printable, str_text(text), tokenizer_whole_length(str_text(text), text->length));
     r->choice = -1;
-    r->text = strdup(str_text(&printable));
+    r->text = copy_shown(&printable);
+    int status = run->task->parts[item->part].way.kind == TASK_CODE
+                     ? judge_code(run, item, &printable, r, err)
+                     : judge_text(run, item, &printable, r, err);
     str_release(&printable);
-    if (!r->text)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = run->task->parts[item->part].way.kind == TASK_CODE ? judge_code(run, item, r, err)
-                                                                    : judge_text(run, item, r, err);
     return status < 0 ? -1 : harness_note(run, index, err);
 }

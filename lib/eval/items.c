@@ -42,12 +42,24 @@ struct making {
 
 /* ---- one text ---- */
 
+/* Prompts and answers are C strings from here on. A program with a NUL byte counts as failed later. */
+static int refuse_nul(const struct making *m, const char *text, size_t n_bytes, struct err *err)
+{
+    if (m->part->way.kind == TASK_CODE || !memchr(text, 0, n_bytes))
+        return 0;
+    return err_set(err, ERR_DATA, "its text holds a NUL byte");
+}
+
 static int render(struct making *m, const struct text_template *template, const char *record,
                   int is_shot, struct str *out, struct err *err)
 {
     const char *objects[] = { record, is_shot ? m->shot_variables : m->variables };
 
-    return template ? text_template_render(template, objects, 2, out, err) : 0;
+    if (!template)
+        return 0;
+    if (text_template_render(template, objects, 2, out, err) < 0)
+        return -1;
+    return refuse_nul(m, str_text(out), out->length, err);
 }
 
 static char *keep(struct making *m, const struct str *text)
@@ -81,6 +93,8 @@ static int read_choices(struct making *m, const char *record, int is_shot, const
             if (v->kind != VALUE_TEXT)
                 status = err_set(err, ERR_DATA, "a choice is %s, no text", value_kind_name(v));
             else
+                status = refuse_nul(m, v->text, v->n_bytes, err);
+            if (!status)
                 (*choices)[k++] = arena_strndup(arena, v->text, v->n_bytes);
         }
     }

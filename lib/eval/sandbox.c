@@ -1,9 +1,16 @@
 /*
- * sandbox.c - the helper that runs programs, and how it is talked to
+ * sandbox.c - the helper that runs programs, and the protocol between it and this process
  *
- * The helper is forked while this process is nothing yet, and is told each program over a socket
- * pair. A program's child is the helper's: when that child ends, or its time is over, all that it
- * started ends with it (the pid namespace, else its process group and the limit of processes).
+ * The helper is forked before this process has any state, and gets each program over a socket pair.
+ *
+ *     this process --- helper ---+--- judge      (the test; writes the nonce when it has passed)
+ *                                |      |  calls and results, as JSON over two pipes
+ *                                +--- program    (what the model wrote)
+ *
+ * Both interpreters (sandbox_driver.py) run under every layer, each in namespaces of its own. The
+ * judge alone has the nonce and the pipe that it is written to. When the judge ends, or the time is
+ * over, both and all that they started are ended (the pid namespace, else the process group, which
+ * seccomp doesn't let them leave).
  */
 #include "eval/sandbox.h"
 
@@ -24,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "config/embedded.h"
 #include "eval/sandbox_impl.h"
 
 #define PROGRAM_MAX ((size_t)4 << 20)
@@ -37,59 +45,13 @@ struct sandbox {
     struct str enforced;
 };
 
+/* The texts of a program, in the order of sandbox_driver.py. */
+enum { TEXT_PROGRAM, TEXT_GIVEN, TEXT_TEST, TEXT_ENTRY, N_TEXTS };
+
 struct request {
     double deadline;
-    uint64_t n_bytes;
+    uint64_t n_bytes[N_TEXTS];
 };
-
-/*
- * The interpreter's part. It reads the nonce and the program from its standard input, and runs the
- * program in a thread that begins in C: no frame leads from the program to the one that has the
- * nonce, nor to the list that shows that the program came to its end. What would list all frames or
- * objects, run in another thread, or read memory, is taken away; an audit hook, which nothing in
- * Python can take off, keeps modules away that could read memory, and code made of bytes.
- */
-static const char driver[] =
-    "import sys, os, gc, time, types, _thread, builtins\n"
-    "def run():\n"
-    "    nonce = sys.stdin.buffer.read(32)\n"
-    "    text = sys.stdin.buffer.read().decode()\n"
-    "    sys.stdin.close()\n"
-    "    out, null = os.dup(1), os.open('/dev/null', os.O_RDWR)\n"
-    "    for fd in range(3): os.dup2(null, fd)\n"
-    "    sys.stdin = open(0)\n"
-    "    write, leave, sleep, count = os.write, os._exit, time.sleep, _thread._count\n"
-    "    for name in ('ctypes', '_ctypes', 'faulthandler', 'tracemalloc', '_testcapi'):\n"
-    "        sys.modules[name] = None\n"
-    "    for name in ('get_objects', 'get_referrers', 'get_referents', 'callbacks'):\n"
-    "        delattr(gc, name)\n"
-    "    for name in ('_current_frames', '_current_exceptions', '_settraceallthreads',\n"
-    "                 '_setprofileallthreads', 'monitoring'):\n"
-    "        if hasattr(sys, name): delattr(sys, name)\n"
-    "    refused = frozenset(('ctypes', '_ctypes', 'cffi', '_cffi_backend', 'faulthandler',\n"
-    "                         'tracemalloc', '_testcapi', '_testinternalcapi', 'numpy',\n"
-    "                         '_xxsubinterpreters', '_interpreters'))\n"
-    "    def guard(event, arguments):\n"
-    "        if event == 'import' and arguments[0].partition('.')[0] in refused:\n"
-    "            raise ImportError(arguments[0])\n"
-    "        if event == 'code.__new__':\n"
-    "            raise ValueError(event)\n"
-    "    sys.addaudithook(guard)\n"
-    "    module = sys.modules['__main__'] = types.ModuleType('__main__')\n"
-    "    try:\n"
-    "        code = compile(text, 'program', 'exec', dont_inherit=True)\n"
-    "    except BaseException:\n"
-    "        leave(1)\n"
-    "    done, waiting = [], [None, code]\n"
-    "    codes = iter(waiting.pop, None)\n"
-    "    _thread.start_new_thread(done.extend, (map(exec, codes, [module.__dict__]),))\n"
-    "    while len(waiting) == 2 or not done and count() > 0:\n"
-    "        sleep(0.002)\n"
-    "    if done == [None]:\n"
-    "        write(out, nonce)\n"
-    "        leave(0)\n"
-    "    leave(1)\n"
-    "run()\n";
 
 /* ---- the child of one program ---- */
 
@@ -104,27 +66,55 @@ static const char *find_python(void)
     return NULL;
 }
 
+/* An interpreter to start: its role in sandbox_driver.py, and the files that become 0, 1, 3, 4. */
+struct role {
+    const char *name;
+    int files[4];
+    int n_files;
+};
+
+/* Files in place, all others closed; standard error is /dev/null. */
+static int place_files(const struct role *role)
+{
+    static const int places[] = { 0, 1, 3, 4 };
+    int kept[4], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    for (int i = 0; i < role->n_files; i++) {
+        kept[i] = fcntl(role->files[i], F_DUPFD_CLOEXEC, 16);
+        if (kept[i] < 0)
+            return -1;
+    }
+    if (null < 0 || dup2(null, 2) < 0)
+        return -1;
+    for (int i = 0; i < role->n_files; i++)
+        if (dup2(kept[i], places[i]) < 0)
+            return -1;
+    sandbox_close_files(role->n_files > 2 ? 5 : 3);
+    return 0;
+}
+
 /* In the process that becomes the interpreter; does not return. */
-static void become_python(int layers, const char *scratch, int in, int out, int deadline)
+static void become_python(int layers, const char *scratch, const struct role *role, int deadline)
 {
     static char *environment[] = { "PATH=/usr/bin:/bin",     "LANG=C.UTF-8",
                                    "PYTHONHASHSEED=0",       "OMP_NUM_THREADS=1",
                                    "OPENBLAS_NUM_THREADS=1", NULL };
-    char *arguments[] = { "python3", "-I", "-S", "-B", "-c", (char *)(uintptr_t)driver, NULL };
     const char *python = find_python();
+    const struct embedded_file *driver = embedded_find("lib/eval/sandbox_driver.py");
+    int has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
+    char *arguments[] = { "python3", "-I", "-S", "-B", "-c", (char *)(uintptr_t)driver->text,
+                          (char *)(uintptr_t)role->name, NULL };
 
-    if (!python || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+    if (!python || place_files(role) < 0)
         _exit(120);
-    sandbox_close_files(3);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || prctl(PR_SET_DUMPABLE, 0) < 0)
         _exit(120);
-    if (chdir((layers & SANDBOX_NAMESPACES) ? "/scratch" : scratch) < 0)
+    if (chdir(has_namespaces ? "/scratch" : scratch) < 0)
         _exit(121);
-    if (sandbox_limit(deadline, (layers & SANDBOX_NAMESPACES) != 0) < 0 ||
-        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+    if (sandbox_limit(deadline, has_namespaces) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         _exit(122);
-    if ((layers & SANDBOX_LANDLOCK) &&
-        sandbox_landlock((layers & SANDBOX_NAMESPACES) ? "/scratch" : scratch) < 0)
+    /* Without a file system of its own, which has a size, a program writes no files. */
+    if ((layers & SANDBOX_LANDLOCK) && sandbox_landlock(has_namespaces ? "/scratch" : NULL) < 0)
         _exit(123);
     if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp() < 0)
         _exit(124);
@@ -133,7 +123,7 @@ static void become_python(int layers, const char *scratch, int in, int out, int 
 }
 
 /* With namespaces: the first process in them, which is their end. */
-static void be_first(int layers, const char *scratch, int in, int out, int deadline)
+static void be_first(int layers, const char *scratch, const struct role *role, int deadline)
 {
     int status;
 
@@ -149,14 +139,26 @@ static void be_first(int layers, const char *scratch, int in, int out, int deadl
             _exit(119);
         if (child > 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            close(in);
-            close(out);
+            sandbox_close_files(0);
             while (waitpid(child, &status, 0) < 0 && errno == EINTR)
                 continue;
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
         }
     }
-    become_python(layers, scratch, in, out, deadline);
+    become_python(layers, scratch, role, deadline);
+}
+
+static pid_t start(int layers, const char *scratch, const struct role *role, double deadline)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        setpgid(0, 0);
+        be_first(layers, scratch, role, (int)deadline + 1);
+    }
+    if (child > 0)
+        setpgid(child, child);
+    return child;
 }
 
 static void close_once(int *fd)
@@ -166,7 +168,7 @@ static void close_once(int *fd)
     *fd = -1;
 }
 
-/* Nonce and program into the pipe; reads what comes until the end, the limit or the deadline. */
+/* Nonce and texts into the pipe; reads what comes until the end, the limit or the deadline. */
 static int talk(int *to, int from, const char *text, size_t n_bytes, double end, struct str *output)
 {
     size_t sent = 0, got = 0;
@@ -212,65 +214,120 @@ static void make_nonce(char *hex)
         snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* The child's exit status, after its end or the deadline; all that it started is ended. */
-static int end_child(pid_t child, double end)
+static void end_group(pid_t child)
+{
+    if (child <= 0)
+        return;
+    kill(-child, SIGKILL);
+    kill(child, SIGKILL);
+}
+
+/* The judge's exit status, after its end or the deadline; all that both started is ended. */
+static int end_children(pid_t judge, pid_t program, double end)
 {
     int status = -1;
     pid_t ended = 0;
 
-    while (!(ended = waitpid(child, &status, WNOHANG)) && clock_seconds() < end)
+    while (judge > 0 && !(ended = waitpid(judge, &status, WNOHANG)) && clock_seconds() < end)
         poll(NULL, 0, 2);
-    if (ended != child) {
-        kill(-child, SIGKILL);
-        kill(child, SIGKILL);
-        waitpid(child, &status, 0);
+    end_group(program);
+    if (judge > 0) {
+        end_group(judge);
+        if (ended != judge)
+            waitpid(judge, &status, 0);
     }
-    kill(-child, SIGKILL);
+    if (program > 0)
+        waitpid(program, NULL, 0);
     while (waitpid(-1, NULL, WNOHANG) > 0)
         continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return judge > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static enum sandbox_outcome run_program(int layers, const char *scratch, const char *program,
-                                        size_t n_bytes, double deadline)
+/* The pipes of a run; [0] is read from, [1] written to. */
+enum { PIPE_TEXTS, PIPE_VERDICT, PIPE_REQUESTS, PIPE_ANSWERS, N_PIPES };
+
+static int open_pipes(int pipes[N_PIPES][2])
+{
+    for (int i = 0; i < N_PIPES; i++)
+        pipes[i][0] = pipes[i][1] = -1;
+    for (int i = 0; i < N_PIPES; i++)
+        if (pipe2(pipes[i], O_CLOEXEC) < 0)
+            return -1;
+    return 0;
+}
+
+static void close_pipes(int pipes[N_PIPES][2])
+{
+    for (int i = 0; i < N_PIPES; i++)
+        for (int k = 0; k < 2; k++)
+            close_once(&pipes[i][k]);
+}
+
+/* Closes this process's copies of what the children have. */
+static void start_both(int layers, const char *scratch, double deadline, int pipes[N_PIPES][2],
+                       pid_t *judge, pid_t *program)
+{
+    const struct role judges = { "judge",
+                                 { pipes[PIPE_TEXTS][0], pipes[PIPE_VERDICT][1],
+                                   pipes[PIPE_REQUESTS][1], pipes[PIPE_ANSWERS][0] },
+                                 4 };
+    const struct role runs = {
+        "program", { pipes[PIPE_REQUESTS][0], pipes[PIPE_ANSWERS][1] }, 2
+    };
+
+    *program = start(layers, scratch, &runs, deadline);
+    *judge = *program < 0 ? -1 : start(layers, scratch, &judges, deadline);
+    close_once(&pipes[PIPE_TEXTS][0]);
+    close_once(&pipes[PIPE_VERDICT][1]);
+    for (int k = 0; k < 2; k++) {
+        close_once(&pipes[PIPE_REQUESTS][k]);
+        close_once(&pipes[PIPE_ANSWERS][k]);
+    }
+}
+
+/* texts: nonce, lengths and texts, as the judge reads them. */
+static enum sandbox_outcome run_texts(int layers, const char *scratch, const struct str *texts,
+                                      const char *nonce, double deadline)
 {
     double end = clock_seconds() + deadline;
-    struct str text = { 0 }, output = { 0 };
-    char nonce[2 * NONCE_BYTES + 1];
-    int in[2], out[2];
+    struct str output = { 0 };
+    int pipes[N_PIPES][2], late = 0, status = -1;
+    pid_t judge = -1, program = -1;
 
-    make_nonce(nonce);
-    str_add(&text, nonce);
-    str_add_bytes(&text, program, n_bytes);
-    if (pipe2(in, O_CLOEXEC) < 0)
-        return SANDBOX_FAILED;
-    if (pipe2(out, O_CLOEXEC) < 0) {
-        close(in[0]);
-        close(in[1]);
-        return SANDBOX_FAILED;
+    if (open_pipes(pipes) == 0) {
+        start_both(layers, scratch, deadline, pipes, &judge, &program);
+        fcntl(pipes[PIPE_TEXTS][1], F_SETFL, O_NONBLOCK);
+        if (judge > 0)
+            late = talk(&pipes[PIPE_TEXTS][1], pipes[PIPE_VERDICT][0], str_text(texts),
+                        texts->length, end, &output) < 0;
+        status = end_children(judge, program, late ? 0 : end);
     }
-    pid_t child = fork();
-    if (child == 0) {
-        setpgid(0, 0);
-        close(in[1]);
-        close(out[0]);
-        be_first(layers, scratch, in[0], out[1], (int)deadline + 1);
-    }
-    if (child > 0)
-        setpgid(child, child);
-    close(in[0]);
-    close(out[1]);
-    fcntl(in[1], F_SETFL, O_NONBLOCK);
-    int late = child < 0 ? 0 : talk(&in[1], out[0], str_text(&text), text.length, end, &output) < 0;
-    int status = child < 0 ? -1 : end_child(child, late ? 0 : end);
-    close(out[0]);
-    close_once(&in[1]);
-    /* The nonce and nothing else: output of the program's own goes elsewhere. */
+    close_pipes(pipes);
     int passed = !late && status == 0 && output.length == strlen(nonce) &&
                  !memcmp(output.data, nonce, output.length);
-    str_release(&text);
     str_release(&output);
     return passed ? SANDBOX_PASSED : late ? SANDBOX_TIMED_OUT : SANDBOX_FAILED;
+}
+
+/* texts: all of the request's, one behind the other. */
+static enum sandbox_outcome run_program(int layers, const char *scratch,
+                                        const struct request *request, const char *texts)
+{
+    struct str all = { 0 };
+    char nonce[2 * NONCE_BYTES + 1];
+    size_t n_bytes = 0;
+
+    make_nonce(nonce);
+    str_add(&all, nonce);
+    for (int i = 0; i < N_TEXTS; i++) {
+        str_printf(&all, "%s%llu", i ? " " : "", (unsigned long long)request->n_bytes[i]);
+        n_bytes += request->n_bytes[i];
+    }
+    str_add_char(&all, '\n');
+    str_add_bytes(&all, texts, n_bytes);
+    enum sandbox_outcome outcome = run_texts(layers, scratch, &all, nonce, request->deadline);
+    str_release(&all);
+    return outcome;
 }
 
 /* ---- the helper ---- */
@@ -287,24 +344,65 @@ static int read_all(int fd, void *data, size_t n_bytes)
     return 0;
 }
 
+/* A helper that is gone is an error and no SIGPIPE. */
+static int send_all(int fd, const char *data, size_t n_bytes)
+{
+    for (size_t sent = 0; sent < n_bytes;) {
+        ssize_t n = send(fd, data + sent, n_bytes - sent, MSG_NOSIGNAL);
+
+        if (n < 0 && errno != EINTR)
+            return -1;
+        sent += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
 /* Which layers hold, by running something that passes in all of them. */
 static int try_layers(const char *scratch, int wanted)
 {
-    static const char empty[] = "assert 1 + 1 == 2\n";
+    static const char texts[] = "f = abs\nassert f(-1) == 1\nf";
+    static const struct request request = { 20, { 8, 0, 18, 1 } };
     static const int layers[] = { SANDBOX_NAMESPACES, SANDBOX_LANDLOCK, SANDBOX_SECCOMP };
     int held = 0;
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
         if ((wanted & layers[i]) &&
-            run_program(held | layers[i], scratch, empty, strlen(empty), 20) == SANDBOX_PASSED)
+            run_program(held | layers[i], scratch, &request, texts) == SANDBOX_PASSED)
             held |= layers[i];
     return held;
+}
+
+static size_t request_bytes(const struct request *request)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < N_TEXTS; i++) {
+        if (request->n_bytes[i] > PROGRAM_MAX)
+            return SIZE_MAX;
+        n += request->n_bytes[i];
+    }
+    return n;
+}
+
+static int serve_one(int fd, int layers, const char *scratch)
+{
+    struct request request;
+
+    if (read_all(fd, &request, sizeof request) < 0 || request_bytes(&request) == SIZE_MAX)
+        return -1;
+    char *texts = calloc(1, request_bytes(&request) + 1);
+    if (!texts || read_all(fd, texts, request_bytes(&request)) < 0) {
+        free(texts);
+        return -1;
+    }
+    enum sandbox_outcome outcome = run_program(layers, scratch, &request, texts);
+    free(texts);
+    return file_write_all(fd, &outcome, sizeof outcome) ? -1 : 0;
 }
 
 static void serve(int fd, int wanted)
 {
     char scratch[] = "/tmp/lmtrain-sandbox-XXXXXX";
-    struct request request;
     struct err err;
     int layers = 0;
 
@@ -314,21 +412,8 @@ static void serve(int fd, int wanted)
     if (mkdtemp(scratch) && !sandbox_give_away(scratch))
         layers = try_layers(scratch, wanted);
     int status = file_write_all(fd, &layers, sizeof layers) ? -1 : 0;
-    while (!status && !read_all(fd, &request, sizeof request) && request.n_bytes <= PROGRAM_MAX) {
-        char *program = calloc(1, request.n_bytes + 1);
-        enum sandbox_outcome outcome = SANDBOX_FAILED;
-
-        if (!program || read_all(fd, program, request.n_bytes) < 0)
-            break;
-        outcome = run_program(layers, scratch, program, request.n_bytes, request.deadline);
-        free(program);
-        if (!(layers & SANDBOX_NAMESPACES)) { /* what a program left is not the next one's */
-            file_remove_tree(scratch, &err);
-            status = file_make_folder(scratch, &err) < 0 ? -1 : sandbox_give_away(scratch);
-        }
-        if (file_write_all(fd, &outcome, sizeof outcome))
-            break;
-    }
+    while (!status)
+        status = serve_one(fd, layers, scratch);
     file_remove_tree(scratch, &err);
     _exit(0);
 }
@@ -338,9 +423,12 @@ static void describe(struct sandbox *s)
     if (s->layers & SANDBOX_NAMESPACES)
         str_add(&s->enforced, "namespaces (user, mount, pid, net, ipc, uts; a root of its own); ");
     if (s->layers & SANDBOX_LANDLOCK)
-        str_add(&s->enforced, "Landlock (files read-only but for a scratch folder); ");
+        str_add(&s->enforced, s->layers & SANDBOX_NAMESPACES
+                                  ? "Landlock (files read-only but for a scratch folder); "
+                                  : "Landlock (files read-only); ");
     if (s->layers & SANDBOX_SECCOMP)
-        str_add(&s->enforced, "seccomp (no sockets, processes, signals or tracing); ");
+        str_add(&s->enforced, "seccomp (system calls by an allow-list: no sockets, processes, "
+                              "signals or tracing); ");
     str_add(&s->enforced, "limits of time, memory, processes, file sizes and output");
 }
 
@@ -396,20 +484,29 @@ int sandbox_layers(const struct sandbox *s)
     return s->layers;
 }
 
-int sandbox_run(struct sandbox *s, const char *program, double deadline,
+int sandbox_run(struct sandbox *s, const struct sandbox_program *program, double deadline,
                 enum sandbox_outcome *outcome, struct err *err)
 {
-    struct request request = { deadline, strlen(program) };
+    const char *texts[N_TEXTS] = { program->program, program->given, program->test,
+                                   program->entry };
+    struct request request = { .deadline = deadline };
+    struct str message = { 0 };
+    int status = 0;
 
-    if (request.n_bytes > PROGRAM_MAX) {
+    for (int i = 0; i < N_TEXTS; i++)
+        request.n_bytes[i] = texts[i] ? strlen(texts[i]) : 0;
+    if (request_bytes(&request) == SIZE_MAX) {
         *outcome = SANDBOX_FAILED;
         return 0;
     }
-    if (send(s->fd, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
-        file_write_all(s->fd, program, request.n_bytes) ||
+    str_add_bytes(&message, &request, sizeof request);
+    for (int i = 0; i < N_TEXTS; i++)
+        str_add(&message, texts[i] ? texts[i] : "");
+    if (send_all(s->fd, str_text(&message), message.length) < 0 ||
         read_all(s->fd, outcome, sizeof *outcome) < 0)
-        return err_set(err, ERR_FAILED, "the sandbox's helper is gone");
-    return 0;
+        status = err_set(err, ERR_FAILED, "the sandbox's helper is gone");
+    str_release(&message);
+    return status;
 }
 
 const char *sandbox_outcome_name(enum sandbox_outcome outcome)

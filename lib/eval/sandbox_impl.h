@@ -16,13 +16,22 @@ int sandbox_leave_root(void);
 /* Give a folder to who that will be. */
 int sandbox_give_away(const char *folder);
 
-/* Files can be read where the system has its own, and written under scratch alone. */
+/*
+ * Files can be read where the system has its own, and written under scratch alone; NULL: nowhere,
+ * so that nothing on a disk grows.
+ */
 int sandbox_landlock(const char *scratch);
 
-/* No sockets, processes (threads may be), signals, tracing, namespaces, mounts, keys, ... */
+/*
+ * The system calls that CPython needs to compute, by a list of those that are allowed: no sockets,
+ * processes (threads may be), signals to others, tracing, namespaces, mounts, keys, ...
+ */
 int sandbox_seccomp(void);
 
-/* CPU seconds, memory, files; of processes only where the user has none but these. */
+/*
+ * CPU seconds, memory, files, and processes with threads: of a user namespace 64, otherwise 64 more
+ * than the user has.
+ */
 int sandbox_limit(int seconds, int has_namespaces);
 
 void sandbox_close_files(int from);

@@ -1,19 +1,18 @@
 /*
  * sandbox_layers.c - namespaces, Landlock, seccomp and limits
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/landlock.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <signal.h>
+#include <seccomp.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -135,7 +134,8 @@ static int make_root(const char *root)
     snprintf(path, sizeof path, "%s/scratch", root);
     if (mkdir(path, 0700) < 0)
         return -1;
-    if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64m,mode=700") < 0)
+    if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "size=64m,nr_inodes=4096,mode=700") < 0)
         return -1;
     return 0;
 }
@@ -203,7 +203,7 @@ int sandbox_landlock(const char *scratch)
     if (!status)
         status =
             allow(rules, "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE);
-    if (!status)
+    if (!status && scratch)
         status = allow(rules, scratch, attributes.handled_access_fs & ~LANDLOCK_ACCESS_FS_EXECUTE);
     if (!status)
         status = (int)syscall(SYS_landlock_restrict_self, rules, 0);
@@ -213,197 +213,136 @@ int sandbox_landlock(const char *scratch)
 
 /* ---- seccomp ---- */
 
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define ARCHITECTURE AUDIT_ARCH_AARCH64
-#else
-#define ARCHITECTURE 0
-#endif
-
-/* What a function that computes something has no use for. */
-static const int refused[] = {
-    SYS_socket,
-    SYS_socketpair,
-    SYS_connect,
-    SYS_bind,
-    SYS_listen,
-    SYS_accept,
-    SYS_accept4,
-    SYS_sendto,
-    SYS_sendmsg,
-    SYS_sendmmsg,
-    SYS_recvfrom,
-    SYS_recvmsg,
-    SYS_recvmmsg,
-    SYS_kill,
-    SYS_tkill,
-    SYS_tgkill,
-    SYS_rt_sigqueueinfo,
-    SYS_rt_tgsigqueueinfo,
-    SYS_ptrace,
-    SYS_process_vm_readv,
-    SYS_process_vm_writev,
-    SYS_mount,
-    SYS_umount2,
-    SYS_pivot_root,
-    SYS_chroot,
-    SYS_unshare,
-    SYS_setns,
-    SYS_keyctl,
-    SYS_add_key,
-    SYS_request_key,
-    SYS_bpf,
-    SYS_perf_event_open,
-    SYS_userfaultfd,
-    SYS_reboot,
-    SYS_swapon,
-    SYS_swapoff,
-    SYS_init_module,
-    SYS_finit_module,
-    SYS_delete_module,
-    SYS_kexec_load,
-    SYS_setpriority,
-    SYS_sched_setscheduler,
-    SYS_setuid,
-    SYS_setgid,
-    SYS_setresuid,
-    SYS_setresgid,
-    SYS_setsid,
-    SYS_setpgid,
-    SYS_shmget,
-    SYS_msgget,
-    SYS_semget,
-    SYS_mq_open,
-    SYS_memfd_create,
-    SYS_open_by_handle_at,
-    SYS_name_to_handle_at,
-    SYS_prlimit64,
-    /* Landlock has no say in what files are like, only in what is read and written. */
-    SYS_fchmod,
-    SYS_fchmodat,
-    SYS_fchown,
-    SYS_fchownat,
-    SYS_utimensat,
-    SYS_setxattr,
-    SYS_lsetxattr,
-    SYS_fsetxattr,
-    SYS_removexattr,
-    SYS_lremovexattr,
-    SYS_fremovexattr,
-    SYS_sethostname,
-    SYS_setdomainname,
-    SYS_clock_settime,
-    SYS_settimeofday,
-    SYS_adjtimex,
-    SYS_clock_adjtime,
-    SYS_acct,
-    SYS_quotactl,
-    SYS_syslog,
-    SYS_vhangup,
-    SYS_flock,
-    SYS_inotify_init1,
-    SYS_fanotify_init,
-    SYS_splice,
-    SYS_tee,
-    SYS_vmsplice,
-    SYS_shmat,
-    SYS_shmctl,
-    SYS_msgsnd,
-    SYS_msgrcv,
-    SYS_semop,
-    SYS_mq_unlink,
-    SYS_setreuid,
-    SYS_setregid,
-    SYS_setgroups,
-    SYS_setfsuid,
-    SYS_setfsgid,
-    SYS_capset,
-    SYS_personality,
-    SYS_sched_setparam,
-    SYS_sched_setattr,
-    SYS_ioprio_set,
-    SYS_migrate_pages,
-    SYS_move_pages,
-#ifdef SYS_chmod
-    SYS_chmod,
-    SYS_chown,
-    SYS_lchown,
-    SYS_utime,
-    SYS_utimes,
-    SYS_futimesat,
-    SYS_mknod,
-    SYS_inotify_init,
-#endif
-#ifdef SYS_fchmodat2
-    SYS_fchmodat2,
-#endif
-#ifdef SYS_pidfd_getfd
-    SYS_pidfd_getfd,
-    SYS_pidfd_open,
-#endif
-#ifdef SYS_process_madvise
-    SYS_process_madvise,
-#endif
-#ifdef SYS_mount_setattr
-    SYS_open_tree,
-    SYS_move_mount,
-    SYS_fsopen,
-    SYS_fsconfig,
-    SYS_fsmount,
-    SYS_fspick,
-    SYS_mount_setattr,
-#endif
-#ifdef SYS_io_uring_enter
-    SYS_io_uring_enter,
-    SYS_io_uring_register,
-#endif
-#ifdef SYS_fork
-    SYS_fork,
-    SYS_vfork,
-#endif
-#ifdef SYS_pidfd_send_signal
-    SYS_pidfd_send_signal,
-#endif
-#ifdef SYS_io_uring_setup
-    SYS_io_uring_setup,
-#endif
+/*
+ * What CPython and the C library below it call to compute, to read files and to write those that
+ * Landlock and the namespaces leave them. Every other call is answered with ENOSYS, which the C
+ * library takes for an older kernel. Calls that an architecture does not have are left out.
+ */
+static const char *const allowed_calls[] = {
+    /* files */
+    "read", "write", "readv", "writev", "pread64", "pwrite64", "lseek", "_llseek", "open", "openat",
+    "creat", "close", "close_range", "stat", "lstat", "fstat", "newfstatat", "fstatat64", "statx",
+    "statfs", "fstatfs", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents",
+    "getdents64", "getcwd", "chdir", "fchdir", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat",
+    "rename", "renameat", "renameat2", "ftruncate", "fsync", "fdatasync", "fadvise64", "umask",
+    "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr", "dup", "dup2",
+    "dup3", "pipe", "pipe2", "select", "pselect6", "poll", "ppoll", "epoll_create",
+    "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait",
+    /* memory and threads */
+    "brk", "mmap", "munmap", "mprotect", "mremap", "madvise", "futex", "set_robust_list",
+    "get_robust_list", "set_tid_address", "rseq", "membarrier", "sched_yield", "sched_getaffinity",
+    "sched_getparam", "sched_getscheduler", "sched_get_priority_max", "sched_get_priority_min",
+    "getpriority", "getcpu", "gettid",
+    /* time and signals to oneself */
+    "clock_gettime", "clock_getres", "gettimeofday", "time", "times", "nanosleep",
+    "clock_nanosleep", "alarm", "getitimer", "setitimer", "pause", "rt_sigaction", "rt_sigprocmask",
+    "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack",
+    "restart_syscall",
+    /* itself: execve starts the interpreter; what it starts in its place has the same filter */
+    "execve", "exit", "exit_group", "wait4", "waitid", "getpid", "getppid", "getpgrp", "getpgid",
+    "getsid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups",
+    "getrusage", "getrlimit", "uname", "sysinfo", "getrandom",
 };
 
-#define N_REFUSED (sizeof refused / sizeof *refused)
+/* A call that is allowed where one of its arguments, masked, has a value. */
+struct argument_rule {
+    const char *call;
+    unsigned argument;
+    uint64_t mask, value;
+};
+
+#define ALL_BITS UINT64_MAX
+#define LOW_BITS UINT64_C(0xffffffff) /* of what the kernel takes as an int */
+#define NEW_NAMESPACES                                                                      \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | \
+     CLONE_NEWNET)
+#define THREAD_FLAGS (CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
+#define PR_SET_VMA_NAME 0x53564d41 /* the C library names its memory */
+#define ARCH_SET_FS_CODE 0x1002    /* asm/prctl.h, which other architectures lack */
+
+static const struct argument_rule argument_rules[] = {
+    /* Not F_SETOWN, F_SETSIG (signals to any process of the user), F_SETPIPE_SZ, leases, locks. */
+    { "fcntl", 1, LOW_BITS, F_DUPFD },
+    { "fcntl", 1, LOW_BITS, F_DUPFD_CLOEXEC },
+    { "fcntl", 1, LOW_BITS, F_GETFD },
+    { "fcntl", 1, LOW_BITS, F_SETFD },
+    { "fcntl", 1, LOW_BITS, F_GETFL },
+    /* Of a terminal's and a file's only what Python asks: not FIOASYNC, not TIOCSTI. */
+    { "ioctl", 1, LOW_BITS, TCGETS },
+    { "ioctl", 1, LOW_BITS, TIOCGWINSZ },
+    { "ioctl", 1, LOW_BITS, FIOCLEX },
+    { "ioctl", 1, LOW_BITS, FIONCLEX },
+    { "ioctl", 1, LOW_BITS, FIONBIO },
+    { "ioctl", 1, LOW_BITS, FIONREAD },
+    { "prctl", 0, LOW_BITS, PR_SET_NAME },
+    { "prctl", 0, LOW_BITS, PR_GET_NAME },
+    { "prctl", 0, LOW_BITS, PR_SET_VMA_NAME },
+    { "arch_prctl", 0, ALL_BITS, ARCH_SET_FS_CODE },
+    /* Threads, no processes. clone3, whose flags are in memory, is not there. */
+    { "clone", 0, THREAD_FLAGS | CLONE_PTRACE | CLONE_VFORK | NEW_NAMESPACES, THREAD_FLAGS },
+};
+
+static int is_unknown(int call)
+{
+    return call < 0; /* an error, or one of libseccomp's numbers for what this architecture lacks */
+}
+
+static int allow_calls(scmp_filter_ctx filter)
+{
+    for (size_t i = 0; i < sizeof allowed_calls / sizeof *allowed_calls; i++) {
+        int call = seccomp_syscall_resolve_name(allowed_calls[i]);
+
+        if (!is_unknown(call) && seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0) < 0)
+            return -1;
+    }
+    for (size_t i = 0; i < sizeof argument_rules / sizeof *argument_rules; i++) {
+        const struct argument_rule *r = &argument_rules[i];
+        int call = seccomp_syscall_resolve_name(r->call);
+
+        if (!is_unknown(call) &&
+            seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 1,
+                             SCMP_CMP(r->argument, SCMP_CMP_MASKED_EQ, r->mask, r->value)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Rules over two arguments, and over who this process is: its own pid lasts through execve. */
+static int allow_own(scmp_filter_ctx filter)
+{
+    static const char *const signals[] = { "kill", "tgkill" };
+    int limits = seccomp_syscall_resolve_name("prlimit64");
+    int control = seccomp_syscall_resolve_name("fcntl");
+
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (seccomp_rule_add(filter, SCMP_ACT_ALLOW, seccomp_syscall_resolve_name(signals[i]), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, LOW_BITS, (uint64_t)getpid())) < 0)
+            return -1;
+    /* Its own limits, to read. */
+    if (seccomp_rule_add(filter, SCMP_ACT_ALLOW, limits, 2,
+                         SCMP_A0(SCMP_CMP_MASKED_EQ, LOW_BITS, 0), SCMP_A2(SCMP_CMP_EQ, 0)) < 0)
+        return -1;
+    return seccomp_rule_add(filter, SCMP_ACT_ALLOW, control, 2,
+                            SCMP_A1(SCMP_CMP_MASKED_EQ, LOW_BITS, F_SETFL),
+                            SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
+}
 
 int sandbox_seccomp(void)
 {
-    struct sock_filter filter[N_REFUSED * 2 + 16];
-    size_t n = 0;
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
 
-    if (!ARCHITECTURE)
+    if (!filter)
         return -1;
-    filter[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
-    filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    filter[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    /* The calls of x32 are other numbers for the same. */
-    filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    for (size_t i = 0; i < N_REFUSED; i++) {
-        filter[n++] =
-            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)refused[i], 0, 1);
-        filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    }
-    /* clone makes threads, and nothing else; clone3, whose flags can't be seen, isn't there. */
-    filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
-    filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3);
-    filter[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args));
-    filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = { .len = (unsigned short)n, .filter = filter };
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0 ? -1 : 0;
+    /* Calls of another architecture (x32, i386) have other numbers for the same. */
+    int status = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    if (!status)
+        status = allow_calls(filter);
+    if (!status)
+        status = allow_own(filter);
+    if (!status)
+        status = seccomp_load(filter);
+    seccomp_release(filter);
+    return status < 0 ? -1 : 0;
 }
 
 /* ---- limits ---- */
@@ -419,11 +358,34 @@ static int limit(__rlimit_resource_t resource, rlim_t value)
     return setrlimit(resource, &(struct rlimit){ value, value });
 }
 
+/* Threads of all processes of this user, which is what RLIMIT_NPROC counts; 0 without /proc. */
+static rlim_t count_threads(void)
+{
+    DIR *processes = opendir("/proc");
+    rlim_t n = 0;
+
+    for (struct dirent *e = NULL; processes && (e = readdir(processes));) {
+        char path[64];
+        struct stat info;
+
+        if (e->d_name[0] < '0' || e->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%.20s/task", e->d_name);
+        if (!stat(path, &info) && info.st_uid == getuid())
+            n += info.st_nlink - 2; /* a folder each */
+    }
+    if (processes)
+        closedir(processes);
+    return n;
+}
+
 int sandbox_limit(int seconds, int has_namespaces)
 {
+    rlim_t others = has_namespaces ? 0 : count_threads();
+
     if (limit(RLIMIT_CPU, (rlim_t)seconds) < 0 || limit(RLIMIT_AS, MEMORY_BYTES) < 0 ||
         limit(RLIMIT_FSIZE, FILE_BYTES) < 0 || limit(RLIMIT_NOFILE, FILES) < 0 ||
-        limit(RLIMIT_CORE, 0) < 0 || (has_namespaces && limit(RLIMIT_NPROC, PROCESSES) < 0))
+        limit(RLIMIT_CORE, 0) < 0 || limit(RLIMIT_NPROC, others + PROCESSES) < 0)
         return -1;
     return 0;
 }

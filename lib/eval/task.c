@@ -42,6 +42,9 @@ static const struct key way_keys[] = {
     { "choices", KEY_CHOICES, AT(choices), { NULL } },
     { "target", KEY_TEMPLATE, AT(target), { NULL } },
     { "program", KEY_TEMPLATE, AT(program), { NULL } },
+    { "given", KEY_TEMPLATE, AT(given), { NULL } },
+    { "test", KEY_TEMPLATE, AT(test), { NULL } },
+    { "entry", KEY_TEMPLATE, AT(entry), { NULL } },
     { "shots", KEY_INT, AT(n_shots), { NULL } },
     { "shots_most", KEY_INT, AT(n_shots_most), { NULL } },
     { "shots_order", KEY_WORD, AT(order), { "first", "random" } },
@@ -331,6 +334,10 @@ static int check_way(const struct yaml_node *style, const struct task_way *way, 
         missing = "choices";
     else if (way->kind == TASK_CODE && !way->program)
         missing = "program";
+    else if (way->kind == TASK_CODE && !way->test)
+        missing = "test, which decides about its program";
+    else if (way->kind == TASK_CODE && !way->entry)
+        missing = "entry, the name that its test calls";
     if (missing)
         return err_set(err, ERR_CONFIG, "%s:%d: style %s has no %s", style->source, style->line,
                        style->key, missing);

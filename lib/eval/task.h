@@ -72,7 +72,9 @@ struct task_way {
     struct text_template *description, *prompt, *target;
     struct text_template *choices;    /* renders a JSON list; or */
     struct task_texts choice_texts;   /* these */
-    struct text_template *program;    /* of code: over the record and `text` */
+    /* Of code, over the record and `text`: what the model wrote as a program; trusted definitions
+     * that the test uses (or NULL); the test, and the name that it sees of the program. */
+    struct text_template *program, *given, *test, *entry;
     int n_shots, n_shots_most, order; /* most: -1 no limit */
     int shots_from;                   /* enum task_source */
     struct task_texts leave_out;      /* parts that the style doesn't know */

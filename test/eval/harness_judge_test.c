@@ -113,7 +113,8 @@ static void load(const char *name, const char *style, const char *part)
         fail_msg("%s", err.text);
 }
 
-static void judge(struct sandbox *sandbox, const char *text, struct item_result *result)
+static void judge_bytes(struct sandbox *sandbox, const char *text, size_t n_bytes,
+                        struct item_result *result)
 {
     struct harness harness = { .sandbox = sandbox };
     struct harness_run run = {
@@ -121,10 +122,15 @@ static void judge(struct sandbox *sandbox, const char *text, struct item_result 
     };
     struct str written = { 0 };
 
-    str_add(&written, text);
+    str_add_bytes(&written, text, n_bytes);
     if (harness_judge(&run, 0, &written, &err) < 0)
         fail_msg("%s", err.text);
     str_release(&written);
+}
+
+static void judge(struct sandbox *sandbox, const char *text, struct item_result *result)
+{
+    judge_bytes(sandbox, text, strlen(text), result);
 }
 
 static int set_up(void **state)
@@ -214,12 +220,102 @@ static void programs(void **state)
     sandbox_close(sandbox);
 }
 
+/*
+ * A text with a NUL byte is not the text before it: a program of which a copy ends there would
+ * pass, and so would an answer.
+ */
+static void nul_bytes(void **state)
+{
+    static const struct {
+        const char *prompt, *test, *text;
+        size_t n_bytes;
+        const char *answer;
+    } cases[] = {
+        { "def f():\\n", "def check(f):\\n    assert f() == 1\\n", "    return 1\n\0raise", 19,
+          "failed: its program holds a NUL byte" },
+        { "def f():\\n    return 1\\n\\u0000", "def check(f):\\n    assert f() == 1\\n", "", 0,
+          "failed: its program holds a NUL byte" },
+        { "def f():\\n", "def check(f):\\n    pass\\n\\u0000    assert f() == 1\\n", "    return 2\n",
+          13, "failed: its test holds a NUL byte" },
+    };
+    struct sandbox *sandbox;
+
+    (void)state;
+    if (sandbox_open(&sandbox, SANDBOX_ALL, &err) < 0) {
+        print_message("skipped: %s\n", err.text);
+        skip();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct item_result *result = calloc(1, sizeof *result);
+        struct str row = { 0 };
+
+        str_printf(&row,
+                   "{\"task_id\": \"0\", \"prompt\": \"%s\", \"canonical_solution\": \"\", "
+                   "\"test\": \"%s\", \"entry_point\": \"f\"}\n",
+                   cases[i].prompt, cases[i].test);
+        put("humaneval/HumanEval.jsonl", str_text(&row));
+        load("humaneval", "lmeval", NULL);
+        judge_bytes(sandbox, cases[i].text, cases[i].n_bytes, result);
+        assert_string_equal(result->answer, cases[i].answer);
+        assert_true(result->values[0] == 0);
+        str_release(&row);
+        harness_release(result, 1);
+        items_release(&items);
+        task_close(&task);
+    }
+    sandbox_close(sandbox);
+}
+
+static void nul_bytes_in_answers(void **state)
+{
+    struct item_result *result = calloc(1, sizeof *result);
+
+    (void)state;
+    put(MMLU);
+    load("mmlu", "modellink", "virology");
+    judge_bytes(NULL, "B\0", 2, result);
+    assert_string_equal(result->text, "B\xef\xbf\xbd");
+    assert_true(result->values[0] == 1); /* the pattern finds the B */
+    harness_release(result, 1);
+    items_release(&items);
+    task_close(&task);
+
+    result = calloc(1, sizeof *result);
+    put(CEVAL);
+    load("ceval", "modellink", "law");
+    judge_bytes(NULL, "B\0", 2, result);
+    assert_string_equal(result->answer, "B\xef\xbf\xbd");
+    assert_true(result->values[0] == 0);
+    harness_release(result, 1);
+    items_release(&items);
+    task_close(&task);
+}
+
+/* A prompt that would end at a NUL byte is refused, by its item. */
+static void nul_bytes_in_items(void **state)
+{
+    struct items_options options = { folder, 0, 0, NULL };
+
+    (void)state;
+    put("gsm8k/test.jsonl", "{\"question\": \"q\", \"answer\": \"#### 1\"}\n"
+                            "{\"question\": \"q\\u0000r\", \"answer\": \"#### 1\"}\n");
+    assert_int_equal(task_open(&task, "gsm8k", "lmeval", &err), 0);
+    assert_int_equal(items_load(&items, &task, &options, &err), -1);
+    assert_non_null(strstr(err.text, "item 2"));
+    assert_non_null(strstr(err.text, "NUL"));
+    items_release(&items);
+    task_close(&task);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(answers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(second_filter, set_up, tear_down),
         cmocka_unit_test_setup_teardown(programs, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nul_bytes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nul_bytes_in_answers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nul_bytes_in_items, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

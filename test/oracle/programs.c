@@ -1,7 +1,8 @@
 /*
  * programs.c - what test/oracle/eval.py has run in the sandbox
  *
- * Python programs on standard input, each ended by a zero byte; a line of outcome for each.
+ * Standard input: of each program four texts (program, given, test, entry), each ended by a zero
+ * byte. A line of outcome for each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +12,27 @@
 #include "eval/sandbox.h"
 
 #define INPUT_MAX ((size_t)64 << 20)
+#define DEADLINE 30
+
+static const char *next_text(const char **at, const char *end)
+{
+    const char *text = *at;
+
+    *at = text < end ? text + strlen(text) + 1 : end;
+    return text < end ? text : "";
+}
 
 static int run_all(struct sandbox *sandbox, const char *programs, size_t n_bytes, struct err *err)
 {
-    for (const char *p = programs; p < programs + n_bytes; p += strlen(p) + 1) {
+    for (const char *p = programs, *end = programs + n_bytes; p < end;) {
+        struct sandbox_program program;
         enum sandbox_outcome outcome;
 
-        if (sandbox_run(sandbox, p, 30, &outcome, err) < 0)
+        program.program = next_text(&p, end);
+        program.given = next_text(&p, end);
+        program.test = next_text(&p, end);
+        program.entry = next_text(&p, end);
+        if (sandbox_run(sandbox, &program, DEADLINE, &outcome, err) < 0)
             return -1;
         printf("%s\n", sandbox_outcome_name(outcome));
     }
