@@ -220,6 +220,10 @@ int parquet_decompress(int codec, const unsigned char *in, size_t n_in, unsigned
     int rc = -1;
 
     parquet_codec_known(codec, &name);
+    if (n_out > PARQUET_PAGE_BYTES_FREE && n_out / PARQUET_PAGE_RATIO_MAX > n_in)
+        return err_set(err, ERR_DATA,
+                       "a page of %zu bytes has %zu unpacked, more than %d times as much", n_in,
+                       n_out, PARQUET_PAGE_RATIO_MAX);
     if (n_in > PARQUET_PAGE_BYTES_MAX || n_out > PARQUET_PAGE_BYTES_MAX ||
         !is_plausible(codec, in, n_in, n_out))
         return err_set(err, ERR_DATA, "a page of %zu bytes is not %zu in %s", n_in, n_out, name);

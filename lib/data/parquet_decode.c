@@ -361,6 +361,7 @@ static int delta_bytes(struct parquet_values *v, const struct parquet_node *node
 {
     uint64_t *prefixes = malloc((size_t)max_i64(n, 1) * sizeof *prefixes);
     size_t total = 0, before = 0;
+    size_t total_max = PARQUET_PAGE_BYTES_FREE + PARQUET_PAGE_RATIO_MAX * (size_t)(in.end - in.at);
     int rc =
         !prefixes || delta_binary(&in, prefixes, n) < 0 || delta_length(v, &in, n) < 0 ? -1 : 0;
 
@@ -369,7 +370,7 @@ static int delta_bytes(struct parquet_values *v, const struct parquet_node *node
             rc = -1;
         before = (size_t)prefixes[i] + v->slices[i].n;
         total += before;
-        if (total > PARQUET_PAGE_BYTES_MAX ||
+        if (total > total_max || total > PARQUET_PAGE_BYTES_MAX ||
             (node->type == PARQUET_FIXED && before != (size_t)node->type_length))
             rc = -1;
     }

@@ -11,6 +11,9 @@
 #define PARQUET_NODES_MAX 10000
 #define PARQUET_PAGE_VALUES_MAX (1 << 24)
 #define PARQUET_PAGE_BYTES_MAX ((size_t)INT32_MAX)
+/* Pages have about 1 MB. Larger ones may hold at most so many times what they are stored in. */
+#define PARQUET_PAGE_BYTES_FREE ((size_t)64 << 20)
+#define PARQUET_PAGE_RATIO_MAX 256
 
 /* ---- Thrift's compact protocol (parquet_thrift.c) ---- */
 

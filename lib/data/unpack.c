@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -15,13 +16,15 @@
 
 #define PIECE_BYTES ((size_t)1 << 20)
 #define TOTAL_BYTES_MAX ((int64_t)1 << 40) /* more would be a trick */
+#define CHECK_BYTES ((int64_t)64 << 20)    /* so often the disk's free space is looked at */
+#define FREE_BYTES_MIN ((int64_t)256 << 20)
 
 struct unpacking {
     const char *path;
     const unsigned char *in, *end;
     unsigned char *out; /* PIECE_BYTES */
     int fd;
-    int64_t n_bytes;
+    int64_t n_bytes, n_packed, n_max;
     struct err *err;
 };
 
@@ -34,18 +37,48 @@ size_t unpack_name_length(const char *path)
                                          : length;
 }
 
+/* Text is packed to a tenth or a twentieth. */
+static int64_t unpack_bytes_max(size_t n_packed)
+{
+    return min_i64(TOTAL_BYTES_MAX, UNPACK_BYTES_MIN + UNPACK_RATIO_MAX * (int64_t)n_packed);
+}
+
 static int damaged(const struct unpacking *u, const char *what)
 {
     return err_set(u->err, ERR_DATA, "%s: it is %s behind byte %lld of what was in it", u->path,
                    what, (long long)u->n_bytes);
 }
 
+/* Whether enough is left of the disk (which may be memory) that others write to as well. */
+static int check_disk(const struct unpacking *u)
+{
+    struct statvfs disk;
+
+    if (fstatvfs(u->fd, &disk) < 0)
+        return 0;
+    double left = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (left >= (double)FREE_BYTES_MIN)
+        return 0;
+    return err_set(
+        u->err, ERR_FAILED,
+        "%s: %lld MB of it are unpacked and the folder for temporary files has only %.0f MB "
+        "left (hint: TMPDIR)",
+        u->path, (long long)(u->n_bytes / 1000000), left / 1e6);
+}
+
 static int put(struct unpacking *u, size_t n)
 {
+    int64_t n_before = u->n_bytes;
+
     u->n_bytes += (int64_t)n;
-    if (u->n_bytes > TOTAL_BYTES_MAX)
-        return err_set(u->err, ERR_DATA, "%s: it unpacks to more than %lld bytes", u->path,
-                       (long long)TOTAL_BYTES_MAX);
+    if (u->n_bytes > u->n_max)
+        return err_set(
+            u->err, ERR_DATA,
+            "%s: it unpacks to more than %lld MB, from %lld bytes (hint: if it is meant, "
+            "unpack it and name the result)",
+            u->path, (long long)(u->n_max / 1000000), (long long)u->n_packed);
+    if (n_before / CHECK_BYTES != u->n_bytes / CHECK_BYTES && check_disk(u) < 0)
+        return -1;
     if (file_write_all(u->fd, u->out, n) == 0)
         return 0;
     return err_set_errno(u->err, ERR_FAILED,
@@ -95,7 +128,8 @@ static int unpack_zstd(struct unpacking *u)
         ZSTD_outBuffer out = { u->out, PIECE_BYTES, 0 };
 
         left = ZSTD_decompressStream(z, &out, &in);
-        is_full = out.pos == out.size;
+        is_full =
+            out.pos == out.size && left != 0; /* 0: the frame is whole, and all of it is out */
         status = ZSTD_isError(left) ? damaged(u, "damaged") : put(u, out.pos);
     }
     if (!status && left != 0)
@@ -147,6 +181,8 @@ int unpack_map(struct file_map *map, const char *path, struct err *err)
     struct unpacking u = { .path = path,
                            .in = packed.data,
                            .end = packed.data + packed.n_bytes,
+                           .n_packed = (int64_t)packed.n_bytes,
+                           .n_max = unpack_bytes_max(packed.n_bytes),
                            .out = malloc(PIECE_BYTES),
                            .err = err };
     int status = u.out ? 0 : err_set(err, ERR_DEVICE, "out of host memory");

@@ -137,10 +137,45 @@ static void what_is_not_packed_is_as_it_is(void **state)
     assert_int_equal(rows_format_of("a.gz"), ROWS_AUTO);
 }
 
+/* Many members of a megabyte in a few hundred kilobytes: it stops soon, and says why. */
+static void what_unpacks_to_too_much_is_refused(void **state)
+{
+    char *megabyte = calloc(1, 1 << 20);
+
+    (void)state;
+    assert_non_null(megabyte);
+    for (int is_gzip = 0; is_gzip < 2; is_gzip++) {
+        struct str one = { 0 }, many = { 0 }, says = { 0 };
+        struct file_map map;
+        struct err err;
+
+        pack(&one, is_gzip, megabyte, 1 << 20);
+        for (int i = 0; i < 400; i++)
+            str_add_bytes(&many, str_text(&one), one.length);
+        long long max = (UNPACK_BYTES_MIN + UNPACK_RATIO_MAX * (long long)many.length) / 1000000;
+        assert_true(max < 300);
+        assert_int_equal(unpack_map(&map, put("bomb", str_text(&many), many.length), &err), -1);
+        assert_int_equal(err.code, ERR_DATA);
+        str_printf(&says, "it unpacks to more than %lld MB, from %zu bytes", max, many.length);
+        if (!strstr(err.text, str_text(&says)))
+            fail_msg("'%s' does not say '%s'", err.text, str_text(&says));
+        /* A small one is none, although it ends with a full piece. */
+        if (unpack_map(&map, put("small", str_text(&one), one.length), &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(map.n_bytes, 1 << 20);
+        file_map_close(&map);
+        str_release(&one);
+        str_release(&many);
+        str_release(&says);
+    }
+    free(megabyte);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
+        cmocka_unit_test(what_unpacks_to_too_much_is_refused),
         cmocka_unit_test(what_is_not_packed_is_as_it_is),
     };
 
