@@ -259,10 +259,8 @@ static void show_json(struct previewing *p, int64_t sample, const int32_t *ids,
     for (int64_t i = 0; i < n; i++)
         str_printf(p->out, i > 0 ? ",%d" : "%d", learned[i]);
     tokenizer_decode(p->tokenizer, ids, n, &text);
-    if (text.length)
-        str_make_printable(text.data);
     str_add(p->out, "], \"text\": ");
-    value_print_text(str_text(&text), text.length, p->out);
+    value_print_utf8(str_text(&text), text.length, p->out);
     str_add_char(p->out, '}');
     str_release(&text);
 }
@@ -432,9 +430,9 @@ int preview(const struct preview_request *request, const struct option_arguments
 static void add_row(const struct row *row, const char *path, struct str *out)
 {
     if (row->kind == ROW_JSON) {
-        str_add_bytes(out, row->text, row->n_bytes);
+        str_add_utf8(out, row->text, row->n_bytes);
     } else if (row->kind == ROW_TEXT) {
-        value_print_text(row->text, row->n_bytes, out);
+        value_print_utf8(row->text, row->n_bytes, out);
     } else {
         fprintf(stderr, "lmtrain: %s:%lld: %s\n", path, (long long)row->number, row->text);
         return;

@@ -44,6 +44,9 @@ int generate_encode(struct generation *g, const char *prompt, struct token_list 
 int generate_encode_messages(struct generation *g, const struct chat_message *messages, int n,
                              struct token_list *out, struct str *rendered, struct err *err);
 
+/* Write a piece of generated text to stdout, at once and as UTF-8. */
+void generate_write(const char *bytes, size_t n_bytes);
+
 /* Whether the prompts can be read and make sense. */
 int generate_try(struct generation *g, struct err *err);
 

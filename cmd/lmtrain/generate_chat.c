@@ -60,8 +60,7 @@ static int begin(struct talk *t, struct err *err)
 static int show(void *context, const char *bytes, size_t n_bytes)
 {
     (void)context;
-    fwrite(bytes, 1, n_bytes, stdout);
-    fflush(stdout);
+    generate_write(bytes, n_bytes);
     return interrupted || ferror(stdout);
 }
 
@@ -76,11 +75,10 @@ static int answer(struct talk *t, struct err *err)
     if (!status) {
         printf("\n");
         fflush(stdout);
-        /* In the middle of a character: the rest is not to come. */
-        text.text.length = tokenizer_whole_length(str_text(&text.text), text.text.length);
-        if (text.text.data)
-            text.text.data[text.text.length] = 0;
-        status = add(t, "assistant", str_text(&text.text), err);
+        struct str shown = { 0 };
+        str_add_utf8(&shown, str_text(&text.text), text.text.length);
+        status = add(t, "assistant", str_text(&shown), err);
+        str_release(&shown);
     }
     generate_text_release(&text);
     return status;

@@ -74,14 +74,41 @@ int generate_encode(struct generation *g, const char *prompt, struct token_list 
 
 /* ---- what is printed ---- */
 
+/* Text as a JSON string: what is no UTF-8 is U+FFFD, and zero bytes, where cJSON would end it, are there. */
+static void quote(const struct str *text, struct str *out)
+{
+    struct str valid = { 0 };
+    size_t n;
+
+    str_add_utf8(&valid, str_text(text), text->length);
+    str_add_char(out, '"');
+    for (size_t at = 0; at < valid.length; at += n + 1) {
+        cJSON *piece = cJSON_CreateString(valid.data + at);
+        char *printed = cJSON_PrintUnformatted(piece);
+
+        n = strlen(valid.data + at);
+        if (printed)
+            str_add_bytes(out, printed + 1, strlen(printed) - 2);
+        str_add(out, at + n < valid.length ? "\\u0000" : "");
+        free(printed);
+        cJSON_Delete(piece);
+    }
+    str_add_char(out, '"');
+    str_release(&valid);
+}
+
 static void add_json(const char *prompt, const struct generate_text *t, int with_score,
                      struct str *out)
 {
     static const char *const finishes[] = { "length", "end", "stop", "left" };
     cJSON *json = cJSON_CreateObject(), *ids = cJSON_CreateArray();
 
+    struct str quoted = { 0 };
+
     cJSON_AddStringToObject(json, "prompt", prompt);
-    cJSON_AddStringToObject(json, "text", str_text(&t->text));
+    quote(&t->text, &quoted);
+    cJSON_AddRawToObject(json, "text", str_text(&quoted));
+    str_release(&quoted);
     cJSON_AddStringToObject(json, "finish", finishes[t->finish]);
     cJSON_AddNumberToObject(json, "prompt_tokens", (double)t->n_prompt);
     for (int64_t i = t->n_prompt; i < t->tokens.n; i++)
@@ -95,24 +122,15 @@ static void add_json(const char *prompt, const struct generate_text *t, int with
     cJSON_Delete(json);
 }
 
-/* What tokens cut within a character is shown as '?' in JSON, which has no other bytes than text. */
-static void make_text(struct str *text)
-{
-    text->length = tokenizer_whole_length(str_text(text), text->length);
-    if (text->data)
-        text->data[text->length] = 0;
-}
-
 static void add_text(const struct generation *g, const char *prompt, struct generate_text *t,
                      struct str *out)
 {
     if (g->q->json) {
-        make_text(&t->text);
         add_json(prompt, t, g->q->options.n_beams > 1, out);
         return;
     }
     str_add(out, g->template ? "" : prompt);
-    str_add_bytes(out, str_text(&t->text), t->text.length);
+    str_add_utf8(out, str_text(&t->text), t->text.length);
     str_add(out, "\n\n");
 }
 
@@ -152,6 +170,17 @@ static void print_prompt(const struct generation *g, const struct str *rendered,
 
 /* ---- one ---- */
 
+/* What ends within a character is held back until it goes on; what never does is U+FFFD. */
+void generate_write(const char *bytes, size_t n_bytes)
+{
+    struct str text = { 0 };
+
+    str_add_utf8(&text, bytes, n_bytes);
+    fwrite(str_text(&text), 1, text.length, stdout);
+    fflush(stdout);
+    str_release(&text);
+}
+
 /* context: the prompt, once the first of what follows it is there, so that an error stands alone. */
 static int show(void *context, const char *bytes, size_t n_bytes)
 {
@@ -159,8 +188,7 @@ static int show(void *context, const char *bytes, size_t n_bytes)
 
     printf("%s", *prompt);
     *prompt = "";
-    fwrite(bytes, 1, n_bytes, stdout);
-    fflush(stdout);
+    generate_write(bytes, n_bytes);
     return ferror(stdout) != 0;
 }
 

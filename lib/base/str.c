@@ -258,6 +258,45 @@ int str_utf8_length(const unsigned char *s, size_t n)
     return 0;
 }
 
+/* Of what is no valid sequence: the bytes that a valid one could begin with, at least one. */
+static size_t broken_length(const unsigned char *s, size_t n)
+{
+    size_t whole = s[0] >= 0xc2 && s[0] < 0xe0   ? 2
+                   : (s[0] & 0xf0) == 0xe0       ? 3
+                   : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+                                                 : 1;
+    unsigned char low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
+    unsigned char high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+    size_t length = 1;
+
+    while (length < whole && length < n && s[length] >= low && s[length] <= high) {
+        length++;
+        low = 0x80;
+        high = 0xbf;
+    }
+    return length;
+}
+
+void str_add_utf8(struct str *str, const void *bytes, size_t n_bytes)
+{
+    const unsigned char *s = bytes;
+    size_t done = 0, at = 0;
+
+    while (at < n_bytes) {
+        int length = str_utf8_length(s + at, n_bytes - at);
+
+        if (length > 0) {
+            at += (size_t)length;
+            continue;
+        }
+        str_add_bytes(str, s + done, at - done);
+        str_add(str, "\xef\xbf\xbd");
+        at += broken_length(s + at, n_bytes - at);
+        done = at;
+    }
+    str_add_bytes(str, s + done, n_bytes - done);
+}
+
 void str_make_printable(char *text)
 {
     size_t n = strlen(text);

@@ -246,6 +246,15 @@ void value_print_text(const char *text, size_t n_bytes, struct str *out)
     str_add_char(out, '"');
 }
 
+void value_print_utf8(const char *text, size_t n_bytes, struct str *out)
+{
+    struct str valid = { 0 };
+
+    str_add_utf8(&valid, text, n_bytes);
+    value_print_text(str_text(&valid), valid.length, out);
+    str_release(&valid);
+}
+
 /* What stands for a value on its own; of containers, what opens them. */
 static void print_head(const struct value *v, struct str *out)
 {

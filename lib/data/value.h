@@ -48,5 +48,7 @@ void value_print(const struct value *value, struct str *out);
 
 /* Append text as a JSON string; bytes that are no UTF-8 stay as they are. */
 void value_print_text(const char *text, size_t n_bytes, struct str *out);
+/* The same for readers of JSON, which refuse other bytes: each part that is no UTF-8 becomes U+FFFD. */
+void value_print_utf8(const char *text, size_t n_bytes, struct str *out);
 
 #endif

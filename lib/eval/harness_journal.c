@@ -20,7 +20,7 @@
 static void print_text(struct str *out, const char *key, const char *text)
 {
     str_printf(out, ",\"%s\":", key);
-    value_print_text(text, strlen(text), out);
+    value_print_utf8(text, strlen(text), out);
 }
 
 void harness_print_item(struct task *task, const struct item *item, const struct item_result *r,

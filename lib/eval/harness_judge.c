@@ -198,8 +198,8 @@ int harness_judge(struct harness_run *run, int64_t index, const struct str *text
     struct item_result *r = &run->results[index];
     struct str printable = { 0 };
 
-    /* What was cut within a character is no text. */
-    str_add_bytes(&printable, str_text(text), tokenizer_whole_length(str_text(text), text->length));
+    /* As the libraries decode tokens: what is no character is U+FFFD. */
+    str_add_utf8(&printable, str_text(text), text->length);
     r->choice = -1;
     r->text = copy_shown(&printable);
     int status = run->task->parts[item->part].way.kind == TASK_CODE

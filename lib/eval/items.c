@@ -595,7 +595,7 @@ int items_load(struct items *items, const struct task *task, const struct items_
 static void print_text(const char *key, const char *text, struct str *out)
 {
     str_printf(out, ",\"%s\":", key);
-    value_print_text(text, strlen(text), out);
+    value_print_utf8(text, strlen(text), out);
 }
 
 void items_print(const struct items *items, const struct task *task, struct str *out)
@@ -610,7 +610,7 @@ void items_print(const struct items *items, const struct task *task, struct str 
         print_text("prompt", item->context, out);
         for (int k = 0; k < item->n_choices; k++) {
             str_add(out, k ? "," : ",\"choices\":[");
-            value_print_text(item->choices[k], strlen(item->choices[k]), out);
+            value_print_utf8(item->choices[k], strlen(item->choices[k]), out);
         }
         str_add(out, item->n_choices ? "]" : "");
         print_text("target", item->target, out);

@@ -184,7 +184,7 @@ void scores_print(const struct scores *scores, const struct task *task, int n_sh
 
 static void add_text(struct str *out, const char *text)
 {
-    value_print_text(text, strlen(text), out);
+    value_print_utf8(text, strlen(text), out);
 }
 
 static void print_values(const struct score_line *line, struct str *out)

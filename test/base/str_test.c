@@ -202,6 +202,31 @@ static void test_printable(void **state)
     }
 }
 
+/* As Python's decode(errors="replace"). */
+static void test_lossy(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "" },
+        { "plain \xc3\xa9 \xf0\x9f\x98\x80", "plain \xc3\xa9 \xf0\x9f\x98\x80" },
+        { "a\xf0\x9f\x98", "a\xef\xbf\xbd" },
+        { "\xf0\x9f\x98z", "\xef\xbf\xbdz" },
+        { "\x80\xff", "\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\xe2\x82\xe2\x82\xac", "\xef\xbf\xbd\xe2\x82\xac" },
+        { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\xe0\x80", "\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\xf4\x90\xc1z", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct str out = { 0 };
+
+        str_add_utf8(&out, rows[i][0], strlen(rows[i][0]));
+        assert_string_equal(str_text(&out), rows[i][1]);
+        str_release(&out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,7 +234,7 @@ int main(void)
         cmocka_unit_test(test_units),     cmocka_unit_test(test_distance),
         cmocka_unit_test(test_nearest),   cmocka_unit_test(test_integers),
         cmocka_unit_test(test_floats),    cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_ends),      cmocka_unit_test(test_lossy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

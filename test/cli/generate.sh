@@ -87,6 +87,16 @@ text --prompt 'Ünïcode — 主'
 expect 'a prompt of any bytes' 0 '^Ünïcode — 主' printf '%s' "$output"
 text --prompt "$prompt" --temperature 0 --tokenizer data/kjv-tokenizer/tokenizer.json
 text_is 'the tokenizer as a file' "$greedy"
+# Drawn at random, tokens of bytes are no UTF-8: what is written is, on a screen and as JSON.
+wild() {
+    "$lmtrain" generate --model "$dir/one" --prompt "$prompt" --temperature 100 --top-p 1 --max-new-tokens 400 --seed 3 "$@"
+}
+wild --json >"$dir/wild.json"
+wild >"$dir/wild.text"
+expect 'characters that are none are U+FFFD' 0 '' grep -q "$(printf '\357\277\275')" "$dir/wild.json"
+expect 'so that JSON is UTF-8' 0 '' iconv -f UTF-8 -t UTF-16 "$dir/wild.json"
+expect 'as is the text' 0 '' iconv -f UTF-8 -t UTF-16 "$dir/wild.text"
+
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' generate --model '$dir/one' --prompt a >/dev/full"
 
 # ---- what else there is ----
