@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "config/hf_family.h"
+#include "config/hf_head.h"
 #include "config/read_impl.h"
 
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
@@ -744,6 +745,16 @@ int hf_config_take(struct job_reader *r, const char *path, const char *text, siz
     return h.failed ? -1 : 0;
 }
 
+/* The weights' own head counts for more than what config.json says of it. */
+static void untie(struct job_reader *r, const char *folder)
+{
+    if (!r->job->model.tied_embeddings || !hf_head_is_own(folder, r->arena))
+        return;
+    r->job->model.tied_embeddings = 0;
+    r->job->untied_by = arena_strdup(r->arena, folder);
+    job_note(r->job, r->arena, "model.tied_embeddings = false (%s: " JOB_UNTIED ")", folder);
+}
+
 int hf_config_read(struct job_reader *r, const struct yaml_node *node, const char *folder)
 {
     const char *path = arena_printf(r->arena, "%s/config.json", folder);
@@ -755,5 +766,7 @@ int hf_config_read(struct job_reader *r, const struct yaml_node *node, const cha
         return mistakes_add(&r->mistakes, node, "%s", err.text);
     int status = hf_config_take(r, path, text, n_bytes);
     free(text);
+    if (!status)
+        untie(r, folder);
     return status;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "config/hf_config.h"
 #include "train/cells.h"
 #include "train/rectangles.h"
@@ -90,6 +91,8 @@ static int open_any(struct served *served, const char *path, struct err *err)
         served->folder = arena_strdup(&served->arena, path);
         return open_folder(served, err);
     }
+    if (hub_is_name(path))
+        return hf_folder_refuse(path, err);
     served->folder = store_newest(path, &served->arena, err);
     return served->folder && store_open(&served->weights.store, served->folder, err) == 0
                ? read_job(served, err)
