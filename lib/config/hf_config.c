@@ -737,7 +737,9 @@ int hf_config_take(struct job_reader *r, const char *path, const char *text, siz
 
     while (at + n_behind < n_bytes && memchr(" \t\r\n", end[n_behind], 4))
         n_behind++;
-    if (json && at + n_behind == n_bytes)
+    if (str_has_json_nul(text, n_bytes))
+        refuse(&h, "a text with a NUL byte (\\u0000), which is not supported");
+    else if (json && at + n_behind == n_bytes)
         take_family(&h, json);
     else
         refuse(&h, "not valid JSON, from byte %zu on", at);

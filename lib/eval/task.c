@@ -677,14 +677,15 @@ int task_open(struct task *task, const char *name, const char *style, struct err
     const char *path = arena_printf(&arena, TASK_FOLDER "%s.yaml", name);
     const struct embedded_file *embedded = embedded_find(path);
     char *text = NULL;
-    size_t n_bytes;
+    size_t n_bytes = 0;
     int status;
 
     if (strchr(name, '/') || !*name)
         status = refuse_name(name, err);
     else if (file_exists(path))
-        status = file_read(path, YAML_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, err) < 0
-                     ? -1
+        status = file_read(path, YAML_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, err) < 0 ? -1
+                 : strlen(text) != n_bytes
+                     ? err_set(err, ERR_CONFIG, "%s: a zero byte: no YAML", path)
                      : task_parse(task, name, style, text, path, err);
     else if (embedded)
         status = task_parse(task, name, style, embedded->text, path, err);

@@ -247,6 +247,7 @@ static void damage_is_named(void **state)
     (void)state;
     refuse_changed(0, "\"use_dora\": false", "\"use_dora\": true", "use_dora");
     refuse_changed(0, "\"LORA\"", "\"IA3\"", "IA3");
+    refuse_changed(0, "\"LORA\"", "\"LORA\\u0000x\"", "NUL byte");
     refuse_changed(0, "\"down_proj\": 4", "\"(up|down)_proj\": 4", "alpha_pattern");
     refuse_changed(0, "\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");
     refuse_changed(0, "{", "[", "adapter_config.json");
