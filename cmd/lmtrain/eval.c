@@ -10,6 +10,7 @@
 
 #include "cmd.h"
 #include "eval/perplexity.h"
+#include "eval/task.h"
 #include "eval_tasks.h"
 #include "report/progress_line.h"
 #include "train/engine.h"
@@ -79,6 +80,7 @@ static int measure_text(const struct eval_request *q, struct str *out, struct er
 
     if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
         return -1;
+    serving_tell(q->serving, &served);
     int status = serving_check(q->serving, &served.job.model, err);
     if (!status && !serving_starts(q->serving))
         status = serving_open(q->serving, &served, q->threads, err);
@@ -205,8 +207,22 @@ static void list_how(struct eval_request *q, struct option *out)
     memcpy(out, table, sizeof table);
 }
 
+static const char *details(struct arena *arena)
+{
+    struct str text = { 0 };
+
+    str_add(&text, "Where benchmarks' files are to be had, for --data DATA:\n");
+    task_print_sources(&text);
+    str_add(&text, "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory; "
+                   "5 a rank died.\n");
+    const char *copy = arena_strdup(arena, str_text(&text));
+    str_release(&text);
+    return copy;
+}
+
 int cmd_eval(int argc, char **argv)
 {
+    struct arena arena = { 0 };
     struct serving serving = { 0 };
     struct eval_request q = {
         .task = "perplexity", .style = "lmeval", .shots = -1, .serving = &serving
@@ -216,14 +232,11 @@ int cmd_eval(int argc, char **argv)
         .command = "lmtrain eval",
         .arguments = "--model DIR",
         .summary = "Measure a trained model",
-        .details =
-            "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory; 5 a rank "
-            "died.\n",
+        .details = details(&arena),
         .table = table,
         .n_options = N_OPTIONS,
     };
     struct option_arguments arguments;
-    struct arena arena = { 0 };
     struct err err;
 
     list_what(&q, table);

@@ -113,6 +113,15 @@ static int check_code(const struct evaluation *e, const struct task *task, struc
     return 0;
 }
 
+/* The command that gets the first task's files says more than that there is no such folder. */
+static int refuse_data(const struct evaluation *e, struct err *err)
+{
+    const char *get = e->tasks[0].task.get;
+
+    return err_set(err, ERR_DATA, "--data %s is no folder%s%s%s", e->q->data,
+                   get ? " (hint: where DATA is one: " : "", get ? get : "", get ? ")" : "");
+}
+
 /* All tasks are found before a model is loaded for the first of them. */
 static int open_tasks(struct evaluation *e, struct err *err)
 {
@@ -121,10 +130,10 @@ static int open_tasks(struct evaluation *e, struct err *err)
     if (!e->q->data)
         return err_set(err, ERR_CONFIG,
                        "lmtrain eval --task %s: --data DIR is missing (the folder of the task's "
-                       "files)",
+                       "files; lmtrain eval -h says where they are to be had)",
                        e->q->task);
     if (!file_is_folder(e->q->data))
-        return err_set(err, ERR_DATA, "--data %s is no folder", e->q->data);
+        return refuse_data(e, err);
     for (int i = 0; i < e->n_tasks; i++)
         if (check_code(e, &e->tasks[i].task, err) < 0 || load_items(e, &e->tasks[i], err) < 0)
             return -1;
@@ -179,6 +188,7 @@ static int open_model(struct evaluation *e, struct err *err)
     if (served_open_adapted(&e->served, q->model, q->adapter, err) < 0)
         return -1;
     e->has_served = 1;
+    serving_tell(q->serving, &e->served);
     const char *path = q->tokenizer ? q->tokenizer : e->served.job.data.tokenizer;
     if (served_open_tokenizer(&e->served, q->tokenizer, &e->tokenizer, err) < 0)
         return -1;

@@ -119,6 +119,7 @@ static int generation_open(struct generation *g, struct err *err)
             served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
         g->has_model = 1;
+        serving_tell(g->serving, &g->served);
         if (serving_check(g->serving, &g->served.job.model, err) < 0)
             return -1;
     }

@@ -318,7 +318,9 @@ static int read_json_prompt(struct generation *g, const char *line, struct promp
         cJSON_IsString(json) ? json : cJSON_GetObjectItemCaseSensitive(json, "prompt");
     int status;
 
-    if (cJSON_IsArray(messages))
+    if (str_has_json_nul(line, strlen(line)))
+        status = err_set(err, ERR_DATA, "a text with a NUL byte (\\u0000) is not supported");
+    else if (cJSON_IsArray(messages))
         status = encode_messages(g, messages, prompt, rendered, err);
     else if (cJSON_IsString(text))
         status = generate_encode(g, text->valuestring, &prompt->out.tokens, rendered, err);

@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "cmd.h"
 
@@ -170,6 +171,12 @@ static int check_same(struct serving *s, const struct served *served, struct err
                                XXH64(str_text(&text), text.length, 0), err);
     str_release(&text);
     return status < 0 ? fail_alike(s, err) : 0;
+}
+
+void serving_tell(const struct serving *s, const struct served *served)
+{
+    if (served->job.untied_by && !serving_starts(s) && s->rank.world_rank == 0)
+        log_warn("%s: " JOB_UNTIED, served->job.untied_by);
 }
 
 int serving_open(struct serving *s, struct served *served, int n_threads, struct err *err)

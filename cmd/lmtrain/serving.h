@@ -57,6 +57,9 @@ int serving_join(struct serving *serving);
 /* ERR_CONFIG where the model cannot be cut like this. */
 int serving_check(const struct serving *serving, const struct model_spec *spec, struct err *err);
 
+/* What is to be said of the model: by the process that prints, once. */
+void serving_tell(const struct serving *serving, const struct served *served);
+
 /* Cores, kernels, neighbours; the model is told of them. Collective. */
 int serving_open(struct serving *serving, struct served *served, int n_threads, struct err *err);
 

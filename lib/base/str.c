@@ -313,3 +313,17 @@ void str_make_printable(char *text)
         at += (size_t)max_int(1, length);
     }
 }
+
+int str_has_json_nul(const char *json, size_t n_bytes)
+{
+    static const char escape[] = "u0000";
+
+    for (size_t i = 0; i + 1 < n_bytes; i++) {
+        if (json[i] != '\\')
+            continue;
+        i++; /* behind an escaped backslash nothing is escaped */
+        if (n_bytes - i >= strlen(escape) && !memcmp(json + i, escape, strlen(escape)))
+            return 1;
+    }
+    return 0;
+}

@@ -66,6 +66,12 @@ const char *str_nearest(const char *wrong, const char *const *names, int n);
 int str_to_i64(const char *text, int64_t *out);
 int str_to_f64(const char *text, double *out);
 
+/*
+ * Whether a JSON text has the escape \u0000: cJSON ends a string there, so that another text is
+ * read. A raw zero byte is no JSON.
+ */
+int str_has_json_nul(const char *json, size_t n_bytes);
+
 /* Length of a valid UTF-8 sequence at text (n bytes left), or 0 if there is none. */
 int str_utf8_length(const unsigned char *text, size_t n);
 

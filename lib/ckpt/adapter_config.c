@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/file.h"
+#include "base/str.h"
 #include "ckpt/adapter_impl.h"
 
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
@@ -175,7 +176,9 @@ int adapter_config_read(struct adapter_config *c, const char *path, struct arena
     if (file_read(name, CONFIG_MAX_BYTES, ERR_DATA, &text, &n_bytes, err) < 0)
         return -1;
     cJSON *root = cJSON_ParseWithLength(text, n_bytes);
-    int status = take(c, root, arena, err);
+    int status = str_has_json_nul(text, n_bytes)
+                     ? err_set(err, ERR_DATA, "a text with a NUL byte (\\u0000) is not supported")
+                     : take(c, root, arena, err);
     cJSON_Delete(root);
     free(text);
     return status < 0 ? err_add(err, "%s", name) : 0;

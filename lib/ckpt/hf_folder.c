@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/num.h"
 #include "base/str.h"
 #include "ckpt/convert.h"
@@ -78,17 +79,6 @@ static int is_other(const char *name)
     return other_format(name) != NULL;
 }
 
-/* "org/name" that is no path here. */
-static int is_hub_name(const char *path)
-{
-    const char *slash = strchr(path, '/');
-
-    return slash && slash > path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' &&
-           path[0] != '~' &&
-           strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                        "0123456789-_./") == strlen(path);
-}
-
 /* A folder's weights, or a file itself, that is not read; 0 if there is none. */
 static int refuse_format(const char *path, struct err *err)
 {
@@ -122,6 +112,8 @@ static int refuse_format(const char *path, struct err *err)
 
 int hf_folder_refuse(const char *path, struct err *err)
 {
+    char hint[HUB_HINT_MAX];
+
     if (refuse_format(path, err) < 0)
         return -1;
     if (file_exists(path))
@@ -129,11 +121,9 @@ int hf_folder_refuse(const char *path, struct err *err)
                        "%s is neither a checkpoint nor a folder with config.json and "
                        "model.safetensors",
                        path);
-    if (is_hub_name(path))
-        return err_set(err, ERR_DATA,
-                       "%s is not a folder here (hint: if it is a name on the Hugging Face hub: "
-                       "hf download %s --local-dir %s, then give that folder)",
-                       path, path, strchr(path, '/') + 1);
+    if (hub_is_name(path))
+        return err_set(err, ERR_DATA, "%s is not a folder here%s", path,
+                       hub_hint(hint, sizeof hint, path, HUB_MODEL));
     return err_set(err, ERR_DATA, "%s does not exist", path);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hub.h"
 #include "ckpt/convert.h"
 #include "config/hf_config.h"
 
@@ -69,6 +70,8 @@ int weights_open(struct weights *weights, const char *path, const struct model_s
 
         return family ? hf_folder_open(&weights->folder, path, family, spec, err) : -1;
     }
+    if (hub_is_name(path))
+        return hf_folder_refuse(path, err);
     const char *newest = store_newest(path, arena, err);
     return newest ? store_open(&weights->store, newest, err) : -1;
 }

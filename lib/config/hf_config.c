@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "config/hf_family.h"
+#include "config/hf_head.h"
 #include "config/hf_reader_impl.h"
 
 #define CONFIG_MAX_BYTES ((size_t)4 << 20)
@@ -639,12 +640,24 @@ int hf_config_take(struct job_reader *r, const char *path, const char *text, siz
 
     while (at + n_behind < n_bytes && memchr(" \t\r\n", end[n_behind], 4))
         n_behind++;
-    if (json && at + n_behind == n_bytes)
+    if (str_has_json_nul(text, n_bytes))
+        hf_refuse(&h, "a text with a NUL byte (\\u0000), which is not supported");
+    else if (json && at + n_behind == n_bytes)
         take_family(&h, json);
     else
         hf_refuse(&h, "not valid JSON, from byte %zu on", at);
     cJSON_Delete(json);
     return h.failed ? -1 : 0;
+}
+
+/* The weights' own head counts for more than what config.json says of it. */
+static void untie(struct job_reader *r, const char *folder)
+{
+    if (!r->job->model.tied_embeddings || !hf_head_is_own(folder, r->arena))
+        return;
+    r->job->model.tied_embeddings = 0;
+    r->job->untied_by = arena_strdup(r->arena, folder);
+    job_note(r->job, r->arena, "model.tied_embeddings = false (%s: " JOB_UNTIED ")", folder);
 }
 
 int hf_config_read(struct job_reader *r, const struct yaml_node *node, const char *folder)
@@ -658,5 +671,7 @@ int hf_config_read(struct job_reader *r, const struct yaml_node *node, const cha
         return mistakes_add(&r->mistakes, node, "%s", err.text);
     int status = hf_config_take(r, path, text, n_bytes);
     free(text);
+    if (!status)
+        untie(r, folder);
     return status;
 }

@@ -34,6 +34,7 @@ struct hf_config_changes {
     int dtype;      /* of the weights; -1: as it is */
     int vocab_size; /* 0: as it is */
     int is_plain;   /* the weights are no longer quantized */
+    int is_untied;  /* the weights have a head of their own, whatever it said */
 };
 
 /* Add the text of a config.json (n_bytes) with changes. */

@@ -354,6 +354,10 @@ int hf_config_print_changed(const char *text, size_t n_bytes,
         cJSON_DeleteItemFromObjectCaseSensitive(json, "vocab_size");
         add_int(json, "vocab_size", changes->vocab_size);
     }
+    if (changes->is_untied) {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "tie_word_embeddings");
+        add_flag(json, "tie_word_embeddings", 0);
+    }
     if (changes->is_plain)
         cJSON_DeleteItemFromObjectCaseSensitive(json, "quantization_config");
     print_json(json, out);

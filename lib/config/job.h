@@ -48,11 +48,17 @@ struct job_counts {
 
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
+/* What is said, once, of a model that untied_by is of. */
+#define JOB_UNTIED \
+    "config.json says that the embeddings are tied, but the weights have an lm_head.weight " \
+    "that differs from them: the model is read as untied"
+
 struct job {
     const char *source;        /* the job file's name, for messages */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
     enum job_kind kind;
     struct model_spec model;
+    const char *untied_by; /* the HF folder whose weights untied it (config/hf_head.h), or NULL */
 
     struct {
         struct job_dataset *train;

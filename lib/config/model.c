@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "config/embedded.h"
 #include "config/read_impl.h"
 
@@ -125,10 +126,15 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
         return take_job(r, node, job);
     }
     const char *nearest = nearest_model(r, name);
-    return mistakes_add(
-        &r->mistakes, node,
-        "model is %.128s, neither a name in " MODEL_FOLDER " nor a folder with config.json%s%s%s",
-        name, nearest ? " (hint: " : "", nearest ? nearest : "", nearest ? ")" : "");
+    char hint[HUB_HINT_MAX];
+
+    hub_hint(hint, sizeof hint, name, HUB_MODEL);
+    if (!*hint && nearest)
+        snprintf(hint, sizeof hint, " (hint: %.128s)", nearest);
+    return mistakes_add(&r->mistakes, node,
+                        "model is %.128s, neither a name in " MODEL_FOLDER
+                        " nor a folder with config.json%s",
+                        name, hint);
 }
 
 void reader_take_model(struct job_reader *r, const struct yaml_node *node)

@@ -252,6 +252,8 @@ static int prepare(struct conversion *c, struct err *err)
     if (check_target(o->to, err) < 0 || served_open(&c->from, o->from, err) < 0 ||
         adapt(c, err) < 0)
         return -1;
+    if (c->from.job.untied_by)
+        log_warn("%s: " JOB_UNTIED, c->from.job.untied_by);
     int is_merge = c->from.weights.is_merged;
     if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
         return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);

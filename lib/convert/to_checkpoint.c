@@ -300,48 +300,6 @@ static int write_ranks(struct target *t, struct err *err)
     return status;
 }
 
-static int compare_head(const struct safetensors *file, const struct safetensors_tensor *head,
-                        const struct safetensors *other, const struct safetensors_tensor *table,
-                        unsigned char *buffer, size_t half, struct err *err)
-{
-    uint64_t n_bytes = head->end - head->begin;
-    int same = head->type == table->type && n_bytes == table->end - table->begin;
-
-    for (uint64_t at = 0; at < n_bytes && same; at += half) {
-        size_t n = (size_t)(n_bytes - at < half ? n_bytes - at : half);
-
-        if (safetensors_read(file, head, at, buffer, n, err) < 0 ||
-            safetensors_read(other, table, at, buffer + half, n, err) < 0)
-            return -1;
-        same = !memcmp(buffer, buffer + half, n);
-    }
-    if (same)
-        return 0;
-    return err_set(err, ERR_DATA,
-                   "%s: tensor %s differs from the embedding's table, which config.json says is "
-                   "the head's too (hint: \"tie_word_embeddings\": false there)",
-                   file->path, head->name);
-}
-
-/* A head beside a tied embedding is its copy, or config.json is wrong. */
-static int check_head(const struct hf_folder *folder, struct err *err)
-{
-    const struct safetensors_tensor *head, *table;
-    const struct safetensors *file = hf_folder_tied_head(folder, &head);
-    const struct hf_whole *embedding = hf_names_find(hf_folder_names(folder), "embedding.weight");
-    size_t half = (size_t)1 << 20;
-
-    if (!file)
-        return 0;
-    const struct safetensors *other = hf_folder_tensor(folder, embedding->first, &table);
-    unsigned char *buffer = malloc(2 * half);
-    if (!buffer)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = compare_head(file, head, other, table, buffer, half, err);
-    free(buffer);
-    return status;
-}
-
 /* What came with the model, but with the tokenizer of the job or of the adapter. */
 static int carry_merged(struct conversion *c, const char *folder, struct err *err)
 {
@@ -487,8 +445,7 @@ int convert_to_checkpoint(struct conversion *c, struct err *err)
         prepare_seen(c);
     else
         t.covered = arena_array(&c->arena, char, store_n_tensors(c->from.weights.store));
-    if (choose_cut(&t, err) < 0 || cut_stages(&t, err) < 0 ||
-        (folder && check_head(folder, err) < 0) || partial_begin(c, c->total, err) < 0)
+    if (choose_cut(&t, err) < 0 || cut_stages(&t, err) < 0 || partial_begin(c, c->total, err) < 0)
         return -1;
     fault_at("convert:begun", -1);
     int status = write_ranks(&t, err);

@@ -318,11 +318,13 @@ static int write_config(struct target *t, struct err *err)
     int is_there = file_exists(arena_printf(&c->arena, "%s/config.json", carried));
     struct job theirs;
     struct err ignored;
+    int is_read = is_there && job_read_folder(&theirs, carried, NULL, 0, &c->arena, &ignored) == 0;
     /* Finetuning may have grown it too, after what came with the model was written. */
     if (c->source.rows != c->source.rows_there ||
-        (is_there && job_read_folder(&theirs, carried, NULL, 0, &c->arena, &ignored) == 0 &&
-         theirs.model.vocab_size != c->source.rows))
+        (is_read && theirs.model.vocab_size != c->source.rows))
         changes.vocab_size = (int)c->source.rows;
+    if (is_read && !c->from.job.model.tied_embeddings)
+        changes.is_untied = theirs.model.tied_embeddings || theirs.untied_by;
     if (is_there)
         return carry_config(carried, c->partial, &changes, err);
     int status = hf_config_print(&c->from.job.model, c->family, conversion_dtype(c, main_dtype(t)),

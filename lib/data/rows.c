@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hub.h"
 #include "data/rows_impl.h"
 #include "data/unpack.h"
 
@@ -138,12 +139,14 @@ int row_files_find(struct row_files *files, const char *const *inputs, int n_inp
                    struct err *err)
 {
     struct row_files found = { 0 };
+    char hint[HUB_HINT_MAX];
 
     for (int i = 0; i < n_inputs; i++) {
         int is_glob = strpbrk(inputs[i], "*?[") && !file_exists(inputs[i]);
 
         if (!is_glob && strcmp(inputs[i], "-") && !file_exists(inputs[i])) {
-            err_set(err, ERR_DATA, "%s: there is no such file or folder", inputs[i]);
+            err_set(err, ERR_DATA, "%s: there is no such file or folder%s", inputs[i],
+                    hub_hint(hint, sizeof hint, inputs[i], HUB_DATASET));
             row_files_release(&found);
             return -1;
         }

@@ -98,7 +98,8 @@ static int judge_text(struct harness_run *run, const struct item *item, const st
     for (int i = 0; i < n && !status; i++) {
         struct str answer = { 0 };
 
-        status = filter(way->n_filters ? &way->filters[i] : &none, text, item->record, &answer, err);
+        status =
+            filter(way->n_filters ? &way->filters[i] : &none, text, item->record, &answer, err);
         if (!status)
             r->values[i] = is_right(way, &answer, item->target);
         if (!status && i == 0)
@@ -172,8 +173,7 @@ static int judge_code(struct harness_run *run, const struct item *item, const st
     struct rendered_program p = { 0 };
     enum sandbox_outcome outcome = SANDBOX_FAILED;
 
-    int status =
-        filter(way->n_filters ? &way->filters[0] : &none, text, item->record, &found, err);
+    int status = filter(way->n_filters ? &way->filters[0] : &none, text, item->record, &found, err);
     if (!status)
         status = render_program(way, item, &found, &p, err);
     if (!status && !refuse_nul(&p, part, item, r)) {

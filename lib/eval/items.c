@@ -539,10 +539,14 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
     int present = l->o->parts && !strcmp(l->o->parts, "present");
 
     if (l->n_missing > 0 && (!present || l->items->n == 0))
-        return err_set(err, ERR_DATA, "%s: no files of %s%s (looked for %s, in %s/%s and in %s%s)",
-                       t->name, str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
+        return err_set(err, ERR_DATA,
+                       "%s: no files of %s%s (looked for %s, in %s/%s and in %s%s%s)", t->name,
+                       str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
                        str_text(&l->looked_first), l->o->data, t->name, l->o->data,
-                       l->items->n ? "; hint: --subjects present takes what is there" : "");
+                       l->items->n ? "; hint: --subjects present takes what is there"
+                       : t->get    ? "; hint: where DATA is --data: "
+                                   : "",
+                       l->items->n || !t->get ? "" : t->get);
     if (!l->items->n)
         return err_set(err, ERR_CONFIG, "%s: no subject is left: style %s leaves %s out", t->name,
                        t->style, l->o->parts ? l->o->parts : "all");

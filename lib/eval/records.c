@@ -213,6 +213,11 @@ static int add_label(struct reader *r, char **row, int64_t number, struct err *e
     return 0;
 }
 
+static int refuse_nul(const char *path, const char *text, size_t n_bytes, struct err *err)
+{
+    return strlen(text) == n_bytes ? 0 : err_set(err, ERR_DATA, "%s holds a NUL byte", path);
+}
+
 /* The file of labels beside one of rows; 1, 0 (there is none) or -1. */
 static int open_labels(struct reader *r, const char *path, struct str *looked, struct err *err)
 {
@@ -227,7 +232,8 @@ static int open_labels(struct reader *r, const char *path, struct str *looked, s
         note_looked(looked, r->form->labels);
         return 0;
     }
-    if (file_read(labels, (size_t)64 << 20, ERR_DATA, &r->labels, &n, err) < 0)
+    if (file_read(labels, (size_t)64 << 20, ERR_DATA, &r->labels, &n, err) < 0 ||
+        refuse_nul(labels, r->labels, n, err) < 0)
         return -1;
     r->label = r->labels;
     return 1;
@@ -373,6 +379,10 @@ int records_find_text(const struct task_texts *files, const char *data, const ch
         return 0;
     if (file_read(paths[0], (size_t)1 << 20, ERR_DATA, &bytes, &n_bytes, err) < 0)
         return -1;
+    if (refuse_nul(paths[0], bytes, n_bytes, err) < 0) {
+        free(bytes);
+        return -1;
+    }
     *text = arena_strndup(arena, bytes, n_bytes);
     if (path)
         *path = paths[0];

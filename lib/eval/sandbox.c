@@ -102,8 +102,14 @@ static void become_python(int layers, const char *scratch, const struct role *ro
     const char *python = find_python();
     const struct embedded_file *driver = embedded_find("lib/eval/sandbox_driver.py");
     int has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
-    char *arguments[] = { "python3", "-I", "-S", "-B", "-c", (char *)(uintptr_t)driver->text,
-                          (char *)(uintptr_t)role->name, NULL };
+    char *arguments[] = { "python3",
+                          "-I",
+                          "-S",
+                          "-B",
+                          "-c",
+                          (char *)(uintptr_t)driver->text,
+                          (char *)(uintptr_t)role->name,
+                          NULL };
 
     if (!python || place_files(role) < 0)
         _exit(120);
@@ -271,9 +277,7 @@ static void start_both(int layers, const char *scratch, double deadline, int pip
                                  { pipes[PIPE_TEXTS][0], pipes[PIPE_VERDICT][1],
                                    pipes[PIPE_REQUESTS][1], pipes[PIPE_ANSWERS][0] },
                                  4 };
-    const struct role runs = {
-        "program", { pipes[PIPE_REQUESTS][0], pipes[PIPE_ANSWERS][1] }, 2
-    };
+    const struct role runs = { "program", { pipes[PIPE_REQUESTS][0], pipes[PIPE_ANSWERS][1] }, 2 };
 
     *program = start(layers, scratch, &runs, deadline);
     *judge = *program < 0 ? -1 : start(layers, scratch, &judges, deadline);

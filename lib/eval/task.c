@@ -527,8 +527,8 @@ static int read_forms(struct task *t, const struct yaml_node *node, struct task_
 static int read_task(struct task *t, const struct yaml_node *root, const char *style,
                      struct err *err)
 {
-    static const char *const names[] = { "summary", "items",     "parts", "test",
-                                         "shots",   "part_file", "styles" };
+    static const char *const names[] = { "summary", "items",     "parts",  "test",
+                                         "shots",   "part_file", "styles", "get" };
     int n_items = 0;
 
     if (root->kind != YAML_MAP)
@@ -546,9 +546,11 @@ static int read_task(struct task *t, const struct yaml_node *root, const char *s
             status = read_forms(t, p, &t->shots, err);
         else if (!strcmp(p->key, "part_file"))
             status = read_texts(t, p, &t->part_file, err);
+        else if (!strcmp(p->key, "get"))
+            status = read_text(p, &t->get, err);
         else if (strcmp(p->key, "summary") != 0 && strcmp(p->key, "parts") != 0 &&
                  strcmp(p->key, "styles") != 0)
-            status = unknown(p, names, 7, err);
+            status = unknown(p, names, 8, err);
         if (status < 0)
             return -1;
     }
@@ -593,6 +595,62 @@ static const char **task_names(struct arena *arena, int *n)
     return names;
 }
 
+#define GET "\nget: "
+
+/* The command after `get:` in a description; NULL: it says none. Its length is *n. */
+static const char *find_get(const char *text, size_t *n)
+{
+    const char *found = strstr(text, GET);
+
+    *n = found ? strcspn(found + strlen(GET), "\n") : 0;
+    return found ? found + strlen(GET) : NULL;
+}
+
+static const struct embedded_file *embedded_task(const char *name, struct arena *arena)
+{
+    return embedded_find(arena_printf(arena, TASK_FOLDER "%s.yaml", name));
+}
+
+void task_print_sources(struct str *out)
+{
+    struct arena arena = { 0 };
+    int n_names;
+    const char **names = task_names(&arena, &n_names);
+
+    for (int i = 0; i < n_names; i++) {
+        const struct embedded_file *file = embedded_task(names[i], &arena);
+        size_t n;
+        const char *get = file ? find_get(file->text, &n) : NULL;
+
+        if (get)
+            str_printf(out, "  %-10s %.*s\n", names[i], (int)n, get);
+    }
+    arena_release(&arena);
+}
+
+/* A name on the hub that the files of a task have there. */
+static int refuse_hub_name(const char *name, struct err *err)
+{
+    struct arena arena = { 0 };
+    int n_names, found = 0;
+    const char **names = task_names(&arena, &n_names);
+    const char *word = arena_printf(&arena, " %s ", name);
+
+    for (int i = 0; i < n_names && !found; i++) {
+        const struct embedded_file *file = embedded_task(names[i], &arena);
+        size_t n;
+        const char *get = file ? find_get(file->text, &n) : NULL;
+
+        found = get && strstr(arena_strndup(&arena, get, n), word);
+        if (found)
+            err_set(err, ERR_CONFIG,
+                    "there is no task '%s' (hint: --task %s --data DATA, with its files by: %.*s)",
+                    name, names[i], (int)n, get);
+    }
+    arena_release(&arena);
+    return found ? -1 : 0;
+}
+
 static int refuse_name(const char *name, struct err *err)
 {
     struct arena arena = { 0 };
@@ -600,6 +658,10 @@ static int refuse_name(const char *name, struct err *err)
     const char **names = task_names(&arena, &n), *near = str_nearest(name, names, n);
     struct str all = { 0 };
 
+    if (refuse_hub_name(name, err) < 0) {
+        arena_release(&arena);
+        return -1;
+    }
     for (int i = 0; i < n && !near; i++)
         str_printf(&all, "%s%s", i ? ", " : "", names[i]);
     err_set(err, ERR_CONFIG, "there is no task '%s' (hint: %s)", name,
@@ -615,14 +677,15 @@ int task_open(struct task *task, const char *name, const char *style, struct err
     const char *path = arena_printf(&arena, TASK_FOLDER "%s.yaml", name);
     const struct embedded_file *embedded = embedded_find(path);
     char *text = NULL;
-    size_t n_bytes;
+    size_t n_bytes = 0;
     int status;
 
     if (strchr(name, '/') || !*name)
         status = refuse_name(name, err);
     else if (file_exists(path))
-        status = file_read(path, YAML_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, err) < 0
-                     ? -1
+        status = file_read(path, YAML_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, err) < 0 ? -1
+                 : strlen(text) != n_bytes
+                     ? err_set(err, ERR_CONFIG, "%s: a zero byte: no YAML", path)
                      : task_parse(task, name, style, text, path, err);
     else if (embedded)
         status = task_parse(task, name, style, embedded->text, path, err);

@@ -70,8 +70,8 @@ struct task_filter {
 struct task_way {
     int kind; /* enum task_kind */
     struct text_template *description, *prompt, *target;
-    struct text_template *choices;    /* renders a JSON list; or */
-    struct task_texts choice_texts;   /* these */
+    struct text_template *choices;  /* renders a JSON list; or */
+    struct task_texts choice_texts; /* these */
     /* Of code, over the record and `text`: what the model wrote as a program; trusted definitions
      * that the test uses (or NULL); the test, and the name that it sees of the program. */
     struct text_template *program, *given, *test, *entry;
@@ -104,6 +104,7 @@ struct task {
     int n_parts;
     struct task_forms test, shots;
     struct task_texts part_file; /* of texts that descriptions are made of */
+    const char *get;             /* a command that gets the files into DATA/NAME; NULL: not said */
     int64_t n_items;             /* of the whole set as published; 0: not said */
     struct text_template **templates;
     struct answer_pattern **patterns;
@@ -115,6 +116,9 @@ struct task {
  * description is wrong (with the line).
  */
 int task_open(struct task *task, const char *name, const char *style, struct err *err);
+
+/* Add a line for each task in the binary: its name, and the command that gets its files. */
+void task_print_sources(struct str *out);
 
 /* The same from a text that messages call source. */
 int task_parse(struct task *task, const char *name, const char *style, const char *text,

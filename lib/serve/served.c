@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/log.h"
 #include "ckpt/carried.h"
 #include "config/hf_config.h"
@@ -128,6 +129,8 @@ static int open_any(struct served *served, const char *path, struct err *err)
         served->folder = arena_strdup(&served->arena, path);
         return open_folder(served, err);
     }
+    if (hub_is_name(path))
+        return hf_folder_refuse(path, err);
     served->folder = store_newest(path, &served->arena, err);
     served->is_checkpoint = served->folder != NULL;
     return served->folder && store_open(&served->weights.store, served->folder, err) == 0

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "tokenizer/tokenizer_reader.h"
 
 cJSON *tokenizer_parse_object(const char *name, const char *json, size_t n_bytes, struct err *err)
@@ -13,6 +14,11 @@ cJSON *tokenizer_parse_object(const char *name, const char *json, size_t n_bytes
 
     if (bad < n_bytes) {
         err_set(err, ERR_DATA, "%s: byte %zu is no UTF-8", name, bad);
+        return NULL;
+    }
+    if (str_has_json_nul(json, n_bytes)) {
+        err_set(err, ERR_DATA, "%s: a text with a NUL byte (\\u0000), which is not supported",
+                name);
         return NULL;
     }
     cJSON *root = cJSON_ParseWithLengthOpts(json, n_bytes, &end, 0);

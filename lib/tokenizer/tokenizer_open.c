@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hub.h"
 #include "tokenizer/tokenizer_reader.h"
 
 /* Vocabulary and merges, as Hugging Face, OpenAI and Megatron call them. */
@@ -100,12 +101,16 @@ static int find_in_folder(struct opener *o)
 static int find(struct opener *o, const char *path)
 {
     const char *slash = strrchr(path, '/');
+    char hint[HUB_HINT_MAX];
 
     o->pair = -1;
     if (file_is_folder(path)) {
         str_printf(&o->folder, "%s%s", path, str_ends_with(path, "/") ? "" : "/");
         return find_in_folder(o);
     }
+    if (hub_is_name(path))
+        return err_set(o->err, ERR_DATA, "%s is not a file or folder here%s", path,
+                       hub_hint(hint, sizeof hint, path, HUB_MODEL));
     str_add_bytes(&o->folder, path, slash ? (size_t)(slash - path) + 1 : 0);
     str_add(&o->file, path);
     const char *name = slash ? slash + 1 : path;

@@ -242,6 +242,8 @@ static void greet(const struct pretrain *p)
         log_info("on %s", engine->device->description);
     if (engine->isa_note[0])
         log_info("%s", engine->isa_note);
+    if (job->untied_by)
+        log_warn("%s: " JOB_UNTIED, job->untied_by);
     log_info("numerics %016" PRIx64, trainer_numerics(p->trainer));
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/hub.h"
 #include "base/num.h"
 #include "model/model.h"
 #include "train/feed.h"
@@ -286,12 +287,16 @@ static struct loader_options loader_options_of(struct trainer *t)
 static int check_there(const char *key, const char *prefix, struct err *err)
 {
     struct str path = { 0 };
+    char hint[HUB_HINT_MAX];
 
     str_printf(&path, "%s.idx", prefix);
     int there = file_exists(str_text(&path));
     str_release(&path);
     if (there)
         return 0;
+    if (hub_is_name(prefix))
+        return err_set(err, ERR_DATA, "%s: there is no %s.idx%s", key, prefix,
+                       hub_hint(hint, sizeof hint, prefix, HUB_DATASET));
     return err_set(err, ERR_DATA,
                    "%s: there is no %s.idx (hint: `lmtrain data tokenize` makes PREFIX.bin and "
                    "PREFIX.idx, %s names PREFIX)",

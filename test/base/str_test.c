@@ -227,6 +227,29 @@ static void test_lossy(void **state)
     }
 }
 
+static void test_json_nul(void **state)
+{
+    static const struct {
+        const char *json;
+        int has;
+    } rows[] = {
+        { "", 0 },
+        { "\"u0000\"", 0 },
+        { "\"\\u0000\"", 1 },
+        { "\"\\\\u0000\"", 0 },
+        { "\"\\\\\\u0000\"", 1 },
+        { "\"\\u0001\\u000\"", 0 },
+        { "\\u000", 0 },
+        { "\\", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (str_has_json_nul(rows[i].json, strlen(rows[i].json)) != rows[i].has)
+            fail_msg("%s", rows[i].json);
+    assert_int_equal(str_has_json_nul("\\u0000", 5), 0); /* n_bytes, not the end of the string */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_nearest),   cmocka_unit_test(test_integers),
         cmocka_unit_test(test_floats),    cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_ends),      cmocka_unit_test(test_lossy),
+        cmocka_unit_test(test_json_nul),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -260,6 +260,7 @@ static void damage_is_named(void **state)
                    "not read (hint: a row for each module by its name, such as");
     refuse_changed(0, "\"down_proj\": 4", "\"down_proj\": \"4\"",
                    "alpha_pattern: down_proj is not a number above 0");
+    refuse_changed(0, "\"LORA\"", "\"LORA\\u0000x\"", "NUL byte");
     refuse_changed(0, "\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");
     refuse_changed(0, "{", "[", "adapter_config.json");
     refuse_changed(0, "\"r\": 3", "\"r\": 4",

@@ -130,7 +130,11 @@ refuse 'nothing was known' 'were known'
 
 expect 'no data' 2 'data DIR is missing' "$lmtrain" eval --model "$dir/one" --task mmlu
 expect 'no such task' 2 "no task 'mmlo' \(hint: mmlu\)" measure --task mmlo
-expect 'no files' 3 'looked for valid.jsonl, .* in .*/piqa and in ' measure --task piqa
+expect "a hub's name" 2 'hint: --task mmlu .*hf download cais/mmlu --repo-type dataset --local-dir DATA/mmlu' \
+    measure --task cais/mmlu
+expect 'no folder of data' 3 'is no folder .hint: .*hf download openai/gsm8k ' \
+    "$lmtrain" eval --model "$dir/one" --task gsm8k --data openai/gsm8k
+expect 'no files' 3 'looked for valid.jsonl, .* in .*/piqa and in .*hint: .*curl ' measure --task piqa
 expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' measure --task mmlu
 expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
 expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1

@@ -57,6 +57,10 @@ wrong 'a dtype that is not' 2 'train.dtype is fp8, not one of fp32, bf16' --set 
 wrong 'two dtypes' 2 'optimizer.states is float16, not one of fp32, bf16' --set optimizer.states=float16
 wrong 'a model that is not' 2 'model is lama-tiny.*hint: llama-tiny' --set model=lama-tiny
 wrong 'heads that do not divide' 2 'model.n_heads is 3, does not divide' --set model.n_heads=3
+wrong "a hub's model" 2 'hint: .*hf download org/a-model --local-dir a-model, then' --set model=org/a-model
+wrong "a hub's data" 3 'hf download org/rows --repo-type dataset --local-dir rows' --set data.train=org/rows
+wrong "a hub's tokenizer" 3 'data.tokenizer: .*hf download org/a-model --local-dir a-model' --set data.tokenizer=org/a-model
+wrong "a hub's model to begin with" 3 'hf download org/a-model --local-dir a-model' --set train.init=org/a-model
 wrong 'a batch that does not divide' 2 'train.global_batch is 7, not a multiple of micro_batch 2 \(hint: 6 or 8\)' \
     --set train.global_batch=7
 wrong 'ranks that do not divide' 2 'train.global_batch is 16, not a multiple of .*hint: 12 or 18' \

@@ -455,6 +455,7 @@ static void test_refusals(void **state)
         { "{\"model_type\": \"llama\"} x", "not valid JSON, from byte 23 on" },
         { "[]", "not a JSON object" },
         { "{}", "model_type is missing (hint: llama, gpt2, qwen2, " },
+        { "{\"model_type\": \"llama\\u0000x\"}", "NUL byte" },
         { "{\"model_type\": 3}", "model_type is missing" },
         { "{\"model_type\": \"phi3\"}",
           "model_type is phi3, not built yet (hint: llama, gpt2, qwen2" },

@@ -235,8 +235,8 @@ static void nul_bytes(void **state)
           "failed: its program holds a NUL byte" },
         { "def f():\\n    return 1\\n\\u0000", "def check(f):\\n    assert f() == 1\\n", "", 0,
           "failed: its program holds a NUL byte" },
-        { "def f():\\n", "def check(f):\\n    pass\\n\\u0000    assert f() == 1\\n", "    return 2\n",
-          13, "failed: its test holds a NUL byte" },
+        { "def f():\\n", "def check(f):\\n    pass\\n\\u0000    assert f() == 1\\n",
+          "    return 2\n", 13, "failed: its test holds a NUL byte" },
     };
     struct sandbox *sandbox;
 

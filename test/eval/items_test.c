@@ -334,6 +334,10 @@ static void hellaswag_and_piqa(void **state)
     unload();
 }
 
+#define CODE \
+    "test:\n  - files: a\nstyles:\n  lmeval:\n    kind: code\n    prompt: a\n    target: b\n" \
+    "    metrics: m\n"
+
 /* A description that is wrong says where. */
 static void mistakes(void **state)
 {
@@ -352,6 +356,8 @@ static void mistakes(void **state)
         { "test:\n  - files: a\nstyles:\n  other:\n    prompt: a\n",
           "has no style 'lmeval' (hint: other)" },
         { "styles: {}\n", "says nothing of test" },
+        { CODE "    program: p\n", "has no test, which decides about its program" },
+        { CODE "    program: p\n    test: t\n", "has no entry, the name that its test calls" },
     };
 
     (void)state;

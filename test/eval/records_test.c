@@ -194,6 +194,9 @@ static void piqa_with_its_labels(void **state)
     assert_non_null(strstr(err.text, "has fewer rows than valid-labels.lst has labels"));
     put("piqa/valid-labels.lst", "0\nx\n");
     assert_int_equal(load("piqa", NULL), -1);
+    put_bytes("piqa/valid-labels.lst", "0\n1\n\0", 5); /* not as if the file ended there */
+    assert_int_equal(load("piqa", NULL), -1);
+    assert_non_null(strstr(err.text, "valid-labels.lst holds a NUL byte"));
 }
 
 /* Of every task: nothing is there, and the message names the first file of each form. */

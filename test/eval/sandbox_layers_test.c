@@ -139,7 +139,8 @@ static const struct call refused[] = {
     { "inotify_init1", SYS_inotify_init1, { 0 } },
     { "fanotify_init", SYS_fanotify_init, { 0 } },
     { "clone of a process", SYS_clone, { SIGCHLD } },
-    { "clone of a namespace", SYS_clone,
+    { "clone of a namespace",
+      SYS_clone,
       { CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEWUSER } },
     { "clone3", SYS_clone3, { 0, 0 } },
     { "unshare", SYS_unshare, { CLONE_NEWUSER } },
@@ -294,9 +295,11 @@ static void ends_by_signals(void **state)
 static char imports[] =
     "import abc, array, ast, base64, bisect, calendar, cmath, collections, contextlib, copy, csv\n"
     "import datetime, decimal, difflib, enum, fractions, functools, gc, glob, hashlib\n"
-    "import heapq, html, inspect, io, itertools, json, locale, math, numbers, operator, os, pprint\n"
+    "import heapq, html, inspect, io, itertools, json, locale, math, numbers, operator, os, "
+    "pprint\n"
     "import queue, random, re, secrets, shutil, signal, statistics, string, struct, sys, tempfile\n"
-    "import textwrap, threading, time, traceback, types, typing, unicodedata, unittest, uuid, zlib\n"
+    "import textwrap, threading, time, traceback, types, typing, unicodedata, unittest, uuid, "
+    "zlib\n"
     "import multiprocessing, platform, select, ctypes\n"
     "hashlib.md5(b'x').hexdigest(); random.random(); time.sleep(0.001); os.cpu_count()\n"
     "os.getcwd(); os.listdir('/usr'); os.stat('/usr'); platform.system(); os.isatty(0)\n"
@@ -306,7 +309,8 @@ static char imports[] =
     "for t in threads: t.start()\n"
     "for t in threads: t.join()\n"
     "assert sorted(done) == [0, 1, 2, 3]\n"
-    "signal.signal(signal.SIGALRM, lambda *a: done.append(9)); signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+    "signal.signal(signal.SIGALRM, lambda *a: done.append(9)); "
+    "signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
     "while 9 not in done: time.sleep(0.001)\n"
     "for name in ('fork', 'forkpty'):\n"
     "    try: getattr(os, name)()\n"

@@ -138,8 +138,7 @@ static const struct {
     /* objects that are no data */
     { "def f(n):\n    for i in range(n): yield i\n", "", "assert tuple(f(3)) == (0, 1, 2)\n", "f",
       SANDBOX_PASSED },
-    { "def f(n):\n    return lambda x: x + n\n", "", "assert f(3)(4) == 7\n", "f",
-      SANDBOX_PASSED },
+    { "def f(n):\n    return lambda x: x + n\n", "", "assert f(3)(4) == 7\n", "f", SANDBOX_PASSED },
     { "class f:\n    def __init__(self, n): self.n = n\n    def get(self): return self.n\n", "",
       "a = f(3)\nassert a.get() == 3 and a.n == 3 and a == a and a != f(3)\n", "f",
       SANDBOX_PASSED },
@@ -161,8 +160,8 @@ static void tests_of_functions(void **state)
         skip();
     }
     for (size_t i = 0; i < sizeof tested / sizeof *tested; i++) {
-        const struct sandbox_program program = { tested[i].program, tested[i].given,
-                                                 tested[i].test, tested[i].entry };
+        const struct sandbox_program program = { tested[i].program, tested[i].given, tested[i].test,
+                                                 tested[i].entry };
 
         if (run_tested(sandbox, &program, DEADLINE) != tested[i].outcome)
             fail_msg("%s\n%s", tested[i].program, tested[i].test);
@@ -175,11 +174,11 @@ static void tests_of_functions(void **state)
  * the same, each by a way that works where the test runs in the same process.
  */
 #define WRONG "def f(x):\n    return 1\n"
-#define WRITE_ALL                           \
-    "def write(data):\n"                    \
-    "    import os\n"                       \
-    "    for fd in range(64):\n"            \
-    "        try: os.write(fd, data)\n"     \
+#define WRITE_ALL \
+    "def write(data):\n" \
+    "    import os\n" \
+    "    for fd in range(64):\n" \
+    "        try: os.write(fd, data)\n" \
     "        except OSError: pass\n"
 #define ANSWERS(answer) WRITE_ALL "write(b'" answer "\\n' * 99)\n" WRONG
 
@@ -278,7 +277,8 @@ static const char *const hostile[] = {
     "import sys\nf = sys._getframe()\nwhile f:\n    assert 'nonce' in f.f_locals\n    f = "
     "f.f_back\n"
     "raise ValueError\n",
-    "import os\nfor fd in range(0, 64):\n    try:\n        text = os.read(fd, 65536)\n        assert "
+    "import os\nfor fd in range(0, 64):\n    try:\n        text = os.read(fd, 65536)\n        "
+    "assert "
     "not "
     "text\n    except OSError: pass\nraise ValueError\n",
     "import sys\nsys.path.append('/usr/lib/python3/dist-packages')\nimport numpy\n",
@@ -429,10 +429,8 @@ static void under(int layers, size_t step)
     assert_int_equal(chmod(secret, 0644), 0);
     assert_int_equal(stat(secret, &before), 0);
     pid_t victim = start_victim();
-    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, step, folder, 0,
-           victim);
-    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, 1, folder, port,
-           victim);
+    attack(sandbox, hostile, sizeof hostile / sizeof *hostile, step, folder, 0, victim);
+    attack(sandbox, talkative, sizeof talkative / sizeof *talkative, 1, folder, port, victim);
     assert_int_equal(run(sandbox, many_processes, DEADLINE), SANDBOX_FAILED);
     assert_int_not_equal(run(sandbox, fork_bomb, 0.3), SANDBOX_PASSED);
     char byte;

@@ -386,8 +386,66 @@ def check_own(name, scratch):
               f"is {ours}, transformers' is {loss}")
 
 
+# config.json says that the head is tied, the weights have one: family, fields, file size, and whether it is a copy.
+HEADS = {
+    "head-llama": ("Llama", SHAPE, "5GB", False),
+    "head-llama-sharded": ("Llama", SHAPE, "20KB", False),
+    "head-llama-copy": ("Llama", SHAPE, "5GB", True),
+    "head-gpt2": ("GPT2", GPT2, "5GB", False),
+    "head-bloom": ("Bloom", BLOOM, "5GB", False),
+}
+SAID = "the model is read as untied"
+
+
+def trained_from(folder, prefix, run):
+    """A run that begins with the folder's weights and hardly changes them."""
+    with open(run + ".yaml", "w", encoding="ascii") as job:
+        job.write(f"model: {folder}\ndata: {{train: {prefix}}}\noptimizer: {{lr: 1.0e-12}}\noutput: {run}\n"
+                  f"train: {{steps: 1, global_batch: 1, dtype: fp32, init: {folder}}}\n")
+    done = subprocess.run([LMTRAIN, "pretrain", run + ".yaml"], capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def check_head(name, scratch):
+    """Every command computes what transformers does, which keeps a head that differs, and says so once."""
+    family, fields, shard, is_copy = HEADS[name]
+    folder, prefix = os.path.join(scratch, name), os.path.join(scratch, name + "-text")
+    model = make(folder, family, fields | {"tie_word_embeddings": False}, torch.float32, shard)
+    if is_copy:
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+        state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        save_file(state, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path))
+    json.dump(config | {"tie_word_embeddings": True}, open(path, "w"))
+    theirs = type(model).from_pretrained(folder)
+    ids = numpy.random.default_rng(5).integers(0, VOCAB, LENGTH + 1)
+    write_tokens(prefix, ids)
+    with torch.no_grad():
+        loss = loss_of(theirs, ids[None])[0].item()
+    checkpoint, back, run = folder + "-1x1", folder + "-back", folder + "-run"
+    done = subprocess.run([LMTRAIN, "convert", "--from", folder, "--to", checkpoint], capture_output=True, text=True, check=False)
+    check(f"{name}: convert", done.returncode == 0 and done.stderr.count(SAID) == (not is_copy), done.stderr)
+    check(f"{name}: and back", lmtrain("convert", "--from", checkpoint, "--to", back) is not None)
+    fine, text = trained_from(folder, prefix, run)
+    check(f"{name}: pretrain", fine and text.count(SAID) == (not is_copy), text)
+    for place in (folder, checkpoint, back, run):
+        done = subprocess.run([LMTRAIN, "eval", "--model", place, "--data", prefix, "--json", "--threads", "1"],
+                              capture_output=True, text=True, check=False)
+        ours = json.loads(done.stdout)["loss"] if done.returncode == 0 else float("nan")
+        check(f"{name}: loss of {os.path.basename(place)}", abs(ours - loss) <= TOLERANCE * loss,
+              f"is {ours}, transformers' is {loss}: {done.stderr}")
+        check(f"{name}: said of {os.path.basename(place)}",
+              done.stderr.count(SAID) == (place == folder and not is_copy), done.stderr)
+    again = json.load(open(os.path.join(back, "config.json")))
+    check(f"{name}: config.json", again["tie_word_embeddings"] == is_copy, str(again))
+    with torch.no_grad():
+        loaded = loss_of(type(model).from_pretrained(back), ids[None])[0].item()
+    check(f"{name}: transformers' loss of what went back", abs(loaded - loss) <= TOLERANCE * loss, f"is {loaded}, was {loss}")
+
+
 def main():
-    names = sys.argv[1:] or [*MODELS, *OWN]
+    names = sys.argv[1:] or [*MODELS, *OWN, *HEADS]
     # Every file is made to last: on a busy disk that takes most of the time.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as scratch:
@@ -396,7 +454,7 @@ def main():
         with open("configs/families/described.yaml", "w", encoding="ascii") as description:
             description.write(DESCRIBED)
         for name in names:
-            (check_own if name in OWN else check_model)(name, scratch)
+            (check_own if name in OWN else check_head if name in HEADS else check_model)(name, scratch)
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 

