@@ -12,6 +12,7 @@
 #include "config/job.h"
 #include "launch/launch.h"
 #include "ranks.h"
+#include "train/job_file.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
 #include "tuned.h"
@@ -131,7 +132,8 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     sets[q->sets.n] = q->training->kind;
     if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
         return cmd_fail(&err);
-    if (check_init(q, &job, arena, &err) < 0)
+    if (check_init(q, &job, arena, &err) < 0 || job_file_check(&job, &err) < 0 ||
+        (job.kind != JOB_PRETRAIN && tuned_check_output(&job, &err) < 0))
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;

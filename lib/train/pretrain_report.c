@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/log.h"
+#include "train/job_file.h"
 #include "train/pretrain_impl.h"
 
 /* Said once, and again when it happens after it had passed. */
@@ -18,19 +18,6 @@ static void forgive(struct pretrain *p, int status, const struct err *err)
     if (status < 0 && !p->is_unwritten)
         log_warn("%s: what is to be written there is kept, training goes on", err->text);
     p->is_unwritten = status < 0;
-}
-
-static int write_job(const struct pretrain *p, struct err *err)
-{
-    struct str text = { 0 };
-    char path[PATH_BYTES];
-
-    job_print(p->job, &text);
-    int status = pretrain_path(p, path, "job.yaml", err);
-    if (!status)
-        status = file_write(path, str_text(&text), text.length, err);
-    str_release(&text);
-    return status;
 }
 
 /* Until one was timed: its forwards are a third of as many forwards and backwards of a step. */
@@ -49,7 +36,7 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
 
     if (!p->is_first)
         return 0;
-    if (write_job(p, err) < 0 ||
+    if (job_file_write(p->job, err) < 0 ||
         (p->owes_evaluation && metrics_drop_eval(p->job->output, step, err) < 0) ||
         metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
         return -1;
