@@ -64,6 +64,7 @@ for command in pretrain 'pretrain --dry-run' 'pretrain --ranks 2'; do
     expect "output: . beside one's own job.yaml, $command" 2 'output is \., whose job.yaml was not written by lmtrain.*hint: ' \
         sh -c 'lmtrain=$(realpath "$1") && cd "$2" && shift 2 && exec "$lmtrain" "$@" job.yaml --set output=.' sh "$lmtrain" "$dir/own" $command
 done
+# shellcheck disable=SC2016 # for the inner sh
 expect 'leaves all as it was' 0 '' sh -c 'cmp "$1/job.yaml" "$1/own/job.yaml" && test "$(ls "$1/own")" = job.yaml' sh "$dir"
 rm -rf "$dir/planted" "$dir/elsewhere/x"
 mkdir -p "$dir/planted/checkpoints" "$dir/elsewhere/x"
