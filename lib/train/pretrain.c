@@ -239,6 +239,8 @@ static void greet(const struct pretrain *p)
     if (engine->isa_note[0])
         log_info("%s", engine->isa_note);
     log_info("numerics %016" PRIx64, trainer_numerics(p->trainer));
+    if (p->is_first)
+        cautions_of_job(job);
 }
 
 static void say_goodbye(const struct pretrain *p)

@@ -49,6 +49,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 {
     const struct job *job = p->job;
     struct err err;
+    char text[512];
     double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
@@ -74,8 +75,13 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     if (!p->is_first)
         return;
     terminal_step(p->terminal, &m, logged);
-    if (logged)
-        forgive(p, metrics_step(p->metrics, &m, &err), &err);
+    if (!logged)
+        return;
+    forgive(p, metrics_step(p->metrics, &m, &err), &err);
+    if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {
+        log_warn("%s", text);
+        pretrain_report_event(p, "flat loss", text);
+    }
 }
 
 void pretrain_report_eval(struct pretrain *p, double loss, int64_t tokens)

@@ -149,6 +149,7 @@ same_bits 'with the bits of a run that nobody killed' whole2 killed 150
 damage() {
     damage_file=$dir/$1/checkpoints/step-$2/$3
     damage_at=$(($(wc -c <"$damage_file") - $4))
+    # shellcheck disable=SC2059 # an octal escape
     printf "\\$(printf %o $(($(od -An -tu1 -j $damage_at -N 1 "$damage_file") ^ 1)))" |
         dd of="$damage_file" bs=1 seek=$damage_at conv=notrunc 2>/dev/null
 }
