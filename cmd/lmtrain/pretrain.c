@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -12,6 +13,7 @@
 #include "config/job.h"
 #include "launch/launch.h"
 #include "ranks.h"
+#include "train/job_file.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
 #include "tuned.h"
@@ -136,6 +138,29 @@ static int check_init(const struct request *q, const struct job *job, struct are
         job->source, folder, folder);
 }
 
+/*
+ * A job that says what it is must not become something else by the command: adapters that were meant
+ * would be a model trained from scratch. Mistakes of the file are for who reads it next.
+ */
+static int check_kind(const struct request *q, const char *path, struct arena *arena,
+                      struct err *err)
+{
+    static const char *const names[] = {
+        [JOB_PRETRAIN] = "pretrain", [JOB_FINETUNE] = "finetune", [JOB_LORA] = "lora"
+    };
+    struct job job;
+    struct err ignored;
+    struct stat status;
+
+    /* What comes through a pipe can be read once. */
+    if (stat(path, &status) < 0 || !S_ISREG(status.st_mode) ||
+        job_read(&job, path, q->sets.items, q->sets.n, arena, &ignored) < 0 || !job.kind_given ||
+        !strcmp(names[job.kind], q->training->name))
+        return 0;
+    return err_set(err, ERR_CONFIG, "%s: kind is %s, the command is %s (hint: lmtrain %s %s)", path,
+                   names[job.kind], q->training->name, names[job.kind], path);
+}
+
 static int run(const struct request *q, const char *path, struct arena *arena)
 {
     struct ranks ranks;
@@ -144,13 +169,16 @@ static int run(const struct request *q, const char *path, struct arena *arena)
 
     if (!launch_is_rank())
         interrupt_catch("no step was trained yet; the same command begins again");
+    if (check_kind(q, path, arena, &err) < 0)
+        return cmd_fail(&err);
     const char **sets = arena_array(arena, const char *, q->sets.n + 1);
     for (int i = 0; i < q->sets.n; i++)
         sets[i] = q->sets.items[i];
     sets[q->sets.n] = q->training->kind;
     if (job_read(&job, path, sets, q->sets.n + 1, arena, &err) < 0)
         return cmd_fail(&err);
-    if (check_init(q, &job, arena, &err) < 0)
+    if (check_init(q, &job, arena, &err) < 0 || job_file_check(&job, &err) < 0 ||
+        (job.kind != JOB_PRETRAIN && tuned_check_output(&job, &err) < 0))
         return cmd_fail(&err);
     if (q->ranks)
         job.ranks = q->ranks;

@@ -18,7 +18,45 @@
 #include "tokenizer/tokenizer_extend.h"
 #include "train/prepare.h"
 
+static const char *result_folder(const struct job *job, struct arena *arena)
+{
+    return arena_printf(arena, "%s/%s", job->output, job->kind == JOB_LORA ? "adapter" : "model");
+}
+
 /* ---- before it begins ---- */
+
+/* Whether lmtrain has used the output folder: for training, or to prepare it. */
+static int is_run_folder(const struct job *job, struct arena *arena)
+{
+    return file_exists(arena_printf(arena, "%s/lock", job->output)) ||
+           file_exists(arena_printf(arena, "%s/samples/lock", job->output));
+}
+
+static int refuse_output(const struct job *job, const char *there, struct err *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "output is %s, and its %s, which is not of this run, would be replaced (hint: a "
+                   "folder of its own, such as output: runs/NAME)",
+                   job->output, there);
+}
+
+int tuned_check_output(const struct job *job, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct err ignored;
+    const char *result = result_folder(job, &arena);
+    const char *tokenizer = arena_printf(&arena, "%s/tokenizer", job->output);
+    const char *checkpoints = arena_printf(&arena, "%s/checkpoints", job->output);
+    int status = 0;
+
+    /* A run leaves its result after its last checkpoint. */
+    if (file_exists(result) && store_count(checkpoints, &ignored) <= 0)
+        status = refuse_output(job, strrchr(result, '/') + 1, err);
+    else if (job->data.added_tokens.n && file_exists(tokenizer) && !is_run_folder(job, &arena))
+        status = refuse_output(job, "tokenizer", err);
+    arena_release(&arena);
+    return status;
+}
 
 static void say(void *context, const char *text)
 {
@@ -285,11 +323,6 @@ static int write_model(const struct job *job, const char *to, struct err *err)
     if (file_remove_tree(to, err) < 0)
         return -1;
     return convert_model(&options, &result, err);
-}
-
-static const char *result_folder(const struct job *job, struct arena *arena)
-{
-    return arena_printf(arena, "%s/%s", job->output, job->kind == JOB_LORA ? "adapter" : "model");
 }
 
 int tuned_is_unfinished(const struct job *job)

@@ -7,6 +7,12 @@
 #include "config/job.h"
 
 /*
+ * Whether what the job will leave in its output folder would replace what is not of a run: a model,
+ * an adapter or a tokenizer that was there before. Returns 0, or -1 and ERR_CONFIG.
+ */
+int tuned_check_output(const struct job *job, struct err *err);
+
+/*
  * Before any rank starts, and in each: samples, tokenizer and steps of the job, whose output folder
  * is there from then on. Returns 0, or a status after a message.
  */

@@ -150,6 +150,17 @@ int store_verify(struct store *store, void (*progress)(void *context, double sha
  */
 const char *store_newest(const char *folder, struct arena *arena, struct err *err);
 
+/* The same of those before a step, for when that one turned out damaged. */
+const char *store_newest_before(const char *folder, int64_t step, struct arena *arena,
+                                struct err *err);
+
+/*
+ * Take the checkpoints behind a step, which are damaged, out of the way of a run that goes on from
+ * it: step-N becomes step-N.damaged (or .damaged2, ...), which is never read, replaced or removed.
+ * Each is named in the log. What cannot be renamed is ERR_FAILED.
+ */
+int store_set_aside(const char *checkpoints, int64_t step, struct err *err);
+
 /* How many checkpoints are in checkpoints/, damaged ones included; or -1. 0 if it is not there. */
 int store_count(const char *checkpoints, struct err *err);
 

@@ -5,6 +5,8 @@
  *     step-N.partial     a save that was never committed (or the old step-N, after an exchange)
  *     step-N.replaced    the old step-N, where the file system cannot exchange two names
  *     step-N.removed     an old checkpoint that was being removed
+ * and one that is for people and stays:
+ *     step-N.damaged     a checkpoint that could not be read (store_set_aside)
  */
 #include <dirent.h>
 #include <errno.h>
@@ -157,6 +159,12 @@ int store_count(const char *checkpoints, struct err *err)
 
 const char *store_newest(const char *folder, struct arena *arena, struct err *err)
 {
+    return store_newest_before(folder, INT64_MAX, arena, err);
+}
+
+const char *store_newest_before(const char *folder, int64_t step, struct arena *arena,
+                                struct err *err)
+{
     const char *checkpoints = arena_printf(arena, "%s/checkpoints", folder);
     struct entry *entries;
     int n_damaged = 0;
@@ -172,7 +180,8 @@ const char *store_newest(const char *folder, struct arena *arena, struct err *er
         const char *path = arena_printf(arena, "%s/%s", checkpoints, entries[i].name);
 
         /* A replaced one counts: killed between two renames, it is the only one of its step. */
-        if (entries[i].kind != ENTRY_CHECKPOINT && entries[i].kind != ENTRY_REPLACED)
+        if ((entries[i].kind != ENTRY_CHECKPOINT && entries[i].kind != ENTRY_REPLACED) ||
+            entries[i].step >= step)
             continue;
         if (is_whole(path, err))
             return path;
@@ -185,4 +194,35 @@ const char *store_newest(const char *folder, struct arena *arena, struct err *er
     else
         err_set(err, ERR_DATA, "no checkpoint in %s", checkpoints);
     return NULL;
+}
+
+/* Under the first free name. */
+static int set_aside(const char *path, struct arena *arena, struct err *err)
+{
+    for (int i = 1; i < 100; i++) {
+        const char *aside = i == 1 ? arena_printf(arena, "%s.damaged", path)
+                                   : arena_printf(arena, "%s.damaged%d", path, i);
+
+        if (file_exists(aside))
+            continue;
+        if (rename(path, aside) < 0)
+            return err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", path, aside);
+        log_warn("the damaged %s is kept as %s", path, aside);
+        return 0;
+    }
+    return err_set(err, ERR_FAILED, "%s.damaged and 98 more of its kind are there", path);
+}
+
+int store_set_aside(const char *checkpoints, int64_t step, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct entry *entries;
+    int n = list_entries(checkpoints, &entries, &arena, err), status = n < 0 ? -1 : 0;
+
+    for (int i = 0; i < n && !status; i++)
+        if (entries[i].kind == ENTRY_CHECKPOINT && entries[i].step > step)
+            status =
+                set_aside(arena_printf(&arena, "%s/%s", checkpoints, entries[i].name), &arena, err);
+    arena_release(&arena);
+    return status;
 }

@@ -243,6 +243,7 @@ static int read_tree(struct job *job, struct yaml_node *root, const struct reque
         return -1;
     result.n_read_notes = result.n_notes;
     result.places = list_places(&r);
+    result.kind_given = reader_given(&r, "kind") != NULL;
     *job = result;
     return 0;
 }

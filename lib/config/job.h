@@ -55,6 +55,7 @@ enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
 struct job {
     const char *source;        /* the job file's name, for messages */
+    int kind_given;            /* the key kind is there, not inferred */
     const char *const *places; /* by field, in the table's order: "job.yaml:3:7", or NULL */
     enum job_kind kind;
     struct model_spec model;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
@@ -139,6 +140,11 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
     if (launch_cores(rank, &cores, err) < 0)
         return -1;
     int n = wish->n_threads ? wish->n_threads : cores.n_cores;
+    if (n > cores.n_cores && rank->world_rank == 0)
+        log_warn(
+            "threads is %d, a rank has %d core%s here: more threads than cores are slower (hint: "
+            "threads: auto)",
+            n, cores.n_cores, cores.n_cores == 1 ? "" : "s");
     /* Threads are bound only where each has a core of its own. */
     if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
         open_device(engine, wish->device, err) < 0 || make_kernels(engine, err) < 0 ||

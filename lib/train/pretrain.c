@@ -245,6 +245,8 @@ static void greet(const struct pretrain *p)
     if (job->untied_by)
         log_warn("%s: " JOB_UNTIED, job->untied_by);
     log_info("numerics %016" PRIx64, trainer_numerics(p->trainer));
+    if (p->is_first)
+        cautions_of_job(job);
 }
 
 static void say_goodbye(const struct pretrain *p)

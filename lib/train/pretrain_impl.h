@@ -9,6 +9,7 @@
 #include "report/metrics.h"
 #include "report/terminal.h"
 #include "tokenizer/tokenizer.h"
+#include "train/cautions.h"
 #include "train/pretrain.h"
 #include "train/replicas.h"
 #include "train/trainer.h"
@@ -42,6 +43,7 @@ struct pretrain {
     double best_eval;
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
+    struct flat_loss flat_loss;
     int agreed;             /* the failure is known to all ranks */
     int stopped;            /* early: the run is over though steps are left */
     int64_t evaluated_step; /* of the last evaluation, -1 none */

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/log_file.h"
+#include "train/job_file.h"
 #include "train/pretrain_impl.h"
 
 /* Said once, and again when it happens after it had passed. */
@@ -22,19 +23,6 @@ static void forgive(struct pretrain *p, int status, const struct err *err)
     if (status < 0 && !p->is_unwritten)
         log_warn("%s: what is to be written there is kept, training goes on", err->text);
     p->is_unwritten = status < 0;
-}
-
-static int write_job(const struct pretrain *p, struct err *err)
-{
-    struct str text = { 0 };
-    char path[PATH_BYTES];
-
-    job_print_absolute(p->job, &text);
-    int status = pretrain_path(p, path, "job.yaml", err);
-    if (!status)
-        status = file_write(path, str_text(&text), text.length, err);
-    str_release(&text);
-    return status;
 }
 
 /* Until one was timed: its forwards are a third of as many forwards and backwards of a step. */
@@ -86,7 +74,7 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
 
     if (!p->is_first)
         return 0;
-    if (write_job(p, err) < 0 ||
+    if (job_file_write(p->job, err) < 0 ||
         (p->owes_evaluation && metrics_drop_eval(p->job->output, step, err) < 0) ||
         metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
         return -1;
@@ -99,6 +87,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 {
     const struct job *job = p->job;
     struct err err;
+    char text[512];
     double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
@@ -124,8 +113,13 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     if (!p->is_first)
         return;
     terminal_step(p->terminal, &m, logged);
-    if (logged)
-        forgive(p, metrics_step(p->metrics, &m, &err), &err);
+    if (!logged)
+        return;
+    forgive(p, metrics_step(p->metrics, &m, &err), &err);
+    if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {
+        log_warn("%s", text);
+        pretrain_report_event(p, "flat loss", text);
+    }
 }
 
 void pretrain_report_eval(struct pretrain *p, double loss, int64_t tokens)

@@ -38,8 +38,11 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     cJSON_Delete(extra);
 }
 
-/* On rank 0. That all are damaged is an error: to begin anew would replace them. */
-static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
+/*
+ * On rank 0: the newest before a step. That all are damaged is an error: to begin anew would replace
+ * them.
+ */
+static int newest_step(const struct pretrain *p, int64_t before, int64_t *step, struct err *err)
 {
     char path[PATH_BYTES];
     struct arena arena = { 0 };
@@ -50,7 +53,7 @@ static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
     int n = store_count(path, err);
     if (n <= 0)
         return n;
-    const char *newest = store_newest(path, &arena, err);
+    const char *newest = store_newest_before(path, before, &arena, err);
     int status = newest ? store_open(&store, newest, err) : -1;
     if (!status) {
         *step = store_step(store);
@@ -60,13 +63,13 @@ static int newest_step(const struct pretrain *p, int64_t *step, struct err *err)
     return status;
 }
 
-/* The step of the newest checkpoint of this output, or -1; found by rank 0 and told to all. */
-static int find_newest(struct pretrain *p, int64_t *step, struct err *err)
+/* The newest checkpoint of this output before a step, or -1; found by rank 0 and told to all. */
+static int find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
 {
     struct err own = { 0 };
 
     *step = -1;
-    if (p->is_first && newest_step(p, step, &own) < 0)
+    if (p->is_first && newest_step(p, before, step, &own) < 0)
         *step = INT64_MAX;
     if (trainer_agree(p->trainer, step, err) < 0)
         return -1;
@@ -85,12 +88,9 @@ static void restore_run_state(struct pretrain *p)
     const cJSON *worse = cJSON_GetObjectItemCaseSensitive(extra, "n_worse");
     const cJSON *skipped = cJSON_GetObjectItemCaseSensitive(extra, "n_skipped_in_a_row");
 
-    if (cJSON_IsNumber(best))
-        p->best_eval = best->valuedouble;
-    if (cJSON_IsNumber(worse))
-        p->n_worse = worse->valueint;
-    if (cJSON_IsNumber(skipped))
-        p->n_skipped_in_a_row = skipped->valueint;
+    p->best_eval = cJSON_IsNumber(best) ? best->valuedouble : INFINITY;
+    p->n_worse = cJSON_IsNumber(worse) ? worse->valueint : 0;
+    p->n_skipped_in_a_row = cJSON_IsNumber(skipped) ? skipped->valueint : 0;
     p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
     p->owes_evaluation = trainer_has_held_out(p->trainer) &&
                          cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));
@@ -118,7 +118,67 @@ static int restore(struct pretrain *p, const char *folder, struct str *notes, st
             "%s: the run was stopped at step %" PRId64
             " as its held-out loss no longer fell (hint: begin anew with another output)",
             folder, step);
-    log_info("going on from %s, step %" PRId64, folder, step);
+    return 0;
+}
+
+static void say_resumed(const struct pretrain *p, const char *folder)
+{
+    log_info("going on from %s, step %" PRId64, folder, trainer_step_number(p->trainer));
+}
+
+/* What came of it on all ranks: 0, or the worst code, which is a failure of every rank then. */
+static int64_t agree(struct pretrain *p, int status, struct err *err)
+{
+    int64_t worst = status < 0 ? (int64_t)err->code : 0;
+
+    if (trainer_agree(p->trainer, &worst, err) < 0)
+        return ERR_PEER;
+    if (worst && status == 0)
+        err_set(err, (enum err_code)worst, "another rank could not go on from the checkpoint");
+    return worst;
+}
+
+/* Those behind it could not be read; the run will come to their steps again. */
+static void set_newer_aside(const struct pretrain *p, int64_t step)
+{
+    char path[PATH_BYTES];
+    struct err err;
+
+    if (p->is_first &&
+        (pretrain_path(p, path, "checkpoints", &err) < 0 || store_set_aside(path, step, &err) < 0))
+        log_warn("%s", err.text);
+}
+
+/*
+ * The newest of this output; where any rank finds it damaged (of which a manifest and sizes say
+ * nothing), all go back to the one before.
+ */
+static int restore_newest(struct pretrain *p, int64_t step, struct str *notes, struct err *err)
+{
+    char folder[PATH_BYTES];
+
+    for (;;) {
+        int status = pretrain_checkpoint_path(p, folder, step, err);
+        struct err ignored;
+        int64_t older;
+
+        str_clear(notes);
+        if (!status)
+            status = restore(p, folder, notes, err);
+        int64_t worst = agree(p, status, err);
+        if (!worst)
+            break;
+        if (worst != ERR_DATA || find_newest(p, step, &older, &ignored) < 0 || older < 0)
+            return -1;
+        if (status < 0)
+            log_warn("%s", err->text);
+        if (p->is_first)
+            log_warn("%s cannot be read: going back to step %" PRId64, folder, older);
+        step = older;
+    }
+    p->saved_step = step;
+    set_newer_aside(p, step);
+    say_resumed(p, folder);
     return 0;
 }
 
@@ -138,11 +198,10 @@ static int begin(struct pretrain *p, struct err *err)
 static int resume(struct pretrain *p, struct str *notes, struct err *err)
 {
     const char *wanted = p->options->resume;
-    char folder[PATH_BYTES];
     struct arena arena = { 0 };
     int64_t step;
 
-    if (find_newest(p, &step, err) < 0)
+    if (find_newest(p, INT64_MAX, &step, err) < 0)
         return -1;
     if (!strcmp(wanted, "auto") && step < 0)
         return begin(p, err);
@@ -154,12 +213,8 @@ static int resume(struct pretrain *p, struct str *notes, struct err *err)
                        " (hint: give another output, or remove that folder)",
                        p->job->output, step);
     }
-    if (!strcmp(wanted, "auto")) {
-        if (pretrain_checkpoint_path(p, folder, step, err) < 0)
-            return -1;
-        p->saved_step = step;
-        return restore(p, folder, notes, err);
-    }
+    if (!strcmp(wanted, "auto"))
+        return restore_newest(p, step, notes, err);
     if (step >= 0)
         return err_set(err, ERR_CONFIG,
                        "--resume %s, but %s holds a run of its own at step %" PRId64
@@ -167,6 +222,8 @@ static int resume(struct pretrain *p, struct str *notes, struct err *err)
                        wanted, p->job->output, step);
     const char *newest = store_newest(wanted, &arena, err);
     int status = newest ? restore(p, newest, notes, err) : -1;
+    if (!status)
+        say_resumed(p, newest);
     arena_release(&arena);
     return status;
 }

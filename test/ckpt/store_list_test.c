@@ -78,6 +78,42 @@ static void damaged_ones_are_passed_over_with_a_warning(void **state)
     assert_non_null(strstr(err.text, "rank-00000.safetensors"));
 }
 
+static void count_kept(void *context, enum log_level level, const char *line)
+{
+    assert_int_equal(level, LOG_WARN);
+    assert_non_null(strstr(line, " is kept as "));
+    ++*(int *)context;
+}
+
+static void damaged_ones_are_set_aside(void **state)
+{
+    int n_warnings = 0;
+    struct err err = { 0 };
+    const char *first = make(*state, 1), *second = make(*state, 2), *third = make(*state, 3);
+
+    assert_string_equal(store_newest_before(*state, 4, &fixture_arena, &err), third);
+    assert_string_equal(store_newest_before(*state, 3, &fixture_arena, &err), second);
+    assert_string_equal(store_newest_before(*state, 2, &fixture_arena, &err), first);
+    assert_null(store_newest_before(*state, 1, &fixture_arena, &err));
+    assert_non_null(strstr(err.text, "no checkpoint in"));
+    log_set_sink(count_kept, &n_warnings);
+    assert_ok(store_set_aside(*state, 3, &err), &err);
+    assert_int_equal(n_warnings, 0);
+    assert_ok(store_set_aside(*state, 1, &err), &err);
+    assert_int_equal(n_warnings, 2);
+    make(*state, 3);
+    assert_ok(store_set_aside(*state, 1, &err), &err);
+    log_set_sink(NULL, NULL);
+    assert_true(file_exists(fixture_path(*state, "step-00000002.damaged/manifest.json")));
+    assert_true(file_exists(fixture_path(*state, "step-00000003.damaged/manifest.json")));
+    assert_true(file_exists(fixture_path(*state, "step-00000003.damaged2/manifest.json")));
+    assert_string_equal(store_newest(*state, &fixture_arena, &err), first);
+    /* They are for people: neither counted nor removed. */
+    assert_int_equal(store_count(*state, &err), 1);
+    assert_ok(store_clean(*state, 1, &err), &err);
+    assert_true(file_exists(fixture_path(*state, "step-00000003.damaged/manifest.json")));
+}
+
 static void clean_keeps_the_newest_and_all_that_is_not_ours(void **state)
 {
     static const char *const strangers[] = { "step-", "step-5x", "best", "step-00000005.mine",
@@ -216,6 +252,7 @@ int main(void)
         TEST(newest_is_found_from_each_folder),
         TEST(newest_goes_by_number),
         TEST(damaged_ones_are_passed_over_with_a_warning),
+        TEST(damaged_ones_are_set_aside),
         TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
         TEST(clean_does_not_count_damaged_ones),
         TEST(count_is_of_checkpoints),

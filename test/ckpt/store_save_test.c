@@ -504,6 +504,28 @@ static void what_another_world_left_is_swept_out(void **state)
     assert_false(file_exists(fixture_path(folder, "rank-00000.json.part-99")));
 }
 
+/* What is known only after the commit: the state alone changes. */
+static void a_state_is_replaced(void **state)
+{
+    const char *path = fixture_path(*state, "step-00000007");
+    struct err err = { 0 };
+    struct store *store;
+    int64_t step;
+
+    assert_ok(save_value(path, 7, 2.5f, &err), &err);
+    assert_ok(store_restate(path, 7, "{\"a\":1}", &err), &err);
+    assert_true(read_value(path, &step) == 2.5f);
+    assert_int_equal(step, 7);
+    assert_ok(store_open(&store, path, &err), &err);
+    assert_string_equal(store_state(store), "{\"a\":1}");
+    store_close(store);
+    assert_fails(store_restate(path, 8, "{}", &err), &err, ERR_DATA, "is of step 7, not 8");
+    assert_fails(store_restate(path, 7, "[]", &err), &err, ERR_FAILED, "no JSON object");
+    assert_fails(store_restate(fixture_path(*state, "nowhere"), 7, "{}", &err), &err, ERR_DATA,
+                 "nowhere");
+    assert_true(read_value(path, &step) == 2.5f);
+}
+
 static void commit_refuses_what_does_not_fit_together(void **state)
 {
     float w[8] = { 0 };
@@ -652,6 +674,7 @@ int main(void)
         TEST(places_that_cannot_be_written_are_errors),
         TEST(a_planted_link_is_replaced_and_not_followed),
         TEST(what_another_world_left_is_swept_out),
+        TEST(a_state_is_replaced),
         TEST(commit_refuses_what_does_not_fit_together),
         TEST(pieces_make_the_same_file),
         TEST(what_cannot_be_loaded_fails_the_write),

@@ -50,8 +50,22 @@ rm -rf "$dir/planted"
 mkdir "$dir/planted"
 echo precious >"$dir/elsewhere/x"
 ln -s "$dir/elsewhere/x" "$dir/planted/job.yaml"
-expect 'job.yaml is a link, which is replaced' 0 '^done' pretrain planted --set train.steps=2
+expect 'job.yaml is a link to what lmtrain did not write' 2 'job.yaml was not written by lmtrain' pretrain planted --set train.steps=2
 expect 'what it points to stays' 0 '^precious$' cat "$dir/elsewhere/x"
+rm -rf "$dir/planted" "$dir/elsewhere/x"
+mkdir "$dir/planted"
+ln -s "$dir/elsewhere/x" "$dir/planted/job.yaml"
+expect 'a link to nothing is replaced' 0 '^done' pretrain planted --set train.steps=2
+expect 'and nothing comes of it' 0 '' test ! -e "$dir/elsewhere/x"
+mkdir "$dir/own"
+cp "$dir/job.yaml" "$dir/own/job.yaml"
+for command in pretrain 'pretrain --dry-run' 'pretrain --ranks 2'; do
+    # shellcheck disable=SC2016,SC2086 # for the inner sh; words
+    expect "output: . beside one's own job.yaml, $command" 2 'output is \., whose job.yaml was not written by lmtrain.*hint: ' \
+        sh -c 'lmtrain=$(realpath "$1") && cd "$2" && shift 2 && exec "$lmtrain" "$@" job.yaml --set output=.' sh "$lmtrain" "$dir/own" $command
+done
+# shellcheck disable=SC2016 # for the inner sh
+expect 'leaves all as it was' 0 '' sh -c 'cmp "$1/job.yaml" "$1/own/job.yaml" && test "$(ls "$1/own")" = job.yaml' sh "$dir"
 rm -rf "$dir/planted" "$dir/elsewhere/x"
 mkdir -p "$dir/planted/checkpoints" "$dir/elsewhere/x"
 ln -s "$dir/elsewhere/x" "$dir/planted/checkpoints/step-00000004.partial"

@@ -194,6 +194,23 @@ done
 expect 'and the loss is the same' 0 '' test "$(loss_of --model "$dir/tokens" --pp 2 --threads 1)" = "$run"
 expect 'an empty token' 2 'data.added_tokens has an item that is no text' tune finetune x --set 'data.added_tokens=[""]'
 
+# ---- what was there, and what is missing ----
+
+mkdir "$dir/used"
+cp -r "$dir/hf" "$dir/used/model"
+expect 'a model that is not of this run is not replaced' 2 'used, and its model, which is not of this run' tune finetune used \
+    --set "model=$dir/used/model"
+expect 'nor made beside' 0 '^model$' ls "$dir/used"
+mkdir "$dir/words"
+cp -r data/kjv-tokenizer "$dir/words/tokenizer"
+expect 'nor a tokenizer' 2 'words, and its tokenizer, which is not of this run' tune finetune words \
+    --set "data.tokenizer=$dir/words/tokenizer" --set 'data.added_tokens=[<new>]'
+expect 'a run' 0 '^done' tune finetune ended --set train.steps=2
+expect 'is finished' 2 'the run is finished' tune finetune ended --set train.steps=2
+mv "$dir/ended/model" "$dir/ended.model"
+expect 'whose model is missing, as after a kill, makes it' 0 'the model for others is in ' tune finetune ended --set train.steps=2
+expect 'the same' 0 '' cmp "$dir/ended.model/model.safetensors" "$dir/ended/model/model.safetensors"
+
 # ---- mistakes ----
 
 expect 'a warm-up longer than the epochs' 2 'more than the 6 steps' tune finetune x --set train.steps=auto \

@@ -15,6 +15,19 @@ wrong() {
 
 expect 'no arguments' 2 '^usage: lmtrain COMMAND' "$lmtrain"
 expect 'a command that is to come' 2 'serve is not there yet \(hint: lmtrain -h' "$lmtrain" serve
+for kind in lora finetune; do
+    expect "a job of $kind under pretrain" 2 "kind is $kind, the command is pretrain .hint: lmtrain $kind .*job.yaml" \
+        pretrain wrong --set kind=$kind --set train.epochs=auto
+done
+expect 'a job of pretrain under lora' 2 'kind is pretrain, the command is lora .hint: lmtrain pretrain' \
+    "$lmtrain" lora "$dir/job.yaml" --set kind=pretrain --set "output=$dir/wrong"
+expect 'more threads than cores' 0 'warn: threads is [0-9]+, a rank has [0-9]+ cores? here.*hint: threads: auto' pretrain crowded \
+    --set threads=$(($(nproc) + 1)) --set train.steps=3
+expect 'longer than the positions' 0 'warn: data.seq_len is 96, the model has positions up to model.max_seq_len 64.*hint' \
+    pretrain long --set data.seq_len=96 --set train.steps=3
+expect 'a rate that destroys' 0 'warn: optimizer.lr is 0.5: ' pretrain fast --set optimizer.lr=0.5 --set train.steps=3
+expect 'nothing of these for a sound job' 0 '^done' pretrain sound --set train.steps=3 --set threads=1
+refuse 'a sound job has no warnings' 'warn:'
 expect 'a mistyped command' 2 'unknown command pretrian \(hint: pretrain\)' "$lmtrain" pretrian
 for command in pretrain plan; do
     expect "$command without a job" 2 "an argument is missing \(usage: lmtrain $command JOB.yaml\)" "$lmtrain" $command
@@ -215,7 +228,8 @@ expect 'a run to spoil' 0 '^done' pretrain one
 fresh_copy
 middle=$(($(wc -c <"$newest/rank-00000.safetensors") / 2))
 printf '\377\376\375' | dd of="$newest/rank-00000.safetensors" bs=1 seek=$middle conv=notrunc 2>/dev/null
-expect 'a byte was changed' 3 'step-00000012.*rank-00000.safetensors.*damaged' pretrain copy --set train.steps=14
+rm -rf "$dir"/copy/checkpoints/step-0000000*
+expect 'a byte was changed, and no other is there' 3 'step-00000012.*rank-00000.safetensors.*damaged' pretrain copy --set train.steps=14
 fresh_copy
 rm -rf "$dir"/copy/checkpoints/step-0000000*
 head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"

@@ -147,6 +147,38 @@ expect 'it goes on from the last checkpoint' 0 'going on from .*step [0-9]*0$' p
 refuse 'nothing has changed' 'changed since'
 same_bits 'with the bits of a run that nobody killed' whole2 killed 150
 
+# ---- a damaged checkpoint ----
+
+# damage RUN STEP FILE OFFSET_FROM_END - flip a byte
+damage() {
+    damage_file=$dir/$1/checkpoints/step-$2/$3
+    damage_at=$(($(wc -c <"$damage_file") - $4))
+    # shellcheck disable=SC2059 # an octal escape
+    printf "\\$(printf %o $(($(od -An -tu1 -j $damage_at -N 1 "$damage_file") ^ 1)))" |
+        dd of="$damage_file" bs=1 seek=$damage_at conv=notrunc 2>/dev/null
+}
+expect 'a run' 0 '^done' pretrain flipped --ranks 2
+damage flipped 00000012 rank-00001.safetensors 7
+expect 'one flipped byte of another rank' 0 'step-00000012 cannot be read: going back to step 8' pretrain flipped --ranks 2
+flipped=$output
+expect 'is named' 0 'rank 1: .*step-00000012: .*rank-00001.safetensors: tensor .* is damaged' printf '%s\n' "$flipped"
+expect 'the damaged one is kept' 0 'step-00000012 is kept as .*step-00000012.damaged$' printf '%s\n' "$flipped"
+expect 'as it was' 0 '' test -f "$dir/flipped/checkpoints/step-00000012.damaged/rank-00001.safetensors"
+expect 'the run ends again' 0 '^done: step 12' printf '%s\n' "$flipped"
+same_bits 'with the same bits' two flipped 12
+same_evals 'and evaluations' two flipped
+damage flipped 00000012 manifest.json 9
+damage flipped 00000008 rank-00000.safetensors 7
+expect 'two of them, in different places' 0 'step-00000008 cannot be read: going back to step 4$' pretrain flipped --ranks 2
+expect 'neither of which takes the name of another' 0 '' test -d "$dir/flipped/checkpoints/step-00000012.damaged2" -a \
+    -d "$dir/flipped/checkpoints/step-00000008.damaged"
+same_bits 'the same bits once more' two flipped 12
+for step in 04 08 12; do
+    damage flipped 000000$step rank-00000.safetensors 7
+done
+expect 'all of them' 3 'step-00000004.*is damaged' pretrain flipped --ranks 2
+expect 'are left as they are' 0 '' test -d "$dir/flipped/checkpoints/step-00000012"
+
 # ---- a run whose folder is used ----
 
 expect 'a finished run' 2 'the run is finished, step 12 of 12 \(hint: raise train.steps' pretrain one

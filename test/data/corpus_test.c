@@ -38,6 +38,7 @@ static char *write_input(const char *name, const char *text)
 static void count_call(void *context, const struct corpus_counts *counts)
 {
     assert_in_range(counts->n_documents, 1, 3);
+    assert_in_range(counts->n_file_bytes, 17, counts->n_all_file_bytes);
     ++*(int *)context;
 }
 
@@ -88,6 +89,9 @@ static void test_text_and_jsonl(void **state)
         assert_int_equal(counts.n_documents, 3);
         assert_int_equal(counts.n_empty, 2);
         assert_int_equal(counts.n_bytes, 17 + 11 + 10);
+        /* The share that is done comes to its end. */
+        assert_int_equal(counts.n_all_file_bytes, 17 + file_size(jsonl));
+        assert_int_equal(counts.n_file_bytes, counts.n_all_file_bytes);
         assert_int_equal(indexed_open(&indexed, prefix, &err), 0);
         assert_int_equal(indexed.n_tokens, counts.n_tokens);
         assert_int_equal(indexed.type, INDEXED_U16);

@@ -193,6 +193,30 @@ static void keep_line(void *context, enum log_level level, const char *line)
     str_printf(context, "%s\n", line);
 }
 
+/* The one that will be done again, and no other line. */
+static void an_evaluation_is_dropped(void **state)
+{
+    struct metrics *metrics;
+    cJSON *lines[8];
+    struct err err = { 0 };
+
+    assert_ok(metrics_drop_eval(*state, 2, &err), &err); /* no file yet */
+    write_steps(*state, 1, 2);
+    assert_ok(metrics_open(&metrics, *state, 3, &err), &err);
+    assert_ok(metrics_eval(metrics, 1, 3.5, 10, &err), &err);
+    assert_ok(metrics_eval(metrics, 2, 2.5, 10, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 8), 4);
+    for (int i = 0; i < 4; i++)
+        cJSON_Delete(lines[i]);
+    assert_ok(metrics_drop_eval(*state, 2, &err), &err);
+    assert_int_equal(read_lines(*state, lines, 8), 3);
+    assert_true(cJSON_HasObjectItem(lines[1], "loss"));
+    assert_true(cJSON_GetObjectItem(lines[2], "eval_loss")->valuedouble == 3.5);
+    for (int i = 0; i < 3; i++)
+        cJSON_Delete(lines[i]);
+}
+
 static void a_resumed_run_drops_later_steps(void **state)
 {
     struct str said = { 0 };
@@ -363,6 +387,7 @@ int main(void)
         TEST(the_loss_scale_of_fp16),
         TEST(what_is_not_finite_stays_json),
         TEST(evaluations_and_events),
+        TEST(an_evaluation_is_dropped),
         TEST(a_resumed_run_drops_later_steps),
         TEST(numbers_have_points_in_every_locale),
         TEST(failures_are_told),
