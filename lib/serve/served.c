@@ -37,7 +37,8 @@ static int check_tokenizer(const struct served *served, const char *path, const 
     char hash[TOKENIZER_HASH_BYTES];
 
     tokenizer_hash_text(tokenizer, hash);
-    if (!*served->tokenizer_hash || !strcmp(hash, served->tokenizer_hash))
+    enum tokenizer_likeness likeness = tokenizer_hash_compare(hash, served->tokenizer_hash);
+    if (!*served->tokenizer_hash || likeness == TOKENIZER_SAME || likeness == TOKENIZER_UNKNOWN)
         return 0;
     if (other) {
         log_warn("%s is not the tokenizer that %s was trained with: ids may mean other text", path,

@@ -44,8 +44,8 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     job_print_absolute(t->job, &job);
     cJSON_AddStringToObject(state, "job", str_text(&job));
     str_release(&job);
-    if (t->options.tokenizer_hash)
-        cJSON_AddStringToObject(state, "tokenizer", t->options.tokenizer_hash);
+    if (t->tokenizer_hash)
+        cJSON_AddStringToObject(state, "tokenizer", t->tokenizer_hash);
     cJSON_AddItemToObject(state, "run", extra ? cJSON_CreateRaw(extra) : cJSON_CreateObject());
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);
@@ -86,16 +86,22 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     return 0;
 }
 
+void trainer_set_carried(struct trainer *t, const char *carried, const char *tokenizer_hash)
+{
+    t->carried = carried;
+    t->tokenizer_hash = tokenizer_hash;
+}
+
 /* All ranks' files are there: rank 0 makes them a checkpoint. */
 static int commit(struct trainer *t, struct err *err)
 {
     if (t->world_rank != 0)
         return 0;
-    if (t->options.carried) {
+    if (t->carried) {
         struct arena arena = { 0 };
         const char *to =
             arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena));
-        int status = carried_link(t->options.carried, to, err);
+        int status = carried_link(t->carried, to, err);
 
         arena_release(&arena);
         if (status < 0)

@@ -22,9 +22,6 @@ struct trainer_options {
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan over this is refused; 0: never */
     const char *build;              /* version of the binary, equal on all ranks; NULL: none */
-    /* Of rank 0, borrowed: */
-    const char *carried;        /* folder whose files each checkpoint gets; NULL: none */
-    const char *tokenizer_hash; /* of the one that the data was made with; NULL: not known */
 };
 
 struct trainer;
@@ -34,6 +31,13 @@ struct trainer;
 int trainer_create(struct trainer **trainer, const struct trainer_options *options,
                    struct err *err);
 void trainer_destroy(struct trainer *trainer);
+
+/*
+ * What checkpoints get besides the trainer's state, from now on; of rank 0, borrowed: the files of
+ * the folder `carried` as their hf/, and the hash of the tokenizer that the data was made with. NULL:
+ * none.
+ */
+void trainer_set_carried(struct trainer *trainer, const char *carried, const char *tokenizer_hash);
 
 struct trainer_result {
     int64_t step;     /* steps done, this one included */
