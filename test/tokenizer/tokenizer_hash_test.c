@@ -111,9 +111,11 @@ static void test_layout_does_not_count(void **state)
 static void set_swapped_merges(cJSON *root)
 {
     cJSON *merges = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "merges");
-    cJSON *first = cJSON_DetachItemFromArray(merges, 0);
+    cJSON *a = merges->child, *b = a->next, *pair = a->child;
 
-    cJSON_InsertItemInArray(merges, 1, first);
+    assert_non_null(pair);
+    a->child = b->child;
+    b->child = pair;
 }
 
 static void set_swapped_ids(cJSON *root)
