@@ -88,6 +88,12 @@ static int read_job(struct served *served, struct err *err)
     const cJSON *hash = cJSON_GetObjectItemCaseSensitive(state, "tokenizer");
     int status;
 
+    const char *changed =
+        carried_changed(arena_printf(&served->arena, "%s/" STORE_CARRIED, served->folder),
+                        cJSON_GetObjectItemCaseSensitive(state, "carried"), &served->arena);
+
+    if (changed)
+        log_warn("%s is not there as it was saved", changed);
     if (cJSON_IsString(hash))
         snprintf(served->tokenizer_hash, sizeof served->tokenizer_hash, "%s", hash->valuestring);
 

@@ -129,12 +129,17 @@ static int check_inputs(struct pretrain *p, struct err *err)
 /* What checkpoints have besides tensors and state. Not before the run is known to be ours. */
 static int gather_files(struct pretrain *p, struct err *err)
 {
-    const char *carried;
+    struct trainer_carried carried = { .tokenizer = *p->tokenizer_hash ? p->tokenizer_hash : NULL };
+    struct str hashes = { 0 };
+    int status = model_files_of_run(p->job, &carried.folder, &p->arena, err);
 
-    if (model_files_of_run(p->job, &carried, &p->arena, err) < 0)
-        return -1;
-    trainer_set_carried(p->trainer, carried, *p->tokenizer_hash ? p->tokenizer_hash : NULL);
-    return 0;
+    if (!status && carried.folder)
+        status = carried_describe(carried.folder, &hashes, err);
+    if (!status && carried.folder)
+        carried.hashes = arena_strdup(&p->arena, str_text(&hashes));
+    str_release(&hashes);
+    trainer_set_carried(p->trainer, &carried);
+    return status;
 }
 
 /* The run's folder is this job's, until it ends. That nothing can be saved there is better known

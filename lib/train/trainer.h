@@ -32,12 +32,15 @@ int trainer_create(struct trainer **trainer, const struct trainer_options *optio
                    struct err *err);
 void trainer_destroy(struct trainer *trainer);
 
-/*
- * What checkpoints get besides the trainer's state, from now on; of rank 0, borrowed: the files of
- * the folder `carried` as their hf/, and the hash of the tokenizer that the data was made with. NULL:
- * none.
- */
-void trainer_set_carried(struct trainer *trainer, const char *carried, const char *tokenizer_hash);
+/* What checkpoints have besides the trainer's state; of rank 0. */
+struct trainer_carried {
+    const char *folder;    /* whose files are their hf/; NULL: none */
+    const char *hashes;    /* of them, as carried_describe */
+    const char *tokenizer; /* hash of the one that the data was made with; NULL: not known */
+};
+
+/* From now on; the texts are borrowed. */
+void trainer_set_carried(struct trainer *trainer, const struct trainer_carried *carried);
 
 struct trainer_result {
     int64_t step;     /* steps done, this one included */
