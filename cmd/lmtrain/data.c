@@ -11,6 +11,7 @@
 #include "cmd.h"
 #include "data/census.h"
 #include "data/corpus.h"
+#include "data/token_meta.h"
 #include "data_preview.h"
 #include "report/progress_line.h"
 #include "tokenizer/tokenizer.h"
@@ -242,8 +243,24 @@ static int show_document(const struct request *q, const struct indexed *indexed,
     return 0;
 }
 
+/* meta: NULL if nothing is known. */
+static void print_meta(const struct token_meta *meta, struct str *out)
+{
+    char number[32];
+
+    if (!meta) {
+        str_add(out, "  tokenizer   not known: no .json of lmtrain data tokenize\n");
+        return;
+    }
+    str_printf(out, "  tokenizer   %s, of %s tokens", meta->tokenizer,
+               str_count(number, sizeof number, meta->vocab_size));
+    if (meta->end_of_text >= 0)
+        str_printf(out, ", documents end with %d", meta->end_of_text);
+    str_add_char(out, '\n');
+}
+
 static void print_census(const struct indexed *indexed, const struct census *census,
-                         int end_of_text, struct str *out)
+                         const struct token_meta *meta, int end_of_text, struct str *out)
 {
     char number[32], bytes[32], low[32], high[32];
 
@@ -251,6 +268,7 @@ static void print_census(const struct indexed *indexed, const struct census *cen
     str_printf(
         out, "  tokens      %s (%s, %s)\n", str_count(number, sizeof number, indexed->n_tokens),
         indexed_type_name(indexed->type), str_bytes(bytes, sizeof bytes, indexed->bin.n_bytes));
+    print_meta(meta, out);
     str_printf(out, "  documents   %s", str_count(number, sizeof number, indexed->n_documents));
     str_printf(out, " of %s", str_count(low, sizeof low, census->shortest));
     str_printf(out, " to %s token%s\n", str_count(high, sizeof high, census->longest),
@@ -276,7 +294,7 @@ static void print_census(const struct indexed *indexed, const struct census *cen
 }
 
 static void print_census_json(const struct indexed *indexed, const struct census *census,
-                              int end_of_text, struct str *out)
+                              const struct token_meta *meta, int end_of_text, struct str *out)
 {
     str_add(out, "{\"prefix\": ");
     add_quoted(out, indexed->prefix, strlen(indexed->prefix));
@@ -286,6 +304,9 @@ static void print_census_json(const struct indexed *indexed, const struct census
                indexed_type_name(indexed->type), (long long)indexed->n_tokens,
                (long long)indexed->n_documents, (long long)indexed->n_sequences,
                (long long)census->shortest, (long long)census->longest, census->greatest_token);
+    if (meta)
+        str_printf(out, "\"tokenizer\": \"%s\", \"vocab_size\": %d, ", meta->tokenizer,
+                   meta->vocab_size);
     if (end_of_text >= 0)
         str_printf(out, "\"ended\": %lld, ", (long long)census->n_ended);
     str_add(out, "\"lengths\": [");
@@ -302,13 +323,15 @@ static int inspect_file(const struct request *q, const struct indexed *indexed,
     int vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : INT32_MAX;
     int end_of_text = tokenizer ? tokenizer_end_of_text(tokenizer) : -1;
     struct census census;
+    struct token_meta meta;
+    int found = token_meta_read(indexed->prefix, &meta, err);
 
-    if (census_take(&census, indexed, vocab_size, end_of_text, err) < 0)
+    if (found < 0 || census_take(&census, indexed, vocab_size, end_of_text, err) < 0)
         return -1;
     if (q->json)
-        print_census_json(indexed, &census, end_of_text, out);
+        print_census_json(indexed, &census, found ? &meta : NULL, end_of_text, out);
     else
-        print_census(indexed, &census, end_of_text, out);
+        print_census(indexed, &census, found ? &meta : NULL, end_of_text, out);
     for (int64_t d = 0; d < indexed->n_documents && d < q->n_shown; d++)
         if (show_document(q, indexed, tokenizer, d, out, err) < 0)
             return -1;
@@ -322,10 +345,16 @@ static int inspect(const struct request *q, const struct option_arguments *input
 {
     struct tokenizer *tokenizer = NULL;
     struct indexed indexed;
+    char hash[TOKENIZER_HASH_BYTES] = "";
 
     if (q->tokenizer && tokenizer_open(&tokenizer, q->tokenizer, err) < 0)
         return -1;
-    int rc = indexed_open(&indexed, inputs->items[0], err);
+    if (tokenizer)
+        tokenizer_hash_text(tokenizer, hash);
+    int rc = token_meta_compare(inputs->items[0], hash, q->tokenizer,
+                                "no --tokenizer, or the other", err);
+    if (rc == 0)
+        rc = indexed_open(&indexed, inputs->items[0], err);
     if (rc == 0) {
         rc = inspect_file(q, &indexed, tokenizer, out, err);
         indexed_close(&indexed);
@@ -345,8 +374,8 @@ static struct options tokenize_options(struct request *q, struct option *table)
         option_text("tokenizer", &q->tokenizer, "DIR",
                     "folder with tokenizer.json or tokenizer.model, or the file"),
         option_text("out", &q->prefix, "PREFIX",
-                    "write PREFIX.bin and PREFIX.idx; in a folder, DIR/, they are called like the "
-                    "input, or tokens if there are several"),
+                    "write PREFIX.bin, PREFIX.idx, and PREFIX.json, which names the tokenizer; in a "
+                    "folder, DIR/, they are called like the input, or tokens if there are several"),
         option_text("column", &q->column, "NAME", "column of rows that holds the text (text)"),
         option_choice("format", &q->format, "FORMAT", rows_format_names,
                       "of IN; auto: by the ending of its name, else text"),

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cmd.h"
+#include "data/token_meta.h"
 #include "eval/perplexity.h"
 #include "eval/task.h"
 #include "eval_tasks.h"
@@ -73,6 +74,31 @@ static int measure(const struct eval_request *q, struct served *served, struct e
     return 0;
 }
 
+/* The tokens must be of the model's tokenizer, or of the one that is given. */
+static int check_tokens(const struct eval_request *q, struct served *served, struct err *err)
+{
+    const char *data = q->data ? q->data : served->job.eval.data;
+    const char *path = q->tokenizer ? q->tokenizer : served->job.data.tokenizer;
+    char hash[TOKENIZER_HASH_BYTES] = "";
+    struct tokenizer *tokenizer;
+    struct token_meta meta;
+
+    if (!data || token_meta_read(data, &meta, err) == 0)
+        return 0;
+    if (!q->tokenizer)
+        memcpy(hash, served->tokenizer_hash, sizeof hash);
+    if (!*hash && path) {
+        if (tokenizer_open(&tokenizer, path, err) < 0)
+            return q->tokenizer ? -1 : 0; /* of a kind that is not read here */
+        tokenizer_hash_text(tokenizer, hash);
+        tokenizer_close(tokenizer);
+    }
+    return token_meta_compare(data, hash, q->tokenizer ? q->tokenizer : "the model's",
+                              "lmtrain data tokenize with the model's; or, if that is meant, "
+                              "--tokenizer with the one of the tokens",
+                              err);
+}
+
 /* As a rank, or alone; or to see whether ranks could. */
 static int measure_text(const struct eval_request *q, struct str *out, struct err *err)
 {
@@ -81,7 +107,9 @@ static int measure_text(const struct eval_request *q, struct str *out, struct er
     if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
         return -1;
     serving_tell(q->serving, &served);
-    int status = serving_check(q->serving, &served.job.model, err);
+    int status = check_tokens(q, &served, err);
+    if (!status)
+        status = serving_check(q->serving, &served.job.model, err);
     if (!status && !serving_starts(q->serving))
         status = serving_open(q->serving, &served, q->threads, err);
     if (!status && q->serving->has_engine)

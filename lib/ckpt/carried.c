@@ -3,14 +3,18 @@
  */
 #include "ckpt/carried.h"
 
+#include <cjson/cJSON.h>
 #include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "base/file.h"
-#include "base/str.h"
+#include "ckpt/file_hash.h"
+#include "ckpt/json_reader.h"
 
 #define CARRIED_MAX_BYTES ((size_t)256 << 20)
 #define TEMPLATES "additional_chat_templates"
@@ -177,6 +181,77 @@ int carried_has_tokenizer(const char *folder)
     return has;
 }
 
+/* ---- hashes ---- */
+
+static int hash_of(const char *path, char text[24])
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    uint64_t hash = 0;
+    int status = fd < 0 ? -1 : file_hash(fd, &hash, NULL, NULL);
+
+    if (fd >= 0)
+        close(fd);
+    snprintf(text, 24, "%016" PRIx64, hash);
+    return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int carried_describe(const char *folder, struct str *out, struct err *err)
+{
+    struct arena arena = { 0 };
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    const char **names = NULL;
+    int n = 0, capacity = 0, status = dir ? 0 : err_set_errno(err, ERR_FAILED, "%s", folder);
+    char hash[24];
+
+    while (dir && (entry = readdir(dir))) {
+        if (*entry->d_name == '.' ||
+            file_is_folder(arena_printf(&arena, "%s/%s", folder, entry->d_name)))
+            continue;
+        names = arena_grow(&arena, names, sizeof *names, &capacity, n + 1);
+        names[n++] = arena_strdup(&arena, entry->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    if (n)
+        qsort(names, (size_t)n, sizeof *names, compare_names);
+    str_add_char(out, '{');
+    for (int i = 0; i < n && !status; i++) {
+        const char *path = arena_printf(&arena, "%s/%s", folder, names[i]);
+
+        if (hash_of(path, hash) < 0)
+            status = err_set_errno(err, ERR_FAILED, "%s", path);
+        str_add(out, i ? "," : "");
+        json_add_string(out, names[i]);
+        str_printf(out, ":\"%s\"", hash);
+    }
+    str_add_char(out, '}');
+    arena_release(&arena);
+    return status;
+}
+
+const char *carried_changed(const char *folder, const cJSON *hashes, struct arena *arena)
+{
+    const cJSON *item;
+    char hash[24];
+
+    cJSON_ArrayForEach(item, hashes)
+    {
+        /* A plain name: nothing outside the folder is looked at. */
+        if (!cJSON_IsString(item) || !item->string || strchr(item->string, '/'))
+            continue;
+        const char *path = arena_printf(arena, "%s/%s", folder, item->string);
+        if (hash_of(path, hash) < 0 || strcmp(hash, item->valuestring) != 0)
+            return path;
+    }
+    return NULL;
+}
+
 /* ---- links ---- */
 
 static int link_files(const char *from, const char *to, struct err *err)
@@ -204,13 +279,13 @@ int carried_link(const char *from, const char *to, struct err *err)
 {
     struct arena arena = { 0 };
     const char *inner = arena_printf(&arena, "%s/" TEMPLATES, from);
-    int status = file_remove_tree(to, err) < 0 ? -1 : 0;
+    int status = 0;
 
-    if (!status && !file_is_folder(from))
+    if (!file_is_folder(from))
         status = err_set(err, ERR_FAILED, "%s is gone (hint: start the job again, which makes it)",
                          from);
-    if (!status)
-        status = link_files(from, to, err);
+    else if (file_remove_tree(to, err) < 0 || link_files(from, to, err) < 0)
+        status = -1;
     if (!status && file_is_folder(inner))
         status = link_files(inner, arena_printf(&arena, "%s/" TEMPLATES, to), err);
     arena_release(&arena);

@@ -8,7 +8,9 @@
 #ifndef CKPT_CARRIED_H
 #define CKPT_CARRIED_H
 
+#include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 
 /* In a run's checkpoints/. */
 #define CARRIED_OF_RUN ".carried"
@@ -33,6 +35,18 @@ int carried_remove_tokenizer(const char *folder, struct err *err);
 
 /* Whether a folder has the files of a tokenizer, by their names. */
 int carried_has_tokenizer(const char *folder);
+
+/*
+ * Append a JSON object with a hash of each file that is in a folder, by name and in its order (those
+ * of further templates are left out). ERR_FAILED.
+ */
+int carried_describe(const char *folder, struct str *out, struct err *err);
+
+struct cJSON;
+
+/* The first of the files in such an object that is no longer in a folder as it was, in the arena; NULL if
+ * all are. */
+const char *carried_changed(const char *folder, const struct cJSON *hashes, struct arena *arena);
 
 /*
  * Make the folder `to` anew with hard links to all files of `from` and to its further templates, or

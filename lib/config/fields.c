@@ -232,6 +232,10 @@ const struct field job_fields[] = {
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; needed to generate samples and to export; where it has "
               "more tokens than the model, finetune grows embedding and head" },
+    { "data.check_tokenizer", FIELD_BOOL, AT(data.check_tokenizer), .initial = "true",
+      .help =
+          "token files whose .json names another tokenizer than data.tokenizer, or than that of "
+          "the others, are refused; false: a warning" },
     { "data.added_tokens", FIELD_TEXTS, AT(data.added_tokens), .initial = "none", .word = "none",
       .help =
           "tokens that finetune and lora add to the tokenizer, where it lacks them: each is one "

@@ -65,6 +65,7 @@ struct job {
         struct job_dataset *train;
         int n_train;
         const char *tokenizer; /* folder, or NULL */
+        int check_tokenizer;   /* token files of another one are refused */
         int seq_len;
         /* Of finetuning, as data/instruct.h says; words are those of its enums. */
         const char *format, *mask, *too_long, *bad_rows;

@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "data/batch.h"
 #include "data/indexed_writer.h"
+#include "data/token_meta.h"
 #include "data/unpack.h"
 
 #define TEXT_BYTES_MAX ((size_t)8 << 30)
@@ -280,15 +281,27 @@ static int64_t all_bytes(const struct row_files *files)
 static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
 {
     const struct corpus_options *options = c->options;
+    struct token_meta meta = { .vocab_size = tokenizer_vocab_size(tokenizer),
+                               .end_of_text = options->end_of_text };
     int rc = -1;
 
+    tokenizer_hash_text(tokenizer, meta.tokenizer);
+    if (token_meta_check_place(options->prefix, c->err) < 0)
+        return -1;
     if (indexed_writer_open(&c->writer, options->prefix, tokenizer_vocab_size(tokenizer), c->err) ==
             0 &&
         batches_create(&c->batches, tokenizer, options->column, options->end_of_text,
                        options->n_threads, c->err) == 0)
         rc = read_all(c);
-    if (rc == 0)
+    meta.n_documents = c->writer.n_documents;
+    meta.n_tokens = c->writer.n_tokens;
+    if (rc == 0) {
+        /* Never beside tokens that it is not of. */
+        token_meta_remove(options->prefix);
         rc = indexed_writer_finish(&c->writer, c->err);
+    }
+    if (rc == 0)
+        rc = token_meta_write(options->prefix, &meta, c->err);
     batches_destroy(c->batches);
     indexed_writer_abandon(&c->writer);
     return rc;

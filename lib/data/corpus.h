@@ -1,5 +1,5 @@
 /*
- * corpus.h - files of text to one .bin/.idx
+ * corpus.h - files of text to one .bin/.idx, and the .json that says which tokenizer they are of
  *
  * A text file is one document; files of rows (rows.h: JSON, JSONL, CSV, parquet) have one a row,
  * under a column. Documents come in the order of the inputs, those of a folder in that of their

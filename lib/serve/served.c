@@ -38,7 +38,8 @@ static int check_tokenizer(const struct served *served, const char *path, const 
     char hash[TOKENIZER_HASH_BYTES];
 
     tokenizer_hash_text(tokenizer, hash);
-    if (!*served->tokenizer_hash || !strcmp(hash, served->tokenizer_hash))
+    enum tokenizer_likeness likeness = tokenizer_hash_compare(hash, served->tokenizer_hash);
+    if (!*served->tokenizer_hash || likeness == TOKENIZER_SAME || likeness == TOKENIZER_UNKNOWN)
         return 0;
     if (other) {
         log_warn("%s is not the tokenizer that %s was trained with: ids may mean other text", path,
@@ -88,6 +89,12 @@ static int read_job(struct served *served, struct err *err)
     const cJSON *hash = cJSON_GetObjectItemCaseSensitive(state, "tokenizer");
     int status;
 
+    const char *changed =
+        carried_changed(arena_printf(&served->arena, "%s/" STORE_CARRIED, served->folder),
+                        cJSON_GetObjectItemCaseSensitive(state, "carried"), &served->arena);
+
+    if (changed)
+        log_warn("%s is not there as it was saved", changed);
     if (cJSON_IsString(hash))
         snprintf(served->tokenizer_hash, sizeof served->tokenizer_hash, "%s", hash->valuestring);
 

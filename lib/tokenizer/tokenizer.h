@@ -35,13 +35,23 @@ int tokenizer_is_in(const char *path);
 const char *tokenizer_file_name(const char *path, const char **other);
 
 /*
- * Which tokenizer it is, as text: a version and a hash of what decides ids (vocabulary, merges or
- * scores, normalizer, splits, added tokens). The same tokenizer has the same text wherever its
- * files lie and however its JSON is laid out; what is put around texts, the end of text and the chat
- * template are no part of it. A SentencePiece model and the tokenizer.json made of it differ.
+ * Which tokenizer it is, as text: a version, a hash of what decides ids (vocabulary, merges or
+ * scores, normalizer, splits), and one of the added tokens. The same tokenizer has the same text
+ * wherever its files lie and however its JSON is laid out; what is put around texts, the end of
+ * text and the chat template are no part of it. A SentencePiece model and the tokenizer.json made
+ * of it differ.
  */
-#define TOKENIZER_HASH_BYTES 24
+#define TOKENIZER_HASH_BYTES 32
 void tokenizer_hash_text(const struct tokenizer *tokenizer, char text[TOKENIZER_HASH_BYTES]);
+
+/* How two such texts compare. */
+enum tokenizer_likeness {
+    TOKENIZER_SAME,
+    TOKENIZER_OTHER_ADDED, /* the same but for added tokens: text without those has the same ids */
+    TOKENIZER_OTHER,
+    TOKENIZER_UNKNOWN, /* of two versions */
+};
+enum tokenizer_likeness tokenizer_hash_compare(const char *a, const char *b);
 
 /* Ids of added tokens included: the least vocab_size a model needs. */
 int tokenizer_vocab_size(const struct tokenizer *tokenizer);

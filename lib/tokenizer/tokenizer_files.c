@@ -303,7 +303,7 @@ static int read_ranks(struct tokenizer_reader *r, const char *data, size_t n, co
         return -1;
     if (kind && kind->before >= 0)
         t->before[t->n_before++] = kind->before;
-    t->hash = tokenizer_hash_bytes(data, n, tokenizer_hash_json(root));
+    tokenizer_hash_file(t, data, n, root);
     return tokenizer_read_added(r, added);
 }
 

@@ -81,29 +81,46 @@ static uint64_t hash_tree(const cJSON *root, uint64_t path, int are_merges)
     return sum;
 }
 
-uint64_t tokenizer_hash_json(const cJSON *root)
+void tokenizer_hash_json(struct tokenizer *tokenizer, const cJSON *root)
 {
-    static const char *const parts[] = { "normalizer", "pre_tokenizer", "added_tokens" };
-    const cJSON *model = get(root, "model"), *item;
+    static const char *const parts[] = { "normalizer", "pre_tokenizer" };
+    const cJSON *item;
     uint64_t sum = 0;
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         sum += hash_tree(get(root, parts[i]), hash_text(parts[i], 0), 0);
-    cJSON_ArrayForEach(item, model)
+    cJSON_ArrayForEach(item, get(root, "model"))
     {
         uint64_t path = hash_text(item->string, 1);
 
         sum += hash_tree(item, path, !strcmp(item->string, "merges"));
     }
-    return sum;
+    tokenizer->hash = sum;
+    tokenizer->hash_added = hash_tree(get(root, "added_tokens"), 0, 0);
 }
 
-uint64_t tokenizer_hash_bytes(const char *data, size_t n_bytes, uint64_t seed)
+void tokenizer_hash_file(struct tokenizer *tokenizer, const char *data, size_t n_bytes,
+                         const cJSON *root)
 {
-    return XXH64(data, n_bytes, seed);
+    tokenizer_hash_json(tokenizer, root);
+    tokenizer->hash = XXH64(data, n_bytes, tokenizer->hash);
 }
 
 void tokenizer_hash_text(const struct tokenizer *tokenizer, char text[TOKENIZER_HASH_BYTES])
 {
-    snprintf(text, TOKENIZER_HASH_BYTES, "1-%016" PRIx64, tokenizer->hash);
+    snprintf(text, TOKENIZER_HASH_BYTES, "1-%016" PRIx64 "-%08" PRIx32, tokenizer->hash,
+             (uint32_t)(tokenizer->hash_added ^ tokenizer->hash_added >> 32));
+}
+
+enum tokenizer_likeness tokenizer_hash_compare(const char *a, const char *b)
+{
+    size_t n_version = strcspn(a, "-");
+    const char *added = strrchr(a, '-');
+
+    if (!strcmp(a, b))
+        return TOKENIZER_SAME;
+    if (n_version != strcspn(b, "-") || strncmp(a, b, n_version) != 0)
+        return TOKENIZER_UNKNOWN;
+    return added && !strncmp(a, b, (size_t)(added - a) + 1) ? TOKENIZER_OTHER_ADDED
+                                                            : TOKENIZER_OTHER;
 }

@@ -106,7 +106,7 @@ struct tokenizer {
     int strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;
-    uint64_t hash; /* of what decides ids: tokenizer_hash.c */
+    uint64_t hash, hash_added; /* of what decides ids: tokenizer_hash.c */
 };
 
 #define TOKENIZER_JSON_BYTES_MAX ((size_t)64 << 20)
@@ -141,9 +141,11 @@ int tokenizer_is_tiktoken(const char *data, size_t n_bytes);
 int tokenizer_parse_tiktoken(struct tokenizer **tokenizer, const char *name, const char *data,
                              size_t n_bytes, const struct cJSON *config, struct err *err);
 
-/* The hash of a tokenizer.json, of the parts that decide ids; and of a file of another kind. */
-uint64_t tokenizer_hash_json(const struct cJSON *root);
-uint64_t tokenizer_hash_bytes(const char *data, size_t n_bytes, uint64_t seed);
+/* Take the hashes of the parts of a tokenizer.json that decide ids; and of a file of another kind,
+ * whose parts the JSON has but for the vocabulary (NULL: it has all). */
+void tokenizer_hash_json(struct tokenizer *tokenizer, const struct cJSON *root);
+void tokenizer_hash_file(struct tokenizer *tokenizer, const char *data, size_t n_bytes,
+                         const struct cJSON *root);
 
 /* The files beside a vocabulary; each may be NULL. */
 struct tokenizer_side {

@@ -365,7 +365,7 @@ int tokenizer_read_root(struct tokenizer_reader *r, const cJSON *root)
         tokenizer_index_words(r->tokenizer);
     }
     tokenizer_guess_end_of_text(r->tokenizer);
-    r->tokenizer->hash = tokenizer_hash_json(root);
+    tokenizer_hash_json(r->tokenizer, root);
     return 0;
 }
 

@@ -475,7 +475,7 @@ int tokenizer_parse_spm(struct tokenizer **out, const char *name, const char *da
     r.tokenizer->name = arena_strdup(&r.tokenizer->arena, name);
     int rc = build(&r, (struct bytes){ data, n_bytes });
     free(r.pieces);
-    r.tokenizer->hash = tokenizer_hash_bytes(data, n_bytes, 0);
+    tokenizer_hash_file(r.tokenizer, data, n_bytes, NULL);
     if (rc == 0)
         *out = r.tokenizer;
     else

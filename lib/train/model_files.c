@@ -63,8 +63,7 @@ int model_files_put_tokenizer(const char *path, const char *folder, struct err *
     return status;
 }
 
-/* Where lies what the first weights came with, or NULL. */
-static const char *base_folder(const struct job *job, struct arena *arena)
+const char *model_files_base(const struct job *job, struct arena *arena)
 {
     const char *from[] = { job->train.init, job->output };
     struct err ignored;
@@ -99,7 +98,7 @@ static int gather(const struct job *job, const char *base, const char *folder, s
 int model_files_of_run(const struct job *job, const char **out, struct arena *arena,
                        struct err *err)
 {
-    const char *base = base_folder(job, arena);
+    const char *base = model_files_base(job, arena);
     const char *folder = arena_printf(arena, "%s/checkpoints/" CARRIED_OF_RUN, job->output);
     const char *partial = arena_printf(arena, "%s.partial", folder);
 

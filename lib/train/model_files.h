@@ -17,10 +17,13 @@
  */
 int model_files_put_tokenizer(const char *path, const char *folder, struct err *err);
 
+/* The folder with what the first weights came with (config.json, tokenizer, ...), of train.init or, where
+ * that is gone, of the newest checkpoint of the run; NULL if there is none. */
+const char *model_files_base(const struct job *job, struct arena *arena);
+
 /*
  * Make OUTPUT/checkpoints/.carried of what the first weights came with, the job's tokenizer and its
- * data.template. What train.init came with is taken from the newest checkpoint where it is no
- * longer there. *folder: in the arena, or NULL if there is nothing to carry. For one process.
+ * data.template. *folder: in the arena, or NULL if there is nothing to carry. For one process.
  * ERR_CONFIG, ERR_DATA, ERR_FAILED.
  */
 int model_files_of_run(const struct job *job, const char **folder, struct arena *arena,

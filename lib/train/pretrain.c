@@ -14,7 +14,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "ckpt/carried.h"
 #include "ckpt/store.h"
+#include "data/token_meta.h"
 #include "launch/progress.h"
 #include "train/account.h"
 #include "train/choices.h"
@@ -52,6 +54,92 @@ static int check_tokenizer(struct pretrain *p, struct err *err)
         err, ERR_CONFIG,
         "model.vocab_size is %d, data.tokenizer %s has %d tokens (hint: at least as many)",
         job->model.vocab_size, job->data.tokenizer, n_tokens);
+}
+
+/* Where the job names none: that of the weights which it begins with. Without one the token files
+ * must be of one tokenizer, which is then the model's. */
+static int find_hash(struct pretrain *p, struct err *err)
+{
+    const char *base = model_files_base(p->job, &p->arena);
+    struct tokenizer *tokenizer;
+    struct token_meta meta;
+    struct err ignored;
+
+    if (base && carried_has_tokenizer(base) && tokenizer_open(&tokenizer, base, &ignored) == 0) {
+        tokenizer_hash_text(tokenizer, p->tokenizer_hash);
+        tokenizer_close(tokenizer);
+        return 0;
+    }
+    for (int i = 0; i < p->job->data.n_train && !p->job->samples.train && !*p->tokenizer_hash;
+         i++) {
+        int found = token_meta_read(p->job->data.train[i].path, &meta, err);
+
+        if (found < 0)
+            return err_add(err, "data.train");
+        if (found)
+            memcpy(p->tokenizer_hash, meta.tokenizer, sizeof meta.tokenizer);
+    }
+    return 0;
+}
+
+static int check_tokens(const struct pretrain *p, const char *prefix, const char *key,
+                        struct err *err)
+{
+    const struct job *job = p->job;
+    struct arena arena = { 0 };
+    const char *whose = job->data.tokenizer
+                            ? arena_printf(&arena, "data.tokenizer %s", job->data.tokenizer)
+                        : job->train.init ? "the model's"
+                                          : "that of data.train";
+    int status =
+        token_meta_compare(prefix, p->tokenizer_hash, whose,
+                           "make it anew with lmtrain data tokenize, or data.check_tokenizer: "
+                           "false",
+                           err);
+
+    arena_release(&arena);
+    if (status < 0 && !job->data.check_tokenizer) {
+        log_warn("%s: %s", key, err->text);
+        return 0;
+    }
+    return status < 0 ? err_add(err, "%s", key) : 0;
+}
+
+/* Token files of another tokenizer give no error, but a model of nothing. */
+static int check_token_files(const struct pretrain *p, struct err *err)
+{
+    const struct job *job = p->job;
+
+    for (int i = 0; i < job->data.n_train && !job->samples.train; i++)
+        if (check_tokens(p, job->data.train[i].path, "data.train", err) < 0)
+            return -1;
+    if (!job->eval.data || job->samples.eval)
+        return 0;
+    return check_tokens(p, job->eval.data, "eval.data", err);
+}
+
+/* What rank 0 looks at before anything is made. */
+static int check_inputs(struct pretrain *p, struct err *err)
+{
+    if (check_tokenizer(p, err) < 0 || (!*p->tokenizer_hash && find_hash(p, err) < 0))
+        return -1;
+    return check_token_files(p, err);
+}
+
+/* What checkpoints have besides tensors and state. Not before the run is known to be ours. */
+static int gather_files(struct pretrain *p, struct err *err)
+{
+    struct trainer_carried carried = { .tokenizer = *p->tokenizer_hash ? p->tokenizer_hash : NULL };
+    struct str hashes = { 0 };
+    int status = model_files_of_run(p->job, &carried.folder, &p->arena, err);
+
+    if (!status && carried.folder)
+        status = carried_describe(carried.folder, &hashes, err);
+    if (!status && carried.folder)
+        carried.hashes = arena_strdup(&p->arena, str_text(&hashes));
+    str_release(&hashes);
+    trainer_set_carried(p->trainer, &carried);
+    return status;
 }
 
 /* The run's folder is this job's, until it ends. That nothing can be saved there is better known
@@ -276,11 +364,8 @@ static int begin(struct pretrain *p, struct err *err)
     };
     struct str notes = { 0 };
 
-    if (p->is_first && (check_tokenizer(p, err) < 0 || take_folder(p, err) < 0 ||
-                        model_files_of_run(p->job, &p->carried, &p->arena, err) < 0))
+    if (p->is_first && (check_inputs(p, err) < 0 || take_folder(p, err) < 0))
         return -1;
-    options.carried = p->carried;
-    options.tokenizer_hash = *p->tokenizer_hash ? p->tokenizer_hash : NULL;
     pretrain_log_open(p);
     choices_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
@@ -296,6 +381,8 @@ static int begin(struct pretrain *p, struct err *err)
     }
     if (!status)
         status = pretrain_report_open(p, err);
+    if (!status && p->is_first)
+        status = gather_files(p, err);
     if (!status && p->is_first)
         status = choices_keep(p->job, engine->kernels, err);
     if (!status) {

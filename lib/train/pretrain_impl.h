@@ -53,8 +53,7 @@ struct pretrain {
     int64_t compared_step;  /* at which replicas were equal, -1 none */
     double begin;
     struct arena arena;
-    const char *carried; /* what its checkpoints carry, or NULL; of rank 0, as is */
-    char tokenizer_hash[TOKENIZER_HASH_BYTES]; /* "": there is none */
+    char tokenizer_hash[TOKENIZER_HASH_BYTES]; /* of rank 0; "": there is none */
 };
 
 static inline int is_due(int64_t every, int64_t step)

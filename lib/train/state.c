@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "ckpt/carried.h"
@@ -44,8 +45,10 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     job_print_absolute(t->job, &job);
     cJSON_AddStringToObject(state, "job", str_text(&job));
     str_release(&job);
-    if (t->options.tokenizer_hash)
-        cJSON_AddStringToObject(state, "tokenizer", t->options.tokenizer_hash);
+    if (t->carried.tokenizer)
+        cJSON_AddStringToObject(state, "tokenizer", t->carried.tokenizer);
+    if (t->carried.hashes)
+        cJSON_AddRawToObject(state, "carried", t->carried.hashes);
     cJSON_AddItemToObject(state, "run", extra ? cJSON_CreateRaw(extra) : cJSON_CreateObject());
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);
@@ -102,21 +105,37 @@ int trainer_redescribe(struct trainer *t, const char *folder, const char *extra,
     return status;
 }
 
+void trainer_set_carried(struct trainer *t, const struct trainer_carried *carried)
+{
+    t->carried = *carried;
+}
+
+/* The files that go along. Their removal is no reason to lose what was learned. */
+static int carry(const struct trainer *t, struct err *err)
+{
+    struct arena arena = { 0 };
+    const char *from = t->carried.folder;
+    int status = 0;
+
+    if (from && file_is_folder(from))
+        status = carried_link(
+            from, arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena)),
+            err);
+    else if (from)
+        log_warn("%s is gone: step %" PRId64 " is saved without tokenizer (hint: start the job "
+                 "again, which makes it)",
+                 from, t->save_step);
+    arena_release(&arena);
+    return status;
+}
+
 /* All ranks' files are there: rank 0 makes them a checkpoint. */
 static int commit(struct trainer *t, struct err *err)
 {
     if (t->world_rank != 0)
         return 0;
-    if (t->options.carried) {
-        struct arena arena = { 0 };
-        const char *to =
-            arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena));
-        int status = carried_link(t->options.carried, to, err);
-
-        arena_release(&arena);
-        if (status < 0)
-            return -1;
-    }
+    if (carry(t, err) < 0)
+        return -1;
     return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
 }
 

@@ -22,9 +22,6 @@ struct trainer_options {
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan over this is refused; 0: never */
     const char *build;              /* version of the binary, equal on all ranks; NULL: none */
-    /* Of rank 0, borrowed: */
-    const char *carried;        /* folder whose files each checkpoint gets; NULL: none */
-    const char *tokenizer_hash; /* of the one that the data was made with; NULL: not known */
 };
 
 struct trainer;
@@ -34,6 +31,16 @@ struct trainer;
 int trainer_create(struct trainer **trainer, const struct trainer_options *options,
                    struct err *err);
 void trainer_destroy(struct trainer *trainer);
+
+/* What checkpoints have besides the trainer's state; of rank 0. */
+struct trainer_carried {
+    const char *folder;    /* whose files are their hf/; NULL: none */
+    const char *hashes;    /* of them, as carried_describe */
+    const char *tokenizer; /* hash of the one that the data was made with; NULL: not known */
+};
+
+/* From now on; the texts are borrowed. */
+void trainer_set_carried(struct trainer *trainer, const struct trainer_carried *carried);
 
 struct trainer_result {
     int64_t step;     /* steps done, this one included */

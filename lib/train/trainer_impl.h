@@ -11,6 +11,7 @@
 
 struct trainer {
     struct trainer_options options;
+    struct trainer_carried carried;
     const struct job *job;
     struct program program;
     /* Without packing: programs for micro-batches of shorter sequences, by lengths, the last of

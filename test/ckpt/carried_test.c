@@ -3,6 +3,7 @@
  */
 #include "data/fixture.h"
 
+#include <cjson/cJSON.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -144,11 +145,40 @@ static void test_links(void **state)
     assert_non_null(strstr(err.text, "gone/ is gone (hint: "));
 }
 
+static void test_hashes(void **state)
+{
+    struct arena arena = { 0 };
+    struct str text = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(carried_describe(in("to", ""), &text, &err), 0);
+    cJSON *hashes = cJSON_Parse(str_text(&text));
+    assert_non_null(hashes);
+    assert_int_equal(cJSON_GetArraySize(hashes), N_TOKENIZER - 1 + N_MODEL + 4);
+    assert_string_equal(hashes->child->string, "LICENSE");
+    assert_null(carried_changed(in("to", ""), hashes, &arena));
+    cJSON_AddStringToObject(hashes, "../to/README.md", "0");
+    cJSON_AddNumberToObject(hashes, "README.md", 1);
+    assert_null(carried_changed(in("to", ""), hashes, &arena));
+    assert_int_equal(file_write(in("to", "merges.txt"), "x", 1, &err), 0);
+    assert_non_null(strstr(carried_changed(in("to", ""), hashes, &arena), "to//merges.txt"));
+    assert_int_equal(unlink(in("to", "added_tokens.json")), 0);
+    assert_non_null(strstr(carried_changed(in("to", ""), hashes, &arena), "added_tokens.json"));
+    str_clear(&text);
+    assert_int_equal(carried_describe(in("gone", ""), &text, &err), -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    cJSON_Delete(hashes);
+    str_release(&text);
+    arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_links),
+        cmocka_unit_test(test_hashes),
     };
 
     return cmocka_run_group_tests(tests, open_folder, close_folder);

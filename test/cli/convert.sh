@@ -348,6 +348,7 @@ expect 'checkpoints share its file within the run' 0 '^[2-9]$' stat -c %h "$dir/
 sed -i '0,/"God": /s//"Gud": /' "$dir/alone/hf/tokenizer.json"
 expect 'one that was damaged' 3 'alone/hf is not the tokenizer that .*alone was trained with|tokenizer.json: ' convert \
     --from "$dir/alone" --to "$dir/new"
+expect 'which is said' 0 'warn: .*alone/hf/tokenizer.json is not there as it was saved' printf '%s\n' "$output"
 expect 'is refused to generate, too' 3 'alone/hf' "$lmtrain" generate --model "$dir/alone" --prompt x
 expect 'another one can be given' 0 'as a Hugging Face folder' convert --from "$dir/alone" --to "$dir/alone-hf" \
     --tokenizer data/kjv-tokenizer

@@ -30,6 +30,17 @@ expect 'inspect' 0 'documents   3 of' $lmtrain data inspect "$dir/x" --tokenizer
 expect 'and its text' 0 'In the beginning<.endoftext.>' \
     $lmtrain data inspect "$dir/x" --tokenizer $tokenizer
 expect 'inspect --json' 0 '"documents": 3,' $lmtrain data inspect "$dir/x" --json
+expect 'which tokenizer it was' 0 '"tokenizer": "1-37aa4ec3f6eafdb2-eec1778a", "vocab_size": 4096,' $lmtrain data inspect "$dir/x" --json
+expect 'in words' 0 'tokenizer   1-37aa4ec3f6eafdb2-eec1778a, of 4,096 tokens, documents end with 0' $lmtrain data inspect "$dir/x"
+expect 'another one' 3 'x was made with another tokenizer than test/.*small.json: .*x.json says 1-37aa4ec3f6eafdb2-eec1778a, of 4096 tokens, not' \
+    $lmtrain data inspect "$dir/x" --tokenizer test/tokenizer/golden/small.json
+cp "$dir/x.bin" "$dir/bare.bin"
+cp "$dir/x.idx" "$dir/bare.idx"
+expect 'without its .json' 0 'tokenizer   not known: no .json of lmtrain data tokenize' $lmtrain data inspect "$dir/bare" --tokenizer $tokenizer
+echo '[1, 2]' >"$dir/rows.json"
+expect 'a .json of something else' 2 'rows.json is there and is not of a token file' \
+    $lmtrain data tokenize "$dir/in.txt" --tokenizer $tokenizer --out "$dir/rows"
+expect 'stays' 0 '^.1, 2.$' cat "$dir/rows.json"
 expect 'standard input' 0 '"documents": 2,' \
     sh -c "$lmtrain data tokenize - --format jsonl --tokenizer $tokenizer --out $dir/y --json <$dir/in.jsonl"
 truncate -s -1 "$dir/x.bin"

@@ -25,6 +25,31 @@ measure() {
     "$lmtrain" eval --model "$dir/one" --data "$dir/data" "$@"
 }
 
+# ---- token files of another tokenizer ----
+
+other=test/tokenizer/golden/small.json
+expect 'tokens of another tokenizer' 0 tokens "$lmtrain" data tokenize "$dir/held.txt" --tokenizer $other --out "$dir/other" --no-eod
+expect 'are not measured' 3 'other was made with another tokenizer than the model.s: .*other.json says 1-.*hint: .*--tokenizer' \
+    "$lmtrain" eval --model "$dir/one" --data "$dir/other"
+expect 'unless that is meant' 0 'is not the tokenizer that|perplexity' "$lmtrain" eval --model "$dir/one" --data "$dir/other" \
+    --tokenizer $other
+expect 'nor trained on' 3 'data.train.*other was made with another tokenizer than data.tokenizer data/kjv-tokenizer: .*data.check_tokenizer: false' \
+    pretrain other --set "data.train=$dir/other"
+expect 'before anything is made' 1 '' test -e "$dir/other/lock"
+expect 'nor evaluated on' 3 'eval.data.*other was made with another tokenizer' pretrain other --set "eval.data=$dir/other"
+expect 'nor blended' 3 'data.train.*other was made with another tokenizer than that of data.train' pretrain other \
+    --set "data.train=[$dir/train, $dir/other]" --set data.tokenizer=
+expect 'unless that is meant' 0 'warning: data.train: .*other was made with|^done' pretrain other --set train.steps=4 \
+    --set "data.train=[$dir/train, $dir/other]" --set data.check_tokenizer=false
+cp "$dir/train.bin" "$dir/bare.bin"
+cp "$dir/train.idx" "$dir/bare.idx"
+expect 'files of others name none' 0 '^done' pretrain bare --set train.steps=4 --set "data.train=$dir/bare"
+cp "$dir/other.json" "$dir/bare.json"
+expect 'one that is of other tokens' 0 'bare.json is of [0-9]+ tokens, which .*bare.bin has not: it is not read' \
+    pretrain bare2 --set train.steps=4 --set "data.train=$dir/bare"
+
+# ---- benchmarks ----
+
 expect 'two tasks, a table' 0 '^ *virology +6 +[01][.][0-9]+ +0[.][0-9]+$' measure --task mmlu,boolq --limit 6 --subjects present
 expect 'its whole' 0 '^mmlu +12 +[01][.]' printf '%s\n' "$output"
 expect 'and its category' 0 '^  stem +6 ' printf '%s\n' "$output"

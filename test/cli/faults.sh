@@ -54,7 +54,7 @@ for place in begin writing before_rename renamed; do
 done
 killed 0 save:committed 8
 killed 1 save:committed 8
-expect 'no part of a checkpoint is left' 0 '' test "$(find "$dir/killed/checkpoints" -type d -name '*.*')" = ''
+expect 'no part of a checkpoint is left' 0 '' test "$(find "$dir/killed/checkpoints" -type d -name 'step-*.*')" = ''
 
 # ---- started again by itself ----
 
@@ -206,7 +206,7 @@ full() {
         "$@" >"$dir/full.out" 2>&1
         status=$?
         cd "$dir/full" || exit 99
-        find checkpoints -mindepth 1 -maxdepth 1 | sort >"$dir/full.list"
+        find checkpoints -mindepth 1 -maxdepth 1 -name "step-*" | sort >"$dir/full.list"
         cp metrics.jsonl "$dir/full.jsonl"
         exit $status' sh "$full_size" "$dir" "$@"
 }

@@ -39,6 +39,7 @@ expect 'the samples are there' 0 '"samples":12' cat "$dir/lora/samples/train.jso
 expect "peft's config" 0 '"r": 3' cat "$dir/lora/adapter/adapter_config.json"
 expect 'names its modules' 0 '"gate_proj"' cat "$dir/lora/adapter/adapter_config.json"
 expect 'has the template of the job' 0 '"chat_template":' cat "$dir/lora/adapter/tokenizer_config.json"
+# shellcheck disable=SC2016 # for the inner sh
 expect 'and is for others, the run is not' 0 '^755 644 700$' sh -c 'cd "$1" && echo $(stat -c %a adapter adapter/adapter_config.json .)' sh \
     "$dir/lora"
 expect 'the run is talked to with it' 0 . "$lmtrain" generate --model "$dir/lora" --chat --prompt 'Say number 3' --max-new-tokens 4
@@ -96,6 +97,7 @@ expect 'leaves nothing behind either' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
 
 expect 'a part is trained' 0 'the model for others is in' tune finetune part --set 'train.only=[layers.1.*]'
 expect 'the tokenizer came along' 0 '' test -f "$dir/part/model/tokenizer.json"
+# shellcheck disable=SC2016 # for the inner sh
 expect 'its modes are by the umask' 0 '^755 644$' sh -c 'cd "$1" && echo $(stat -c %a model model/model.safetensors)' sh "$dir/part"
 expect 'what is left in the run and for others is one model' 0 '' \
     close_to "$(loss_of --model "$dir/part")" "$(loss_of --model "$dir/part/model")"

@@ -57,11 +57,11 @@ static void test_it_stays(void **state)
 
     (void)state;
     hash_of(KJV, hash);
-    assert_string_equal(hash, "1-0566a5289cec1073");
+    assert_string_equal(hash, "1-37aa4ec3f6eafdb2-eec1778a");
     hash_of(KJV "/tokenizer.json", hash);
-    assert_string_equal(hash, "1-0566a5289cec1073");
+    assert_string_equal(hash, "1-37aa4ec3f6eafdb2-eec1778a");
     hash_of(GOLDEN "bpe.model", hash);
-    assert_string_equal(hash, "1-a22f267a7a9ec718");
+    assert_string_equal(hash, "1-a22f267a7a9ec718-00000000");
 }
 
 /* Keys in reverse, merges as pairs, null keys, and what says nothing of ids. */
@@ -111,9 +111,11 @@ static void test_layout_does_not_count(void **state)
 static void set_swapped_merges(cJSON *root)
 {
     cJSON *merges = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "merges");
-    cJSON *first = cJSON_DetachItemFromArray(merges, 0);
+    cJSON *a = merges->child, *b = a->next, *pair = a->child;
 
-    cJSON_InsertItemInArray(merges, 1, first);
+    assert_non_null(pair);
+    a->child = b->child;
+    b->child = pair;
 }
 
 static void set_swapped_ids(cJSON *root)
@@ -160,9 +162,23 @@ static void test_what_changes_ids_counts(void **state)
         hash_of_json(root, 0, hashes[i]);
         cJSON_Delete(root);
         for (int k = 0; k <= N; k++)
-            if (k < i || k == N)
+            if (k < i || k == N) {
                 assert_string_not_equal(hashes[i], hashes[k]);
+                assert_int_equal(tokenizer_hash_compare(hashes[i], hashes[k]),
+                                 i == 3 && k == N ? TOKENIZER_OTHER_ADDED : TOKENIZER_OTHER);
+            }
     }
+}
+
+static void test_likeness(void **state)
+{
+    (void)state;
+    assert_int_equal(tokenizer_hash_compare("1-a-b", "1-a-b"), TOKENIZER_SAME);
+    assert_int_equal(tokenizer_hash_compare("1-a-b", "1-a-c"), TOKENIZER_OTHER_ADDED);
+    assert_int_equal(tokenizer_hash_compare("1-a-b", "1-aa-b"), TOKENIZER_OTHER);
+    assert_int_equal(tokenizer_hash_compare("1-a-b", "2-a-b"), TOKENIZER_UNKNOWN);
+    assert_int_equal(tokenizer_hash_compare("1-a-b", ""), TOKENIZER_UNKNOWN);
+    assert_int_equal(tokenizer_hash_compare("x", "y"), TOKENIZER_UNKNOWN);
 }
 
 static void test_files(void **state)
@@ -211,6 +227,7 @@ int main(void)
         cmocka_unit_test(test_it_stays),
         cmocka_unit_test(test_layout_does_not_count),
         cmocka_unit_test(test_what_changes_ids_counts),
+        cmocka_unit_test(test_likeness),
         cmocka_unit_test(test_files),
     };
 
