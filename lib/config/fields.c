@@ -263,9 +263,10 @@ const struct field job_fields[] = {
               "each has one, padded" },
     { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .help = "without packing: lengths below seq_len to which micro-batches of short samples are "
-              "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
-              "half of seq_len" },
+      .help =
+          "without packing: lengths below seq_len to which micro-batches of short samples are "
+          "padded, ascending, in training and in evaluation; each is a program of its own; auto: "
+          "an eighth, a fourth and half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
       .max = N_STEPS_MAX,

@@ -321,7 +321,6 @@ static int open_held_out(struct trainer *t, struct err *err)
         return 0;
     options.held_out = 1;
     options.n_sizes = 0;
-    options.n_lengths = 0;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->samples.eval) {
         options.samples = t->job->samples.eval;
@@ -329,6 +328,9 @@ static int open_held_out(struct trainer *t, struct err *err)
     } else if (t->job->eval.data) {
         if (check_there("eval.data", t->job->eval.data, err) < 0)
             return -1;
+        /* Token files, whatever is trained on: sequences of seq_len without padding. */
+        options.samples = NULL;
+        options.n_lengths = 0;
         options.datasets = &own;
         options.n_datasets = 1;
         options.split = 0;
@@ -507,18 +509,29 @@ void trainer_destroy(struct trainer *t)
 
 /* ---- a step ---- */
 
-/* The program of the micro-batch's length. */
-static int choose(void *context, int micro_batch)
+/* The program of this length. */
+static int program_of(const struct trainer *t, int length)
 {
-    struct trainer *t = context;
     int i = 0;
 
-    if (!t->n_shorter)
-        return 0;
-    int length = loader_length(t->train, t->step, micro_batch);
     while (i < t->n_shorter && t->lengths[i] != length)
         i++;
     return i < t->n_shorter ? i + 1 : 0;
+}
+
+static int choose(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->train, t->step, micro_batch)) : 0;
+}
+
+static int choose_held_out(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->held_out, t->held_out_batch, micro_batch))
+                        : 0;
 }
 
 static int load_train(void *context, int micro_batch, struct err *err)
@@ -549,7 +562,8 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 
     if (loader_next(t->held_out, &batch, err) < 0)
         return -1;
-    feed_batch(t->run, &t->program, &batch, micro_batch);
+    int chosen = choose_held_out(t, micro_batch);
+    feed_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     return 0;
 }
 
@@ -676,7 +690,7 @@ static int64_t held_out_tokens(const struct trainer *t, int64_t n)
 int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn on_batch,
                      void *context, double *loss, int64_t *tokens, struct err *err)
 {
-    struct run_hooks hooks = { .context = t, .load = load_held_out };
+    struct run_hooks hooks = { .context = t, .load = load_held_out, .choose = choose_held_out };
     int64_t per_batch =
         t->job->train.global_batch / (t->job->train.micro_batch * t->job->parallel.dp);
     int64_t n = t->n_held_out_batches;
@@ -692,6 +706,7 @@ int trainer_evaluate(struct trainer *t, int64_t max_batches, trainer_progress_fn
         return -1;
     loader_rewind(t->held_out);
     for (int64_t i = 0; i < n; i++) {
+        t->held_out_batch = i;
         if (run_entry(t->run, ENTRY_EVALUATE, i == 0, &hooks, err) < 0)
             return -1;
         if (on_batch)

@@ -71,7 +71,9 @@ int trainer_step(struct trainer *trainer, struct trainer_result *result, struct 
 
 /*
  * Mean loss over the held-out data, at most max_batches global batches of it (0: all). Collective.
- * *tokens 0 if the job holds out none. on_batch, may be NULL, is told of progress.
+ * *tokens 0 if the job holds out none. on_batch, may be NULL, is told of progress. Without packing
+ * each micro-batch is padded to the least of the lengths that training has, so that the result equals
+ * that of seq_len to rounding.
  */
 typedef void (*trainer_progress_fn)(void *context, int64_t done, int64_t total);
 int trainer_evaluate(struct trainer *trainer, int64_t max_batches, trainer_progress_fn on_batch,

@@ -25,6 +25,7 @@ struct trainer {
     int world_rank, world_size, dp_rank, tp_rank;
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
+    int64_t held_out_batch; /* the one that an evaluation is at */
 
     int64_t step;    /* done */
     int64_t updates; /* done, skipped steps not counted */
