@@ -125,10 +125,10 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
         return take_job(r, node, job);
     }
     const char *nearest = nearest_model(r, name);
-    return mistakes_add(
-        &r->mistakes, node,
-        "model is %.128s, neither a name in " MODEL_FOLDER " nor a folder with config.json%s%s%s",
-        name, nearest ? " (hint: " : "", nearest ? nearest : "", nearest ? ")" : "");
+    return mistakes_add(&r->mistakes, node,
+                        "model is %.128s, neither a name in " MODEL_FOLDER
+                        " nor a folder with config.json (hint: %s)",
+                        name, nearest ? nearest : "lmtrain config --models lists names");
 }
 
 void reader_take_model(struct job_reader *r, const struct yaml_node *node)

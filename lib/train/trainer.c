@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "data/indexed.h"
 #include "model/model.h"
 #include "train/feed.h"
 #include "train/fill.h"
@@ -289,13 +290,12 @@ static int check_there(const char *key, const char *prefix, struct err *err)
 
     str_printf(&path, "%s.idx", prefix);
     int there = file_exists(str_text(&path));
+    char hint[1024];
     str_release(&path);
     if (there)
         return 0;
-    return err_set(err, ERR_DATA,
-                   "%s: there is no %s.idx (hint: `lmtrain data tokenize` makes PREFIX.bin and "
-                   "PREFIX.idx, %s names PREFIX)",
-                   key, prefix, key);
+    indexed_hint(prefix, hint, sizeof hint);
+    return err_set(err, ERR_DATA, "%s: there is no %s.idx (hint: %s)", key, prefix, hint);
 }
 
 int trainer_open_data(struct trainer *t, struct err *err)
