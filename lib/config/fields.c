@@ -338,7 +338,8 @@ const struct field job_fields[] = {
       .help = "patterns of parameters that stay as they are, such as embedding.*" },
 
     { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
-      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none" },
+      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none, of "
+              "lora 8" },
     { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
       .above_min = 1, .help = "adapters' products count alpha / rank times; auto: twice the rank" },
     { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,

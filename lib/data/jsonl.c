@@ -253,7 +253,8 @@ static int refuse_columns(const char *line, size_t n_bytes, const char *column, 
         do {
             if (read_member(&r, column, &key, &value, &found) < 0)
                 break;
-            str_make_printable(key.data);
+            if (key.length)
+                str_make_printable(key.data);
             str_printf(&names, n ? ", %.40s" : "%.40s", str_text(&key));
         } while (++n < COLUMNS_SHOWN && jsonl_take(&r, ','));
     err_set(err, ERR_DATA,

@@ -256,6 +256,7 @@ fresh_copy() {
     newest=$dir/copy/checkpoints/step-00000012
 }
 expect 'a run to spoil' 0 '^done' pretrain one
+is 'no prompts at all' 3 'empty.jsonl has no prompts \(hint: ' generate --model "$dir/one" --prompts "$dir/empty.jsonl"
 fresh_copy
 middle=$(($(wc -c <"$newest/rank-00000.safetensors") / 2))
 printf '\377\376\375' | dd of="$newest/rank-00000.safetensors" bs=1 seek=$middle conv=notrunc 2>/dev/null
