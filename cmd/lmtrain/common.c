@@ -19,6 +19,7 @@
 #include "version.h"
 
 #define HELP_WIDTH_MIN 40
+#define FAMILY_MAX 16
 
 int cmd_print(const struct str *text)
 {
@@ -61,7 +62,8 @@ int cmd_check_model(const char *folder, struct err *err)
 
 int cmd_fail(const struct err *err)
 {
-    fprintf(stderr, "lmtrain: %s\n", err->text);
+    /* A command line's mistakes begin with the command: "lmtrain plan: ...". */
+    fprintf(stderr, "%s%s\n", str_starts_with(err->text, "lmtrain ") ? "" : "lmtrain: ", err->text);
     return err->code ? (int)err->code : ERR_FAILED;
 }
 
@@ -113,8 +115,13 @@ int cmd_run_family(const struct cmd_family *family, int argc, char **argv)
     for (int i = 0; i < family->n_members; i++)
         if (!strcmp(name, family->member_name(i)))
             return family->run(i, argc - 1, argv + 1);
-    fprintf(stderr, "lmtrain: %s%s%s: give %s (hint: lmtrain %s -h)\n", family->name,
-            *name ? " " : "", name, family->choice, family->name);
+    const char *names[FAMILY_MAX];
+    for (int i = 0; i < family->n_members && i < FAMILY_MAX; i++)
+        names[i] = family->member_name(i);
+    const char *near =
+        *name ? str_nearest(name, names, min_int(family->n_members, FAMILY_MAX)) : NULL;
+    fprintf(stderr, "lmtrain: %s%s%s: give %s (hint: lmtrain %s %s)\n", family->name,
+            *name ? " " : "", name, family->choice, family->name, near ? near : "-h");
     return ERR_CONFIG;
 }
 
@@ -137,21 +144,39 @@ static int has_option(const struct options *options, const char *name)
     return 0;
 }
 
-/* What other launchers call the number of ranks is not near it by its letters. */
+/* What others call an option, where it is not near ours by its letters. */
 static int refuse_synonyms(const struct options *options, int argc, char **argv, struct err *err)
 {
-    static const char *const names[] = { "world", "world-size",     "np",
-                                         "nproc", "nproc-per-node", "ntasks" };
+    static const char *const names[][2] = {
+        { "world", "ranks" },
+        { "world-size", "ranks" },
+        { "np", "ranks" },
+        { "nproc", "ranks" },
+        { "nproc-per-node", "ranks" },
+        { "ntasks", "ranks" },
+        { "model", "base" },
+        { "model", "from" },
+        { "input", "from" },
+        { "input", "prompts" },
+        { "output", "to" },
+        { "output", "out" },
+        { "out", "to" },
+        { "max-tokens", "max-new-tokens" },
+        { "max-length", "max-new-tokens" },
+        { "checkpoint", "model" },
+        { "jobs", "threads" },
+        { "n-threads", "threads" },
+    };
 
-    for (int i = 1; i < argc && strcmp(argv[i], "--") && has_option(options, "ranks"); i++)
+    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            size_t length = strlen(names[k]);
+            size_t length = strlen(names[k][0]);
 
-            if (!strncmp(argv[i], "--", 2) && !strncmp(argv[i] + 2, names[k], length) &&
+            if (!strncmp(argv[i], "--", 2) && !strncmp(argv[i] + 2, names[k][0], length) &&
                 (!argv[i][2 + length] || argv[i][2 + length] == '=') &&
-                !has_option(options, names[k]))
-                return err_set(err, ERR_CONFIG, "%s: unknown option --%s (hint: --ranks)",
-                               options->command, names[k]);
+                !has_option(options, names[k][0]) && has_option(options, names[k][1]))
+                return err_set(err, ERR_CONFIG, "%s: unknown option --%s (hint: --%s)",
+                               options->command, names[k][0], names[k][1]);
         }
     return 0;
 }

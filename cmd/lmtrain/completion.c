@@ -16,6 +16,9 @@ int cmd_completion(int argc, char **argv)
     struct str text = { 0 };
 
     if (argc != 2 || strcmp(argv[1], "bash") != 0) {
+        if (argc > 1)
+            fprintf(stderr, "lmtrain completion: %s is not bash, the one shell that there is\n",
+                    argv[1]);
         fprintf(stderr, "usage: lmtrain completion bash\n");
         return ERR_CONFIG;
     }

@@ -123,7 +123,9 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     struct engine engine;
 
     if (!q->from || !q->to)
-        return err_set(err, ERR_CONFIG, "lmtrain convert: --%s is missing",
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain convert: --%s is missing (hint: --from MODEL --to DIR, a run, a "
+                       "checkpoint or a Hugging Face folder, and a folder that is to be made)",
                        q->from ? "to" : "from");
     if (!strcmp(q->as, "checkpoint") || q->tp || q->pp)
         options.as = CONVERT_CHECKPOINT;

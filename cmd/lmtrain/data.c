@@ -179,6 +179,8 @@ static int tokenize_to(const struct request *q, const struct option_arguments *i
     else
         rc = corpus_tokenize(tokenizer, &options, &counts, err);
     progress_line_end(&progress);
+    if (rc == 0 && counts.n_tokens == 0)
+        fputs("lmtrain: warn: there is no text in it, so nothing can be trained on it\n", stderr);
     if (rc == 0)
         print_counts(q, &counts, clock_seconds() - progress.begin, out);
     tokenizer_close(tokenizer);

@@ -128,7 +128,10 @@ static int check(const struct eval_request *q, struct err *err)
     if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
         return 0;
     if (!q->model)
-        return err_set(err, ERR_CONFIG, "lmtrain eval: --model is missing");
+        return err_set(
+            err, ERR_CONFIG,
+            "lmtrain eval: --model is missing (hint: --model DIR, a run, a checkpoint or a "
+            "Hugging Face folder)");
     return cmd_check_model(q->model, err);
 }
 

@@ -156,7 +156,10 @@ static void generation_close(struct generation *g)
 static int check(struct generate_request *q, struct err *err)
 {
     if (!q->model && !(q->print_prompt && q->tokenizer))
-        return err_set(err, ERR_CONFIG, "lmtrain generate: --model is missing");
+        return err_set(
+            err, ERR_CONFIG,
+            "lmtrain generate: --model is missing (hint: --model DIR, a run, a checkpoint or a "
+            "Hugging Face folder)");
     if (q->prompt && q->prompts)
         return err_set(err, ERR_CONFIG,
                        "lmtrain generate: give one of --prompt TEXT and --prompts FILE");

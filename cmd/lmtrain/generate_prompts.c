@@ -454,6 +454,10 @@ int generate_file(struct generation *g, struct err *err)
 
     while (status > 0)
         status = run_round(g, &file, err);
+    if (!status && file.n == 0)
+        status = err_set(err, ERR_DATA,
+                         "%s has no prompts (hint: a text or {\"prompt\": \"...\"} a line)",
+                         g->q->prompts);
     free(file.data);
     return status;
 }

@@ -20,7 +20,9 @@ static int check(const struct request *q, struct err *err)
     const char *missing = !q->base ? "base" : !q->adapter ? "adapter" : !q->to ? "to" : NULL;
 
     if (missing)
-        return err_set(err, ERR_CONFIG, "lmtrain merge: --%s is missing", missing);
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain merge: --%s is missing (hint: --base MODEL --adapter DIR --to DIR)",
+                       missing);
     return adapter_is(q->adapter) || served_is(q->adapter)
                ? 0
                : err_set(err, ERR_DATA,

@@ -11,6 +11,7 @@
 #include "plan.h"
 #include "report/table.h"
 #include "train/account.h"
+#include "train/prepare.h"
 #include "train/trainer.h"
 #include "tuned.h"
 
@@ -279,6 +280,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
         return cmd_fail(&err);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
+    prepare_foresee(&job, arena);
     if (job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {

@@ -100,6 +100,19 @@ static int wait_for_pipe(const struct source *source)
     return n < 0 ? err_set_errno(source->err, source->code, "%s", source->path) : 0;
 }
 
+/* A run's folder is often given for its job. */
+static void refuse_folder(const struct source *source)
+{
+    char job[4096];
+
+    snprintf(job, sizeof job, "%s/job.yaml", source->path);
+    if (file_exists(job))
+        err_set(source->err, source->code, "%s is a folder, not a file (hint: %s)", source->path,
+                job);
+    else
+        err_set(source->err, source->code, "%s is a folder, not a file", source->path);
+}
+
 /* Open without waiting for a pipe's other end. */
 static int source_open(struct source *source)
 {
@@ -111,7 +124,7 @@ static int source_open(struct source *source)
     if (fstat(source->fd, &stat_buffer) < 0)
         err_set_errno(source->err, source->code, "%s", source->path);
     else if (S_ISDIR(stat_buffer.st_mode))
-        err_set(source->err, source->code, "%s is a folder, not a file", source->path);
+        refuse_folder(source);
     else if (!S_ISFIFO(stat_buffer.st_mode) || wait_for_pipe(source) == 0) {
         source->n_bytes = (size_t)stat_buffer.st_size;
         return 0;

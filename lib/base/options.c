@@ -258,6 +258,19 @@ static int is_option(const char *word)
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9');
 }
 
+static int too_many(const struct parser *p, const char *argument)
+{
+    const struct options *o = p->options;
+    const char *equals = strchr(argument, '=');
+    char *name = arena_strndup(p->arena, argument, equals ? (size_t)(equals - argument) : 0);
+    const char *other = equals && o->suggest ? o->suggest(name, equals + 1, 1, p->arena) : NULL;
+
+    if (other)
+        return fail(p, "%.128s is one argument too many (hint: %s)", argument, other);
+    return fail(p, "%.128s is one argument too many (usage: %s%s%s)", argument, o->command,
+                o->arguments ? " " : "", o->arguments ? o->arguments : "");
+}
+
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err)
 {
@@ -281,9 +294,7 @@ int options_parse(const struct options *options, int argc, char **argv,
                     arguments->n ? "too few arguments" : "an argument is missing", options->command,
                     options->arguments);
     if (arguments->n > options->max_arguments)
-        return fail(&p, "%.128s is one argument too many (usage: %s %s)",
-                    arguments->items[options->max_arguments], options->command,
-                    options->arguments ? options->arguments : "");
+        return too_many(&p, arguments->items[options->max_arguments]);
     return 0;
 }
 

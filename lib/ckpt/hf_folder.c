@@ -107,7 +107,9 @@ static int refuse_format(const char *path, struct err *err)
                        path, other_format(path));
     return err_set(err, ERR_DATA, "%s is a file%s", path,
                    str_ends_with(path, ".safetensors") ? " (hint: the folder that it is in)"
-                                                       : ", not a folder");
+                   : str_ends_with(path, ".yaml") ? ", not a folder (hint: of a job the output "
+                                                    "folder, runs/NAME)"
+                                                  : ", not a folder");
 }
 
 int hf_folder_refuse(const char *path, struct err *err)
@@ -119,12 +121,14 @@ int hf_folder_refuse(const char *path, struct err *err)
     if (file_exists(path))
         return err_set(err, ERR_DATA,
                        "%s is neither a checkpoint nor a folder with config.json and "
-                       "model.safetensors",
+                       "model.safetensors (hint: a run's folder, as runs/NAME, has checkpoints/)",
                        path);
     if (hub_is_name(path))
         return err_set(err, ERR_DATA, "%s is not a folder here%s", path,
                        hub_hint(hint, sizeof hint, path, HUB_MODEL));
-    return err_set(err, ERR_DATA, "%s does not exist", path);
+    return err_set(
+        err, ERR_DATA,
+        "%s does not exist (hint: a run's folder, a checkpoint, or a Hugging Face folder)", path);
 }
 
 /* ---- the index ---- */

@@ -171,6 +171,11 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
 
     if (file_exists(arena_printf(arena, "%s/manifest.json", folder)))
         return is_whole(folder, err) ? arena_strdup(arena, folder) : NULL;
+    if (file_exists(folder) && !file_is_folder(folder)) {
+        err_set(err, ERR_DATA,
+                "%s is no folder (hint: a run's folder, its checkpoints/ or one of them)", folder);
+        return NULL;
+    }
     if (!file_is_folder(checkpoints))
         checkpoints = folder;
     int n = list_entries(checkpoints, &entries, arena, err);
@@ -192,7 +197,9 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
         err_add(err, "no whole checkpoint in %s, the oldest of %d is damaged", checkpoints,
                 n_damaged);
     else
-        err_set(err, ERR_DATA, "no checkpoint in %s", checkpoints);
+        err_set(err, ERR_DATA,
+                "no checkpoint in %s (hint: a run's folder, its checkpoints/ or one of them)",
+                checkpoints);
     return NULL;
 }
 

@@ -126,8 +126,8 @@ int job_explain(const char *key, struct str *out, struct err *err)
     if (n > 0)
         return 0;
     const char *near = field_suggest(key);
-    return err_set(err, ERR_CONFIG, "no field %.128s%s%s%s", key, near ? " (hint: " : "",
-                   near ? near : "", near ? ")" : "");
+    return err_set(err, ERR_CONFIG, "no field %.128s (hint: %s)", key,
+                   near ? near : "lmtrain config --explain all");
 }
 
 /* A value may also come from the environment, whatever its type. */

@@ -267,9 +267,10 @@ const struct field job_fields[] = {
               "each has one, padded" },
     { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .help = "without packing: lengths below seq_len to which micro-batches of short samples are "
-              "padded, ascending; each is a program of its own; auto: an eighth, a fourth and "
-              "half of seq_len" },
+      .help =
+          "without packing: lengths below seq_len to which micro-batches of short samples are "
+          "padded, ascending, in training and in evaluation; each is a program of its own; auto: "
+          "an eighth, a fourth and half of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
       .max = N_STEPS_MAX,
@@ -342,7 +343,8 @@ const struct field job_fields[] = {
       .help = "patterns of parameters that stay as they are, such as embedding.*" },
 
     { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
-      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none" },
+      .help = "rank of the low-rank adapters that are trained in place of the model; 0: none, of "
+              "lora 8" },
     { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
       .above_min = 1, .help = "adapters' products count alpha / rank times; auto: twice the rank" },
     { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,

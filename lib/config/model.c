@@ -129,8 +129,9 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
     char hint[HUB_HINT_MAX];
 
     hub_hint(hint, sizeof hint, name, HUB_MODEL);
-    if (!*hint && nearest)
-        snprintf(hint, sizeof hint, " (hint: %.128s)", nearest);
+    if (!*hint)
+        snprintf(hint, sizeof hint, " (hint: %.128s)",
+                 nearest ? nearest : "lmtrain config --models lists names");
     return mistakes_add(&r->mistakes, node,
                         "model is %.128s, neither a name in " MODEL_FOLDER
                         " nor a folder with config.json%s",

@@ -64,7 +64,8 @@ int tree_override(struct yaml_node *root, const char *override, struct mistakes 
 
     if (!equals || equals == override) {
         struct yaml_node here = { .source = source };
-        return mistakes_add(m, &here, "%.128s is not path.to.key=value", override);
+        return mistakes_add(m, &here, "%.128s is not path.to.key=value (hint: --set %.128s=VALUE)",
+                            override, equals ? "train.steps" : override);
     }
     char *path = arena_strndup(m->arena, override, (size_t)(equals - override));
     source = arena_printf(m->arena, "--set %s", path);

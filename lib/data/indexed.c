@@ -8,6 +8,7 @@
  */
 #include "data/indexed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -175,12 +176,49 @@ static int map_beside(struct file_map *map, const char *prefix, const char *suff
     return rc;
 }
 
+/* Whether PREFIX.idx is there; length: of the prefix. */
+static int is_there(const char *prefix, size_t length)
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%.*s.idx", (int)length, prefix);
+    return file_exists(path);
+}
+
+void indexed_hint(const char *prefix, char *buffer, size_t size)
+{
+    size_t length = strlen(prefix);
+
+    if (length > 4 && is_there(prefix, length - 4) &&
+        (str_ends_with(prefix, ".bin") || str_ends_with(prefix, ".idx")))
+        snprintf(buffer, size, "the prefix alone: %.*s", (int)length - 4, prefix);
+    else if (file_is_folder(prefix))
+        snprintf(buffer, size,
+                 "it is a folder, wanted is a prefix: %s/NAME for NAME.bin and NAME.idx in it",
+                 prefix);
+    else if (file_exists(prefix))
+        snprintf(
+            buffer, size,
+            "it is a file without tokens: lmtrain data tokenize %s --tokenizer DIR --out PREFIX "
+            "makes them, and PREFIX is what to name; finetune and lora read rows as they are",
+            prefix);
+    else
+        snprintf(buffer, size,
+                 "lmtrain data tokenize --out PREFIX makes PREFIX.bin and PREFIX.idx");
+}
+
 int indexed_open(struct indexed *out, const char *prefix, struct err *err)
 {
     struct indexed indexed = { .prefix = strdup(prefix) };
+    char hint[1024];
 
     if (!indexed.prefix)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", prefix);
+    if (!is_there(prefix, strlen(prefix))) {
+        indexed_hint(prefix, hint, sizeof hint);
+        err_set(err, ERR_DATA, "there is no %s.idx (hint: %s)", prefix, hint);
+        goto fail;
+    }
     if (map_beside(&indexed.idx, prefix, ".idx", err) < 0)
         goto fail;
     if (map_beside(&indexed.bin, prefix, ".bin", err) < 0)

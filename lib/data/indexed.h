@@ -41,6 +41,12 @@ struct indexed {
     const unsigned char *documents; /* in idx, unaligned: i64[n_documents + 1], first sequences */
 };
 
+/*
+ * What may be meant by a prefix without PREFIX.idx, as a hint: without .bin, a folder's, rows or text
+ * that have no tokens yet.
+ */
+void indexed_hint(const char *prefix, char *buffer, size_t size);
+
 /* Map prefix.idx and prefix.bin and check them. Returns 0, or -1 and ERR_DATA. */
 int indexed_open(struct indexed *indexed, const char *prefix, struct err *err);
 

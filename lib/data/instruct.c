@@ -449,6 +449,11 @@ static int refuse_nothing(struct preparing *p)
 
     if (r->n_samples > 0)
         return 0;
+    if (r->n_rows == 0)
+        return err_set(p->err, ERR_DATA,
+                       "%s has no rows (hint: a row of JSON a line, as {\"instruction\": "
+                       "..., \"output\": ...})",
+                       p->options->inputs[0]);
     return err_set(p->err, ERR_DATA,
                    "%s: no sample came of its %lld row%s (%lld bad, %lld blank, %lld too long)",
                    p->options->inputs[0], (long long)r->n_rows, str_s(r->n_rows),

@@ -7,6 +7,8 @@
 
 #include "data/jsonl_impl.h"
 
+#define COLUMNS_SHOWN 8 /* of a row, in messages */
+
 int jsonl_wrong(struct jsonl_reader *r, const char *what)
 {
     return err_set(r->err, ERR_DATA, "%s at byte %zu", what, r->at);
@@ -239,6 +241,31 @@ static int read_member(struct jsonl_reader *r, const char *column, struct str *k
     return jsonl_read_string(r, out);
 }
 
+/* Of a line that was read whole, without the column: what it has instead. */
+static int refuse_columns(const char *line, size_t n_bytes, const char *column, struct err *err)
+{
+    struct err ignored;
+    struct jsonl_reader r = { .text = line, .n = n_bytes, .err = &ignored };
+    struct str key = { 0 }, names = { 0 }, value = { 0 };
+    int n = 0, found = 0;
+
+    if (jsonl_take(&r, '{') && !jsonl_take(&r, '}'))
+        do {
+            if (read_member(&r, column, &key, &value, &found) < 0)
+                break;
+            if (key.length)
+                str_make_printable(key.data);
+            str_printf(&names, n ? ", %.40s" : "%.40s", str_text(&key));
+        } while (++n < COLUMNS_SHOWN && jsonl_take(&r, ','));
+    err_set(err, ERR_DATA,
+            n ? "there is no field '%s' (hint: it has %s)" : "there is no field '%s'", column,
+            str_text(&names));
+    str_release(&key);
+    str_release(&names);
+    str_release(&value);
+    return -1;
+}
+
 int jsonl_text(const char *line, size_t n_bytes, const char *column, struct str *out,
                struct err *err)
 {
@@ -261,6 +288,6 @@ int jsonl_text(const char *line, size_t n_bytes, const char *column, struct str 
     if (!jsonl_at_end(&r))
         return jsonl_wrong(&r, "something follows the object");
     if (!found)
-        return err_set(err, ERR_DATA, "there is no field '%s'", column);
+        return refuse_columns(line, n_bytes, column, err);
     return 0;
 }

@@ -22,7 +22,8 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
 
     if (loader_next(t->held_out, &batch, err) < 0)
         return -1;
-    feed_batch(t->run, &t->program, &batch, micro_batch);
+    int chosen = trainer_choose_held_out(t, micro_batch);
+    feed_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     return 0;
 }
 
@@ -84,11 +85,14 @@ static int agree_to_leave(struct trainer *t, struct leaving *l, int64_t done, st
 static int run_held_out(struct trainer *t, int64_t n, const struct trainer_evaluation *hooks,
                         struct err *err)
 {
-    struct run_hooks load = { .context = t, .load = load_held_out };
+    struct run_hooks load = { .context = t,
+                              .load = load_held_out,
+                              .choose = trainer_choose_held_out };
     struct leaving leaving = { .hooks = hooks, .next = 1, .begin = clock_seconds() };
 
     loader_rewind(t->held_out);
     for (int64_t i = 0; i < n; i++) {
+        t->held_out_batch = i;
         if (run_entry(t->run, ENTRY_EVALUATE, i == 0, &load, err) < 0)
             return -1;
         if (hooks && hooks->on_batch)

@@ -176,3 +176,15 @@ int prepare_data(struct job *job, const struct prepare_hooks *hooks, struct aren
         return -1;
     return count_steps(&p, err);
 }
+
+void prepare_foresee(struct job *job, struct arena *arena)
+{
+    struct preparing p = { .job = job, .arena = arena };
+    struct err ignored;
+
+    if (job->kind == JOB_PRETRAIN || reads_rows(&p, &ignored) <= 0)
+        return;
+    job->samples.train = arena_printf(arena, "%s/samples/train", job->output);
+    if (job->eval.data && !is_token_file(arena, job->eval.data))
+        job->samples.eval = arena_printf(arena, "%s/samples/eval", job->output);
+}

@@ -24,4 +24,11 @@ struct prepare_hooks {
 int prepare_data(struct job *job, const struct prepare_hooks *hooks, struct arena *arena,
                  struct err *err);
 
+/*
+ * For what compiles a job before its samples are made (plan): of finetune and lora job->samples says
+ * where they will be, so that its programs are those of packing or of several lengths. Nothing is read
+ * but whether inputs are token files, nothing is written.
+ */
+void prepare_foresee(struct job *job, struct arena *arena);
+
 #endif

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/hub.h"
 #include "base/num.h"
+#include "data/indexed.h"
 #include "model/model.h"
 #include "train/feed.h"
 #include "train/fill.h"
@@ -287,7 +288,7 @@ static struct loader_options loader_options_of(struct trainer *t)
 static int check_there(const char *key, const char *prefix, struct err *err)
 {
     struct str path = { 0 };
-    char hint[HUB_HINT_MAX];
+    char hint[1024]; /* HUB_HINT_MAX at least */
 
     str_printf(&path, "%s.idx", prefix);
     int there = file_exists(str_text(&path));
@@ -297,10 +298,8 @@ static int check_there(const char *key, const char *prefix, struct err *err)
     if (hub_is_name(prefix))
         return err_set(err, ERR_DATA, "%s: there is no %s.idx%s", key, prefix,
                        hub_hint(hint, sizeof hint, prefix, HUB_DATASET));
-    return err_set(err, ERR_DATA,
-                   "%s: there is no %s.idx (hint: `lmtrain data tokenize` makes PREFIX.bin and "
-                   "PREFIX.idx, %s names PREFIX)",
-                   key, prefix, key);
+    indexed_hint(prefix, hint, sizeof hint);
+    return err_set(err, ERR_DATA, "%s: there is no %s.idx (hint: %s)", key, prefix, hint);
 }
 
 int trainer_open_data(struct trainer *t, struct err *err)
@@ -326,7 +325,6 @@ static int open_held_out(struct trainer *t, struct err *err)
         return 0;
     options.held_out = 1;
     options.n_sizes = 0;
-    options.n_lengths = 0;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->samples.eval) {
         options.samples = t->job->samples.eval;
@@ -334,6 +332,9 @@ static int open_held_out(struct trainer *t, struct err *err)
     } else if (t->job->eval.data) {
         if (check_there("eval.data", t->job->eval.data, err) < 0)
             return -1;
+        /* Token files, whatever is trained on: sequences of seq_len without padding. */
+        options.samples = NULL;
+        options.n_lengths = 0;
         options.datasets = &own;
         options.n_datasets = 1;
         options.split = 0;
@@ -512,18 +513,29 @@ void trainer_destroy(struct trainer *t)
 
 /* ---- a step ---- */
 
-/* The program of the micro-batch's length. */
-static int choose(void *context, int micro_batch)
+/* The program of this length. */
+static int program_of(const struct trainer *t, int length)
 {
-    struct trainer *t = context;
     int i = 0;
 
-    if (!t->n_shorter)
-        return 0;
-    int length = loader_length(t->train, t->step, micro_batch);
     while (i < t->n_shorter && t->lengths[i] != length)
         i++;
     return i < t->n_shorter ? i + 1 : 0;
+}
+
+static int choose(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->train, t->step, micro_batch)) : 0;
+}
+
+int trainer_choose_held_out(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->held_out, t->held_out_batch, micro_batch))
+                        : 0;
 }
 
 static int load_train(void *context, int micro_batch, struct err *err)

@@ -92,8 +92,9 @@ struct trainer_evaluation {
 
 /*
  * Mean loss over the held-out data, at most max_batches global batches of it (0: all). Collective.
- * *tokens 0 if the job holds out none. evaluation may be NULL. Returns 0; 1 on all ranks if the
- * evaluation was left, with no result; or -1.
+ * *tokens 0 if the job holds out none. evaluation may be NULL. Without packing each micro-batch is
+ * padded to the least of the lengths that training has, so that the result equals that of seq_len to
+ * rounding. Returns 0; 1 on all ranks if the evaluation was left, with no result; or -1.
  */
 int trainer_evaluate(struct trainer *trainer, int64_t max_batches,
                      const struct trainer_evaluation *evaluation, double *loss, int64_t *tokens,

@@ -26,6 +26,7 @@ struct trainer {
     int world_rank, world_size, dp_rank, tp_rank;
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
+    int64_t held_out_batch; /* the one that an evaluation is at */
 
     int64_t step;    /* done */
     int64_t updates; /* done, skipped steps not counted */
@@ -51,6 +52,9 @@ struct trainer {
 
 /* trainer.c: (re)open the training data at t->step. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
+
+/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter length. */
+int trainer_choose_held_out(void *trainer, int micro_batch);
 
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);

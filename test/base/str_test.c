@@ -50,6 +50,11 @@ static void test_units(void **state)
     assert_string_equal(str_duration(b, sizeof b, -1), "-");
     assert_string_equal(str_count(b, sizeof b, 124439808), "124,439,808");
     assert_string_equal(str_count(b, sizeof b, 999), "999");
+    assert_string_equal(str_s(1), "");
+    assert_string_equal(str_s(0), "s");
+    assert_string_equal(str_s(-1), "s");
+    assert_string_equal(str_es(1), "");
+    assert_string_equal(str_es(2), "es");
     assert_string_equal(str_count(b, sizeof b, -1000), "-1,000");
     assert_string_equal(str_count(b, sizeof b, -100), "-100");
     assert_string_equal(str_count(b, sizeof b, INT64_MIN), "-9,223,372,036,854,775,808");

@@ -89,6 +89,11 @@ expect 'planned with them' 0 "^total +$ran " "$lmtrain" plan "$dir/tune.yaml" --
 expect 'a dry run' 0 "^total +$ran " env TMPDIR="$dir/tmp" "$lmtrain" finetune "$dir/tune.yaml" --set train.steps=1 --set "$grow" \
     --set "output=$dir/dry" --dry-run
 expect 'shows the tokenizer of the run' 0 'tokenizer: .*/dry/tokenizer' printf '%s\n' "$output"
+total_of() { "$@" --set train.steps=1 --set "$grow" --set "output=$dir/dry" 2>/dev/null | grep '^total '; }
+for how in packing=true packing=false; do
+    expect "the plan is that of the run's programs, $how" 0 '' test "$(total_of "$lmtrain" plan "$dir/tune.yaml" --set kind=finetune --set "data.$how")" = \
+        "$(total_of "$lmtrain" finetune "$dir/tune.yaml" --dry-run --set "data.$how")"
+done
 expect 'and leaves nothing behind' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
 expect 'nor do adapters' 0 '^total' env TMPDIR="$dir/tmp" "$lmtrain" lora "$dir/tune.yaml" --set "output=$dir/dry" --dry-run --set lora.rank=2
 expect 'leaves nothing behind either' 2 '' ls -d "$dir/dry" "$dir"/tmp/*

@@ -39,9 +39,50 @@ done
 wrong 'a mistyped option' 2 'unknown option --rnaks \(hint: --ranks\)' --rnaks 2
 wrong 'no ranks' 2 'ranks is 0, not a whole number from 1' --ranks 0
 wrong 'ranks in words' 2 'ranks is two' --ranks two
-wrong '--set without =' 2 'train is not path.to.key=value' --set train
+wrong '--set without =' 2 'train is not path.to.key=value \(hint: --set train=VALUE\)' --set train
+wrong 'a model that no file has' 2 'nothing-in-it, neither .*\(hint: lmtrain config --models' --set "model=$dir/nothing-in-it"
+wrong '--resume of a file' 3 'job.yaml is no folder \(hint: ' --resume "$dir/job.yaml"
+wrong 'a GPU' 4 'there is no GPU: .*(make CUDA=1|driver|device)' --set device=cuda
 wrong '--resume of nothing' 3 'no checkpoint in .*/nothing' --resume "$dir/nothing"
 expect 'a rank that is not' 2 'rank is 3, the job has ranks 0 to 0' "$lmtrain" plan "$dir/job.yaml" --rank 3 --print-program
+
+# is NAME STATUS PATTERN ARGUMENTS... - lmtrain with these says so
+is() {
+    is_name=$1 is_status=$2 is_pattern=$3
+    shift 3
+    expect "$is_name" "$is_status" "$is_pattern" "$lmtrain" "$@"
+}
+: >"$dir/empty.jsonl"
+echo '{"title": "a", "body": "b"}' >"$dir/columns.jsonl"
+mkdir "$dir/nothing-in-it" "$dir/a-run"
+touch "$dir/a-run/job.yaml"
+is 'an option that is a field' 2 '^lmtrain pretrain: unknown option --steps \(hint: --set train.steps=5\)' pretrain --steps 5 x
+is "another tool's option" 2 'unknown option --learning_rate=1 \(hint: --set optimizer.lr=1\)' finetune --learning_rate=1 x
+is 'a field without --set' 2 'train.steps=5 is one argument too many \(hint: --set train.steps=5\)' plan x train.steps=5
+is 'convert --output' 2 'unknown option --output \(hint: --to\)' convert --output x
+is 'merge --model' 2 'unknown option --model \(hint: --base\)' merge --model x
+is 'generate --max-tokens' 2 'unknown option --max-tokens \(hint: --max-new-tokens\)' generate --max-tokens 3
+is 'convert without --from' 2 '--from is missing \(hint: --from MODEL --to DIR' convert
+is 'merge without --base' 2 '--base is missing \(hint: --base MODEL --adapter DIR' merge
+is 'generate without a model' 2 '--model is missing \(hint: --model DIR, a run' generate
+is 'eval without a model' 2 '--model is missing \(hint: --model DIR, a run' eval
+is 'torch has other dtypes' 2 'dtype is float8, not one of keep, fp32, bf16, fp16, float32' convert --dtype float8
+is 'a mistyped subcommand' 2 'give tokenize, inspect, preview or rows \(hint: lmtrain data tokenize\)' data tokenise
+is 'a benchmark that is none' 2 'give ops, step or comm \(hint: lmtrain bench step\)' bench stpe
+is 'another shell' 2 'zsh is not bash' completion zsh
+is 'a field that is none' 2 'no field nothing \(hint: lmtrain config --explain all\)' config --explain nothing
+is 'a word for doctor' 2 'usage: lmtrain doctor\)' doctor now
+is "a run for a job" 2 'is a folder, not a file \(hint: .*/a-run/job.yaml\)' plan "$dir/a-run"
+is 'a model that is not there' 3 "nowhere does not exist \(hint: a run's folder" generate --model "$dir/nowhere" --prompt a
+is 'a folder without a model' 3 'neither a checkpoint nor .*\(hint: ' eval --model "$dir/nothing-in-it"
+is 'a job for a model' 3 'job.yaml is a file, not a folder \(hint: of a job the output folder' generate --model "$dir/job.yaml" --prompt a
+is 'tokens that are not there' 3 'there is no .*/nowhere.idx \(hint: lmtrain data tokenize' data inspect "$dir/nowhere"
+is 'a file of the pair' 3 'the prefix alone: .*/train\)' data inspect "$dir/train.bin"
+is 'a folder for tokens' 3 'it is a folder, wanted is a prefix' data inspect "$dir/nothing-in-it"
+is 'rows without the column' 3 "columns.jsonl:1: there is no field 'text' \(hint: it has title, body\)" \
+    data tokenize "$dir/columns.jsonl" --tokenizer data/kjv-tokenizer --out "$dir/none"
+is 'no text at all' 0 'warn: there is no text in it' data tokenize "$dir/empty.jsonl" --tokenizer data/kjv-tokenizer --out "$dir/none"
+is 'no rows at all' 3 'empty.jsonl has no rows \(hint: ' data preview "$dir/empty.jsonl" --tokenizer data/kjv-tokenizer --template chatml
 
 # ---- the job ----
 
@@ -137,6 +178,10 @@ if as_nobody test -r "$lmtrain" -a -r "$dir/job.yaml"; then
         --set "data.train=$dir/closed"
     nobody 'a tokenizer that may not be read' 3 'tokenizer.json: Permission denied' "$dir/job.yaml" \
         --set "output=$dir/open/x" --set "data.tokenizer=$dir/closed"
+    expect 'a job for plan' 2 'closed.yaml: Permission denied' as_nobody "$lmtrain" plan "$dir/closed.yaml"
+    expect 'tokens to look at' 3 'closed.bin: Permission denied' as_nobody "$lmtrain" data inspect "$dir/closed"
+    expect 'a folder of tokens' 1 'closed/x.*: Permission denied' as_nobody "$lmtrain" data tokenize "$dir/job.yaml" \
+        --tokenizer data/kjv-tokenizer --out "$dir/closed/x"
     nobody 'an output that may not be written' 1 'output: cannot make folder .*/closed/x: Permission denied' \
         "$dir/job.yaml" --set "output=$dir/closed/x"
 else
@@ -178,10 +223,13 @@ ln -s /dev/zero "$dir/tokenizer/tokenizer.json"
 tokenizer 'a tokenizer without end' ' is longer than'
 expect 'no tokens were written' 2 '' ls "$dir/out.bin" "$dir/out.idx"
 
-wrong 'data that is not there' 3 'data.train: there is no .*/nowhere.idx \(hint: .lmtrain data tokenize' \
+wrong 'data that is not there' 3 'data.train: there is no .*/nowhere.idx \(hint: lmtrain data tokenize' \
     --set "data.train=$dir/nowhere"
 wrong 'held-out data that is not there' 3 'eval.data: there is no .*/nowhere.idx' --set "eval.data=$dir/nowhere"
-wrong 'a file for a prefix' 3 'no .*/train.bin.idx .*names PREFIX' --set "data.train=$dir/train.bin"
+wrong 'a file for a prefix' 3 'no .*/train.bin.idx \(hint: the prefix alone: .*/train\)' --set "data.train=$dir/train.bin"
+wrong 'text for tokens' 3 'there is no .*/train.txt.idx \(hint: it is a file without tokens: lmtrain data tokenize' \
+    --set "data.train=$dir/train.txt"
+wrong 'a folder for a prefix' 3 'nothing-in-it.idx \(hint: it is a folder, wanted is a prefix' --set "data.train=$dir/nothing-in-it"
 wrong 'on two ranks too' 3 'data.train: there is no' --ranks 2 --set "data.train=$dir/nowhere"
 cp "$dir/train.idx" "$dir/short.idx"
 head -c 1000 "$dir/train.bin" >"$dir/short.bin"
@@ -225,6 +273,7 @@ fresh_copy() {
     newest=$dir/copy/checkpoints/step-00000012
 }
 expect 'a run to spoil' 0 '^done' pretrain one
+is 'no prompts at all' 3 'empty.jsonl has no prompts \(hint: ' generate --model "$dir/one" --prompts "$dir/empty.jsonl"
 fresh_copy
 middle=$(($(wc -c <"$newest/rank-00000.safetensors") / 2))
 printf '\377\376\375' | dd of="$newest/rank-00000.safetensors" bs=1 seek=$middle conv=notrunc 2>/dev/null

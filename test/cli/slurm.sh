@@ -129,6 +129,8 @@ for script in one-gpu one-node many-nodes; do
     sed -e '/--gpus/d' -e 's/nodes=4$/nodes=2/' -e 's/per-node=8$/per-node=2/' -e 's/per-task=8$/per-task=2/' \
         -e '/--mem/d' -e "s,pretrain job.yaml\$,pretrain $dir/job.yaml --dry-run," "scripts/slurm/$script.sbatch" \
         >"$dir/$script.sbatch"
+    expect "$script.sbatch is for GPUs" 0 'make CUDA=1.*|device: cuda' grep -e 'make CUDA=1' -e 'device: cuda' "scripts/slurm/$script.sbatch"
+    expect "and asks for them" 0 '^#SBATCH --gpus-per-node=[18]$' grep -e '^#SBATCH --g' "scripts/slurm/$script.sbatch"
     expect "$script.sbatch" 0 '' bounded sbatch --wait --output="$dir/$script.out" "$dir/$script.sbatch"
     expect "$script.sbatch finds the job" 0 '' said "$script.out" '^memory of a rank'
 done

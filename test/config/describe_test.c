@@ -51,7 +51,7 @@ static void test_explain(void **state)
     assert_int_equal(job_explain("tensor_model_parallel_size", &out, &err), -1);
     assert_string_equal(err.text, "no field tensor_model_parallel_size (hint: parallel.tp)");
     assert_int_equal(job_explain("qqqqqqqqq", &out, &err), -1);
-    assert_string_equal(err.text, "no field qqqqqqqqq");
+    assert_string_equal(err.text, "no field qqqqqqqqq (hint: lmtrain config --explain all)");
     str_release(&out);
 }
 

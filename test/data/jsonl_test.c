@@ -56,6 +56,9 @@ static void test_errors(void **state)
     expect_error("[\"text\"]", "no object");
     expect_error("{}", "no field 'text'");
     expect_error("{\"a\": {\"text\": \"x\"}}", "no field 'text'");
+    expect_error("{\"\": 1, \"\\u001b[31m\": 2, \"c\": []}", "(hint: it has , ");
+    expect_error("{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1}",
+                 "(hint: it has a, b, c, d, e, f, g, h)");
     expect_error("{\"a\": {}", "no ',' or '}'");
     expect_error("{\"text\": 5}", "field 'text' is no string");
     expect_error("{\"text\": \"a\", \"text\": \"b\"}", "there twice");

@@ -43,8 +43,10 @@ static void read_job(struct trained *rig, const char *model, const char *const *
     while (overrides && overrides[n_overrides])
         n_overrides++;
     if (job_read_text(&rig->job, text, (size_t)n, "trained.yaml", overrides, n_overrides,
-                      &rig->arena, &err) < 0 ||
-        job_resolve(&rig->job, 1, &rig->arena, &err) < 0)
+                      &rig->arena, &err) < 0)
+        fail_msg("%s", err.text);
+    rig->job.samples.train = rig->samples;
+    if (job_resolve(&rig->job, 1, &rig->arena, &err) < 0)
         fail_msg("%s", err.text);
 }
 

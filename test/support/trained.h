@@ -14,6 +14,7 @@ struct trained {
     struct kernels *kernels;
     struct comm *comm;
     struct trainer *trainer;
+    const char *samples; /* of law_write_samples, in place of tokens; NULL: the tokens */
 };
 
 /*

@@ -17,7 +17,9 @@
 
 #include "base/file.h"
 #include "ckpt/store.h"
+#include "support/law_rig.h"
 #include "support/trained.h"
+#include "train/trainer_impl.h"
 
 static struct trained rig;
 
@@ -348,6 +350,75 @@ static void a_checkpoint_is_described_later(void **state)
     assert_true(trained_steps(&rig, 1) == fifth);
 }
 
+/* What trainer_evaluate gives of the samples, and how many held-out batches are shorter than 20. */
+static double evaluate_samples(const char *lengths, const char *poison, int64_t *tokens,
+                               int *n_short)
+{
+    const char *overrides[] = {
+        "data.seq_len=20", "data.packing=false", "eval={split: 0.4}", lengths, poison, NULL
+    };
+    double loss;
+    struct err err;
+
+    trained_again(&rig, "llama", overrides);
+    trained_steps(&rig, 2);
+    if (trainer_evaluate(rig.trainer, 0, NULL, &loss, tokens, &err) < 0)
+        fail_msg("%s", err.text);
+    *n_short = 0;
+    for (int64_t i = 0; i < rig.trainer->n_held_out_batches; i++)
+        *n_short += loader_length(rig.trainer->held_out, i, 0) < 20;
+    return loss;
+}
+
+/* Held-out samples without packing are padded to the lengths of training: the same loss by less. */
+static void evaluation_by_lengths(void **state)
+{
+    const char *calm = "debug.poison=false", *poisoned = "debug.poison=true";
+    int64_t tokens, n_tokens;
+    int n_short;
+
+    (void)state;
+    rig.samples = trained_path(&rig, "samples");
+    law_write_samples(rig.samples);
+    double all = evaluate_samples("data.lengths=[2]", calm, &n_tokens, &n_short);
+    assert_true(n_tokens > 0);
+    assert_true(n_short < 2); /* hardly a sample has 2 tokens */
+    double several = evaluate_samples("data.lengths=[8, 14]", calm, &tokens, &n_short);
+    assert_true(n_short > 2);
+    assert_true(n_short < rig.trainer->n_held_out_batches);
+    assert_int_equal(tokens, n_tokens);
+    assert_true(fabs(several - all) < 1e-5 * all);
+    assert_true(several == evaluate_samples("data.lengths=[8, 14]", poisoned, &tokens, &n_short));
+    rig.samples = NULL;
+}
+
+/* Of token files beside samples: these files, not the samples again. */
+static void evaluation_of_tokens(void **state)
+{
+    const char *overrides[] = { "data.seq_len=20", "data.packing=false", "data.lengths=[8, 14]",
+                                NULL };
+    double loss;
+    int64_t tokens, wanted;
+    struct err err;
+
+    (void)state;
+    trained_again(&rig, "llama", overrides);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &loss, &wanted, &err), 0);
+    rig.samples = trained_path(&rig, "samples");
+    law_write_samples(rig.samples);
+    trained_again(&rig, "llama", overrides);
+    double same;
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &same, &tokens, &err), 0);
+    assert_int_equal(tokens, wanted);
+    assert_true(fabs(same - loss) < 1e-5 * loss);
+    const char *packed[] = { "data.seq_len=20", "data.packing=true", NULL };
+    trained_again(&rig, "llama", packed);
+    assert_int_equal(trainer_evaluate(rig.trainer, 0, NULL, &same, &tokens, &err), 0);
+    assert_int_equal(tokens, wanted);
+    assert_true(fabs(same - loss) < 1e-5 * loss);
+    rig.samples = NULL;
+}
+
 static uint64_t first_weights(void)
 {
     uint64_t bits;
@@ -442,6 +513,8 @@ int main(void)
         TEST(evaluation),
         TEST(an_evaluation_is_left_and_harms_nothing),
         TEST(a_checkpoint_is_described_later),
+        TEST(evaluation_by_lengths),
+        TEST(evaluation_of_tokens),
         TEST(steps_that_are_not_finite_are_skipped),
         TEST(a_save_that_fails_is_told_and_harms_nothing),
         TEST(what_cannot_begin),
