@@ -19,6 +19,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/account.h"
 #include "train/choices.h"
+#include "train/peak.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
@@ -201,16 +202,6 @@ static int run_steps(struct pretrain *p, struct err *err)
 
 /* ---- beginning and end ---- */
 
-static int measure_peak(struct pretrain *p, struct err *err)
-{
-    double flops;
-
-    if (engine_mfu_flops(p->options->engine, p->job->train.dtype, &flops, err) < 0)
-        return -1;
-    p->peak_flops = flops * p->options->engine->rank.world_size;
-    return 0;
-}
-
 /* Resident anonymous and shared memory of this process, in bytes; 0 if it is not told. */
 static size_t resident_bytes(void)
 {
@@ -292,7 +283,7 @@ static int begin(struct pretrain *p, struct err *err)
         p->replicas = replicas_create(p->trainer);
         p->whole_step = p->saved_step;
         trainer_set_gate(p->trainer, pretrain_gate, p);
-        status = measure_peak(p, err);
+        status = peak_find(engine, p->job->train.dtype, &p->peak_flops, err);
     }
     if (!status)
         status = pretrain_report_open(p, err);
