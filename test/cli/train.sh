@@ -86,6 +86,7 @@ wait_until 60 test -d "$dir/killed/checkpoints/step-00000020"
 daemon=$(children_of "$pid")
 second=$(rank_of "$daemon" 1)
 expect 'ps -e says which rank it is' 0 '^lmtrain:1$' cat "/proc/$second/comm"
+# shellcheck disable=SC2016 # sh's
 expect 'and ps -ef' 0 '^lmtrain\[1\] pretrain ' sh -c 'tr "\0" " " <"/proc/$1/cmdline"' sh "$second"
 expect 'and that the daemon is one' 0 '^lmtrain-daemon$' cat "/proc/$daemon/comm"
 kill -KILL "$second"
