@@ -369,8 +369,7 @@ static cJSON *step_json(const struct bench_report *r)
     cJSON_AddNumberToObject(json, "median_tokens_per_s", tokens / median);
     cJSON_AddNumberToObject(json, "light_tokens_per_s", tokens / total.light_seconds);
     cJSON_AddNumberToObject(json, "reached", total.light_seconds / best);
-    cJSON_AddNumberToObject(json, "mfu",
-                            model / best / (r->bench->ceiling.flops * job->world_size));
+    cJSON_AddNumberToObject(json, "mfu", model / best / r->bench->peak_flops);
     cJSON *list = cJSON_AddArrayToObject(json, "families");
     for (int f = 0; f < N_FAMILIES; f++) {
         if (!families[f].n_ops)
@@ -427,7 +426,7 @@ void bench_print_step(const struct bench_report *r, struct str *out)
                "the best step reaches %.0f %%\n",
                number(json, "light_seconds") * 1e3, number(json, "light_tokens_per_s"),
                100 * number(json, "reached"));
-    str_printf(out, "MFU           %.1f %% of the best product's speed\n",
+    str_printf(out, "MFU           %.1f %% of what products reach on all ranks together\n",
                100 * number(json, "mfu"));
     cJSON_Delete(json);
 }

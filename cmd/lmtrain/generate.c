@@ -196,7 +196,7 @@ static int check_talk(const struct generate_request *q, const struct serving *se
         return 0;
     return err_set(err, ERR_CONFIG,
                    "--chat alone talks through standard input, which ranks do not have (hint: "
-                   "--prompt or --prompts, or no --tp, --pp, --ranks)");
+                   "--prompt or --prompts, or no --tp, --pp, --ranks, --hosts)");
 }
 
 /* As a rank, or alone. */

@@ -10,13 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 
-enum { COPY_BYTES = 64 << 10 };
+enum { COPY_BYTES = 64 << 10, LOOK_SECONDS = 1 };
 
 struct log_file {
     int fd; /* -1: the new one could not be opened */
     size_t n_bytes;
+    double looked_at; /* whether it is still there */
     char path[];
 };
 
@@ -39,6 +41,7 @@ struct log_file *log_file_open(const char *path, struct err *err)
     struct log_file *made = malloc(sizeof *made + strlen(path) + 1);
     CHECK(made);
     made->fd = fd;
+    made->looked_at = clock_seconds();
     made->n_bytes = fstat(fd, &stat) ? 0 : (size_t)stat.st_size;
     memcpy(made->path, path, strlen(path) + 1);
     return made;
@@ -66,8 +69,30 @@ static void turn_over(struct log_file *file)
     file->n_bytes = 0;
 }
 
+/* A file that somebody has deleted is made again, once its folder is there. */
+static void look_after(struct log_file *file)
+{
+    double now = clock_seconds();
+    struct stat stat;
+    struct err ignored;
+
+    if (now - file->looked_at < LOOK_SECONDS)
+        return;
+    file->looked_at = now;
+    if (file->fd >= 0 && (fstat(file->fd, &stat) || stat.st_nlink))
+        return;
+    int fd = file_open_write(file->path, O_WRONLY | O_APPEND, &ignored);
+    if (fd < 0)
+        return;
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = fd;
+    file->n_bytes = 0;
+}
+
 void log_file_write(struct log_file *file, const char *lines, size_t n_bytes)
 {
+    look_after(file);
     if (file->n_bytes && file->n_bytes + n_bytes > LOG_FILE_BYTES)
         turn_over(file);
     if (file->fd >= 0)

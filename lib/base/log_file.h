@@ -2,7 +2,8 @@
  * log_file.h - a log that never takes more than twice LOG_FILE_BYTES of disk
  *
  * Lines are appended to PATH. Before it would get larger than LOG_FILE_BYTES it becomes PATH.1, in
- * place of an older one, and a new file is begun. What a disk does not take is lost; a log is no
+ * place of an older one, and a new file is begun. A file that was deleted is made again within a
+ * second or so, if its folder is there. What a disk does not take is lost; a log is no
  * reason to end a run.
  */
 #ifndef BASE_LOG_FILE_H

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -402,6 +403,7 @@ int launch_daemon(int link_fd, double lost_seconds)
     struct daemon daemon = { 0 };
     char host[256] = "localhost";
 
+    prctl(PR_SET_NAME, "lmtrain-daemon");
     set_up_signals(&daemon);
     link_open(&daemon.link, link_fd, lost_seconds);
     gethostname(host, sizeof host - 1);

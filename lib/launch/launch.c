@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -41,6 +42,15 @@ int launch_attempt(void)
                                     : environment_count(SLURM_REQUEUES_VARIABLE);
 }
 
+/* As `ps -e`, `top` and `pgrep` name this process: "lmtrain:3". */
+static void show_rank(int world_rank)
+{
+    char name[16];
+
+    snprintf(name, sizeof name, "lmtrain:%d", world_rank);
+    prctl(PR_SET_NAME, name);
+}
+
 int launch_join(struct launch_rank *rank, struct err *err)
 {
     if (launch_is_rank()) {
@@ -51,6 +61,8 @@ int launch_join(struct launch_rank *rank, struct err *err)
         *rank = (struct launch_rank){ .world_size = 1, .local_size = 1 };
     }
     check_set_rank(rank->world_size > 1 ? rank->world_rank : -1);
+    if (rank->world_size > 1)
+        show_rank(rank->world_rank);
     return 0;
 }
 

@@ -133,9 +133,20 @@ static int make_pipes(struct node *node, int index, int fds[2], struct err *err)
     return 0;
 }
 
+/* The job's command line, whose first word says which rank it is (`ps -ef`). Heap. */
+static char **name_rank(const struct node *node, int index)
+{
+    char **argv = environment_copy(node->sheet->argv), *name = NULL;
+
+    CHECK(asprintf(&name, "%s[%d]", argv[0], node->first_rank + index) >= 0);
+    free(argv[0]);
+    argv[0] = name;
+    return argv;
+}
+
 int node_start_rank(struct node *node, int index, struct err *err)
 {
-    char **environment = environment_copy(node->environment);
+    char **environment = environment_copy(node->environment), **argv = name_rank(node, index);
     int fds[2] = { -1, -1 };
     int status =
         launch_server_environment(node->server, node->first_rank + index, &environment, err);
@@ -143,12 +154,12 @@ int node_start_rank(struct node *node, int index, struct err *err)
     if (!status)
         status = make_pipes(node, index, fds, err);
     if (!status)
-        status = rank_process_start(&node->ranks[index].process, node->sheet->argv, environment,
-                                    fds, err);
+        status = rank_process_start(&node->ranks[index].process, argv, environment, fds, err);
     for (int i = 0; i < 2; i++)
         if (fds[i] != STDOUT_FILENO && fds[i] != STDERR_FILENO)
             fd_close(&fds[i]);
     environment_free(environment);
+    environment_free(argv);
     if (!status)
         node->n_running++;
     return status;

@@ -13,6 +13,7 @@
 #include "train/feed.h"
 #include "train/fill.h"
 #include "train/fit.h"
+#include "train/peak.h"
 #include "train/trainer.h"
 
 /* What the executor asks for while it measures. */
@@ -206,8 +207,11 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     progress_phase(progress, "measuring the machine");
     if (compile(&bench->program, job, engine, err) < 0 ||
         ceiling_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
+        peak_find(engine, job->train.dtype, &bench->peak_flops, err) < 0 ||
         open_run(&run, bench, job, engine, err) < 0)
         return -1;
+    if (engine->rank.world_size == 1)
+        bench->peak_flops = bench->ceiling.flops;
     progress_phase(progress, "between steps");
     source_open(&source, job, &bench->program, run, &bench->arena);
     write_scalars(run, &bench->program, bench->tokens);

@@ -26,6 +26,7 @@ struct bench_op {
 struct bench {
     struct program program;
     struct ceiling ceiling;
+    double peak_flops;    /* of all ranks together (peak.h); of one: ceiling.flops */
     struct bench_op *ops; /* those of the step, in the program's order */
     int n_ops;
     int64_t tokens;       /* of a step, all ranks */

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -306,6 +307,53 @@ static int peak_flops(struct engine *engine, enum dtype dtype, int n_rounds, dou
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err)
 {
     return peak_flops(engine, dtype, PEAK_ROUNDS, flops, err);
+}
+
+/* Products until the window's end; the last one counts as far as it was done by then. */
+static int fill_window(struct engine *engine, const struct product *product, double start,
+                       double seconds, double *n_products, struct err *err)
+{
+    struct device_mark *none[2] = { NULL };
+    double now;
+
+    while ((now = clock_seconds()) < start)
+        usleep(20);
+    for (*n_products = 0; now < start + seconds;) {
+        double begin = now, took;
+
+        if (time_product(engine, product, none, &took, err) < 0)
+            return -1;
+        now = clock_seconds();
+        *n_products += now <= start + seconds ? 1 : (start + seconds - begin) / (now - begin);
+    }
+    return 0;
+}
+
+int engine_window_flops(struct engine *engine, enum dtype dtype,
+                        const struct engine_windows *windows, double *flops, struct err *err)
+{
+    int64_t size = engine_is_large(engine) ? GPU_PEAK_SIZE : PEAK_SIZE;
+    const int64_t shape[3] = { size, size, size };
+    struct product product;
+    double start, n_products;
+
+    if (product_open(engine, dtype, shape, &product, err) < 0)
+        return -1;
+    product_fill(engine, &product);
+    int status = kernels_prepare(engine->kernels, &product.call, err), is_prepared = !status;
+    if (!status) /* touches the memory */
+        status = fill_window(engine, &product, clock_seconds(), 1e-9, &n_products, err);
+    for (int i = 0; i < windows->n && !status; i++) {
+        status = windows->agree(windows->context, &start, err);
+        if (!status)
+            status = fill_window(engine, &product, start, windows->seconds, &n_products, err);
+        if (!status)
+            flops[i] = n_products * op_flops(&product.call.op);
+    }
+    if (is_prepared)
+        kernels_release(engine->kernels, &product.call);
+    engine->device->ops->release(engine->device, product.memory);
+    return status;
 }
 
 /* Dense, without sparsity, at the boost clock: the makers' datasheets. */

@@ -33,9 +33,9 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
                 const struct engine_wish *wish, struct err *err);
 void engine_close(struct engine *engine);
 
-/* MFU's denominator in FLOP/s: of a GPU that is known what its maker states for dense products of the
- * dtype (engine_stated_flops), else what engine_peak_flops measures, in a quarter of its rounds: every
- * run waits for it as it starts. */
+/* A lone rank's part of MFU's denominator (peak.h) in FLOP/s: of a GPU that is known what its maker
+ * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops measures, in
+ * a quarter of its rounds: every run waits for it as it starts. */
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
 /* Whether it takes products of thousands to tell what it can: GPUs, but for the emulated one. */
@@ -46,6 +46,19 @@ double engine_stated_flops(const struct engine *engine, enum dtype dtype);
 
 /* What this rank's GEMM reaches at best on a square, in FLOP/s; measured in some 30 ms. */
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
+
+/*
+ * FLOP done in each of n windows by products of engine_peak_flops' shape. agree sets when the next
+ * window begins, on the clock of clock_seconds; what is not done at its end counts in part.
+ */
+struct engine_windows {
+    int n;
+    double seconds;
+    int (*agree)(void *context, double *start, struct err *err);
+    void *context;
+};
+int engine_window_flops(struct engine *engine, enum dtype dtype,
+                        const struct engine_windows *windows, double *flops, struct err *err);
 
 /*
  * The same for y[rows x n] = x[rows x k] w[n x k]', the best of n_rounds; shapes that do not fit

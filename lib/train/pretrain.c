@@ -2,11 +2,13 @@
  * pretrain.c - the cadence of a run: log, evaluate, save, stop
  */
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,10 +23,15 @@
 #include "train/account.h"
 #include "train/choices.h"
 #include "train/model_files.h"
+#include "train/peak.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
+
+#define LOOK_SECONDS 1 /* between looks at whether the run's folder is still there */
+
+enum { FOLDER_LOST = 1000 }; /* among signals' numbers */
 
 /* ---- the run folder ---- */
 
@@ -148,6 +155,8 @@ static int take_folder(struct pretrain *p, struct err *err)
 {
     char path[PATH_BYTES];
 
+    if (p->lock >= 0) /* of a folder that is gone */
+        close(p->lock);
     p->lock = run_lock(p->job->output, err);
     if (p->lock < 0 || pretrain_path(p, path, "checkpoints", err) < 0 ||
         file_make_folder(path, err) < 0)
@@ -155,6 +164,42 @@ static int take_folder(struct pretrain *p, struct err *err)
     file_share_folder(path);
     file_sweep_parts(p->job->output);
     return 0;
+}
+
+/*
+ * Whether the folder is no longer where it was: its lock is missing, or another file. Looked at once
+ * a second, for a step may be shorter and a file system slow.
+ */
+static int has_lost_folder(struct pretrain *p)
+{
+    char path[PATH_BYTES];
+    struct stat ours, theirs;
+    struct err ignored;
+    double now = clock_seconds();
+
+    if (!p->is_first || now - p->looked_at < LOOK_SECONDS ||
+        pretrain_path(p, path, "lock", &ignored) < 0 || fstat(p->lock, &ours) < 0)
+        return 0;
+    p->looked_at = now;
+    if (stat(path, &theirs) < 0)
+        return errno == ENOENT || errno == ENOTDIR;
+    return ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino;
+}
+
+/* Make the folder again, with all that rank 0 writes outside of checkpoints. */
+static int restore_folder(struct pretrain *p, struct err *err)
+{
+    struct err lost;
+
+    log_warn("%s was deleted or moved while this run writes to it: it is made again, with a "
+             "checkpoint of step %" PRId64 "; earlier checkpoints and metrics are not in it",
+             p->job->output, trainer_step_number(p->trainer));
+    if (take_folder(p, err) < 0)
+        return err_add(err, "the run's folder was deleted or moved, and cannot be made again");
+    pretrain_log_open(p);
+    if (gather_files(p, &lost) < 0)
+        log_warn("%s: checkpoints are without tokenizer from here on", lost.text);
+    return pretrain_report_reopen(p, err);
 }
 
 /* ---- a step and what follows it ---- */
@@ -210,15 +255,22 @@ static int is_over(const struct pretrain *p)
     return p->stopped || trainer_step_number(p->trainer) >= p->job->train.steps;
 }
 
-/* Save and leave if any rank was asked to. */
+/* Save and leave if any rank was asked to; save if rank 0 has lost the run's folder. */
 static int heed_signals(struct pretrain *p, struct err *err)
 {
     int64_t pending = signals_pending();
 
+    if (has_lost_folder(p)) {
+        if (restore_folder(p, err) < 0)
+            return -1;
+        pending = FOLDER_LOST; /* a signal is heeded after the next step */
+    }
     if (trainer_agree(p->trainer, &pending, err) < 0)
         return -1;
     if (!pending)
         return 0;
+    if (pending == FOLDER_LOST)
+        return pretrain_save_anew(p, err);
     log_info("signal %d: saving step %" PRId64, (int)pending, trainer_step_number(p->trainer));
     if (pretrain_save_last(p, err) < 0)
         return -1;
@@ -281,16 +333,6 @@ static int run_steps(struct pretrain *p, struct err *err)
 }
 
 /* ---- beginning and end ---- */
-
-static int measure_peak(struct pretrain *p, struct err *err)
-{
-    double flops;
-
-    if (engine_mfu_flops(p->options->engine, p->job->train.dtype, &flops, err) < 0)
-        return -1;
-    p->peak_flops = flops * p->options->engine->rank.world_size;
-    return 0;
-}
 
 /* Resident anonymous and shared memory of this process, in bytes; 0 if it is not told. */
 static size_t resident_bytes(void)
@@ -377,7 +419,7 @@ static int begin(struct pretrain *p, struct err *err)
         p->replicas = replicas_create(p->trainer);
         p->whole_step = p->saved_step;
         trainer_set_gate(p->trainer, pretrain_gate, p);
-        status = measure_peak(p, err);
+        status = peak_find(engine, p->job->train.dtype, &p->peak_flops, err);
     }
     if (!status)
         status = pretrain_report_open(p, err);

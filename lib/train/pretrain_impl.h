@@ -51,6 +51,7 @@ struct pretrain {
     int64_t saved_step;     /* of the newest checkpoint, which may be under way, -1 none */
     int64_t whole_step;     /* of the newest that is known to exist, -1 none */
     int64_t compared_step;  /* at which replicas were equal, -1 none */
+    double looked_at;       /* at the folder, whether it is still there */
     double begin;
     struct arena arena;
     char tokenizer_hash[TOKENIZER_HASH_BYTES]; /* of rank 0; "": there is none */
@@ -79,6 +80,8 @@ int pretrain_resume(struct pretrain *pretrain, struct str *notes, struct err *er
 /* From now on what is logged is in OUTPUT/log/rank-0.log as well, also after the run. */
 void pretrain_log_open(const struct pretrain *pretrain);
 int pretrain_report_open(struct pretrain *pretrain, struct err *err);
+/* The same files again, in a folder that was made again. */
+int pretrain_report_reopen(struct pretrain *pretrain, struct err *err);
 void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,
                           double seconds);
 void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens);
@@ -101,6 +104,7 @@ int pretrain_evaluate(struct pretrain *pretrain, struct err *err);
 int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one */
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
+int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
 
 /*
  * Replicas that differ are the end of this attempt, known to all ranks. Between steps; under zero 1

@@ -83,6 +83,19 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
     return 0;
 }
 
+int pretrain_report_reopen(struct pretrain *p, struct err *err)
+{
+    struct metrics *old = p->metrics;
+
+    p->metrics = NULL;
+    if (old)
+        metrics_close(old);
+    return job_file_write(p->job, err) < 0 || metrics_open(&p->metrics, p->job->output,
+                                                 trainer_step_number(p->trainer) + 1, err) < 0
+               ? -1
+               : 0;
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;

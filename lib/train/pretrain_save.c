@@ -163,3 +163,15 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
     clean(p);
     return 0;
 }
+
+int pretrain_save_anew(struct pretrain *p, struct err *err)
+{
+    struct err why;
+
+    if (trainer_save_finish(p->trainer, &why) < 0 && why.code == ERR_PEER) {
+        *err = why;
+        return -1;
+    }
+    p->saved_step = p->whole_step = -1;
+    return save(p, 0, err);
+}

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/log_file.h"
@@ -93,6 +94,25 @@ static void test_turns_over(void **state)
     assert_int_equal(first_line(older), 2 * LINES);
 }
 
+static void test_deleted(void **state)
+{
+    struct err err;
+    struct log_file *file = log_file_open(path, &err);
+    double deadline = clock_seconds() + 60;
+    int n = 0;
+
+    (void)state;
+    assert_non_null(file);
+    write_lines(file, n++, 1);
+    assert_int_equal(unlink(path), 0);
+    while (access(path, F_OK) && clock_seconds() < deadline) {
+        write_lines(file, n++, 1);
+        usleep(20000);
+    }
+    assert_int_equal(first_line(path), n - 1);
+    log_file_close(file);
+}
+
 static void test_bounds_others(void **state)
 {
     char bytes[4096];
@@ -154,6 +174,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_turns_over, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_deleted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bounds_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_copies_the_log, set_up, tear_down),
     };

@@ -93,6 +93,19 @@ same_bits 'have the same bits as well' one three 12
 expect 'nothing is left' 0 '' nothing_left
 expect 'each rank has its log' 0 '' test -f "$dir/two/log/rank-3.log"
 
+# ---- generate and eval ----
+
+. test/cli/support/serving.sh
+serving_alone "$dir/one"
+serving_like 'two hosts, two copies of two stages' '--hosts a,b --ranks 4 --pp 2 --threads 1' on a
+serving_like 'three hosts, a list in a file' "--hosts $dir/hosts --threads 1" on c
+expect 'a talk needs one process' 2 'hint' on a "$lmtrain" generate --model "$dir/one" --chat --hosts a,b --ranks 2
+expect 'a host that is not there' 1 'host nowhere: ssh: Could not resolve hostname nowhere' \
+    on a "$lmtrain" eval --model "$dir/one" --data "$dir/held" --hosts a,nowhere
+expect 'ranks that are no copies' 2 '3 ranks are no multiple of the 2' \
+    on a "$lmtrain" generate --model "$dir/one" --prompt a --hosts a,b --ranks 3 --pp 2
+expect 'nothing is left of these' 0 '' wait_until 10 nothing_left
+
 # ---- what is wrong before the start ----
 
 expect 'a host that is not there' 1 'host nowhere: ssh: Could not resolve hostname nowhere' \

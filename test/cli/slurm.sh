@@ -88,6 +88,13 @@ same_bits 'the bits of two' own2 fewer 12
 expect 'the only task of a step is its own supervisor' 0 '^done: step 12 in' step alone -n 1 -- --ranks 2
 same_bits 'the bits of two, again' own2 alone 12
 
+# ---- generate and eval ----
+
+. test/cli/support/serving.sh
+serving_alone "$dir/own2"
+serving_like 'srun --mpi=pmix, two nodes' '--pp 2 --threads 1' bounded srun --mpi=pmix -K -n 4 -N 2
+serving_like 'bare in an allocation of two nodes' '--threads 1' bounded salloc --quiet -n 2 -N 2
+
 # ---- wrongly ----
 
 expect 'a step without PMIx' 2 'one of 2 tasks of a Slurm step without PMIx.*hint: srun --mpi=pmix' step wrong -n 2 --

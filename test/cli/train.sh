@@ -135,7 +135,12 @@ nothing_shared() { ! find /dev/shm -name "lmtrain-*-$1-*" | grep .; }
 start killed $long2
 wait_until 60 test -d "$dir/killed/checkpoints/step-00000020"
 daemon=$(children_of "$pid")
-kill -KILL "$(rank_of "$daemon" 1)"
+second=$(rank_of "$daemon" 1)
+expect 'ps -e says which rank it is' 0 '^lmtrain:1$' cat "/proc/$second/comm"
+# shellcheck disable=SC2016 # sh's
+expect 'and ps -ef' 0 '^lmtrain\[1\] pretrain ' sh -c 'tr "\0" " " <"/proc/$1/cmdline"' sh "$second"
+expect 'and that the daemon is one' 0 '^lmtrain-daemon$' cat "/proc/$daemon/comm"
+kill -KILL "$second"
 ended 'a killed rank ends the job' 5 killed
 expect 'which names it as the first cause' 0 'rank 1 on .* was killed by signal 9 \(Killed\) \(last seen: ' cat "$dir/killed.out"
 expect 'once' 0 '' test "$(grep -c 'error: rank' "$dir/killed.out")" = 1
@@ -178,6 +183,19 @@ for step in 04 08 12; do
 done
 expect 'all of them' 3 'step-00000004.*is damaged' pretrain flipped --ranks 2
 expect 'are left as they are' 0 '' test -d "$dir/flipped/checkpoints/step-00000012"
+# ---- a run whose folder is deleted ----
+
+# shellcheck disable=SC2086
+start gone $long2
+wait_until 60 has_logged gone 10
+mv "$dir/gone" "$dir/moved"
+ended 'a run whose folder goes away ends well' 0 gone
+expect 'and has said that it makes it again' 0 'warn: .*/gone was deleted or moved while this run writes to it: it is made again' \
+    cat "$dir/gone.out"
+expect 'once' 0 '^1$' grep -c 'deleted or moved' "$dir/gone.out"
+expect 'with its weights' 0 '' cmp "$dir/whole2/checkpoints/step-00000150/rank-00001.safetensors" \
+    "$dir/gone/checkpoints/step-00000150/rank-00001.safetensors"
+expect 'and all else' 0 '' test -f "$dir/gone/job.yaml" -a -f "$dir/gone/log/rank-0.log" -a "$(n_logged gone)" -gt 0
 
 # ---- a run whose folder is used ----
 
