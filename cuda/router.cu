@@ -358,12 +358,18 @@ static __global__ void __launch_bounds__(TOKENS_A_BLOCK * 32) router_grad_kernel
     }
 }
 
+/* Whose shares f_e are: the layer's own choices, or those of all layers. */
+static const struct tensor *balanced_choices(const struct op_shape *op)
+{
+    return &op->in[tensor_given(&op->in[5]) ? 5 : 2];
+}
+
 static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
     if (!(op->attributes.balance > 0))
         return 0;
-    return (size_t)((choices_blocks(&op->in[2]) + 1) * op->out[0].cols) * sizeof(int);
+    return (size_t)((choices_blocks(balanced_choices(op)) + 1) * op->out[0].cols) * sizeof(int);
 }
 
 static int router_grad_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
@@ -375,14 +381,16 @@ static int router_grad_prepare(struct kernels *kernels, struct kernel_call *call
 static const float *make_shares(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
-    int64_t m = op->out[0].cols, T = op->out[0].rows, n = op->in[0].cols;
+    const struct tensor *choices = balanced_choices(op);
+    int64_t m = op->out[0].cols, T = op->out[0].rows;
     float *shares = (float *)call->scratch;
     int *counts = (int *)(shares + m);
-    double scale = op->attributes.balance * (double)m / (double)T / (double)(T * n);
+    double scale =
+        op->attributes.balance * (double)m / (double)T / (double)tensor_elements(choices);
 
-    choices_count(kernels, call, choices_of(&op->in[2], m), counts);
+    choices_count(kernels, call, choices_of(choices, m), counts);
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(m, 256), 256), shares_kernel, counts,
-                choices_blocks(&op->in[2]), m, scale, (const float *)op->in[4].data, shares);
+                choices_blocks(choices), m, scale, (const float *)op->in[4].data, shares);
     return shares;
 }
 

@@ -503,6 +503,11 @@ const struct safetensors *hf_folder_tensor(const struct hf_folder *f, int i,
     return f->files[f->theirs[i]->file];
 }
 
+int hf_folder_is_bare(const struct hf_folder *f)
+{
+    return f->is_bare;
+}
+
 const struct safetensors *hf_folder_tied_head(const struct hf_folder *f,
                                               const struct safetensors_tensor **tensor)
 {

@@ -42,6 +42,9 @@ enum dtype hf_folder_dtype(const struct hf_folder *folder, const struct hf_whole
 /* The same for all of them. */
 enum dtype hf_folder_common_dtype(const struct hf_folder *folder);
 
+/* Whether its tensors' names lack the family's prefix, as published GPT-2 and BLOOM have them. */
+int hf_folder_is_bare(const struct hf_folder *folder);
+
 /* A head that is stored although it is tied, with its file; NULL if there is none. */
 const struct safetensors *hf_folder_tied_head(const struct hf_folder *folder,
                                               const struct safetensors_tensor **tensor);

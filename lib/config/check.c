@@ -584,6 +584,13 @@ static void check_parallel(struct job_reader *r)
     if (!check_tp(r))
         check_sequence_parallel(r);
     check_zero(r);
+    if (!r->model_only && job->parallel.pp > 1 && s->n_experts > 0 && s->router_balance > 0 &&
+        s->router_balance_kind == ROUTER_BALANCE_POOLED)
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
+                     "parallel.pp is %d, but model.router_balance_kind pooled needs the choices of "
+                     "all layers on each rank (hint: parallel.pp: 1, or model.router_balance_kind: "
+                     "per_layer)",
+                     job->parallel.pp);
     if (job->parallel.pp > s->n_layers)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
                      "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,

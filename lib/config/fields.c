@@ -110,6 +110,9 @@ static const struct choice data_bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, {
 static const struct choice kinds[] = {
     { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
 };
+static const struct choice router_balance_kinds[] = { { "per_layer", ROUTER_BALANCE_PER_LAYER },
+                                                      { "pooled", ROUTER_BALANCE_POOLED },
+                                                      { 0 } };
 static const struct choice lora_biases[] = { { "none", LORA_BIAS_NONE },
                                              { "all", LORA_BIAS_ALL },
                                              { "lora_only", LORA_BIAS_LORA_ONLY },
@@ -153,6 +156,14 @@ const struct field job_fields[] = {
       .help =
           "coefficient of the balance loss (Fedus et al. 2021, eq. 4), added over layers; it is "
           "trained on and reported apart from loss" },
+    { "model.router_balance_kind", FIELD_CHOICE, AT(model.router_balance_kind),
+      .initial = "per_layer", .choices = router_balance_kinds,
+      .help =
+          "what the balance loss is of: per_layer, the sum over layers of m sum_e f_e P_e (Fedus "
+          "et al.); or pooled, as transformers trains Mixtral and Qwen3-MoE, the number of "
+          "layers times m sum_e f_e P_e with f_e and P_e means over all layers, which needs "
+          "parallel.pp 1. A Hugging Face folder with output_router_logits gets pooled. What is "
+          "reported is the mean over layers in either" },
     { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
       .max = N_MAX, .unit = "tokens",
       .help = "rows of the table of learned positions; else how long texts are meant to be" },

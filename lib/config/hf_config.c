@@ -274,8 +274,8 @@ static void take_mistral(struct hf_reader *h)
 
 /*
  * Theirs is one balance of all layers' choices together, that is the choices of a token where all
- * experts are used alike; ours is a sum over layers, each 1 then. It is trained on where it is asked
- * for alone.
+ * experts are used alike; ours is as many times 1 as there are layers, of either kind. It is trained
+ * on only where output_router_logits asks for it.
  */
 static void take_balance(struct hf_reader *h)
 {
@@ -289,6 +289,12 @@ static void take_balance(struct hf_reader *h)
         return;
     field_print_float(&text, theirs * s->n_active_experts / n_layers);
     hf_set(h, "model.router_balance", arena_strdup(h->job->arena, str_text(&text)), 1);
+    hf_set(h, "model.router_balance_kind", "pooled", 0);
+    job_note(
+        h->job->job, h->job->arena,
+        "model.router_balance = %s, model.router_balance_kind = pooled (output_router_logits and "
+        "router_aux_loss_coef %g of %s, as transformers trains it)",
+        str_text(&text), theirs, h->path);
     str_release(&text);
 }
 

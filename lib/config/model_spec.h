@@ -12,6 +12,8 @@
 #include <stdint.h>
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
+/* Whether an expert's share of a router's choices is taken of the layer's or of all layers'. */
+enum router_balance_kind { ROUTER_BALANCE_PER_LAYER, ROUTER_BALANCE_POOLED };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
 enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
@@ -46,7 +48,8 @@ struct model_spec {
     int expert_every;     /* every so many-th layer has experts, others a plain feed-forward part */
     int router_normalize; /* a token's experts share its weight of 1: 0 or 1 */
     double router_balance; /* coefficient of the balance in what is minimised, 0: none */
-    int max_seq_len;       /* learned positions: rows of their table; rope: a promise of quality */
+    enum router_balance_kind router_balance_kind;
+    int max_seq_len; /* learned positions: rows of their table; rope: a promise of quality */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;

@@ -3,6 +3,7 @@
  */
 #include "convert/convert.h"
 
+#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,15 @@ int64_t conversion_piece(const struct conversion *c)
 enum dtype conversion_dtype(const struct conversion *c, enum dtype stored)
 {
     return c->options->dtype >= 0 ? (enum dtype)c->options->dtype : stored;
+}
+
+int conversion_had(const struct conversion *c, const char *word)
+{
+    cJSON *state = c->from.weights.store ? cJSON_Parse(store_state(c->from.weights.store)) : NULL;
+    int had = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(state, word));
+
+    cJSON_Delete(state);
+    return had;
 }
 
 int conversion_is_between(const struct conversion *c)

@@ -37,6 +37,10 @@ int convert_verify(struct conversion *conversion, struct err *err);
  * training of either could not go on with it. */
 int conversion_is_between(const struct conversion *conversion);
 
+/* Whether the folder that the checkpoint was converted from had what this word says
+ * ("tied_head", "bare_names"): to_checkpoint.c puts it down, to_folder.c makes it so again. */
+int conversion_had(const struct conversion *conversion, const char *word);
+
 void conversion_tell(struct conversion *conversion, const char *doing, int64_t n_bytes);
 
 /* Bytes that are read and written at a time. */

@@ -372,6 +372,8 @@ static char *describe_state(struct conversion *c)
     cJSON_AddStringToObject(state, "converted", c->family);
     cJSON_AddBoolToObject(state, "tied_head",
                           folder ? hf_folder_tied_head(folder, &head) != NULL : 0);
+    cJSON_AddBoolToObject(state, "bare_names",
+                          folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names"));
     cJSON_AddStringToObject(state, "job", str_text(&job));
     char *text = cJSON_PrintUnformatted(state);
     CHECK(text);

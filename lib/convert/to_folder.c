@@ -90,11 +90,7 @@ static int had_tied_head(const struct conversion *c)
 
     if (c->from.weights.folder)
         return hf_folder_tied_head(c->from.weights.folder, &head) != NULL;
-    cJSON *state = cJSON_Parse(store_state(c->from.weights.store));
-    int had = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(state, "tied_head"));
-
-    cJSON_Delete(state);
-    return had;
+    return conversion_had(c, "tied_head");
 }
 
 static int list_items(struct target *t, struct err *err)
@@ -102,11 +98,20 @@ static int list_items(struct target *t, struct err *err)
     struct conversion *c = t->c;
     const struct model_spec *spec = &c->from.job.model;
 
+    const struct hf_folder *folder = c->from.weights.folder;
+    int is_bare = folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names");
+
     t->items = arena_array(&c->arena, struct item, c->names.n_tensors + 1);
     c->seen = arena_array(&c->arena, struct seen, c->names.n_tensors);
-    for (int i = 0; i < c->names.n_tensors; i++)
-        if (add_item(t, &c->names.tensors[i], i, err) < 0)
+    for (int i = 0; i < c->names.n_tensors; i++) {
+        struct hf_tensor tensor = c->names.tensors[i];
+
+        /* Without the family's prefix where the folder it came from had none. */
+        if (is_bare && str_starts_with(tensor.name, c->names.prefix))
+            tensor.name += strlen(c->names.prefix);
+        if (add_item(t, &tensor, i, err) < 0)
             return -1;
+    }
     if (had_tied_head(c)) {
         const struct hf_whole *embedding = hf_names_find(&c->names, "embedding.weight");
         struct hf_tensor head = c->names.tensors[embedding->first];

@@ -358,6 +358,29 @@ static int stats_of_layer(const struct emitter *e)
     return program_view(p, p->ports.router_stats, at, 1, n, n);
 }
 
+/*
+ * The experts that a layer's rows go to. Where the balance is of all layers together they are rows of
+ * one value, which the gradient of each router reads whole: the chunk must have all layers.
+ */
+static int choices_of_layer(const struct emitter *e, int logits)
+{
+    struct model_builder *b = e->b;
+    const struct model_spec *s = b->spec;
+    int64_t rows = b->program->values[logits].rows, cols = s->n_active_experts;
+    int n_layers = model_spec_n_expert_layers(s, s->n_layers);
+    int before = model_spec_n_expert_layers(s, e->layer);
+
+    if (e->end != MODEL_TRAIN || !(s->router_balance > 0) ||
+        s->router_balance_kind != ROUTER_BALANCE_POOLED)
+        return value(e, logits, cols, DTYPE_I32);
+    if (!b->choices) {
+        b->choices = program_value(b->program, n_layers * rows, cols, DTYPE_I32);
+        memcpy(b->program->values[b->choices].spread, b->program->values[logits].spread,
+               sizeof b->program->values[logits].spread);
+    }
+    return program_view(b->program, b->choices, before * rows * cols, rows, cols, cols);
+}
+
 /* From the rank's rows of a norm's output. The balance is that of all the micro-batch's rows. */
 static struct routes route(const struct emitter *e, int y)
 {
@@ -369,7 +392,7 @@ static struct routes route(const struct emitter *e, int y)
                          .out = { logits } });
     logits = enter(e, logits);
     struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
-                        .expert = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .expert = choices_of_layer(e, logits),
                         .place = value(e, logits, s->n_active_experts, DTYPE_I32),
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
     struct op_attributes attributes = { .normalize = s->router_normalize };
@@ -709,6 +732,9 @@ struct model_part model_forward(struct model_builder *builder, int function,
     struct model_part part = { 0 };
     int x = chunk->stage == 0 ? embedding(&e) : boundary;
 
+    builder->choices = 0;
+    CHECK(chunk->n_stages == 1 || builder->spec->router_balance_kind != ROUTER_BALANCE_POOLED ||
+          !(builder->spec->router_balance > 0) || end != MODEL_TRAIN);
     for (e.layer = chunk->first_layer; e.layer < chunk->end_layer; e.layer++)
         x = block(&e, x);
     e.layer = -1;

@@ -64,6 +64,7 @@ struct model_builder {
     const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
     int64_t global_batch;        /* sequences of a step: what the router's balance is a mean over */
     int parameter_asked;         /* by model_forward: where a name was found last */
+    int choices;                 /* by model_forward: of all its layers' routers; 0: apart */
     /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
      * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
     struct {

@@ -106,9 +106,9 @@ static const struct op_info infos[N_OP_KINDS] = {
         { { "logits", 0 } },
         { { "weight", 0 }, { "expert", 0 },
           { "stats", OPERAND_OPTIONAL | OPERAND_ACCUMULATED } } },
-    [OP_ROUTER_GRAD] = { "router_grad", 5, 1,
+    [OP_ROUTER_GRAD] = { "router_grad", 6, 1,
         { { "dweight", 0 }, { "weight", 0 }, { "expert", 0 }, { "logits", OPERAND_OPTIONAL },
-          { "scale", OPERAND_OPTIONAL } },
+          { "scale", OPERAND_OPTIONAL }, { "choices", OPERAND_OPTIONAL } },
         { { "dlogits", 0 } } },
     [OP_EXPERT_ORDER] = { "expert_order", 1, 2,
         { { "expert", 0 } },
@@ -319,7 +319,8 @@ static const struct op_rules rules[N_OP_KINDS] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 }, { DIM_ONE, DIM_1M, TYPE_F64 } } },
     [OP_ROUTER_GRAD] = {
         { { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_F32 }, { DIM_T, DIM_S, TYPE_I32 },
-          { DIM_T, DIM_M, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_F32 } },
+          { DIM_T, DIM_M, TYPE_F32 }, { DIM_ONE, DIM_ONE, TYPE_F32 },
+          { DIM_SIZE_T, DIM_S, TYPE_I32 } },
         { { DIM_T, DIM_M, TYPE_F32 } } },
     [OP_EXPERT_ORDER] = {
         { { DIM_T, DIM_S, TYPE_I32 } },

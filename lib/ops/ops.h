@@ -91,11 +91,13 @@
  *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
  *                         share of the T s choices and P_e the mean of its softmax over all m
  *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
- *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32
- *                       -> dlogits[T x m] fp32
+ *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32,
+ *                       choices?[n T x s] i32 -> dlogits[T x m] fp32
  *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
  *                         logits: where that is more than 0, or weights are not normalized. scale:
- *                         a power of two, by which dweight is too large, and `balance` is to be, too
+ *                         a power of two, by which dweight is too large, and `balance` is to be,
+ *                         too. choices: f_e is e's share of these, in place of expert's: those of
+ *                         n layers, of which this is one
  *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
  *                         rows by expert, then token: place is each choice's row, expert e's are
  *                         ends[e-1] .. ends[e] - 1

@@ -430,7 +430,7 @@ static const struct form {
     [OP_GELU_GRAD] = { IN(0) | IN(1), 0, MAY_ROWS | MAY_COLS },
     [OP_SCALE] = { IN(0), 0, MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     [OP_ROUTER] = { IN(0), 0, MAY_ROWS },
-    [OP_ROUTER_GRAD] = { IN(0) | IN(1) | IN(2) | IN(3), 0, MAY_ROWS },
+    [OP_ROUTER_GRAD] = { IN(0) | IN(1) | IN(2) | IN(3) | IN(5), 0, MAY_ROWS },
     [OP_EXPERT_ORDER] = { IN(0), 0, MAY_ROWS },
     [OP_DISPATCH] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     [OP_COMBINE] = { IN(1), IN(0), MAY_ROWS | MAY_COLS | MAY_PARTIAL },

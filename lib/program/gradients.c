@@ -318,15 +318,17 @@ static void router_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dweight = take(walk, op->out[0]), logits = op->in[0];
     int dlogits = like(walk, logits, DTYPE_F32);
-    int reads = !op->attributes.normalize || op->attributes.balance > 0;
+    int balances = op->attributes.balance > 0;
+    int reads = !op->attributes.normalize || balances;
+    /* Where the layer's choices are a part of all layers', the balance is of all. */
+    int choices = balances ? walk->program->values[op->out[1]].base : 0;
 
-    emit(walk, (struct op){
-                   .kind = OP_ROUTER_GRAD,
-                   .attributes = op->attributes,
-                   .in = { dweight, op->out[0], op->out[1], reads ? logits : 0,
-                           op->attributes.balance > 0 ? walk->program->ports.gradient_scale : 0 },
-                   .out = { dlogits },
-                   .phase = PHASE_B });
+    emit(walk, (struct op){ .kind = OP_ROUTER_GRAD,
+                            .attributes = op->attributes,
+                            .in = { dweight, op->out[0], op->out[1], reads ? logits : 0,
+                                    balances ? walk->program->ports.gradient_scale : 0, choices },
+                            .out = { dlogits },
+                            .phase = PHASE_B });
     contribute(walk, logits, dlogits);
 }
 

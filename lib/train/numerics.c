@@ -12,8 +12,8 @@
 /* Grows when the engine's arithmetic changes, so that old runs are not taken for equal ones. */
 #define NUMERICS_VERSION 2
 
-/* A double with as few digits as give it back. */
-static void add_number(struct str *out, const char *key, double value)
+/* A double with as few digits as give it back, and what follows it. */
+static void add_number_of(struct str *out, const char *key, double value, const char *suffix)
 {
     char text[40];
 
@@ -22,7 +22,12 @@ static void add_number(struct str *out, const char *key, double value)
         if (strtod(text, NULL) == value)
             break;
     }
-    str_printf(out, "%s %s\n", key, text);
+    str_printf(out, "%s %s%s\n", key, text, suffix);
+}
+
+static void add_number(struct str *out, const char *key, double value)
+{
+    add_number_of(out, key, value, "");
 }
 
 static void add_count(struct str *out, const char *key, int64_t value)
@@ -59,7 +64,9 @@ static void describe_experts(const struct model_spec *s, struct str *out)
     add_count(out, "model.expert_ffn_size", s->expert_ffn_size);
     add_count(out, "model.expert_every", s->expert_every);
     add_count(out, "model.router_normalize", s->router_normalize);
-    add_number(out, "model.router_balance", s->router_balance);
+    /* One line for both, so that a run that has the one kind is not resumed with the other. */
+    int pooled = s->router_balance > 0 && s->router_balance_kind == ROUTER_BALANCE_POOLED;
+    add_number_of(out, "model.router_balance", s->router_balance, pooled ? " pooled" : "");
 }
 
 static void describe_model(const struct model_spec *s, struct str *out)
@@ -130,6 +137,7 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
     other.attention_dropout = ours->attention_dropout;
     other.init_std = ours->init_std;
     other.router_balance = ours->router_balance;
+    other.router_balance_kind = ours->router_balance_kind;
     describe_model(ours, &a);
     describe_model(&other, &b);
     for (const char *x = str_text(&a), *y = str_text(&b); (*x || *y) && !status;) {

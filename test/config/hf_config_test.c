@@ -240,6 +240,10 @@ static void test_experts(void **state)
         assert_int_equal(m->expert_every, rows[i].every);
         assert_int_equal(m->router_normalize, rows[i].normalize);
         assert_true(fabs(m->router_balance - rows[i].balance) < 1e-12);
+        assert_int_equal(m->router_balance_kind,
+                         rows[i].balance > 0 ? ROUTER_BALANCE_POOLED : ROUTER_BALANCE_PER_LAYER);
+        assert_int_equal(has_note(&r->job, "model.router_balance_kind = pooled (output_router_"),
+                         rows[i].balance > 0);
         assert_int_equal(m->qk_norm, i > 1);
     }
 }

@@ -324,6 +324,10 @@ static const char *const mistakes[][2] = {
       "j.yaml:1:43: model.expert_every is 3, more than the 2 layers: none would have experts "
       "(hint: "
       "2, or n_experts: 0)" },
+    { "model: {from: mixtral-tiny, router_balance: 0.1, router_balance_kind: pooled}\n" D T
+      "ranks: 2\nparallel: {pp: 2}\n",
+      "parallel.pp is 2, but model.router_balance_kind pooled needs the choices of all layers on "
+      "each rank (hint: parallel.pp: 1, or model.router_balance_kind: per_layer)" },
     { "model: {from: gpt2-tiny, n_experts: 4}\n" D T,
       "model.activation is gelu, but experts are gated (hint: swiglu)" },
     { "model: {from: mixtral-tiny, bias: true}\n" D T,

@@ -207,6 +207,104 @@ static void there_and_back(void **state)
     arena_release(&arena);
 }
 
+/* ---- names as published models have them ---- */
+
+/* Every text `from` of the header of a file is `to`; n_found says how often it was there. */
+static char *renamed_header(const char *path, const char *from, const char *to, char **data,
+                            size_t *n_bytes, int *n_found)
+{
+    uint64_t length;
+    struct err err;
+    struct str text = { 0 };
+
+    if (file_read(path, 1 << 20, ERR_DATA, data, n_bytes, &err) < 0)
+        fail_msg("%s", err.text);
+    memcpy(&length, *data, sizeof length);
+    *n_found = 0;
+    for (const char *at = *data + 8, *end = at + length; at < end;) {
+        if ((size_t)(end - at) >= strlen(from) && !strncmp(at, from, strlen(from))) {
+            str_add(&text, to);
+            at += strlen(from);
+            ++*n_found;
+        } else {
+            str_add_char(&text, *at++);
+        }
+    }
+    while (text.length < length)
+        str_add_char(&text, ' ');
+    assert_int_equal(text.length, length);
+    char *copy = strdup(str_text(&text));
+    str_release(&text);
+    return copy;
+}
+
+/* GPT-2 and BLOOM are published without "transformer.": so they come back, with the same bits. */
+static void names_without_prefix(void **state)
+{
+    static const char *const families[] = { "gpt2", "bloom" };
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *bare = path_of(&arena, "bare"), *there = path_of(&arena, "there");
+        const char *back = path_of(&arena, "back"), *again = path_of(&arena, "again");
+        const char *file = arena_printf(&arena, "%s/model.safetensors", bare);
+        struct convert_options options = { .from = bare,
+                                           .to = there,
+                                           .tp = 1,
+                                           .pp = 2,
+                                           .dtype = -1,
+                                           .max_shard_bytes = 1 << 30,
+                                           .verify = 1,
+                                           .kernels = kernels };
+        int n_found, n_there;
+        char *data, *other;
+        size_t n_bytes;
+
+        assert_int_equal(file_make_folder(bare, &err), 0);
+        char *config = NULL;
+        if (file_read(arena_printf(&arena, GOLDEN "%s/config.json", families[i]), 1 << 20, ERR_DATA,
+                      &config, &n_bytes, &err) < 0 ||
+            file_write(arena_printf(&arena, "%s/config.json", bare), config, n_bytes, &err) < 0)
+            fail_msg("%s", err.text);
+        free(config);
+        char *header =
+            renamed_header(arena_printf(&arena, GOLDEN "%s/model.safetensors", families[i]),
+                           "\"transformer.", "\"", &data, &n_bytes, &n_found);
+        assert_true(n_found > 20);
+        memcpy(data + 8, header, strlen(header));
+        assert_int_equal(file_write(file, data, n_bytes, &err), 0);
+        free(data);
+        free(header);
+        convert_or_fail(&options);
+        /* Also by way of a checkpoint that was made of the checkpoint. */
+        options.from = there;
+        options.to = again;
+        options.pp = 1;
+        options.as = CONVERT_CHECKPOINT;
+        convert_or_fail(&options);
+        options.from = again;
+        options.to = back;
+        options.as = CONVERT_FOLDER;
+        convert_or_fail(&options);
+        header = renamed_header(arena_printf(&arena, "%s/model.safetensors", back),
+                                "\"transformer.", "\"", &data, &n_bytes, &n_there);
+        free(data);
+        free(header);
+        assert_int_equal(n_there, 0);
+        other = renamed_header(arena_printf(&arena, "%s/model.safetensors", back), "\"h.0.",
+                               "\"h.0.", &data, &n_bytes, &n_there);
+        assert_true(n_there > 8);
+        free(data);
+        free(other);
+        const char *folders[] = { bare, there, again, back };
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(file_remove_tree(folders[k], &err), 0);
+    }
+    arena_release(&arena);
+}
+
 /* ---- large models, all of zeros that take no room ---- */
 
 /* A LLaMA of one layer whose largest tensor, embedding and head in one, is [vocab x hidden]. */
@@ -414,6 +512,7 @@ int main(void)
         cmocka_unit_test(tables_are_those_of_the_model),
         cmocka_unit_test(logits_are_those_of_transformers),
         cmocka_unit_test(there_and_back),
+        cmocka_unit_test(names_without_prefix),
         cmocka_unit_test(a_large_tensor_is_never_in_memory),
         cmocka_unit_test(room_is_looked_for_before),
     };

@@ -45,7 +45,8 @@ static void test_router(void **state)
 }
 
 /* Weights and experts of the router's own. */
-static void check_gradient(const struct size *s, int normalize, double balance, double scale)
+static void check_gradient(const struct size *s, int normalize, double balance, double scale,
+                           int n_layers)
 {
     struct op_attributes a = { .normalize = normalize, .balance = balance };
     struct op_case *forward = router(s, normalize, 0), *c = op_case_create(OP_ROUTER_GRAD, &a);
@@ -60,7 +61,13 @@ static void check_gradient(const struct size *s, int normalize, double balance, 
         op_case_input(c, 4, 1, 1, DTYPE_F32, 0);
         tensor_set(&c->op.in[4], 0, 0, scale);
     }
+    if (n_layers)
+        op_case_input(c, 5, n_layers * s->tokens, s->n, DTYPE_I32, 0);
     op_case_output(c, 0, s->tokens, s->m, DTYPE_F32);
+    /* Of other layers: some experts more often than others. */
+    for (int64_t t = 0; t < n_layers * s->tokens; t++)
+        for (int64_t i = 0; i < s->n; i++)
+            tensor_set(&c->op.in[5], t, i, (double)((t * t / 3 + i) % s->m));
     for (int64_t t = 0; t < s->tokens; t++) {
         for (int64_t i = 0; i < s->n; i++) {
             tensor_set(&c->op.in[1], t, i, tensor_get(&forward->op.out[0], t, i));
@@ -79,9 +86,12 @@ static void test_router_grad(void **state)
     (void)state;
     for (int s = 1; s < N_SIZES; s++)
         for (int form = 0; form < 4; form++)
-            check_gradient(&sizes[s], form & 1, form >> 1 ? 30 : 0, 0);
+            check_gradient(&sizes[s], form & 1, form >> 1 ? 30 : 0, 0, 0);
     for (int scaled = 0; scaled < 2; scaled++)
-        check_gradient(&sizes[3], 1, scaled ? 30 : 0, 1024);
+        check_gradient(&sizes[3], 1, scaled ? 30 : 0, 1024, 0);
+    for (int n_layers = 1; n_layers < 4; n_layers++)
+        for (int s = 1; s < N_SIZES; s++)
+            check_gradient(&sizes[s], s & 1, 30, s == 3 ? 1024 : 0, n_layers);
 }
 
 /* Of equal ones the lower; what is no number chooses experts all the same, and shows. */

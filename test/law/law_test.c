@@ -53,22 +53,26 @@ static void all_ways_on_one_rank(const char *model, const char *dtype)
 
 static void mixture(void **state)
 {
+    static const char *const models[] = { "mixture", "pooled" };
     static const char *const modes[] = {
         "selective",
         "full",
         "[router, expert_order, dispatch, expert_linear, expert_swiglu, combine]",
         "none",
     };
-    struct law_case c = law_base("mixture", "bf16");
-    struct law_outcome wanted = reference(c);
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        c.recompute = modes[i];
-        c.n_threads = 2 + i;
-        c.poison = 1;
-        struct law_outcome got = law_run(&c);
-        law_must_equal(modes[i], &wanted, &got);
+    for (int m = 0; m < 2; m++) {
+        struct law_case c = law_base(models[m], "bf16");
+        struct law_outcome wanted = reference(c);
+
+        for (int i = 0; i < 4; i++) {
+            c.recompute = modes[i];
+            c.n_threads = 2 + i;
+            c.poison = 1;
+            struct law_outcome got = law_run(&c);
+            law_must_equal(modes[i], &wanted, &got);
+        }
     }
 }
 
@@ -253,6 +257,7 @@ static void zero_mixture(void **state)
     zero_is_zero(1, "mixture", "fp32", "late");
     zero_is_zero(2, "mixture", "bf16", "early");
     zero_is_zero(3, "mixture", "bf16", "late");
+    zero_is_zero(2, "pooled", "fp32", "late");
 }
 
 /* Groups of two that shard, and copy each other: as four that shard, as four that do not. */
@@ -416,6 +421,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         { 2, 1, 2, "1f1b", "none" },
         { 2, 2, 1, "interleaved", "selective" },
     };
+    int max_stages = !strcmp(model, "llama") ? 4 : strcmp(model, "pooled") ? 2 : 1;
     struct law_case c = law_base(model, dtype);
     struct law_outcome wanted[3];
     char what[128];
@@ -430,7 +436,7 @@ static void tensor_parallel(const char *model, const char *dtype, int tp, int se
         int n_stages = ways[i].pp * (strcmp(ways[i].schedule, "interleaved") ? 1 : 2);
 
         c.n_ranks = tp * ways[i].dp * ways[i].pp;
-        if (c.n_ranks > 8 || n_stages > (strcmp(model, "llama") ? 2 : 4))
+        if (c.n_ranks > 8 || n_stages > max_stages)
             continue;
         c.pp = ways[i].pp;
         c.zero = ways[i].zero;
@@ -472,6 +478,7 @@ static void tensor_parallel_mixture(void **state)
     (void)state;
     tensor_parallel("mixture", "bf16", 2, 1);
     tensor_parallel("mixture", "fp32", 4, 0);
+    tensor_parallel("pooled", "fp32", 2, 1);
 }
 
 /* A checkpoint knows no tensor parallelism either. */

@@ -47,7 +47,7 @@ static const struct rule rules[] = {
     { OP_GELU, "s", "s" }, { OP_GELU, "r", "r" }, { OP_GELU, "c", "c" },
     { OP_GELU_GRAD, "ss", "s" }, { OP_GELU_GRAD, "rr", "r" }, { OP_GELU_GRAD, "cc", "c" },
     { OP_ROUTER, "s", "sss" }, { OP_ROUTER, "r", "rrp" },
-    { OP_ROUTER_GRAD, "sssss", "s" }, { OP_ROUTER_GRAD, "rrrrs", "r" },
+    { OP_ROUTER_GRAD, "ssssss", "s" }, { OP_ROUTER_GRAD, "rrrrsr", "r" },
     { OP_EXPERT_ORDER, "s", "ss" }, { OP_EXPERT_ORDER, "r", "rr" },
     { OP_DISPATCH, "ss", "s" }, { OP_DISPATCH, "rr", "r" }, { OP_DISPATCH, "sc", "c" },
     { OP_DISPATCH, "sp", "p" },

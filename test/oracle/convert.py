@@ -296,11 +296,16 @@ def heads_of(model):
     return model.config["num_attention_heads"] if isinstance(model.config, dict) else model.config.num_attention_heads
 
 
+def layouts_of(name, model):
+    """TPxPP of the ranks that compute gradients; s: sequence parallel."""
+    return ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads_of(model) % 4 == 0 else [])
+
+
 def check_gradients(name, model, folder):
     ids = numpy.random.default_rng(7).integers(0, VOCAB, (N_TEXTS, TEXT_LENGTH + 1))
     ids.astype("<i4").tofile(folder + "-text")
     loss, logits, wanted = gradients_of(name.split("-")[0], model, ids)
-    layouts = ["1x1", "2x1", "2sx1", "1x2", "2sx2"] + (["4x1", "4sx4"] if heads_of(model) % 4 == 0 else [])
+    layouts = layouts_of(name, model)
     done = subprocess.run([GRADIENTS, folder, folder + "-text", str(TEXT_LENGTH), folder + "-ours", *layouts],
                           capture_output=True, text=True, check=False)
     check(f"{name}: gradients", done.returncode == 0, done.stderr)

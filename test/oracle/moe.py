@@ -2,8 +2,9 @@
 """Mixtures of experts as convert.py does it: bits there and back, loss, logits and every gradient by transformers.
 
 Transformers stacks a layer's experts in one tensor and saves them apart. Where a config asks for the balance loss
-(output_router_logits), gradients are held against ours of it, written here from Fedus et al. 2021, eq. 4 to 6: a sum
-over layers, the mean over micro-batches, which are sequences here. Prints, last, `N passed, N failed`.
+(output_router_logits), loss and gradients are transformers' own, whose balance is of all layers together; of a family
+that a description says to be per_layer they are held against ours, written here from Fedus et al. 2021, eq. 4 to 6, a sum
+over layers. Both are the mean over micro-batches, which are sequences here. Prints, last, `N passed, N failed`.
 """
 import os
 import sys
@@ -25,6 +26,7 @@ MODELS = {
     "mixtral-all-tied": ("Mixtral", SHAPE | EXPERTS | {"num_experts_per_tok": 5, "tie_word_embeddings": True,
                                                        "num_key_value_heads": 4}, torch.float32, "5GB"),
     "mixtral-balance": ("Mixtral", SHAPE | EXPERTS | BALANCE, torch.float32, "5GB"),
+    "mixtral-balance-per-layer": ("Mixtral", SHAPE | EXPERTS | BALANCE, torch.float32, "5GB"),
     "qwen3moe": ("Qwen3Moe", SHAPE | QWEN, torch.float32, "5GB"),
     "qwen3moe-sums-bias": ("Qwen3Moe", SHAPE | QWEN | {"norm_topk_prob": False, "attention_bias": True, "head_dim": 12},
                            torch.float32, "20KB"),
@@ -32,6 +34,7 @@ MODELS = {
     "qwen3moe-every-second": ("Qwen3Moe", SHAPE | QWEN | {"decoder_sparse_step": 2}, torch.float32, "5GB"),
     "qwen3moe-listed": ("Qwen3Moe", SHAPE | QWEN | {"mlp_only_layers": [0, 2]}, torch.float32, "5GB"),
     "qwen3moe-balance": ("Qwen3Moe", SHAPE | QWEN | BALANCE | {"norm_topk_prob": False}, torch.float32, "5GB"),
+    "qwen3moe-balance-every-second": ("Qwen3Moe", SHAPE | QWEN | BALANCE | {"decoder_sparse_step": 2}, torch.float32, "5GB"),
 }
 OWN = {
     "own-mixtral": ("Mixtral", "ffn_size: 48, n_experts: 4, expert_ffn_size: 24, router_balance: 0.1, window: 9"),
@@ -69,7 +72,32 @@ def balance(model, logits):
     return config.router_aux_loss_coef * config.num_experts_per_tok / len(logits) * total
 
 
-plain_loss, plain_off = convert.loss_of, convert.off
+plain_loss, plain_off, plain_check, plain_layouts = convert.loss_of, convert.off, convert.check_model, convert.layouts_of
+per_layer = False
+
+
+def check_model(name, scratch):
+    """Also of a family that a file describes: the folder alone says pooled."""
+    global per_layer
+    per_layer = name.endswith("-per-layer")
+    if per_layer:
+        with open("configs/families/mixtral.yaml", "w", encoding="ascii") as file:
+            file.write("like: mixtral\nmodel: {router_balance_kind: per_layer}\n")
+    plain_check(name, scratch)
+    if per_layer:
+        os.remove("configs/families/mixtral.yaml")
+
+
+def layouts_of(name, model):
+    """A balance of all layers needs them on each rank."""
+    pooled = getattr(model.config, "output_router_logits", False) and not per_layer
+    return [layout for layout in plain_layouts(name, model) if not pooled or layout.endswith("x1")]
+
+
+def aux_loss(model, row):
+    """What the model's class adds to the loss of one sequence."""
+    out = model(row[None], labels=row[None], output_router_logits=True)
+    return balance(model, out.router_logits) if per_layer else model.config.router_aux_loss_coef * out.aux_loss
 
 
 def off(ours, theirs):
@@ -83,7 +111,7 @@ def loss_of(model, ids):
     if not getattr(model.config, "output_router_logits", False):
         return loss, logits
     ids = torch.as_tensor(ids)[..., :-1]
-    more = sum(balance(model, model(row[None], output_router_logits=True).router_logits) for row in ids) / len(ids)
+    more = sum(aux_loss(model, row) for row in ids) / len(ids)
     return loss + (more - more.detach()), logits
 
 
@@ -91,7 +119,8 @@ def take_over():
     convert.MODELS, convert.OWN = MODELS, OWN
     convert.PACKED = ("mixtral", "qwen3moe")
     convert.packed = apart
-    convert.loss_of, convert.off = loss_of, off
+    convert.loss_of, convert.off, convert.check_model = loss_of, off, check_model
+    convert.layouts_of = layouts_of
 
 
 def main():

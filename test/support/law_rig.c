@@ -136,6 +136,12 @@ static const char *model_text(const char *model)
                "head_dim: 8, ffn_size: 48, n_experts: 5, n_active_experts: 2, expert_ffn_size: 24, "
                "expert_every: 2, router_balance: 0.1, norm: rmsnorm, position: rope, activation: "
                "swiglu, tied_embeddings: true}";
+    /* The same with one balance of all its layers. */
+    if (!strcmp(model, "pooled"))
+        return "{vocab_size: 64, hidden_size: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, "
+               "head_dim: 8, ffn_size: 48, n_experts: 5, n_active_experts: 2, expert_ffn_size: 24, "
+               "expert_every: 2, router_balance: 0.1, router_balance_kind: pooled, norm: rmsnorm, "
+               "position: rope, activation: swiglu, tied_embeddings: true}";
     if (!strcmp(model, "llama-deep"))
         return "{vocab_size: 64, hidden_size: 32, n_layers: 8, n_heads: 2, n_kv_heads: 2, "
                "head_dim: 16, ffn_size: 48, norm: rmsnorm, position: rope, activation: swiglu, "

@@ -67,7 +67,7 @@ const char *const op_texts[] = {
     "lora 12x6 bf16, 12x5 bf16, 2x5 bf16, 12x1 bf16, 1x1 bf16, 12x4 bf16, 3x4 bf16 "
     ": 12x6 bf16",
     "router 12x5 fp32 : 12x2 fp32, 12x2 i32, 1x6 fp64",
-    "router_grad 12x2 fp32, 12x2 fp32, 12x2 i32, 12x5 fp32, 1x1 fp32 : 12x5 fp32",
+    "router_grad 12x2 fp32, 12x2 fp32, 12x2 i32, 12x5 fp32, 1x1 fp32, 36x2 i32 : 12x5 fp32",
     "expert_order 12x2 i32 : 12x2 i32, 1x*5 i32",
     "dispatch 12x2 i32, 12x8 bf16 : 24x8 bf16",
     "combine 12x2 i32, 24x8 bf16 : 12x8 bf16",

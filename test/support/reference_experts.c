@@ -82,7 +82,7 @@ static void router_grad(const struct op_shape *op)
         scale *= IN(4, 0, 0);
     start(&op->out[0], 1);
     for (int64_t e = 0; e < m; e++)
-        shares[e] = share_of(experts, e);
+        shares[e] = share_of(tensor_given(&op->in[5]) ? &op->in[5] : experts, e);
     for (int64_t t = 0; t < op->out[0].rows; t++) {
         for (int64_t o = 0; tensor_given(&op->in[3]) && o < m; o++)
             p[o] = softmax_of(op, 3, t, o, NULL);

@@ -42,9 +42,9 @@ static char *describe(const char *override, int world_size)
     return copy;
 }
 
-static int differs(const char *override)
+static int differ_by(const char *before, const char *override)
 {
-    char *plain = describe(NULL, 1), *changed = describe(override, 1);
+    char *plain = describe(before, 1), *changed = describe(override, 1);
     int differ = strcmp(plain, changed) != 0;
 
     free(plain);
@@ -75,6 +75,13 @@ static void lines_have_keys_of_their_own(void **state)
     assert_true(n > 35);
     free(description);
 }
+
+static int differs(const char *override)
+{
+    return differ_by(NULL, override);
+}
+
+#define MIXTURE "model={from: mixtral-tiny, router_balance: 0.1, "
 
 static void what_decides_bits_is_in_it(void **state)
 {
@@ -120,7 +127,11 @@ static void what_decides_bits_is_in_it(void **state)
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)
         if (!differs(overrides[i]))
             fail_msg("%s is not in it", overrides[i]);
-    assert_false(differs("model.embedding_dropout=false")); /* there is no dropout */
+    assert_false(differs("model.embedding_dropout=false"));    /* there is no dropout */
+    assert_false(differs("model.router_balance_kind=pooled")); /* there is no balance */
+    assert_true(differ_by(MIXTURE "router_balance_kind: per_layer}",
+                          MIXTURE "router_balance_kind: pooled}"));
+    assert_false(differ_by(MIXTURE "}", MIXTURE "router_balance_kind: per_layer}"));
     /* The least step of a double is still another number. */
     assert_true(differs("optimizer.clip=1.0000000000000002"));
 }

@@ -247,7 +247,7 @@ static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op
 static void router_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t m = op->out[0].cols, T = op->out[0].rows, n = op->in[0].cols;
+    int64_t m = op->out[0].cols, T = op->out[0].rows;
     double *counts = call->scratch;
     float *shares = (float *)(counts + m);
     struct routing r = { .op = op, .rows = shares + m };
@@ -260,9 +260,12 @@ static void router_grad_run(struct kernels *kernels, const struct kernel_call *c
 
         if (tensor_given(&op->in[4]))
             balance *= (double)*(const float *)op->in[4].data;
-        count_choices(&op->in[2], m, counts);
+        const struct tensor *choices = &op->in[tensor_given(&op->in[5]) ? 5 : 2];
+        double n_choices = (double)tensor_elements(choices);
+
+        count_choices(choices, m, counts);
         for (int64_t e = 0; e < m; e++)
-            shares[e] = (float)(balance * (double)m / (double)T * counts[e] / (double)(T * n));
+            shares[e] = (float)(balance * (double)m / (double)T * counts[e] / n_choices);
         r.shares = shares;
     }
     pool_run(kernels->pool, n_tiles(T), router_grad_tile, &r);
