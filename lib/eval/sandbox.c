@@ -37,6 +37,8 @@
 #define PROGRAM_MAX ((size_t)4 << 20)
 #define OUTPUT_MAX ((size_t)1 << 20) /* bytes read of a program; more is thrown away */
 #define NONCE_BYTES 16
+#define START_SECONDS 60 /* for both interpreters, on a machine with much else to do */
+#define END_SECONDS 5    /* for the judge to be gone, once it has closed its pipe */
 
 struct sandbox {
     int fd; /* to the helper */
@@ -174,11 +176,16 @@ static void close_once(int *fd)
     *fd = -1;
 }
 
-/* Nonce and texts into the pipe; reads what comes until the end, the limit or the deadline. */
-static int talk(int *to, int from, const char *text, size_t n_bytes, double end, struct str *output)
+/*
+ * Nonce and texts into the pipe; reads what comes until the end, the limit (0) or the deadline (-1),
+ * which begins with the first byte: how long interpreters take to start is not the program's doing.
+ */
+static int talk(int *to, int from, const char *text, size_t n_bytes, double deadline,
+                struct str *output)
 {
     size_t sent = 0, got = 0;
     char buffer[1 << 14];
+    double end = clock_seconds() + START_SECONDS;
 
     for (;;) {
         struct pollfd files[2] = { { .fd = from, .events = POLLIN },
@@ -203,6 +210,8 @@ static int talk(int *to, int from, const char *text, size_t n_bytes, double end,
 
             if (n <= 0)
                 return 0;
+            if (!got)
+                end = clock_seconds() + deadline;
             got += (size_t)n;
             if (got > OUTPUT_MAX)
                 return 0;
@@ -293,7 +302,6 @@ static void start_both(int layers, const char *scratch, double deadline, int pip
 static enum sandbox_outcome run_texts(int layers, const char *scratch, const struct str *texts,
                                       const char *nonce, double deadline)
 {
-    double end = clock_seconds() + deadline;
     struct str output = { 0 };
     int pipes[N_PIPES][2], late = 0, status = -1;
     pid_t judge = -1, program = -1;
@@ -303,12 +311,12 @@ static enum sandbox_outcome run_texts(int layers, const char *scratch, const str
         fcntl(pipes[PIPE_TEXTS][1], F_SETFL, O_NONBLOCK);
         if (judge > 0)
             late = talk(&pipes[PIPE_TEXTS][1], pipes[PIPE_VERDICT][0], str_text(texts),
-                        texts->length, end, &output) < 0;
-        status = end_children(judge, program, late ? 0 : end);
+                        texts->length, deadline, &output) < 0;
+        status = end_children(judge, program, late ? 0 : clock_seconds() + END_SECONDS);
     }
     close_pipes(pipes);
-    int passed = !late && status == 0 && output.length == strlen(nonce) &&
-                 !memcmp(output.data, nonce, output.length);
+    int passed = !late && status == 0 && output.length == 1 + strlen(nonce) &&
+                 output.data[0] == 'r' && !memcmp(output.data + 1, nonce, strlen(nonce));
     str_release(&output);
     return passed ? SANDBOX_PASSED : late ? SANDBOX_TIMED_OUT : SANDBOX_FAILED;
 }
