@@ -104,6 +104,7 @@ static void become_python(int layers, const char *scratch, const struct role *ro
     const char *python = find_python();
     const struct embedded_file *driver = embedded_find("lib/eval/sandbox_driver.py");
     int has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
+    struct sandbox_filter filter;
     char *arguments[] = { "python3",
                           "-I",
                           "-S",
@@ -119,12 +120,14 @@ static void become_python(int layers, const char *scratch, const struct role *ro
         _exit(120);
     if (chdir(has_namespaces ? "/scratch" : scratch) < 0)
         _exit(121);
+    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp_build(&filter) < 0)
+        _exit(124);
     if (sandbox_limit(deadline, has_namespaces) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         _exit(122);
     /* Without a file system of its own, which has a size, a program writes no files. */
     if ((layers & SANDBOX_LANDLOCK) && sandbox_landlock(has_namespaces ? "/scratch" : NULL) < 0)
         _exit(123);
-    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp() < 0)
+    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp_load(&filter) < 0)
         _exit(124);
     execve(python, arguments, environment);
     _exit(125);
