@@ -37,6 +37,8 @@
 #define PROGRAM_MAX ((size_t)4 << 20)
 #define OUTPUT_MAX ((size_t)1 << 20) /* bytes read of a program; more is thrown away */
 #define NONCE_BYTES 16
+#define START_SECONDS 60 /* for both interpreters, on a machine with much else to do */
+#define END_SECONDS 5    /* for the judge to be gone, once it has closed its pipe */
 
 struct sandbox {
     int fd; /* to the helper */
@@ -102,6 +104,7 @@ static void become_python(int layers, const char *scratch, const struct role *ro
     const char *python = find_python();
     const struct embedded_file *driver = embedded_find("lib/eval/sandbox_driver.py");
     int has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
+    struct sandbox_filter filter;
     char *arguments[] = { "python3",
                           "-I",
                           "-S",
@@ -117,12 +120,14 @@ static void become_python(int layers, const char *scratch, const struct role *ro
         _exit(120);
     if (chdir(has_namespaces ? "/scratch" : scratch) < 0)
         _exit(121);
+    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp_build(&filter) < 0)
+        _exit(124);
     if (sandbox_limit(deadline, has_namespaces) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         _exit(122);
     /* Without a file system of its own, which has a size, a program writes no files. */
     if ((layers & SANDBOX_LANDLOCK) && sandbox_landlock(has_namespaces ? "/scratch" : NULL) < 0)
         _exit(123);
-    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp() < 0)
+    if ((layers & SANDBOX_SECCOMP) && sandbox_seccomp_load(&filter) < 0)
         _exit(124);
     execve(python, arguments, environment);
     _exit(125);
@@ -174,11 +179,16 @@ static void close_once(int *fd)
     *fd = -1;
 }
 
-/* Nonce and texts into the pipe; reads what comes until the end, the limit or the deadline. */
-static int talk(int *to, int from, const char *text, size_t n_bytes, double end, struct str *output)
+/*
+ * Nonce and texts into the pipe; reads what comes until the end, the limit (0) or the deadline (-1),
+ * which begins with the first byte: how long interpreters take to start is not the program's doing.
+ */
+static int talk(int *to, int from, const char *text, size_t n_bytes, double deadline,
+                struct str *output)
 {
     size_t sent = 0, got = 0;
     char buffer[1 << 14];
+    double end = clock_seconds() + START_SECONDS;
 
     for (;;) {
         struct pollfd files[2] = { { .fd = from, .events = POLLIN },
@@ -203,6 +213,8 @@ static int talk(int *to, int from, const char *text, size_t n_bytes, double end,
 
             if (n <= 0)
                 return 0;
+            if (!got)
+                end = clock_seconds() + deadline;
             got += (size_t)n;
             if (got > OUTPUT_MAX)
                 return 0;
@@ -293,7 +305,6 @@ static void start_both(int layers, const char *scratch, double deadline, int pip
 static enum sandbox_outcome run_texts(int layers, const char *scratch, const struct str *texts,
                                       const char *nonce, double deadline)
 {
-    double end = clock_seconds() + deadline;
     struct str output = { 0 };
     int pipes[N_PIPES][2], late = 0, status = -1;
     pid_t judge = -1, program = -1;
@@ -303,12 +314,12 @@ static enum sandbox_outcome run_texts(int layers, const char *scratch, const str
         fcntl(pipes[PIPE_TEXTS][1], F_SETFL, O_NONBLOCK);
         if (judge > 0)
             late = talk(&pipes[PIPE_TEXTS][1], pipes[PIPE_VERDICT][0], str_text(texts),
-                        texts->length, end, &output) < 0;
-        status = end_children(judge, program, late ? 0 : end);
+                        texts->length, deadline, &output) < 0;
+        status = end_children(judge, program, late ? 0 : clock_seconds() + END_SECONDS);
     }
     close_pipes(pipes);
-    int passed = !late && status == 0 && output.length == strlen(nonce) &&
-                 !memcmp(output.data, nonce, output.length);
+    int passed = !late && status == 0 && output.length == 1 + strlen(nonce) &&
+                 output.data[0] == 'r' && !memcmp(output.data + 1, nonce, strlen(nonce));
     str_release(&output);
     return passed ? SANDBOX_PASSED : late ? SANDBOX_TIMED_OUT : SANDBOX_FAILED;
 }

@@ -7,7 +7,7 @@ are copied; what the call changed in lists, dicts, sets, bytearrays and deques i
 object of any other type stays with the program: it can be called, iterated, indexed and asked for its length, but it
 equals only itself.
 
-Judge: reads from descriptor 0, writes its verdict to 1, requests to 3, reads answers from 4.
+Judge: reads from descriptor 0, writes to 1 an "r" when the time begins and the nonce when the test has passed, requests to 3, reads answers from 4.
 Program: reads requests from 0, writes answers to 1.
 """
 import builtins
@@ -219,6 +219,7 @@ def program():
         os.dup2(null, fd)
     sys.stdin = open(0)
     sys.argv = [""]
+    send(server.answers, "ready")
     text, entry = json.loads(requests.readline())
     server.answer(lambda: server.run(text, entry), [])
     for request in requests:
@@ -311,6 +312,9 @@ def judge():
     nonce = source.read(32)
     text, given, test, entry = [source.read(n).decode() for n in [int(n) for n in source.readline().split()]]
     client = Client(open(3, "wb"), open(4, "rb"))
+    if json.loads(client.answers.readline()) != "ready":
+        os._exit(1)
+    os.write(1, b"r")  # the program's time begins: both interpreters are there
     try:
         # A program that takes part of the test into a bracket or a string of its own is wrong as a whole.
         compile(text + test, "program", "exec", dont_inherit=True)

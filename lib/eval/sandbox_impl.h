@@ -4,6 +4,8 @@
 #ifndef EVAL_SANDBOX_IMPL_H
 #define EVAL_SANDBOX_IMPL_H
 
+#include <linux/filter.h>
+
 /* 0, or -1 where the kernel doesn't have it or refuses. */
 
 /* Namespaces, and a root of the system's folders, read-only; /scratch is in memory. The pid
@@ -26,7 +28,17 @@ int sandbox_landlock(const char *scratch);
  * The system calls that CPython needs to compute, by a list of those that are allowed: no sockets,
  * processes (threads may be), signals to others, tracing, namespaces, mounts, keys, ...
  */
-int sandbox_seccomp(void);
+struct sandbox_filter {
+    unsigned short n;
+    struct sock_filter instructions[4096];
+};
+
+/*
+ * Build, before sandbox_limit (it allocates), and load, as the last thing before execve; by the same
+ * process, whose pid is in it, and which has set PR_SET_NO_NEW_PRIVS.
+ */
+int sandbox_seccomp_build(struct sandbox_filter *filter);
+int sandbox_seccomp_load(const struct sandbox_filter *filter);
 
 /*
  * CPU seconds, memory, files, and processes with threads: of a user namespace 64, otherwise 64 more

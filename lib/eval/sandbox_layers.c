@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/landlock.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stddef.h>
@@ -434,22 +435,48 @@ static int allow_own(scmp_filter_ctx filter)
                             SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
 }
 
-int sandbox_seccomp(void)
+/* What libseccomp has made of the rules, by way of a pipe, which holds all of it. */
+static int export_filter(scmp_filter_ctx rules, struct sandbox_filter *filter)
 {
-    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+    int fds[2], status = -1;
 
-    if (!filter)
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -1;
+    if (seccomp_export_bpf(rules, fds[1]) == 0) {
+        ssize_t n = read(fds[0], filter->instructions, sizeof filter->instructions);
+
+        filter->n = n > 0 ? (unsigned short)((size_t)n / sizeof *filter->instructions) : 0;
+        status = n > 0 && n < (ssize_t)sizeof filter->instructions ? 0 : -1;
+    }
+    close(fds[0]);
+    close(fds[1]);
+    return status;
+}
+
+int sandbox_seccomp_build(struct sandbox_filter *filter)
+{
+    scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+
+    if (!rules)
         return -1;
     /* Calls of another architecture (x32, i386) have other numbers for the same. */
-    int status = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    int status = seccomp_attr_set(rules, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
     if (!status)
-        status = allow_calls(filter);
+        status = allow_calls(rules);
     if (!status)
-        status = allow_own(filter);
+        status = allow_own(rules);
     if (!status)
-        status = seccomp_load(filter);
-    seccomp_release(filter);
+        status = export_filter(rules, filter);
+    seccomp_release(rules);
     return status < 0 ? -1 : 0;
+}
+
+int sandbox_seccomp_load(const struct sandbox_filter *filter)
+{
+    struct sock_fprog program = { filter->n,
+                                  (struct sock_filter *)(uintptr_t)filter->instructions };
+
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0 ? -1 : 0;
 }
 
 /* ---- limits ---- */

@@ -52,7 +52,12 @@ static int in_child(child_fn function, const void *context)
 
 static int enter_filter(void)
 {
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || sandbox_seccomp() < 0 ? -1 : 0;
+    struct sandbox_filter filter;
+
+    return sandbox_seccomp_build(&filter) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+                   sandbox_seccomp_load(&filter) < 0
+               ? -1
+               : 0;
 }
 
 enum { NO_FILTER = 100 };
