@@ -9,6 +9,7 @@
 #include "base/num.h"
 #include "model/compile.h"
 #include "train/fill.h"
+#include "train/rope.h"
 
 #define PREFILL_MAX 128 /* tokens of a sequence in one piece */
 
@@ -17,8 +18,13 @@ struct decoder {
     struct run *run;
     int n_sequences, prefill_len, cache_len, vocab_size;
     int *lengths;
-    char *spare;   /* of decoder_reorder: a copy of one cell, on the device */
-    int32_t *fed;  /* a piece's tokens, positions and last rows */
+    char *spare;            /* of decoder_reorder: a copy of one cell, on the device */
+    int32_t *fed;           /* a piece's tokens, positions and last rows */
+    struct model_spec spec; /* of rotations that change as texts grow */
+    int is_dynamic;
+    int *waiting,
+        *group;    /* [n_sequences] tokens to feed, and those of them with the same rotations */
+    float *rows;   /* of the table of rotations, [cache_len x head_dim]; NULL unless is_dynamic */
     float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times; where the
                       head is */
 };
@@ -53,6 +59,12 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
     d->cache_len = cache_len;
     d->prefill_len = min_int(cache_len, piece);
     d->vocab_size = spec->vocab_size;
+    d->spec = *spec;
+    d->is_dynamic = spec->position == POSITION_ROPE && spec->rope_scaling.type == ROPE_DYNAMIC;
+    d->group = calloc((size_t)n_sequences, sizeof *d->group);
+    d->waiting = calloc((size_t)n_sequences, sizeof *d->waiting);
+    if (d->is_dynamic)
+        d->rows = calloc((size_t)cache_len * (size_t)spec->head_dim, sizeof *d->rows);
     d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
     d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);
     d->fed = calloc((size_t)n_sequences * (2 * (size_t)d->prefill_len + 1), sizeof *d->fed);
@@ -66,9 +78,10 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
                                         .scratch_context = &scratch };
     struct run_options run_options = { .program = &d->program, .kernels = kernels };
     served_run_options(served, &run_options);
-    int status = d->lengths && d->logits && d->fed
-                     ? replica_compile(served->replica, &d->program, compile, &options, err)
-                     : err_set(err, ERR_DEVICE, "out of host memory");
+    int has_memory =
+        d->lengths && d->logits && d->fed && d->group && d->waiting && (d->rows || !d->is_dynamic);
+    int status = has_memory ? replica_compile(served->replica, &d->program, compile, &options, err)
+                            : err_set(err, ERR_DEVICE, "out of host memory");
     if (!status)
         status = run_create(&d->run, &run_options, err);
     if (!status) {
@@ -94,12 +107,16 @@ void decoder_destroy(struct decoder *d)
     free(d->lengths);
     free(d->logits);
     free(d->fed);
+    free(d->group);
+    free(d->waiting);
+    free(d->rows);
     free(d);
 }
 
 int decoder_load(struct decoder *d, struct served *served, struct err *err)
 {
     decoder_reset(d);
+    d->spec = served->job.model;
     return served_load(served, d->run, &d->program, err);
 }
 
@@ -161,17 +178,13 @@ static int feed_piece(struct decoder *d, const int32_t *const *tokens, const int
     return 0;
 }
 
-int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
-                 struct err *err)
+static int feed(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
+                struct err *err)
 {
     int longest = 0;
 
-    for (int s = 0; s < d->n_sequences; s++) {
-        if (d->lengths[s] + n_tokens[s] > d->cache_len)
-            return err_set(err, ERR_CONFIG, "a sequence of %d tokens, room is for %d",
-                           d->lengths[s] + n_tokens[s], d->cache_len);
+    for (int s = 0; s < d->n_sequences; s++)
         longest = max_int(longest, n_tokens[s]);
-    }
     for (int begin = 0; begin < longest;) {
         int length = longest - begin == 1 ? 1 : d->prefill_len;
 
@@ -180,6 +193,61 @@ int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_t
         begin += length;
     }
     return 0;
+}
+
+/* The rows of n positions from `first` on, as a text of this length has them. */
+static void put_rotations(struct decoder *d, int first, int n, int64_t length)
+{
+    int id = d->program.ports.rope_table, head_dim = d->spec.head_dim;
+    size_t row_bytes = sizeof *d->rows * (size_t)head_dim;
+
+    if (!id)
+        return;
+    rope_fill_rows(d->rows, first, n, length, head_dim, &d->spec);
+    run_put(d->run, id, 0, (size_t)first * row_bytes, d->rows, (size_t)n * row_bytes);
+}
+
+/*
+ * Dynamic NTK: what is fed is rotated as a text of the length that the sequence then has; keys that are in the
+ * cache stay as they were rotated, as in transformers. The table is one for all, so sequences are fed together whose
+ * lengths ask for the same frequencies, all that are within the original length among them.
+ */
+static int feed_dynamic(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
+                        struct err *err)
+{
+    memcpy(d->waiting, n_tokens, sizeof *d->waiting * (size_t)d->n_sequences);
+    for (int s = 0; s < d->n_sequences; s++) {
+        int64_t length = rope_length(d->lengths[s] + d->waiting[s], &d->spec);
+        int first = d->cache_len, end = 0;
+
+        if (d->waiting[s] == 0)
+            continue;
+        for (int k = 0; k < d->n_sequences; k++) {
+            int total = d->lengths[k] + d->waiting[k];
+
+            d->group[k] = 0;
+            if (d->waiting[k] == 0 || rope_length(total, &d->spec) != length)
+                continue;
+            d->group[k] = d->waiting[k];
+            d->waiting[k] = 0;
+            first = min_int(first, d->lengths[k]);
+            end = max_int(end, total);
+        }
+        put_rotations(d, first, end - first, length);
+        if (feed(d, tokens, d->group, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
+                 struct err *err)
+{
+    for (int s = 0; s < d->n_sequences; s++)
+        if (d->lengths[s] + n_tokens[s] > d->cache_len)
+            return err_set(err, ERR_CONFIG, "a sequence of %d tokens, room is for %d",
+                           d->lengths[s] + n_tokens[s], d->cache_len);
+    return d->is_dynamic ? feed_dynamic(d, tokens, n_tokens, err) : feed(d, tokens, n_tokens, err);
 }
 
 const float *decoder_logits(const struct decoder *d, int sequence)

@@ -158,9 +158,9 @@ static int compare_as(struct jinja_render *r, int op, const struct jinja_value *
 {
     switch (op) {
     case JINJA_OP('=', '='):
-        return jinja_equal(a, b, 0);
+        return jinja_equal(r, a, b);
     case JINJA_OP('!', '='):
-        return !jinja_equal(a, b, 0);
+        return !jinja_equal(r, a, b);
     case JINJA_IN:
         return jinja_contains(r, a, b);
     case JINJA_NOT_IN:

@@ -471,7 +471,7 @@ static struct jinja_value filter_unique(struct jinja_render *r, struct jinja_val
         int is_new = 1;
 
         for (int k = 0; k < seen.n && is_new; k++)
-            is_new = !jinja_equal(&seen.items[k], &key, 0);
+            is_new = !jinja_equal(r, &seen.items[k], &key);
         if (is_new) {
             jinja_list_add(r->arena, &seen, key);
             jinja_list_add(r->arena, &out, items.items[i]);

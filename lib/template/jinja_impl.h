@@ -351,7 +351,9 @@ const char *jinja_kind_name(const struct jinja_value *v);
 int jinja_is_true(const struct jinja_value *v);
 int jinja_is_number(const struct jinja_value *v);
 double jinja_number(const struct jinja_value *v);
-int jinja_equal(const struct jinja_value *a, const struct jinja_value *b, int depth);
+/* r: counts the work, as values may hold the same one many times; NULL: for keys, which are unequal after some thousand
+ * comparisons. */
+int jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
 /* <0, 0, >0; fails where there is no order. */
 int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
 /* Whether a is in b. */

@@ -370,7 +370,7 @@ static struct jinja_value method_index(struct jinja_render *r, struct jinja_valu
                                        const struct jinja_value *slots)
 {
     for (int i = 0; i < in.list->n; i++)
-        if (jinja_equal(&in.list->items[i], &slots[0], 0))
+        if (jinja_equal(r, &in.list->items[i], &slots[0]))
             return jinja_int(i);
     jinja_fail(r, "the list has no such item");
     return jinja_none();
@@ -383,7 +383,7 @@ static struct jinja_value method_count_items(struct jinja_render *r, struct jinj
 
     (void)r;
     for (int i = 0; i < in.list->n; i++)
-        n += jinja_equal(&in.list->items[i], &slots[0], 0);
+        n += jinja_equal(r, &in.list->items[i], &slots[0]);
     return jinja_int(n);
 }
 
@@ -403,7 +403,7 @@ static struct jinja_value method_changed(struct jinja_render *r, struct jinja_va
 
     for (int i = 0; i < arguments->n; i++)
         jinja_list_add(r->arena, now.list, arguments->items[i]);
-    int is = !given(&in.loop->changed) || !jinja_equal(&in.loop->changed, &now, 0);
+    int is = !given(&in.loop->changed) || !jinja_equal(r, &in.loop->changed, &now);
     in.loop->changed = now;
     return jinja_bool(is);
 }

@@ -53,14 +53,14 @@ TEST(even, remainder_by(r, &in, 2) == 0)
 TEST(divisibleby, remainder_by(r, &in, slots[0].kind == JINJA_INT ? slots[0].i : 0) == 0)
 TEST(lower, is_lower_case(jinja_text(r, &in), CASE_UPPER, CASE_LOWER))
 TEST(upper, is_lower_case(jinja_text(r, &in), CASE_LOWER, CASE_UPPER))
-TEST(equal, jinja_equal(&in, &slots[0], 0))
-TEST(unequal, !jinja_equal(&in, &slots[0], 0))
+TEST(equal, jinja_equal(r, &in, &slots[0]))
+TEST(unequal, !jinja_equal(r, &in, &slots[0]))
 TEST(less, jinja_compare(r, &in, &slots[0]) < 0)
 TEST(greater, jinja_compare(r, &in, &slots[0]) > 0)
 TEST(at_most, jinja_compare(r, &in, &slots[0]) <= 0)
 TEST(at_least, jinja_compare(r, &in, &slots[0]) >= 0)
 TEST(in, jinja_contains(r, &in, &slots[0]))
-TEST(same, in.kind == slots[0].kind && jinja_equal(&in, &slots[0], 0))
+TEST(same, in.kind == slots[0].kind && jinja_equal(r, &in, &slots[0]))
 
 static const struct jinja_function tests[] = {
     { "defined", test_defined, { NULL }, 0, NULL },

@@ -9,6 +9,7 @@
 #include "base/num.h"
 #include "template/jinja_impl.h"
 
+#define KEY_COMPARISONS_MAX 4096
 #define NESTED_MAX 100 /* values in values; parser and JSON make no deeper ones, but loops can */
 
 struct jinja_value jinja_undefined(struct text what)
@@ -75,7 +76,7 @@ void jinja_list_add(struct arena *arena, struct jinja_list *list, struct jinja_v
 struct jinja_value *jinja_dict_find(const struct jinja_dict *dict, struct jinja_value key)
 {
     for (int i = 0; i < dict->n; i++)
-        if (jinja_equal(&dict->items[i].key, &key, 0))
+        if (jinja_equal(NULL, &dict->items[i].key, &key))
             return &dict->items[i].value;
     return NULL;
 }
@@ -149,25 +150,52 @@ static int is_sequence(const struct jinja_value *v)
     return v->kind == JINJA_LIST || v->kind == JINJA_TUPLE;
 }
 
-static int equal_dicts(const struct jinja_dict *a, const struct jinja_dict *b, int depth)
+/* One comparison of values, and of those in them. */
+struct comparison {
+    struct jinja_render *r; /* or NULL */
+    int depth, n_done;
+};
+
+static int equal(struct comparison *c, const struct jinja_value *a, const struct jinja_value *b);
+
+static int equal_dicts(struct comparison *c, const struct jinja_dict *a, const struct jinja_dict *b)
 {
     if (a->n != b->n)
         return 0;
     for (int i = 0; i < a->n; i++) {
         const struct jinja_value *other = jinja_dict_find(b, a->items[i].key);
 
-        if (!other || !jinja_equal(&a->items[i].value, other, depth))
+        if (!other || !equal(c, &a->items[i].value, other))
             return 0;
     }
     return 1;
 }
 
-int jinja_equal(const struct jinja_value *a, const struct jinja_value *b, int depth)
+static int equal_lists(struct comparison *c, const struct jinja_list *a, const struct jinja_list *b)
 {
+    if (a->n != b->n)
+        return 0;
+    for (int i = 0; i < a->n; i++)
+        if (!equal(c, &a->items[i], &b->items[i]))
+            return 0;
+    return 1;
+}
+
+static int has_room(struct comparison *c)
+{
+    if (c->depth > NESTED_MAX)
+        return 0;
+    return c->r ? jinja_step(c->r, 0) == 0 : c->n_done++ < KEY_COMPARISONS_MAX;
+}
+
+static int equal(struct comparison *c, const struct jinja_value *a, const struct jinja_value *b)
+{
+    int is;
+
     if (jinja_is_number(a) && jinja_is_number(b))
         return a->kind == JINJA_FLOAT || b->kind == JINJA_FLOAT ? jinja_number(a) == jinja_number(b)
                                                                 : a->i == b->i;
-    if (a->kind != b->kind || depth > NESTED_MAX)
+    if (a->kind != b->kind || !has_room(c))
         return 0;
     switch (a->kind) {
     case JINJA_ABSENT:
@@ -178,19 +206,27 @@ int jinja_equal(const struct jinja_value *a, const struct jinja_value *b, int de
         return text_equal(a->s, b->s);
     case JINJA_LIST:
     case JINJA_TUPLE:
-        if (a->list->n != b->list->n)
-            return 0;
-        for (int i = 0; i < a->list->n; i++)
-            if (!jinja_equal(&a->list->items[i], &b->list->items[i], depth + 1))
-                return 0;
-        return 1;
+        c->depth++;
+        is = a->list == b->list || equal_lists(c, a->list, b->list);
+        c->depth--;
+        return is;
     case JINJA_DICT:
-        return a->dict == b->dict || equal_dicts(a->dict, b->dict, depth + 1);
+        c->depth++;
+        is = a->dict == b->dict || equal_dicts(c, a->dict, b->dict);
+        c->depth--;
+        return is;
     case JINJA_GLOBAL:
         return a->global == b->global;
     default:
         return a->list == b->list;
     }
+}
+
+int jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
+{
+    struct comparison c = { .r = r };
+
+    return equal(&c, a, b);
 }
 
 int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
@@ -213,7 +249,7 @@ int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const str
         int order = 0;
 
         for (int i = 0; !order && i < a->list->n && i < b->list->n; i++)
-            if (!jinja_equal(&a->list->items[i], &b->list->items[i], 0))
+            if (!jinja_equal(r, &a->list->items[i], &b->list->items[i]))
                 order = jinja_compare(r, &a->list->items[i], &b->list->items[i]);
         r->depth--;
         return order ? order : a->list->n < b->list->n ? -1 : a->list->n > b->list->n;
@@ -234,7 +270,7 @@ int jinja_contains(struct jinja_render *r, const struct jinja_value *a, const st
     case JINJA_TUPLE:
         jinja_step(r, 64 * (size_t)b->list->n);
         for (int i = 0; i < b->list->n; i++)
-            if (jinja_equal(a, &b->list->items[i], 0))
+            if (jinja_equal(r, a, &b->list->items[i]))
                 return 1;
         return 0;
     case JINJA_DICT:

@@ -58,7 +58,7 @@ static void merge(struct jinja_dict *into, const struct jinja_dict *from, struct
         int hidden = 0;
 
         for (int k = 0; k < from->n; k++)
-            hidden |= jinja_equal(&into->items[i].key, &from->items[k].key, 1);
+            hidden |= jinja_equal(NULL, &into->items[i].key, &from->items[k].key);
         if (!hidden)
             items[n++] = into->items[i];
     }

@@ -93,19 +93,34 @@ static double attention_factor(const struct rope_scaling_spec *r)
     return r->factor <= 1 ? 1 : 0.1 * log(r->factor) + 1;
 }
 
-void rope_fill(float *table, int64_t n_positions, int head_dim, const struct model_spec *s)
+int64_t rope_length(int64_t n_positions, const struct model_spec *s)
+{
+    int64_t original = original_length(s);
+
+    if (s->rope_scaling.type != ROPE_DYNAMIC)
+        return 1;
+    return n_positions > original ? n_positions : original;
+}
+
+void rope_fill_rows(float *rows, int64_t first, int64_t n, int64_t n_positions, int head_dim,
+                    const struct model_spec *s)
 {
     double scale = attention_factor(&s->rope_scaling);
     /* The last half row holds the frequencies until it is its own turn. */
-    float *frequencies = table + n_positions * head_dim - head_dim / 2;
+    float *frequencies = rows + n * head_dim - head_dim / 2;
 
-    CHECK(n_positions > 0);
+    CHECK(n > 0);
     rope_frequencies(frequencies, n_positions, head_dim, s);
-    for (int64_t position = 0; position < n_positions; position++)
+    for (int64_t row = 0; row < n; row++)
         for (int i = 0; i < head_dim / 2; i++) {
-            float angle = (float)position * frequencies[i];
+            float angle = (float)(first + row) * frequencies[i];
 
-            table[position * head_dim + i] = (float)(cos((double)angle) * scale);
-            table[position * head_dim + head_dim / 2 + i] = (float)(sin((double)angle) * scale);
+            rows[row * head_dim + i] = (float)(cos((double)angle) * scale);
+            rows[row * head_dim + head_dim / 2 + i] = (float)(sin((double)angle) * scale);
         }
+}
+
+void rope_fill(float *table, int64_t n_positions, int head_dim, const struct model_spec *s)
+{
+    rope_fill_rows(table, 0, n_positions, n_positions, head_dim, s);
 }

@@ -5,9 +5,9 @@
  * modeling_rope_utils: linear (kaiokendev), dynamic NTK (emozilla), llama3 (Llama 3.1's code), YaRN
  * (Peng et al. 2023).
  *
- * Dynamic depends on how long a text is. Here that is n_positions, the longest that the table is
- * made for, also while a text that is being generated is still shorter; transformers changes the
- * frequencies as it grows. Up to the original length both are the plain ones.
+ * Dynamic depends on how long a text is: that is n_positions, the longest that the table is made for. Up to
+ * the original length the frequencies are the plain ones. Generation makes rows anew for each length, as
+ * transformers' dynamic_frequency_update does (serve/decode.c).
  */
 #ifndef TRAIN_ROPE_H
 #define TRAIN_ROPE_H
@@ -18,6 +18,13 @@
 
 /* table [n_positions x head_dim]: a row is head_dim / 2 cosines, then as many sines. */
 void rope_fill(float *table, int64_t n_positions, int head_dim, const struct model_spec *spec);
+
+/* The rows of n positions from `first` on, of the table of n_positions. */
+void rope_fill_rows(float *rows, int64_t first, int64_t n, int64_t n_positions, int head_dim,
+                    const struct model_spec *spec);
+
+/* The shortest text whose frequencies are those of n_positions. */
+int64_t rope_length(int64_t n_positions, const struct model_spec *spec);
 
 /* The head_dim / 2 angles from a position to the next. */
 void rope_frequencies(float *frequencies, int64_t n_positions, int head_dim,

@@ -181,6 +181,18 @@ static void bounds(void **state)
             "{% endfor %}{{ ns.x }}",
             "nested deeper");
     refused("{{ x | map('map', 'map') }}{{ 9 ** 99 }}", "64 bits");
+    /* Lists that hold the same one twice, sixty times. */
+    refused("{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, "
+            "ns.x] %}"
+            "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+            "more than 50000 steps");
+    refused("{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, "
+            "ns.x] %}"
+            "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x in [ns.y] }}{{ ns.x < ns.y }}",
+            "more than 50000 steps");
+    refused("{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
+            "{% endfor %}{{ ns.x | tojson }}",
+            "more than 50000 steps");
     struct str text = { 0 };
     for (int i = 0; i < 401; i++)
         str_add(&text, i == 200 ? "1" : i < 200 ? "(" : ")");

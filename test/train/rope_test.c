@@ -128,11 +128,51 @@ static void table(void **state)
     }
 }
 
+/* Dynamic NTK at several lengths, by transformers' _compute_dynamic_ntk_parameters; up to the original length nothing
+ * changes. Dimensions 1, 4 and 7. */
+static void dynamic_lengths(void **state)
+{
+    static const struct {
+        int64_t length;
+        double frequencies[3];
+    } expected[] = {
+        { 20, { 0.316227766, 0.01, 0.000316227766 } },
+        { 32, { 0.316227766, 0.01, 0.000316227766 } },
+        { 33, { 0.310951386, 0.00934910392, 0.000281091348 } },
+        { 48, { 0.270296126, 0.00533776295, 0.000105409255 } },
+        { 64, { 0.251273762, 0.00398647063, 6.32455532e-05 } },
+        { 100, { 0.229258369, 0.00276249052, 3.32871333e-05 } },
+    };
+    const struct model_spec spec = { .rope_theta = 10000,
+                                     .max_seq_len = 32,
+                                     .rope_scaling = { .type = ROPE_DYNAMIC, .factor = 4 } };
+    static float whole[100 * HEAD_DIM], part[7 * HEAD_DIM];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        int64_t length = expected[i].length;
+        float ours[HEAD_DIM / 2];
+
+        rope_frequencies(ours, length, HEAD_DIM, &spec);
+        for (int k = 0; k < 3; k++) {
+            double wanted = expected[i].frequencies[k];
+
+            assert_true(fabs((double)ours[1 + 3 * k] - wanted) <= 3e-7 * wanted);
+        }
+        assert_int_equal(rope_length(length, &spec), length < 32 ? 32 : length);
+        /* Some rows alone are those of the table of that length. */
+        rope_fill(whole, length, HEAD_DIM, &spec);
+        rope_fill_rows(part, length - 7, 7, length, HEAD_DIM, &spec);
+        assert_memory_equal(part, whole + (length - 7) * HEAD_DIM, sizeof part);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frequencies),
         cmocka_unit_test(table),
+        cmocka_unit_test(dynamic_lengths),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
