@@ -146,7 +146,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         options.kernels = engine.kernels;
         options.available_bytes = engine_available_bytes(&engine);
     }
-    interrupt_catch("the same command goes on behind the last whole file");
+    interrupt_catch("the same command goes on after the last whole file");
     /* A limit on file sizes is then an error of write. */
     signal(SIGXFSZ, SIG_IGN);
     int status = convert_model(&options, &result, err);

@@ -50,7 +50,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     if (check(q, err) < 0)
         return -1;
     file_share(FILE_UMASK);
-    interrupt_catch("the same command goes on behind the last whole file");
+    interrupt_catch("the same command goes on after the last whole file");
     if (convert_model(&options, &result, err) < 0)
         return -1;
     str_printf(out, "%s: %d of %d tensor%s of %s merged, %s, in %s\n", q->to, result.n_merged,

@@ -140,7 +140,7 @@ static int check_init(const struct request *q, const struct job *job, struct are
 
 /*
  * A job that says what it is must not become something else by the command: adapters that were meant
- * would be a model trained from scratch. Mistakes of the file are for who reads it next.
+ * would be a model trained from scratch. Mistakes in the file are reported by the read that follows.
  */
 static int check_kind(const struct request *q, const char *path, struct arena *arena,
                       struct err *err)

@@ -44,7 +44,7 @@ int serving_find(struct serving *serving, const char *command, int alone, struct
 int serving_starts(const struct serving *serving);
 int serving_is_shared(const struct serving *serving);
 
-/* Alone, or the one who starts ranks: from here on a signal ends the command at once. */
+/* In a process that is not a rank: from here on a signal ends the command at once. */
 void serving_catch_signals(const struct serving *serving);
 
 /* Start them, with this command line (argv[0] is the command's name), and wait for their end. */

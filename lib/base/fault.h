@@ -8,7 +8,7 @@
  *     start                before the rank joins the others
  *     joined               when it has
  *     step:N               before step N
- *     evaluate:N           in an evaluation after step N, behind its first batch
+ *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
  *     op:TEXT:N            before the op that the hang report calls TEXT ("attention layers.1")
  *     save:begin:N         before the rank writes its file of the checkpoint of step N

@@ -155,7 +155,7 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
                                 struct err *err);
 
 /*
- * Take the checkpoints behind a step, which are damaged, out of the way of a run that goes on from
+ * Move the checkpoints of later steps, which are damaged, out of the way of a run that goes on from
  * it: step-N becomes step-N.damaged (or .damaged2, ...), which is never read, replaced or removed.
  * Each is named in the log. What cannot be renamed is ERR_FAILED.
  */

@@ -295,7 +295,7 @@ const struct field job_fields[] = {
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       .help = "folder whose weights a new run begins with: of Hugging Face, a checkpoint or a run; "
               "or random. finetune and lora take the model's folder if it is left out, pretrain "
-              "wants it said where that has weights" },
+              "requires it where that folder has weights" },
     { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "auto", .word = "auto",
       .min = 1, .max = N_MAX, .unit = "sequences",
       .help = "sequences a step over all ranks; a multiple of micro_batch * dp; auto: 64, of "

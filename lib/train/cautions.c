@@ -32,13 +32,13 @@ void cautions_of_job(const struct job *job)
 int flat_loss_note(struct flat_loss *flat, const struct job *job, int64_t step, double loss,
                    char *text, size_t size)
 {
-    double knows_nothing = log((double)job->model.vocab_size);
-    int is_flat = fabs(loss - knows_nothing) <= FLAT_BAND;
+    double untrained = log((double)job->model.vocab_size);
+    int is_flat = fabs(loss - untrained) <= FLAT_BAND;
 
     flat->n_logged = is_flat && step > job->optimizer.warmup_steps ? flat->n_logged + 1 : 0;
-    if (flat->is_told || flat->n_logged < FLAT_LOGGED)
+    if (flat->is_reported || flat->n_logged < FLAT_LOGGED)
         return 0;
-    flat->is_told = 1;
+    flat->is_reported = 1;
     snprintf(
         text, size,
         "for %d logged steps the loss has stood at %.3f, which is ln of the vocabulary's %d "

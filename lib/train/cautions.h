@@ -12,12 +12,12 @@ void cautions_of_job(const struct job *job);
 /* A loss that stands where a model is that knows nothing: ln of the vocabulary. All zero at first. */
 struct flat_loss {
     int n_logged; /* in a row */
-    int is_told;
+    int is_reported;
 };
 
 /*
  * A logged step: 1, once in a run, when the loss has stood at ln of the vocabulary for ten of them
- * behind the warm-up; the words of it are in text then.
+ * after the warm-up; the message is in text then.
  */
 int flat_loss_note(struct flat_loss *flat, const struct job *job, int64_t step, double loss,
                    char *text, size_t size);

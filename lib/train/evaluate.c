@@ -65,7 +65,7 @@ static int agree_to_leave(struct trainer *t, struct leaving *l, int64_t done, st
 
     if (!l->hooks || !l->hooks->must_leave || done < l->next)
         return 0;
-    /* A GPU is far behind what it was given. */
+    /* On a GPU, entries are only enqueued: the time of a batch needs their completion. */
     if (run_get(t->run, t->program.ports.eval_total, 0, 0, &total, sizeof total, err) < 0)
         return -1;
     now = clock_seconds();

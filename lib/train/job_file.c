@@ -1,5 +1,5 @@
 /*
- * job_file.c - the first line of job.yaml, and what a file says of who wrote it
+ * job_file.c - the first line of job.yaml, and who wrote a file, by its content
  */
 #include "train/job_file.h"
 

@@ -282,7 +282,7 @@ static int heed_signals(struct pretrain *p, struct err *err)
 }
 
 /* A checkpoint of a step whose evaluation was left on a signal, or never begun, goes on with that. */
-static int pay_evaluation(struct pretrain *p, struct err *err)
+static int run_owed_evaluation(struct pretrain *p, struct err *err)
 {
     if (!p->owes_evaluation)
         return 0;
@@ -313,7 +313,7 @@ static int run_steps(struct pretrain *p, struct err *err)
 {
     struct trainer_result r;
 
-    if (pay_evaluation(p, err) < 0)
+    if (run_owed_evaluation(p, err) < 0)
         return -1;
     while (!is_over(p)) {
         double begin = clock_seconds();

@@ -39,7 +39,7 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
 }
 
 /*
- * On rank 0: the newest before a step. That all are damaged is an error: to begin anew would replace
+ * On rank 0: the newest before a step. It is an error if all are damaged: a new run would replace
  * them.
  */
 static int newest_step(const struct pretrain *p, int64_t before, int64_t *step, struct err *err)
@@ -63,7 +63,7 @@ static int newest_step(const struct pretrain *p, int64_t before, int64_t *step, 
     return status;
 }
 
-/* The newest checkpoint of this output before a step, or -1; found by rank 0 and told to all. */
+/* The newest checkpoint of this output before a step, or -1; found by rank 0 for all ranks. */
 static int find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
 {
     struct err own = { 0 };
@@ -138,7 +138,7 @@ static int64_t agree(struct pretrain *p, int status, struct err *err)
     return worst;
 }
 
-/* Those behind it could not be read; the run will come to their steps again. */
+/* Later ones could not be read, and the run will save their steps again. */
 static void set_newer_aside(const struct pretrain *p, int64_t step)
 {
     char path[PATH_BYTES];

@@ -79,7 +79,7 @@ expect 'with a checkpoint' 0 'beginning with the weights of .*/ck2x2' pretrain t
     --set train.init="$dir/ck2x2" --set train.dtype=fp32
 # shellcheck disable=SC2016 # awk's
 for weights in hf ck2x2 one; do
-    expect "a new run on $weights wants to know" 2 "has weights, and train.init does not say .*hint: train.init: $dir/$weights, or" \
+    expect "a new run on $weights without train.init" 2 "has weights, and train.init does not say .*hint: train.init: $dir/$weights, or" \
         pretrain unsaid --set "model=$dir/$weights" --set train.dtype=fp32
 done
 expect 'and leaves nothing' 0 '' test ! -e "$dir/unsaid"
@@ -254,7 +254,7 @@ for place in convert:begun convert:writing:1 convert:file:0 convert:carried conv
     same "$place: the same folder" shards again
     rm -r "$dir/again"
 done
-expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command goes on behind the last whole file$' \
+expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command goes on after the last whole file$' \
     env LMTRAIN_FAULT=rank0:convert:file:1:sigterm "$lmtrain" convert --threads 1 --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
 expect 'and it does' 0 '2 of the files were whole' convert --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
 rm -r "$dir/again"

@@ -75,7 +75,7 @@ static void a_pipe_gets_lines(void **state)
     assert_string_equal(take(), "");
 }
 
-/* The last column is not used, and what does not fit is left out with all behind it. */
+/* The last column is not used, and what does not fit is left out with all that follows. */
 static void a_terminal_gets_one_line(void **state)
 {
     struct progress_line line;

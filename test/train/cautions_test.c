@@ -46,7 +46,7 @@ static void values(void **state)
 }
 
 /* At which of the logged steps (one each 10) a word is said: 0 none. */
-static int64_t told_at(int64_t warmup, int64_t n, const double *losses)
+static int64_t reported_at(int64_t warmup, int64_t n, const double *losses)
 {
     struct job job = { .model.vocab_size = 4096,
                        .optimizer.lr = 50,
@@ -56,10 +56,10 @@ static int64_t told_at(int64_t warmup, int64_t n, const double *losses)
     int64_t at = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        int told = flat_loss_note(&flat, &job, 10 * (i + 1), losses[i], text, sizeof text);
+        int reported = flat_loss_note(&flat, &job, 10 * (i + 1), losses[i], text, sizeof text);
 
-        assert_true(!told || !at); /* once */
-        if (told) {
+        assert_true(!reported || !at); /* once */
+        if (reported) {
             at = 10 * (i + 1);
             assert_non_null(strstr(text, "vocabulary's 4096 tokens"));
             assert_non_null(strstr(text, "optimizer.lr 50 is too large"));
@@ -75,15 +75,15 @@ static void a_loss_that_stands(void **state)
     (void)state;
     for (int i = 0; i < 40; i++)
         losses[i] = log(4096) + (i % 2 ? 0.009 : -0.009);
-    assert_int_equal(told_at(0, 40, losses), 100);
-    assert_int_equal(told_at(0, 9, losses), 0);
+    assert_int_equal(reported_at(0, 40, losses), 100);
+    assert_int_equal(reported_at(0, 9, losses), 0);
     /* A model that warms up knows nothing yet. */
-    assert_int_equal(told_at(100, 40, losses), 200);
+    assert_int_equal(reported_at(100, 40, losses), 200);
     losses[8] = log(4096) + 0.02;
-    assert_int_equal(told_at(0, 40, losses), 190);
+    assert_int_equal(reported_at(0, 40, losses), 190);
     for (int i = 8; i < 40; i += 9)
         losses[i] = NAN;
-    assert_int_equal(told_at(0, 40, losses), 0);
+    assert_int_equal(reported_at(0, 40, losses), 0);
 }
 
 int main(void)

@@ -314,7 +314,7 @@ static void an_evaluation_is_left_and_harms_nothing(void **state)
     assert_true(leaver.total > 2);
     assert_int_equal(leaver.total, trainer_n_held_out_batches(rig.trainer, 0));
     assert_int_equal(n, 0);
-    /* Who has to leave with the last batch has ended. */
+    /* After the last batch there is nothing to leave. */
     leaver.after = leaver.total;
     assert_int_equal(trainer_evaluate(rig.trainer, 0, &hooks, &again, &n, &err), 0);
     assert_true(loss == again);
