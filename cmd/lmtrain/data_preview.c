@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "ckpt/store.h"
 #include "cmd.h"
 #include "data/instruct.h"
 #include "data/loader.h"
@@ -78,13 +79,27 @@ static int is_job(const char *path)
     return str_ends_with(path, ".yaml") || str_ends_with(path, ".yml");
 }
 
+/* A model's folder is also a run or a checkpoint, which carries its tokenizer. */
+static const char *given_tokenizer(struct previewing *p)
+{
+    const char *path = p->q->tokenizer;
+    struct err ignored;
+
+    if (!path || !file_is_folder(path) || tokenizer_is_in(path))
+        return path;
+    const char *newest = store_newest(path, &p->arena, &ignored);
+    const char *own = newest ? arena_printf(&p->arena, "%s/" STORE_CARRIED, newest) : path;
+
+    return tokenizer_is_in(own) ? own : path;
+}
+
 static int take_job(struct previewing *p, const char *path)
 {
     if (job_read(&p->job, path, NULL, 0, &p->arena, p->err) < 0)
         return -1;
     p->has_job = 1;
     if (p->q->tokenizer)
-        p->job.data.tokenizer = p->q->tokenizer;
+        p->job.data.tokenizer = given_tokenizer(p);
     return instruct_of_job(&p->options, &p->job, &p->arena, p->err);
 }
 
@@ -104,7 +119,7 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
         .inputs = inputs->items,
         .n_inputs = inputs->n,
         .format = (enum instruct_format)index_of(instruct_format_names, q->format),
-        .tokenizer = q->tokenizer,
+        .tokenizer = given_tokenizer(p),
         .chat = q->chat,
         .system = q->system,
         .mask = (enum instruct_mask)index_of(instruct_mask_names, q->mask),
@@ -414,8 +429,9 @@ int show_rows(const struct preview_request *q, const struct option_arguments *in
 static void add_row_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        option_text("tokenizer", &q->tokenizer, "DIR",
-                    "the model's folder: its tokenizer, and its chat template"),
+        option_text(
+            "tokenizer", &q->tokenizer, "DIR",
+            "the model's folder, a run or a checkpoint: its tokenizer, and its chat template"),
         option_text("model", &q->tokenizer, "DIR", "the same"),
         option_text("template", &q->chat, "NAME",
                     "chat template: a name (chatml, llama3, ...) or a file of Jinja"),
