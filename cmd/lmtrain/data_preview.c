@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "ckpt/store.h"
 #include "cmd.h"
 #include "data/instruct.h"
 #include "data/loader.h"
@@ -140,6 +141,20 @@ static int read_job(struct previewing *p, const char *path)
     return job_read(&p->job, path, sets, list->n + 1, &p->arena, p->err);
 }
 
+/* A model's folder is also a run or a checkpoint, which carries its tokenizer. */
+static const char *given_tokenizer(struct previewing *p)
+{
+    const char *path = p->q->tokenizer;
+    struct err ignored;
+
+    if (!path || !file_is_folder(path) || tokenizer_is_in(path))
+        return path;
+    const char *newest = store_newest(path, &p->arena, &ignored);
+    const char *own = newest ? arena_printf(&p->arena, "%s/" STORE_CARRIED, newest) : path;
+
+    return tokenizer_is_in(own) ? own : path;
+}
+
 static int take_job(struct previewing *p, const char *path)
 {
     if (refuse_row_options(p->q, p->err) < 0 || read_job(p, path) < 0)
@@ -147,7 +162,7 @@ static int take_job(struct previewing *p, const char *path)
     p->has_job = 1;
     p->job.output = p->folder;
     if (p->q->tokenizer)
-        p->job.data.tokenizer = p->q->tokenizer;
+        p->job.data.tokenizer = given_tokenizer(p);
     for (int i = 0; i < p->job.data.n_train; i++)
         if (file_exists(arena_printf(&p->arena, "%s.idx", p->job.data.train[i].path)))
             return err_set(
@@ -177,7 +192,7 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
         .n_inputs = inputs->n,
         .format =
             (enum instruct_format)index_of(instruct_format_names, q->format ? q->format : "auto"),
-        .tokenizer = q->tokenizer,
+        .tokenizer = given_tokenizer(p),
         .chat = q->chat,
         .system = q->system,
         .mask = (enum instruct_mask)index_of(instruct_mask_names, q->mask ? q->mask : "prompt"),
@@ -487,8 +502,9 @@ int show_rows(const struct preview_request *q, const struct option_arguments *in
 static void add_row_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        option_text("tokenizer", &q->tokenizer, "DIR",
-                    "the model's folder: its tokenizer, and its chat template"),
+        option_text(
+            "tokenizer", &q->tokenizer, "DIR",
+            "the model's folder, a run or a checkpoint: its tokenizer, and its chat template"),
         option_text("model", &q->tokenizer, "DIR", "the same"),
         option_text("template", &q->chat, "NAME",
                     "chat template: a name (chatml, llama3, ...) or a file of Jinja"),

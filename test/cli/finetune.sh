@@ -42,6 +42,8 @@ expect 'has the template of the job' 0 '"chat_template":' cat "$dir/lora/adapter
 # shellcheck disable=SC2016 # for the inner sh
 expect 'and is for others, the run is not' 0 '^755 644 700$' sh -c 'cd "$1" && echo $(stat -c %a adapter adapter/adapter_config.json .)' sh \
     "$dir/lora"
+expect 'rows are shown as the run learned them' 0 'And God said 0, and it was so' "$lmtrain" data preview "$dir/rows.jsonl" \
+    --model "$dir/lora"
 expect 'the run is talked to with it' 0 . "$lmtrain" generate --model "$dir/lora" --chat --prompt 'Say number 3' --max-new-tokens 4
 expect 'so is the model with its adapter' 0 . "$lmtrain" generate --model "$dir/hf" --adapter "$dir/lora/adapter" --chat \
     --prompt 'Say number 3' --max-new-tokens 4
