@@ -375,9 +375,10 @@ static struct options tokenize_options(struct request *q, struct option *table)
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
                     "folder with tokenizer.json or tokenizer.model, or the file"),
-        option_text("out", &q->prefix, "PREFIX",
-                    "write PREFIX.bin, PREFIX.idx, and PREFIX.json, which names the tokenizer; in a "
-                    "folder, DIR/, they are called like the input, or tokens if there are several"),
+        option_text(
+            "out", &q->prefix, "PREFIX",
+            "write PREFIX.bin, PREFIX.idx, and PREFIX.json, which names the tokenizer; in a "
+            "folder, DIR/, they are called like the input, or tokens if there are several"),
         option_text("column", &q->column, "NAME", "column of rows that holds the text (text)"),
         option_choice("format", &q->format, "FORMAT", rows_format_names,
                       "of IN; auto: by the ending of its name, else text"),

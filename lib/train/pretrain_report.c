@@ -90,8 +90,9 @@ int pretrain_report_reopen(struct pretrain *p, struct err *err)
     p->metrics = NULL;
     if (old)
         metrics_close(old);
-    return job_file_write(p->job, err) < 0 || metrics_open(&p->metrics, p->job->output,
-                                                 trainer_step_number(p->trainer) + 1, err) < 0
+    return job_file_write(p->job, err) < 0 ||
+                   metrics_open(&p->metrics, p->job->output, trainer_step_number(p->trainer) + 1,
+                                err) < 0
                ? -1
                : 0;
 }
