@@ -338,7 +338,10 @@ static void add_option(struct str *out, const char *dashes, const struct option 
     options_wrap(out, option->help, column, column, width);
 }
 
-/* Lines that end in a sentence, or before one that begins with a blank, stay; others are joined. */
+/*
+ * Lines that begin with a blank are to be copied, as commands are: they stay as they are. Of the
+ * others those that do not end a sentence are joined.
+ */
 static void add_details(struct str *out, const char *text, int width)
 {
     struct str line = { 0 };
@@ -347,15 +350,18 @@ static void add_details(struct str *out, const char *text, int width)
         size_t length = strcspn(text, "\n");
         const char *next = text + length + (text[length] == '\n');
 
+        if (*text == ' ') {
+            str_add_bytes(out, text, length);
+            str_add_char(out, '\n');
+            text = next;
+            continue;
+        }
         str_add_bytes(&line, text, length);
         if (length && text[length - 1] != '.' && text[length - 1] != ':' && *next && *next != ' ' &&
-            *next != '\n' && *text != ' ') {
+            *next != '\n') {
             str_add_char(&line, ' ');
         } else {
-            int indent = (int)strspn(str_text(&line), " ");
-
-            str_printf(out, "%*s", indent, "");
-            options_wrap(out, str_text(&line) + indent, indent, indent, width);
+            options_wrap(out, str_text(&line), 0, 0, width);
             str_clear(&line);
         }
         text = next;

@@ -455,10 +455,13 @@ static int guess_as_nobody(int port, int n)
     for (int i = 0; i < n; i++) {
         int fd = pmix_first_connect(port);
 
+        /* The gate may have closed it before connect() returns: it is refused and counted. */
+        if (fd < 0 && errno == ECONNRESET)
+            continue;
         if (fd < 0)
             return 1;
         send(fd, bytes, n_bytes, MSG_NOSIGNAL);
-        if (i % 3)
+        if (i % 3 != 1)
             n_let_in += !pmix_first_is_refused(fd);
         close(fd);
     }

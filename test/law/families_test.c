@@ -123,8 +123,12 @@ static void check_family(const char *name)
     model.experiment.seq_len = SEQ_LEN;
     model.experiment.tokens = tokens;
     model.experiment.targets = targets;
+    /* A balance of all layers together is not for stages; law_test has that of each layer there. */
+    int is_pooled = model.experiment.spec.router_balance > 0 &&
+                    model.experiment.spec.router_balance_kind == ROUTER_BALANCE_POOLED;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        check_layout(&model, golden, &layouts[i]);
+        if (layouts[i].pp == 1 || !is_pooled)
+            check_layout(&model, golden, &layouts[i]);
     safetensors_close(golden);
     hf_model_close(&model);
 }
