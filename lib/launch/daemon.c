@@ -60,6 +60,7 @@ static void end_ranks(struct daemon *daemon)
         return;
     if (daemon->node.server)
         launch_server_rank_died(daemon->node.server);
+    node_mark_over(&daemon->node);
     node_signal(&daemon->node, SIGTERM, 1);
     node_signal(&daemon->node, SIGCONT, 1); /* so that a stopped one hears it */
 }

@@ -174,6 +174,12 @@ void node_signal(const struct node *node, int signal, int groups)
             rank_process_signal(&node->ranks[i].process, signal);
 }
 
+void node_mark_over(const struct node *node)
+{
+    for (int i = 0; i < node->n_ranks && node->page; i++)
+        atomic_store(&node->page[i].slot.is_over, 1);
+}
+
 void node_release(struct node *node)
 {
     struct err ignored;

@@ -30,6 +30,9 @@ struct node {
     char **environment; /* of all ranks, but for what PMIx adds */
 };
 
+/* The attempt is over: tell the ranks, ahead of the signal that ends them (progress_is_over). */
+void node_mark_over(const struct node *node);
+
 /*
  * Make the folder, the progress page and the PMIx server. node is to be released also after a
  * failure.

@@ -87,6 +87,11 @@ void progress_adopt(struct progress_slot *slot)
     mine = slot;
 }
 
+int progress_is_over(void)
+{
+    return mine && atomic_load(&mine->is_over);
+}
+
 void progress_end(enum progress_end end)
 {
     if (!mine)

@@ -39,6 +39,7 @@ struct progress_slot {
     _Atomic int32_t pid;
     _Atomic int32_t world_rank;
     _Atomic int32_t end;            /* enum progress_end */
+    _Atomic int32_t is_over;        /* by the daemon: the attempt is, and SIGTERM ends its ranks */
     char text[PROGRESS_TEXT_BYTES]; /* "attention layers.9", last written; may be torn */
 };
 
@@ -54,6 +55,12 @@ struct progress_meeting {
  * after the first call. Never NULL; lives until the process ends.
  */
 struct progress_slot *progress_join(int local_rank);
+
+/*
+ * Whether the daemon is ending this rank because the attempt is over, rather than passing on a request
+ * to stop. False without a slot. May be called in a signal handler.
+ */
+int progress_is_over(void);
 
 /* This rank says goodbye, if it has a slot. */
 void progress_end(enum progress_end end);

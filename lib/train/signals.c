@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/progress.h"
 #include "launch/stop.h"
 
 static volatile sig_atomic_t pending, asked_to_end;
@@ -49,7 +50,8 @@ static void on_signal(int number)
         raise(number);
         return;
     }
-    if (!pending)
+    /* Nothing is saved by a rank that is ended because another one died. */
+    if (!pending && !progress_is_over())
         say(number);
     pending = number;
     if (number != SIGUSR1) {

@@ -143,6 +143,7 @@ expect 'and that the daemon is one' 0 '^lmtrain-daemon$' cat "/proc/$daemon/comm
 kill -KILL "$second"
 ended 'a killed rank ends the job' 5 killed
 expect 'which names it as the first cause' 0 'rank 1 on .* was killed by signal 9 \(Killed\) \(last seen: ' cat "$dir/killed.out"
+refuse 'and the other does not promise to save' 'the run saves at the end'
 expect 'once' 0 '' test "$(grep -c 'error: rank' "$dir/killed.out")" = 1
 expect 'nothing is left in /dev/shm' 0 '' nothing_shared "$daemon"
 expect 'nor a process' 0 '' wait_until 10 no_process
