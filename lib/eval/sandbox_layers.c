@@ -428,7 +428,7 @@ static int allow_own(scmp_filter_ctx filter)
             return -1;
     /* Its own limits, to read. */
     if (seccomp_rule_add(filter, SCMP_ACT_ALLOW, limits, 2,
-                         SCMP_A0(SCMP_CMP_MASKED_EQ, LOW_BITS, 0), SCMP_A2(SCMP_CMP_EQ, 0)) < 0)
+                         SCMP_A0(SCMP_CMP_MASKED_EQ, LOW_BITS, 0), SCMP_A2(SCMP_CMP_EQ, 0, 0)) < 0)
         return -1;
     return seccomp_rule_add(filter, SCMP_ACT_ALLOW, control, 2,
                             SCMP_A1(SCMP_CMP_MASKED_EQ, LOW_BITS, F_SETFL),
