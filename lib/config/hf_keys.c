@@ -21,6 +21,11 @@ static const char *const harmless[] = {
     "transformers_version",
     "transformers.js_config",
     "tokenizer_class",
+    "n_special", /* of GPT-2's first configs */
+    "predict_special_tokens",
+    "output_past",
+    "tf_legacy_loss",
+    "use_return_dict",
     "tokenizer_type",
     "torch_dtype",
     "dtype",

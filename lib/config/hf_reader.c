@@ -50,15 +50,19 @@ const cJSON *hf_key_of(struct hf_reader *h, const char *names)
 
 void hf_refuse_key(struct hf_reader *h, const char *place, const cJSON *item)
 {
+    static const char why[] = "which lmtrain does not read: the model may compute something else";
     char *value = cJSON_PrintUnformatted(item);
+    const char *key = item->string ? item->string : "an item";
+    const char *is = value ? value : "too long";
 
-    hf_refuse(
-        h,
-        "%s%.64s is %.80s, which lmtrain does not read: the model may compute something else "
-        "(hint: if this key changes nothing, configs/families/%.64s.yaml with \"like: %s\" and "
-        "\"ignore: [%.64s]\")",
-        place, item->string ? item->string : "an item", value ? value : "too long", h->model_type,
-        h->like, item->string ? item->string : "");
+    /* A family's file ignores keys of config.json, and none inside another. */
+    if (*place)
+        hf_refuse(h, "%s%.64s is %.80s, %s", place, key, is, why);
+    else
+        hf_refuse(h,
+                  "%.64s is %.80s, %s (hint: if this key changes nothing, "
+                  "configs/families/%.64s.yaml with \"like: %s\" and \"ignore: [%.64s]\")",
+                  key, is, why, h->model_type, h->like, key);
     free(value);
 }
 

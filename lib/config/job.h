@@ -51,7 +51,7 @@ enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 /* What is said, once, of a model that untied_by is of. */
 #define JOB_UNTIED \
     "config.json says that the embeddings are tied, but the weights have an lm_head.weight " \
-    "that differs from them: the model is read as untied"
+    "that differs from them in value or type: the model is read as untied"
 
 struct job {
     const char *source;        /* the job file's name, for messages */

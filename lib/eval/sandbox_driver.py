@@ -189,12 +189,22 @@ class Server:
         try:
             reply = ["value", packer.pack(compute())]
         except BaseException as e:
-            names = [cls.__name__ for cls in type(e).__mro__ if cls.__module__ == "builtins"]
-            reply = ["raise", names, ascii(e)]
+            names = [cls.__name__ for cls in type(e).__mro__ if getattr(builtins, cls.__name__, None) is cls]
+            reply = ["raise", names, self.text_of(e)]
         send(self.answers, reply + [[packer.contents(value) for value in table]])
+
+    @staticmethod
+    def text_of(error):
+        """What str() of it gives in the test, where that is its one argument, as with most errors."""
+        if isinstance(error, Exception) and not error.args:
+            return ""
+        if isinstance(error, Exception) and len(error.args) == 1 and type(error.args[0]) is str:
+            return error.args[0]
+        return ascii(error)
 
     def run(self, text, entry):
         module = sys.modules["__main__"] = types.ModuleType("__main__")
+        module.__dict__["__name__"] = "builtins"  # as for exec() with no globals: what asks for "__main__" is not run
         exec(compile(text, "program", "exec", dont_inherit=True), module.__dict__)
         return module.__dict__[entry] if entry else None
 

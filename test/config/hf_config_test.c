@@ -408,7 +408,8 @@ static const char *const published[] = {
                     "\"offset_alibi\": 100, \"seq_length\": 2048, \"skip_bias_add\": true, "
                     "\"skip_bias_add_qkv\": false, \"unk_token_id\": 0, \"use_cache\": false}",
     /* GPT-2 */
-    GPT2 ", \"n_ctx\": 1024, \"embd_pdrop\": 0.1, \"summary_activation\": null, "
+    GPT2 ", \"n_special\": 0, \"predict_special_tokens\": true, \"output_past\": true, "
+         "\"n_ctx\": 1024, \"embd_pdrop\": 0.1, \"summary_activation\": null, "
          "\"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, "
          "\"summary_type\": \"cls_index\", \"summary_use_proj\": true, "
          "\"task_specific_params\": {\"text-generation\": {\"do_sample\": true}}}",

