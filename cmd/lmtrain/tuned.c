@@ -3,6 +3,7 @@
  */
 #include "tuned.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +31,20 @@ static int is_run_folder(const struct job *job, struct arena *arena)
 {
     return file_exists(arena_printf(arena, "%s/lock", job->output)) ||
            file_exists(arena_printf(arena, "%s/samples/lock", job->output));
+}
+
+/* Make it one, ahead of the first thing that is_run_folder is asked about. */
+static int mark_run_folder(const struct job *job, struct arena *arena, struct err *err)
+{
+    const char *samples = arena_printf(arena, "%s/samples", job->output);
+    int fd;
+
+    if (file_make_folders(samples, err) < 0 ||
+        (fd = file_open_write(arena_printf(arena, "%s/lock", samples), O_WRONLY | O_CREAT, err)) <
+            0)
+        return -1;
+    close(fd);
+    return 0;
 }
 
 static int refuse_output(const struct job *job, const char *there, struct err *err)
@@ -121,7 +136,7 @@ static int extend_tokenizer(const struct job *job, const char *folder, struct ar
     struct err ignored;
     int n_added = 0;
 
-    if (file_remove_tree(partial, err) < 0 || file_make_folders(job->output, err) < 0 ||
+    if (file_remove_tree(partial, err) < 0 || mark_run_folder(job, arena, err) < 0 ||
         file_make_folder(partial, err) < 0)
         return -1;
     int status = carried_copy(job->data.tokenizer, partial, CARRIED_MODEL, err);

@@ -3,6 +3,7 @@
  */
 #include "train/job_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,21 @@ int job_file_check(const struct job *job, struct err *err)
         job->output);
 }
 
+/* Where there are no hard links. */
+static int copy_edited(const char *path, const char *kept, struct err *err)
+{
+    size_t n_bytes;
+    char *text;
+
+    if (file_read(path, JOB_BYTES_MAX, ERR_DATA, &text, &n_bytes, err) < 0)
+        return -1;
+    int status = file_write(kept, text, n_bytes, err);
+    free(text);
+    if (!status)
+        log_info("%s was edited since lmtrain wrote it: kept as %s", path, kept);
+    return status;
+}
+
 /* Under the first free name: job.yaml.edited, job.yaml.edited2, ... */
 static int keep_edited(const struct job *job, const char *path, struct err *err)
 {
@@ -103,8 +119,12 @@ static int keep_edited(const struct job *job, const char *path, struct err *err)
             log_info("%s was edited since lmtrain wrote it: kept as %s", path, kept);
             return 0;
         }
+        if (errno != EEXIST)
+            break;
         snprintf(suffix, sizeof suffix, ".edited%d", i);
     }
+    if (errno != EEXIST && !file_exists(kept))
+        return copy_edited(path, kept, err);
     return err_set_errno(err, ERR_FAILED, "cannot keep the edited %s as %s", path, kept);
 }
 

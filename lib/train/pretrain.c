@@ -292,12 +292,25 @@ static int run_owed_evaluation(struct pretrain *p, struct err *err)
     return is_over(p) ? 0 : heed_signals(p, err);
 }
 
+/* A last look at the folder, however short ago the one before was. Collective. */
+static int keep_folder(struct pretrain *p, struct err *err)
+{
+    p->looked_at = -INFINITY;
+    int64_t is_lost = has_lost_folder(p);
+
+    if (is_lost && restore_folder(p, err) < 0)
+        return -1;
+    if (trainer_agree(p->trainer, &is_lost, err) < 0)
+        return -1;
+    return is_lost ? pretrain_save_anew(p, err) : 0;
+}
+
 /* The model is safe when its last evaluation begins. */
 static int finish(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
-    if (pretrain_save_last(p, err) < 0)
+    if (keep_folder(p, err) < 0 || pretrain_save_last(p, err) < 0)
         return -1;
     int left = pretrain_owes_evaluation(p) ? pretrain_evaluate(p, err) : 0;
     if (left <= 0)

@@ -94,8 +94,7 @@ static void restore_run_state(struct pretrain *p)
     p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
     p->owes_evaluation = trainer_has_held_out(p->trainer) &&
                          cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));
-    if (!p->owes_evaluation)
-        p->evaluated_step = trainer_step_number(p->trainer);
+    p->evaluated_step = p->owes_evaluation ? -1 : trainer_step_number(p->trainer);
     cJSON_Delete(extra);
 }
 

@@ -463,7 +463,7 @@ int law_left_out(void)
     static int number;
     const char *sanitized = getenv("LMTRAIN_SANITIZED");
 
-    return sanitized && !strcmp(sanitized, "1") && number++ % 5;
+    return sanitized && !strcmp(sanitized, "1") && number++ % 10;
 }
 
 struct law_outcome law_run(const struct law_case *law)
