@@ -65,8 +65,8 @@ void law_must_equal(const char *what, const struct law_outcome *wanted,
                     const struct law_outcome *got);
 
 /*
- * Whether to leave the next of many cases out: under sanitizers, which take ten times as long, four
- * of five.
+ * Whether to leave the next of many cases out: under sanitizers, which take ten times as long, nine
+ * of ten.
  */
 int law_left_out(void);
 
