@@ -83,11 +83,6 @@ void interrupt_catch(const char *text)
             sigaction(numbers[i], &action, NULL);
 }
 
-void interrupt_advise(const char *text)
-{
-    atomic_store(&advice, text);
-}
-
 void interrupt_mark(const char *path)
 {
     for (int i = 0; i < N_MARKED; i++) {

@@ -13,9 +13,6 @@
 /* Catch the signals. advice: what happens to the work and how to go on, borrowed; NULL: says none. */
 void interrupt_catch(const char *advice);
 
-/* Other advice from here on, borrowed as well. */
-void interrupt_advise(const char *advice);
-
 /*
  * Mark a file as half-written, or a folder with files alone in it as scratch, until it is forgotten:
  * path, borrowed until then, is removed at a signal that was caught. Of more than 16 at a time the

@@ -20,7 +20,7 @@
 #include "data/samples.h"
 #include "data/value.h"
 
-#define FORMAT_VERSION 2 /* of what is made: another makes old files anew */
+#define FORMAT_VERSION 2 /* of what is made: with another, old files are made again */
 #define JOB_BYTES ((size_t)1 << 20)
 #define JOB_ROWS 1024
 #define JOB_WARNINGS 16 /* bad rows of a job that are named; the rest is counted */

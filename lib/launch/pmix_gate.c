@@ -374,7 +374,7 @@ static int fill(struct flow *flow, int source)
     return n < 0 && errno != EAGAIN && errno != EINTR ? -1 : 0;
 }
 
-/* Write what can be written; after the last byte the target is told that no more comes. */
+/* Write what can be written; after the last byte the target's end is shut down. */
 static int drain(struct flow *flow, int target)
 {
     ssize_t n = 0;
@@ -398,7 +398,7 @@ static void pump(struct pmix_gate *gate, struct connection *connection)
         fill(&connection->in, connection->client) || drain(&connection->in, connection->backend) ||
         fill(&connection->out, connection->backend) || drain(&connection->out, connection->client);
 
-    /* PMIx has closed: there is nobody to send to any more. */
+    /* PMIx has closed: no reader is left. */
     if (broken || connection->out.is_shut)
         finish(gate, connection);
 }

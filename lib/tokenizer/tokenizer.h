@@ -98,7 +98,7 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_ca
 
 /*
  * The stretches of a text that its added tokens cut it into, themselves among them, and the ids of each: enough to
- * find the token of a place later, at no cost for text that nobody asks about.
+ * find the token of a place later, at no cost for text that is not asked about.
  */
 struct token_section {
     size_t begin, end; /* bytes of the text */

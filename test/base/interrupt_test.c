@@ -78,8 +78,7 @@ static void catch_alone(void)
 
 static void catch_silently(void)
 {
-    interrupt_catch("go on");
-    interrupt_advise(NULL);
+    interrupt_catch(NULL);
 }
 
 static void ignore_hangups(void)
