@@ -19,6 +19,7 @@
 
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "support/child.h"
 
 static char folder[64];
 static char said[512];
@@ -46,29 +47,24 @@ static int is_there(const char *name)
     return access(path_of(name), F_OK) == 0;
 }
 
+struct interrupted {
+    void (*work)(void);
+    int number;
+};
+
+static void be_interrupted(void *context)
+{
+    const struct interrupted *i = context;
+
+    i->work();
+    raise(i->number);
+    _exit(7);
+}
+
 /* How a process ends that does `work` and gets the signal; what it said is in said. */
 static int end_of(void (*work)(void), int number)
 {
-    int ends[2], status;
-    size_t length = 0;
-    ssize_t n;
-
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(ends[1], 2);
-        work();
-        raise(number);
-        _exit(7);
-    }
-    close(ends[1]);
-    while ((n = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
-        length += (size_t)n;
-    said[length] = '\0';
-    close(ends[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+    return child_run(be_interrupted, &(struct interrupted){ work, number }, said, sizeof said);
 }
 
 static void catch_alone(void)

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/child.h"
 #include "train/signals.h"
 
 /* What becomes of a process that gets these signals, with a pause between. */
@@ -61,32 +62,28 @@ static void test_ignored(void **state)
     assert_int_equal(status_after(SIGPIPE, 0), 0);
 }
 
+struct signalled {
+    const char *answer;
+    int first, second;
+};
+
+static void be_signalled(void *context)
+{
+    const struct signalled *s = context;
+
+    signals_catch();
+    signals_answer(s->answer);
+    raise(s->first);
+    if (s->second)
+        raise(s->second);
+}
+
 /* What a process that gets these signals says on standard error. */
 static const char *said_after(const char *answer, int first, int second)
 {
     static char text[512];
-    int ends[2], status;
-    size_t length = 0;
-    ssize_t n;
 
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(ends[1], 2);
-        signals_catch();
-        signals_answer(answer);
-        raise(first);
-        if (second)
-            raise(second);
-        _exit(0);
-    }
-    close(ends[1]);
-    while ((n = read(ends[0], text + length, sizeof text - 1 - length)) > 0)
-        length += (size_t)n;
-    close(ends[0]);
-    text[length] = '\0';
-    assert_int_equal(waitpid(child, &status, 0), child);
+    child_run(be_signalled, &(struct signalled){ answer, first, second }, text, sizeof text);
     return text;
 }
 
