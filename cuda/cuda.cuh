@@ -236,6 +236,28 @@ template <> __device__ __forceinline__ fp16 from_float<fp16>(float x)
 #endif
 }
 
+/* Two floats, rounded by one instruction to one register: the first in its lower half. */
+template <typename T> static __device__ __forceinline__ uint32_t from_floats(float low, float high)
+{
+    return (uint32_t)from_float<T>(high).bits << 16 | from_float<T>(low).bits;
+}
+
+#ifndef LMTRAIN_EMULATE
+template <> __device__ __forceinline__ uint32_t from_floats<bf16>(float low, float high)
+{
+    __nv_bfloat162_raw pair = __floats2bfloat162_rn(low, high);
+
+    return (uint32_t)pair.y << 16 | pair.x;
+}
+
+template <> __device__ __forceinline__ uint32_t from_floats<fp16>(float low, float high)
+{
+    __half2_raw pair = __floats2half2_rn(low, high);
+
+    return (uint32_t)pair.y << 16 | pair.x;
+}
+#endif
+
 /* N elements that are loaded and stored at once; the address must be a multiple of their size. */
 template <typename T, int N> struct __align__(sizeof(T) * N) packed
 {

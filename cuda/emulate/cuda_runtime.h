@@ -276,6 +276,10 @@ template <typename T> static inline T __ldg(const T *p)
 {
     return *p;
 }
+template <typename T> static inline void __stwb(T *p, T value)
+{
+    *p = value;
+}
 template <typename T> static inline T atomicAdd(T *p, T value)
 {
     T old = *p;
