@@ -150,7 +150,7 @@ static __device__ double chain_sum(const double *x, const int32_t *order, int64_
         } else if (threadIdx.x == 0) {
             int n = (int)(end - begin < CHAIN_CHUNK ? end - begin : CHAIN_CHUNK);
 
-#pragma unroll 16
+#pragma unroll 64 /* the first loads of a turn are waited for */
             for (int i = 0; i < n; i++)
                 sum += chunk[now][i];
         }
