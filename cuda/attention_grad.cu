@@ -481,7 +481,7 @@ template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call 
 }
 
 template <typename T, int WIDTH, int DROPS>
-static void grad_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void grad_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     typedef dkv_shape<T, WIDTH> dkv;
     typedef dq_shape<T, WIDTH, DROPS> dq;
@@ -495,22 +495,22 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
              attention_is_wide(&op->in[QKV], a.head_dim) &&
              attention_is_wide(&op->in[OUT], a.head_dim) &&
              attention_is_wide(&op->out[0], a.head_dim);
-    attention_launch(kernels, call, is_run,
+    attention_launch(kernels, call, shared,
                      cuda_shape_of(ceil_div(n_pairs, DELTA_WARPS), DELTA_WARPS * 32),
                      delta_kernel<T>, a, rows, n_pairs);
     a.n_tiles = (int)ceil_div(a.seq_len, dkv::KEYS);
-    attention_launch(kernels, call, is_run,
+    attention_launch(kernels, call, shared,
                      cuda_shape_of(n_sequences * a.n_tiles * a.n_kv_heads * dkv::N_PARTS,
                                    dkv::N_THREADS, dkv::SHARED_BYTES),
                      dkv_kernel<T, WIDTH, DROPS>, a, rows);
     a.n_tiles = (int)ceil_div(a.seq_len, dq::QUERIES);
     attention_launch(
-        kernels, call, is_run,
+        kernels, call, shared,
         cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS, dq::SHARED_BYTES),
         dq_kernel<T, WIDTH, DROPS>, a, rows);
 }
 
-static void grad(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void grad(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_attributes *at = &call->op.attributes;
 
@@ -519,9 +519,9 @@ static void grad(struct kernels *kernels, const struct kernel_call *call, int is
 
         attention_with_width(at->head_dim, [&](auto width) {
             if (at->p > 0)
-                grad_launch<T, decltype(width)::VALUE, 1>(kernels, call, is_run);
+                grad_launch<T, decltype(width)::VALUE, 1>(kernels, call, shared);
             else
-                grad_launch<T, decltype(width)::VALUE, 0>(kernels, call, is_run);
+                grad_launch<T, decltype(width)::VALUE, 0>(kernels, call, shared);
         });
     });
 }
@@ -532,18 +532,19 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
     if (call->state)
         cudnn_attention_run(cuda_of(kernels), call, (struct cudnn_attention *)call->state);
     else
-        grad(kernels, call, 1);
+        grad(kernels, call, NULL);
 }
 
 static int attention_grad_prepare(struct kernels *kernels, struct kernel_call *call,
                                   struct err *err)
 {
     int is_taken = attention_prepare_cudnn(kernels, call, err);
+    size_t shared = 0;
 
     if (is_taken)
         return is_taken < 0 ? -1 : 0;
-    grad(kernels, call, 0);
-    return 0;
+    grad(kernels, call, &shared);
+    return cuda_want_shared(kernels, call, shared, err);
 }
 
 /* The own kernels' delta; cuDNN has memory of its own. */

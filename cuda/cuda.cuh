@@ -110,8 +110,20 @@ const struct kernels_traffic *cuda_traffic(void);
 
 struct cuda_shape {
     dim3 grid, block;
-    size_t shared_bytes; /* dynamic; over 48 KiB the kernel needs cuda_allow_shared once */
+    size_t shared_bytes; /* dynamic */
 };
+
+enum { CUDA_SHARED_BYTES = 48 << 10 }; /* that every launch may have without asking for it */
+
+/* More than CUDA_SHARED_BYTES for the launches that follow. */
+template <typename... P>
+static inline void cuda_allow_shared(struct cuda_device *device, const char *name,
+                                     void (*kernel)(P...), size_t n_bytes)
+{
+    cuda_check(
+        device, name,
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes));
+}
 
 /*
  * Enqueue kernel(arguments...) on the stream. name: the op's, for a failure's message. A grid of
@@ -123,6 +135,8 @@ static inline void cuda_launch_on(struct cuda_device *device, cudaStream_t strea
 {
     if (!shape.grid.x || !shape.grid.y || !shape.grid.z)
         return;
+    if (shape.shared_bytes > CUDA_SHARED_BYTES)
+        cuda_allow_shared(device, name, kernel, shape.shared_bytes);
 #ifdef LMTRAIN_EMULATE
     struct emulate_launch launch = { name,        (const void *)kernel, shape.grid,
                                      shape.block, shape.shared_bytes,   stream };
@@ -141,12 +155,21 @@ static inline void cuda_launch(struct kernels *kernels, const struct kernel_call
                    shape, kernel, arguments...);
 }
 
-/* Let a kernel have up to n_bytes of dynamic shared memory (at most 227 KiB on Hopper). */
-template <typename... P>
-static inline void cuda_allow_shared(struct cuda_device *device, void (*kernel)(P...), int n_bytes)
+/* Shared memory that a block may have: 227 KiB on sm_90, 163 on sm_80, 99 on sm_86 and sm_89. */
+static inline size_t cuda_shared_bytes_max(struct kernels *kernels)
 {
-    cuda_check(device, "shared memory",
-               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+    return cuda_of(kernels)->device->properties.sharedMemPerBlockOptin;
+}
+
+/* For prepare: whether the device has the shared memory that a block of the call's needs. */
+static inline int cuda_want_shared(struct kernels *kernels, const struct kernel_call *call,
+                                   size_t n_bytes, struct err *err)
+{
+    if (n_bytes <= cuda_shared_bytes_max(kernels))
+        return 0;
+    return err_set(err, ERR_DEVICE, "%s: needs %zu bytes of shared memory for a block, %s has %zu",
+                   op_info(call->op.kind)->name, n_bytes, cuda_of(kernels)->device->properties.name,
+                   cuda_shared_bytes_max(kernels));
 }
 
 /* Declares `type *name`: the block's dynamic shared memory. */

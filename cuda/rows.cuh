@@ -95,8 +95,7 @@ static __device__ __forceinline__ void load_floats(const T *from, float *to)
  * __stwb, which stores as `=` does, but in one instruction: the compiler takes uint4 apart, and
  * does not always join its members again.
  */
-template <int N>
-static __device__ __forceinline__ void store_words(void *to, const uint32_t *words)
+template <int N> static __device__ __forceinline__ void store_words(void *to, const uint32_t *words)
 {
     static_assert(N == 1 || N == 2 || N % 4 == 0, "what one instruction stores, or several");
 

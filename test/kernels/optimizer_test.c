@@ -419,7 +419,7 @@ static struct op_case *make_roots(const void *context)
 
 static void test_adamw_bits_of_roots(void **state)
 {
-    static const struct roots roots[] = { { 0.95, 1 },  { 0.95, 7 },   { 0.95, 3000 }, { 0, 1 },
+    static const struct roots roots[] = { { 0.95, 1 },  { 0.95, 7 },   { 0.95, 3000 },  { 0, 1 },
                                           { 0.999, 2 }, { 0.999, 50 }, { 0.9999999, 1 } };
 
     (void)state;
