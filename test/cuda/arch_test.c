@@ -4,6 +4,7 @@
  * The emulated GPU has the limits of the architecture that LMTRAIN_EMULATE_ARCH names: all tests are
  * run for each in a process of its own, as a device is opened once.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -131,13 +132,79 @@ static void test_lora(void **state)
     }
 }
 
+/* Two heads of queries that share keys, over three tiles of either. */
+static struct op_case *attention(enum op_kind kind, int head_dim, double p, enum dtype act)
+{
+    enum { N_ROWS = 150, N_HEADS = 2 };
+    struct op_attributes a = { .n_heads = N_HEADS,
+                               .n_kv_heads = 1,
+                               .head_dim = head_dim,
+                               .seq_len = N_ROWS,
+                               .scale = 1 / sqrt(head_dim),
+                               .p = p,
+                               .seed = 5 };
+    struct op_case *c = op_case_create(kind, &a);
+    int64_t heads = N_HEADS * head_dim, all = heads + 2 * head_dim;
+    int is_grad = kind == OP_ATTENTION_GRAD, sample = is_grad ? 4 : 1;
+
+    c->gap = 8;
+    if (is_grad)
+        op_case_input(c, 0, N_ROWS, heads, act, 1);
+    op_case_input(c, is_grad, N_ROWS, all, act, 1);
+    if (is_grad) {
+        op_case_input(c, 2, N_ROWS, heads, act, 1);
+        op_case_input(c, 3, N_ROWS, N_HEADS, DTYPE_F32, 1);
+    }
+    if (p > 0)
+        op_case_input(c, sample, 1, 1, DTYPE_I64, 0);
+    op_case_output(c, 0, N_ROWS, is_grad ? all : heads, act);
+    if (!is_grad)
+        op_case_output(c, 1, N_ROWS, N_HEADS, DTYPE_F32);
+    return c;
+}
+
+static void check_attention(int head_dim, double p, enum dtype act)
+{
+    double tolerance = act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : 5e-6;
+    struct op_case *c = attention(OP_ATTENTION, head_dim, p, act);
+
+    op_case_check(c, tolerance);
+    op_case_destroy(c);
+    c = attention(OP_ATTENTION_GRAD, head_dim, p, act);
+    op_case_fill_saved(c, attention(OP_ATTENTION, head_dim, p, act));
+    op_case_check(c, tolerance);
+    op_case_destroy(c);
+}
+
+/* The backend's own kernels: heads of up to 128 go everywhere. */
+static void test_attention(void **state)
+{
+    (void)state;
+    setenv("LMTRAIN_ATTENTION", "own", 1);
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        check_attention(128, 0, act_at(i_act));
+        check_attention(128, 0.1, act_at(i_act));
+        check_attention(64, 0, act_at(i_act));
+    }
+}
+
+static void test_wide_heads(void **state)
+{
+    struct op_case *c = attention(OP_ATTENTION_GRAD, 256, 0, DTYPE_BF16);
+
+    (void)state;
+    setenv("LMTRAIN_ATTENTION", "own", 1);
+    if (here->shared_bytes < 163 << 10)
+        expect_refused(c, "attention_grad: needs 135936 bytes of shared memory");
+    op_case_destroy(c);
+}
+
 static int tests_on(const struct arch *arch)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expert_order),
-        cmocka_unit_test(test_router_counts),
-        cmocka_unit_test(test_expert_linear),
-        cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_expert_order),  cmocka_unit_test(test_router_counts),
+        cmocka_unit_test(test_expert_linear), cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_wide_heads),
     };
 
     here = arch;
