@@ -155,7 +155,7 @@ static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
 
 int traffic_tell_times(struct run *run, struct err *err)
 {
-    return run->enqueues && run->options.timed ? for_each(run, tell_time, err) : 0;
+    return run->enqueues && run->is_timed ? for_each(run, tell_time, err) : 0;
 }
 
 int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
@@ -173,12 +173,12 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
         if (user && user->stream != op->stream)
             device->ops->wait_mark(device, c->queue, user->collective.done);
     }
-    if (c->begun)
+    if (run->is_timed)
         device->ops->mark(device, c->queue, c->begun);
     if (collective_enqueue(c, err) < 0)
         return -1;
     device->ops->mark(device, c->queue, c->done);
-    c->is_untold = c->begun != NULL;
+    c->is_untold = run->is_timed;
     return 0;
 }
 
