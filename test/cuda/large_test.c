@@ -110,8 +110,8 @@ static void name_item(struct large_item *item, const char *where)
     for (size_t i = 0; i < 3; i++)
         if (tensor_given(shown[i]) && n < (int)sizeof item->name)
             n += snprintf(item->name + n, sizeof item->name - (size_t)n, "%s [%lld x %lld] %s",
-                          i == 2 ? " ->" : "", (long long)shown[i]->rows,
-                          (long long)shown[i]->cols, dtype_name(shown[i]->dtype));
+                          i == 2 ? " ->" : "", (long long)shown[i]->rows, (long long)shown[i]->cols,
+                          dtype_name(shown[i]->dtype));
     if (item->attention && n < (int)sizeof item->name)
         snprintf(item->name + n, sizeof item->name - (size_t)n, ", %s", item->attention);
 }
@@ -326,8 +326,8 @@ static void test_ops(void **state)
 {
     const char *text = getenv("LMTRAIN_LARGE_SCALE"), *only = getenv("LMTRAIN_LARGE_ONLY");
     int scale = text ? (int)strtol(text, NULL, 10) : is_emulated() ? EMULATED_SCALE : 1;
-    struct progress *progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE,
-                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct progress *progress =
+        mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct list list = { 0 };
 
     (void)state;

@@ -409,9 +409,7 @@ void large_compare(struct large_case *c, const char *name, const struct tensor *
                    const struct tensor *wanted, double tolerance, int n_roundings)
 {
     size_t row_bytes = (size_t)got->cols * dtype_bytes(got->dtype);
-    struct tensor row = {
-        .rows = 1, .cols = got->cols, .stride = got->cols, .dtype = got->dtype
-    };
+    struct tensor row = { .rows = 1, .cols = got->cols, .stride = got->cols, .dtype = got->dtype };
     double top = 0;
 
     row.data = malloc(row_bytes);
@@ -454,10 +452,10 @@ static size_t needed_bytes(const struct large_case *c)
 static int open_case(struct large_case *c, struct err *err)
 {
     const struct op_info *info = op_info(c->op.kind);
-    struct tensor scratch = {
-        .rows = 1, .cols = (int64_t)c->scratch_bytes, .stride = (int64_t)c->scratch_bytes,
-        .dtype = DTYPE_U8
-    };
+    struct tensor scratch = { .rows = 1,
+                              .cols = (int64_t)c->scratch_bytes,
+                              .stride = (int64_t)c->scratch_bytes,
+                              .dtype = DTYPE_U8 };
 
     for (int i = 0; i < info->n_inputs; i++)
         if (allocate(c, &c->op.in[i], err) < 0)

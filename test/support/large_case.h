@@ -18,8 +18,9 @@
 struct large_item {
     char name[160]; /* "qwen2-7b 8192: linear [8192 x 3584] bf16 ..." */
     struct op_shape shape;
-    const void *content[OPS_MAX_INPUTS]; /* dense elements of the operand's dtype; NULL: made here */
-    const char *attention; /* LMTRAIN_ATTENTION while it runs; NULL: as it is */
+    const void
+        *content[OPS_MAX_INPUTS]; /* dense elements of the operand's dtype; NULL: made here */
+    const char *attention;        /* LMTRAIN_ATTENTION while it runs; NULL: as it is */
 };
 
 struct large_input {

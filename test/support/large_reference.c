@@ -67,16 +67,15 @@ static void make_reference(const struct large_case *c, const struct restriction 
 {
     *reference = (struct op_shape){ .kind = c->op.kind, .attributes = c->op.attributes };
     for (int i = 0; i < OPS_MAX_INPUTS; i++)
-        reference->in[i] = large_part(c, i, r->in_rows >> i & 1 ? rows : NULL,
-                                      r->in_cols >> i & 1 ? cols : NULL);
+        reference->in[i] =
+            large_part(c, i, r->in_rows >> i & 1 ? rows : NULL, r->in_cols >> i & 1 ? cols : NULL);
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++) {
         const struct tensor *t = &c->op.out[i];
 
         if (tensor_given(t))
-            reference->out[i] =
-                zeros(r->out_rows >> i & 1 ? rows->n : t->rows,
-                      r->out_cols >> i & 1 ? cols->n : t->cols,
-                      t->dtype == DTYPE_I32 ? DTYPE_I32 : DTYPE_F64);
+            reference->out[i] = zeros(r->out_rows >> i & 1 ? rows->n : t->rows,
+                                      r->out_cols >> i & 1 ? cols->n : t->cols,
+                                      t->dtype == DTYPE_I32 ? DTYPE_I32 : DTYPE_F64);
     }
 }
 
@@ -99,7 +98,7 @@ struct row_kind {
 };
 
 static const struct row_kind row_kinds[] = {
-    { OP_RMSNORM, 1, 3, 0, 1e-4 },      { OP_ADD_RMSNORM, 3, 7, 0, 1e-4 },
+    { OP_RMSNORM, 1, 3, 0, 1e-4 },       { OP_ADD_RMSNORM, 3, 7, 0, 1e-4 },
     { OP_RMSNORM_GRAD, 27, 1, 2, 1e-4 }, { OP_ROPE, 3, 1, 0, 1e-4 },
     { OP_ROPE_GRAD, 3, 1, 0, 1e-4 },     { OP_SWIGLU, 1, 1, 0, 1e-4 },
     { OP_SWIGLU_GRAD, 3, 1, 0, 1e-4 },   { OP_CAST, 1, 1, 0, 1e-6 },
@@ -299,7 +298,8 @@ static void check_whole(struct large_case *c)
     make_reference(c, &nothing, NULL, NULL, &reference);
     reference_run(&reference, 1);
     for (int i = 0; i < op_info(c->op.kind)->n_outputs; i++)
-        compare_output(c, i, NULL, NULL, &reference, c->op.out[i].dtype == DTYPE_F32 ? 1e-6 : 1e-12);
+        compare_output(c, i, NULL, NULL, &reference,
+                       c->op.out[i].dtype == DTYPE_F32 ? 1e-6 : 1e-12);
     reference_release(&reference);
 }
 
@@ -311,8 +311,8 @@ static void check_whole(struct large_case *c)
 struct attention_sample {
     const struct op_attributes *a;
     const struct large_case *c;
-    int qkv;                        /* input */
-    int64_t start, query, key;      /* first row of the sequence; rows */
+    int qkv;                   /* input */
+    int64_t start, query, key; /* first row of the sequence; rows */
     int head, kv;
     double q[OPS_HEAD_DIM_MAX];
 };
@@ -487,7 +487,7 @@ struct head {
     double *x;      /* [n x d] */
     double *logits; /* [n_vocab x n], later their gradients */
     const struct large_picks *cols;
-    double *dx;     /* [n_slabs x n x cols] */
+    double *dx; /* [n_slabs x n x cols] */
 };
 
 static void slab_logits(void *context, int64_t slab, int thread)
@@ -572,8 +572,7 @@ static void check_head_dx(struct large_case *c, const struct head *h)
         rows_at[t] = h->tokens[t];
         for (int64_t slab = 0; slab < h->n_slabs; slab++)
             for (int k = 0; k < N_PICKS; k++)
-                ((double *)wanted.data)[t * N_PICKS + k] +=
-                    h->dx[(slab * h->n + t) * N_PICKS + k];
+                ((double *)wanted.data)[t * N_PICKS + k] += h->dx[(slab * h->n + t) * N_PICKS + k];
     }
     rows_at[h->n] = 0;
     rows_at[h->n + 1] = c->op.in[0].rows - 1;
