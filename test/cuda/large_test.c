@@ -279,7 +279,7 @@ static int is_emulated(void)
 {
     struct device *device;
     struct err err;
-    int status;
+    int status = 0;
     pid_t pid;
 
     fflush(NULL);
