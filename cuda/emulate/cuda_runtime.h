@@ -312,6 +312,7 @@ enum cudaError_t {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorIllegalAddress = 700,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureIsolation = 905,
@@ -412,6 +413,7 @@ std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);
 void emulate_settle(void);                    /* run all that can run */
+cudaError_t emulate_failure(void);            /* of kernels that have run: sticky */
 cudaError_t emulate_error(cudaError_t error); /* for cudaGetLastError; returns it */
 
 #endif

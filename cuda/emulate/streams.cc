@@ -291,7 +291,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (stream->capturing)
         return emulate_error(cudaErrorStreamCaptureUnsupported);
     run_until(held, stream, [=] { return stream->items.empty(); });
-    return cudaSuccess;
+    return emulate_failure();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
