@@ -66,4 +66,11 @@ expect 'where no test passes nothing else is begun' 1 'no test of a single op pa
 expect 'but memcheck of what failed' 0 'fail memcheck kernels/rope_test' printf '%s\n' "$output"
 refuse 'no other stage' '^-- tests'
 expect 'its log is in one file' 0 'row 7 is wrong in kernels/rope_test' sh -c "cat '$OUT'/gpu-*.failed.txt"
+
+# A training that fails is done again op by op, and under memcheck; here it is only said to have failed.
+export GPU_CHECK_TESTS=build/gpu-tests-emulated OUT="$dir/training"
+mkdir -p "$OUT" "$dir/said/done"
+echo '{"stage":"tests","name":"law recompute full","status":"fail","seconds":1,"detail":"status 1"}' >"$dir/said/done/tests.law_recompute_full.json"
+expect 'of a training that fails, each op alone' 0 'pass two steps, each op waited for' scripts/gpu-first 3 --folder "$dir/said"
+expect 'and memcheck' 0 'pass memcheck two steps of training' printf '%s\n' "$output"
 finish
