@@ -33,6 +33,7 @@ chmod +x "$dir"/bin/*
 PATH=$dir/bin:$PATH
 
 expect 'an unknown call' 2 'what is 7' scripts/gpu-first 7
+expect 'no GPU' 4 'there is no GPU here' env -u LMTRAIN_EMULATE_DEVICES scripts/gpu-first --folder "$dir/none"
 expect 'nothing is begun that may not end in time' 3 'libraries may take 20 s, and 0 s are left' scripts/gpu-first --minutes 0 --folder "$dir/kept"
 expect 'the first call' 0 '^start +3 +0 +0' scripts/gpu-first 1 --folder "$dir/kept"
 expect 'tests before trainings, then all the rest' 0 '^large +2 +0 +0' scripts/gpu-first --folder "$dir/kept" --minutes 30
