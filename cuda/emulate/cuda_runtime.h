@@ -376,6 +376,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t emulate_set_shared(const void *kernel, int n_bytes);
+void emulate_load(const void *kernel);
+struct cudaFuncAttributes {
+    int numRegs;
+};
+template <typename K>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, K kernel)
+{
+    attributes->numRegs = 0;
+    emulate_load((const void *)kernel);
+    return cudaSuccess;
+}
 template <typename K>
 static inline cudaError_t cudaFuncSetAttribute(K kernel, cudaFuncAttribute attribute, int value)
 {
