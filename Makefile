@@ -134,6 +134,13 @@ $(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(LINK_TEST)
 
+# NVML for tests, which play GPUs with it (test/support/nvml_script.h).
+NVML_STUB = $(BUILD)/test/device/libnvidia-ml.so.1
+$(NVML_STUB): test/device/nvml_stub.c $(BUILD)/flags.txt
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(filter-out $(SANITIZE_FLAGS),$(ALL_CFLAGS)) -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
+$(BUILD)/test/device/nvml_test: | $(NVML_STUB)
+
 # Those of kernels, and what is in test/cuda: once more with the emulated GPU in the CPU's place (test/support/on_cuda.cc).
 $(BUILD)/test/emulated/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/emulate/test/support/on_cuda.o $(EMULATE_OBJECTS) $(TEST_LIBS)
 	$(call say,LD,$@)
