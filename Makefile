@@ -139,7 +139,7 @@ NVML_STUB = $(BUILD)/test/device/libnvidia-ml.so.1
 $(NVML_STUB): test/device/nvml_stub.c $(BUILD)/flags.txt
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(filter-out $(SANITIZE_FLAGS),$(ALL_CFLAGS)) -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
-$(BUILD)/test/device/nvml_test: | $(NVML_STUB)
+$(addprefix $(BUILD)/test/,device/nvml_test device/gpu_watch_test launch/gpu_loss_test launch/watcher_test): | $(NVML_STUB)
 
 # Those of kernels, and what is in test/cuda: once more with the emulated GPU in the CPU's place (test/support/on_cuda.cc).
 $(BUILD)/test/emulated/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/emulate/test/support/on_cuda.o $(EMULATE_OBJECTS) $(TEST_LIBS)
@@ -170,7 +170,7 @@ $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUIL
 
 # The emulated programs are for tests of commands, which sanitized builds have none of.
 EMULATED_PROGRAMS = $(if $(SANITIZE),,$(BUILD)/lmtrain-emulated $(BUILD)/gpu-tests-emulated)
-test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS)
+test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS) $(NVML_STUB)
 
 # One process a core, unless this make was told how many.
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
