@@ -14,13 +14,15 @@
 
 #define STUB "test/device/libnvidia-ml.so.1" /* below the folder that has test/MODULE/NAME_test */
 
-static char folder[64], script[96];
+static char folder[64];
 
 void nvml_script(const char *lines)
 {
+    const char *path = getenv("NVML_STUB");
     struct err err;
 
-    CHECK(!file_write(script, lines, strlen(lines), &err));
+    CHECK(path);
+    CHECK(!file_write(path, lines, strlen(lines), &err));
 }
 
 /* The tests of a build lie in test/MODULE or test/emulated/MODULE of its folder. */
@@ -43,6 +45,8 @@ static void find_stub(void)
 
 int nvml_script_begin(void **state)
 {
+    char script[sizeof folder + 8];
+
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/nvml-test-XXXXXX");
     CHECK(mkdtemp(folder));
