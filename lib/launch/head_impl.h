@@ -1,7 +1,8 @@
 /*
  * head_impl.h - one attempt of a job, seen by who decides
  *
- * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say,
+ * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_gpus.c
+ * ends ranks whose GPU is gone,
  * head_fences.c carries what ranks of different nodes tell each other through PMIx, head.c judges,
  * watches and ends. supervise.c makes attempts of it.
  */
@@ -41,6 +42,7 @@ struct head_node {
     int is_lost;        /* its link closed before we said goodbye */
     double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
     int blindness_told;
+    int is_unfit;        /* a GPU of it is broken: no restart uses it */
     uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
 };
 
@@ -52,6 +54,7 @@ struct head_rank {
     int in_order;    /* it left before it ended */
     int has_aborted; /* it has said why it ends */
     int64_t first_step;
+    double gpu_broke_at;       /* since when its GPU is broken; 0: it is not */
     struct progress_slot slot; /* the newest copy */
 };
 
@@ -144,6 +147,20 @@ void head_take_messages(struct head *head, int node);
 
 /* Let the nodes send more output, unless the screen is full. */
 void head_ask_anew(struct head *head);
+
+/* ---- head_gpus.c ---- */
+
+/* The cause's rank has just been found: what its GPU says of it, and of a restart. */
+void head_blame_gpu(struct head *head);
+
+/* Ranks whose GPU broke while they run on: told, and after a while taken for the cause. */
+void head_watch_gpus(struct head *head, double now);
+
+/* When head_watch_gpus has something to do at the latest; 1e300: never. */
+double head_gpus_due(const struct head *head);
+
+/* Where ranks only heard of a death: one whose GPU is broken is the cause. */
+void head_find_broken_gpu(struct head *head);
 
 /* ---- head_fences.c ---- */
 
