@@ -3,7 +3,8 @@
  *
  * The driver's error number (Xid) comes in the rank's slot, from its node. Most such ranks end by
  * themselves, with an error of CUDA's that says little: the number says what happened and whether
- * the GPU can be used again. One that hangs in the driver instead is taken for dead after a while.
+ * the GPU can be used again. One that hangs in the driver instead is taken for dead after a while; one that
+ * goes on all the same (some errors of NVLink are overcome) is left alone.
  */
 #include <math.h>
 #include <stdio.h>
@@ -45,12 +46,11 @@ void head_blame_gpu(struct head *head)
 }
 
 /* First seen: people hear of it at once. */
-static void note(struct head *head, int rank, double now)
+static void note(const struct head *head, int rank)
 {
-    struct head_rank *mine = &head->ranks[rank];
+    const struct head_rank *mine = &head->ranks[rank];
     char words[512];
 
-    mine->gpu_broke_at = now;
     log_warn("rank %d on %s: %s", rank, head->nodes[mine->node].host,
              rank_gpu_death(&mine->slot, words, sizeof words));
 }
@@ -62,10 +62,15 @@ void head_watch_gpus(struct head *head, double now)
 
         if (!mine->running || !rank_gpu_is_broken(&mine->slot))
             continue;
-        if (mine->gpu_broke_at <= 0)
-            note(head, rank, now);
-        else if (now >= mine->gpu_broke_at + RANK_GPU_GRACE_SECONDS)
+        uint64_t beat = atomic_load(&mine->slot.beat);
+
+        if (mine->gpu_broken_since <= 0)
+            note(head, rank);
+        if (mine->gpu_broken_since <= 0 || beat != mine->gpu_beat)
+            mine->gpu_broken_since = now;
+        else if (now >= mine->gpu_broken_since + RANK_GPU_GRACE_SECONDS)
             head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU and does not end");
+        mine->gpu_beat = beat;
     }
 }
 
@@ -74,8 +79,8 @@ double head_gpus_due(const struct head *head)
     double due = 1e300;
 
     for (int rank = 0; rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running && head->ranks[rank].gpu_broke_at > 0)
-            due = fmin(due, head->ranks[rank].gpu_broke_at + RANK_GPU_GRACE_SECONDS);
+        if (head->ranks[rank].running && head->ranks[rank].gpu_broken_since > 0)
+            due = fmin(due, head->ranks[rank].gpu_broken_since + RANK_GPU_GRACE_SECONDS);
     return due;
 }
 

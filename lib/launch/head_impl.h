@@ -54,7 +54,8 @@ struct head_rank {
     int in_order;    /* it left before it ended */
     int has_aborted; /* it has said why it ends */
     int64_t first_step;
-    double gpu_broke_at;       /* since when its GPU is broken; 0: it is not */
+    double gpu_broken_since;   /* for so long it has stood still on a broken GPU; 0: it has none */
+    uint64_t gpu_beat;         /* its beat then */
     struct progress_slot slot; /* the newest copy */
 };
 
@@ -153,7 +154,7 @@ void head_ask_anew(struct head *head);
 /* The cause's rank has just been found: what its GPU says of it, and of a restart. */
 void head_blame_gpu(struct head *head);
 
-/* Ranks whose GPU broke while they run on: told, and after a while taken for the cause. */
+/* Ranks whose GPU broke: told, and if they then stand still for a while, taken for the cause. */
 void head_watch_gpus(struct head *head, double now);
 
 /* When head_watch_gpus has something to do at the latest; 1e300: never. */

@@ -12,7 +12,7 @@
 #include "device/gpu_watch.h"
 #include "launch/rank_gpu.h"
 
-/* For so long may a rank live on after its GPU broke, before it is ended. */
+/* For so long may a rank stand still after its GPU broke, before it is ended. */
 #define RANK_GPU_GRACE_SECONDS 10.0
 
 /*

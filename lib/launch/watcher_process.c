@@ -71,7 +71,8 @@ struct watcher {
     struct break_news *news; /* with other nodes; NULL: there are none, or not yet */
     int has_news;            /* or could not have */
     struct gpu_watch *gpus;  /* NULL: no rank has a GPU, so far */
-    double gpu_broke_at[WATCH_RANKS_MAX];
+    double gpu_broken_since[WATCH_RANKS_MAX]; /* and standing still */
+    uint64_t gpu_beats[WATCH_RANKS_MAX];      /* then */
 };
 
 /* ---- the ranks ---- */
@@ -376,12 +377,12 @@ static void watch_hangs(struct watcher *w, double now)
 
 /* ---- GPUs ---- */
 
-/* One whose GPU is broken and that does not end of it hangs in the driver. */
+/* One whose GPU is broken and that stands still hangs in the driver. */
 static void end_without_gpu(struct watcher *w, int i, double now)
 {
     char gpu[512];
 
-    if (now < w->gpu_broke_at[i] + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
+    if (now < w->gpu_broken_since[i] + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
         return;
     open_log(w);
     log_error("rank %d on %s lost its GPU and does not end: %s: ending the ranks of %s",
@@ -402,11 +403,16 @@ static void look_at_gpus(struct watcher *w, double now)
         rank_gpu_look(&w->page->places[i].slot, &w->gpus);
         if (!rank_gpu_is_broken(w->ranks[i].slot))
             continue;
-        if (w->gpu_broke_at[i] > 0) {
+        int is_new = w->gpu_broken_since[i] <= 0;
+        uint64_t beat = atomic_load(&w->ranks[i].slot->beat);
+
+        if (is_new || beat != w->gpu_beats[i])
+            w->gpu_broken_since[i] = now;
+        else
             end_without_gpu(w, i, now);
+        w->gpu_beats[i] = beat;
+        if (!is_new)
             continue;
-        }
-        w->gpu_broke_at[i] = now;
         open_log(w);
         log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
                  rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));

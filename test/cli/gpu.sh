@@ -2,7 +2,7 @@
 # test/cli/gpu.sh - what is said of GPUs: the doctor, a run's figures, a GPU that is lost. GPUs are emulated, and what the
 # driver says of them is a script's (test/device/nvml_stub.c)
 . test/cli/support/check.sh
-lmtrain=${LMTRAIN:-build/lmtrain}
+. test/cli/support/tiny.sh
 emulated=build/lmtrain-emulated
 export LMTRAIN_NVML="$PWD/build/test/device/libnvidia-ml.so.1" NVML_STUB="$dir/script"
 
@@ -60,5 +60,35 @@ expect 'with the driver to install' 4 'install driver 580 or newer' env PATH=/no
 play "$healthy"
 expect 'libraries have versions' 0 'ok +cuDNN +[0-9]+\.[0-9]+\.[0-9]+ \(libcudnn.so.9\)' env PATH=/nowhere "$emulated" doctor
 expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not to be found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
+
+# ---- a run ----
+
+export LMTRAIN_EMULATE_DEVICES=2 LMTRAIN_EMULATE_PCI=0000:17:00.0,0000:18:00.0
+lmtrain=$emulated
+
+# shellcheck disable=SC2317 # wait_until calls it
+has_seen_gpu() { grep -q '"gpu_sm_mhz":1980' "$dir/$1/metrics.jsonl"; }
+
+long='--set train.steps=100000 --set eval.every_steps=0 --set checkpoint.every_steps=0'
+
+play "$healthy" 'gpus 2'
+# shellcheck disable=SC2086 # words
+start two $long --ranks 2
+expect 'the figures of a GPU are logged' 0 '' wait_until 120 has_seen_gpu two
+play "$healthy" 'gpus 2' 'xid 0 79'
+# An emulated GPU computes on: the rank is stopped, as if it hung in the driver.
+for rank in $(children_of "$(children_of "$pid")"); do
+    if grep -q 'lmtrain\[0\]' "/proc/$rank/cmdline"; then
+        kill -STOP "$rank"
+    fi
+done
+ended 'a rank without its GPU is ended' 4 two
+expect 'the death is that of the GPU' 0 \
+    'error: rank 0 on .* lost its GPU and does not end .*; GPU 0 \(0000:17:00.0, GPU-.*\): Xid 79, the GPU has fallen off the bus' \
+    cat "$dir/two.out"
+expect 'with what to do' 0 'hint: drain the node' cat "$dir/two.out"
+expect 'logged steps have the GPU' 0 \
+    '"gpu_memory_bytes":4294967296,"gpu_sm_mhz":1980,"gpu_power_w":412,"gpu_temperature_c":61,"gpu_throttle":""' \
+    cat "$dir/two/metrics.jsonl"
 
 finish

@@ -76,6 +76,11 @@ static int play(const char *scenario)
                                              : "gpus 2\nxid 1 79\n");
     if (!strcmp(scenario, "stuck"))
         wait_for_ever();
+    if (!strcmp(scenario, "overcome")) {
+        for (int i = 0; i < 60; i++, usleep(200000))
+            run_job_publish(&rank, "attention layers.9", 0);
+        _exit(3);
+    }
     if (!strcmp(scenario, "peer")) /* NCCL gives up before CUDA notices */
         _exit(ERR_PEER);
     launch_abort(ERR_DEVICE, "wait: cudaErrorLaunchFailure (unspecified launch failure)");
@@ -145,6 +150,18 @@ static void a_rank_that_hangs_on_a_lost_gpu_is_ended(void **state)
     run_job_check_clean(&result);
 }
 
+/* Longer than one that stands still would live: it ends as it will. */
+static void a_rank_that_goes_on_is_left_alone(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run(&(struct job_plan){ .scenario = "overcome", .n_ranks = 2 }, &result, 3);
+    run_job_check_says(&result, "warn: rank 1 on ");
+    run_job_check_says(&result, "exited with status 3");
+    run_job_check_clean(&result);
+}
+
 /* Xid 45 is a consequence; 94 says that the GPU can be used again. */
 static void a_contained_error_is_worth_a_restart(void **state)
 {
@@ -187,6 +204,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_device_error_is_told_with_its_xid),
         cmocka_unit_test(a_peer_error_of_a_broken_gpu_is_its_own),
         cmocka_unit_test(a_rank_that_hangs_on_a_lost_gpu_is_ended),
+        cmocka_unit_test(a_rank_that_goes_on_is_left_alone),
         cmocka_unit_test(a_contained_error_is_worth_a_restart),
         cmocka_unit_test(a_restart_leaves_the_broken_host_out),
     };
