@@ -91,4 +91,10 @@ expect 'logged steps have the GPU' 0 \
     '"gpu_memory_bytes":4294967296,"gpu_sm_mhz":1980,"gpu_power_w":412,"gpu_temperature_c":61,"gpu_throttle":""' \
     cat "$dir/two/metrics.jsonl"
 
+# A kernel that fails, in a run that nobody watches.
+play "$healthy" 'xid 0 48'
+export LMTRAIN_EMULATE_FAIL=sumsq
+expect 'a process alone says what its GPU has' 4 'GPU 0 \(0000:17:00.0, GPU-.*\): Xid 48, a double-bit ECC error.*cudaErrorIllegalAddress' \
+    pretrain alone --set eval.every_steps=0
+
 finish
