@@ -145,7 +145,11 @@ static void check_memory(struct doctor *doctor, const struct nvml_health *health
 
 static void check_links(struct doctor *doctor, const struct nvml_health *health, int index)
 {
-    if (health->n_links_down)
+    /* On PCIe cards without a bridge that is as it should be. */
+    if (health->n_links_down && health->n_links_down == health->n_links)
+        doctor_add(doctor, DOCTOR_NOTE, "nvlink", NULL, "%d: none of its %d links is up", index,
+                   health->n_links);
+    else if (health->n_links_down)
         doctor_add(doctor, DOCTOR_WARNING, "nvlink",
                    "is nvidia-fabricmanager running? nvidia-smi nvlink -s shows the links",
                    "%d: %d of %d links are down", index, health->n_links_down, health->n_links);
@@ -160,6 +164,10 @@ static void report_gpu(struct doctor *doctor, const struct gpu *gpu, int index)
 {
     struct str text = { 0 };
 
+    if (gpu->status < 0 && gpu->err.code == ERR_FAILED) {
+        doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL, "%d: not given to this process", index);
+        return;
+    }
     if (gpu->status < 0 || gpu->now.is_lost) {
         doctor_add(doctor, DOCTOR_PROBLEM, "gpu",
                    "drain this machine and reboot it; dmesg names the error (Xid)",

@@ -6,13 +6,12 @@
  */
 #include "device/nvml.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, ERROR_TIMEOUT = 10, ERROR_GPU_IS_LOST = 15 };
+enum { ERROR_NO_PERMISSION = 4, ERROR_TIMEOUT = 10, ERROR_GPU_IS_LOST = 15 };
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2, TEMPERATURE_GPU = 0 };
 enum { ECC_CORRECTED = 0, ECC_UNCORRECTED = 1, ECC_VOLATILE = 0 };
 enum { N_LINKS_MAX = 36, N_LINK_COUNTERS = 4 }; /* replay, recovery, CRC of flow and of data */
@@ -119,8 +118,10 @@ struct nvml {
     struct calls calls;
     char driver[96];
     int cuda, n_gpus;
-    handle_t *handles; /* NULL: that GPU cannot be asked */
-    void *events;      /* NULL: none are told */
+    handle_t *handles; /* NULL: that GPU cannot be asked, for this reason: */
+    int *errors;
+    void *events; /* NULL: not asked for yet, or none are told: */
+    int has_no_events;
 };
 
 /* A call that the library may lack: an error then. */
@@ -155,11 +156,15 @@ static int find_gpus(struct nvml *nvml, struct err *err)
         return err_set(err, ERR_DEVICE, "NVML cannot count the GPUs: %s",
                        nvml->calls.error_string(error));
     nvml->handles = calloc((size_t)n + 1, sizeof(handle_t));
+    nvml->errors = calloc((size_t)n + 1, sizeof(int));
     CHECK(nvml->handles);
+    CHECK(nvml->errors);
     nvml->n_gpus = (int)n;
-    for (unsigned i = 0; i < n; i++)
-        if (nvml->calls.handle(i, &nvml->handles[i]))
+    for (unsigned i = 0; i < n; i++) {
+        nvml->errors[i] = nvml->calls.handle(i, &nvml->handles[i]);
+        if (nvml->errors[i])
             nvml->handles[i] = NULL;
+    }
     return 0;
 }
 
@@ -202,6 +207,7 @@ void nvml_close(struct nvml *nvml)
     nvml->calls.shutdown();
     dlclose(nvml->library);
     free(nvml->handles);
+    free(nvml->errors);
     free(nvml);
 }
 
@@ -254,11 +260,11 @@ int nvml_gpu(struct nvml *nvml, int index, struct nvml_gpu *gpu, struct err *err
     struct memory_info memory;
     struct pci_info pci;
     unsigned value = 0;
-    int error = device ? calls->pci(device, &pci) : ERROR_GPU_IS_LOST;
+    int error = device ? calls->pci(device, &pci) : nvml->errors[index];
 
     if (error)
-        return err_set(err, ERR_DEVICE, "GPU %d cannot be asked: %s", index,
-                       calls->error_string(error));
+        return err_set(err, error == ERROR_NO_PERMISSION ? ERR_FAILED : ERR_DEVICE,
+                       "GPU %d cannot be asked: %s", index, calls->error_string(error));
     memset(gpu, 0, sizeof *gpu);
     write_pci(gpu->pci, &pci);
     if (calls->name(device, gpu->name, sizeof gpu->name))
@@ -289,10 +295,10 @@ void nvml_state(struct nvml *nvml, int index, struct nvml_state *state)
     struct utilization use = { 0 };
     struct memory_info memory;
     unsigned value = 0;
-    int error = device ? calls->memory(device, &memory) : ERROR_GPU_IS_LOST;
+    int error = device ? calls->memory(device, &memory) : nvml->errors[index];
 
     *state = (struct nvml_state){ error == ERROR_GPU_IS_LOST, -1, -1, -1, -1, -1, -1, -1 };
-    if (state->is_lost)
+    if (!device || state->is_lost)
         return;
     if (!error)
         state->memory_used_bytes = (int64_t)memory.used;
@@ -357,8 +363,9 @@ static int open_events(struct nvml *nvml)
     const struct calls *calls = &nvml->calls;
     int n = 0;
 
-    if (nvml->events)
-        return 0;
+    if (nvml->events || nvml->has_no_events)
+        return nvml->events ? 0 : -1;
+    nvml->has_no_events = 1;
     if (!calls->event_set_free || !calls->register_events || !calls->event_wait ||
         ASK(nvml, event_set_create, &nvml->events))
         return -1;

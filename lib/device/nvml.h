@@ -70,7 +70,7 @@ int nvml_cuda_version(const struct nvml *nvml);           /* 13000 is CUDA 13.0;
 
 int nvml_n_gpus(const struct nvml *nvml);
 
-/* Returns 0, or -1 and ERR_DEVICE: this GPU cannot be asked. */
+/* Returns 0, or -1 and ERR_DEVICE: this GPU does not answer; or ERR_FAILED: it is not for this process. */
 int nvml_gpu(struct nvml *nvml, int index, struct nvml_gpu *gpu, struct err *err);
 void nvml_state(struct nvml *nvml, int index, struct nvml_state *state);
 void nvml_health(struct nvml *nvml, int index, struct nvml_health *health);

@@ -44,11 +44,16 @@ expect 'ECC errors' 0 'warning +gpu memory +0: 2 uncorrectable ECC errors' env P
 expect 'a row that waits for its remapping' 0 'warning +gpu memory +0: a bad row of memory is remapped at the next reset' env PATH=/nowhere "$lmtrain" doctor
 play "$healthy" '0.remap_failed 1'
 expect 'a row that cannot be remapped is a problem' 4 'problem +gpu memory +0: a bad row' env PATH=/nowhere "$lmtrain" doctor
-play "$healthy" '0.links_down 2' '0.link_errors 77'
+play "$healthy" '0.links_down 2'
 expect 'links that are down' 0 'warning +nvlink +0: 2 of 18 links are down' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.links_down 18'
+expect 'a card without a bridge has none up' 0 'note +nvlink +0: none of its 18 links is up' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.link_errors 77'
 expect 'errors of links' 0 'warning +nvlink +0: 77 errors' env PATH=/nowhere "$lmtrain" doctor
 play "$healthy" '0.lost 1'
 expect 'a lost GPU is a problem' 4 'problem +gpu +0: 0000:17:00.0: the driver cannot reach it' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" 'gpus 2' '1.forbidden 1'
+expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not given to this process' env PATH=/nowhere "$lmtrain" doctor
 play 'init 9'
 expect 'no driver, no GPU' 0 'gpu +none: training runs on the CPU' env PATH=/nowhere "$lmtrain" doctor
 

@@ -5,7 +5,7 @@
  * rewriting it: "driver 580.65.06", "cuda 13000", "gpus 2"; of GPU i "i.name", "i.uuid", "i.bus"
  * (a number), "i.sm", "i.sm_max", "i.watts", "i.limit", "i.celsius", "i.busy", "i.used_mib",
  * "i.throttle", "i.ecc", "i.remap_pending", "i.remap_failed", "i.links", "i.links_down",
- * "i.link_errors"; "i.lost 1" is a GPU that does not answer; "i.slow_ms" is how long its memory
+ * "i.link_errors"; "i.lost 1" is a GPU that does not answer, "i.forbidden 1" another job's; "i.slow_ms" is how long its memory
  * takes to tell; "init N" makes nvmlInit fail with N. Every "xid i N" is an event, once a process.
  */
 #include <stddef.h>
@@ -14,7 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, TIMEOUT = 10, GPU_IS_LOST = 15, N_MAX = 8 };
+enum {
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
+    TIMEOUT = 10,
+    GPU_IS_LOST = 15,
+    N_MAX = 8
+};
 enum { N_LINKS = 18, EVENT_XID = 8, CLOCK_SM = 1 };
 
 typedef struct nvml_handle {
@@ -126,7 +133,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle_t *device)
     if (index >= N_MAX)
         return INVALID_ARGUMENT;
     *device = &gpus[index];
-    return 0;
+    return number(key_of(*device, "forbidden"), 0) ? NO_PERMISSION : 0;
 }
 
 int nvmlDeviceGetName(handle_t device, char *text, unsigned size)

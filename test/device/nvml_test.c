@@ -99,6 +99,22 @@ static void a_lost_gpu_is_lost_and_not_unknown(void **state)
     nvml_close(nvml);
 }
 
+static void a_gpu_of_another_job_is_not_broken(void **state)
+{
+    struct nvml *nvml = open_with("gpus 2\n0.forbidden 1\n");
+    struct nvml_state now;
+    struct nvml_gpu gpu;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(nvml_gpu(nvml, 0, &gpu, &err), -1);
+    assert_int_equal(err.code, ERR_FAILED);
+    nvml_state(nvml, 0, &now);
+    assert_false(now.is_lost);
+    assert_int_equal(nvml_gpu(nvml, 1, &gpu, &err), 0);
+    nvml_close(nvml);
+}
+
 static void xids_come_as_events(void **state)
 {
     struct nvml *nvml = open_with("gpus 2\n");
@@ -165,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_healthy_gpu_says_all),
         cmocka_unit_test(damage_is_told),
         cmocka_unit_test(a_lost_gpu_is_lost_and_not_unknown),
+        cmocka_unit_test(a_gpu_of_another_job_is_not_broken),
         cmocka_unit_test(xids_come_as_events),
         cmocka_unit_test(reasons_have_words),
         cmocka_unit_test(each_cuda_has_its_oldest_driver),
