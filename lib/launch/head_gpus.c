@@ -6,11 +6,9 @@
  * the GPU can be used again. One that hangs in the driver instead is taken for dead after a while; one that
  * goes on all the same (some errors of NVLink are overcome) is left alone.
  */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
 #include "launch/rank_gpu_impl.h"
@@ -45,50 +43,63 @@ void head_blame_gpu(struct head *head)
     judge_restart(head, rank);
 }
 
-/* First seen: people hear of it at once. */
-static void note(const struct head *head, int rank)
+/* People hear of it at once. */
+static void tell(struct head *head, int rank)
 {
-    const struct head_rank *mine = &head->ranks[rank];
+    struct head_rank *mine = &head->ranks[rank];
     char words[512];
 
+    if (mine->gpu_is_told)
+        return;
+    mine->gpu_is_told = 1;
     log_warn("rank %d on %s: %s", rank, head->nodes[mine->node].host,
              rank_gpu_death(&mine->slot, words, sizeof words));
 }
 
+/* A rank that waits for another one stands still as well: nothing hangs while any of them moves. */
+static int is_still(struct head *head, double now)
+{
+    uint64_t beats = 0;
+
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        beats += atomic_load(&head->ranks[rank].slot.beat);
+    if (head->still_since <= 0 || beats != head->beats)
+        head->still_since = now;
+    head->beats = beats;
+    return now >= head->still_since + RANK_GPU_GRACE_SECONDS;
+}
+
+/* The first running rank whose GPU is broken, -1: none. */
+static int find_broken(const struct head *head)
+{
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot))
+            return rank;
+    return -1;
+}
+
 void head_watch_gpus(struct head *head, double now)
 {
-    for (int rank = 0; rank < head->n_ranks && head->phase == RUNNING; rank++) {
-        struct head_rank *mine = &head->ranks[rank];
+    int broken = head->phase == RUNNING ? find_broken(head) : -1;
 
-        if (!mine->running || !rank_gpu_is_broken(&mine->slot))
-            continue;
-        uint64_t beat = atomic_load(&mine->slot.beat);
-
-        if (mine->gpu_broken_since <= 0)
-            note(head, rank);
-        if (mine->gpu_broken_since <= 0 || beat != mine->gpu_beat)
-            mine->gpu_broken_since = now;
-        else if (now >= mine->gpu_broken_since + RANK_GPU_GRACE_SECONDS)
-            head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU and does not end");
-        mine->gpu_beat = beat;
-    }
+    for (int rank = broken; broken >= 0 && rank < head->n_ranks; rank++)
+        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot))
+            tell(head, rank);
+    if (broken < 0)
+        head->still_since = 0;
+    else if (is_still(head, now))
+        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not end");
 }
 
 double head_gpus_due(const struct head *head)
 {
-    double due = 1e300;
-
-    for (int rank = 0; rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running && head->ranks[rank].gpu_broken_since > 0)
-            due = fmin(due, head->ranks[rank].gpu_broken_since + RANK_GPU_GRACE_SECONDS);
-    return due;
+    return head->still_since > 0 ? head->still_since + RANK_GPU_GRACE_SECONDS : 1e300;
 }
 
 void head_find_broken_gpu(struct head *head)
 {
-    for (int rank = 0; rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot)) {
-            head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU");
-            return;
-        }
+    int broken = find_broken(head);
+
+    if (broken >= 0)
+        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU");
 }

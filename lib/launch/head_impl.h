@@ -54,8 +54,7 @@ struct head_rank {
     int in_order;    /* it left before it ended */
     int has_aborted; /* it has said why it ends */
     int64_t first_step;
-    double gpu_broken_since;   /* for so long it has stood still on a broken GPU; 0: it has none */
-    uint64_t gpu_beat;         /* its beat then */
+    int gpu_is_told;           /* that its GPU is broken */
     struct progress_slot slot; /* the newest copy */
 };
 
@@ -92,7 +91,9 @@ struct head {
     int some_died;  /* a rank ended out of order: fences fail */
     int n_running;  /* ranks that are not known to have ended */
     int hang_reported;
-    int some_requeue; /* a rank ended in order with ERR_REQUEUE */
+    int some_requeue;   /* a rank ended in order with ERR_REQUEUE */
+    uint64_t beats;     /* of all ranks, as head_watch_gpus last saw them */
+    double still_since; /* for so long no rank moves while a GPU is broken; 0: all are well */
     struct cause cause;
     struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
     enum { RUNNING, ENDING, KILLED } phase;
@@ -154,7 +155,7 @@ void head_ask_anew(struct head *head);
 /* The cause's rank has just been found: what its GPU says of it, and of a restart. */
 void head_blame_gpu(struct head *head);
 
-/* Ranks whose GPU broke: told, and if they then stand still for a while, taken for the cause. */
+/* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
 void head_watch_gpus(struct head *head, double now);
 
 /* When head_watch_gpus has something to do at the latest; 1e300: never. */

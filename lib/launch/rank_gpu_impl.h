@@ -12,8 +12,8 @@
 #include "device/gpu_watch.h"
 #include "launch/rank_gpu.h"
 
-/* For so long may a rank stand still after its GPU broke, before it is ended. */
-#define RANK_GPU_GRACE_SECONDS 10.0
+/* For so long may all ranks stand still with a GPU broken, before they are ended. */
+#define RANK_GPU_GRACE_SECONDS 15.0
 
 /*
  * Bring a slot up to date, without waiting. *watch is made (rank_gpu: NVML is asked about all GPUs

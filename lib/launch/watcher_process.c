@@ -67,12 +67,13 @@ struct watcher {
     double end_at;      /* begin to end the ranks; 0: not wanted */
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
-    double left_at;          /* the last time that a rank left */
-    struct break_news *news; /* with other nodes; NULL: there are none, or not yet */
-    int has_news;            /* or could not have */
-    struct gpu_watch *gpus;  /* NULL: no rank has a GPU, so far */
-    double gpu_broken_since[WATCH_RANKS_MAX]; /* and standing still */
-    uint64_t gpu_beats[WATCH_RANKS_MAX];      /* then */
+    double left_at;                   /* the last time that a rank left */
+    struct break_news *news;          /* with other nodes; NULL: there are none, or not yet */
+    int has_news;                     /* or could not have */
+    struct gpu_watch *gpus;           /* NULL: no rank has a GPU, so far */
+    int gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
+    uint64_t beats;                   /* of all ranks, at the last look at GPUs */
+    double still_since;               /* so long ago they last changed */
 };
 
 /* ---- the ranks ---- */
@@ -377,12 +378,12 @@ static void watch_hangs(struct watcher *w, double now)
 
 /* ---- GPUs ---- */
 
-/* One whose GPU is broken and that stands still hangs in the driver. */
+/* Where no rank moves, one whose GPU is broken hangs in the driver. */
 static void end_without_gpu(struct watcher *w, int i, double now)
 {
     char gpu[512];
 
-    if (now < w->gpu_broken_since[i] + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
+    if (now < w->still_since + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
         return;
     open_log(w);
     log_error("rank %d on %s lost its GPU and does not end: %s: ending the ranks of %s",
@@ -393,30 +394,35 @@ static void end_without_gpu(struct watcher *w, int i, double now)
     begin_ending(w, now);
 }
 
-static void look_at_gpus(struct watcher *w, double now)
+static void tell_broken_gpu(struct watcher *w, int i)
 {
     char gpu[512];
 
-    for (int i = 0; i < w->n && w->phase == WATCHING; i++) {
-        if (!w->ranks[i].running)
-            continue;
-        rank_gpu_look(&w->page->places[i].slot, &w->gpus);
-        if (!rank_gpu_is_broken(w->ranks[i].slot))
-            continue;
-        int is_new = w->gpu_broken_since[i] <= 0;
-        uint64_t beat = atomic_load(&w->ranks[i].slot->beat);
+    if (w->gpu_is_told[i])
+        return;
+    w->gpu_is_told[i] = 1;
+    open_log(w);
+    log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
+             rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));
+}
 
-        if (is_new || beat != w->gpu_beats[i])
-            w->gpu_broken_since[i] = now;
-        else
-            end_without_gpu(w, i, now);
-        w->gpu_beats[i] = beat;
-        if (!is_new)
-            continue;
-        open_log(w);
-        log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
-                 rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));
+static void look_at_gpus(struct watcher *w, double now)
+{
+    uint64_t beats = 0;
+
+    for (int i = 0; i < w->n; i++) {
+        beats += atomic_load(&w->ranks[i].slot->beat);
+        if (w->ranks[i].running)
+            rank_gpu_look(&w->page->places[i].slot, &w->gpus);
     }
+    if (beats != w->beats)
+        w->still_since = now;
+    w->beats = beats;
+    for (int i = 0; i < w->n && w->phase == WATCHING; i++)
+        if (w->ranks[i].running && rank_gpu_is_broken(w->ranks[i].slot)) {
+            tell_broken_gpu(w, i);
+            end_without_gpu(w, i, now);
+        }
 }
 
 /* ---- the loop ---- */

@@ -77,7 +77,7 @@ static int play(const char *scenario)
     if (!strcmp(scenario, "stuck"))
         wait_for_ever();
     if (!strcmp(scenario, "overcome")) {
-        for (int i = 0; i < 60; i++, usleep(200000))
+        for (int i = 0; i < 90; i++, usleep(200000))
             run_job_publish(&rank, "attention layers.9", 0);
         _exit(3);
     }
