@@ -239,7 +239,7 @@ static int boundary_value(const struct compiling *c)
     struct program *p = c->program;
     int64_t rows = (int64_t)c->builder.n_sequences * c->builder.seq_len;
     int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
-    int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
+    int id = program_value(p, rows / tp, c->options->model->hidden_size, c->options->residual);
 
     program_split_rows(p, id);
     if (tp > 1)
@@ -558,6 +558,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                            .builder = { .program = program,
                                         .spec = options->model,
                                         .dtype = options->dtype,
+                                        .residual = options->residual,
                                         .n_sequences = options->micro_batch,
                                         .seq_len = options->seq_len,
                                         .dropout = 1,

@@ -215,39 +215,42 @@ static const struct op_info infos[N_OP_KINDS] = {
 
 static const struct op_rules rules[N_OP_KINDS] = {
     [OP_EMBED] = {
-        { { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_R, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 },
-          { DIM_ONE, DIM_ONE, TYPE_I32 } },
-        { { DIM_T, DIM_D, TYPE_F32 } } },
+        { { DIM_T, DIM_ONE, TYPE_I32 }, { DIM_R, DIM_D, TYPE_ACT },
+          { DIM_T, DIM_D, TYPE_STREAM }, { DIM_ONE, DIM_ONE, TYPE_I32 } },
+        { { DIM_T, DIM_D, TYPE_STREAM } } },
     [OP_EMBED_DW] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_I32 },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_T, DIM_ONE, TYPE_I32 },
           { DIM_ONE, DIM_ONE, TYPE_I32 } },
         { { DIM_R, DIM_D, TYPE_KEPT } } },
     [OP_RMSNORM] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_ONE, DIM_D, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 } } },
     [OP_RMSNORM_GRAD] = {
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
-          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } },
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 } } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_STREAM },
+          { DIM_ONE, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_D, TYPE_STREAM } },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_ONE, DIM_D, TYPE_F32 } } },
     [OP_LAYERNORM] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_ONE, DIM_D, TYPE_F32 },
           { DIM_ONE, DIM_D, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 },
           { DIM_T, DIM_ONE, TYPE_F32 } } },
     [OP_LAYERNORM_GRAD] = {
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
-          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_F32 },
-          { DIM_T, DIM_D, TYPE_F32 } },
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_ONE, DIM_D, TYPE_F32 },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_D, TYPE_STREAM },
+          { DIM_ONE, DIM_D, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_D, TYPE_STREAM } },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_ONE, DIM_D, TYPE_F32 },
           { DIM_ONE, DIM_D, TYPE_F32 } } },
     [OP_ADD_RMSNORM] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_ACT }, { DIM_ONE, DIM_D, TYPE_F32 } },
-        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } } },
-    [OP_ADD_LAYERNORM] = {
-        { { DIM_T, DIM_D, TYPE_F32 }, { DIM_T, DIM_D, TYPE_ACT }, { DIM_ONE, DIM_D, TYPE_F32 },
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_T, DIM_D, TYPE_ACT },
           { DIM_ONE, DIM_D, TYPE_F32 } },
         { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 },
-          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_F32 } } },
+          { DIM_T, DIM_D, TYPE_STREAM } } },
+    [OP_ADD_LAYERNORM] = {
+        { { DIM_T, DIM_D, TYPE_STREAM }, { DIM_T, DIM_D, TYPE_ACT }, { DIM_ONE, DIM_D, TYPE_F32 },
+          { DIM_ONE, DIM_D, TYPE_F32 } },
+        { { DIM_T, DIM_D, TYPE_ACT }, { DIM_T, DIM_ONE, TYPE_F32 },
+          { DIM_T, DIM_ONE, TYPE_F32 }, { DIM_T, DIM_D, TYPE_STREAM } } },
     [OP_LINEAR] = {
         { { DIM_T, DIM_K, TYPE_ACT }, { DIM_N, DIM_K, TYPE_ACT }, { DIM_ONE, DIM_N, TYPE_F32 } },
         { { DIM_T, DIM_N, TYPE_ACT_OR_F32 } } },

@@ -9,7 +9,9 @@
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
  * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
- * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters with their accumulators,
+ * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
+ * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
+ * even as it stores it, and goes on with what it has stored. 1-D parameters with their accumulators,
  * and masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
  * bf16.
  *
@@ -18,20 +20,20 @@
  * comes with the call (design.md §5).
  * "~" marks an operand updated in place. "?" marks an optional one.
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32, begin?[1 x 1] i32
- *                       -> x[T x d] fp32
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, begin?[1 x 1] i32
+ *                       -> x[T x d] res
  *                         x = base + table[index - begin]; an index < 0, or whose row is not among
  *                         the R that the rank has, adds nothing
- *   embed_dw            dx[T x d] fp32, index[T x 1], begin? -> dtable[R x d] +=
+ *   embed_dw            dx[T x d] res, index[T x 1], begin? -> dtable[R x d] +=
  *                         rows added in token order
- *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act or fp32, rstd[T x 1] fp32
+ *   rmsnorm             x[T x d] res, w[1 x d] fp32 -> y[T x d] act or res, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
- *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
- *                       -> dx[T x d] fp32, dw?[1 x d] +=
+ *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] res
+ *                       -> dx[T x d] res, dw?[1 x d] +=
  *                         dx = add + the norm's own
- *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
+ *   layernorm           x[T x d] res, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
  *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=
- *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
+ *   add_rmsnorm         x[T x d] res, delta[T x d] act, w -> y, rstd, sum[T x d] res
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
  *   linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32 -> y[T x n] act or fp32
