@@ -30,7 +30,8 @@ template <typename T, typename R> struct norm_grad {
     rows_of<R> x, add, dx; /* add and mean (RMSNorm) may be absent: at is NULL */
     rows_of<float> mean, rstd;
     const float *w;
-    float *dw, *db; /* partial sums, [blocks x d]; NULL where absent */
+    rows_of<T> copy; /* of dx; absent: at is NULL */
+    float *dw, *db;  /* partial sums, [blocks x d]; NULL where absent */
     int64_t n_rows, d, rows_a_block;
 };
 
@@ -52,10 +53,11 @@ static __device__ __forceinline__ void add_dots(float (&sums)[2], const float *d
     }
 }
 
-template <typename R, int N, int WIDE>
-static __device__ __forceinline__ void put_dx(R *to, int64_t n_left, const float *dy,
-                                              const float *xhat, const float *w, const float *add,
-                                              bool adds, float rstd, const float (&means)[2])
+/* A pack of dx, and of its copy. */
+template <typename T, typename R, int N, int WIDE>
+static __device__ __forceinline__ void put_dx(const norm_grad<T, R> &n, int64_t row, int64_t col,
+                                              const float *dy, const float *xhat, const float *w,
+                                              const float *add, float rstd, const float (&means)[2])
 {
     float dx[N];
 
@@ -63,9 +65,11 @@ static __device__ __forceinline__ void put_dx(R *to, int64_t n_left, const float
     for (int i = 0; i < N; i++) {
         float own = rstd * (fmaf(-xhat[i], means[0], dy[i] * w[i]) - means[1]);
 
-        dx[i] = adds ? add[i] + own : own;
+        dx[i] = n.add.at ? add[i] + own : own;
     }
-    store_row_floats<R, N, WIDE>(to, n_left, dx);
+    store_row_floats<R, N, WIDE>(n.dx.row(row) + col, n.d - col, dx);
+    if (n.copy.at)
+        store_row_floats<T, N, WIDE>(n.copy.row(row) + col, n.d - col, dx);
 }
 
 /* ---- rows that a block holds -------------------------------------------------------------------
@@ -124,8 +128,7 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T, R> &n, int64_
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
         load_constants<N, WIDE>(n.w + col, n.d - col, w);
-        put_dx<R, N, WIDE>(n.dx.row(row) + col, n.d - col, r.dy[p], r.xhat[p], w, r.add[p],
-                           n.add.at != NULL, r.rstd, sums);
+        put_dx<T, R, N, WIDE>(n, row, col, r.dy[p], r.xhat[p], w, r.add[p], r.rstd, sums);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             dw[p][i] = fmaf(r.dy[p][i], r.xhat[p][i], dw[p][i]);
@@ -207,8 +210,7 @@ __global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T,
             for (int i = 0; i < N; i++)
                 xhat[i] = (xhat[i] - mean) * rstd;
             if (turn)
-                put_dx<R, N, WIDE>(n.dx.row(row) + col, n.d - col, dy, xhat, w, add,
-                                   n.add.at != NULL, rstd, sums);
+                put_dx<T, R, N, WIDE>(n, row, col, dy, xhat, w, add, rstd, sums);
             else
                 add_dots<N>(sums, dy, xhat, w);
         }
@@ -290,7 +292,7 @@ static int is_wide(const struct op_shape *op, int layer)
 {
     return cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->in[1], 16) &&
            cuda_is_aligned(&op->in[2], 16) && cuda_is_aligned(&op->in[4 + layer], 16) &&
-           cuda_is_aligned(&op->out[0], 16);
+           cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->out[2 + layer], 16);
 }
 
 static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
@@ -329,6 +331,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         n.rstd = cuda_rows<float>(&op->in[3 + layer]);
         n.add = cuda_rows<R>(&op->in[4 + layer]);
         n.dx = cuda_rows<R>(&op->out[0]);
+        n.copy = cuda_rows<T>(&op->out[2 + layer]);
         n.dw = dw;
         n.db = db;
         n.n_rows = op->in[0].rows;

@@ -300,8 +300,10 @@ static void emit_backwards(struct compiling *c)
         f->backward = function_named(c, "backward", i);
         c->gradient_in[i] =
             differentiate(p, f->forward, f->backward, &seed, 1, has_before ? c->boundary[i] : 0);
-        if (!c->options->no_fuse)
+        if (!c->options->no_fuse) {
             fuse(p, f->forward);
+            fuse_casts(p, f->backward);
+        }
         recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
         f->weight = f->backward;
         if (splits(c->spec.kind)) {

@@ -36,6 +36,12 @@ int differentiate(struct program *program, int forward, int backward,
 int fuse(struct program *program, int function);
 
 /*
+ * fuse.c: rmsnorm_grad + cast, layernorm_grad + cast -> the norm's gradient with a copy, which the
+ * product of the block before reads. Bit-equal as above. Returns how many casts are gone.
+ */
+int fuse_casts(struct program *program, int function);
+
+/*
  * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE
  * drops what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL
  * keeps the layers' inputs only; LIST drops what ops of these kinds make. Layers' inputs and, but

@@ -92,6 +92,8 @@ static void grad_case(enum op_kind kind, int64_t rows, int64_t d, int types, int
     op_case_output(c, 1, 1, d, DTYPE_F32);
     if (layer && extras)
         op_case_output(c, 2, 1, d, DTYPE_F32);
+    if (extras)
+        op_case_output(c, 2 + layer, rows, d, act);
     op_case_check(c, 2e-6);
     op_case_destroy(c);
 }
@@ -160,12 +162,57 @@ static void test_fused_is_its_parts(void **state)
     }
 }
 
+/* A norm's gradient with a copy, and the same without and a cast of it. */
+static void copy_case(int layer, enum dtype act)
+{
+    enum { ROWS = 37, D = 72 };
+    struct op_case *cases[2], *cast = op_case_create(OP_CAST, &attributes);
+
+    for (int k = 0; k < 2; k++) {
+        struct op_case *c =
+            op_case_create(layer ? OP_LAYERNORM_GRAD : OP_RMSNORM_GRAD, &attributes);
+
+        op_case_input(c, 0, ROWS, D, act, 1);
+        op_case_input(c, 1, ROWS, D, DTYPE_F32, 1);
+        op_case_input(c, 2, 1, D, DTYPE_F32, 1);
+        for (int i = 3; i < 4 + layer; i++)
+            op_case_input(c, i, ROWS, 1, DTYPE_F32, 0.3);
+        op_case_input(c, 4 + layer, ROWS, D, DTYPE_F32, 1);
+        op_case_output(c, 0, ROWS, D, DTYPE_F32);
+        op_case_output(c, 1, 1, D, DTYPE_F32);
+        if (k)
+            op_case_output(c, 2 + layer, ROWS, D, act);
+        op_case_run(c, 2, 1);
+        cases[k] = c;
+    }
+    op_case_input(cast, 0, ROWS, D, DTYPE_F32, 1);
+    op_case_output(cast, 0, ROWS, D, act);
+    copy_contents(&cast->op.in[0], &cases[0]->op.out[0]);
+    op_case_run(cast, 2, 1);
+    same_contents(&cases[0]->op.out[0], &cases[1]->op.out[0]);
+    same_contents(&cases[0]->op.out[1], &cases[1]->op.out[1]);
+    same_contents(&cast->op.out[0], &cases[1]->op.out[2 + layer]);
+    op_case_destroy(cases[0]);
+    op_case_destroy(cases[1]);
+    op_case_destroy(cast);
+}
+
+static void test_copy_is_a_cast(void **state)
+{
+    (void)state;
+    for (int layer = 0; layer < 2; layer++) {
+        copy_case(layer, DTYPE_BF16);
+        copy_case(layer, DTYPE_F16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward),
         cmocka_unit_test(test_grads),
         cmocka_unit_test(test_fused_is_its_parts),
+        cmocka_unit_test(test_copy_is_a_cast),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

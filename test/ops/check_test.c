@@ -115,7 +115,7 @@ static int set_dtypes(struct op_text *text, enum dtype act, enum dtype res)
         if (strstr(" base x sum add dx ", name)) {
             t->dtype = res;
             n_streams++;
-        } else if (strstr(" table y delta dy ", name)) {
+        } else if (strstr(" table y delta dy copy ", name)) {
             t->dtype = act;
         }
     }

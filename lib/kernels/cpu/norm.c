@@ -125,7 +125,7 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
 
 struct norm_grad {
     const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
-    const struct tensor *dx, *dw, *db;                   /* dw, db: NULL where absent */
+    const struct tensor *dx, *dw, *db, *copy;            /* all but dx: NULL where absent */
     float *partial_dw, *partial_db;                      /* [blocks x d] each */
     int64_t n_blocks;
     int first;
@@ -174,6 +174,13 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
     if (n->db)
         for (i = 0; i < d; i++)
             db[i] += act_get(dy, i, act);
+    if (!n->copy)
+        return;
+
+    void *copy = cpu_row(n->copy, row);
+
+    for (i = 0; i < d; i++)
+        act_put(copy, i, act_get(dx, i, res), act);
 }
 
 CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
@@ -241,6 +248,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         .dx = &op->out[0],
         .dw = if_given(&op->out[1]),
         .db = layer ? if_given(&op->out[2]) : NULL,
+        .copy = if_given(&op->out[2 + layer]),
         .partial_dw = call->scratch,
         .partial_db = (float *)call->scratch + n_blocks * d,
         .n_blocks = n_blocks,
