@@ -537,6 +537,7 @@ static int shard_parameters(struct compiling *c)
 
 static int finish(struct program *p, program_scratch_fn scratch, void *context, struct err *err)
 {
+    work_in_place(p);
     if (scratch)
         program_size_scratch(p, scratch, context);
     place(p);

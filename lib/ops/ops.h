@@ -18,7 +18,8 @@
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
  * is complete before its one fp32 add (fp64 for loss; what is bf16 is rounded then), and `first`
  * comes with the call (design.md §5).
- * "~" marks an operand updated in place. "?" marks an optional one.
+ * "~" marks an operand updated in place. "?" marks an optional one. "|" marks an output that may be
+ * the memory of the first input: the program says where it is (program.h, over).
  *
  *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, begin?[1 x 1] i32
  *                       -> x[T x d] res
@@ -40,10 +41,11 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> out[T x c] act
- *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
+ *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> |out[T x c] act
+ *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v,
+ *                         or, where out is qkv, leaves it.
  *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
- *   rope_grad           dout[T x c], position, table -> dqkv[T x c]
+ *   rope_grad           dout[T x c], position, table -> |dqkv[T x c]
  *   head_norm           qkv[T x c] act, wq[1 x e] fp32, wk[1 x e] fp32 -> out[T x c] act,
  *                       rstd[T x (h + g)] fp32
  *                         rmsnorm of each q head with wq, of each k head with wk; copies v
@@ -344,6 +346,7 @@ enum operand_flag {
     OPERAND_OPTIONAL = 1,
     OPERAND_ACCUMULATED = 2, /* "+=" output */
     OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
+    OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
 };
 
 struct op_operand {

@@ -175,6 +175,13 @@ void schedule_forward(struct program *program, enum entry_kind entry,
                       const struct chunk_functions *chunks, int n_chunks);
 
 /*
+ * in_place.c: where an op may write over its first input (OPERAND_IN_PLACE), and no function reads
+ * that afterwards or has it from another, it does: the output lies over the input (program.h).
+ * After the last pass that adds or moves ops, before place. Returns how many do.
+ */
+int work_in_place(struct program *program);
+
+/*
  * place.c: decide scopes of plain values (read by another function than the writer: stash),
  * lifetimes, and an offset in its segment for every value that owns memory; fills segment_bytes.
  * Values that live at the same time never overlap; operands of ops on other streams than compute
@@ -193,7 +200,7 @@ int place_within(struct program *program, struct program *larger, struct err *er
 
 /*
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
- * every op; written before read; written once; accumulators in increasing micro-batch order; no two
+ * every op; written before read, and not over what is still read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
  * after; no sum of one micro-batch begun where another still waits for its sum over ranks; nothing
  * read as whole of which each rank has updated its own part alone; no weight read that no gather
