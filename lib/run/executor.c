@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "run/one_by_one.h"
 #include "run/run_impl.h"
 
 size_t run_scratch_bytes(void *context, const struct op_shape *shape)
@@ -112,6 +113,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->progress = options->progress;
     run->device = options->kernels->device;
     run->enqueues = traffic_is_enqueued(run);
+    run->is_one_by_one = one_by_one_is_wanted(run->device);
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||
@@ -175,11 +177,10 @@ static int wait_for(struct run *run, const struct resolved_op *collective, struc
     if (!collective || is_done(run, collective))
         return 0;
     publish_wait(run, collective);
-    double begin = run->options.timed ? clock_seconds() : 0;
+    double begin = clock_seconds();
     int status = run->enqueues ? traffic_wait(run, collective, err)
                                : worker_wait(run->options.worker, collective->ticket, err);
-    if (run->options.timed)
-        run->wait_seconds += clock_seconds() - begin;
+    run->wait_seconds += clock_seconds() - begin;
     progress_publish(run->progress, collective->text, 0);
     return status;
 }
@@ -290,8 +291,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    return run->options.timed ? run_timed(run, op, first, err)
-                              : (kernels_run(run->options.kernels, &op->call, first), 0);
+    if (run->is_timed)
+        return run_timed(run, op, first, err);
+    kernels_run(run->options.kernels, &op->call, first);
+    return one_by_one_wait(run, op, DEVICE_COMPUTE, err);
 }
 
 /* A function's end: what follows comes after its streams' collectives. */
@@ -372,7 +375,7 @@ static int run_function(struct run *run, const struct action *action, int first,
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
     for (int i = 0, next = 0; i < f->n_ops; i++) {
-        struct op_range *range = range_at(f, i, first, &next);
+        struct op_range *range = run->is_timed ? NULL : range_at(f, i, first, &next);
 
         if (range) {
             int n = run_range(run, f, range, first, err);
@@ -440,6 +443,12 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
 }
 
 /* ---- what it took ---- */
+
+void run_set_timed(struct run *run, int timed)
+{
+    CHECK(run->options.timed);
+    run->is_timed = timed;
+}
 
 double run_op_seconds(const struct run *run, int function, int op)
 {
