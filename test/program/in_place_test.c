@@ -200,6 +200,34 @@ static void not_over_what_another_function_makes(void **state)
     must_be_refused(&s, "is not written over in the end");
 }
 
+/* Both rotate it, but the second reads first what the first has left. */
+static void not_over_what_is_left_for_another(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s);
+    emit(&s, s.other, OP_ACCUMULATE, s.qkv, s.sum);
+    emit(&s, s.other, OP_ROPE, s.qkv, s.out);
+    run_both(&s);
+    must_be_over(&s, 0);
+    must_be_refused(&s, "is read where another value lies over it");
+}
+
+/* Another function makes it again, and needs it as it is: out is gone then. */
+static void not_over_what_is_made_again(void **state)
+{
+    struct small s;
+
+    (void)state;
+    small_open(&s);
+    emit(&s, s.other, OP_SCALE, s.x, s.qkv);
+    emit(&s, s.other, OP_ACCUMULATE, s.qkv, s.sum);
+    run_both(&s);
+    must_be_over(&s, 0);
+    must_be_refused(&s, "is not written over in the end");
+}
+
 static void not_over_a_cell(void **state)
 {
     struct small s;
@@ -275,6 +303,8 @@ int main(void)
         cmocka_unit_test(not_over_what_is_read_behind_it),
         cmocka_unit_test(not_over_what_another_function_reads),
         cmocka_unit_test(not_over_what_another_function_makes),
+        cmocka_unit_test(not_over_what_is_left_for_another),
+        cmocka_unit_test(not_over_what_is_made_again),
         cmocka_unit_test(not_over_a_cell),
         cmocka_unit_test(broken_ones_are_refused),
         cmocka_unit_test(all_of_a_model),
