@@ -327,6 +327,16 @@ template <typename F> static inline void cuda_with_act(enum dtype dtype, F f)
     }
 }
 
+/* The same of ops on the residual stream: f(T(), R()), R its element type, float or T where that is
+ * bf16. */
+template <typename F> static inline void cuda_with_act_and_res(enum dtype act, enum dtype res, F f)
+{
+    if (res == DTYPE_BF16)
+        f(bf16(), bf16());
+    else
+        cuda_with_act(act, [&](auto zero) { f(zero, 0.0f); });
+}
+
 /* ---- operands ----------------------------------------------------------------------------------
  */
 
