@@ -103,8 +103,17 @@ void emulate_sync_warp(unsigned mask);
 /* What each lane of the mask gives, for all of them to read: [32], good until the lane's next
  * meeting but one. */
 const uint64_t *emulate_exchange(unsigned mask, uint64_t value);
-void *emulate_shared(void); /* the block's dynamic shared memory, aligned to 1024 */
+/* The block's dynamic shared memory. It ends at a guard page: aligned to 16, or to the largest power
+ * of two that its size is a multiple of. */
+void *emulate_shared(void);
 unsigned emulate_lane(void);
+
+/* cp.async, for a kernel's thread (shared.cc); not is_given: zeros. */
+void emulate_copy_async(void *to, const void *from, int n_bytes, bool is_given);
+void emulate_copy_commit(void);
+void emulate_copy_wait(int n_groups);
+/* The instruction's n_bytes lie in the block's shared memory, at a multiple of n_bytes. */
+void emulate_check_shared(const void *at, int n_bytes, const char *instruction);
 
 static inline void __syncthreads(void)
 {
@@ -311,9 +320,15 @@ enum cudaError_t {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
     cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
 };
 const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
@@ -393,19 +408,21 @@ struct emulate_launch {
 void emulate_run(const struct emulate_launch *launch, std::function<void()> body);
 
 /* Something for a stream to do in its turn (libraries that are emulated, too). */
-void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
+cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 
 /*
  * The same, where it is not up to the stream alone when: ready is asked before run is called, needs
  * names streams that must go on first. Both are called, often, with emulate_lock held, which guards
- * whatever they look at; run is called without it. Each may be empty.
+ * whatever they look at; run is called without it. Each may be empty. What continues is part of the
+ * kernel whose first item is before it in the stream: it needs no turn in the hardware's queue.
  */
 struct emulate_item {
     std::function<void()> run;
     std::function<bool()> ready;
     std::function<void(std::vector<cudaStream_t> &needs)> needs;
+    bool continues;
 };
-void emulate_enqueue_item(cudaStream_t stream, emulate_item item);
+cudaError_t emulate_enqueue_item(cudaStream_t stream, emulate_item item);
 std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);
