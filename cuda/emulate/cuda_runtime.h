@@ -6,14 +6,27 @@
  * a block's threads are fibers, switched where they meet (__syncthreads, warp shuffles, votes,
  * matrix instructions). A thread that does not come to a meeting ends the process with the place.
  *
- * Streams are queues between which only events order anything; LMTRAIN_EMULATE_STREAMS chooses how
- * far one may run ahead of another (streams.cc). Host threads may be ranks, each with a device.
+ * A GPU may do what is wrong in a kernel a favour; here it is as unkind as CUDA allows. Always: an
+ * asynchronous copy lands at its wait and no earlier, shared memory ends at a guard page and holds
+ * 0xff when a block begins (shared.cc), device memory ends at one, too (memory.cc), a vector at an
+ * odd address is refused (-fsanitize=alignment, mk/cuda.mk), as is what may not be called during a
+ * capture (streams.cc). What is found names kernel, block and thread. The rest is chosen:
  *
- * LMTRAIN_EMULATE_ORDER is forward, backward or a seed: the order in which threads run between
- * meetings. A result that depends on it is a race.
+ *   LMTRAIN_EMULATE_ASYNC    late | early     when asynchronous copies land
+ *   LMTRAIN_EMULATE_BLOCKS   random | forward | reverse | SEED     the order of blocks; what was
+ *                            drawn is said when the process fails
+ *   LMTRAIN_EMULATE_ORDER    forward | backward | SEED     that of threads between meetings; a
+ *                            result that depends on it is a race (op_case runs each op in two)
+ *   LMTRAIN_EMULATE_STREAMS  eager | lazy | SEED     how far one stream may run ahead of another
+ *   CUDA_DEVICE_MAX_CONNECTIONS                      how many hardware queues they share, of 8
+ *   LMTRAIN_EMULATE_DEVICES, _DRIVER, _WITHOUT       how many GPUs, their driver's version, which
+ *                            library is absent
  *
- * It knows nothing of time, of the memory model beyond that, nor of registers: those are for real
- * GPUs (scripts/gpu-check).
+ * The first of each is the default; what is not drawn by default is run by single tests. Host
+ * threads may be ranks, each with a device. test/cuda/emulator_test.cc has a wrong kernel for each.
+ *
+ * It knows nothing of time, of blocks that run at once, of the memory model beyond that, nor of
+ * registers and instructions: those are for scripts/sass, and for real GPUs (scripts/gpu-check).
  */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
@@ -319,6 +332,7 @@ enum cudaError_t {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
@@ -369,7 +383,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaDeviceSynchronize(void);

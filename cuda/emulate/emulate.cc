@@ -565,6 +565,7 @@ const char *cudaGetErrorName(cudaError_t error)
         NAMED(cudaErrorInvalidValue),
         NAMED(cudaErrorMemoryAllocation),
         NAMED(cudaErrorInvalidConfiguration),
+        NAMED(cudaErrorInsufficientDriver),
         NAMED(cudaErrorNoDevice),
         NAMED(cudaErrorIllegalState),
         NAMED(cudaErrorNotReady),
@@ -592,7 +593,13 @@ cudaError_t cudaGetDeviceCount(int *n)
 {
     const char *text = getenv("LMTRAIN_EMULATE_DEVICES");
 
-    *n = text ? atoi(text) : 1;
+    int driver, runtime;
+
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    *n = driver < runtime ? 0 : text ? atoi(text) : 1;
+    if (driver < runtime)
+        return cudaErrorInsufficientDriver;
     return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -627,9 +634,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     return cudaSuccess;
 }
 
+/* $LMTRAIN_EMULATE_DRIVER: the driver's version, 12040 for CUDA 12.4. */
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = 13000;
+    const char *text = getenv("LMTRAIN_EMULATE_DRIVER");
+
+    *version = text ? atoi(text) : 13000;
     return cudaSuccess;
 }
 

@@ -175,11 +175,10 @@ static int wait_for(struct run *run, const struct resolved_op *collective, struc
     if (!collective || is_done(run, collective))
         return 0;
     publish_wait(run, collective);
-    double begin = run->options.timed ? clock_seconds() : 0;
+    double begin = clock_seconds();
     int status = run->enqueues ? traffic_wait(run, collective, err)
                                : worker_wait(run->options.worker, collective->ticket, err);
-    if (run->options.timed)
-        run->wait_seconds += clock_seconds() - begin;
+    run->wait_seconds += clock_seconds() - begin;
     progress_publish(run->progress, collective->text, 0);
     return status;
 }
@@ -290,8 +289,10 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    return run->options.timed ? run_timed(run, op, first, err)
-                              : (kernels_run(run->options.kernels, &op->call, first), 0);
+    if (run->is_timed)
+        return run_timed(run, op, first, err);
+    kernels_run(run->options.kernels, &op->call, first);
+    return 0;
 }
 
 /* A function's end: what follows comes after its streams' collectives. */
@@ -372,7 +373,7 @@ static int run_function(struct run *run, const struct action *action, int first,
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
     for (int i = 0, next = 0; i < f->n_ops; i++) {
-        struct op_range *range = range_at(f, i, first, &next);
+        struct op_range *range = run->is_timed ? NULL : range_at(f, i, first, &next);
 
         if (range) {
             int n = run_range(run, f, range, first, err);
@@ -440,6 +441,12 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
 }
 
 /* ---- what it took ---- */
+
+void run_set_timed(struct run *run, int timed)
+{
+    CHECK(run->options.timed);
+    run->is_timed = timed;
+}
 
 double run_op_seconds(const struct run *run, int function, int op)
 {

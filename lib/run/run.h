@@ -32,7 +32,7 @@ struct run_options {
     struct worker *worker;          /* the comm thread; likewise */
     struct progress_slot *progress; /* NULL: nobody watches */
     int poison;                     /* fill values with NaN at their death */
-    int timed;                      /* measure how long each op takes: run_op_seconds */
+    int timed;                      /* ops can be timed: run_set_timed */
 };
 
 /*
@@ -101,10 +101,17 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
               struct err *err);
 
 /*
- * Where options.timed was set: the seconds that an op's runs have taken in all since the start or
- * the last run_clear_times, whatever the slot; a compute op's in its kernel, a collective's on the
- * comm thread. run_wait_seconds: how long compute ops and entries have waited for collectives.
- * Between entries.
+ * Where options.timed was set: from now on ops are timed (1), or not (0, as after run_create). A GPU
+ * is waited for around each compute op that is timed, and graphs are left aside, so that entries
+ * take longer than in training. Between entries.
+ */
+void run_set_timed(struct run *run, int timed);
+
+/*
+ * The seconds that the timed runs of an op have taken in all since the start or the last
+ * run_clear_times, whatever the slot; a compute op's in its kernel, a collective's on its queue or,
+ * timed or not, on the comm thread. run_wait_seconds: how long this thread has waited for
+ * collectives, timed or not. Between entries.
  */
 double run_op_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);

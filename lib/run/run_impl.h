@@ -93,6 +93,7 @@ struct run {
     void *staging[N_STREAMS];                  /* theirs, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
+    int is_timed; /* run_set_timed */
     double wait_seconds;
 };
 

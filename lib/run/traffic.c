@@ -94,6 +94,8 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
     c->kernels = run->options.kernels;
     c->queue = DEVICE_TRAFFIC + (int)op->stream;
+    if (device->ops->open_queue(device, c->queue, err) < 0)
+        return -1;
     if (!run->enqueues)
         stage(run, op);
     int is_timed = run->enqueues && run->options.timed;
@@ -155,7 +157,7 @@ static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
 
 int traffic_tell_times(struct run *run, struct err *err)
 {
-    return run->enqueues && run->options.timed ? for_each(run, tell_time, err) : 0;
+    return run->enqueues && run->is_timed ? for_each(run, tell_time, err) : 0;
 }
 
 int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
@@ -173,12 +175,12 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
         if (user && user->stream != op->stream)
             device->ops->wait_mark(device, c->queue, user->collective.done);
     }
-    if (c->begun)
+    if (run->is_timed)
         device->ops->mark(device, c->queue, c->begun);
     if (collective_enqueue(c, err) < 0)
         return -1;
     device->ops->mark(device, c->queue, c->done);
-    c->is_untold = c->begun != NULL;
+    c->is_untold = run->is_timed;
     return 0;
 }
 

@@ -2,8 +2,8 @@
  * bench.h - how long a job's step takes on this machine, op by op
  *
  * The job's own program is compiled, run and timed by the executor that training uses, on random
- * tokens: no dataset is opened, nothing is written, the learning rate is 0. What is measured is
- * what runs.
+ * tokens: no dataset is opened, nothing is written, the learning rate is 0. Steps are measured as
+ * they train, with graphs and overlap, and then again with each op timed by itself.
  */
 #ifndef TRAIN_BENCH_H
 #define TRAIN_BENCH_H
@@ -18,7 +18,7 @@ struct bench_op {
     int function, op;
     int n_runs; /* in a step: micro-batches */
     struct op_shape shape;
-    double seconds;       /* of a step: all its runs; the median of the steps */
+    double seconds;       /* of a step: all its runs; the median of the timed steps */
     double flops, bytes;  /* of a step */
     double light_seconds; /* of a step, at the speed of light */
 };
@@ -29,16 +29,17 @@ struct bench {
     double peak_flops;    /* of all ranks together (peak.h); of one: ceiling.flops */
     struct bench_op *ops; /* those of the step, in the program's order */
     int n_ops;
-    int64_t tokens;       /* of a step, all ranks */
-    double first_seconds; /* the first step, which touches the memory */
-    double *step_seconds; /* [n_steps] those measured, in order */
+    int64_t tokens;        /* of a step, all ranks */
+    double first_seconds;  /* the first step, which touches the memory */
+    double *step_seconds;  /* [n_steps] as in training, in order */
+    double *timed_seconds; /* [n_steps] of those whose ops are timed */
     int n_steps;
-    double wait_seconds; /* of a step, for collectives; median */
+    double wait_seconds; /* of a step as in training, for collectives; median */
     struct arena arena;
 };
 
 /*
- * Compile, run one step and n_warm more, then measure n_steps (at least 1). Collective over the
+ * Compile, run one step and n_warm more, then n_steps (at least 1), and n_steps with their ops timed. Collective over the
  * job's ranks; each measures itself. Returns 0, or -1 and ERR_DEVICE or ERR_PEER; *bench is then
  * empty. Ranks agree on nothing: if one fails, others may wait for it, and the caller must abort
  * the job.

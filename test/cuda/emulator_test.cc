@@ -407,8 +407,8 @@ static cudaError_t waits_for_event(void)
 
 static void open_capture(void)
 {
-    cudaStreamCreateWithFlags(&some_stream, cudaStreamNonBlocking);
-    cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking);
+    cudaStreamCreateWithPriority(&some_stream, cudaStreamNonBlocking, 0);
+    cudaStreamCreateWithPriority(&other_stream, cudaStreamNonBlocking, 0);
     cudaEventCreateWithFlags(&some_event, cudaEventDisableTiming);
     cudaMalloc(&some_memory, N);
     cudaMallocHost(&some_pinned, N);
@@ -529,7 +529,7 @@ static void *exchange(void *context)
     float *memory = numbers(2 * N);
 
     for (cudaStream_t &s : streams)
-        cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+        cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, 0);
     for (int r = 0; r < N_RANKS; r++)
         ncclCommInitRankConfig(&comms[r], N_RANKS, me->ids[r], me->index, NULL);
     ncclRecv(memory, N, ncclUint8, peer, comms[peer], streams[0]);

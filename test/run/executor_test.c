@@ -135,6 +135,7 @@ static void rig_open_first(struct rig *rig, int poison, struct progress_slot *pr
                                    .timed = 1 };
     if (run_create(&rig->run, &options, &err) < 0)
         fail_msg("%s", err.text);
+    run_set_timed(rig->run, 1);
 }
 
 static void rig_open(struct rig *rig, int poison, struct progress_slot *progress)
