@@ -93,13 +93,17 @@ static void print_seed(void)
                 (unsigned long long)drawn_seed);
 }
 
+void emulate_print_place(void)
+{
+    fprintf(stderr, "emulated GPU: %s: block %u,%u,%u thread %u,%u,%u: ", here->launch->name,
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+}
+
 void emulate_fail(const char *format, ...)
 {
-    const emulate_launch *l = here->launch;
     va_list arguments;
 
-    fprintf(stderr, "emulated GPU: %s: block %u,%u,%u thread %u,%u,%u: ", l->name, blockIdx.x,
-            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    emulate_print_place();
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);

@@ -14,8 +14,9 @@
 
 /* ---- emulate.cc ---- */
 
-/* End the process: kernel, block, thread and what is wrong. Called by a thread of a kernel, or by
- * the scheduler for the last one that ran. */
+/* "emulated GPU: kernel: block 0,0,0 thread 1,0,0: ", of the thread that runs or ran last; with what
+ * is wrong, and the end of the process. */
+void emulate_print_place(void);
 [[noreturn]] void emulate_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 bool emulate_is_in_kernel(void);

@@ -103,16 +103,26 @@ static unsigned char *own_variables(void)
     return variables;
 }
 
-/* Most were not touched since they were filled; to see that is faster than to write. */
-static void poison_static(void)
+/* By span: whether a block of this OS thread is known to have written it. */
+static thread_local std::vector<bool> is_used;
+
+/* All for a launch's first two blocks, then those that were written: to look at all would take
+ * longer than most blocks do. */
+static void poison_static(int n_blocks_before)
 {
+    const std::vector<span> &spans = static_shared();
     unsigned char *begin = own_variables();
 
-    for (const span &s : static_shared()) {
-        unsigned char *at = begin + s.offset;
+    is_used.resize(spans.size());
+    for (size_t i = 0; i < spans.size(); i++) {
+        unsigned char *at = begin + spans[i].offset;
 
-        if (at[0] != 0xff || memcmp(at, at + 1, s.n_bytes - 1))
-            memset(at, 0xff, s.n_bytes);
+        if (n_blocks_before > 1 && !is_used[i])
+            continue;
+        if (at[0] == 0xff && !memcmp(at, at + 1, spans[i].n_bytes - 1))
+            continue;
+        memset(at, 0xff, spans[i].n_bytes);
+        is_used[i] = n_blocks_before > 0 || is_used[i];
     }
 }
 
@@ -134,6 +144,7 @@ struct shared_memory {
     unsigned char *begin;     /* of the block's */
     size_t n_bytes;
     bool is_late;
+    int n_blocks;                   /* of this launch that have begun */
     std::vector<copy_queue> queues; /* by thread */
 
     shared_memory()
@@ -159,13 +170,14 @@ void emulate_shared_open(size_t n_bytes, int n_threads)
     shared.n_bytes = n_bytes;
     shared.begin = shared.end - (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
     shared.is_late = !emulate_choice("LMTRAIN_EMULATE_ASYNC", ways);
+    shared.n_blocks = 0;
     shared.queues.resize((size_t)n_threads);
 }
 
 void emulate_block_begins(void)
 {
     memset(shared.begin, 0xff, (size_t)(shared.end - shared.begin));
-    poison_static();
+    poison_static(shared.n_blocks++);
     for (copy_queue &q : shared.queues) {
         q.copies.clear();
         q.n_committed = 0;

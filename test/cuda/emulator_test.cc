@@ -303,6 +303,7 @@ static void vectors_are_aligned(void **)
     int none = 0, one = 1;
 
     assert_int_equal(outcome(wide, &none, NULL, NULL), PASSED);
+    assert_refused(wide, &one, "thread 0,0,0: test/cuda/emulator_test.cc");
     assert_refused(wide, &one, "misaligned address");
 }
 

@@ -397,18 +397,25 @@ static void check_threads(struct op_case *c, int first, const struct snapshot *b
     }
 }
 
-/* Emulated GPUs run a block's threads in any order, here by turns in two others than usual; a real
- * one does what it does. */
+/* Emulated GPUs run threads and blocks in any order and let copies land when they like: here by
+ * turns in two other ways than usual; a real one does what it does. */
 static void check_order(struct op_case *c, int first, const struct snapshot *before,
                         const struct snapshot *after)
 {
+    static const char *const ways[][2] = { { "LMTRAIN_EMULATE_ORDER", "7" },
+                                           { "LMTRAIN_EMULATE_BLOCKS", "reverse" },
+                                           { "LMTRAIN_EMULATE_ASYNC", "early" } };
     static int turn;
 
     restore(c, before);
-    setenv("LMTRAIN_EMULATE_ORDER", turn++ % 2 ? "backward" : "7", 1);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        setenv(ways[i][0], ways[i][1], 1);
+    if (turn++ % 2)
+        setenv("LMTRAIN_EMULATE_ORDER", "backward", 1);
     op_case_run(c, 1, first);
-    unsetenv("LMTRAIN_EMULATE_ORDER");
-    check_same(c, after, "depends on the order of threads");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        unsetenv(ways[i][0]);
+    check_same(c, after, "depends on the order of threads or blocks, or on when copies land");
 }
 
 static void check_from(struct op_case *c, int first, double tolerance)
