@@ -31,9 +31,12 @@ struct device_graph {
 
 void cuda_failed(struct cuda_device *device, const char *what, cudaError_t error)
 {
+    const char *sync = getenv("LMTRAIN_CUDA_SYNC");
+
     if (!device->failure.code)
-        err_set(&device->failure, ERR_DEVICE, "%s: %s: %s (%s)", device->description, what,
-                cudaGetErrorName(error), cudaGetErrorString(error));
+        err_set(&device->failure, ERR_DEVICE, "%s: %s: %s (%s)%s", device->description, what,
+                cudaGetErrorName(error), cudaGetErrorString(error),
+                sync && *sync ? "" : " (hint: LMTRAIN_CUDA_SYNC=1 names the op)");
 }
 
 /* ---- memory ---- */

@@ -19,8 +19,8 @@
  *                            result that depends on it is a race (op_case runs each op in two)
  *   LMTRAIN_EMULATE_STREAMS  eager | lazy | SEED     how far one stream may run ahead of another
  *   CUDA_DEVICE_MAX_CONNECTIONS                      how many hardware queues they share, of 8
- *   LMTRAIN_EMULATE_DEVICES, _DRIVER, _WITHOUT       how many GPUs, their driver's version, which
- *                            library is absent
+ *   LMTRAIN_EMULATE_DEVICES, _DRIVER, _WITHOUT, _FAIL     how many GPUs, their driver's version,
+ *                            which library is absent, which kernel's launches fail
  *
  * The first of each is the default; what is not drawn by default is run by single tests. Host
  * threads may be ranks, each with a device. test/cuda/emulator_test.cc has a wrong kernel for each.
@@ -336,6 +336,7 @@ enum cudaError_t {
     cudaErrorNoDevice = 100,
     cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorStreamCaptureMerge = 902,
@@ -442,6 +443,7 @@ std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);
 void emulate_settle(void);                    /* run all that can run */
+cudaError_t emulate_failure(void);            /* of kernels that have run: sticky */
 cudaError_t emulate_error(cudaError_t error); /* for cudaGetLastError; returns it */
 
 #endif

@@ -436,6 +436,21 @@ static size_t shared_limit(const void *kernel)
     return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel] : (size_t)SHARED_DEFAULT;
 }
 
+/* $LMTRAIN_EMULATE_FAIL: a kernel's name, of which each launch fails, as seen by who waits for it. */
+static std::atomic<int> has_failed;
+
+cudaError_t emulate_failure(void)
+{
+    return has_failed ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
+static int is_to_fail(const emulate_launch *l)
+{
+    const char *name = getenv("LMTRAIN_EMULATE_FAIL");
+
+    return name && !strcmp(name, l->name);
+}
+
 static int is_allowed(const emulate_launch *l)
 {
     size_t threads = (size_t)l->block.x * l->block.y * l->block.z;
@@ -488,7 +503,10 @@ void emulate_run(const emulate_launch *launch, std::function<void()> body)
         last_error = cudaErrorInvalidConfiguration;
         return;
     }
-    emulate_enqueue(l.stream, [l, body] { run_grid(l, body); });
+    emulate_enqueue(l.stream, [l, body] {
+        has_failed = has_failed || is_to_fail(&l);
+        run_grid(l, body);
+    });
 }
 
 /* ---- meetings ---------------------------------------------------------------------------------- */
@@ -572,6 +590,7 @@ const char *cudaGetErrorName(cudaError_t error)
         NAMED(cudaErrorInsufficientDriver),
         NAMED(cudaErrorNoDevice),
         NAMED(cudaErrorIllegalState),
+        NAMED(cudaErrorIllegalAddress),
         NAMED(cudaErrorNotReady),
         NAMED(cudaErrorStreamCaptureUnsupported),
         NAMED(cudaErrorStreamCaptureInvalidated),

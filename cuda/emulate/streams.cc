@@ -450,7 +450,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (stream->capturing)
         return invalidate(stream->capturing, cudaErrorStreamCaptureUnsupported);
     run_until(held, stream, [=] { return stream->items.empty(); });
-    return cudaSuccess;
+    return emulate_failure();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
