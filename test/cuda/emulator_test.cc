@@ -6,6 +6,15 @@
  * (LMTRAIN_EMULATE_ASYNC=early, _BLOCKS=forward, CUDA_DEVICE_MAX_CONNECTIONS=32), the mutant passes
  * there, so what fails is the mode and not the mutant; where it always looks (guard page, poison,
  * alignment, capture) the same kernel without its mistake passes.
+ *
+ * Mutants of the engine's own kernels, made by hand once; the test named fails:
+ *
+ *   gemm_own.cuh   copy_async_wait<OWN_STAGES - 1>: one wait too few    lora_test; with early copies,
+ *                                                                       as before, it passes
+ *   attention.cu   copy_async_wait<2>: likewise                         attention_tiles_test
+ *   lora.cu        16 bytes less of dynamic shared memory               lora_test, by name of the
+ *                                                                       ldmatrix and its thread
+ *   device.cu      CUDA_DEVICE_MAX_CONNECTIONS not set: 18 streams      collective_test's ring hangs
  */
 #include <setjmp.h>
 #include <stdarg.h>
