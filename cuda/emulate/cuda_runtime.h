@@ -19,8 +19,9 @@
  *                            result that depends on it is a race (op_case runs each op in two)
  *   LMTRAIN_EMULATE_STREAMS  eager | lazy | SEED     how far one stream may run ahead of another
  *   CUDA_DEVICE_MAX_CONNECTIONS                      how many hardware queues they share, of 8
- *   LMTRAIN_EMULATE_DEVICES, _DRIVER, _WITHOUT, _FAIL     how many GPUs, their driver's version,
- *                            which library is absent, which kernel's launches fail
+ *   LMTRAIN_EMULATE_DEVICES, _MEMORY_GIB, _DRIVER, _WITHOUT, _FAIL     how many GPUs, how much
+ *                            memory each has, their driver's version, which library is absent,
+ *                            which kernel's launches fail
  *
  * The first of each is the default; what is not drawn by default is run by single tests. Host
  * threads may be ranks, each with a device. test/cuda/emulator_test.cc has a wrong kernel for each.

@@ -649,7 +649,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     (void)device;
     memset(prop, 0, sizeof *prop);
     strcpy(prop->name, "emulated GPU");
-    prop->totalGlobalMem = (size_t)8 << 30;
+    prop->totalGlobalMem = emulate_memory_bytes();
     prop->sharedMemPerBlockOptin = SHARED_MAX;
     prop->major = 9;
     prop->multiProcessorCount = 4;

@@ -35,6 +35,10 @@ void emulate_shared_open(size_t n_bytes, int n_threads);
 void emulate_block_begins(void);
 void emulate_block_ends(void);
 
+/* ---- memory.cc ---- */
+
+size_t emulate_memory_bytes(void); /* of a device */
+
 /* ---- faults.cc ---- */
 
 /* SIGSEGV and SIGBUS of kernels are named from here on. */

@@ -42,13 +42,21 @@ bool emulate_is_behind_block(const void *at, size_t *beyond, size_t *n_bytes)
     return true;
 }
 
+/* $LMTRAIN_EMULATE_MEMORY_GIB: the device's memory (8). */
+size_t emulate_memory_bytes(void)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_MEMORY_GIB");
+
+    return (size_t)(text ? atoi(text) : 8) << 30;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     if (emulate_refuse_in_capture() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
     std::lock_guard<std::mutex> held(*map_lock);
 
-    *total_bytes = (size_t)8 << 30;
+    *total_bytes = emulate_memory_bytes();
     *free_bytes = *total_bytes - allocated;
     return cudaSuccess;
 }
@@ -61,7 +69,7 @@ cudaError_t cudaMalloc(void **memory, size_t n_bytes)
     size_t body = (n_bytes + 4095) / 4096 * 4096, rounded = (n_bytes + 255) / 256 * 256;
     size_t whole = body + 2 * 4096;
 
-    if (whole + allocated > (size_t)8 << 30)
+    if (whole + allocated > emulate_memory_bytes())
         return emulate_error(cudaErrorMemoryAllocation);
     unsigned char *map = (unsigned char *)mmap(NULL, whole, PROT_NONE,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
