@@ -42,7 +42,8 @@ MAIN_OBJECT := $(BUILD)/obj/cmd/lmtrain/main.o
 
 # kernels' tests run on the emulated GPU, too; what is in test/cuda runs there alone.
 EMULATED_SOURCES := $(filter-out $(CPU_ONLY),$(filter test/kernels/%,$(TEST_SOURCES))) $(CUDA_TEST_SOURCES)
-EMULATED_TESTS := $(if $(SANITIZE),,$(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%))
+EMULATOR_TEST := $(BUILD)/test/emulated/cuda/emulator_test
+EMULATED_TESTS := $(if $(SANITIZE),,$(EMULATED_SOURCES:test/%.c=$(BUILD)/test/emulated/%) $(EMULATOR_TEST))
 TESTS := $(TEST_SOURCES:%.c=$(BUILD)/%) $(EMULATED_TESTS)
 ORACLES := $(ORACLE_SOURCES:%.c=$(BUILD)/%)
 FUZZERS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
@@ -143,6 +144,11 @@ $(addprefix $(BUILD)/test/,device/nvml_test device/gpu_watch_test launch/gpu_los
 
 # Those of kernels, and what is in test/cuda: once more with the emulated GPU in the CPU's place (test/support/on_cuda.cc).
 $(BUILD)/test/emulated/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/emulate/test/support/on_cuda.o $(EMULATE_OBJECTS) $(TEST_LIBS)
+	$(call say,LD,$@)
+	$(LINK_TEST) $(EMULATE_LIBS)
+
+# What the emulator sees of wrong kernels: they are its alone.
+$(EMULATOR_TEST): $(BUILD)/emulate/test/cuda/emulator_test.o $(EMULATE_OBJECTS) $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(LINK_TEST) $(EMULATE_LIBS)
 

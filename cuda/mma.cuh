@@ -55,6 +55,9 @@ static inline void mma_matrix(uint32_t *registers, const void *row, int n, int t
 {
     const void *rows[32];
     int lane = (int)emulate_lane();
+
+    if (lane < n * 8)
+        emulate_check_shared(row, 16, "ldmatrix");
     const uint64_t *all = emulate_exchange(0xffffffffu, (uint64_t)(uintptr_t)row);
 
     for (int i = 0; i < 32; i++)
@@ -74,26 +77,22 @@ static inline void mma_matrix(uint32_t *registers, const void *row, int n, int t
 
 static inline void copy_async16(void *shared, const void *global, int given)
 {
-    if (given)
-        memcpy(shared, global, 16);
-    else
-        memset(shared, 0, 16);
+    emulate_copy_async(shared, global, 16, given);
 }
 
 static inline void copy_async4(void *shared, const void *global, int given)
 {
-    if (given)
-        memcpy(shared, global, 4);
-    else
-        memset(shared, 0, 4);
+    emulate_copy_async(shared, global, 4, given);
 }
 
 static inline void copy_async_commit(void)
 {
+    emulate_copy_commit();
 }
 
 template <int N> static inline void copy_async_wait(void)
 {
+    emulate_copy_wait(N);
 }
 
 #else

@@ -6,16 +6,31 @@
  * a block's threads are fibers, switched where they meet (__syncthreads, warp shuffles, votes,
  * matrix instructions). A thread that does not come to a meeting ends the process with the place.
  *
- * Streams are queues between which only events order anything; LMTRAIN_EMULATE_STREAMS chooses how
- * far one may run ahead of another (streams.cc). Host threads may be ranks, each with a device.
+ * A GPU may do what is wrong in a kernel a favour; here it is as unkind as CUDA allows. Always: an
+ * asynchronous copy lands at its wait and no earlier, shared memory ends at a guard page and holds
+ * 0xff when a block begins (shared.cc), device memory ends at one, too (memory.cc), a vector at an
+ * odd address is refused (-fsanitize=alignment, mk/cuda.mk), as is what may not be called during a
+ * capture (streams.cc). What is found names kernel, block and thread. The rest is chosen:
  *
- * LMTRAIN_EMULATE_ORDER is forward, backward or a seed: the order in which threads run between
- * meetings. A result that depends on it is a race.
+ *   LMTRAIN_EMULATE_ASYNC    late | early     when asynchronous copies land
+ *   LMTRAIN_EMULATE_BLOCKS   random | forward | reverse | SEED     the order of blocks; what was
+ *                            drawn is said when the process fails
+ *   LMTRAIN_EMULATE_ORDER    forward | backward | SEED     that of threads between meetings; a
+ *                            result that depends on it is a race (op_case runs each op in two)
+ *   LMTRAIN_EMULATE_STREAMS  eager | lazy | SEED     how far one stream may run ahead of another
+ *   CUDA_DEVICE_MAX_CONNECTIONS                      how many hardware queues they share, of 8
+ *   LMTRAIN_EMULATE_DEVICES, _MEMORY_GIB, _DRIVER, _WITHOUT, _FAIL     how many GPUs, how much
+ *                            memory each has, their driver's version, which library is absent,
+ *                            which kernel's launches fail
+ *   LMTRAIN_EMULATE_ARCH     80 | 86 | 89 | 90 (of none other)     how much shared memory a block
+ *                            may have; 90 where it is not set
+ *   LMTRAIN_EMULATE_LOADING  strict     a kernel must have been loaded before it is launched
  *
- * LMTRAIN_EMULATE_ARCH is 80, 86, 89 or 90 (of none other): how much shared memory a block may have.
+ * The first of each is the default; what is not drawn by default is run by single tests. Host
+ * threads may be ranks, each with a device. test/cuda/emulator_test.cc has a wrong kernel for each.
  *
- * It knows nothing of time, of the memory model beyond that, nor of registers: those are for real
- * GPUs (scripts/gpu-check).
+ * It knows nothing of time, of blocks that run at once, of the memory model beyond that, nor of
+ * registers and instructions: those are for scripts/sass, and for real GPUs (scripts/gpu-check).
  */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
@@ -105,8 +120,17 @@ void emulate_sync_warp(unsigned mask);
 /* What each lane of the mask gives, for all of them to read: [32], good until the lane's next
  * meeting but one. */
 const uint64_t *emulate_exchange(unsigned mask, uint64_t value);
-void *emulate_shared(void); /* the block's dynamic shared memory, aligned to 1024 */
+/* The block's dynamic shared memory. It ends at a guard page: aligned to 16, or to the largest power
+ * of two that its size is a multiple of. */
+void *emulate_shared(void);
 unsigned emulate_lane(void);
+
+/* cp.async, for a kernel's thread (shared.cc); not is_given: zeros. */
+void emulate_copy_async(void *to, const void *from, int n_bytes, bool is_given);
+void emulate_copy_commit(void);
+void emulate_copy_wait(int n_groups);
+/* The instruction's n_bytes lie in the block's shared memory, at a multiple of n_bytes. */
+void emulate_check_shared(const void *at, int n_bytes, const char *instruction);
 
 static inline void __syncthreads(void)
 {
@@ -318,10 +342,16 @@ enum cudaError_t {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
-    cudaErrorIllegalAddress = 700,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
     cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
     cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
 };
 const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
@@ -414,19 +444,21 @@ struct emulate_launch {
 void emulate_run(const struct emulate_launch *launch, std::function<void()> body);
 
 /* Something for a stream to do in its turn (libraries that are emulated, too). */
-void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
+cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 
 /*
  * The same, where it is not up to the stream alone when: ready is asked before run is called, needs
  * names streams that must go on first. Both are called, often, with emulate_lock held, which guards
- * whatever they look at; run is called without it. Each may be empty.
+ * whatever they look at; run is called without it. Each may be empty. What continues is part of the
+ * kernel whose first item is before it in the stream: it needs no turn in the hardware's queue.
  */
 struct emulate_item {
     std::function<void()> run;
     std::function<bool()> ready;
     std::function<void(std::vector<cudaStream_t> &needs)> needs;
+    bool continues;
 };
-void emulate_enqueue_item(cudaStream_t stream, emulate_item item);
+cudaError_t emulate_enqueue_item(cudaStream_t stream, emulate_item item);
 std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);

@@ -1,8 +1,9 @@
 /*
  * emulate.cc - see cuda_runtime.h
  */
-#include "cuda_runtime.h"
+#include "emulate_impl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,10 +11,8 @@
 
 #include <atomic>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 #include <vector>
 
 /* ---- fibers ------------------------------------------------------------------------------------
@@ -79,20 +78,64 @@ struct machine {
     int votes, wanted_votes;
     const emulate_launch *launch;
     const std::function<void()> *body;
-    unsigned char *shared;
-    uint64_t shuffle; /* state of the order, where it is random */
+    uint64_t shuffle; /* state of the threads' order, where it is random */
 };
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
 static thread_local machine *here;
 
-static void fail(const char *what)
-{
-    const emulate_launch *l = here->launch;
+static std::atomic<uint64_t> drawn_seed; /* of the order of blocks; 0: none was drawn */
 
-    fprintf(stderr, "emulated GPU: %s: block %u,%u,%u thread %u,%u,%u: %s\n", l->name, blockIdx.x,
-            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
+static void print_seed(void)
+{
+    if (drawn_seed)
+        fprintf(stderr, "emulated GPU: the order of blocks was LMTRAIN_EMULATE_BLOCKS=%llu\n",
+                (unsigned long long)drawn_seed);
+}
+
+void emulate_print_place(void)
+{
+    fprintf(stderr, "emulated GPU: %s: block %u,%u,%u thread %u,%u,%u: ", here->launch->name,
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+}
+
+void emulate_fail(const char *format, ...)
+{
+    va_list arguments;
+
+    emulate_print_place();
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    print_seed();
+    abort();
+}
+
+bool emulate_is_in_kernel(void)
+{
+    return here;
+}
+
+int emulate_thread(void)
+{
+    return here->running;
+}
+
+int emulate_choice(const char *variable, const char *const *names)
+{
+    const char *text = getenv(variable);
+
+    if (!text || !*text)
+        return 0;
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(text, names[i]))
+            return i;
+    fprintf(stderr, "emulated GPU: %s is '%s', not", variable, text);
+    for (int i = 0; names[i]; i++)
+        fprintf(stderr, " %s", names[i]);
+    fputc('\n', stderr);
     abort();
 }
 
@@ -168,7 +211,7 @@ static int release_warps(void)
                     fiber *o = &here->fibers[(size_t)(w * WARP + other)];
 
                     if ((o->mask & exist) != mask)
-                        fail("lanes of a warp meet under different masks");
+                        emulate_fail("lanes of a warp meet under different masks");
                     o->state = READY;
                 }
             waiting &= ~mask;
@@ -189,7 +232,7 @@ static int release_block(void)
     if (!waiting || waiting != left)
         return 0;
     if (left != here->n_threads)
-        fail("threads wait at __syncthreads that others have ended without");
+        emulate_fail("threads wait at __syncthreads that others have ended without");
     for (fiber &f : here->fibers)
         f.state = READY;
     here->wanted_votes = here->votes;
@@ -206,18 +249,79 @@ static uint64_t next_random(uint64_t *state)
     return x ^ x >> 31;
 }
 
+/* ---- the order of threads and of blocks --------------------------------------------------------- */
+
 enum order { FORWARD, BACKWARD, RANDOM };
 
-static order order_of(uint64_t *seed)
+static order order_of(const char *variable, const char *backward, order by_default, uint64_t *seed)
 {
-    const char *text = getenv("LMTRAIN_EMULATE_ORDER");
+    const char *text = getenv(variable);
 
-    if (!text || !*text || !strcmp(text, "forward"))
+    if (!text || !*text)
+        return by_default;
+    if (!strcmp(text, "forward"))
         return FORWARD;
-    if (!strcmp(text, "backward"))
+    if (!strcmp(text, backward))
         return BACKWARD;
-    *seed = strtoull(text, NULL, 10);
+    *seed = strtoull(text, NULL, 10); /* 0 for `random`: it is drawn */
     return RANDOM;
+}
+
+/* 0..n-1, each once. */
+struct walk {
+    uint64_t n, size, begin, step;
+    bool is_backward;
+};
+
+/* Odd steps through a power of two visit all: a cheap permutation. */
+static walk walk_of(uint64_t n, order order, uint64_t *random)
+{
+    walk w = { n, 1, 0, 1, order == BACKWARD };
+
+    while (w.size < n)
+        w.size *= 2;
+    if (order == RANDOM) {
+        w.begin = next_random(random) % n;
+        w.step = next_random(random) % w.size | 1;
+    }
+    return w;
+}
+
+/* The one at turn i of size; n or more: none. */
+static uint64_t walk_at(const walk &w, uint64_t i)
+{
+    return w.is_backward ? w.n - 1 - i : (w.begin + i * w.step) & (w.size - 1);
+}
+
+static void print_seed_of_failure(int status, void *)
+{
+    if (status)
+        print_seed();
+}
+
+/* One a process, so that a failure can be had again. */
+static uint64_t draw_seed(void)
+{
+    static std::once_flag *once = new std::once_flag();
+
+    std::call_once(*once, [] {
+        timespec t;
+
+        clock_gettime(CLOCK_REALTIME, &t);
+        drawn_seed = (uint64_t)t.tv_nsec / 1000 + 1;
+        on_exit(print_seed_of_failure, NULL);
+    });
+    return drawn_seed;
+}
+
+static walk blocks_of(uint64_t n)
+{
+    uint64_t seed = 0;
+    order order = order_of("LMTRAIN_EMULATE_BLOCKS", "reverse", RANDOM, &seed);
+
+    if (order == RANDOM && !seed)
+        seed = draw_seed();
+    return walk_of(n, order, &seed);
 }
 
 static void run_thread(int thread)
@@ -233,31 +337,26 @@ static void run_thread(int thread)
 
 static void run_block(order order)
 {
-    int n = here->n_threads;
+    uint64_t n = (uint64_t)here->n_threads;
 
     for (size_t i = 0; i < here->fibers.size(); i++)
         fiber_start(&here->fibers[i], i);
     for (;;) {
-        int begin = order == RANDOM ? (int)(next_random(&here->shuffle) % (uint64_t)n) : 0;
-        /* Odd steps through a power of two visit all: a cheap permutation. */
-        int size = 1, step = 1, left = 0;
+        walk walk = walk_of(n, order, &here->shuffle);
+        int left = 0;
 
-        while (size < n)
-            size *= 2;
-        if (order == RANDOM)
-            step = (int)(next_random(&here->shuffle) % (uint64_t)size) | 1;
-        for (int i = 0; i < size; i++) {
-            int t = order == BACKWARD ? n - 1 - i : (begin + i * step) & (size - 1);
+        for (uint64_t i = 0; i < walk.size; i++) {
+            uint64_t t = walk_at(walk, i);
 
-            if (t >= 0 && t < n)
-                run_thread(t);
+            if (t < n)
+                run_thread((int)t);
         }
         for (const fiber &f : here->fibers)
             left += f.state != ENDED;
         if (!left)
             return;
         if (!release_warps() && !release_block())
-            fail(
+            emulate_fail(
                 "threads wait for each other: some are at __syncthreads, some at a warp's meeting, "
                 "or a lane of the mask has ended");
     }
@@ -282,22 +381,20 @@ struct machine_of_thread {
 static machine *take_machine(void)
 {
     std::lock_guard<std::mutex> held(*idle_lock);
-    machine *m;
 
     if (!idle->empty()) {
-        m = idle->back();
+        machine *m = idle->back();
+
         idle->pop_back();
         return m;
     }
-    m = new machine();
-    m->shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
-    return m;
+    return new machine();
 }
+
+static thread_local machine_of_thread mine;
 
 static machine *open_machine(int n_threads)
 {
-    static thread_local machine_of_thread mine;
-
     if (!mine.own)
         mine.own = take_machine();
     machine *m = mine.own;
@@ -319,7 +416,7 @@ static machine *open_machine(int n_threads)
 }
 
 static thread_local cudaError_t last_error;
-/* Ranks may be threads of one process: the maps of this file are theirs together. */
+/* Ranks may be threads of one process: the map is theirs together. */
 static std::mutex *map_lock = new std::mutex();
 static std::map<const void *, int> *shared_limits = new std::map<const void *, int>();
 
@@ -395,26 +492,39 @@ static int is_allowed(const emulate_launch *l)
            l->grid.z <= 65535 && l->shared_bytes <= shared_limit(l->kernel);
 }
 
+static void run_blocks(const emulate_launch &l, order order)
+{
+    uint64_t n_x = l.grid.x, n_y = l.grid.y, n = n_x * n_y * l.grid.z;
+    walk walk = blocks_of(n);
+
+    for (uint64_t i = 0; i < walk.size; i++) {
+        uint64_t b = walk_at(walk, i);
+
+        if (b >= n)
+            continue;
+        blockIdx = { (unsigned)(b % n_x), (unsigned)(b / n_x % n_y), (unsigned)(b / n_x / n_y) };
+        emulate_block_begins();
+        run_block(order);
+        emulate_block_ends();
+    }
+}
+
 static void run_grid(const emulate_launch &l, const std::function<void()> &body)
 {
     uint64_t seed = 0;
-    order order = order_of(&seed);
-    machine *before = here;
+    order order = order_of("LMTRAIN_EMULATE_ORDER", "backward", FORWARD, &seed);
+    int n_threads = (int)(l.block.x * l.block.y * l.block.z);
 
-    here = open_machine((int)(l.block.x * l.block.y * l.block.z));
+    emulate_name_faults();
+    emulate_shared_open(l.shared_bytes, n_threads);
+    here = open_machine(n_threads);
     here->launch = &l;
     here->body = &body;
     here->shuffle = seed;
     blockDim = l.block;
     gridDim = l.grid;
-    for (unsigned z = 0; z < l.grid.z; z++)
-        for (unsigned y = 0; y < l.grid.y; y++)
-            for (unsigned x = 0; x < l.grid.x; x++) {
-                blockIdx = { x, y, z };
-                memset(here->shared, 0xff, l.shared_bytes);
-                run_block(order);
-            }
-    here = before;
+    run_blocks(l, order);
+    here = NULL;
 }
 
 void emulate_run(const emulate_launch *launch, std::function<void()> body)
@@ -442,11 +552,6 @@ unsigned emulate_lane(void)
     return (unsigned)here->running % WARP;
 }
 
-void *emulate_shared(void)
-{
-    return here->shared;
-}
-
 void emulate_sync_block(void)
 {
     leave(AT_BLOCK, 0);
@@ -464,7 +569,7 @@ const uint64_t *emulate_exchange(unsigned mask, uint64_t value)
     unsigned turn = w->turn[lane]++ & 1;
 
     if (!(mask >> lane & 1))
-        fail("a lane calls with a mask that it is not in");
+        emulate_fail("a lane calls with a mask that it is not in");
     w->slots[turn][lane] = value;
     leave(AT_WARP, mask);
     return w->slots[turn];
@@ -503,30 +608,38 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
+#define NAMED(error) \
+    { \
+        error, #error \
+    }
+
 const char *cudaGetErrorName(cudaError_t error)
 {
-    switch (error) {
-    case cudaSuccess:
-        return "cudaSuccess";
-    case cudaErrorInvalidValue:
-        return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-        return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-        return "cudaErrorInvalidConfiguration";
-    case cudaErrorIllegalAddress:
-        return "cudaErrorIllegalAddress";
-    case cudaErrorInsufficientDriver:
-        return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice:
-        return "cudaErrorNoDevice";
-    case cudaErrorNotReady:
-        return "cudaErrorNotReady";
-    case cudaErrorStreamCaptureUnsupported:
-        return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureIsolation:
-        return "cudaErrorStreamCaptureIsolation";
-    }
+    static const struct {
+        cudaError_t error;
+        const char *name;
+    } names[] = {
+        NAMED(cudaSuccess),
+        NAMED(cudaErrorInvalidValue),
+        NAMED(cudaErrorMemoryAllocation),
+        NAMED(cudaErrorInvalidConfiguration),
+        NAMED(cudaErrorInsufficientDriver),
+        NAMED(cudaErrorNoDevice),
+        NAMED(cudaErrorIllegalState),
+        NAMED(cudaErrorIllegalAddress),
+        NAMED(cudaErrorNotReady),
+        NAMED(cudaErrorStreamCaptureUnsupported),
+        NAMED(cudaErrorStreamCaptureInvalidated),
+        NAMED(cudaErrorStreamCaptureMerge),
+        NAMED(cudaErrorStreamCaptureUnmatched),
+        NAMED(cudaErrorStreamCaptureIsolation),
+        NAMED(cudaErrorCapturedEvent),
+        NAMED(cudaErrorStreamCaptureWrongThread),
+    };
+
+    for (const auto &named : names)
+        if (named.error == error)
+            return named.name;
     return "cudaError";
 }
 
@@ -549,20 +662,22 @@ cudaError_t cudaGetDeviceCount(int *n)
     return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
+static thread_local int current_device;
+
+int emulate_device(void)
+{
+    return current_device;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     int n;
 
     cudaGetDeviceCount(&n);
-    return device < n ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-/* $LMTRAIN_EMULATE_MEMORY_GIB: the device's (8). */
-static size_t memory_bytes(void)
-{
-    const char *text = getenv("LMTRAIN_EMULATE_MEMORY_GIB");
-
-    return (size_t)(text ? atoi(text) : 8) << 30;
+    if (device >= n)
+        return emulate_error(cudaErrorInvalidValue);
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
@@ -570,7 +685,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     (void)device;
     memset(prop, 0, sizeof *prop);
     strcpy(prop->name, "emulated GPU");
-    prop->totalGlobalMem = memory_bytes();
+    prop->totalGlobalMem = emulate_memory_bytes();
     prop->sharedMemPerBlockOptin = (size_t)arch_shared();
     prop->major = arch() / 10;
     prop->minor = arch() % 10;
@@ -591,130 +706,5 @@ cudaError_t cudaDriverGetVersion(int *version)
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
     *version = 13000;
-    return cudaSuccess;
-}
-
-/* Device memory ends where a page ends that nobody may touch: the last element's neighbour is a
- * fault. Sizes are kept to give it back, and to tell pinned host memory from other. */
-struct block {
-    void *map;
-    size_t whole, n_bytes;
-};
-static std::map<uintptr_t, block> *blocks = new std::map<uintptr_t, block>();
-static std::map<uintptr_t, size_t> *pinned = new std::map<uintptr_t, size_t>();
-static size_t allocated;
-
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
-{
-    std::lock_guard<std::mutex> held(*map_lock);
-
-    *total_bytes = memory_bytes();
-    *free_bytes = *total_bytes - allocated;
-    return cudaSuccess;
-}
-
-cudaError_t cudaMalloc(void **memory, size_t n_bytes)
-{
-    std::lock_guard<std::mutex> held(*map_lock);
-    size_t body = (n_bytes + 4095) / 4096 * 4096, rounded = (n_bytes + 255) / 256 * 256;
-    size_t whole = body + 2 * 4096;
-
-    if (whole + allocated > memory_bytes())
-        return last_error = cudaErrorMemoryAllocation;
-    unsigned char *map = (unsigned char *)mmap(NULL, whole, PROT_NONE,
-                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED || mprotect(map + 4096, body, PROT_READ | PROT_WRITE))
-        return last_error = cudaErrorMemoryAllocation;
-    memset(map + 4096, 0xcd, body);
-    *memory = map + 4096 + body - rounded;
-    (*blocks)[(uintptr_t)*memory] = { map, whole, rounded };
-    allocated += whole;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFree(void *memory)
-{
-    if (!memory)
-        return cudaSuccess;
-    emulate_settle();
-    std::lock_guard<std::mutex> held(*map_lock);
-    auto found = blocks->find((uintptr_t)memory);
-    if (found == blocks->end())
-        return last_error = cudaErrorInvalidValue;
-    munmap(found->second.map, found->second.whole);
-    allocated -= found->second.whole;
-    blocks->erase(found);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMallocHost(void **memory, size_t n_bytes)
-{
-    std::lock_guard<std::mutex> held(*map_lock);
-
-    *memory = aligned_alloc(4096, (n_bytes + 4095) / 4096 * 4096);
-    if (!*memory)
-        return last_error = cudaErrorMemoryAllocation;
-    (*pinned)[(uintptr_t)*memory] = n_bytes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    emulate_settle();
-    std::lock_guard<std::mutex> held(*map_lock);
-    pinned->erase((uintptr_t)memory);
-    free(memory);
-    return cudaSuccess;
-}
-
-/* Host memory that is not pinned: copies take or fill it before they return. */
-static bool is_pageable(const void *memory)
-{
-    std::lock_guard<std::mutex> held(*map_lock);
-    uintptr_t at = (uintptr_t)memory;
-    auto block = blocks->upper_bound(at);
-    auto page = pinned->upper_bound(at);
-
-    if (block != blocks->begin() && at < std::prev(block)->first + std::prev(block)->second.n_bytes)
-        return false;
-    return page == pinned->begin() || at >= std::prev(page)->first + std::prev(page)->second;
-}
-
-static void copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                      size_t height)
-{
-    for (size_t row = 0; row < height; row++)
-        memmove((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
-}
-
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream)
-{
-    bool captured = emulate_is_capturing(stream);
-
-    if (!width || !height)
-        return cudaSuccess;
-    if (is_pageable(from) && !captured) {
-        size_t n_bytes = (height - 1) * from_pitch + width;
-        std::shared_ptr<std::vector<char>> taken(
-            new std::vector<char>((const char *)from, (const char *)from + n_bytes));
-
-        emulate_enqueue(stream,
-                        [=] { copy_rows(to, to_pitch, taken->data(), from_pitch, width, height); });
-    } else {
-        emulate_enqueue(stream, [=] { copy_rows(to, to_pitch, from, from_pitch, width, height); });
-    }
-    return is_pageable(to) && !captured ? cudaStreamSynchronize(stream) : cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream)
-{
-    return cudaMemcpy2DAsync(to, n_bytes, from, n_bytes, n_bytes, 1, kind, stream);
-}
-
-cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t stream)
-{
-    emulate_enqueue(stream, [=] { memset(to, byte, n_bytes); });
     return cudaSuccess;
 }

@@ -286,7 +286,7 @@ static emulate_item arrive_item(const std::shared_ptr<calls> &all)
     std::shared_ptr<struct end> e = all->front().end;
     std::shared_ptr<bool> before = e->last_left;
     cudaStream_t stream = e->last_stream;
-    emulate_item item;
+    emulate_item item = {};
 
     item.ready = [=] { return e->aborted || !before || *before; };
     item.needs = [=](std::vector<cudaStream_t> &needs) { needs.push_back(stream); };
@@ -302,8 +302,9 @@ static emulate_item arrive_item(const std::shared_ptr<calls> &all)
 static emulate_item take_item(const std::shared_ptr<calls> &all)
 {
     std::shared_ptr<struct end> e = all->front().end;
-    emulate_item item;
+    emulate_item item = {};
 
+    item.continues = true;
     item.ready = [=] { return e->aborted || have_arrived(*all); };
     item.needs = [=](std::vector<cudaStream_t> &needs) {
         for (const call &c : *all)
@@ -327,8 +328,9 @@ static emulate_item leave_item(const std::shared_ptr<calls> &all)
 {
     std::shared_ptr<struct end> e = all->front().end;
     std::shared_ptr<bool> left = e->last_left;
-    emulate_item item;
+    emulate_item item = {};
 
+    item.continues = true;
     item.ready = [=] { return e->aborted || have_taken(*all); };
     item.needs = [=](std::vector<cudaStream_t> &needs) {
         for (const call &c : *all)

@@ -10,36 +10,65 @@
  *   eager  (default) what can run does so when it is enqueued;
  *   lazy   nothing runs before somebody waits for it, and then only what that needs;
  *   N      a seed: what runs next, and how much of it when something is enqueued, is drawn.
+ *
+ * But a GPU has few hardware queues, CUDA_DEVICE_MAX_CONNECTIONS of them, 8 where it is not set:
+ * streams are dealt out over them in the order in which they are made. A hardware queue starts its
+ * items in the order in which they were enqueued, whatever stream they are of; one that cannot
+ * start, because its stream is not so far or an event is not reached, keeps back all behind it. So
+ * streams 0 and 8 may wait for each other without an event. An OS thread is a rank here, as a
+ * process is with real GPUs: each has its own hardware queues on each device.
+ *
+ * Capture follows the rules of cudaStreamCaptureModeThreadLocal: what the thread that captures may
+ * not call meanwhile gives the error that it gives on a GPU, and the capture is invalid from there
+ * on. A GPU is laxer with some of it (cudaMemGetInfo, a query of another stream's event).
  */
-#include "cuda_runtime.h"
+#include "emulate_impl.h"
 
 #include <stdlib.h>
 #include <time.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
-/* A stream that is given more than so much waits until some of it has run. */
-enum { N_ITEMS_MAX = 4096 };
+enum {
+    N_ITEMS_MAX = 4096, /* a stream that is given more waits until some of it has run */
+    N_CONNECTIONS = 8,
+    N_CONNECTIONS_MAX = 32
+};
 
 struct emulate_graph {
     std::vector<emulate_item> work;
-    std::vector<emulate_stream *> streams; /* that are captured into it */
 };
+
+/* A graph while it is made, and for the events that were recorded into it. */
+struct capture {
+    std::unique_ptr<emulate_graph> graph;  /* NULL: it has ended */
+    std::vector<emulate_stream *> streams; /* where it began first, then those that joined */
+    std::thread::id owner;
+    bool is_invalid;
+};
+typedef std::shared_ptr<capture> capture_ref;
+
+/* The streams of the items that have not started, in the order in which they were enqueued. */
+typedef std::deque<emulate_stream *> hardware_queue;
 
 struct emulate_stream {
     std::deque<emulate_item> items;
     bool busy; /* an OS thread runs the first of them */
-    emulate_graph *capturing;
+    capture_ref capturing;
+    std::shared_ptr<hardware_queue> queue;
 };
 
 /* Where an event was recorded. Who waits for it keeps it, whatever the event is used for next. */
 struct position {
     emulate_stream *stream;
-    emulate_graph *captured; /* in a graph that is being made; NULL: in the stream */
+    capture_ref captured; /* NULL: in the stream */
     bool done;
     double at;
 };
@@ -86,9 +115,16 @@ static uint64_t draw(uint64_t seed, uint64_t n)
     return (x ^ x >> 31) % n;
 }
 
+/* What has begun is no more in the hardware's queue. */
+static bool is_first_in_hardware(const emulate_stream *s)
+{
+    return s->items.front().continues || s->queue->front() == s;
+}
+
 static bool can_run(const emulate_stream *s)
 {
-    return !s->busy && !s->items.empty() && (!s->items.front().ready || s->items.front().ready());
+    return !s->busy && !s->items.empty() && is_first_in_hardware(s) &&
+           (!s->items.front().ready || s->items.front().ready());
 }
 
 static emulate_stream *any_that_can(uint64_t begin)
@@ -113,9 +149,12 @@ static emulate_stream *needed_by(emulate_stream *wanted)
 
         if (can_run(s))
             return s;
-        if (s->busy || s->items.empty() || !s->items.front().needs)
+        if (s->busy || s->items.empty())
             continue;
-        s->items.front().needs(needs);
+        if (!is_first_in_hardware(s))
+            needs.push_back(s->queue->front());
+        else if (s->items.front().needs)
+            s->items.front().needs(needs);
         for (emulate_stream *n : needs) {
             bool is_new = true;
 
@@ -148,6 +187,8 @@ static void run_first(hold &held, emulate_stream *s)
     std::function<void()> run = std::move(s->items.front().run);
 
     s->busy = true;
+    if (!s->items.front().continues)
+        s->queue->pop_front();
     held.unlock();
     if (run)
         run();
@@ -211,15 +252,128 @@ static void go_on_a_little(hold &held)
     }
 }
 
+/* ---- capture ----------------------------------------------------------------------------------- */
+
+static thread_local std::vector<capture_ref> own_captures;
+
+/* Lock held. */
+static cudaError_t invalidate(const capture_ref &capture, cudaError_t error)
+{
+    capture->is_invalid = true;
+    return emulate_error(error);
+}
+
+cudaError_t emulate_refuse_in_capture(void)
+{
+    hold held(*the_lock);
+    cudaError_t refused = cudaSuccess;
+
+    for (const capture_ref &c : own_captures)
+        refused = invalidate(c, cudaErrorStreamCaptureUnsupported);
+    return refused;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    hold held(*the_lock);
+
+    if (stream->capturing)
+        return emulate_error(cudaErrorIllegalState);
+    stream->capturing = std::make_shared<capture>();
+    stream->capturing->graph.reset(new emulate_graph());
+    stream->capturing->streams.push_back(stream);
+    stream->capturing->owner = std::this_thread::get_id();
+    own_captures.push_back(stream->capturing);
+    return cudaSuccess;
+}
+
+/* A stream that waits for what is being captured is captured from then on, too. */
+static cudaError_t join_capture(cudaStream_t stream, const capture_ref &capture)
+{
+    if (!capture->graph)
+        return emulate_error(cudaErrorCapturedEvent);
+    if (stream->capturing && stream->capturing != capture) {
+        invalidate(stream->capturing, cudaErrorStreamCaptureMerge);
+        return invalidate(capture, cudaErrorStreamCaptureMerge);
+    }
+    if (stream->capturing != capture) {
+        stream->capturing = capture;
+        capture->streams.push_back(stream);
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t end_error(const cudaStream_t stream)
+{
+    const capture_ref &c = stream->capturing;
+
+    if (!c)
+        return emulate_error(cudaErrorIllegalState);
+    if (c->owner != std::this_thread::get_id())
+        return invalidate(c, cudaErrorStreamCaptureWrongThread);
+    if (c->streams.front() != stream)
+        return invalidate(c, cudaErrorStreamCaptureUnmatched);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    hold held(*the_lock);
+    cudaError_t error = end_error(stream);
+    capture_ref ended = stream->capturing;
+
+    *graph = NULL;
+    if (error != cudaSuccess)
+        return error;
+    for (emulate_stream *s : ended->streams)
+        s->capturing = nullptr;
+    own_captures.erase(std::find(own_captures.begin(), own_captures.end(), ended));
+    if (ended->is_invalid) {
+        ended->graph.reset();
+        return emulate_error(cudaErrorStreamCaptureInvalidated);
+    }
+    *graph = ended->graph.release();
+    return cudaSuccess;
+}
+
 /* ---- streams ----------------------------------------------------------------------------------- */
+
+/* Of an OS thread, on each device. */
+struct connections {
+    std::vector<std::shared_ptr<hardware_queue>> queues;
+    size_t n_streams; /* made so far */
+};
+static thread_local std::map<int, connections> own_connections;
+
+static int n_connections(void)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int n = text ? (int)strtol(text, NULL, 10) : 0;
+
+    return n < 1 ? N_CONNECTIONS : n < N_CONNECTIONS_MAX ? n : N_CONNECTIONS_MAX;
+}
+
+static std::shared_ptr<hardware_queue> next_connection(void)
+{
+    connections &c = own_connections[emulate_device()];
+
+    if (c.queues.empty())
+        c.queues.resize((size_t)n_connections());
+    std::shared_ptr<hardware_queue> &queue = c.queues[c.n_streams++ % c.queues.size()];
+    if (!queue)
+        queue = std::make_shared<hardware_queue>();
+    return queue;
+}
 
 static void push(hold &held, emulate_stream *stream, emulate_item item)
 {
     run_until(held, stream, [=] { return stream->items.size() < N_ITEMS_MAX; });
+    if (!item.continues)
+        stream->queue->push_back(stream);
     stream->items.push_back(std::move(item));
 }
 
-void emulate_enqueue_item(cudaStream_t stream, emulate_item item)
+cudaError_t emulate_enqueue_item(cudaStream_t stream, emulate_item item)
 {
     hold held(*the_lock);
 
@@ -227,20 +381,23 @@ void emulate_enqueue_item(cudaStream_t stream, emulate_item item)
         /* The default stream: nothing of ours uses it but tests, which want it done. */
         held.unlock();
         item.run();
-        return;
+        return cudaSuccess;
     }
     if (stream->capturing) {
-        stream->capturing->work.push_back(std::move(item));
-        return;
+        if (stream->capturing->is_invalid)
+            return emulate_error(cudaErrorStreamCaptureInvalidated);
+        stream->capturing->graph->work.push_back(std::move(item));
+        return cudaSuccess;
     }
     push(held, stream, std::move(item));
     changed->notify_all();
     go_on_a_little(held);
+    return cudaSuccess;
 }
 
-void emulate_enqueue(cudaStream_t stream, std::function<void()> work)
+cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work)
 {
-    emulate_enqueue_item(stream, { std::move(work), nullptr, nullptr });
+    return emulate_enqueue_item(stream, { std::move(work), nullptr, nullptr, false });
 }
 
 bool emulate_is_capturing(cudaStream_t stream)
@@ -263,6 +420,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int)
     hold held(*the_lock);
 
     *stream = new emulate_stream();
+    (*stream)->queue = next_connection();
     streams->push_back(*stream);
     return cudaSuccess;
 }
@@ -284,20 +442,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    cudaError_t refused = emulate_refuse_in_capture();
     hold held(*the_lock);
 
-    if (!stream)
-        return cudaSuccess;
+    if (refused != cudaSuccess || !stream)
+        return refused;
     if (stream->capturing)
-        return emulate_error(cudaErrorStreamCaptureUnsupported);
+        return invalidate(stream->capturing, cudaErrorStreamCaptureUnsupported);
     run_until(held, stream, [=] { return stream->items.empty(); });
     return emulate_failure();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    cudaError_t refused = emulate_refuse_in_capture();
     hold held(*the_lock);
 
+    if (refused != cudaSuccess)
+        return refused;
     for (size_t i = 0; i < streams->size(); i++) {
         emulate_stream *s = (*streams)[i];
 
@@ -337,21 +499,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     {
         hold held(*the_lock);
 
-        *here = { stream, stream ? stream->capturing : NULL, false, 0 };
+        *here = { stream, stream ? stream->capturing : nullptr, false, 0 };
         event->last = here;
     }
-    emulate_enqueue(stream, [here] { reach(here); });
-    return cudaSuccess;
-}
-
-/* A stream that waits for what is being captured is captured from then on, too. */
-static cudaError_t join_capture(cudaStream_t stream, emulate_graph *graph)
-{
-    if (stream->capturing != graph) {
-        stream->capturing = graph;
-        graph->streams.push_back(stream);
-    }
-    return cudaSuccess;
+    return emulate_enqueue(stream, [here] { reach(here); });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
@@ -362,10 +513,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (there && there->captured)
         return join_capture(stream, there->captured);
     if (stream->capturing)
-        return emulate_error(cudaErrorStreamCaptureIsolation);
+        return invalidate(stream->capturing, cudaErrorStreamCaptureIsolation);
     if (!there)
         return cudaSuccess;
-    emulate_item item;
+    emulate_item item = {};
     item.ready = [there] { return there->done; };
     item.needs = [there](std::vector<emulate_stream *> &needs) { needs.push_back(there->stream); };
     push(held, stream, std::move(item));
@@ -373,16 +524,25 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
+/* A captured event has no time at which it is reached, also when its capture has ended. */
+static cudaError_t refuse_captured(const std::shared_ptr<position> &there)
+{
+    if (!there || !there->captured)
+        return cudaSuccess;
+    return invalidate(there->captured, cudaErrorCapturedEvent);
+}
+
 /* Who asks brings it about, step by step: nothing else may come to run it. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    cudaError_t refused = emulate_refuse_in_capture();
     hold held(*the_lock);
     std::shared_ptr<position> there = event->last;
 
-    if (!there || there->done)
-        return cudaSuccess;
-    if (there->captured)
-        return emulate_error(cudaErrorStreamCaptureUnsupported);
+    if (refused == cudaSuccess)
+        refused = refuse_captured(there);
+    if (refused != cudaSuccess || !there || there->done)
+        return refused;
     emulate_stream *next = choose(there->stream);
     if (next)
         run_first(held, next);
@@ -391,12 +551,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    cudaError_t refused = emulate_refuse_in_capture();
     hold held(*the_lock);
     std::shared_ptr<position> there = event->last;
 
-    if (there)
+    if (refused == cudaSuccess)
+        refused = refuse_captured(there);
+    if (refused == cudaSuccess && there)
         run_until(held, there->stream, [=] { return there->done; });
-    return cudaSuccess;
+    return refused;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
@@ -413,29 +576,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 
 /* ---- graphs ------------------------------------------------------------------------------------ */
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
-{
-    hold held(*the_lock);
-
-    if (stream->capturing)
-        return emulate_error(cudaErrorInvalidValue);
-    stream->capturing = new emulate_graph();
-    stream->capturing->streams.push_back(stream);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-    hold held(*the_lock);
-
-    *graph = stream->capturing;
-    if (!*graph)
-        return emulate_error(cudaErrorInvalidValue);
-    for (emulate_stream *s : (*graph)->streams)
-        s->capturing = NULL;
-    return cudaSuccess;
-}
-
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     *exec = new emulate_graph(*graph);
@@ -444,9 +584,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+    cudaError_t error = cudaSuccess;
+
     for (const emulate_item &item : exec->work)
-        emulate_enqueue_item(stream, item);
-    return cudaSuccess;
+        if (error == cudaSuccess)
+            error = emulate_enqueue_item(stream, item);
+    return error;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)

@@ -130,13 +130,14 @@ static void one_gpu(void **state)
     }
 }
 
-/* A race within a block, or between streams, would show. */
+/* A race within a block, between blocks or between streams, would show. */
 static void any_order(void **state)
 {
-    static const char *const ways[][2] = { { "LMTRAIN_EMULATE_ORDER", "backward" },
-                                           { "LMTRAIN_EMULATE_ORDER", "11" },
-                                           { "LMTRAIN_EMULATE_STREAMS", "lazy" },
-                                           { "LMTRAIN_EMULATE_STREAMS", "5" } };
+    static const char *const ways[][2] = {
+        { "LMTRAIN_EMULATE_ORDER", "backward" }, { "LMTRAIN_EMULATE_ORDER", "11" },
+        { "LMTRAIN_EMULATE_BLOCKS", "reverse" }, { "LMTRAIN_EMULATE_ASYNC", "early" },
+        { "LMTRAIN_EMULATE_STREAMS", "lazy" },   { "LMTRAIN_EMULATE_STREAMS", "5" }
+    };
     struct law_case c = small("llama", "bf16", 1);
     struct law_outcome wanted = law_run(&c);
 

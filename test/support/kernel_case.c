@@ -217,6 +217,7 @@ int case_each_isa(int (*tests)(void))
         if (pid == 0) {
             setenv("LMTRAIN_CPU_ISA", isas[i], 1);
             setenv("LMTRAIN_EMULATE_ORDER", orders[i], 1); /* of an emulated GPU's threads */
+            setenv("LMTRAIN_EMULATE_ASYNC", i % 2 ? "early" : "late", 1);
             printf("LMTRAIN_CPU_ISA=%s\n", isas[i]);
             exit(tests() ? 1 : 0);
         }

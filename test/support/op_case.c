@@ -361,13 +361,32 @@ static int isas_agree(const struct op_shape *op)
     }
 }
 
+/* Set the variable; returns what it was, for put_back. */
+static char *set_aside(const char *name, const char *value)
+{
+    const char *was = getenv(name);
+    char *kept = was ? strdup(was) : NULL;
+
+    setenv(name, value, 1);
+    return kept;
+}
+
+static void put_back(const char *name, char *kept)
+{
+    if (kept)
+        setenv(name, kept, 1);
+    else
+        unsetenv(name);
+    free(kept);
+}
+
 /* Lesser instruction sets than the one of before -> after. */
 static void check_isas(struct op_case *c, int first, const struct snapshot *before,
                        const struct snapshot *after, const struct op_shape *reference,
                        double tolerance)
 {
     static const char *const isas[] = { "plain", "avx2", "avx512" };
-    char *kept = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+    char *kept = set_aside("LMTRAIN_CPU_ISA", isas[0]);
 
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         restore(c, before);
@@ -378,11 +397,7 @@ static void check_isas(struct op_case *c, int first, const struct snapshot *befo
         else
             check_results(c, before, reference, tolerance);
     }
-    if (kept)
-        setenv("LMTRAIN_CPU_ISA", kept, 1);
-    else
-        unsetenv("LMTRAIN_CPU_ISA");
-    free(kept);
+    put_back("LMTRAIN_CPU_ISA", kept);
 }
 
 static void check_threads(struct op_case *c, int first, const struct snapshot *before,
@@ -397,18 +412,22 @@ static void check_threads(struct op_case *c, int first, const struct snapshot *b
     }
 }
 
-/* Emulated GPUs run a block's threads in any order, here by turns in two others than usual; a real
- * one does what it does. */
+/* Emulated GPUs run threads and blocks in any order and let copies land when they like: here by
+ * turns in two other ways than usual; a real one does what it does. */
 static void check_order(struct op_case *c, int first, const struct snapshot *before,
                         const struct snapshot *after)
 {
     static int turn;
+    char *order = set_aside("LMTRAIN_EMULATE_ORDER", turn++ % 2 ? "backward" : "7");
+    char *blocks = set_aside("LMTRAIN_EMULATE_BLOCKS", "reverse");
+    char *async = set_aside("LMTRAIN_EMULATE_ASYNC", "early");
 
     restore(c, before);
-    setenv("LMTRAIN_EMULATE_ORDER", turn++ % 2 ? "backward" : "7", 1);
     op_case_run(c, 1, first);
-    unsetenv("LMTRAIN_EMULATE_ORDER");
-    check_same(c, after, "depends on the order of threads");
+    put_back("LMTRAIN_EMULATE_ORDER", order);
+    put_back("LMTRAIN_EMULATE_BLOCKS", blocks);
+    put_back("LMTRAIN_EMULATE_ASYNC", async);
+    check_same(c, after, "depends on the order of threads or blocks, or on when copies land");
 }
 
 static void check_from(struct op_case *c, int first, double tolerance)
