@@ -50,4 +50,12 @@ struct comm_group {
  */
 int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *err);
 
+/* comm_tcp_create in frames of at most piece_bytes, and, also within a machine, over networks. */
+struct tcp_settings {
+    size_t piece_bytes;
+    int no_unix;
+};
+int comm_tcp_create_as(struct comm **comm, const struct comm_wireup *wireup,
+                       const struct tcp_settings *settings, struct err *err);
+
 #endif

@@ -16,7 +16,8 @@ struct engine {
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note; /* "" or what instruction set is missing */
-    struct comm *comm;    /* itself alone, else MPI, and NCCL with it where each rank has a GPU */
+    struct comm_wireup wireup; /* how comm's ranks find each other without MPI */
+    struct comm *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
     struct worker
         *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };
@@ -27,7 +28,7 @@ struct engine_wish {
 };
 
 /*
- * Collective (MPI starts). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
+ * Collective (ranks are connected). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
  */
 int engine_open(struct engine *engine, const struct launch_rank *rank,
                 const struct engine_wish *wish, struct err *err);
