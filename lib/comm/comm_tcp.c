@@ -183,6 +183,8 @@ static void barrier_step(const struct comm_group *group, int step)
     struct tcp_tag tag = { tcp_group_of(group)->key, tcp_group_of(group)->number, 0 };
     struct tcp_flow *flow = flow_of(group, ALL_SEND, to);
 
+    /* Whoever waits may be the one who connects. */
+    tcp_door_dial(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
     *flow = (struct tcp_flow){ .peer = peer_of(group, to) };
     flow->n_bytes = (size_t)tcp_tell(tcp_comm_of(group), flow->peer, tag);
 }
