@@ -176,7 +176,7 @@ static void begin_broadcast(const struct comm_group *group, const struct comm_ca
             begin(group, ALL_SEND, (place + bit + root) % n, &whole);
 }
 
-/* Tell the next, and remember in the place of a send where the news ends. */
+/* Tell the next; in the place of a send is kept where the news ends, and whether it is out. */
 static void barrier_step(const struct comm_group *group, int step)
 {
     int to = rank_at(group, 1 << step);
@@ -185,21 +185,20 @@ static void barrier_step(const struct comm_group *group, int step)
 
     /* Whoever waits may be the one who connects. */
     tcp_door_dial(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
-    *flow = (struct tcp_flow){ .peer = peer_of(group, to) };
+    *flow = (struct tcp_flow){ .peer = peer_of(group, to), .is_open = 1 };
     flow->n_bytes = (size_t)tcp_tell(tcp_comm_of(group), flow->peer, tag);
 }
 
 /* ---- how far it is ---- */
 
-/* Whether news of a barrier to rank i has not gone out, or is waited for from it. */
-static int is_news_open(const struct comm_group *group, int i)
+/* Whether the call still needs rank i of the group. */
+static int needs_rank(const struct comm_group *group, enum comm_kind kind, int i)
 {
-    const struct tcp_flow *flow = flow_of(group, ALL_SEND, i);
     int step = tcp_group_of(group)->step;
 
-    if (flow->peer && flow->peer->control_sent < flow->n_bytes)
+    if (flow_of(group, ALL_RECEIVE, i)->is_open || flow_of(group, ALL_SEND, i)->is_open)
         return 1;
-    return step < n_steps_of(group) && i == rank_at(group, -(1 << step));
+    return kind == COMM_BARRIER && step < n_steps_of(group) && i == rank_at(group, -(1 << step));
 }
 
 /* The first of the call's peers that is gone and has not done its part; NULL if none. */
@@ -213,11 +212,8 @@ static const struct tcp_peer *missing_peer(const struct comm_request *request)
         return peer_of(group, peer)->state == TCP_GONE ? peer_of(group, peer) : NULL;
     for (int i = 0; i < group->size; i++) {
         const struct tcp_peer *other = tcp_comm_of(group)->peers[group->ranks[i]];
-        int is_open = kind == COMM_BARRIER ? is_news_open(group, i)
-                                           : flow_of(group, ALL_RECEIVE, i)->is_open ||
-                                                 flow_of(group, ALL_SEND, i)->is_open;
 
-        if (other && other->state == TCP_GONE && is_open)
+        if (other && other->state == TCP_GONE && needs_rank(group, kind, i))
             return other;
     }
     return NULL;
@@ -256,12 +252,12 @@ static int test_barrier(struct comm_request *request)
            tcp_was_told(peer_of(group, rank_at(group, -(1 << own->step))), tag))
         if (++own->step < n_steps_of(group))
             barrier_step(group, own->step);
-    if (own->step < n_steps_of(group))
-        return 0;
-    for (int step = 0; step < n_steps_of(group); step++)
-        if (is_news_open(group, rank_at(group, 1 << step)))
-            return 0;
-    return 1;
+    for (int step = 0; step <= own->step && step < n_steps_of(group); step++) {
+        struct tcp_flow *flow = flow_of(group, ALL_SEND, rank_at(group, 1 << step));
+
+        flow->is_open = flow->peer->control_sent < flow->n_bytes;
+    }
+    return own->step == n_steps_of(group) && are_flows_done(request);
 }
 
 static int is_done(struct comm_request *request)
