@@ -185,7 +185,7 @@ struct comm_wireup {
 
 /*
  * Unix sockets within a machine, TCP between machines (on $LMTRAIN_COMM_INTERFACE, the name of an
- * interface or a network as 10.1.0.0/16; else on all that are up), connected as they are needed; both
+ * interface or a network, ADDRESS/BITS; else on all that are up), connected as they are needed; both
  * ends prove that they have the job's key, which rank 0 draws. Collective: the wireup's fence. Returns 0,
  * or -1 and ERR_PEER, ERR_CONFIG (the interface) or ERR_FAILED.
  */

@@ -39,6 +39,7 @@ enum {
     TCP_HELLO_BYTES = TCP_MAGIC_BYTES + TCP_NONCE_BYTES,
     TCP_ANSWER_BYTES = 8 + TCP_NONCE_BYTES + TCP_PROOF_BYTES,
     TCP_ADDRESSES_MAX = 16,
+    TCP_CARD_BYTES_MAX = 33 + TCP_ADDRESSES_MAX * 19,
     TCP_VISITORS_MAX = 128,
 };
 
@@ -168,6 +169,29 @@ struct tcp_comm {
     double moved_at;    /* when bytes of a transfer last moved */
     struct err failure; /* of all of it: a peer broke the rules; no code: none */
 };
+
+/* ---- tcp_card.c: where ranks are ---- */
+
+/* Equal for two processes that see each other's Unix sockets, and each other's users alike. */
+void tcp_card_machine(unsigned char machine[16]);
+
+/* The Unix socket of this name, which is no file. */
+void tcp_card_unix(const unsigned char name[16], struct tcp_address *address);
+
+/* As bytes, and how many; back: 0, or -1 where they are no card. */
+size_t tcp_card_write(const struct tcp_card *card, unsigned char bytes[TCP_CARD_BYTES_MAX]);
+int tcp_card_read(const unsigned char *bytes, size_t n_bytes, struct tcp_card *card);
+
+/*
+ * This machine's addresses on interfaces that are up, of the fastest first: loopback or all others; or,
+ * where only is given, of the interface of this name, or in this network (an address and its bits).
+ * Returns how many.
+ */
+int tcp_addresses_list(const char *only, int loopback,
+                       struct tcp_address addresses[TCP_ADDRESSES_MAX]);
+
+/* For messages; returns text or a constant. */
+const char *tcp_address_text(const struct tcp_address *address, char *text, size_t size);
 
 /* ---- tcp_door.c: making connections ---- */
 

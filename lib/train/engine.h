@@ -15,9 +15,10 @@ struct engine {
     struct device *device; /* the host, or one of its GPUs */
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
-    const char *isa_note; /* "" or what instruction set is missing */
+    const char *isa_note;      /* "" or what instruction set is missing */
     struct comm_wireup wireup; /* how comm's ranks find each other without MPI */
-    struct comm *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
+    struct comm
+        *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
     struct worker
         *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };

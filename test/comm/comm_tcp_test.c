@@ -484,7 +484,7 @@ static int open_alone(struct err *err)
 
 static void test_interface(void **state)
 {
-    static const char *const wrong[] = { "none7", "10.250.251.0/30", "127.0.0.1", "0.0.0.0/33" };
+    static const char *const wrong[] = { "none7", "203.0.113.0/24", "127.0.0.1", "0.0.0.0/33" };
     static const char *const right[] = { "lo", "127.0.0.0/8", "127.0.0.1/32" };
     struct err err;
 
