@@ -35,7 +35,7 @@ extern "C" {
 struct cuda_device {
     struct device base;
     int index;
-    cudaStream_t queues[DEVICE_N_QUEUES];
+    cudaStream_t queues[DEVICE_N_QUEUES]; /* NULL: not open */
     struct cudaDeviceProp properties;
     char description[320];
     struct err failure; /* the first of anything enqueued; no code: none yet */
@@ -44,6 +44,13 @@ struct cuda_device {
 static inline struct cuda_device *cuda_device_of(struct device *device)
 {
     return (struct cuda_device *)device;
+}
+
+/* An open queue's stream. */
+static inline cudaStream_t cuda_stream_of(const struct cuda_device *device, int queue)
+{
+    CHECK(device->queues[queue]);
+    return device->queues[queue];
 }
 
 /* Keep the device's first failure: "what: cudaErrorName". */

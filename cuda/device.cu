@@ -3,14 +3,21 @@
  *
  * The primary context is made at open; streams do not wait for the default one. Streams and events
  * are few and made early: at run time nothing is allocated.
+ *
+ * Streams beyond the number of hardware queues share them (8 unless CUDA_DEVICE_MAX_CONNECTIONS says
+ * more), and work behind a receive that waits for a peer would wait with it, although the program
+ * says nothing of the kind: so as many are asked for as there can be, and only the streams that a
+ * program uses are made.
  */
 #include "cuda/cuda.cuh"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 extern "C" {
+#include "base/log.h"
 #include "base/str.h"
 }
 
@@ -24,9 +31,12 @@ struct device_graph {
 
 void cuda_failed(struct cuda_device *device, const char *what, cudaError_t error)
 {
+    const char *sync = getenv("LMTRAIN_CUDA_SYNC");
+
     if (!device->failure.code)
-        err_set(&device->failure, ERR_DEVICE, "%s: %s: %s (%s)", device->description, what,
-                cudaGetErrorName(error), cudaGetErrorString(error));
+        err_set(&device->failure, ERR_DEVICE, "%s: %s: %s (%s)%s", device->description, what,
+                cudaGetErrorName(error), cudaGetErrorString(error),
+                sync && *sync ? "" : " (hint: LMTRAIN_CUDA_SYNC=1 names the op)");
 }
 
 /* ---- memory ---- */
@@ -46,7 +56,7 @@ static int cuda_allocate(struct device *base, size_t n_bytes, void **memory, str
                        str_bytes(left, sizeof left, free_bytes), cudaGetErrorName(error));
     }
     cuda_check(device, "fill",
-               cudaMemsetAsync(*memory, 0, n_bytes, device->queues[DEVICE_COMPUTE]));
+               cudaMemsetAsync(*memory, 0, n_bytes, cuda_stream_of(device, DEVICE_COMPUTE)));
     return base->ops->wait(base, DEVICE_COMPUTE, err);
 }
 
@@ -81,22 +91,24 @@ static void cuda_copy(struct device *base, int queue, void *to, const void *from
     struct cuda_device *device = cuda_device_of(base);
 
     cuda_check(device, "cudaSetDevice", cudaSetDevice(device->index));
-    cuda_check(device, "copy",
-               cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->queues[queue]));
+    cuda_check(
+        device, "copy",
+        cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, cuda_stream_of(device, queue)));
 }
 
 static void cuda_fill(struct device *base, int queue, void *to, int byte, size_t n_bytes)
 {
     struct cuda_device *device = cuda_device_of(base);
 
-    cuda_check(device, "fill", cudaMemsetAsync(to, byte, n_bytes, device->queues[queue]));
+    cuda_check(device, "fill", cudaMemsetAsync(to, byte, n_bytes, cuda_stream_of(device, queue)));
 }
 
 static int cuda_wait(struct device *base, int queue, struct err *err)
 {
     struct cuda_device *device = cuda_device_of(base);
 
-    cuda_check(device, "wait", cudaStreamSynchronize(device->queues[queue]));
+    if (device->queues[queue])
+        cuda_check(device, "wait", cudaStreamSynchronize(device->queues[queue]));
     if (!device->failure.code)
         return 0;
     *err = device->failure;
@@ -144,7 +156,8 @@ static void cuda_mark(struct device *base, int queue, struct device_mark *mark)
 {
     struct cuda_device *device = cuda_device_of(base);
 
-    cuda_check(device, "cudaEventRecord", cudaEventRecord(mark->event, device->queues[queue]));
+    cuda_check(device, "cudaEventRecord",
+               cudaEventRecord(mark->event, cuda_stream_of(device, queue)));
 }
 
 static void cuda_wait_mark(struct device *base, int queue, struct device_mark *mark)
@@ -152,7 +165,7 @@ static void cuda_wait_mark(struct device *base, int queue, struct device_mark *m
     struct cuda_device *device = cuda_device_of(base);
 
     cuda_check(device, "cudaStreamWaitEvent",
-               cudaStreamWaitEvent(device->queues[queue], mark->event, 0));
+               cudaStreamWaitEvent(cuda_stream_of(device, queue), mark->event, 0));
 }
 
 static double cuda_seconds(struct device *base, struct device_mark *from, struct device_mark *to)
@@ -222,6 +235,33 @@ static void cuda_graph_destroy(struct device *base, struct device_graph *graph)
 
 /* ---- the device ---- */
 
+/* Traffic first: its few blocks are otherwise queued behind whole waves of a product's. */
+static int cuda_open_queue(struct device *base, int queue, struct err *err)
+{
+    struct cuda_device *device = cuda_device_of(base);
+    int least = 0, greatest = 0;
+
+    if (device->queues[queue])
+        return 0;
+    cudaError_t error = cudaSetDevice(device->index);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithPriority(&device->queues[queue], cudaStreamNonBlocking,
+                                             queue == DEVICE_COMPUTE ? least : greatest);
+    if (error != cudaSuccess)
+        return err_set(err, ERR_DEVICE, "%s: no stream can be made: %s", device->description,
+                       cudaGetErrorName(error));
+    return 0;
+}
+
+static void cuda_use(struct device *base)
+{
+    struct cuda_device *device = cuda_device_of(base);
+
+    cuda_check(device, "cudaSetDevice", cudaSetDevice(device->index));
+}
+
 static void cuda_destroy(struct device *base)
 {
     struct cuda_device *device = cuda_device_of(base);
@@ -245,6 +285,8 @@ static const struct device_ops *cuda_ops(void)
         .wait = cuda_wait,
         .memory = cuda_memory,
         .destroy = cuda_destroy,
+        .open_queue = cuda_open_queue,
+        .use = cuda_use,
         .mark_create = cuda_mark_create,
         .mark_destroy = cuda_mark_destroy,
         .mark = cuda_mark,
@@ -260,13 +302,49 @@ static const struct device_ops *cuda_ops(void)
     return &ops;
 }
 
+#define HARDWARE_QUEUES "32"
+
+/* An own value stays, and is told of where it makes streams wait for each other. */
+static void ask_for_queues(void)
+{
+    static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    const char *own = getenv(name);
+
+    if (own && atoi(own) < DEVICE_N_QUEUES)
+        log_warn("%s is %s: collectives and kernels may wait for each other, or without end "
+                 "(hint: leave it unset, which means " HARDWARE_QUEUES ")",
+                 name, own);
+    setenv(name, HARDWARE_QUEUES, 0);
+}
+
+/* "driver 12.4, this lmtrain is made with CUDA 13.0": the driver can be asked however old it is. */
+static const char *why_none(cudaError_t error)
+{
+    static char text[256];
+    int driver = 0, runtime = 0;
+
+    if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess ||
+        cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+        return cudaGetErrorString(error);
+    if (!driver)
+        return "there is no NVIDIA driver (libcuda.so.1)";
+    snprintf(text, sizeof text,
+             "its driver is made for CUDA %d.%d, this lmtrain for %d.%d (hint: driver %s or later, "
+             "or an lmtrain built with CUDA %d)",
+             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+             runtime >= 13000 ? "580" : "525", driver / 1000);
+    return text;
+}
+
 extern "C" int device_cuda_count(const char **why)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     int n = 0;
-    cudaError_t error = cudaGetDeviceCount(&n);
 
+    pthread_once(&once, ask_for_queues);
+    cudaError_t error = cudaGetDeviceCount(&n);
     if (why)
-        *why = error != cudaSuccess ? cudaGetErrorString(error) : n ? "" : "there is no GPU";
+        *why = error != cudaSuccess ? why_none(error) : n ? "" : "there is no GPU";
     if (error != cudaSuccess)
         cudaGetLastError();
     return error == cudaSuccess ? n : 0;
@@ -277,7 +355,9 @@ extern "C" int device_cuda_count(const char **why)
 /* Only who asks for it gets an emulated GPU. */
 extern "C" int device_cuda_seen(void)
 {
-    return getenv("LMTRAIN_EMULATE_DEVICES") ? device_cuda_count(NULL) : 0;
+    const char *n = getenv("LMTRAIN_EMULATE_DEVICES");
+
+    return n ? atoi(n) : 0;
 }
 
 #else
@@ -300,18 +380,6 @@ extern "C" int device_cuda_seen(void)
 }
 
 #endif
-
-static int open_queues(struct cuda_device *device, struct err *err)
-{
-    for (int i = 0; i < DEVICE_N_QUEUES; i++) {
-        cudaError_t error = cudaStreamCreateWithFlags(&device->queues[i], cudaStreamNonBlocking);
-
-        if (error != cudaSuccess)
-            return err_set(err, ERR_DEVICE, "%s: no stream can be made: %s", device->description,
-                           cudaGetErrorName(error));
-    }
-    return 0;
-}
 
 /* FNV-1a of the maker's number of this piece; an emulated one is everybody's. */
 static uint64_t hardware_of(const struct cudaDeviceProp *p)
@@ -356,7 +424,7 @@ extern "C" int device_cuda_open(struct device **out, int index, struct err *err)
     device->base.ops = cuda_ops();
     device->base.description = device->description;
     device->index = index;
-    if (find_device(device, err) < 0 || open_queues(device, err) < 0) {
+    if (find_device(device, err) < 0 || cuda_open_queue(&device->base, DEVICE_COMPUTE, err) < 0) {
         cuda_destroy(&device->base);
         return -1;
     }

@@ -69,7 +69,7 @@ static struct nccl_group *nccl_group_of(struct comm_group *group)
 
 static cudaStream_t stream_of(const struct nccl_comm *comm, int queue)
 {
-    return comm->device->queues[queue];
+    return cuda_stream_of(comm->device, queue);
 }
 
 /* 0, or -1 with NCCL's words for the result. link may be NULL. */
@@ -169,12 +169,17 @@ static int exchange_ids(struct nccl_comm *comm, struct comm_group *group, unsign
     return status;
 }
 
+/* At most so many blocks each, one a multiprocessor: what traffic takes, products beside it lack.
+ * $NCCL_MAX_CTAS goes before these. */
+enum { CTAS_TOGETHER = 16, CTAS_PAIR = 4 };
+
 static int open_link(struct nccl_comm *comm, ncclComm_t *link, int size, const ncclUniqueId *id,
-                     int rank, struct err *err)
+                     int rank, int max_ctas, struct err *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
     config.blocking = 1;
+    config.maxCTAs = max_ctas;
     return check(comm, NULL, comm->api.init_rank(link, size, *id, rank, &config),
                  "ncclCommInitRankConfig", err);
 }
@@ -199,7 +204,7 @@ static int open_pairs(struct nccl_comm *comm, struct comm_group *group, int step
                 link = &links[is_next ? TO_NEXT : TO_PREVIOUS];
             else if (to == group->rank)
                 link = &links[is_next ? FROM_PREVIOUS : FROM_NEXT];
-            if (link && open_link(comm, link, 2, id, to == group->rank, err) < 0)
+            if (link && open_link(comm, link, 2, id, to == group->rank, CTAS_PAIR, err) < 0)
                 return -1;
         }
     return 0;
@@ -208,8 +213,9 @@ static int open_pairs(struct nccl_comm *comm, struct comm_group *group, int step
 static int open_links(struct nccl_comm *comm, struct comm_group *group, unsigned uses,
                       const struct ids *all, struct err *err)
 {
-    if ((uses & COMM_TOGETHER) && open_link(comm, &nccl_group_of(group)->links[TOGETHER],
-                                            group->size, &all[0].together, group->rank, err) < 0)
+    if ((uses & COMM_TOGETHER) &&
+        open_link(comm, &nccl_group_of(group)->links[TOGETHER], group->size, &all[0].together,
+                  group->rank, CTAS_TOGETHER, err) < 0)
         return -1;
     if ((uses & COMM_TO_NEXT) && open_pairs(comm, group, 1, all, err) < 0)
         return -1;
@@ -221,17 +227,29 @@ static int open_links(struct nccl_comm *comm, struct comm_group *group, unsigned
 static int nccl_enqueue(struct comm_group *base, const struct comm_call *call, int queue,
                         struct err *err);
 
-/* Each on a queue of its own, as a send may wait for its receive. */
+/* The queues of a group's first calls: one, and for each pair another, as a send may wait for its
+ * receive. */
+static int open_queues(struct nccl_comm *comm, const struct nccl_group *group, struct err *err)
+{
+    struct device *device = &comm->device->base;
+
+    for (int i = 0; i < N_LINKS; i++)
+        if ((i == TOGETHER || group->links[i]) &&
+            device->ops->open_queue(device, DEVICE_TRAFFIC + i, err) < 0)
+            return -1;
+    return 0;
+}
+
 static int first_of_pairs(struct nccl_comm *comm, const struct nccl_group *group,
                           unsigned char *byte, struct err *err)
 {
     for (int i = TO_NEXT; i < N_LINKS; i++) {
         int sends = i == TO_NEXT || i == TO_PREVIOUS;
-        cudaStream_t stream = stream_of(comm, DEVICE_TRAFFIC + i);
         ncclComm_t link = group->links[i];
 
         if (!link)
             continue;
+        cudaStream_t stream = stream_of(comm, DEVICE_TRAFFIC + i);
         ncclResult_t result = sends ? comm->api.send(byte, 1, ncclUint8, 1, link, stream)
                                     : comm->api.receive(byte + i, 1, ncclUint8, 0, link, stream);
         if (check(comm, link, result, "a first call", err))
@@ -283,7 +301,9 @@ static int nccl_connect(struct comm_group *group, unsigned uses, struct err *err
     free(all);
     if (status || device->ops->allocate(device, 2 * (size_t)group->size + N_LINKS, &room, err) < 0)
         return -1;
-    status = first_calls(group, uses, (unsigned char *)room, err);
+    status = open_queues(comm, nccl_group_of(group), err);
+    if (!status)
+        status = first_calls(group, uses, (unsigned char *)room, err);
     device->ops->release(device, room);
     return status;
 }

@@ -152,7 +152,7 @@ __global__ void sum_kernel(T *out, const T *terms, int n_terms, int64_t stride, 
 
 static cudaStream_t queue_of(struct kernels *kernels, int queue)
 {
-    return cuda_of(kernels)->device->queues[queue];
+    return cuda_stream_of(cuda_of(kernels)->device, queue);
 }
 
 static void check_order(const struct kernels_sum *s)

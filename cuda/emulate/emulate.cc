@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -338,6 +339,21 @@ static size_t shared_limit(const void *kernel)
     return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel] : (size_t)SHARED_DEFAULT;
 }
 
+/* $LMTRAIN_EMULATE_FAIL: a kernel's name, of which each launch fails, as seen by who waits for it. */
+static std::atomic<int> has_failed;
+
+cudaError_t emulate_failure(void)
+{
+    return has_failed ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
+static int is_to_fail(const emulate_launch *l)
+{
+    const char *name = getenv("LMTRAIN_EMULATE_FAIL");
+
+    return name && !strcmp(name, l->name);
+}
+
 static int is_allowed(const emulate_launch *l)
 {
     size_t threads = (size_t)l->block.x * l->block.y * l->block.z;
@@ -377,7 +393,10 @@ void emulate_run(const emulate_launch *launch, std::function<void()> body)
         last_error = cudaErrorInvalidConfiguration;
         return;
     }
-    emulate_enqueue(l.stream, [l, body] { run_grid(l, body); });
+    emulate_enqueue(l.stream, [l, body] {
+        has_failed = has_failed || is_to_fail(&l);
+        run_grid(l, body);
+    });
 }
 
 /* ---- meetings ---------------------------------------------------------------------------------- */
@@ -459,6 +478,10 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration:
         return "cudaErrorInvalidConfiguration";
+    case cudaErrorIllegalAddress:
+        return "cudaErrorIllegalAddress";
+    case cudaErrorInsufficientDriver:
+        return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice:
         return "cudaErrorNoDevice";
     case cudaErrorNotReady:
@@ -480,7 +503,13 @@ cudaError_t cudaGetDeviceCount(int *n)
 {
     const char *text = getenv("LMTRAIN_EMULATE_DEVICES");
 
-    *n = text ? atoi(text) : 1;
+    int driver, runtime;
+
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    *n = driver < runtime ? 0 : text ? atoi(text) : 1;
+    if (driver < runtime)
+        return cudaErrorInsufficientDriver;
     return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -505,9 +534,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     return cudaSuccess;
 }
 
+/* $LMTRAIN_EMULATE_DRIVER: the driver's version, 12040 for CUDA 12.4. */
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = 13000;
+    const char *text = getenv("LMTRAIN_EMULATE_DRIVER");
+
+    *version = text ? atoi(text) : 13000;
     return cudaSuccess;
 }
 

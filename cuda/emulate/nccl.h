@@ -32,11 +32,11 @@ typedef enum {
 typedef enum { ncclUint8 = 1 } ncclDataType_t;
 
 typedef struct {
-    int blocking;
+    int blocking, maxCTAs;
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER \
     { \
-        1 \
+        1, 32 \
     }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);

@@ -250,7 +250,15 @@ bool emulate_is_capturing(cudaStream_t stream)
     return stream && stream->capturing;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+/* Priorities are for who shares multiprocessors, which nobody does here. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int)
 {
     hold held(*the_lock);
 
@@ -283,7 +291,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (stream->capturing)
         return emulate_error(cudaErrorStreamCaptureUnsupported);
     run_until(held, stream, [=] { return stream->items.empty(); });
-    return cudaSuccess;
+    return emulate_failure();
 }
 
 cudaError_t cudaDeviceSynchronize(void)

@@ -20,7 +20,7 @@
 
 #include "base/err.h"
 
-/* The kernels' queue, and others for traffic: DEVICE_TRAFFIC + stream. */
+/* The kernels' queue, which is always there, and others for traffic: DEVICE_TRAFFIC + stream. */
 enum { DEVICE_COMPUTE = 0, DEVICE_TRAFFIC = 1, DEVICE_N_QUEUES = 18 };
 
 struct device;
@@ -57,6 +57,15 @@ struct device_ops {
     void (*destroy)(struct device *device);
 
     /* All below may be NULL: the host has none. */
+
+    /*
+     * Make a queue, before it is first used; it may be there already. What it is given goes before
+     * the kernels' queue's work that has not begun. Returns 0, or -1 and ERR_DEVICE.
+     */
+    int (*open_queue)(struct device *device, int queue, struct err *err);
+
+    /* What a thread calls before anything else of the device, but for a copy. */
+    void (*use)(struct device *device);
 
     int (*mark_create)(struct device *device, int timed, struct device_mark **mark,
                        struct err *err);
@@ -109,7 +118,8 @@ int device_cuda_open(struct device **device, int index, struct err *err);
 
 /*
  * How many GPUs a rank of this machine would find, by their files and CUDA_VISIBLE_DEVICES alone: no
- * driver is asked, which takes a while and does not bear a fork. 0 in builds without CUDA.
+ * driver is asked, which takes a while and does not bear a fork. 0 in builds without CUDA. Where it
+ * is more than device_cuda_count, there are GPUs that this build cannot use.
  */
 int device_cuda_seen(void);
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "run/one_by_one.h"
 #include "run/run_impl.h"
 
 size_t run_scratch_bytes(void *context, const struct op_shape *shape)
@@ -112,6 +113,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->progress = options->progress;
     run->device = options->kernels->device;
     run->enqueues = traffic_is_enqueued(run);
+    run->is_one_by_one = one_by_one_is_wanted(run->device);
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||
@@ -292,7 +294,7 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
     if (run->is_timed)
         return run_timed(run, op, first, err);
     kernels_run(run->options.kernels, &op->call, first);
-    return 0;
+    return one_by_one_wait(run, op, DEVICE_COMPUTE, err);
 }
 
 /* A function's end: what follows comes after its streams' collectives. */

@@ -318,7 +318,7 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
     }
     if (run->options.poison)
         list_dead(run, f, m, known_at, r->ops);
-    else if (run->device->ops->graph_begin)
+    else if (run->device->ops->graph_begin && !run->is_one_by_one)
         list_ranges(run, r);
     return 0;
 }

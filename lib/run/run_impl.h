@@ -93,7 +93,8 @@ struct run {
     void *staging[N_STREAMS];                  /* theirs, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
-    int is_timed; /* run_set_timed */
+    int is_timed;      /* run_set_timed */
+    int is_one_by_one; /* one_by_one.h */
     double wait_seconds;
 };
 

@@ -94,6 +94,8 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
     c->kernels = run->options.kernels;
     c->queue = DEVICE_TRAFFIC + (int)op->stream;
+    if (device->ops->open_queue(device, c->queue, err) < 0)
+        return -1;
     if (!run->enqueues)
         stage(run, op);
     int is_timed = run->enqueues && run->options.timed;

@@ -242,8 +242,10 @@ static int allocate_on_gpu(struct request *r, size_t operand_bytes, size_t scrat
     struct device *device = r->engine->device;
     const struct device_ops *ops = device->ops;
     void *memory[5] = { NULL };
-    int status = ops->mark_create(device, 0, &r->given, err);
+    int status = ops->open_queue(device, DEVICE_TRAFFIC, err);
 
+    if (!status)
+        status = ops->mark_create(device, 0, &r->given, err);
     if (!status)
         status = ops->mark_create(device, 0, &r->done, err);
     for (int i = 0; i < 2 && !status; i++)

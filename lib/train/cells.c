@@ -97,7 +97,8 @@ int cells_reader_create(struct cells_reader **out, struct run *run, struct err *
     if (!reader)
         return err_set(err, ERR_DEVICE, "out of host memory");
     reader->device = device;
-    if (device->ops->mark_create(device, 0, &reader->mark, err) < 0) {
+    if (device->ops->open_queue(device, SAVE_QUEUE, err) < 0 ||
+        device->ops->mark_create(device, 0, &reader->mark, err) < 0) {
         cells_reader_destroy(reader);
         return -1;
     }

@@ -3,6 +3,7 @@
  */
 #include "train/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
 #include "launch/watcher.h"
@@ -49,6 +51,17 @@ static int drop_comm(void *argument, struct err *err)
     return 0;
 }
 
+/* Its calls are for this rank's GPU. */
+static int use_device(void *argument, struct err *err)
+{
+    struct device *device = argument;
+
+    (void)err;
+    if (device->ops->use)
+        device->ops->use(device);
+    return 0;
+}
+
 /* The comm thread mostly waits: it runs where there is room, and not where main was bound. */
 static int spread_comm(void *argument, struct err *err)
 {
@@ -63,20 +76,32 @@ struct seat {
     uint64_t has_nccl;
 };
 
-static int have_own_gpus(const struct seat *seats, int n)
+/* Whether all ranks have a GPU to themselves and NCCL; where some have GPUs, why[] says why not. */
+static int have_own_gpus(const struct seat *seats, int n, char why[], size_t size)
 {
+    int n_gpus = 0;
+
+    for (int i = 0; i < n; i++)
+        n_gpus += seats[i].hardware != 0;
     for (int i = 0; i < n; i++) {
-        if (!seats[i].has_nccl || !seats[i].hardware)
+        if (!seats[i].hardware && n_gpus)
+            snprintf(why, size, "rank %d has no GPU", i);
+        else if (seats[i].hardware && !seats[i].has_nccl)
+            snprintf(why, size, "rank %d does not find NCCL (libnccl.so.2)", i);
+        if (!seats[i].hardware || !seats[i].has_nccl)
             return 0;
         for (int k = 0; k < i; k++)
-            if (seats[k].hardware == seats[i].hardware)
+            if (seats[k].hardware == seats[i].hardware) {
+                snprintf(why, size, "ranks %d and %d share a GPU", k, i);
                 return 0;
+            }
     }
     return 1;
 }
 
 /*
- * On the comm thread: ranks that all have a GPU to themselves talk by NCCL; who shares one goes through the host. All see the same seats, so all decide alike.
+ * On the comm thread: ranks that all have a GPU to themselves talk by NCCL; else all go through the
+ * host. All see the same seats, so all decide alike.
  */
 static int choose_nccl(void *argument, struct err *err)
 {
@@ -87,6 +112,7 @@ static int choose_nccl(void *argument, struct err *err)
     struct seat *seats = calloc((size_t)n, sizeof *seats);
     int *ranks = calloc((size_t)n, sizeof *ranks);
     struct comm_group *all;
+    char why[80] = "";
 
     CHECK(seats);
     CHECK(ranks);
@@ -95,12 +121,15 @@ static int choose_nccl(void *argument, struct err *err)
     int status = comm_group_create(&all, engine->comm, ranks, n, 0, err);
     if (!status)
         status = comm_all_gather(all, &own, seats, sizeof own, err);
-    if (!status && have_own_gpus(seats, n)) {
+    int is_own = !status && have_own_gpus(seats, n, why, sizeof why);
+    if (is_own) {
         struct comm *host = engine->comm;
 
         engine->comm = NULL;
         status = comm_nccl_create(&engine->comm, host, engine->device, err);
     }
+    if (!is_own && *why && engine->rank.world_rank == 0)
+        log_warn("%s: collectives of all ranks go through the host's memory, not by NCCL", why);
     free(ranks);
     free(seats);
     return status;
@@ -116,6 +145,7 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
     progress_meet(progress, "the connection of all ranks");
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, spread_comm, cores, err) < 0 ||
+        worker_call(engine->worker, use_device, engine->device, err) < 0 ||
         worker_call(engine->worker, make_comm, engine, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
@@ -127,20 +157,36 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
     return 0;
 }
 
-/* Ranks of a machine share its GPUs evenly, and one where there are more of them. */
+/*
+ * Ranks of a machine share its GPUs evenly, and one where there are more of them. GPUs that cannot
+ * be used (a driver that is too old) are an error unless the CPU is asked for: training there
+ * would take a hundred times as long.
+ */
 static int open_device(struct engine *engine, enum job_device wish, struct err *err)
 {
+    const struct launch_rank *rank = &engine->rank;
+    int n_seen = wish == JOB_DEVICE_CPU ? 0 : device_cuda_seen();
     const char *why;
-    int n = wish == JOB_DEVICE_CPU || (wish == JOB_DEVICE_AUTO && !device_cuda_seen())
-                ? 0
-                : device_cuda_count(&why);
 
-    if (n)
-        return device_cuda_open(&engine->device, engine->rank.local_rank % n, err);
-    if (wish == JOB_DEVICE_CUDA)
-        return err_set(err, ERR_DEVICE, "device is cuda, and there is no GPU: %s", why);
     engine->device = device_host();
-    return 0;
+    if (wish == JOB_DEVICE_CPU || (wish == JOB_DEVICE_AUTO && !n_seen))
+        return 0;
+    int n = device_cuda_count(&why);
+    if (!n && wish == JOB_DEVICE_CUDA)
+        return err_set(err, ERR_DEVICE, "device is cuda, and there is no GPU: %s", why);
+    if (!n)
+        return err_set(err, ERR_DEVICE,
+                       "there %s %d GPU%s here, and lmtrain cannot use %s: %s (hint: device: cpu "
+                       "trains on the processor)",
+                       n_seen == 1 ? "is" : "are", n_seen, str_s(n_seen),
+                       n_seen == 1 ? "it" : "any", why);
+    if (n < n_seen && rank->local_rank == 0)
+        log_warn("of %d GPUs that are seen here %d can be used (hint: nvidia-smi names the others)",
+                 n_seen, n);
+    if (n < rank->local_size && rank->local_rank == 0)
+        log_warn("%d ranks share %d GPU%s here (hint: as many ranks a node as GPUs)",
+                 rank->local_size, n, str_s(n));
+    return device_cuda_open(&engine->device, rank->local_rank % n, err);
 }
 
 static int make_kernels(struct engine *engine, struct err *err)

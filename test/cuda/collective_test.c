@@ -91,6 +91,8 @@ static struct place open_place(const struct play *play, int rank)
     CHECK(comm_thread_create(&p.comm, play->hub, rank, &err) == 0);
     if (play->way != ON_HOST) {
         CHECK(device_cuda_open(&p.device, 0, &err) == 0);
+        for (int i = QUEUE; i < QUEUE + 8; i++)
+            CHECK(p.device->ops->open_queue(p.device, i, &err) == 0);
         CHECK(kernels_cuda_create(&p.kernels, p.device, &err) == 0);
     }
     if (play->way == ENQUEUED)

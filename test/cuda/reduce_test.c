@@ -31,7 +31,8 @@ static int open_device(void **state)
 
     (void)state;
     kernels = test_device_open(1);
-    if (kernels->device->ops->allocate(kernels->device, ROOM_BYTES, &memory, &err) < 0)
+    if (kernels->device->ops->open_queue(kernels->device, QUEUE, &err) < 0 ||
+        kernels->device->ops->allocate(kernels->device, ROOM_BYTES, &memory, &err) < 0)
         return -1;
     there = memory;
     return 0;

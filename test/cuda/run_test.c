@@ -30,6 +30,7 @@ struct player {
     int rank, tp_size, residual, poison;
     enum way way;
     int timed;
+    int fails;       /* one_by_one.h */
     int leaves_mark; /* breaks: compute does not wait for collectives */
     float out[N_STEPS][TOKENS * D];
 };
@@ -55,7 +56,7 @@ static void fill_cells(struct run *run, const struct tp_layers *t, const struct 
                        int step)
 {
     put(run, t->x, step, 1000 * me->rank, TOKENS / me->tp_size * D);
-    for (int l = 0; l < N_LAYERS; l++) {
+    for (int l = 0; l < t->n_layers; l++) {
         put(run, t->w1[l], step, 1000 * me->rank + 1 + l, F / me->tp_size * D);
         put(run, t->w2[l], step, 1000 * me->rank + 101 + l, F / me->tp_size * D);
     }
@@ -115,6 +116,18 @@ static int has_graph(const struct run *run)
     return 0;
 }
 
+/* The op that failed, and its operands. */
+static void expect_culprit(struct run *run, struct tp_layers *t, struct player *me)
+{
+    struct err err;
+
+    fill_cells(run, t, me, 0);
+    CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == -1);
+    CHECK(err.code == ERR_DEVICE);
+    CHECK(strstr(err.text, "add x: emulated GPU (GPU 0): wait: cudaErrorIllegalAddress"));
+    CHECK(strstr(err.text, "\n  a [8 x 8] fp32, rows 8 apart, at 0x"));
+}
+
 static void *play_rank(void *argument)
 {
     struct player *me = argument;
@@ -123,7 +136,7 @@ static void *play_rank(void *argument)
     struct run *run;
     struct err err;
 
-    tp_layers_build(&t, N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
+    tp_layers_build(&t, me->fails ? 0 : N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
     struct run_scratch scratch = { p.kernels, t.program.mesh };
     program_size_scratch(&t.program, run_scratch_bytes, &scratch);
     place(&t.program);
@@ -138,7 +151,7 @@ static void *play_rank(void *argument)
     CHECK(run->enqueues == (me->way == ENQUEUED));
     if (me->leaves_mark)
         forget_users(run);
-    for (int step = 0; step < N_STEPS; step++) {
+    for (int step = 0; step < N_STEPS && !me->fails; step++) {
         if (me->timed)
             run_set_timed(run, step >= N_STEPS / 2);
         fill_cells(run, &t, me, step);
@@ -151,6 +164,8 @@ static void *play_rank(void *argument)
     }
     /* Steps whose ops are not timed replay what was recorded. */
     CHECK(me->way == ON_HOST || me->poison || !me->residual || has_graph(run));
+    if (me->fails)
+        expect_culprit(run, &t, me);
     run_destroy(run);
     close_place(&p);
     program_release(&t.program);
@@ -234,12 +249,24 @@ static void missing_wait(void **state)
     assert_true(n_differ(&example, ENQUEUED) > 0);
 }
 
+/* Asked to wait after each op, a run says which of them failed. Last: the failure stays. */
+static void culprit(void **state)
+{
+    struct player players[TP_MAX], example = { .tp_size = 1, .fails = 1 };
+
+    (void)state;
+    setenv("LMTRAIN_CUDA_SYNC", "1", 1);
+    setenv("LMTRAIN_EMULATE_FAIL", "add", 1);
+    play(players, &example, STAGED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers),
         cmocka_unit_test(times),
         cmocka_unit_test(missing_wait),
+        cmocka_unit_test(culprit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
