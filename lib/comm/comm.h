@@ -6,8 +6,9 @@
  * rank's part is done, a send may wait for its receive; so what passes here does not hang on a
  * cluster. All ranks of a group must make the same calls in the same order with equal sizes.
  *
- * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), never
- * left to a library, because their order is part of a run's numerics (design.md §5).
+ * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), because
+ * their order is part of a run's numerics (design.md §5); a library adds them only where a job asks
+ * for that (comm_enqueue_sum).
  *
  * One thread at a time may use a comm and its groups; in a training rank that is the comm thread
  * (worker.h), because bytes move only inside calls. It may have several calls under
@@ -24,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/err.h"
 
 struct comm;
@@ -131,6 +133,22 @@ int comm_connect(struct comm_group *group, unsigned uses, struct err *err);
 /* queue: of the device (device/device.h). All kinds but COMM_BARRIER. 0, or -1 and ERR_PEER. */
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue,
                  struct err *err);
+
+/*
+ * Sums over ranks in whatever order the library likes, rounded as often as it likes: of n elements in
+ * all_reduce; in reduce_scatter receive[i] of rank r = the sum of all send[r * n + i]. send and receive
+ * don't overlap. Otherwise as comm_enqueue. dtype: DTYPE_F32 or DTYPE_BF16.
+ */
+struct comm_sum {
+    int is_scattered;
+    enum dtype dtype;
+    const void *send;
+    void *receive;
+    int64_t n;
+};
+int comm_sums(const struct comm *comm); /* whether this comm can */
+int comm_enqueue_sum(struct comm_group *group, const struct comm_sum *sum, int queue,
+                     struct err *err);
 
 /* Whether all goes well with what was enqueued: for who waits for it. 0, or -1 and ERR_PEER: then
  * what is under way was given up, and its results are worth nothing. */

@@ -28,6 +28,9 @@ struct comm_ops {
     int (*enqueue)(struct comm_group *group, const struct comm_call *call, int queue,
                    struct err *err);
     int (*check)(struct comm *comm, struct err *err);
+    /* Optional also where those are. */
+    int (*enqueue_sum)(struct comm_group *group, const struct comm_sum *sum, int queue,
+                       struct err *err);
 };
 
 struct comm {

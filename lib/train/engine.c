@@ -244,6 +244,15 @@ void engine_close(struct engine *engine)
     memset(engine, 0, sizeof *engine);
 }
 
+void engine_settle(const struct engine *engine, struct job *job)
+{
+    if (job->parallel.reductions == REDUCTIONS_FIXED || comm_sums(engine->comm))
+        return;
+    job->parallel.reductions = REDUCTIONS_FIXED;
+    if (engine->rank.world_rank == 0 && engine->rank.world_size > 1)
+        log_info("parallel.reductions is fixed: fast is NCCL's, by which these ranks do not talk");
+}
+
 /* ---- what it reaches ---- */
 
 /* A product's operands in one block of the device. */

@@ -35,6 +35,12 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
                 const struct engine_wish *wish, struct err *err);
 void engine_close(struct engine *engine);
 
+/*
+ * What the job asks for and is not to be had here becomes what there is: reductions: fast is fixed
+ * where ranks do not talk by NCCL. Rank 0 says so.
+ */
+void engine_settle(const struct engine *engine, struct job *job);
+
 /* A lone rank's part of MFU's denominator (peak.h) in FLOP/s: of a GPU that is known what its maker
  * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops measures, in
  * a quarter of its rounds: every run waits for it as it starts. */
