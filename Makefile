@@ -178,7 +178,7 @@ test:
 # The GPU part for one kind of GPU, the folder of `make dist`, and what of it can be tried without one.
 test-cuda:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory $(PARALLEL) CUDA=1 CUDA_ARCH=90a dist
+	@$(MAKE) --no-print-directory $(PARALLEL) CUDA=1 CUDA_ARCH=90a dist $(EMULATED_PROGRAMS)
 	@scripts/test-runner --jobs 1 $(wildcard test/dist/*.sh)
 
 test-oracle:

@@ -10,9 +10,11 @@
  * layouts other than cuDNN's own are accepted by some of its engines, but nobody uses them.
  *
  * The deterministic gradient keeps dS, two bytes a query and key and head: gigabytes. So that its
- * workspace stays below LMTRAIN_CUDNN_WORKSPACE_MIB (1024) a call is done in pieces, one after the
- * other, by one plan for a piece: some of the sequences or, of one sequence, some of the key-value
- * heads with the heads that read them.
+ * workspace stays below 1 GiB a call is done in pieces, one after the other, by one plan for a
+ * piece: some of the sequences or, of one sequence, some of the key-value heads with the heads that
+ * read them. Where the smallest piece wants more it gets it, up to a sixteenth of the GPU's memory
+ * (4 GiB of 80 GB: sequences of 16384): how much is free does not count, as layouts differ in that
+ * and must not in bits. LMTRAIN_CUDNN_WORKSPACE_MIB sets both limits.
  *
  * $LMTRAIN_ATTENTION: "own" never asks cuDNN; "cudnn" makes it an error where it cannot do a call;
  * else the own kernels do what cuDNN cannot: fp32, documents, ALiBi, dropout, odd head sizes, and
@@ -65,8 +67,8 @@ struct attention_library {
     void *handle;
     size_t version;
     enum choice choice;
-    struct err why_not; /* no handle */
-    size_t workspace_bytes_max;
+    struct err why_not;                      /* no handle */
+    size_t workspace_wanted, workspace_most; /* limits: of a piece, of the smallest piece */
     struct shape_plan *plans;
     struct memory_block *blocks;
 };
@@ -83,12 +85,19 @@ static enum choice choice_of_environment()
     return choice && !strcmp(choice, "cudnn") ? CHOICE_CUDNN : CHOICE_AUTO;
 }
 
-static size_t workspace_max()
+/* A power of two: a GPU's memory is never quite what its name says. */
+static void set_limits(struct attention_library *library, size_t gpu_bytes)
 {
     const char *text = getenv("LMTRAIN_CUDNN_WORKSPACE_MIB");
-    long mib = text ? strtol(text, NULL, 10) : (long)WORKSPACE_MIB;
+    size_t most = (size_t)WORKSPACE_MIB << 20;
 
-    return (size_t)(mib > 0 ? mib : 0) << 20;
+    library->workspace_wanted = most;
+    while (2 * most <= gpu_bytes / 16)
+        most *= 2;
+    library->workspace_most = most;
+    if (text)
+        library->workspace_wanted = library->workspace_most =
+            (size_t)max_i64(0, strtol(text, NULL, 10)) << 20;
 }
 
 static int open_library(struct attention_library *library, struct cuda_kernels *cuda,
@@ -123,7 +132,7 @@ static struct attention_library *library_of(struct cuda_kernels *cuda)
     if (!library)
         return NULL;
     library->choice = choice_of_environment();
-    library->workspace_bytes_max = workspace_max();
+    set_limits(library, cuda->device ? cuda->device->properties.totalGlobalMem : 0);
     if (!cuda->device)
         err_set(&library->why_not, ERR_DEVICE, "sizes are asked for without a GPU");
     else if (library->choice == CHOICE_OWN)
@@ -166,7 +175,7 @@ void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_by
 
     if (library && library->handle)
         snprintf(text, n_bytes, "attention cudnn %zu workspace %zu", library->version,
-                 library->workspace_bytes_max >> 20);
+                 library->workspace_most >> 20);
     else
         snprintf(text, n_bytes, "attention own");
 }
@@ -281,25 +290,39 @@ static int plan_piece(struct attention_library *library, struct shape_plan *p)
     return -1;
 }
 
-/* The fewest pieces whose workspace is within the limit. */
+/*
+ * The fewest pieces, at least *n, whose workspace is within the limit; *n: the most that were tried.
+ * Returns 0 where even the smallest piece's is not; else p is usable, or p->why_not says why not.
+ */
+static int find_pieces(struct attention_library *library, struct shape_plan *p, size_t limit,
+                       int64_t *n)
+{
+    for (int64_t next = *n; cut(p, next);) {
+        if (plan_piece(library, p))
+            return 1;
+        p->usable = p->plan.workspace_bytes <= limit;
+        if (p->usable)
+            return 1;
+        cudnn_graph_release(&p->graph.graph);
+        *n = p->batch_pieces * (int64_t)p->head_pieces;
+        next = limit ? *n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)limit) : INT64_MAX;
+    }
+    return 0;
+}
+
 static void make_plan(struct attention_library *library, struct shape_plan *p)
 {
-    size_t max = library->workspace_bytes_max;
     int64_t n = 1;
 
-    while (cut(p, n)) {
-        if (plan_piece(library, p))
-            return;
-        p->usable = p->plan.workspace_bytes <= max;
-        if (p->usable)
-            return;
-        cudnn_graph_release(&p->graph.graph);
-        n = p->batch_pieces * (int64_t)p->head_pieces;
-        n = max ? n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)max) : INT64_MAX;
-    }
+    if (find_pieces(library, p, library->workspace_wanted, &n) ||
+        find_pieces(library, p, library->workspace_most, &n))
+        return;
     err_set(&p->why_not, ERR_FAILED,
             "cudnn: its workspace is %zu MiB, beyond LMTRAIN_CUDNN_WORKSPACE_MIB's %zu",
-            p->plan.workspace_bytes >> 20, max >> 20);
+            p->plan.workspace_bytes >> 20, library->workspace_most >> 20);
+    if (library->choice == CHOICE_AUTO)
+        log_warn("attention of %d tokens is done by lmtrain's own kernels, which are slower: %s",
+                 p->shape.seq_len, p->why_not.text);
 }
 
 static void report_plan(const struct shape_plan *p)

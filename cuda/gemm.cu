@@ -13,7 +13,7 @@
 
 #include "cuda/gemm_impl.cuh"
 
-enum { N_CANDIDATES = 16, ALIGNMENT_MOST = 16, WORKSPACE_ALIGNMENT = 256 };
+enum { ALIGNMENT_MOST = 16, WORKSPACE_ALIGNMENT = 256 };
 enum { WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20 };
 
 /* ---- preparing ---- */
@@ -41,7 +41,7 @@ static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
              s->biased ? " biased" : "", lt->version);
 }
 
-static size_t workspace_bytes(const struct cuda_gemm_shape *s)
+size_t gemm_workspace_bytes(const struct cuda_gemm_shape *s)
 {
     int64_t wanted = round_up(s->m * s->n * 4, WORKSPACE_ALIGNMENT);
 
@@ -57,30 +57,30 @@ static size_t bias_bytes(const struct cuda_gemm_shape *s)
 }
 
 /* Whether the library's product goes to scratch, in fp32. */
-static int is_apart(const struct cuda_gemm_shape *s)
+int gemm_is_apart(const struct cuda_gemm_shape *s)
 {
     return s->out != DTYPE_F32 && s->out != s->in;
 }
 
 static enum dtype product_dtype(const struct cuda_gemm_shape *s)
 {
-    return is_apart(s) ? DTYPE_F32 : s->out;
+    return gemm_is_apart(s) ? DTYPE_F32 : s->out;
 }
 
 static int64_t product_ld(const struct cuda_gemm_shape *s)
 {
-    return is_apart(s) ? round_up(s->n, ALIGNMENT_MOST / (int)sizeof(float)) : s->ldc;
+    return gemm_is_apart(s) ? round_up(s->n, ALIGNMENT_MOST / (int)sizeof(float)) : s->ldc;
 }
 
 static size_t apart_bytes(const struct cuda_gemm_shape *s)
 {
-    return is_apart(s) ? align_up((size_t)(s->m * product_ld(s)) * sizeof(float), 64) : 0;
+    return gemm_is_apart(s) ? align_up((size_t)(s->m * product_ld(s)) * sizeof(float), 64) : 0;
 }
 
 size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *s)
 {
     /* Scratch is aligned to 64 only. */
-    return bias_bytes(s) + workspace_bytes(s) + apart_bytes(s) + WORKSPACE_ALIGNMENT - 64;
+    return bias_bytes(s) + gemm_workspace_bytes(s) + apart_bytes(s) + WORKSPACE_ALIGNMENT - 64;
 }
 
 static cudaDataType type_of(enum dtype dtype)
@@ -167,8 +167,8 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
                                      const struct cuda_gemm_shape *s,
                                      const struct cuda_gemm_operands *o)
 {
-    uint64_t workspace = workspace_bytes(s);
-    uint32_t c_alignment = alignment_of(is_apart(s) ? NULL : o->c);
+    uint64_t workspace = gemm_workspace_bytes(s);
+    uint32_t c_alignment = alignment_of(gemm_is_apart(s) ? NULL : o->c);
     uint32_t mask = CUBLASLT_REDUCTION_SCHEME_NONE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -191,29 +191,36 @@ static cublasStatus_t set_preference(const struct gemm_library *lt, cublasLtMatm
     return status;
 }
 
-/* The first that fits of what the library offers. */
-static cublasStatus_t ask_heuristic(const struct gemm_library *lt, struct cuda_gemm *gemm,
+/* Of what the library offers and we can take: the first, or the fastest where that is measured. */
+static cublasStatus_t ask_heuristic(struct cuda_kernels *cuda, struct cuda_gemm *gemm,
+                                    const struct cuda_gemm_operands *o,
                                     cublasLtMatmulPreference_t preference)
 {
-    cublasLtMatmulHeuristicResult_t results[N_CANDIDATES];
-    int n = 0;
+    const struct gemm_library *lt = gemm_library_of(cuda);
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+    cublasLtMatmulAlgo_t fitting[GEMM_CANDIDATES];
+    int n = 0, n_fitting = 0;
     cublasStatus_t status = lt->heuristic(lt->handle, gemm->matmul, gemm->b, gemm->a, gemm->c,
-                                          gemm->c, preference, N_CANDIDATES, results, &n);
+                                          gemm->c, preference, GEMM_CANDIDATES, results, &n);
 
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     for (int i = 0; i < n; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS && is_whole(lt, &results[i].algo) &&
-            results[i].workspaceSize <= workspace_bytes(&gemm->shape)) {
-            gemm->algo = results[i].algo;
-            return CUBLAS_STATUS_SUCCESS;
-        }
-    return CUBLAS_STATUS_NOT_SUPPORTED;
+            results[i].workspaceSize <= gemm_workspace_bytes(&gemm->shape))
+            fitting[n_fitting++] = results[i].algo;
+    if (!n_fitting)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    int best =
+        gemm_is_measured(cuda, &gemm->shape) ? gemm_measure(cuda, gemm, o, fitting, n_fitting) : 0;
+    gemm->algo = fitting[best];
+    return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t choose(const struct gemm_library *lt, struct cuda_gemm *gemm,
+static cublasStatus_t choose(struct cuda_kernels *cuda, struct cuda_gemm *gemm,
                              const struct cuda_gemm_operands *o, const void *bias)
 {
+    const struct gemm_library *lt = gemm_library_of(cuda);
     cublasLtMatmulPreference_t preference;
     cublasStatus_t status = lt->preference_create(&preference);
 
@@ -225,7 +232,7 @@ static cublasStatus_t choose(const struct gemm_library *lt, struct cuda_gemm *ge
         gemm->bias = (enum bias_way)way;
         status = set_epilogue(lt, gemm, bias);
         if (status == CUBLAS_STATUS_SUCCESS)
-            status = ask_heuristic(lt, gemm, preference);
+            status = ask_heuristic(cuda, gemm, o, preference);
         if (status == CUBLAS_STATUS_SUCCESS || way != BIAS_IN_EPILOGUE)
             break;
         status = CUBLAS_STATUS_SUCCESS;
@@ -251,16 +258,17 @@ static cublasStatus_t take(const struct gemm_library *lt, struct cuda_gemm *gemm
                            &gemm->algo, &result);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    return is_whole(lt, &gemm->algo) && result.workspaceSize <= workspace_bytes(&gemm->shape)
+    return is_whole(lt, &gemm->algo) && result.workspaceSize <= gemm_workspace_bytes(&gemm->shape)
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* loaded: NULL where the library chooses. */
-static int make_gemm(const struct gemm_library *lt, const char *key, const struct choice *loaded,
+static int make_gemm(struct cuda_kernels *cuda, const char *key, const struct choice *loaded,
                      const struct cuda_gemm_shape *shape, const struct cuda_gemm_operands *o,
                      struct cuda_gemm **made, struct err *err)
 {
+    const struct gemm_library *lt = gemm_library_of(cuda);
     struct cuda_gemm *gemm = (struct cuda_gemm *)calloc(1, sizeof *gemm);
     /* The rounded bias is at the scratch's begin. */
     uint32_t alignment = alignment_of(shape->out == DTYPE_F32 ? o->bias : NULL);
@@ -274,7 +282,7 @@ static int make_gemm(const struct gemm_library *lt, const char *key, const struc
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_matmul(lt, gemm);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = loaded ? take(lt, gemm, loaded, bias) : choose(lt, gemm, o, bias);
+        status = loaded ? take(lt, gemm, loaded, bias) : choose(cuda, gemm, o, bias);
     if (status == CUBLAS_STATUS_SUCCESS) {
         *made = gemm;
         return 0;
@@ -296,14 +304,14 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
     struct cuda_gemm *made = NULL;
     char key[KEY_BYTES];
 
-    CHECK(!shape->biased || !is_apart(shape));
+    CHECK(!shape->biased || !gemm_is_apart(shape));
     if (gemm_library_open(cuda, err) || gemm_handle_open(cuda, err))
         return -1;
     lt = gemm_library_of(cuda);
     write_key(key, lt, shape, operands);
     choice = gemm_find_choice(lt, key);
     if (!choice || !choice->gemm) {
-        if (make_gemm(lt, key, choice, shape, operands, &made, err))
+        if (make_gemm(cuda, key, choice, shape, operands, &made, err))
             return -1;
         choice = choice ? choice : gemm_add_choice(lt, key);
         if (!choice) {
@@ -419,19 +427,19 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
     const struct gemm_library *lt = gemm_library_of(cuda);
     const struct cuda_gemm_shape *s = &gemm->shape;
     char *base = (char *)align_up((size_t)(uintptr_t)scratch, WORKSPACE_ALIGNMENT);
-    char *workspace = base + bias_bytes(s), *apart = workspace + workspace_bytes(s);
-    void *c = is_apart(s) ? apart : o->c;
-    const float alpha = 1, beta = o->add && !is_apart(s) ? 1 : 0;
+    char *workspace = base + bias_bytes(s), *apart = workspace + gemm_workspace_bytes(s);
+    void *c = gemm_is_apart(s) ? apart : o->c;
+    const float alpha = 1, beta = o->add && !gemm_is_apart(s) ? 1 : 0;
 
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
     check_status(cuda, name,
                  lt->multiply(lt->handle, gemm->matmul, &alpha, o->b, gemm->b, o->a, gemm->a, &beta,
-                              c, gemm->c, c, gemm->c, &gemm->algo, workspace, workspace_bytes(s),
-                              cuda->stream));
+                              c, gemm->c, c, gemm->c, &gemm->algo, workspace,
+                              gemm_workspace_bytes(s), cuda->stream));
     if (gemm->bias == BIAS_ADDED)
         add_bias(cuda, name, gemm, o);
-    if (is_apart(s))
+    if (gemm_is_apart(s))
         add_product(cuda, name, gemm, o, (const float *)apart);
 }

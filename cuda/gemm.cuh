@@ -7,9 +7,10 @@
  * one add to c, and no algorithm is taken that splits k among blocks, so that bits depend on
  * operands, shape and algorithm alone. fp32 is multiplied as fp32, never as TF32.
  *
- * The algorithm is the first that the library's heuristic offers for shape, strides and alignment,
- * or what choices that were loaded say (kernels_choices_load). It is taken once, when a product is
- * prepared, and kept for all products that are alike.
+ * The algorithm is what choices that were loaded say (kernels_choices_load); else, of those that the
+ * library's heuristic offers for shape, strides and alignment, the fastest where calls are prepared
+ * early (gemm_measure.cu), or the first. It is taken once, when a product is prepared, and kept for
+ * all products that are alike.
  *
  * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no such
  * product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of ours.
@@ -60,9 +61,10 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
 /* The library's version, "130100", or "none"; for the instance's identity. */
 void cuda_gemm_describe(struct cuda_kernels *cuda, char *text, size_t size);
 
-/* Hooks of kernels_choices_print and kernels_choices_load: the lines that begin with "product". */
+/* Hooks of kernels_choices_print, _load and _forget: the lines that begin with "product". */
 void cuda_gemm_choices_print(struct kernels *kernels, struct str *text);
 int cuda_gemm_choices_load(struct kernels *kernels, const char *text, struct err *err);
+void cuda_gemm_choices_forget(struct kernels *kernels);
 
 void cuda_gemm_destroy(struct cuda_kernels *cuda);
 

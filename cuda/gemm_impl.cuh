@@ -8,7 +8,7 @@
 
 #include "cuda/gemm.cuh"
 
-enum { KEY_BYTES = 256 };
+enum { KEY_BYTES = 256, GEMM_CANDIDATES = 32 };
 
 enum bias_way { BIAS_NONE, BIAS_IN_EPILOGUE, BIAS_ADDED, N_BIAS_WAYS };
 
@@ -61,6 +61,20 @@ static inline struct gemm_library *gemm_library_of(struct cuda_kernels *cuda)
 /* Open the library where it is not yet, and then its handle. Return 0, or -1 and ERR_DEVICE. */
 int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
 int gemm_handle_open(struct cuda_kernels *cuda, struct err *err);
+
+/* Of a run's scratch: the library's part; and whether the library's product goes there, in fp32. */
+size_t gemm_workspace_bytes(const struct cuda_gemm_shape *shape);
+int gemm_is_apart(const struct cuda_gemm_shape *shape);
+
+/*
+ * Whether algorithms for the product are to be measured now: calls are prepared early, it is not
+ * tiny, and $LMTRAIN_CUBLASLT_CHOICE does not say `first` (`measured`: tiny ones too). Then the
+ * index of the fastest of n > 0, at most GEMM_CANDIDATES; 0 where memory for it cannot be had.
+ */
+int gemm_is_measured(const struct cuda_kernels *cuda, const struct cuda_gemm_shape *shape);
+int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+                 const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
+                 int n);
 
 void gemm_destroy(const struct gemm_library *lt, struct cuda_gemm *gemm);
 

@@ -95,17 +95,29 @@ void gemm_destroy(const struct gemm_library *lt, struct cuda_gemm *gemm)
     free(gemm);
 }
 
+static void forget_choices(struct gemm_library *lt)
+{
+    for (struct choice *c = lt->choices, *next; c; c = next) {
+        next = c->next;
+        gemm_destroy(lt, c->gemm);
+        free(c);
+    }
+    lt->choices = NULL;
+}
+
+void cuda_gemm_choices_forget(struct kernels *kernels)
+{
+    if (gemm_library_of(cuda_of(kernels)))
+        forget_choices(gemm_library_of(cuda_of(kernels)));
+}
+
 void cuda_gemm_destroy(struct cuda_kernels *cuda)
 {
     struct gemm_library *lt = gemm_library_of(cuda);
 
     if (!lt)
         return;
-    for (struct choice *c = lt->choices, *next; c; c = next) {
-        next = c->next;
-        gemm_destroy(lt, c->gemm);
-        free(c);
-    }
+    forget_choices(lt);
     if (lt->handle)
         lt->destroy(lt->handle);
     free(lt);

@@ -75,6 +75,7 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
     cuda->table.traffic = cuda_traffic();
     cuda->table.choices_print = cuda_gemm_choices_print;
     cuda->table.choices_load = cuda_gemm_choices_load;
+    cuda->table.choices_forget = cuda_gemm_choices_forget;
     cuda->base.backend = &cuda->table;
     cuda->base.device = device;
     cuda->base.identity = cuda->identity;

@@ -1,7 +1,7 @@
 # mk/dist.mk - `make dist`: one folder that runs where nothing of ours is installed
 #
 # build/dist/lmtrain has bin/ (lmtrain, and gpu-tests: every test of ops in one program), lib/ (the libraries of
-# Debian that they need, PMIx's and Open MPI's plugins), share/ and scripts/gpu-check. All is found relative to itself:
+# Debian that they need, PMIx's and Open MPI's plugins), share/, scripts/gpu-check and gpu-first. All is found relative to itself:
 # libraries by a run path that plugins inherit, plugins by what bin/lmtrain says of its place (cmd/lmtrain/main.c).
 # glibc, the driver and NVIDIA's libraries are the machine's own.
 

@@ -15,7 +15,7 @@
 struct request {
     struct option_list sets;
     const char *hosts;
-    int ranks, steps, rounds, max_mb, each, json;
+    int ranks, steps, rounds, max_mb, seconds, each, json;
 };
 
 struct subcommand {
@@ -74,6 +74,23 @@ static int run_comm(const struct request *q, const struct job *job, struct engin
     return status;
 }
 
+static int run_ceilings(const struct request *q, const struct job *job, struct engine *engine,
+                        struct str *out, struct err *err)
+{
+    struct bench_report report = { job, engine, NULL };
+    struct engine_sustained product;
+    double bytes_per_second;
+
+    if (engine_sustained_flops(engine, job->train.dtype, q->seconds, &product, err) < 0 ||
+        ceiling_memory(engine, &bytes_per_second, err) < 0)
+        return -1;
+    if (q->json)
+        bench_print_ceilings_json(&report, &product, bytes_per_second, out);
+    else
+        bench_print_ceilings(&report, &product, bytes_per_second, out);
+    return 0;
+}
+
 /* ---- as a rank ---- */
 
 static int run_rank(const struct subcommand *sub, const struct request *q, struct job *job,
@@ -118,6 +135,8 @@ static const char *const *more_words(const struct subcommand *sub, const struct 
     if (sub->run == run_comm) {
         words[n++] = arena_printf(arena, "--rounds=%d", q->rounds);
         words[n++] = arena_printf(arena, "--max-mb=%d", q->max_mb);
+    } else if (sub->run == run_ceilings) {
+        words[n++] = arena_printf(arena, "--seconds=%d", q->seconds);
     } else {
         words[n++] = arena_printf(arena, "--steps=%d", q->steps);
     }
@@ -163,7 +182,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
 
 #define OPTIONS_MAX 8
 
-/* What all three have; the rest of the table follows. Returns their number. */
+/* What all have; the rest of the table follows. Returns their number. */
 static int common_options(struct request *q, struct option *table)
 {
     const struct option items[] = {
@@ -234,10 +253,23 @@ static struct options comm_options(struct request *q, struct option *table)
                       "died.\n");
 }
 
+static struct options ceilings_options(struct request *q, struct option *table)
+{
+    int n = common_options(q, table);
+
+    table[n++] =
+        option_int("seconds", &q->seconds, "N", 1, 3600, "keep the product up for N seconds (2)");
+    return with_table(table, n, "lmtrain bench ceilings",
+                      "Measure what a square product keeps up here, and memory's speed",
+                      "Of the job its device, dtype and threads count. Exit status: 0; 1 failed; 2 "
+                      "usage or job; 4 device or memory; 5 a rank died.\n");
+}
+
 static const struct subcommand subcommands[] = {
     { "ops", ops_options, run_ops },
     { "step", step_options, run_step },
     { "comm", comm_options, run_comm },
+    { "ceilings", ceilings_options, run_ceilings },
 };
 
 #define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
@@ -245,7 +277,7 @@ static const struct subcommand subcommands[] = {
 static int run_subcommand(int member, int argc, char **argv)
 {
     const struct subcommand *sub = &subcommands[member];
-    struct request q = { .steps = 10, .rounds = 10, .max_mb = 64 };
+    struct request q = { .steps = 10, .rounds = 10, .max_mb = 64, .seconds = 2 };
     struct option table[OPTIONS_MAX];
     struct options options = sub->options(&q, table);
     struct option_arguments arguments;
@@ -274,7 +306,7 @@ static void add_help(int member, struct str *out)
 
 int cmd_bench(int argc, char **argv)
 {
-    static const struct cmd_family family = { "bench",       "ops, step or comm",
+    static const struct cmd_family family = { "bench",       "ops, step, comm or ceilings",
                                               N_SUBCOMMANDS, member_name,
                                               add_help,      run_subcommand };
 

@@ -484,3 +484,40 @@ void bench_print_collectives_json(const struct bench_report *r, const struct ben
     }
     print_json(json, out);
 }
+
+/* ---- ceilings ---- */
+
+void bench_print_ceilings(const struct bench_report *r, const struct engine_sustained *product,
+                          double bytes_per_second, struct str *out)
+{
+    double stated = engine_stated_flops(r->engine, r->job->train.dtype);
+
+    str_printf(out, "%s\n", r->engine->device->description);
+    str_printf(out,
+               "product %lld x %lld x %lld %s: %.1f GFLOP/s over %.1f s (best %.1f, last %.1f)",
+               (long long)product->size, (long long)product->size, (long long)product->size,
+               dtype_name(r->job->train.dtype), product->flops * 1e-9, product->seconds,
+               product->best_flops * 1e-9, product->last_flops * 1e-9);
+    if (stated > 0)
+        str_printf(out, ", %.1f %% of its maker's %.1f", 100 * product->flops / stated,
+                   stated * 1e-9);
+    str_printf(out, "\nmemory %.1f GB/s%s\n", bytes_per_second * 1e-9,
+               device_is_host(r->engine->device) ? "" : ", copies, read and written");
+}
+
+void bench_print_ceilings_json(const struct bench_report *r, const struct engine_sustained *product,
+                               double bytes_per_second, struct str *out)
+{
+    cJSON *json = json_head(r);
+
+    cJSON_AddStringToObject(json, "device", r->engine->device->description);
+    cJSON_AddNumberToObject(json, "product_size", (double)product->size);
+    cJSON_AddNumberToObject(json, "product_seconds", product->seconds);
+    cJSON_AddNumberToObject(json, "product_flops_per_s", product->flops);
+    cJSON_AddNumberToObject(json, "product_best_flops_per_s", product->best_flops);
+    cJSON_AddNumberToObject(json, "product_last_flops_per_s", product->last_flops);
+    cJSON_AddNumberToObject(json, "stated_flops_per_s",
+                            engine_stated_flops(r->engine, r->job->train.dtype));
+    cJSON_AddNumberToObject(json, "memory_bytes_per_s", bytes_per_second);
+    print_json(json, out);
+}

@@ -10,7 +10,7 @@
 struct bench_report {
     const struct job *job;
     struct engine *engine;
-    const struct bench *bench; /* NULL of collectives */
+    const struct bench *bench; /* NULL of collectives and ceilings */
 };
 
 /* Ops of equal kind, phase and shapes in one line, the longest first; each: all, in order. */
@@ -25,5 +25,12 @@ void bench_print_collectives(const struct bench_report *report, const struct ben
                              int n, struct str *out);
 void bench_print_collectives_json(const struct bench_report *report,
                                   const struct bench_collective *list, int n, struct str *out);
+
+/* What this rank's product keeps up, and its memory's speed. */
+void bench_print_ceilings(const struct bench_report *report, const struct engine_sustained *product,
+                          double bytes_per_second, struct str *out);
+void bench_print_ceilings_json(const struct bench_report *report,
+                               const struct engine_sustained *product, double bytes_per_second,
+                               struct str *out);
 
 #endif

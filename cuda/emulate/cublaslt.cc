@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -375,6 +376,14 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 
 enum { PANEL = 64, COLUMNS = 4 };
 
+/* $LMTRAIN_EMULATE_SLOW: the algorithm with that id takes two milliseconds more. */
+static int is_slow(const cublasLtMatmulAlgo_t *algo)
+{
+    const char *id = getenv("LMTRAIN_EMULATE_SLOW");
+
+    return id && strtoull(id, NULL, 10) == algo->data[1];
+}
+
 /* A column of D's first PANEL rows: four of them at a time, so that a panel's line is read once. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
 multiply(float *sums, const float *panel, const float *columns, int64_t k)
@@ -471,7 +480,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
         return CUBLAS_STATUS_INVALID_VALUE;
     operands o = { *(const float *)alpha, *(const float *)beta, a, b, c, d };
     size_t used = workspace_of(&p, algo);
+    int slow = is_slow(algo);
+
     emulate_enqueue(stream, [=] {
+        if (slow)
+            usleep(2000);
         if (used) /* what a kernel leaves there */
             memset(workspace, 0xee, used);
         compute(p, o);

@@ -521,12 +521,20 @@ cudaError_t cudaSetDevice(int device)
     return device < n ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+/* $LMTRAIN_EMULATE_MEMORY_GIB: the device's (8). */
+static size_t memory_bytes(void)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_MEMORY_GIB");
+
+    return (size_t)(text ? atoi(text) : 8) << 30;
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
 {
     (void)device;
     memset(prop, 0, sizeof *prop);
     strcpy(prop->name, "emulated GPU");
-    prop->totalGlobalMem = (size_t)8 << 30;
+    prop->totalGlobalMem = memory_bytes();
     prop->sharedMemPerBlockOptin = SHARED_MAX;
     prop->major = 9;
     prop->multiProcessorCount = 4;
@@ -563,7 +571,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     std::lock_guard<std::mutex> held(*map_lock);
 
-    *total_bytes = (size_t)8 << 30;
+    *total_bytes = memory_bytes();
     *free_bytes = *total_bytes - allocated;
     return cudaSuccess;
 }
@@ -574,7 +582,7 @@ cudaError_t cudaMalloc(void **memory, size_t n_bytes)
     size_t body = (n_bytes + 4095) / 4096 * 4096, rounded = (n_bytes + 255) / 256 * 256;
     size_t whole = body + 2 * 4096;
 
-    if (whole + allocated > (size_t)8 << 30)
+    if (whole + allocated > memory_bytes())
         return last_error = cudaErrorMemoryAllocation;
     unsigned char *map = (unsigned char *)mmap(NULL, whole, PROT_NONE,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

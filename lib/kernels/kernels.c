@@ -73,6 +73,26 @@ int kernels_choices_load(struct kernels *kernels, const char *text, struct err *
     return kernels->backend->choices_load ? kernels->backend->choices_load(kernels, text, err) : 0;
 }
 
+void kernels_choices_forget(struct kernels *kernels)
+{
+    if (kernels->backend->choices_forget)
+        kernels->backend->choices_forget(kernels);
+}
+
+int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err)
+{
+    struct kernel_call call = { .op = *op };
+
+    if (!kernels_are_gpu(kernels))
+        return 0;
+    kernels->is_early = 1;
+    int status = kernels_prepare(kernels, &call, err);
+    if (!status)
+        kernels_release(kernels, &call);
+    kernels->is_early = 0;
+    return status;
+}
+
 void kernels_destroy(struct kernels *kernels)
 {
     if (kernels)

@@ -73,9 +73,10 @@ struct kernels_backend {
     struct kernel_entry entries[N_OP_KINDS];
     const struct kernels_traffic *traffic; /* NULL: collectives are the comm thread's */
     void (*destroy)(struct kernels *kernels);
-    /* Optional: see kernels_choices_print and _load. */
+    /* Optional: see kernels_choices_print, _load and _forget. */
     void (*choices_print)(struct kernels *kernels, struct str *text);
     int (*choices_load)(struct kernels *kernels, const char *text, struct err *err);
+    void (*choices_forget)(struct kernels *kernels);
 };
 
 /* A backend's instance starts with this. */
@@ -84,6 +85,7 @@ struct kernels {
     struct device *device; /* where operands and scratch lie, and what runs the calls; borrowed */
     struct pool *pool;     /* the CPU's; NULL elsewhere */
     const char *identity;  /* the instance's memory */
+    int is_early;          /* kernels_prepare_early is preparing */
 };
 
 /* Also those that can be asked for sizes alone. */
@@ -121,6 +123,9 @@ void kernels_choices_print(struct kernels *kernels, struct str *text);
  */
 int kernels_choices_load(struct kernels *kernels, const char *text, struct err *err);
 
+/* Have no choices, as a new instance. No call may be prepared. */
+void kernels_choices_forget(struct kernels *kernels);
+
 /* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure,
  * but may ask a library; op must pass op_check. */
 size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op);
@@ -131,6 +136,15 @@ size_t kernels_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
  */
 int kernels_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err);
 void kernels_release(struct kernels *kernels, struct kernel_call *call);
+
+/*
+ * Before memory is taken for any operands: have the backend's libraries choose for calls of these
+ * shapes, and take what they want of the device's memory beside scratch, which is then known to the
+ * last byte. What the libraries offer is measured in memory that is still free, so it takes some
+ * seconds. Addresses of operands are those that they will have, or others as well aligned; nothing
+ * is read there. Errors as kernels_prepare's. Nothing to do for the CPU.
+ */
+int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err);
 
 /* Run a prepared call: on the CPU by all threads of the pool, and done on return; on a GPU it is
  * given to the device's compute queue (device/device.h). */

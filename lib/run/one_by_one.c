@@ -34,13 +34,14 @@ int one_by_one_wait(struct run *run, const struct resolved_op *op, int queue, st
     const struct op_shape *shape = &op->call.op;
     const struct op_info *info = op_info(shape->kind);
     struct str text = { 0 };
+    struct err failure;
 
-    if (!run->is_one_by_one || run->device->ops->wait(run->device, queue, err) == 0)
+    if (!run->is_one_by_one || run->device->ops->wait(run->device, queue, &failure) == 0)
         return 0;
     add_operands(shape->in, info->inputs, info->n_inputs, &text);
     str_add(&text, "\n ->");
     add_operands(shape->out, info->outputs, info->n_outputs, &text);
-    err_set(err, err->code, "%s: %s%s", op->text, err->text, str_text(&text));
+    err_set(err, failure.code, "%s: %s%s", op->text, failure.text, str_text(&text));
     str_release(&text);
     return -1;
 }

@@ -37,6 +37,14 @@ struct run_options {
 };
 
 /*
+ * Before a run of the placed program is created, and before its memory is compared with what is
+ * free: have the kernels' libraries choose for its ops and take what they want for themselves
+ * (kernels_prepare_early). Nothing to do for the CPU. Returns 0, or -1 and a kernel's error.
+ */
+int run_reserve(const struct program *program, struct kernels *kernels,
+                struct progress_slot *progress, struct err *err);
+
+/*
  * Collective over the mesh (groups are made). Returns 0, or -1 and ERR_DEVICE (memory, kernels) or
  * ERR_PEER.
  */

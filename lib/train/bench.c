@@ -82,7 +82,8 @@ static int compile(struct program *program, const struct job *job, struct engine
     struct mesh mesh = trainer_mesh(job);
     int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, AXIS_PP);
 
-    if (trainer_compile(program, job, pp_rank, engine->kernels, err) < 0)
+    if (trainer_compile(program, job, pp_rank, engine->kernels, err) < 0 ||
+        run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
         return -1;
     return fit_check(job, engine->kernels, program_memory_bytes(program),
                      engine_available_bytes(engine), err);

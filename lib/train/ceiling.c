@@ -174,7 +174,7 @@ static int measure_gpu_memory(struct device *device, double *bytes_per_second, s
     return status;
 }
 
-static int measure_memory(struct engine *engine, double *bytes_per_second, struct err *err)
+int ceiling_memory(struct engine *engine, double *bytes_per_second, struct err *err)
 {
     if (!device_is_host(engine->device))
         return measure_gpu_memory(engine->device, bytes_per_second, err);
@@ -237,7 +237,7 @@ int ceiling_measure(struct ceiling *ceiling, struct engine *engine, enum dtype d
     measured.f32_flops = measured.flops;
     if (dtype != DTYPE_F32 && engine_peak_flops(engine, DTYPE_F32, &measured.f32_flops, err) < 0)
         return -1;
-    if (measure_memory(engine, &measured.bytes_per_second, err) < 0)
+    if (ceiling_memory(engine, &measured.bytes_per_second, err) < 0)
         return -1;
     *ceiling = measured;
     return 0;

@@ -25,6 +25,9 @@ struct ceiling {
 int ceiling_measure(struct ceiling *ceiling, struct engine *engine, enum dtype dtype,
                     struct err *err);
 
+/* The part of it that is memory's: of a GPU, copies within it. Returns 0, or -1 and ERR_DEVICE. */
+int ceiling_memory(struct engine *engine, double *bytes_per_second, struct err *err);
+
 /*
  * MiB of each buffer that memory is measured with, of one of n_ranks on a machine with these
  * last-level caches in all, for whole windows of n_threads threads; available_bytes 0: not known.

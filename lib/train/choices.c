@@ -4,10 +4,12 @@
 #include "train/choices.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "train/trainer_impl.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 
@@ -32,6 +34,54 @@ void choices_recall(const struct job *job, struct kernels *kernels)
         free(text);
     }
     str_release(&path);
+}
+
+/* The lowest rank of a pipeline rank. */
+static int first_of(const struct mesh *mesh, int pp_rank)
+{
+    int rank = 0;
+
+    while (mesh_coordinate(mesh, rank, AXIS_PP) != pp_rank)
+        rank++;
+    return rank;
+}
+
+/* *text, with its end, becomes root's, to be freed by the caller; own: what root prints. */
+static int learn(struct trainer *t, int root, const struct str *own, char **text, struct err *err)
+{
+    uint64_t n_bytes = own->length + 1;
+
+    *text = NULL;
+    if (trainer_broadcast(t, &n_bytes, sizeof n_bytes, root, err) < 0)
+        return -1;
+    *text = malloc(n_bytes);
+    CHECK(*text);
+    if (t->world_rank == root)
+        memcpy(*text, str_text(own), n_bytes);
+    return trainer_broadcast(t, *text, n_bytes, root, err);
+}
+
+int choices_share(struct trainer *t, struct err *err)
+{
+    struct kernels *kernels = t->options.kernels;
+    const struct mesh *mesh = &t->program.mesh;
+    struct str own = { 0 };
+    int status = 0;
+
+    if (!kernels_are_gpu(kernels))
+        return 0;
+    kernels_choices_print(kernels, &own);
+    kernels_choices_forget(kernels);
+    for (int stage = 0; stage < mesh->size[AXIS_PP] && !status; stage++) {
+        char *text;
+
+        status = learn(t, first_of(mesh, stage), &own, &text, err);
+        if (!status)
+            status = kernels_choices_load(kernels, text, err);
+        free(text);
+    }
+    str_release(&own);
+    return status;
 }
 
 int choices_keep(const struct job *job, struct kernels *kernels, struct err *err)

@@ -1,8 +1,8 @@
 /*
- * choices.h - the algorithms that a vendor's library chose for a run, kept with the run
+ * choices.h - which of a vendor's library's algorithms a run takes, the same on all ranks
  *
- * Which algorithm a product gets decides its bits, and another version of the library may choose
- * otherwise; so what was chosen first (by its heuristics, per shape) is written to
+ * Which algorithm a product gets decides its bits, and measuring decides otherwise each time; so
+ * one rank of each pipeline rank chooses for all, and what was chosen is written to
  * OUTPUT/kernels.txt and given to the kernels before they are prepared again. The CPU's kernels
  * choose nothing: no file is made then.
  */
@@ -17,6 +17,14 @@
  * another version of the library are told of and made anew: the numerics differ then, and say so.
  */
 void choices_recall(const struct job *job, struct kernels *kernels);
+
+/*
+ * On every rank, when its kernels are prepared early (run_reserve): they forget what they chose and
+ * take what the first rank of each pipeline rank chose. Collective; 0, or -1 and ERR_PEER or
+ * kernels_choices_load's error.
+ */
+struct trainer;
+int choices_share(struct trainer *trainer, struct err *err);
 
 /* On one rank, once all are prepared. Returns 0, or -1 and ERR_FAILED. */
 int choices_keep(const struct job *job, struct kernels *kernels, struct err *err);

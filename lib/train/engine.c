@@ -433,6 +433,58 @@ int engine_window_flops(struct engine *engine, enum dtype dtype,
     return status;
 }
 
+#define SUSTAINED_WINDOW_SECONDS 0.05
+
+/* The device is waited for at the end of each window alone, whose products are queued at once. */
+static int sustain(struct engine *engine, const struct product *product, double seconds,
+                   struct engine_sustained *sustained, struct err *err)
+{
+    double flops = op_flops(&product->call.op), begin = clock_seconds(), now = begin;
+    int64_t n_window = 1, n = 0;
+
+    while (now < begin + seconds) {
+        double window_begin = now;
+
+        for (int64_t i = 0; i < n_window; i++)
+            kernels_run(engine->kernels, &product->call, KERNELS_FIRST);
+        if (engine->device->ops->wait(engine->device, DEVICE_COMPUTE, err) < 0)
+            return -1;
+        now = clock_seconds();
+        n += n_window;
+        sustained->last_flops = (double)n_window * flops / (now - window_begin);
+        if (sustained->last_flops > sustained->best_flops)
+            sustained->best_flops = sustained->last_flops;
+        if (now - window_begin < SUSTAINED_WINDOW_SECONDS / 2)
+            n_window *= 2;
+    }
+    sustained->seconds = now - begin;
+    sustained->flops = (double)n * flops / sustained->seconds;
+    return 0;
+}
+
+int engine_sustained_flops(struct engine *engine, enum dtype dtype, double seconds,
+                           struct engine_sustained *sustained, struct err *err)
+{
+    int64_t size = engine_is_large(engine) ? GPU_PEAK_SIZE : PEAK_SIZE;
+    const int64_t shape[3] = { size, size, size };
+    struct product product;
+    double ignored;
+
+    if (product_open(engine, dtype, shape, &product, err) < 0)
+        return -1;
+    product_fill(engine, &product);
+    *sustained = (struct engine_sustained){ .size = size };
+    int status = kernels_prepare(engine->kernels, &product.call, err), is_prepared = !status;
+    if (!status) /* touches the memory */
+        status = fill_window(engine, &product, clock_seconds(), 1e-9, &ignored, err);
+    if (!status)
+        status = sustain(engine, &product, seconds, sustained, err);
+    if (is_prepared)
+        kernels_release(engine->kernels, &product.call);
+    engine->device->ops->release(engine->device, product.memory);
+    return status;
+}
+
 /* Dense, without sparsity, at the boost clock: the makers' datasheets. */
 double engine_stated_flops(const struct engine *engine, enum dtype dtype)
 {

@@ -75,6 +75,17 @@ int engine_window_flops(struct engine *engine, enum dtype dtype,
 int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t shape[3],
                          int n_rounds, double *flops, struct err *err);
 
+/*
+ * What a square product keeps up, in FLOP/s: the same one for this long, without pauses, so that power
+ * and heat count; `best` and `last` are of windows of some 50 ms. size: rows of the square.
+ */
+struct engine_sustained {
+    int64_t size;
+    double seconds, flops, best_flops, last_flops;
+};
+int engine_sustained_flops(struct engine *engine, enum dtype dtype, double seconds,
+                           struct engine_sustained *sustained, struct err *err);
+
 /* Memory of the device that one of the ranks that share it may take now: 1 where there is none, and 0
  * if the system does not say. */
 size_t engine_available_bytes(const struct engine *engine);

@@ -12,6 +12,7 @@
 #include "base/num.h"
 #include "data/indexed.h"
 #include "model/model.h"
+#include "train/choices.h"
 #include "train/feed.h"
 #include "train/fill.h"
 #include "train/fit.h"
@@ -374,7 +375,6 @@ static int verify_stages(const struct trainer *t, struct err *err)
     return status;
 }
 
-/* Refused before anything is allocated, with what would help. */
 static int compile(struct trainer *t, struct err *err)
 {
     const struct trainer_options *o = &t->options;
@@ -390,8 +390,35 @@ static int compile(struct trainer *t, struct err *err)
                                 err) < 0 ||
         verify_stages(t, err) < 0)
         return -1;
-    return fit_check(t->job, o->kernels, program_memory_bytes(&t->program), o->available_bytes,
-                     err);
+    return 0;
+}
+
+static int reserve(struct trainer *t, struct err *err)
+{
+    int status = run_reserve(&t->program, t->options.kernels, t->options.progress, err);
+
+    for (int i = 0; i < t->n_shorter && !status; i++)
+        status = run_reserve(&t->shorter[i], t->options.kernels, t->options.progress, err);
+    return status;
+}
+
+static size_t free_bytes(const struct trainer *t)
+{
+    struct device *device = t->options.kernels->device;
+
+    return device->ops->memory(device).free_bytes;
+}
+
+/* Refused before anything is allocated, with what would help; what vendors' libraries took for
+ * themselves since `before` were free is not the program's to have. */
+static int check_fit(struct trainer *t, size_t before, struct err *err)
+{
+    size_t available = t->options.available_bytes, after = free_bytes(t);
+    size_t taken = before > after ? before - after : 0;
+
+    if (available)
+        available = available > taken ? available - taken : 1;
+    return fit_check(t->job, t->options.kernels, program_memory_bytes(&t->program), available, err);
 }
 
 static int open_run(struct trainer *t, struct err *err)
@@ -462,6 +489,18 @@ static int check_same_numerics(struct trainer *t, struct err *err)
                      err);
 }
 
+/* On a GPU the libraries' algorithms are chosen by one rank for all that are alike. */
+static int choose_kernels(struct trainer *t, struct err *err)
+{
+    size_t before = free_bytes(t);
+
+    progress_phase(t->options.progress, "choosing and measuring kernels");
+    int status = settle(t, reserve(t, err), err);
+    if (!status)
+        status = choices_share(t, err);
+    return status ? status : settle(t, check_fit(t, before, err), err);
+}
+
 int trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err)
 {
     struct trainer *t = calloc(1, sizeof *t);
@@ -479,6 +518,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         status = check_same_job(t, err);
     if (!status)
         status = settle(t, compile(t, err), err);
+    if (!status)
+        status = choose_kernels(t, err);
     if (!status) {
         t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
         t->tp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_TP);

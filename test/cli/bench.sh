@@ -128,10 +128,22 @@ expect 'for 2 and for all 3 ranks, of each kind and size' 0 '' sh -c 'test "$(gr
 expect 'each took some time' 0 '' awk '/best_seconds|bus_bytes/ { n++; if (!($2 > 0)) exit 1 } END { exit n != 64 }' "$dir/comm"
 expect 'one rank has nobody to talk to' 2 'a job of one rank.*hint: --ranks 2' "$lmtrain" bench comm "$dir/job.yaml"
 
+# ---- ceilings ----
+
+expect 'bench ceilings --json is JSON' 0 '' figures ceilings ceilings "$dir/job.yaml" --seconds 1
+expect 'a product for a second, its best and last part, and memory' 0 '' awk '{ x[$1] = $2 }
+    END { exit !(x["product_size"] == 512 && x["product_seconds"] >= 1 && x["product_flops_per_s"] > 0 && x["memory_bytes_per_s"] > 0 &&
+          x["product_best_flops_per_s"] >= x["product_last_flops_per_s"] && x["product_last_flops_per_s"] > 0 &&
+          x["product_best_flops_per_s"] >= x["product_flops_per_s"]) }' "$dir/ceilings"
+expect 'for people' 0 '^product 512 x 512 x 512 fp32: [0-9.]+ GFLOP/s over ' "$lmtrain" bench ceilings "$dir/job.yaml" \
+    --seconds 1 --set train.dtype=fp32
+expect 'each rank for itself' 0 '^memory [0-9.]+ GB/s' "$lmtrain" bench ceilings "$dir/job.yaml" --seconds 1 --ranks 2
+expect 'seconds are whole and at least one' 2 'seconds' "$lmtrain" bench ceilings "$dir/job.yaml" --seconds 0
+
 # ---- wrongly ----
 
-expect 'no subcommand' 2 'give ops, step or comm' "$lmtrain" bench
-expect 'an unknown one' 2 'give ops, step or comm' "$lmtrain" bench opps "$dir/job.yaml"
+expect 'no subcommand' 2 'give ops, step, comm or ceilings' "$lmtrain" bench
+expect 'an unknown one' 2 'give ops, step, comm or ceilings' "$lmtrain" bench opps "$dir/job.yaml"
 expect 'no job' 2 'JOB.yaml' "$lmtrain" bench ops
 expect 'no step' 2 'steps' "$lmtrain" bench step "$dir/job.yaml" --steps 0
 expect 'each is for ops' 2 'each' "$lmtrain" bench step "$dir/job.yaml" --each

@@ -5,12 +5,13 @@
 export LMTRAIN_EMULATE_DEVICES=1 GPU_CHECK_LMTRAIN=build/lmtrain-emulated GPU_CHECK_TESTS=build/gpu-tests-emulated
 export GPU_CHECK_STEPS=3 GPU_CHECK_ONLY=rope OUT="$dir" XDG_CACHE_HOME="$dir/cache"
 # shellcheck disable=SC2317 # expect calls it
-check() { scripts/gpu-check "$@" --folder "$dir/kept" --minutes 20; }
+check() { scripts/gpu-check --folder "$dir/kept" --minutes 20 "$@"; }
 
 expect 'a test, trainings beside the processor, the law, generation, memory' 0 '' check tests
 expect 'it says so as JSON' 0 '"' sh -c "cat '$dir'/gpu-*.json"
 refuse 'in which nothing failed' '"(fail|failed)"'
 expect 'what is done is not done again' 0 '' check tests
+expect 'what may not end in time is not begun' 3 'tiny 64 lmtrain 1 may take 270 s, and 240 s are left' check speed tiny --minutes 4
 expect 'an unknown stage' 2 'what is speeed' check speeed
 expect 'no GPU' 4 'GPU' env -u LMTRAIN_EMULATE_DEVICES scripts/gpu-check tests --folder "$dir/none"
 finish

@@ -41,6 +41,22 @@ if command -v mpirun >/dev/null; then
     same_bits 'the same bits' dp-tcp mpirun 12
 fi
 
+# ---- GPUs ----
+
+# Ranks that share one have no NCCL: what lies in its memory goes through the host, by either.
+emulated() {
+    LMTRAIN_COMM=$1 LMTRAIN_EMULATE_DEVICES=1 "$(dirname "$lmtrain")/lmtrain-emulated" pretrain "$dir/job.yaml" --ranks 2 \
+        --set "output=$dir/gpu-$1" --set device=cuda --set parallel.dp=2 --set parallel.reductions=fast --set train.steps=4 \
+        --set eval.every_steps=0
+}
+if [ -x "$(dirname "$lmtrain")/lmtrain-emulated" ]; then
+    expect 'ranks that share a GPU, and NCCL is asked to add' 0 'parallel.reductions is fixed: fast is NCCL' emulated $other
+    expect 'over sockets' 0 '^done: step 4' emulated tcp
+    same_bits 'the same bits' gpu-$other gpu-tcp 4
+else
+    echo 'skip GPUs: there is no lmtrain-emulated beside this binary'
+fi
+
 # ---- what breaks ----
 
 LMTRAIN_FAULT=rank1:step:5:sigkill expect 'a rank is killed: it is named' 5 'rank 1 on .* was killed by signal 9' \

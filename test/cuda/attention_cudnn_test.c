@@ -190,6 +190,48 @@ static void test_own_instead(void **state)
     op_case_destroy(c);
 }
 
+/* Whether a GPU of that memory does it by cuDNN. */
+static int is_taken_with(const struct op_shape *op, const char *gib)
+{
+    struct device *device;
+    struct kernels *kernels;
+    struct kernel_call call = { .op = *op };
+    struct err err;
+
+    setenv("LMTRAIN_EMULATE_MEMORY_GIB", gib, 1);
+    if (device_cuda_open(&device, 0, &err) || kernels_cuda_create(&kernels, device, &err) ||
+        kernels_prepare(kernels, &call, &err))
+        fail_msg("%s", err.text);
+    int taken = call.state != NULL;
+    kernels_release(kernels, &call);
+    kernels_destroy(kernels);
+    device_destroy(device);
+    unsetenv("LMTRAIN_EMULATE_MEMORY_GIB");
+    return taken;
+}
+
+/*
+ * The smallest piece may want up to a sixteenth of the GPU's memory: 1.6 GB of a stand-in's 64 bytes
+ * a score is too much for 8 GiB, and not for 80.
+ */
+static void test_limit_by_memory(void **state)
+{
+    struct op_case *c =
+        case_of(OP_ATTENTION_GRAD, &(struct form){ 1, 1, 8, 1, 5120, 0, 0 }, DTYPE_BF16);
+
+    (void)state;
+    setenv("LMTRAIN_ATTENTION", "auto", 1);
+    if (is_emulated()) {
+        assert_false(is_taken_with(&c->op, "8"));
+        assert_true(is_taken_with(&c->op, "80"));
+        setenv("LMTRAIN_CUDNN_WORKSPACE_MIB", "1024", 1);
+        assert_false(is_taken_with(&c->op, "80"));
+        unsetenv("LMTRAIN_CUDNN_WORKSPACE_MIB");
+    }
+    setenv("LMTRAIN_ATTENTION", "cudnn", 1);
+    op_case_destroy(c);
+}
+
 /* Operands of the device that a test gives its own addresses. */
 static void *device_bytes(struct kernels *kernels, size_t n_bytes)
 {
@@ -332,11 +374,9 @@ static void test_ranks_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_unfit),
-        cmocka_unit_test(test_own_instead),
-        cmocka_unit_test(test_slots_and_graphs),
+        cmocka_unit_test(test_forms),           cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_unfit),           cmocka_unit_test(test_own_instead),
+        cmocka_unit_test(test_limit_by_memory), cmocka_unit_test(test_slots_and_graphs),
         cmocka_unit_test(test_ranks_at_once),
     };
 

@@ -112,6 +112,47 @@ static void test_printed_is_taken(void **state)
     free(first);
 }
 
+/* What is chosen for a product that is prepared early, where this algorithm is slow. */
+static char kind_of_early(const char *slow)
+{
+    struct fixture f;
+    struct str printed = { 0 };
+    struct err err = { 0 };
+
+    setenv("LMTRAIN_EMULATE_SLOW", slow, 1);
+    open_fixture(&f);
+    struct kernel_call call = make_call(&f, OP_LINEAR);
+    struct device *device = f.kernels->device;
+    size_t before = device->ops->memory(device).free_bytes;
+
+    if (kernels_prepare_early(f.kernels, &call.op, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(device->ops->memory(device).free_bytes, before);
+    kernels_choices_print(f.kernels, &printed);
+    char kind = strrchr(str_text(&printed), ' ')[1 + KIND + 1];
+    kernels_choices_forget(f.kernels);
+    str_clear(&printed);
+    kernels_choices_print(f.kernels, &printed);
+    assert_int_equal(printed.length, 0);
+    str_release(&printed);
+    close_fixture(&f);
+    unsetenv("LMTRAIN_EMULATE_SLOW");
+    return kind;
+}
+
+/* Prepared early, the fastest is taken, of tiny products only if that is asked for. */
+static void test_measured(void **state)
+{
+    (void)state;
+    assert_true(kind_of_early("1") == '1');
+    setenv("LMTRAIN_CUBLASLT_CHOICE", "measured", 1);
+    assert_true(kind_of_early("1") == '2');
+    assert_true(kind_of_early("2") == '1');
+    setenv("LMTRAIN_CUBLASLT_CHOICE", "first", 1);
+    assert_true(kind_of_early("1") == '1');
+    unsetenv("LMTRAIN_CUBLASLT_CHOICE");
+}
+
 /* Equal products share a choice; lines are in order of their text, and those of others are left
  * alone. */
 static void test_lines(void **state)
@@ -296,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_unused_stay),        cmocka_unit_test(test_unfit_choices),
         cmocka_unit_test(test_unreadable_choices), cmocka_unit_test(test_too_late),
         cmocka_unit_test(test_without_library),    cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_measured),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

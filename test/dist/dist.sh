@@ -17,6 +17,8 @@ expect "all but the C library's are its own" 1 '' sh -c "ldd '$moved' | grep '=>
     grep -vE 'lib(c|m|dl|pthread|rt|resolv|util)\.so'"
 expect 'it has machine code of a GPU' 0 'sm_90a' sh -c "command -v cuobjdump >/dev/null || { echo 'sm_90a: not looked at'; exit 0; }; cuobjdump --list-elf '$lmtrain' | head -n 20"
 expect 'tests are there' 0 'kernels/norm_test' env -i "$dir/moved/bin/gpu-tests"
+expect 'and by their short names' 2 'there is no test norms' env -i "$dir/moved/bin/gpu-tests" norms
+expect 'the script for a first hour on a GPU' 0 'usage: scripts/gpu-first' "$dir/moved/scripts/gpu-first" --help
 expect 'without a GPU they fail' 3 'no GPU 0' env -i "$dir/moved/bin/gpu-tests" kernels/rope_test
 
 for document in 1 2 3 4 5 6 7 8; do

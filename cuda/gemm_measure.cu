@@ -1,0 +1,194 @@
+/*
+ * gemm_measure.cu - which of the algorithms that cuBLASLt offers for a product is the fastest here
+ *
+ * Its heuristic knows a GPU by name, and is off by some percent for many shapes. Candidates run on
+ * numbers of all mantissas (on zeros a GPU draws less power, and its order of algorithms is another)
+ * in memory that is given back: products are measured before a run takes its own.
+ */
+#include <float.h>
+#include <stdlib.h>
+
+#include "cuda/gemm_impl.cuh"
+
+extern "C" {
+#include "base/log.h"
+}
+
+enum { N_THREADS = 256, ALIGNMENT = 256 };
+enum { N_QUICK = 2, N_FINAL = 6, N_FINALISTS = 4 };
+
+/* Below so many multiply-adds, a few microseconds of a GPU, launches decide and not algorithms. */
+#define LEAST_WORK ((int64_t)1 << 30)
+
+/* A candidate must be faster by this than one that the library prefers. */
+#define MARGIN 0.99
+
+/* A product in memory of its own. */
+struct trial {
+    struct cuda_kernels *cuda;
+    const struct cuda_gemm *gemm;
+    char *memory;
+    void *a, *b, *c, *bias, *workspace;
+    cudaEvent_t begin, end;
+};
+
+int gemm_is_measured(const struct cuda_kernels *cuda, const struct cuda_gemm_shape *s)
+{
+    const char *wish = getenv("LMTRAIN_CUBLASLT_CHOICE");
+
+    if (!cuda->base.is_early || (wish && !strcmp(wish, "first")))
+        return 0;
+    return (wish && !strcmp(wish, "measured")) || s->m * s->n >= ceil_div(LEAST_WORK, s->k);
+}
+
+__global__ void fill_kernel(uint32_t *words, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * N_THREADS + threadIdx.x;
+    uint32_t state = (uint32_t)i * 2654435761u;
+
+    state ^= state >> 15;
+    state *= 0x2c1b3c6du;
+    if (i < n) /* two of bf16 in [0.5, 1), or one of fp32 about there */
+        words[i] = 0x3f003f00u | (state & 0x807f807fu);
+}
+
+/* A part of a block, at an address that is a multiple of no more than what the operand's is. */
+static void *part(char *memory, size_t *at, size_t n_bytes, const void *like)
+{
+    uintptr_t alignment = (uintptr_t)like & (~(uintptr_t)like + 1);
+    char *begin = memory + *at + (like && alignment < 16 ? alignment : 0);
+
+    *at += align_up(n_bytes + 16, ALIGNMENT);
+    return begin;
+}
+
+static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
+{
+    const struct cuda_gemm_shape *s = &t->gemm->shape;
+    int64_t a_rows = s->a_transposed ? s->k : s->m, b_rows = s->b_transposed ? s->n : s->k;
+    size_t at = 0, size = dtype_bytes(s->in), workspace = gemm_workspace_bytes(s);
+
+    t->a = part(t->memory, &at, (size_t)(a_rows * s->lda) * size, o->a);
+    t->b = part(t->memory, &at, (size_t)(b_rows * s->ldb) * size, o->b);
+    t->c = part(t->memory, &at, (size_t)(s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float),
+                gemm_is_apart(s) ? NULL : o->c);
+    t->bias =
+        part(t->memory, &at, (size_t)s->n * sizeof(float), s->out == DTYPE_F32 ? o->bias : NULL);
+    t->workspace = part(t->memory, &at, workspace, NULL);
+    return at;
+}
+
+static int open_trial(struct trial *t, const struct cuda_gemm_operands *o)
+{
+    size_t n_bytes = lay_out(t, o);
+    int64_t n_words = (int64_t)(n_bytes / sizeof(uint32_t));
+
+    if (cudaMalloc((void **)&t->memory, n_bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return -1;
+    }
+    lay_out(t, o);
+    cuda_launch_on(t->cuda->device, t->cuda->stream, "fill",
+                   cuda_shape_of(ceil_div(n_words, N_THREADS), N_THREADS), fill_kernel,
+                   (uint32_t *)t->memory, n_words);
+    return cudaEventCreateWithFlags(&t->begin, cudaEventDefault) == cudaSuccess &&
+                   cudaEventCreateWithFlags(&t->end, cudaEventDefault) == cudaSuccess
+               ? 0
+               : -1;
+}
+
+static void close_trial(struct trial *t)
+{
+    cudaStreamSynchronize(t->cuda->stream);
+    if (t->begin)
+        cudaEventDestroy(t->begin);
+    if (t->end)
+        cudaEventDestroy(t->end);
+    if (t->memory)
+        cudaFree(t->memory);
+}
+
+static cublasStatus_t multiply(struct trial *t, const cublasLtMatmulAlgo_t *algo)
+{
+    const struct gemm_library *lt = gemm_library_of(t->cuda);
+    const struct cuda_gemm *g = t->gemm;
+    const float one = 1, zero = 0;
+
+    return lt->multiply(lt->handle, g->matmul, &one, t->b, g->b, t->a, g->a, &zero, t->c, g->c,
+                        t->c, g->c, algo, t->workspace, gemm_workspace_bytes(&g->shape),
+                        t->cuda->stream);
+}
+
+/* Of one product, n of them in a row, after one; DBL_MAX if it fails. */
+static double seconds_of(struct trial *t, const cublasLtMatmulAlgo_t *algo, int n)
+{
+    float ms = 0;
+    int failed = multiply(t, algo) != CUBLAS_STATUS_SUCCESS;
+
+    cudaEventRecord(t->begin, t->cuda->stream);
+    for (int i = 0; i < n; i++)
+        failed |= multiply(t, algo) != CUBLAS_STATUS_SUCCESS;
+    cudaEventRecord(t->end, t->cuda->stream);
+    if (failed || cudaStreamSynchronize(t->cuda->stream) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, t->begin, t->end) != cudaSuccess)
+        return DBL_MAX;
+    return ms * 1e-3 / n;
+}
+
+/* The next after those before it in time: all quick ones first, of which few are measured again. */
+static int fastest(const double *seconds, const char *is_out, int n)
+{
+    int best = -1;
+
+    for (int i = 0; i < n; i++)
+        if (!is_out[i] && (best < 0 || seconds[i] < seconds[best] * MARGIN))
+            best = i;
+    return best;
+}
+
+static int run_trial(struct trial *t, const cublasLtMatmulAlgo_t *algos, int n, double seconds[])
+{
+    double quick[GEMM_CANDIDATES] = { 0 };
+    char is_final[GEMM_CANDIDATES] = { 0 }, is_out[GEMM_CANDIDATES] = { 0 };
+
+    for (int i = 0; i < n; i++) {
+        quick[i] = seconds_of(t, &algos[i], N_QUICK);
+        seconds[i] = DBL_MAX;
+    }
+    for (int k = 0; k < N_FINALISTS && k < n; k++) {
+        int i = fastest(quick, is_final, n);
+
+        is_final[i] = 1;
+        if (quick[i] < DBL_MAX)
+            seconds[i] = seconds_of(t, &algos[i], N_FINAL);
+    }
+    if (!is_final[0] && quick[0] < DBL_MAX)
+        seconds[0] = seconds_of(t, &algos[0], N_FINAL);
+    return fastest(seconds, is_out, n);
+}
+
+int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+                 const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
+                 int n)
+{
+    const struct cuda_gemm_shape *s = &gemm->shape;
+    const struct gemm_library *lt = gemm_library_of(cuda);
+    struct trial t = {};
+    double seconds[GEMM_CANDIDATES] = { 0 },
+           flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
+    int best = 0;
+
+    t.cuda = cuda;
+    t.gemm = gemm;
+    if (open_trial(&t, operands) == 0 &&
+        (gemm->bias != BIAS_IN_EPILOGUE ||
+         lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t.bias, sizeof t.bias) ==
+             CUBLAS_STATUS_SUCCESS)) {
+        best = run_trial(&t, algos, n, seconds);
+        log_debug("product %lldx%lldx%lld: algorithm %d of %d, %.0f GFLOP/s (the first: %.0f)",
+                  (long long)s->m, (long long)s->n, (long long)s->k, best + 1, n,
+                  flops / seconds[best] * 1e-9, flops / seconds[0] * 1e-9);
+    }
+    close_trial(&t);
+    return best;
+}
