@@ -134,6 +134,13 @@ $(BUILD)/test/%_test: $(BUILD)/obj/test/%_test.o $(TEST_LIBS)
 	$(call say,LD,$@)
 	$(LINK_TEST)
 
+# NVML for tests, which play GPUs with it (test/support/nvml_script.h).
+NVML_STUB = $(BUILD)/test/device/libnvidia-ml.so.1
+$(NVML_STUB): test/device/nvml_stub.c $(BUILD)/flags.txt
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(filter-out $(SANITIZE_FLAGS),$(ALL_CFLAGS)) -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
+$(addprefix $(BUILD)/test/,device/nvml_test device/gpu_watch_test launch/gpu_loss_test launch/watcher_test): | $(NVML_STUB)
+
 # Those of kernels, and what is in test/cuda: once more with the emulated GPU in the CPU's place (test/support/on_cuda.cc).
 $(BUILD)/test/emulated/%_test: $(BUILD)/obj/test/%_test.o $(BUILD)/emulate/test/support/on_cuda.o $(EMULATE_OBJECTS) $(TEST_LIBS)
 	$(call say,LD,$@)
@@ -163,7 +170,7 @@ $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUIL
 
 # The emulated programs are for tests of commands, which sanitized builds have none of.
 EMULATED_PROGRAMS = $(if $(SANITIZE),,$(BUILD)/lmtrain-emulated $(BUILD)/gpu-tests-emulated)
-test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS)
+test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS) $(NVML_STUB)
 
 # One process a core, unless this make was told how many.
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -198,7 +205,7 @@ asan:
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
 # loader, the background save.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
-TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
+TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
     test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:

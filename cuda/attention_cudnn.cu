@@ -651,7 +651,7 @@ void cudnn_attention_run(struct cuda_kernels *cuda, const struct kernel_call *ca
 
     if (is_grad)
         exchange<true>(cuda, call, attention);
-    if (execute(attention, call, &err) && !cuda->device->failure.code)
+    if (!cuda->device->is_loading && execute(attention, call, &err) && !cuda->device->failure.code)
         cuda->device->failure = err;
     if (!is_grad)
         exchange<false>(cuda, call, attention);

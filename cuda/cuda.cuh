@@ -38,6 +38,7 @@ struct cuda_device {
     cudaStream_t queues[DEVICE_N_QUEUES]; /* NULL: not open */
     struct cudaDeviceProp properties;
     char description[320];
+    int is_loading;     /* launches only load their kernels: cuda_load */
     struct err failure; /* the first of anything enqueued; no code: none yet */
 };
 
@@ -121,6 +122,18 @@ struct cuda_shape {
 };
 
 /*
+ * A kernel's code is otherwise loaded when it is first launched, which may wait for the device to be
+ * idle: without end, where a receive waits on it for a rank that waits to load a kernel, too.
+ */
+template <typename... P>
+static inline void cuda_load(struct cuda_device *device, const char *name, void (*kernel)(P...))
+{
+    struct cudaFuncAttributes attributes;
+
+    cuda_check(device, name, cudaFuncGetAttributes(&attributes, kernel));
+}
+
+/*
  * Enqueue kernel(arguments...) on the stream. name: the op's, for a failure's message. A grid of
  * no block is nothing.
  */
@@ -128,7 +141,9 @@ template <typename... P, typename... A>
 static inline void cuda_launch_on(struct cuda_device *device, cudaStream_t stream, const char *name,
                                   struct cuda_shape shape, void (*kernel)(P...), A... arguments)
 {
-    if (!shape.grid.x || !shape.grid.y || !shape.grid.z)
+    if (device->is_loading)
+        cuda_load(device, name, kernel);
+    if (device->is_loading || !shape.grid.x || !shape.grid.y || !shape.grid.z)
         return;
 #ifdef LMTRAIN_EMULATE
     struct emulate_launch launch = { name,        (const void *)kernel, shape.grid,

@@ -167,7 +167,7 @@ enum cudnn_place {
 /* A graph's tensor: its unique id, which is its number from 1 on. 0: building has failed. */
 typedef int64_t cudnn_tensor;
 
-enum { CUDNN_MAX_TENSORS = 64, CUDNN_MAX_OPERATIONS = 40, CUDNN_MAX_DESCRIPTORS = 192 };
+enum { CUDNN_MAX_TENSORS = 64, CUDNN_MAX_OPERATIONS = 40, CUDNN_MAX_DESCRIPTORS = 512 };
 
 struct cudnn_graph {
     const struct cudnn_api *api;

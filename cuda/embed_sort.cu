@@ -190,8 +190,9 @@ struct sorted_tokens cuda_sort_tokens(struct kernels *kernels, const struct kern
     struct cuda_shape shape = cuda_shape_of(ceil_div(n_tokens, TILE), N_THREADS);
     struct sort_pass s = { t, at.named, NULL, NULL, NULL, NULL, at.counts, n_tokens, 0 };
 
-    cuda_check(cuda_of(kernels)->device, "embed_dw",
-               cudaMemsetAsync(at.named, 0, (size_t)t.n_rows, cuda_of(kernels)->stream));
+    if (!cuda_of(kernels)->device->is_loading)
+        cuda_check(cuda_of(kernels)->device, "embed_dw",
+                   cudaMemsetAsync(at.named, 0, (size_t)t.n_rows, cuda_of(kernels)->stream));
     for (int pass = 0; !pass || t.n_rows >> s.shift; pass++, s.shift += DIGIT_BITS) {
         s.to_row = at.rows[pass % 2];
         s.to_token = at.tokens[pass % 2];

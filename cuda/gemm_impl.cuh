@@ -24,14 +24,14 @@ struct choice {
 struct cuda_gemm {
     struct cuda_gemm_shape shape;
     enum bias_way bias;
-    cublasLtMatmulDesc_t matmul;
+    cublasLtMatmulDesc_t matmul;    /* runs set its bias: by the one thread that uses the kernels */
     cublasLtMatrixLayout_t a, b, c; /* ours, so a is the library's B */
     cublasLtMatmulAlgo_t algo;
 };
 
 /* cuda_kernels.gemm. Its functions are the library's. */
 struct gemm_library {
-    cublasLtHandle_t handle; /* NULL until the first product */
+    cublasLtHandle_t handle;
     size_t version;
     struct choice *choices;
 
@@ -58,9 +58,9 @@ static inline struct gemm_library *gemm_library_of(struct cuda_kernels *cuda)
     return (struct gemm_library *)cuda->gemm;
 }
 
-/* Open the library where it is not yet, and then its handle. Return 0, or -1 and ERR_DEVICE. */
+/* Open the library where it is not yet: the newest that the driver serves. Returns 0, or -1 and
+ * ERR_DEVICE. */
 int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
-int gemm_handle_open(struct cuda_kernels *cuda, struct err *err);
 
 /* Of a run's scratch: the library's part; and whether the library's product goes there, in fp32. */
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *shape);

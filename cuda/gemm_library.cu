@@ -39,38 +39,38 @@ static int find_functions(struct gemm_library *lt, void *handle)
            CUDA_SYMBOL(handle, lt->multiply, cublasLtMatmul);
 }
 
-int gemm_library_open(struct cuda_kernels *cuda, struct err *err)
+/* One of its files, down to a handle: a library that is newer than the driver is found, and fails. */
+static int open_file(struct gemm_library *lt, const char *file, struct err *err)
 {
-    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
-    struct gemm_library *lt;
-    struct err older;
     void *handle;
 
-    if (cuda->gemm)
-        return 0;
-    if (cuda_library_open(&handle, names[0], err) && cuda_library_open(&handle, names[1], &older))
-        return err_add(err, "matrix products need cuBLASLt");
-    lt = (struct gemm_library *)calloc(1, sizeof *lt);
-    if (!lt)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    if (!find_functions(lt, handle)) {
-        free(lt);
-        return err_set(err, ERR_DEVICE, "cuBLASLt lacks functions that lmtrain calls");
-    }
+    if (cuda_library_open(&handle, file, err) < 0)
+        return -1;
+    if (!find_functions(lt, handle))
+        return err_set(err, ERR_DEVICE, "%s lacks functions that lmtrain calls", file);
+    cublasStatus_t status = lt->create(&lt->handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return err_set(err, ERR_DEVICE, "%s: cublasLtCreate: %s", file, lt->status_name(status));
     lt->version = lt->get_version();
-    cuda->gemm = lt;
     return 0;
 }
 
-int gemm_handle_open(struct cuda_kernels *cuda, struct err *err)
+int gemm_library_open(struct cuda_kernels *cuda, struct err *err)
 {
-    struct gemm_library *lt = gemm_library_of(cuda);
-    cublasStatus_t status = lt->handle ? CUBLAS_STATUS_SUCCESS : lt->create(&lt->handle);
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
+    struct err older;
 
-    if (status == CUBLAS_STATUS_SUCCESS)
+    if (cuda->gemm)
         return 0;
-    lt->handle = NULL;
-    return err_set(err, ERR_DEVICE, "cublasLtCreate: %s", lt->status_name(status));
+    struct gemm_library *lt = (struct gemm_library *)calloc(1, sizeof *lt);
+    if (!lt)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    if (open_file(lt, names[0], err) && open_file(lt, names[1], &older)) {
+        free(lt);
+        return err_add(err, "matrix products need cuBLASLt");
+    }
+    cuda->gemm = lt;
+    return 0;
 }
 
 void cuda_gemm_describe(struct cuda_kernels *cuda, char *text, size_t size)

@@ -15,6 +15,16 @@ static void cuda_kernels_destroy(struct kernels *kernels)
     free(cuda_of(kernels));
 }
 
+static void load(struct kernels *kernels, const struct kernel_call *call)
+{
+    const struct kernel_entry *entry = &kernels->backend->entries[call->op.kind];
+
+    cuda_of(kernels)->device->is_loading = 1;
+    entry->run(kernels, call, 0);
+    entry->run(kernels, call, KERNELS_FIRST);
+    cuda_of(kernels)->device->is_loading = 0;
+}
+
 static void register_families(struct kernels_backend *table)
 {
     static void (*const families[])(struct kernels_backend *) = {
@@ -75,6 +85,7 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
     cuda->table.traffic = cuda_traffic();
     cuda->table.choices_print = cuda_gemm_choices_print;
     cuda->table.choices_load = cuda_gemm_choices_load;
+    cuda->table.load = load;
     cuda->table.choices_forget = cuda_gemm_choices_forget;
     cuda->base.backend = &cuda->table;
     cuda->base.device = device;

@@ -247,9 +247,30 @@ static void copy_columns_run(struct kernels *kernels, int queue, const struct ke
         copy_as<uint8_t>(kernels, queue, c);
 }
 
+/* Every dtype, one element or many at once, few terms or many; columns by the widths of copies. */
+static void load(struct kernels *kernels, int queue)
+{
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+
+    cuda_of(kernels)->device->is_loading = 1;
+    for (enum dtype dtype : dtypes)
+        for (int n_terms : { 1, GROUP + 1 }) {
+            const struct kernels_sum sum = { dtype, NULL, NULL, n_terms, 32, 17, 0 };
+
+            sum_run(kernels, queue, &sum);
+        }
+    for (size_t width = 1; width <= 16; width *= 2) {
+        const struct kernels_columns columns = { NULL, (int64_t)width, NULL, (int64_t)width,
+                                                 2,    (int64_t)width, 1 };
+
+        copy_columns_run(kernels, queue, &columns);
+    }
+    cuda_of(kernels)->device->is_loading = 0;
+}
+
 const struct kernels_traffic *cuda_traffic(void)
 {
-    static const struct kernels_traffic traffic = { sum_run, copy_columns_run };
+    static const struct kernels_traffic traffic = { sum_run, copy_columns_run, load };
 
     return &traffic;
 }

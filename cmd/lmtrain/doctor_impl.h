@@ -45,8 +45,11 @@ int doctor_count(const struct doctor *doctor, enum doctor_state state);
 void doctor_print(struct str *out, const struct doctor *doctor);
 void doctor_print_json(struct str *out, const struct doctor *doctor);
 
-/* doctor_machine.c: CPU, memory, GPUs. */
+/* doctor_machine.c: CPU, memory, and: */
 void doctor_probe_machine(struct doctor *doctor);
+
+/* doctor_gpu.c: GPUs, their driver and the libraries for them. */
+void doctor_probe_gpus(struct doctor *doctor);
 
 /* doctor_system.c: shared memory, limits, folders, loopback. */
 void doctor_probe_system(struct doctor *doctor);

@@ -1,8 +1,6 @@
 /*
- * doctor_machine.c - the CPU and what our kernels make of it, memory, GPUs
+ * doctor_machine.c - the CPU and what our kernels make of it, memory
  */
-#include <dirent.h>
-#include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,90 +153,6 @@ static void probe_memory(struct doctor *doctor)
                    str_bytes(granted, sizeof granted, n_limit));
 }
 
-/* CUDA's driver, as much of it as is needed to name the devices; no header of it, and it may be
- * absent. */
-static void probe_driver(struct doctor *doctor, void *driver)
-{
-    int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
-    int (*count_of)(int *) = (int (*)(int *))dlsym(driver, "cuDeviceGetCount");
-    int (*name_of)(char *, int, int) = (int (*)(char *, int, int))dlsym(driver, "cuDeviceGetName");
-    int (*bytes_of)(size_t *, int) = (int (*)(size_t *, int))dlsym(driver, "cuDeviceTotalMem_v2");
-    int (*version_of)(int *) = (int (*)(int *))dlsym(driver, "cuDriverGetVersion");
-    int n_devices = 0, version = 0;
-
-    if (!init || !count_of || !name_of || !bytes_of || !version_of || init(0) != 0 ||
-        count_of(&n_devices) != 0) {
-        doctor_add(doctor, DOCTOR_WARNING, "gpu driver",
-                   "reinstall the NVIDIA driver, or reboot after an update",
-                   "libcuda.so.1 is there, but does not start");
-        return;
-    }
-    version_of(&version);
-    doctor_add(doctor, DOCTOR_OK, "gpu driver", NULL, "CUDA %d.%d, %d device%s", version / 1000,
-               version % 1000 / 10, n_devices, str_s(n_devices));
-    for (int device = 0; device < n_devices; device++) {
-        char name[128] = "?", bytes[32];
-        size_t n_bytes = 0;
-
-        name_of(name, sizeof name, device);
-        bytes_of(&n_bytes, device);
-        doctor_add(doctor, DOCTOR_OK, "gpu", NULL, "%d: %s, %s", device, name,
-                   str_bytes(bytes, sizeof bytes, n_bytes));
-    }
-}
-
-/* What training would really use, with the versions of the libraries that it finds. */
-static void probe_cuda(struct doctor *doctor)
-{
-    struct device *device = NULL;
-    struct kernels *kernels = NULL;
-    struct err err;
-
-    if (!device_cuda_seen())
-        doctor_add(doctor, DOCTOR_WARNING, "cuda", "make CUDA=1 builds one that uses the GPUs",
-                   "this lmtrain was built without CUDA and trains on the CPU");
-    else if (device_cuda_open(&device, 0, &err) < 0 ||
-             kernels_cuda_create(&kernels, device, &err) < 0)
-        doctor_add(doctor, DOCTOR_PROBLEM, "cuda", "see the message", "%s", err.text);
-    else
-        doctor_add(doctor, DOCTOR_OK, "gpu kernels", NULL, "%s", kernels_identity(kernels));
-    kernels_destroy(kernels);
-    device_destroy(device);
-}
-
-static int n_gpu_nodes(void)
-{
-    DIR *folder = opendir("/dev");
-    int n = 0;
-
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        const char *number = entry->d_name + strlen("nvidia");
-        if (str_starts_with(entry->d_name, "nvidia") && *number >= '0' && *number <= '9')
-            n++;
-    }
-    if (folder != NULL)
-        closedir(folder);
-    return n;
-}
-
-static void probe_gpus(struct doctor *doctor)
-{
-    int n_nodes = n_gpu_nodes();
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
-    if (driver != NULL && n_nodes > 0) {
-        probe_driver(doctor, driver);
-        probe_cuda(doctor);
-    } else if (n_nodes > 0) {
-        doctor_add(doctor, DOCTOR_WARNING, "gpu driver", "install the NVIDIA driver's libcuda.so.1",
-                   "%d GPU%s in /dev, but no driver library", n_nodes, str_s(n_nodes));
-    } else {
-        doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL, "none: training runs on the CPU");
-    }
-    if (driver != NULL)
-        dlclose(driver);
-}
-
 void doctor_probe_machine(struct doctor *doctor)
 {
     const char *cpuinfo = read_text(doctor, "/proc/cpuinfo");
@@ -248,5 +162,5 @@ void doctor_probe_machine(struct doctor *doctor)
     probe_isa(doctor, cpuinfo);
     probe_kernels(doctor);
     probe_memory(doctor);
-    probe_gpus(doctor);
+    doctor_probe_gpus(doctor);
 }

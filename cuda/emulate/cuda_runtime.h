@@ -343,6 +343,7 @@ struct cudaDeviceProp {
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
@@ -376,6 +377,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t emulate_set_shared(const void *kernel, int n_bytes);
+void emulate_load(const void *kernel);
+struct cudaFuncAttributes {
+    int numRegs;
+};
+template <typename K>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, K kernel)
+{
+    attributes->numRegs = 0;
+    emulate_load((const void *)kernel);
+    return cudaSuccess;
+}
 template <typename K>
 static inline cudaError_t cudaFuncSetAttribute(K kernel, cudaFuncAttribute attribute, int value)
 {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -354,6 +355,24 @@ static int is_to_fail(const emulate_launch *l)
     return name && !strcmp(name, l->name);
 }
 
+/* $LMTRAIN_EMULATE_LOADING `strict`: a kernel must have been loaded before it is launched. */
+static std::set<const void *> *loaded = new std::set<const void *>();
+
+void emulate_load(const void *kernel)
+{
+    std::lock_guard<std::mutex> held(*map_lock);
+
+    loaded->insert(kernel);
+}
+
+static int is_loaded(const emulate_launch *l)
+{
+    const char *mode = getenv("LMTRAIN_EMULATE_LOADING");
+    std::lock_guard<std::mutex> held(*map_lock);
+
+    return !mode || strcmp(mode, "strict") != 0 || loaded->count(l->kernel);
+}
+
 static int is_allowed(const emulate_launch *l)
 {
     size_t threads = (size_t)l->block.x * l->block.y * l->block.z;
@@ -389,6 +408,10 @@ void emulate_run(const emulate_launch *launch, std::function<void()> body)
 {
     emulate_launch l = *launch;
 
+    if (!is_loaded(&l)) {
+        last_error = cudaErrorNotReady;
+        return;
+    }
     if (!is_allowed(&l)) {
         last_error = cudaErrorInvalidConfiguration;
         return;

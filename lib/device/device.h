@@ -123,4 +123,24 @@ int device_cuda_open(struct device **device, int index, struct err *err);
  */
 int device_cuda_seen(void);
 
+/* The CUDA version of this build's runtime, 13000 for 13.0; 0: this build has no CUDA. */
+int device_cuda_version(void);
+
+/*
+ * Where a GPU of CUDA's sits, "0000:17:00.0" as sysfs and NVML (nvml.h) have it. After
+ * device_cuda_count, and without a context. Returns 0, or -1: not known.
+ */
+int device_cuda_pci(int index, char *pci, size_t size);
+
+/* A vendor's library as this build finds it. */
+struct device_library {
+    const char *name; /* "cuDNN" */
+    const char *file; /* which was opened; NULL: none */
+    char version[32]; /* "9.19.0" */
+};
+
+/* The i-th of those that a GPU's kernels and communicators open. Returns 0 past the last of them,
+ * else 1, with err saying why where there is no file. */
+int device_cuda_library(int i, struct device_library *library, struct err *err);
+
 #endif

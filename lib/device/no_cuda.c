@@ -23,3 +23,25 @@ __attribute__((weak)) int device_cuda_seen(void)
 {
     return 0;
 }
+
+__attribute__((weak)) int device_cuda_version(void)
+{
+    return 0;
+}
+
+__attribute__((weak)) int device_cuda_pci(int index, char *pci, size_t size)
+{
+    (void)index;
+    (void)pci;
+    (void)size;
+    return -1;
+}
+
+__attribute__((weak)) int device_cuda_library(int i, struct device_library *library,
+                                              struct err *err)
+{
+    (void)i;
+    (void)library;
+    (void)err;
+    return 0;
+}

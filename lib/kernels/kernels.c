@@ -87,6 +87,8 @@ int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, st
         return 0;
     kernels->is_early = 1;
     int status = kernels_prepare(kernels, &call, err);
+    if (!status && kernels->backend->load)
+        kernels->backend->load(kernels, &call);
     if (!status)
         kernels_release(kernels, &call);
     kernels->is_early = 0;

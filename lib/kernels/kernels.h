@@ -66,6 +66,7 @@ struct kernels_columns {
 struct kernels_traffic {
     void (*sum)(struct kernels *kernels, int queue, const struct kernels_sum *sum);
     void (*copy_columns)(struct kernels *kernels, int queue, const struct kernels_columns *columns);
+    void (*load)(struct kernels *kernels, int queue); /* all code of these, before any waits */
 };
 
 struct kernels_backend {
@@ -77,6 +78,8 @@ struct kernels_backend {
     void (*choices_print)(struct kernels *kernels, struct str *text);
     int (*choices_load)(struct kernels *kernels, const char *text, struct err *err);
     void (*choices_forget)(struct kernels *kernels);
+    /* Optional, of kernels_prepare_early: load the code of a prepared call, and run nothing. */
+    void (*load)(struct kernels *kernels, const struct kernel_call *call);
 };
 
 /* A backend's instance starts with this. */
@@ -140,8 +143,8 @@ void kernels_release(struct kernels *kernels, struct kernel_call *call);
 /*
  * Before memory is taken for any operands: have the backend's libraries choose for calls of these
  * shapes, and take what they want of the device's memory beside scratch, which is then known to the
- * last byte. What the libraries offer is measured in memory that is still free, so it takes some
- * seconds. Addresses of operands are those that they will have, or others as well aligned; nothing
+ * last byte; and the calls' own code is loaded. What the libraries offer is measured in memory that
+ * is still free, so it takes some seconds. Addresses of operands are those that they will have, or others as well aligned; nothing
  * is read there. Errors as kernels_prepare's. Nothing to do for the CPU.
  */
 int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err);

@@ -62,6 +62,7 @@ static int cores_topology(hwloc_topology_t *topology, struct err *err)
     /* Caches and devices take time to find and decide nothing here. */
     hwloc_topology_set_all_types_filter(*topology, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(*topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_type_filter(*topology, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
     if (hwloc_topology_load(*topology)) {
         hwloc_topology_destroy(*topology);
         return err_set(err, ERR_FAILED, "hwloc cannot read this machine");
@@ -187,6 +188,39 @@ static int share_of_node(const struct units *list, int index, int n_ranks, struc
     return fewest >= list->n / n_ranks;
 }
 
+/* Where in the list the units of a node (the system's number) begin; -1: it has none. */
+static int node_begin(hwloc_topology_t topology, const struct units *list, int os_index)
+{
+    for (int begin = 0; begin < list->n; begin = node_end(list, begin)) {
+        int node = list->units[begin].node;
+
+        if (node >= 0 &&
+            (int)hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, (unsigned)node)->os_index ==
+                os_index)
+            return begin;
+    }
+    return -1;
+}
+
+/* Each rank at its GPU. Returns 0 if that is not possible for all of them; else 1 and the share. */
+static int share_near_gpu(hwloc_topology_t topology, const struct units *list, const int *gpu_nodes,
+                          int index, int n_ranks, struct range *share)
+{
+    for (int rank = 0; rank < n_ranks; rank++) {
+        int begin = node_begin(topology, list, gpu_nodes[rank]), n = 0, before = 0;
+
+        for (int other = 0; other < n_ranks; other++) {
+            n += gpu_nodes[other] == gpu_nodes[rank];
+            before += gpu_nodes[other] == gpu_nodes[rank] && other < rank;
+        }
+        if (begin < 0 || node_end(list, begin) - begin < n)
+            return 0;
+        if (rank == index)
+            *share = even_share(begin, node_end(list, begin), before, n);
+    }
+    return 1;
+}
+
 static int count_nodes(const struct units *list)
 {
     int n = 0;
@@ -217,7 +251,7 @@ static void take_share(hwloc_topology_t topology, const struct units *list, stru
 }
 
 void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int index, int n_ranks,
-                struct rank_cores *cores)
+                const int *gpu_nodes, struct rank_cores *cores)
 {
     struct units list = list_units(topology, HWLOC_OBJ_CORE, allowed);
     struct range share;
@@ -240,6 +274,8 @@ void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int ind
     if (list.n < n_ranks) {
         cores->is_shared = 1;
         share = (struct range){ index % list.n, index % list.n + 1 };
+    } else if (gpu_nodes && share_near_gpu(topology, &list, gpu_nodes, index, n_ranks, &share)) {
+        /* each at its GPU */
     } else if (n_ranks < count_nodes(&list) || !share_of_node(&list, index, n_ranks, &share)) {
         share = even_share(0, list.n, index, n_ranks);
     }
@@ -247,14 +283,39 @@ void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int ind
     free_units(&list);
 }
 
-void cores_count_alike(char *const *masks, int n, int own, int *index, int *n_alike)
+void cores_count_alike(char *const *masks, const int *of_masks, int n, int own, int *index,
+                       int *n_alike, int *numbers)
 {
     *index = *n_alike = 0;
     for (int i = 0; i < n; i++)
         if (!strcmp(masks[i], masks[own])) {
             *index += i < own;
-            ++*n_alike;
+            numbers[(*n_alike)++] = of_masks[i];
         }
+}
+
+/* What of the machine is as near to a node as can be without leaving its socket. */
+static hwloc_obj_t around_node(hwloc_topology_t topology, int os_index)
+{
+    hwloc_obj_t node = NULL;
+
+    while ((node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)))
+        if ((int)node->os_index == os_index) {
+            hwloc_obj_t socket = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_PACKAGE, node);
+
+            return socket ? socket : node;
+        }
+    return NULL;
+}
+
+int cores_are_far(hwloc_topology_t topology, const struct rank_cores *cores, int gpu_node)
+{
+    hwloc_obj_t near = gpu_node < 0 ? NULL : around_node(topology, gpu_node);
+
+    for (int i = 0; near && i < cores->n_all; i++)
+        if (hwloc_bitmap_isset(near->cpuset, (unsigned)cores->all[i]))
+            return 0;
+    return near != NULL;
 }
 
 /* ---- this machine ---- */
@@ -269,56 +330,79 @@ static hwloc_bitmap_t own_mask(hwloc_topology_t topology)
     return mask;
 }
 
+/* What ranks of a node tell each other: "1 0-3,8-11", GPU's node and mask. */
+struct neighbours {
+    char **masks; /* by local rank */
+    int *gpu_nodes;
+    int own; /* which of them we are, -1: none */
+};
+
 /*
  * Tell the ranks of this node our mask and get theirs, by world rank. Who watches for hangs tells
  * of ranks that don't come to the fence, so it waits for long.
  */
-static int exchange(const struct launch_rank *rank, const char *mask, char **masks, int *own,
-                    struct err *err)
+static int exchange(const struct launch_rank *rank, const char *mask, int gpu_node,
+                    struct neighbours *all, struct err *err)
 {
     int *peers = calloc((size_t)rank->local_size, sizeof *peers);
+    char text[MASK_BYTES + 16];
     int status;
 
     CHECK(peers);
-    status = launch_put(MASK_KEY, mask, strlen(mask) + 1, err);
+    snprintf(text, sizeof text, "%d %s", gpu_node, mask);
+    status = launch_put(MASK_KEY, text, strlen(text) + 1, err);
     if (!status)
         status = launch_fence(FENCE_SECONDS, err);
     if (!status)
         status = launch_local_peers(peers, rank->local_size, err);
     for (int i = 0; i < rank->local_size && !status; i++) {
-        size_t n_bytes = MASK_BYTES;
+        size_t n_bytes = sizeof text - 1;
+        char *rest = NULL;
 
-        masks[i] = calloc(1, MASK_BYTES + 1);
-        CHECK(masks[i]);
-        status = launch_get(MASK_KEY, peers[i], masks[i], &n_bytes, GET_SECONDS, err);
+        memset(text, 0, sizeof text);
+        status = launch_get(MASK_KEY, peers[i], text, &n_bytes, GET_SECONDS, err);
+        all->gpu_nodes[i] = (int)strtol(text, &rest, 10);
+        all->masks[i] = strdup(rest);
+        CHECK(all->masks[i]);
         if (peers[i] == rank->world_rank)
-            *own = i;
+            all->own = i;
     }
     free(peers);
     return status;
 }
 
-/* Which share of how many is ours. Our own supervisor starts all with one mask. */
-static int find_share(const struct launch_rank *rank, hwloc_const_cpuset_t allowed, int *index,
-                      int *n_ranks, struct err *err)
+/* Which share of how many is ours, and whose GPUs are where; gpu_nodes has room for all local ranks. */
+struct dealing {
+    int index, n_ranks;
+    int *gpu_nodes;
+};
+
+/* Our own supervisor starts all with one mask. */
+static int find_share(const struct launch_rank *rank, hwloc_const_cpuset_t allowed,
+                      struct dealing *dealing, struct err *err)
 {
     char mask[MASK_BYTES];
-    char **masks = calloc((size_t)rank->local_size, sizeof *masks);
-    int own = -1, status = 0;
+    int n = rank->local_size, status = 0;
+    struct neighbours all = { .own = -1 };
 
-    CHECK(masks);
-    *index = rank->local_rank;
-    *n_ranks = rank->local_size;
+    dealing->index = rank->local_rank;
+    dealing->n_ranks = n;
     /* A rank that is alone on its node comes to the fence as well. */
-    if (rank->under_pmix && rank->world_size > 1 && !getenv(PROGRESS_VARIABLE)) {
-        hwloc_bitmap_list_snprintf(mask, sizeof mask, allowed);
-        status = exchange(rank, mask, masks, &own, err);
-        if (!status && own >= 0)
-            cores_count_alike(masks, rank->local_size, own, index, n_ranks);
-    }
-    for (int i = 0; i < rank->local_size; i++)
-        free(masks[i]);
-    free(masks);
+    if (!rank->under_pmix || rank->world_size == 1 || getenv(PROGRESS_VARIABLE))
+        return 0;
+    all.masks = calloc((size_t)n, sizeof *all.masks);
+    all.gpu_nodes = calloc((size_t)n, sizeof *all.gpu_nodes);
+    CHECK(all.masks);
+    CHECK(all.gpu_nodes);
+    hwloc_bitmap_list_snprintf(mask, sizeof mask, allowed);
+    status = exchange(rank, mask, dealing->gpu_nodes[rank->local_rank], &all, err);
+    if (!status && all.own >= 0)
+        cores_count_alike(all.masks, all.gpu_nodes, n, all.own, &dealing->index, &dealing->n_ranks,
+                          dealing->gpu_nodes);
+    for (int i = 0; i < n; i++)
+        free(all.masks[i]);
+    free(all.masks);
+    free(all.gpu_nodes);
     return status;
 }
 
@@ -338,19 +422,38 @@ static void bind_memory(hwloc_topology_t topology, int numa_node)
     hwloc_bitmap_free(nodes);
 }
 
-int launch_cores(const struct launch_rank *rank, struct rank_cores *cores, struct err *err)
+static void warn_if_far(hwloc_topology_t topology, const struct rank_cores *cores, int gpu_node)
+{
+    if (cores_are_far(topology, cores, gpu_node))
+        log_warn("this rank may use cores of another socket than its GPU's alone (NUMA node %d): "
+                 "what goes to and from the GPU takes longer (hint: srun --cpu-bind=none, mpirun "
+                 "--bind-to none, and lmtrain binds ranks itself)",
+                 gpu_node);
+}
+
+int launch_cores(const struct launch_rank *rank, const int *gpu_nodes, struct rank_cores *cores,
+                 struct err *err)
 {
     hwloc_topology_t topology;
-    int index, n_ranks;
+    size_t n = (size_t)rank->local_size;
+    int own_node = gpu_nodes ? gpu_nodes[rank->local_rank] : -1;
+    struct dealing dealing = { .gpu_nodes = malloc(n * sizeof(int)) };
 
-    if (cores_topology(&topology, err))
+    CHECK(dealing.gpu_nodes);
+    for (size_t i = 0; i < n; i++)
+        dealing.gpu_nodes[i] = gpu_nodes ? gpu_nodes[i] : -1;
+    if (cores_topology(&topology, err)) {
+        free(dealing.gpu_nodes);
         return -1;
+    }
     hwloc_bitmap_t allowed = own_mask(topology);
-    int status = find_share(rank, allowed, &index, &n_ranks, err);
+    int status = find_share(rank, allowed, &dealing, err);
     if (!status) {
-        cores_deal(topology, allowed, index, n_ranks, cores);
+        cores_deal(topology, allowed, dealing.index, dealing.n_ranks, dealing.gpu_nodes, cores);
+        warn_if_far(topology, cores, own_node);
         bind_memory(topology, cores->numa_node);
     }
+    free(dealing.gpu_nodes);
     hwloc_bitmap_free(allowed);
     hwloc_topology_destroy(topology);
     return status;
@@ -363,7 +466,7 @@ int launch_cores_of(int index, int n_ranks, struct rank_cores *cores, struct err
     if (cores_topology(&topology, err))
         return -1;
     hwloc_bitmap_t allowed = own_mask(topology);
-    cores_deal(topology, allowed, index, n_ranks, cores);
+    cores_deal(topology, allowed, index, n_ranks, NULL, cores);
     hwloc_bitmap_free(allowed);
     hwloc_topology_destroy(topology);
     return 0;

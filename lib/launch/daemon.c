@@ -21,8 +21,10 @@
 #include "base/clock.h"
 #include "launch/link_impl.h"
 #include "launch/node_impl.h"
+#include "launch/rank_gpu_impl.h"
 
 static const double kill_after_seconds = 0.3;
+static const double gpu_seconds = 1; /* between looks at the ranks' GPUs */
 
 enum { OUTPUT_BYTES = 16 << 10, N_READS_MAX = 64 };
 
@@ -36,7 +38,9 @@ struct daemon {
     struct node node;
     struct pollfd *polls;
     int64_t credit_bytes;
-    double next_progress;
+    double next_progress, next_gpus;
+    struct gpu_watch *gpus; /* NULL: no rank has one, so far */
+    int has_death;          /* a rank has ended out of order */
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
     int is_over; /* goodbye, or the link is gone: leave once no rank is left */
@@ -114,11 +118,24 @@ static void say_with_slot(struct daemon *daemon, int index, struct message messa
     say(daemon, &message);
 }
 
+/* Why a rank ended may be its GPU's. The first to end so is the cause: only for it is it worth waiting. */
+static void look_at_death(struct daemon *daemon, int index)
+{
+    struct progress_slot *slot = &daemon->node.page[index].slot;
+
+    if (daemon->has_death || daemon->phase != RUNNING)
+        rank_gpu_look(slot, &daemon->gpus);
+    else
+        rank_gpu_look_at_death(slot, &daemon->gpus);
+    daemon->has_death = 1;
+}
+
 static void take_abort(struct daemon *daemon, const struct launch_event *event)
 {
     int index = event->rank - daemon->node.first_rank;
 
     pass_output(daemon, index, 1);
+    look_at_death(daemon, index);
     say_with_slot(
         daemon, index,
         (struct message){ .kind = MESSAGE_ABORT, .number = event->number, .text = event->text });
@@ -180,6 +197,8 @@ static void reap(struct daemon *daemon)
         pass_output(daemon, i, 1);
         take_events(daemon); /* what it told PMIx while we were looking */
         int in_order = launch_server_finalized(node->server, node->first_rank + i);
+        if (!in_order)
+            look_at_death(daemon, i);
         say_with_slot(daemon, i,
                       (struct message){ .kind = MESSAGE_ENDED,
                                         .number = process->wait_status,
@@ -206,6 +225,32 @@ static void tell_progress(struct daemon *daemon, double now)
         rank->told_beat = beat;
         rank->told_stopped = stopped;
         say_with_slot(daemon, i, (struct message){ .kind = MESSAGE_PROGRESS, .number = stopped });
+    }
+}
+
+/*
+ * Look at the ranks' GPUs. The head hears of an Xid at once, and of how a GPU is with the rank's next
+ * beat, or once when its rank has stood still for as long as a look takes: a hang's report has it.
+ */
+static void look_at_gpus(struct daemon *daemon, double now)
+{
+    struct node *node = &daemon->node;
+
+    daemon->next_gpus = now + gpu_seconds;
+    for (int i = 0; i < node->n_ranks; i++) {
+        struct node_rank *rank = &node->ranks[i];
+        struct progress_slot *slot = &node->page[i].slot;
+        int has_new_xid = rank_gpu_look(slot, &daemon->gpus);
+        uint64_t beat = atomic_load(&slot->beat);
+        int stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
+
+        rank->gpu_beat = beat;
+        if (!rank->process.running || !atomic_load(&slot->gpu.n_seen) || !(has_new_xid || stands))
+            continue;
+        if (stands)
+            rank->told_gpu_beat = beat;
+        say_with_slot(daemon, i,
+                      (struct message){ .kind = MESSAGE_PROGRESS, .number = rank->told_stopped });
     }
 }
 
@@ -328,7 +373,7 @@ static int timeout_ms(const struct daemon *daemon, double now)
     if (daemon->phase == ENDING)
         due = daemon->ending_since + kill_after_seconds - now;
     if (has_server(daemon) && daemon->sheet.progress_ms && daemon->phase == RUNNING)
-        due = fmin(due, daemon->next_progress - now);
+        due = fmin(due, fmin(daemon->next_progress, daemon->next_gpus) - now);
     if (daemon->has_job && daemon->sheet.beat_ms && daemon->link.fd >= 0)
         due = fmin(due, daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms - now);
     if (due >= 1e9)
@@ -371,6 +416,8 @@ static void loop(struct daemon *daemon)
             if (daemon->sheet.progress_ms && now >= daemon->next_progress &&
                 daemon->phase == RUNNING)
                 tell_progress(daemon, now);
+            if (daemon->sheet.progress_ms && now >= daemon->next_gpus && daemon->phase == RUNNING)
+                look_at_gpus(daemon, now);
         }
         if (daemon->phase == ENDING && now >= daemon->ending_since + kill_after_seconds)
             kill_ranks(daemon);
@@ -413,6 +460,7 @@ int launch_daemon(int link_fd, double lost_seconds)
                                     .id = (uint32_t)sizeof(struct progress_slot),
                                     .text = host });
     loop(&daemon);
+    gpu_watch_close(daemon.gpus);
     if (daemon.has_job)
         node_release(&daemon.node);
     link_flush(&daemon.link);

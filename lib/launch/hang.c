@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "launch/rank_gpu_impl.h"
 
 enum { N_LINES_MAX = 8, N_RANGES_MAX = 8 };
 
@@ -347,12 +348,38 @@ static void report_waiting(const struct hang_watch *watch, double now, struct st
         str_printf(text, "  %d more rank%s\n", n_unsaid, n_unsaid == 1 ? " waits" : "s wait");
 }
 
+/* A GPU's line says why its rank may be slow, or be no more: those in trouble come first. */
+static void report_gpus(const struct hang_watch *watch, struct str *text)
+{
+    int n = 0, n_seen = 0;
+
+    for (int is_troubled = 1; is_troubled >= 0; is_troubled--)
+        for (int rank = 0; rank < watch->n_ranks; rank++) {
+            char words[512];
+
+            if (!takes_part(watch, rank) ||
+                rank_gpu_is_troubled(slot_of(watch, rank)) != is_troubled ||
+                !*rank_gpu_describe(slot_of(watch, rank), words, sizeof words))
+                continue;
+            n_seen++;
+            if (n == N_LINES_MAX)
+                continue;
+            n++;
+            str_add(text, "  ");
+            add_name(watch, rank, text);
+            str_printf(text, ": %s\n", words);
+        }
+    if (n_seen > n)
+        str_printf(text, "  %d more GPU%s\n", n_seen - n, str_s(n_seen - n));
+}
+
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text)
 {
     int n_ended = 0, n_left = 0;
 
     report_working(watch, now, text);
     report_waiting(watch, now, text);
+    report_gpus(watch, text);
     for (int rank = 0; rank < watch->n_ranks; rank++) {
         n_left += has_left(watch, rank);
         n_ended += !watch->ranks[rank].running && !has_left(watch, rank);

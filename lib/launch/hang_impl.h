@@ -55,7 +55,8 @@ double hang_watch_look(struct hang_watch *watch, double now, int *culprit);
 /*
  * Lines for people: what each rank does and since when, those that don't wait for others first, and
  * of those that wait, for whom (design.md §5): "rank 13 waits in reduce_scatter dp ... since 31.0
- * s; rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3".
+ * s; rank 12 has not reached it: it is in attention layers.9, step 7, micro-batch 3". Then, where they are
+ * known, how the GPUs of some ranks are, hot and broken ones first.
  */
 void hang_watch_report(const struct hang_watch *watch, double now, struct str *text);
 

@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "launch/head_impl.h"
 #include "launch/proc_impl.h"
+#include "launch/rank_gpu_impl.h"
 #include "launch/stop.h"
 
 static const double kill_after_seconds = 0.3;
@@ -60,6 +61,7 @@ void head_set_cause(struct head *head, enum weight weight, int rank, int status,
     snprintf(cause->text, sizeof cause->text, "rank %d on %s %s (last seen: %s)", rank,
              head->nodes[whose->node].host, text,
              progress_describe(&whose->slot, words, sizeof words));
+    head_blame_gpu(head);
 }
 
 /* Who kills without a word is most often the system. */
@@ -111,7 +113,7 @@ void head_judge(struct head *head, int rank)
     } else if (!mine->in_order) {
         snprintf(text, sizeof text, "exited with status %d without leaving the job", status);
         head_set_cause(head, WEIGHT_OWN, rank, status ? status : ERR_FAILED, text);
-        if (head->cause.rank == rank)
+        if (head->cause.rank == rank && !rank_gpu_is_broken(&mine->slot))
             head->cause.is_verdict = 0;
     } else if (status == ERR_REQUEUE) {
         head->some_requeue = 1;
@@ -219,6 +221,8 @@ static void conclude(struct head *head)
 
     if (head->phase != RUNNING || head->cause.weight == WEIGHT_NONE)
         return;
+    if (head->cause.weight == WEIGHT_PEER)
+        head_find_broken_gpu(head);
     if (head->cause.weight == WEIGHT_PEER)
         add_silent_nodes(head, clock_seconds());
     if (head->cause.rank >= 0)
@@ -466,6 +470,8 @@ static double next_due(struct head *head, double now)
         due = fmin(due, head->cause.at + peer_grace_seconds);
     else if (watches_hangs(head) && head->is_started)
         due = fmin(due, now + look_seconds);
+    if (head->phase == RUNNING)
+        due = fmin(due, head_gpus_due(head));
     if (!head->is_started)
         due = fmin(due, head->started_at + hello_seconds);
     for (int i = 0; i < head->n_nodes; i++)
@@ -493,6 +499,7 @@ static void take_time(struct head *head, double now)
     if (now - head->last_turn > fmin(head->lost_seconds / 2, 2) + head->lost_seconds / 4)
         start_clocks_anew(head, now);
     head->last_turn = now;
+    head_watch_gpus(head, now);
     if (head->cause.weight == WEIGHT_OWN ||
         (head->cause.weight == WEIGHT_PEER &&
          (now >= head->cause.at + peer_grace_seconds || !head->n_running)))
@@ -626,7 +633,8 @@ static void fill_result(const struct head *head, int *is_gone, struct head_resul
         result->has_advanced |= step > mine->first_step;
     }
     for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].is_lost && head->nodes[i].host_index >= 0 && !head->nodes[i].daemon)
+        if (head->nodes[i].host_index >= 0 &&
+            (head->nodes[i].is_unfit || (head->nodes[i].is_lost && !head->nodes[i].daemon)))
             is_gone[head->nodes[i].host_index] = 1;
 }
 

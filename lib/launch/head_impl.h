@@ -1,7 +1,8 @@
 /*
  * head_impl.h - one attempt of a job, seen by who decides
  *
- * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say,
+ * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_gpus.c
+ * ends ranks whose GPU is gone,
  * head_fences.c carries what ranks of different nodes tell each other through PMIx, head.c judges,
  * watches and ends. supervise.c makes attempts of it.
  */
@@ -41,6 +42,7 @@ struct head_node {
     int is_lost;        /* its link closed before we said goodbye */
     double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
     int blindness_told;
+    int is_unfit;        /* a GPU of it is broken: no restart uses it */
     uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
 };
 
@@ -52,6 +54,7 @@ struct head_rank {
     int in_order;    /* it left before it ended */
     int has_aborted; /* it has said why it ends */
     int64_t first_step;
+    int gpu_is_told;           /* that its GPU is broken */
     struct progress_slot slot; /* the newest copy */
 };
 
@@ -88,7 +91,9 @@ struct head {
     int some_died;  /* a rank ended out of order: fences fail */
     int n_running;  /* ranks that are not known to have ended */
     int hang_reported;
-    int some_requeue; /* a rank ended in order with ERR_REQUEUE */
+    int some_requeue;   /* a rank ended in order with ERR_REQUEUE */
+    uint64_t beats;     /* of all ranks, as head_watch_gpus last saw them */
+    double still_since; /* for so long no rank moves while a GPU is broken; 0: all are well */
     struct cause cause;
     struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
     enum { RUNNING, ENDING, KILLED } phase;
@@ -144,6 +149,20 @@ void head_take_messages(struct head *head, int node);
 
 /* Let the nodes send more output, unless the screen is full. */
 void head_ask_anew(struct head *head);
+
+/* ---- head_gpus.c ---- */
+
+/* The cause's rank has just been found: what its GPU says of it, and of a restart. */
+void head_blame_gpu(struct head *head);
+
+/* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
+void head_watch_gpus(struct head *head, double now);
+
+/* When head_watch_gpus has something to do at the latest; 1e300: never. */
+double head_gpus_due(const struct head *head);
+
+/* Where ranks only heard of a death: one whose GPU is broken is the cause. */
+void head_find_broken_gpu(struct head *head);
 
 /* ---- head_fences.c ---- */
 

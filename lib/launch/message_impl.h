@@ -15,7 +15,7 @@
 #include "base/str.h"
 
 /* To be raised with any change of what is sent. */
-enum { MESSAGE_PROTOCOL = 2 };
+enum { MESSAGE_PROTOCOL = 3 };
 
 /* Frames and what is in them. The largest are the gathered blobs of a fence. */
 enum { LINK_FRAME_MAX = 64 << 20, MESSAGE_TEXT_MAX = 1 << 20 };

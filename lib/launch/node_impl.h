@@ -18,6 +18,8 @@ struct node_rank {
     int fds[2];         /* where its stdout and stderr are read; -1: over, or the screen */
     uint64_t told_beat; /* what the head knows of it */
     int told_stopped;
+    uint64_t gpu_beat;      /* at the last look at its GPU */
+    uint64_t told_gpu_beat; /* at which the head was told of its GPU as it stood still */
 };
 
 struct node {

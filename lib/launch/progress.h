@@ -26,6 +26,20 @@ enum progress_end {
     PROGRESS_FAILED, /* launch_abort: it has told why itself */
 };
 
+/*
+ * The GPU that a rank computes on (rank_gpu.h): its address is the rank's word, the rest what the
+ * node's daemon or watcher sees of it. Texts may be torn, numbers are -1 where they are not known.
+ */
+struct progress_gpu {
+    _Atomic int32_t is_set; /* pci is written */
+    _Atomic int32_t n_seen; /* looks so far; 0: what follows is not there */
+    _Atomic int32_t index, is_lost, utilization_percent, sm_mhz, sm_mhz_max, power_watts;
+    _Atomic int32_t temperature_celsius, throttle; /* nvml.h */
+    _Atomic int32_t xid;                           /* the worst so far (xid.h), 0: none */
+    _Atomic int32_t age_seconds;                   /* of what was seen */
+    char pci[32], uuid[48];
+};
+
 struct progress_slot {
     _Atomic uint64_t beat;     /* grows with every change; 0: has not begun */
     _Atomic uint64_t position; /* ops and agreements begun since the start */
@@ -38,8 +52,9 @@ struct progress_slot {
     _Atomic int32_t group_first, group_stride, group_size;
     _Atomic int32_t pid;
     _Atomic int32_t world_rank;
-    _Atomic int32_t end;            /* enum progress_end */
-    _Atomic int32_t is_over;        /* by the daemon: the attempt is, and SIGTERM ends its ranks */
+    _Atomic int32_t end;     /* enum progress_end */
+    _Atomic int32_t is_over; /* by the daemon: the attempt is, and SIGTERM ends its ranks */
+    struct progress_gpu gpu;
     char text[PROGRESS_TEXT_BYTES]; /* "attention layers.9", last written; may be torn */
 };
 

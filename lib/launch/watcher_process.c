@@ -32,6 +32,7 @@
 #include "launch/hang_impl.h"
 #include "launch/job_folder_impl.h"
 #include "launch/proc_impl.h"
+#include "launch/rank_gpu_impl.h"
 #include "launch/rank_process_impl.h"
 #include "launch/watcher_impl.h"
 
@@ -45,6 +46,7 @@ static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
 static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
 static const double bound_seconds = 1;    /* between looks at the logs' sizes */
 static const double news_seconds = 0.2;   /* for the log folder to take or give news */
+static const double gpu_seconds = 1;      /* between looks at the ranks' GPUs */
 
 struct watcher {
     const struct watcher_start *start;
@@ -65,9 +67,13 @@ struct watcher {
     double end_at;      /* begin to end the ranks; 0: not wanted */
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
-    double left_at;          /* the last time that a rank left */
-    struct break_news *news; /* with other nodes; NULL: there are none, or not yet */
-    int has_news;            /* or could not have */
+    double left_at;                   /* the last time that a rank left */
+    struct break_news *news;          /* with other nodes; NULL: there are none, or not yet */
+    int has_news;                     /* or could not have */
+    struct gpu_watch *gpus;           /* NULL: no rank has a GPU, so far */
+    int gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
+    uint64_t beats;                   /* of all ranks, at the last look at GPUs */
+    double still_since;               /* so long ago they last changed */
 };
 
 /* ---- the ranks ---- */
@@ -254,9 +260,10 @@ static void hear_others(struct watcher *w, double now, double wait_seconds)
 
 static void tell_death(struct watcher *w, int i)
 {
-    char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1], end[96];
+    char words[PROGRESS_TEXT_BYTES + 96], tail[TAIL_BYTES + 1], end[96], gpu[512];
 
-    name_end(w->ranks[i].pid, end, sizeof end);    /* first, for it vanishes */
+    name_end(w->ranks[i].pid, end, sizeof end); /* first, for it vanishes */
+    rank_gpu_look(&w->page->places[i].slot, &w->gpus);
     hear_others(w, clock_seconds(), news_seconds); /* it may be a consequence */
     if (w->phase != WATCHING || w->end_at > 0) {
         w->n_more++; /* a consequence */
@@ -266,11 +273,27 @@ static void tell_death(struct watcher *w, int i)
     tell_others(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
     read_tail(w, i, tail);
     open_log(w);
-    log_error("rank %d on %s %s%s (last seen: %s)%s%s", w->ranks[i].world_rank, w->host, end,
+    rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
+    log_error("rank %d on %s %s%s (last seen: %s)%s%s%s%s", w->ranks[i].world_rank, w->host, end,
               w->terminated ? " after SIGTERM" : "",
-              progress_describe(w->ranks[i].slot, words, sizeof words),
+              progress_describe(w->ranks[i].slot, words, sizeof words), *gpu ? "; " : "", gpu,
               tail[0] ? "; its last lines:\n" : "", tail);
     w->n_told++;
+}
+
+/* A rank has said itself why it ends; what its GPU has to do with it, it does not know. */
+static void tell_surrender(struct watcher *w, int i)
+{
+    char gpu[512];
+
+    if (w->phase != WATCHING || w->end_at > 0)
+        return;
+    tell_others(w, "rank %d on %s gave up", w->ranks[i].world_rank, w->host);
+    rank_gpu_look_at_death(&w->page->places[i].slot, &w->gpus);
+    if (!*rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu))
+        return;
+    open_log(w);
+    log_error("rank %d on %s gave up: %s", w->ranks[i].world_rank, w->host, gpu);
 }
 
 /* See who has ended, and how. Returns how many still run and have not left. */
@@ -292,7 +315,7 @@ static int take_ends(struct watcher *w, double now)
             if (end == PROGRESS_RUNS)
                 tell_death(w, i);
             else if (end != PROGRESS_LEFT)
-                tell_others(w, "rank %d on %s gave up", rank->world_rank, w->host);
+                tell_surrender(w, i);
             if (end != PROGRESS_LEFT && w->end_at <= 0)
                 w->end_at = now + grace_seconds;
         }
@@ -351,6 +374,55 @@ static void watch_hangs(struct watcher *w, double now)
                     w->host, still);
         begin_ending(w, now);
     }
+}
+
+/* ---- GPUs ---- */
+
+/* Where no rank moves, one whose GPU is broken hangs in the driver. */
+static void end_without_gpu(struct watcher *w, int i, double now)
+{
+    char gpu[512];
+
+    if (now < w->still_since + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
+        return;
+    open_log(w);
+    log_error("rank %d on %s lost its GPU and does not end: %s: ending the ranks of %s",
+              w->ranks[i].world_rank, w->host, rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu),
+              w->host);
+    tell_others(w, "rank %d on %s lost its GPU", w->ranks[i].world_rank, w->host);
+    w->n_told++;
+    begin_ending(w, now);
+}
+
+static void tell_broken_gpu(struct watcher *w, int i)
+{
+    char gpu[512];
+
+    if (w->gpu_is_told[i])
+        return;
+    w->gpu_is_told[i] = 1;
+    open_log(w);
+    log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
+             rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));
+}
+
+static void look_at_gpus(struct watcher *w, double now)
+{
+    uint64_t beats = 0;
+
+    for (int i = 0; i < w->n; i++) {
+        beats += atomic_load(&w->ranks[i].slot->beat);
+        if (w->ranks[i].running)
+            rank_gpu_look(&w->page->places[i].slot, &w->gpus);
+    }
+    if (beats != w->beats)
+        w->still_since = now;
+    w->beats = beats;
+    for (int i = 0; i < w->n && w->phase == WATCHING; i++)
+        if (w->ranks[i].running && rank_gpu_is_broken(w->ranks[i].slot)) {
+            tell_broken_gpu(w, i);
+            end_without_gpu(w, i, now);
+        }
 }
 
 /* ---- the loop ---- */
@@ -433,7 +505,7 @@ static int close_page(struct watcher *w)
 static void loop(struct watcher *w)
 {
     int watches = w->start->options.hang_seconds > 0 || w->start->options.hang_abort_seconds > 0;
-    double next_look = 0, next_bound = 0;
+    double next_look = 0, next_bound = 0, next_gpus = 0;
 
     for (;;) {
         double now = clock_seconds();
@@ -455,6 +527,10 @@ static void loop(struct watcher *w)
         if (watches && w->phase == WATCHING && now >= next_look) {
             watch_hangs(w, now);
             next_look = now + look_seconds * 0.9;
+        }
+        if (now >= next_gpus) {
+            look_at_gpus(w, now);
+            next_gpus = now + gpu_seconds;
         }
         if (now >= next_bound) {
             bound_logs(w);

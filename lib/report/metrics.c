@@ -241,7 +241,31 @@ fail:
 }
 
 /* For TensorBoard: of every step, and all there may be. */
-enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 4 };
+enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 8 };
+
+/* Of the GPU, as far as it says; returns how many scalars there are then. */
+static int add_gpu(struct str *line, const struct metrics_gpu *gpu, struct events_scalar *scalars,
+                   int n)
+{
+    const struct {
+        const char *key, *scalar;
+        int64_t value;
+    } figures[] = {
+        { "gpu_memory_bytes", "gpu/memory_bytes", gpu->memory_bytes },
+        { "gpu_sm_mhz", "gpu/sm_mhz", gpu->sm_mhz },
+        { "gpu_power_w", "gpu/power_w", gpu->power_watts },
+        { "gpu_temperature_c", "gpu/temperature_c", gpu->temperature_celsius },
+    };
+
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        if (figures[i].value < 0)
+            continue;
+        add_int(line, figures[i].key, figures[i].value);
+        scalars[n++] = (struct events_scalar){ figures[i].scalar, (double)figures[i].value };
+    }
+    add_text(line, "gpu_throttle", gpu->throttle);
+    return n;
+}
 
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
@@ -285,6 +309,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
         scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };
     }
+    if (step->gpu)
+        n = add_gpu(line, step->gpu, scalars, n);
     if (end_line(metrics, err) < 0)
         return -1;
     return events_scalars(metrics->events, step->step, scalars, n, err);

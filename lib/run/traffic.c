@@ -112,6 +112,8 @@ int traffic_create(struct run *run, struct err *err)
         return 0;
     if (!run->enqueues && (for_each(run, measure, err) < 0 || allocate(run, err) < 0))
         return -1;
+    if (run->enqueues)
+        run->options.kernels->backend->traffic->load(run->options.kernels, DEVICE_COMPUTE);
     return for_each(run, give, err);
 }
 

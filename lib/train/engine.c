@@ -14,7 +14,9 @@
 #include "base/str.h"
 #include "launch/cores.h"
 #include "launch/progress.h"
+#include "launch/rank_gpu.h"
 #include "launch/watcher.h"
+#include "train/gpu_place.h"
 #include "train/room.h"
 
 /*
@@ -186,7 +188,7 @@ static int open_device(struct engine *engine, enum job_device wish, struct err *
     if (n < rank->local_size && rank->local_rank == 0)
         log_warn("%d ranks share %d GPU%s here (hint: as many ranks a node as GPUs)",
                  rank->local_size, n, str_s(n));
-    return device_cuda_open(&engine->device, rank->local_rank % n, err);
+    return device_cuda_open(&engine->device, gpu_place_index(rank->local_rank, n), err);
 }
 
 static int make_kernels(struct engine *engine, struct err *err)
@@ -194,6 +196,21 @@ static int make_kernels(struct engine *engine, struct err *err)
     return device_is_host(engine->device)
                ? kernels_cpu_create(&engine->kernels, engine->pool, &engine->isa_note, err)
                : kernels_cuda_create(&engine->kernels, engine->device, err);
+}
+
+/* Near the GPU that open_device will take. */
+static int find_cores(struct engine *engine, enum job_device wish, struct rank_cores *cores,
+                      struct err *err)
+{
+    struct gpu_place place;
+
+    gpu_place_find(&place, &engine->rank, wish);
+    int status = launch_cores(&engine->rank, place.nodes, cores, err);
+    memcpy(engine->gpu, place.pci, sizeof engine->gpu);
+    if (*place.pci)
+        rank_gpu_set(progress_join(engine->rank.local_rank), place.pci);
+    gpu_place_release(&place);
+    return status;
 }
 
 int engine_open(struct engine *engine, const struct launch_rank *rank,
@@ -206,7 +223,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
     engine->isa_note = "";
     if (rank->world_size > 1)
         progress_meet(progress_join(rank->local_rank), "the first meeting of all ranks");
-    if (launch_cores(rank, &cores, err) < 0)
+    if (find_cores(engine, wish->device, &cores, err) < 0)
         return -1;
     int n = wish->n_threads ? wish->n_threads : cores.n_cores;
     if (n > cores.n_cores && rank->world_rank == 0)

@@ -13,6 +13,7 @@
 struct engine {
     struct launch_rank rank;
     struct device *device; /* the host, or one of its GPUs */
+    char gpu[32];          /* that GPU's PCI address; "": none, or not known */
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note;      /* "" or what instruction set is missing */

@@ -470,6 +470,9 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
         status = run_steps(&p, err);
     if (!status && p.is_first)
         say_goodbye(&p);
+    if (status < 0)
+        pretrain_report_gpu_loss(&p, err);
+    gpu_watch_close(p.gpu);
     if (p.terminal)
         terminal_close(p.terminal);
     if (p.metrics)

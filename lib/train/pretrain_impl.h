@@ -6,6 +6,7 @@
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
 
+#include "device/gpu_watch.h"
 #include "report/metrics.h"
 #include "report/terminal.h"
 #include "tokenizer/tokenizer.h"
@@ -35,11 +36,12 @@ struct pretrain {
     struct replicas *replicas; /* NULL: each rank is the only one of its kind */
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
-    int is_first;      /* rank 0 */
-    int is_unwritten;  /* the disk did not take the last line of metrics */
-    int lock;          /* fd of the run folder's lock */
-    int n_stepped;     /* by this process */
-    double peak_flops; /* of all ranks */
+    struct gpu_watch *gpu; /* rank 0's; NULL: it has none */
+    int is_first;          /* rank 0 */
+    int is_unwritten;      /* the disk did not take the last line of metrics */
+    int lock;              /* fd of the run folder's lock */
+    int n_stepped;         /* by this process */
+    double peak_flops;     /* of all ranks */
     double best_eval;
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
@@ -86,6 +88,8 @@ void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result
                           double seconds);
 void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens);
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
+/* A device's failure of a run of one process: the GPU's Xid, if there is one, is added to err. */
+void pretrain_report_gpu_loss(struct pretrain *pretrain, struct err *err);
 /* What was noted at a resume, one a line: these are logged by every rank's level. */
 void pretrain_report_changes(struct pretrain *pretrain, const struct str *notes);
 

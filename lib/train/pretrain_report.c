@@ -14,8 +14,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/log_file.h"
+#include "device/xid.h"
 #include "train/job_file.h"
 #include "train/pretrain_impl.h"
+
+/* What was seen of the GPU earlier is not told; an Xid comes this long after the failure at most. */
+static const double gpu_age_seconds = 10, xid_seconds = 0.25;
 
 /* Said once, and again when it happens after it had passed. */
 static void forgive(struct pretrain *p, int status, const struct err *err)
@@ -74,6 +78,8 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
 
     if (!p->is_first)
         return 0;
+    if (*p->options->engine->gpu)
+        p->gpu = gpu_watch_open(p->options->engine->gpu);
     if (job_file_write(p->job, err) < 0 ||
         (p->owes_evaluation && metrics_drop_eval(p->job->output, step, err) < 0) ||
         metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
@@ -97,11 +103,45 @@ int pretrain_report_reopen(struct pretrain *p, struct err *err)
                : 0;
 }
 
+/* How the GPU was at the thread's last look: nothing is asked here. Returns gpu, or NULL. */
+static const struct metrics_gpu *see_gpu(struct pretrain *p, struct metrics_gpu *gpu, char *words,
+                                         size_t size)
+{
+    struct gpu_sight sight;
+
+    if (gpu_watch_see(p->gpu, p->options->engine->gpu, &sight) < 0 || sight.state.is_lost ||
+        sight.age_seconds > gpu_age_seconds)
+        return NULL;
+    *gpu = (struct metrics_gpu){
+        .memory_bytes = sight.state.memory_used_bytes,
+        .sm_mhz = sight.state.sm_mhz,
+        .power_watts = sight.state.power_watts,
+        .temperature_celsius = sight.state.temperature_celsius,
+        .throttle = nvml_throttle_words(
+            sight.state.throttle < 0 ? 0 : sight.state.throttle & ~NVML_IDLE, words, size),
+    };
+    return gpu;
+}
+
+void pretrain_report_gpu_loss(struct pretrain *p, struct err *err)
+{
+    const struct engine *engine = p->options->engine;
+    struct gpu_sight sight;
+
+    if (err->code != ERR_DEVICE || engine->rank.under_pmix || !p->gpu)
+        return; /* who watches this rank tells */
+    gpu_watch_wait_xid(p->gpu, engine->gpu, xid_seconds);
+    if (!gpu_watch_see(p->gpu, engine->gpu, &sight) && sight.xid)
+        err_add(err, "GPU %d (%s, %s): Xid %d, %s (hint: %s)", sight.index, sight.gpu.pci,
+                sight.gpu.uuid, sight.xid, xid_words(sight.xid), xid_advice(sight.xid));
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
     struct err err;
-    char text[512];
+    char text[512], words[256];
+    struct metrics_gpu gpu;
     double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
@@ -129,6 +169,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     terminal_step(p->terminal, &m, logged);
     if (!logged)
         return;
+    m.gpu = see_gpu(p, &gpu, words, sizeof words);
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
     if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {
         log_warn("%s", text);

@@ -147,6 +147,7 @@ static void *play_rank(void *argument)
                                    .worker = p.worker,
                                    .poison = me->poison,
                                    .timed = me->timed };
+    CHECK(run_reserve(&t.program, p.kernels, NULL, &err) == 0);
     CHECK(run_create(&run, &options, &err) == 0);
     CHECK(run->enqueues == (me->way == ENQUEUED));
     if (me->leaves_mark)
@@ -215,9 +216,11 @@ static int n_differ(const struct player *example, enum way way)
     return n;
 }
 
+/* What is launched was loaded before. */
 static void layers(void **state)
 {
     (void)state;
+    setenv("LMTRAIN_EMULATE_LOADING", "strict", 1);
     for (int tp_size = 2; tp_size <= TP_MAX; tp_size *= 2)
         for (int residual = 0; residual < 2; residual++)
             for (int poison = 0; poison < 2; poison++)

@@ -36,7 +36,7 @@ static void check_deal(const char *description, const char *mask, int n_ranks, c
     for (int rank = 0; rank < n_ranks; rank++) {
         struct rank_cores cores;
 
-        cores_deal(topology, allowed, rank, n_ranks, &cores);
+        cores_deal(topology, allowed, rank, n_ranks, NULL, &cores);
         assert_in_range(cores.n_cores, 1, RANK_CORES_MAX);
         for (int i = 0; i < cores.n_cores; i++) {
             size_t used = strlen(got);
@@ -117,7 +117,7 @@ static int node_of(const char *description, const char *mask, int rank, int n_ra
 
     if (mask)
         assert_int_equal(hwloc_bitmap_list_sscanf(allowed, mask), 0);
-    cores_deal(topology, allowed, rank, n_ranks, &cores);
+    cores_deal(topology, allowed, rank, n_ranks, NULL, &cores);
     hwloc_bitmap_free(allowed);
     hwloc_topology_destroy(topology);
     return cores.numa_node;
@@ -153,7 +153,7 @@ static void test_fair(void **state)
                     struct rank_cores cores;
 
                     cores_deal(topology, hwloc_topology_get_topology_cpuset(topology), rank, n,
-                               &cores);
+                               NULL, &cores);
                     assert_true(cores.n_cores >= n_nodes * n_cores / n);
                     assert_int_equal(cores.n_all, 2 * cores.n_cores);
                     total += cores.n_cores;
@@ -168,15 +168,95 @@ static void test_fair(void **state)
 static void test_alike(void **state)
 {
     char *masks[] = { "0-3", "4-7", "0-3", "8", "0-3" };
-    int index, n;
+    static const int gpu_nodes[] = { 10, 11, 12, 13, 14 };
+    int index, n, theirs[5];
 
     (void)state;
-    cores_count_alike(masks, 5, 1, &index, &n);
+    cores_count_alike(masks, gpu_nodes, 5, 1, &index, &n, theirs);
     assert_int_equal(index, 0);
     assert_int_equal(n, 1);
-    cores_count_alike(masks, 5, 4, &index, &n);
+    assert_int_equal(theirs[0], 11);
+    cores_count_alike(masks, gpu_nodes, 5, 4, &index, &n, theirs);
     assert_int_equal(index, 2);
     assert_int_equal(n, 3);
+    assert_int_equal(theirs[0], 10);
+    assert_int_equal(theirs[1], 12);
+    assert_int_equal(theirs[2], 14);
+}
+
+/* What ranks with GPUs at these NUMA nodes get. */
+static void check_near(const char *description, const char *mask, int n_ranks, const int *gpu_nodes,
+                       const char *expected)
+{
+    hwloc_topology_t topology = make(description);
+    hwloc_bitmap_t allowed = hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology));
+    char got[1024] = "";
+
+    if (mask)
+        assert_int_equal(hwloc_bitmap_list_sscanf(allowed, mask), 0);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        struct rank_cores cores;
+
+        cores_deal(topology, allowed, rank, n_ranks, gpu_nodes, &cores);
+        for (int i = 0; i < cores.n_cores; i++) {
+            size_t used = strlen(got);
+
+            snprintf(got + used, sizeof got - used, "%s%d",
+                     i      ? ","
+                     : rank ? " | "
+                            : "",
+                     cores.cores[i]);
+        }
+    }
+    assert_string_equal(got, expected);
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+}
+
+static void test_near_gpus(void **state)
+{
+    static const int by_turns[] = { 1, 0, 1, 0 }, one_side[] = { 1, 1 }, swapped[] = { 1, 0 };
+    static const int unknown[] = { 1, -1 }, elsewhere[] = { 1, 7 };
+
+    (void)state;
+    check_near(TWO_NODES, NULL, 4, by_turns, "8,10 | 0,2 | 12,14 | 4,6");
+    check_near(TWO_NODES, NULL, 2, swapped, "8,10,12,14 | 0,2,4,6");
+    check_near(TWO_NODES, NULL, 2, one_side, "8,10 | 12,14");
+    check_near(TWO_NODES, NULL, 1, one_side, "8,10,12,14");
+    check_near("numa:2(indexes=1,0) core:2 pu:1", NULL, 2, swapped, "0,1 | 2,3");
+    check_near("numa:4 core:2 pu:1", NULL, 2, swapped, "2,3 | 0,1");
+    /* As if there were no GPUs: one is not known, or nowhere, or a node has too few cores. */
+    check_near(TWO_NODES, NULL, 2, unknown, "0,2,4,6 | 8,10,12,14");
+    check_near(TWO_NODES, NULL, 2, elsewhere, "0,2,4,6 | 8,10,12,14");
+    check_near("numa:2 core:1 pu:1", NULL, 2, one_side, "0 | 1");
+    check_near(TWO_NODES, "0-7", 2, swapped, "0,2 | 4,6");
+}
+
+static int is_far(const char *description, const char *mask, int gpu_node)
+{
+    hwloc_topology_t topology = make(description);
+    hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
+    struct rank_cores cores;
+
+    assert_int_equal(hwloc_bitmap_list_sscanf(allowed, mask), 0);
+    cores_deal(topology, allowed, 0, 1, &gpu_node, &cores);
+    int far = cores_are_far(topology, &cores, gpu_node);
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+    return far;
+}
+
+/* Another NUMA node of the GPU's socket is near enough. */
+static void test_bound_away_from_the_gpu(void **state)
+{
+    (void)state;
+    assert_true(is_far("package:2 numa:2 core:2 pu:1", "0-3", 2));
+    assert_false(is_far("package:2 numa:2 core:2 pu:1", "0-1", 1));
+    assert_false(is_far("package:2 numa:2 core:2 pu:1", "0-7", 3));
+    assert_true(is_far("numa:2 core:4 pu:1", "0-3", 1));
+    assert_false(is_far("numa:2 core:4 pu:1", "0-4", 1));
+    assert_false(is_far("numa:2 core:4 pu:1", "0-3", -1));
+    assert_false(is_far("numa:2 core:4 pu:1", "0-3", 9));
 }
 
 /* Only what this process may use, without repetition; alone, all of it. */
@@ -191,7 +271,7 @@ static void test_here(void **state)
 
     (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    assert_int_equal(launch_cores(&alone, &whole, &err), 0);
+    assert_int_equal(launch_cores(&alone, NULL, &whole, &err), 0);
     assert_int_equal(whole.n_all, CPU_COUNT(&allowed));
     assert_false(whole.is_shared);
     for (int i = 0; i < whole.n_all; i++)
@@ -205,7 +285,7 @@ static void test_here(void **state)
     CPU_ZERO(&one);
     CPU_SET((size_t)first, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    assert_int_equal(launch_cores(&alone, &cores, &err), 0);
+    assert_int_equal(launch_cores(&alone, NULL, &cores, &err), 0);
     assert_int_equal(cores.n_cores, 1);
     assert_int_equal(cores.cores[0], first);
     assert_int_equal(launch_cores_of(6, 7, &cores, &err), 0);
@@ -219,10 +299,16 @@ static void test_here(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_cores), cmocka_unit_test(test_nodes),
-        cmocka_unit_test(test_masks),       cmocka_unit_test(test_more_ranks_than_cores),
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_alike),       cmocka_unit_test(test_here),
+        cmocka_unit_test(test_whole_cores),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_more_ranks_than_cores),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_near_gpus),
+        cmocka_unit_test(test_bound_away_from_the_gpu),
+        cmocka_unit_test(test_here),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

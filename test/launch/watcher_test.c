@@ -25,9 +25,11 @@
 #include "base/log.h"
 #include "launch/break_news_impl.h"
 #include "launch/launch.h"
+#include "launch/rank_gpu.h"
 #include "launch/watch_page_impl.h"
 #include "launch/watcher.h"
 #include "launch/watcher_impl.h"
+#include "support/nvml_script.h"
 
 enum { N_MAX = 8, DEADLINE_SECONDS = 60 };
 
@@ -346,6 +348,46 @@ static void test_all_killed(void **state)
 }
 
 /* Rank 2 hangs, and does not hear SIGUSR2 either. */
+/* Rank 1's GPU falls off the bus; rank 0 has none. */
+static void lose_gpu(int rank)
+{
+    say_where(rank, "attention layers.3", 0, 5);
+    if (rank == 1) {
+        rank_gpu_set(progress_join(rank), "0000:18:00.0");
+        sleep(2);
+        nvml_script("gpus 2\nxid 1 79\n");
+    }
+}
+
+static void act_give_up_gpu(int rank)
+{
+    lose_gpu(rank);
+    if (rank == 1)
+        launch_abort(ERR_DEVICE, "wait: cudaErrorLaunchFailure");
+    wait_for_ever();
+}
+
+static void act_hang_on_gpu(int rank)
+{
+    lose_gpu(rank);
+    wait_for_ever();
+}
+
+/* One that says an error of CUDA's, and one that says nothing any more: its GPU's Xid is told. */
+static void test_lost_gpu(void **state)
+{
+    nvml_script_begin(state);
+    nvml_script("gpus 2\n");
+    run(&(struct play){ .n_ranks = 2, .act = act_give_up_gpu });
+    assert_says("gave up: GPU 1 (0000:18:00.0, GPU-00000000-0000-0000-0000-000000000001): Xid 79, "
+                "the GPU has fallen off the bus (hint: drain the node");
+    nvml_script("gpus 2\n");
+    run(&(struct play){ .n_ranks = 2, .act = act_hang_on_gpu });
+    assert_says("warn: rank 1 on ");
+    assert_says(" lost its GPU and does not end: GPU 1 (0000:18:00.0");
+    nvml_script_end(state);
+}
+
 static void act_hang(int rank)
 {
     sigset_t all;
@@ -594,10 +636,11 @@ int main(void)
     CHECK(n_playing != MAP_FAILED);
 
     const struct CMUnitTest tests[] = {
-        TEST(test_logs),        TEST(test_deaths),  TEST(test_bug),         TEST(test_abort),
-        TEST(test_all_killed),  TEST(test_hang),    TEST(test_other_nodes), TEST(test_hear_others),
-        TEST(test_tell_others), TEST(test_leaving), TEST(test_leftovers),   TEST(test_hostile_page),
-        TEST(test_not_ours),
+        TEST(test_logs),        TEST(test_deaths),      TEST(test_bug),
+        TEST(test_abort),       TEST(test_all_killed),  TEST(test_hang),
+        TEST(test_other_nodes), TEST(test_hear_others), TEST(test_tell_others),
+        TEST(test_leaving),     TEST(test_leftovers),   TEST(test_hostile_page),
+        TEST(test_not_ours),    TEST(test_lost_gpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,6 +58,32 @@ static const struct metrics_step sample = {
     .numerics = 0x0123456789abcdefu,
 };
 
+static void a_gpu_is_told_as_far_as_it_is_known(void **state)
+{
+    static const char *const keys[] = { "gpu_memory_bytes", "gpu_sm_mhz", "gpu_power_w",
+                                        "gpu_throttle" };
+    const struct metrics_gpu gpu = { INT64_C(5) << 33, 1755, 412, -1, "power cap" };
+    struct metrics_step step = sample;
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[4];
+
+    step.gpu = &gpu;
+    assert_ok(metrics_open(&metrics, fixture_path(*state, "gpu"), 1, &err), &err);
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(fixture_path(*state, "gpu"), lines, 4), 1);
+    const cJSON *item = cJSON_GetObjectItem(lines[0], "numerics")->next;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++, item = item->next)
+        assert_string_equal(item->string, keys[i]);
+    assert_null(item);
+    assert_true(get(lines[0], "gpu_memory_bytes")->valuedouble == 42949672960.0);
+    assert_int_equal(get(lines[0], "gpu_sm_mhz")->valueint, 1755);
+    assert_int_equal(get(lines[0], "gpu_power_w")->valueint, 412);
+    assert_string_equal(get(lines[0], "gpu_throttle")->valuestring, "power cap");
+    cJSON_Delete(lines[0]);
+}
+
 static void a_step_has_all_fields_to_the_bit(void **state)
 {
     static const char *const keys[] = { "step",          "loss", "loss_hex",     "grad_norm",
@@ -384,6 +410,7 @@ int main(void)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_step_has_all_fields_to_the_bit),
+        TEST(a_gpu_is_told_as_far_as_it_is_known),
         TEST(the_loss_scale_of_fp16),
         TEST(what_is_not_finite_stays_json),
         TEST(evaluations_and_events),

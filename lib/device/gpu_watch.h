@@ -1,0 +1,35 @@
+/*
+ * gpu_watch.h - a thread that asks NVML about GPUs, so that nobody else waits for it
+ *
+ * It looks at each GPU once a second and hears of Xids (xid.h) as they happen. Readers get its last
+ * look, without waiting: where a broken GPU keeps NVML from answering, they see it getting old.
+ * Where there is no NVML the thread ends at once, and nothing is ever seen.
+ */
+#ifndef DEVICE_GPU_WATCH_H
+#define DEVICE_GPU_WATCH_H
+
+#include "device/nvml.h"
+
+struct gpu_watch;
+
+struct gpu_sight {
+    int index; /* NVML's */
+    struct nvml_gpu gpu;
+    struct nvml_state state;
+    double age_seconds; /* since it was looked at */
+    int xid;            /* the worst of its Xids so far, the first of those; 0: none */
+};
+
+/* Begin to watch the GPU at a PCI address, or all of this machine (NULL). NULL: no thread. */
+struct gpu_watch *gpu_watch_open(const char *pci);
+
+/* Ends the thread. One that NVML does not let go is left behind. Takes a quarter second at most. */
+void gpu_watch_close(struct gpu_watch *watch);
+
+/* The last look at a GPU. Returns 0, or -1: it was not seen (yet). watch NULL: never. */
+int gpu_watch_see(struct gpu_watch *watch, const char *pci, struct gpu_sight *sight);
+
+/* Wait until an Xid of this GPU is known that is more than a note, or for `seconds`. */
+void gpu_watch_wait_xid(struct gpu_watch *watch, const char *pci, double seconds);
+
+#endif

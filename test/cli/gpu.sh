@@ -1,0 +1,105 @@
+#!/bin/sh
+# test/cli/gpu.sh - what is said of GPUs: the doctor, a run's figures, a GPU that is lost. GPUs are emulated, and what the
+# driver says of them is a script's (test/device/nvml_stub.c)
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+emulated=build/lmtrain-emulated
+export LMTRAIN_NVML="$PWD/build/test/device/libnvidia-ml.so.1" NVML_STUB="$dir/script"
+
+# play LINE... - from now on the GPUs are so
+play() {
+    printf '%s\n' "$@" >"$dir/script.new"
+    mv "$dir/script.new" "$dir/script"
+}
+
+healthy='0.sm 1980
+0.sm_max 1980
+0.watts 412
+0.limit 700
+0.celsius 61
+0.throttle 0
+0.used_mib 4096
+0.ecc 0
+0.links 18'
+
+# ---- the doctor, with no launchers in the PATH: asking them takes seconds ----
+
+play "$healthy" 'driver 570.86.15' 'cuda 12080'
+expect 'a GPU is one line' 0 \
+    'ok +gpu +0: NVIDIA H200, 0000:17:00.0, 4.0 GiB of 140 GiB used, 1980 of 1980 MHz, 412 of 700 W, 61 degrees' env PATH=/nowhere "$lmtrain" doctor
+refuse 'and a healthy one no more' 'gpu clocks|gpu memory|nvlink'
+expect 'the driver has a number' 0 'ok +gpu driver +570.86.15, CUDA 12.8, 1 device' env PATH=/nowhere "$lmtrain" doctor
+expect 'a build without CUDA says so' 0 'warning +cuda +this lmtrain was built without CUDA' env PATH=/nowhere "$lmtrain" doctor
+
+play "$healthy" 'gpus 2' '1.sm 210' '1.sm_max 1980' '1.throttle 0x40'
+expect 'a hot GPU' 0 'warning +gpu clocks +1: held down by thermal slowdown by hardware' env PATH=/nowhere "$lmtrain" doctor
+refuse 'and only that one' 'gpu clocks +0:'
+expect 'with what to do' 0 'it is too hot: look at fans' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.throttle 1'
+expect 'one that idles is well' 0 'gpu +0: NVIDIA' env PATH=/nowhere "$lmtrain" doctor
+refuse 'no warning of clocks' 'gpu clocks'
+play "$healthy" '0.ecc 2' '0.remap_pending 1'
+sed -i '/^0.ecc 0/d' "$dir/script"
+expect 'ECC errors' 0 'warning +gpu memory +0: 2 uncorrectable ECC errors' env PATH=/nowhere "$lmtrain" doctor
+expect 'a row that waits for its remapping' 0 'warning +gpu memory +0: a bad row of memory is remapped at the next reset' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.remap_failed 1'
+expect 'a row that cannot be remapped is a problem' 4 'problem +gpu memory +0: a bad row' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.links_down 2'
+expect 'links that are down' 0 'warning +nvlink +0: 2 of 18 links are down' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.links_down 18'
+expect 'a card without a bridge has none up' 0 'note +nvlink +0: none of its 18 links is up' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.link_errors 77'
+expect 'errors of links' 0 'warning +nvlink +0: 77 errors' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" '0.lost 1'
+expect 'a lost GPU is a problem' 4 'problem +gpu +0: 0000:17:00.0: the driver cannot reach it' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" 'gpus 2' '1.forbidden 1'
+expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not given to this process' env PATH=/nowhere "$lmtrain" doctor
+play 'init 9'
+expect 'no driver, no GPU' 0 'gpu +none: training runs on the CPU' env PATH=/nowhere "$lmtrain" doctor
+
+export LMTRAIN_EMULATE_DEVICES=1
+play "$healthy" 'driver 570.86.15' 'cuda 12080'
+expect 'a driver that is too old is a problem' 4 \
+    'problem +gpu driver +570.86.15 is for CUDA 12.8 and this lmtrain is built with CUDA 13.0' env PATH=/nowhere "$emulated" doctor
+expect 'with the driver to install' 4 'install driver 580 or newer' env PATH=/nowhere "$emulated" doctor
+play "$healthy"
+expect 'libraries have versions' 0 'ok +cuDNN +[0-9]+\.[0-9]+\.[0-9]+ \(libcudnn.so.9\)' env PATH=/nowhere "$emulated" doctor
+expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not to be found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
+
+# ---- a run ----
+
+export LMTRAIN_EMULATE_DEVICES=2 LMTRAIN_EMULATE_PCI=0000:17:00.0,0000:18:00.0
+lmtrain=$emulated
+
+# shellcheck disable=SC2317 # wait_until calls it
+has_seen_gpu() { grep -q '"gpu_sm_mhz":1980' "$dir/$1/metrics.jsonl"; }
+
+long='--set train.steps=100000 --set eval.every_steps=0 --set checkpoint.every_steps=0'
+
+play "$healthy" 'gpus 2'
+# shellcheck disable=SC2086 # words
+start two $long --ranks 2
+expect 'the figures of a GPU are logged' 0 '' wait_until 120 has_seen_gpu two
+play "$healthy" 'gpus 2' 'xid 0 79'
+# An emulated GPU computes on: the rank is stopped, as if it hung in the driver.
+for rank in $(children_of "$(children_of "$pid")"); do
+    if grep -q 'lmtrain\[0\]' "/proc/$rank/cmdline"; then
+        kill -STOP "$rank"
+    fi
+done
+ended 'a rank without its GPU is ended' 4 two
+expect 'the death is that of the GPU' 0 \
+    'error: rank 0 on .* lost its GPU and does not end .*; GPU 0 \(0000:17:00.0, GPU-.*\): Xid 79, the GPU has fallen off the bus' \
+    cat "$dir/two.out"
+expect 'with what to do' 0 'hint: drain the node' cat "$dir/two.out"
+expect 'logged steps have the GPU' 0 \
+    '"gpu_memory_bytes":4294967296,"gpu_sm_mhz":1980,"gpu_power_w":412,"gpu_temperature_c":61,"gpu_throttle":""' \
+    cat "$dir/two/metrics.jsonl"
+
+# A kernel that fails, in a run that nobody watches.
+play "$healthy" 'xid 0 48'
+export LMTRAIN_EMULATE_FAIL=sumsq
+expect 'a process alone says what its GPU has' 4 'GPU 0 \(0000:17:00.0, GPU-.*\): Xid 48, a double-bit ECC error.*cudaErrorIllegalAddress' \
+    pretrain alone --set eval.every_steps=0
+
+finish
