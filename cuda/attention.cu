@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
 }
 
 template <typename T, int WIDTH, int DROPS>
-static void forward_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void forward_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     typedef forward_shape<T, WIDTH, DROPS> shape;
     const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
@@ -132,14 +132,14 @@ static void forward_launch(struct kernels *kernels, const struct kernel_call *ca
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
     a.wide = attention_is_wide(qkv, a.head_dim) && attention_is_wide(out, a.head_dim);
-    attention_launch(kernels, call, is_run,
+    attention_launch(kernels, call, shared,
                      cuda_shape_of(qkv->rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
                                    shape::SHARED_BYTES),
                      forward_kernel<T, WIDTH, DROPS>, a, cuda_rows<T>(qkv), cuda_rows<T>(out),
                      cuda_rows<float>(&call->op.out[1]));
 }
 
-static void forward(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void forward(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_attributes *at = &call->op.attributes;
 
@@ -148,9 +148,9 @@ static void forward(struct kernels *kernels, const struct kernel_call *call, int
 
         attention_with_width(at->head_dim, [&](auto width) {
             if (at->p > 0)
-                forward_launch<T, decltype(width)::VALUE, 1>(kernels, call, is_run);
+                forward_launch<T, decltype(width)::VALUE, 1>(kernels, call, shared);
             else
-                forward_launch<T, decltype(width)::VALUE, 0>(kernels, call, is_run);
+                forward_launch<T, decltype(width)::VALUE, 0>(kernels, call, shared);
         });
     });
 }
@@ -161,17 +161,18 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
     if (call->state)
         cudnn_attention_run(cuda_of(kernels), call, (struct cudnn_attention *)call->state);
     else
-        forward(kernels, call, 1);
+        forward(kernels, call, NULL);
 }
 
 static int attention_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
     int is_taken = attention_prepare_cudnn(kernels, call, err);
+    size_t shared = 0;
 
     if (is_taken)
         return is_taken < 0 ? -1 : 0;
-    forward(kernels, call, 0);
-    return 0;
+    forward(kernels, call, &shared);
+    return cuda_want_shared(kernels, call, shared, err);
 }
 
 void cuda_register_attention(struct kernels_backend *table)

@@ -96,16 +96,17 @@ static inline int attention_is_wide(const struct tensor *t, int head_dim)
     return cuda_is_aligned(t, 16) && (size_t)head_dim * dtype_bytes(t->dtype) % 16 == 0;
 }
 
-/* Either enqueue the kernel, or see to it that it can be: ERR's place is the device's failure. */
+/* Enqueue the kernel, or, where `shared` is given, only raise that to the bytes of shared memory
+ * that it needs. */
 template <typename... P, typename... A>
 static inline void attention_launch(struct kernels *kernels, const struct kernel_call *call,
-                                    int is_run, struct cuda_shape shape, void (*kernel)(P...),
+                                    size_t *shared, struct cuda_shape shape, void (*kernel)(P...),
                                     A... arguments)
 {
-    if (is_run)
+    if (!shared)
         cuda_launch(kernels, call, shape, kernel, arguments...);
-    else
-        cuda_allow_shared(cuda_of(kernels)->device, kernel, (int)shape.shared_bytes);
+    else if (*shared < shape.shared_bytes)
+        *shared = shape.shared_bytes;
 }
 
 /* ---- numbers -----------------------------------------------------------------------------------

@@ -400,7 +400,7 @@ static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shap
 }
 
 template <typename T>
-static void cached_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void cached_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_shape *op = &call->op;
     struct cached_args c = cached_args_of(op);
@@ -416,39 +416,40 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
                attention_is_wide(&op->in[KEYS_CACHE], c.a.head_dim) &&
                attention_is_wide(&op->in[VALUES_CACHE], c.a.head_dim) &&
                attention_is_wide(&op->out[0], c.a.head_dim);
-    attention_launch(kernels, call, is_run, each_row,
+    attention_launch(kernels, call, shared, each_row,
                      c.a.wide ? write_kernel<T, 16 / (int)sizeof(T)> : write_kernel<T, 1>, c, rows);
     attention_with_width(c.a.head_dim, [&](auto width) {
         enum { WIDTH = decltype(width)::VALUE };
 
-        attention_launch(kernels, call, is_run,
+        attention_launch(kernels, call, shared,
                          cuda_shape_of(c.n_rows * c.n_packs * c.n_chunks * c.a.n_kv_heads,
                                        N_THREADS, cached_shape<T, WIDTH>::SHARED_BYTES),
                          cached_kernel<T, WIDTH>, c, rows);
     });
     if (c.n_chunks > 1)
-        attention_launch(kernels, call, is_run,
+        attention_launch(kernels, call, shared,
                          cuda_shape_of(ceil_div(n_pairs, N_THREADS / 32), N_THREADS),
                          join_kernel<T>, c, rows.out, n_pairs);
 }
 
-static void cached(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void cached(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     cuda_with_act(call->op.in[QKV].dtype,
-                  [&](auto zero) { cached_launch<decltype(zero)>(kernels, call, is_run); });
+                  [&](auto zero) { cached_launch<decltype(zero)>(kernels, call, shared); });
 }
 
 static void cached_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cached(kernels, call, 1);
+    cached(kernels, call, NULL);
 }
 
 static int cached_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    (void)err;
-    cached(kernels, call, 0);
-    return 0;
+    size_t shared = 0;
+
+    cached(kernels, call, &shared);
+    return cuda_want_shared(kernels, call, shared, err);
 }
 
 void cuda_register_attention_cached(struct kernels_backend *table)

@@ -70,28 +70,29 @@ __global__ void __launch_bounds__(DELTA_WARPS * 32)
 /*
  * Keys of a block, 16-row parts of a warp, queries of a tile, columns of the gradients: with 128
  * keys a block what is read from L2 is some 10 bytes a clock and multiprocessor. Wider heads have
- * fewer, so that an A100's 163 KiB of shared memory suffice.
+ * fewer, so that an A100's 163 KiB of shared memory suffice. SMALL: so that the 99 KiB of sm_86 and
+ * sm_89 do.
  */
-template <typename T, int WIDTH> struct dkv_tile {
+template <typename T, int WIDTH, int SMALL> struct dkv_tile {
     enum {
         KEYS = WIDTH > 128 ? 64 : 128,
         M = WIDTH > 64 ? 1 : 2,
-        QUERIES = 32,
+        QUERIES = SMALL ? 16 : 32,
         COLS = WIDTH > 128 ? 128 : WIDTH
     };
 };
 
-template <int WIDTH> struct dkv_tile<float, WIDTH> {
+template <int WIDTH, int SMALL> struct dkv_tile<float, WIDTH, SMALL> {
     enum {
-        KEYS = WIDTH > 128 ? 32 : 64,
+        KEYS = WIDTH > 128 || SMALL ? 32 : 64,
         M = 1,
-        QUERIES = WIDTH > 128 ? 16 : 32,
+        QUERIES = WIDTH > 128 || SMALL ? 16 : 32,
         COLS = WIDTH > 128 ? 128 : WIDTH
     };
 };
 
-template <typename T, int WIDTH> struct dkv_shape : dkv_tile<T, WIDTH> {
-    typedef dkv_tile<T, WIDTH> tile;
+template <typename T, int WIDTH, int SMALL> struct dkv_shape : dkv_tile<T, WIDTH, SMALL> {
+    typedef dkv_tile<T, WIDTH, SMALL> tile;
     enum {
         N_THREADS = tile::KEYS / (16 * tile::M) * 32,
         STRIDE = tile_stride<T>(WIDTH),
@@ -111,10 +112,9 @@ template <typename T> struct query_stage {
     int *start;
 };
 
-template <typename T, int WIDTH>
+template <typename T, typename shape>
 static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int stage)
 {
-    typedef dkv_shape<T, WIDTH> shape;
     unsigned char *at =
         (unsigned char *)(shared + 2 * shape::KEY_ELEMENTS) + stage * (int)shape::STAGE_BYTES;
     query_stage<T> s;
@@ -133,12 +133,11 @@ struct query_cursor {
 };
 
 /* Start to bring queries `query` .. of a head. */
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, typename shape>
 static __device__ __forceinline__ void
 query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_rows<T> &rows,
                  int64_t begin, int query, int head)
 {
-    typedef dkv_shape<T, WIDTH> shape;
     int64_t col = (int64_t)head * a.head_dim;
     head_rows<T> queries = { rows.qkv.row(begin) + col, rows.qkv.stride, a.head_dim, a.wide };
     head_rows<T> dout = { rows.dout.row(begin) + col, rows.dout.stride, a.head_dim, a.wide };
@@ -270,11 +269,11 @@ static __device__ __forceinline__ void grad_store(const float (&sums)[M][COLS / 
         }
 }
 
-template <typename T, int WIDTH, int DROPS>
-__global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
+template <typename T, int WIDTH, int DROPS, int SMALL>
+__global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
     dkv_kernel(attention_args a, grad_rows<T> rows)
 {
-    typedef dkv_shape<T, WIDTH> shape;
+    typedef dkv_shape<T, WIDTH, SMALL> shape;
     constexpr int KEYS = shape::KEYS, QUERIES = shape::QUERIES, N = QUERIES / 8;
     constexpr int COLS = shape::COLS, M = shape::M, N_THREADS = shape::N_THREADS;
     /* The first tiles have the most queries: they go first. */
@@ -296,8 +295,8 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
     float dkeys[M][COLS / 8][4], dvalues[M][COLS / 8][4];
 
     auto load = [&](query_cursor at, int stage) {
-        query_stage_load<T, WIDTH>(query_stage_of<T, WIDTH>(shared, stage), a, rows, begin,
-                                   at.query, at.head);
+        query_stage_load<T, WIDTH, shape>(query_stage_of<T, shape>(shared, stage), a, rows, begin,
+                                          at.query, at.head);
     };
     tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key, to_values);
     load(at, 0);
@@ -305,7 +304,7 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
     tile_clear(dkeys);
     tile_clear(dvalues);
     for (int stage = 0; at.head < end_head; stage ^= 1) {
-        query_stage<T> s = query_stage_of<T, WIDTH>(shared, stage);
+        query_stage<T> s = query_stage_of<T, shape>(shared, stage);
         int query = at.query, head = at.head;
 
         at.query += QUERIES;
@@ -345,16 +344,17 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH>::N_THREADS)
 /* ---- dq ---- */
 
 /* Queries of a block, 16-row parts of a warp. */
-template <typename T, int WIDTH, int DROPS> struct dq_tile {
-    enum { QUERIES = WIDTH > 128 ? 64 : 128, M = WIDTH > 128 || DROPS ? 1 : 2 };
+template <typename T, int WIDTH, int DROPS, int SMALL> struct dq_tile {
+    enum { QUERIES = WIDTH > 128 || SMALL ? 64 : 128, M = WIDTH > 128 || DROPS || SMALL ? 1 : 2 };
 };
 
-template <int WIDTH, int DROPS> struct dq_tile<float, WIDTH, DROPS> {
-    enum { QUERIES = WIDTH > 128 ? 32 : 64, M = 1 };
+template <int WIDTH, int DROPS, int SMALL> struct dq_tile<float, WIDTH, DROPS, SMALL> {
+    enum { QUERIES = WIDTH > 128 || SMALL ? 32 : 64, M = 1 };
 };
 
-template <typename T, int WIDTH, int DROPS> struct dq_shape : dq_tile<T, WIDTH, DROPS> {
-    typedef dq_tile<T, WIDTH, DROPS> tile;
+template <typename T, int WIDTH, int DROPS, int SMALL>
+struct dq_shape : dq_tile<T, WIDTH, DROPS, SMALL> {
+    typedef dq_tile<T, WIDTH, DROPS, SMALL> tile;
     enum {
         KEYS = attention_keys<T, WIDTH>::N,
         N_THREADS = tile::QUERIES / (16 * tile::M) * 32,
@@ -391,11 +391,11 @@ dq_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const float (&lse)[M][2],
         }
 }
 
-template <typename T, int WIDTH, int DROPS>
-__global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS>::N_THREADS)
+template <typename T, int WIDTH, int DROPS, int SMALL>
+__global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
     dq_kernel(attention_args a, grad_rows<T> rows)
 {
-    typedef dq_shape<T, WIDTH, DROPS> shape;
+    typedef dq_shape<T, WIDTH, DROPS, SMALL> shape;
     constexpr int KEYS = shape::KEYS, N = KEYS / 8, M = shape::M;
     constexpr int N_THREADS = shape::N_THREADS;
     int head = (int)(blockIdx.x % (unsigned)a.n_heads);
@@ -471,6 +471,8 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS>::N_THREADS)
 
 /* ---- launching ---- */
 
+enum { SMALL_BYTES = 99 << 10 }; /* that every GPU since sm_80 has for a block */
+
 template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
@@ -480,11 +482,22 @@ template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call 
                          cuda_rows<float>(&op->in[LSE]), (float *)call->scratch };
 }
 
-template <typename T, int WIDTH, int DROPS>
-static void grad_launch(struct kernels *kernels, const struct kernel_call *call, int is_run)
+/* Call f(width_of<1>()) for small tiles where there are some (for heads of up to 128) and the device
+ * has no room for others, else f(width_of<0>()). */
+template <int WIDTH, int SHARED_BYTES, typename F>
+static void with_size(struct kernels *kernels, F f)
 {
-    typedef dkv_shape<T, WIDTH> dkv;
-    typedef dq_shape<T, WIDTH, DROPS> dq;
+    if constexpr (WIDTH <= 128 && SHARED_BYTES > SMALL_BYTES)
+        if ((size_t)SHARED_BYTES > cuda_shared_bytes_max(kernels)) {
+            f(width_of<1>());
+            return;
+        }
+    f(width_of<0>());
+}
+
+template <typename T, int WIDTH, int DROPS>
+static void grad_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
+{
     const struct op_shape *op = &call->op;
     int64_t n_sequences = op->in[QKV].rows / op->attributes.seq_len;
     int64_t n_pairs = op->in[QKV].rows * op->attributes.n_heads;
@@ -495,22 +508,32 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
              attention_is_wide(&op->in[QKV], a.head_dim) &&
              attention_is_wide(&op->in[OUT], a.head_dim) &&
              attention_is_wide(&op->out[0], a.head_dim);
-    attention_launch(kernels, call, is_run,
+    attention_launch(kernels, call, shared,
                      cuda_shape_of(ceil_div(n_pairs, DELTA_WARPS), DELTA_WARPS * 32),
                      delta_kernel<T>, a, rows, n_pairs);
-    a.n_tiles = (int)ceil_div(a.seq_len, dkv::KEYS);
-    attention_launch(kernels, call, is_run,
-                     cuda_shape_of(n_sequences * a.n_tiles * a.n_kv_heads * dkv::N_PARTS,
-                                   dkv::N_THREADS, dkv::SHARED_BYTES),
-                     dkv_kernel<T, WIDTH, DROPS>, a, rows);
-    a.n_tiles = (int)ceil_div(a.seq_len, dq::QUERIES);
-    attention_launch(
-        kernels, call, is_run,
-        cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS, dq::SHARED_BYTES),
-        dq_kernel<T, WIDTH, DROPS>, a, rows);
+    with_size<WIDTH, dkv_shape<T, WIDTH, 0>::SHARED_BYTES>(kernels, [&](auto small) {
+        enum { SMALL = decltype(small)::VALUE };
+        typedef dkv_shape<T, WIDTH, SMALL> dkv;
+
+        a.n_tiles = (int)ceil_div(a.seq_len, dkv::KEYS);
+        attention_launch(kernels, call, shared,
+                         cuda_shape_of(n_sequences * a.n_tiles * a.n_kv_heads * dkv::N_PARTS,
+                                       dkv::N_THREADS, dkv::SHARED_BYTES),
+                         dkv_kernel<T, WIDTH, DROPS, SMALL>, a, rows);
+    });
+    with_size<WIDTH, dq_shape<T, WIDTH, DROPS, 0>::SHARED_BYTES>(kernels, [&](auto small) {
+        enum { SMALL = decltype(small)::VALUE };
+        typedef dq_shape<T, WIDTH, DROPS, SMALL> dq;
+
+        a.n_tiles = (int)ceil_div(a.seq_len, dq::QUERIES);
+        attention_launch(
+            kernels, call, shared,
+            cuda_shape_of(n_sequences * a.n_tiles * a.n_heads, dq::N_THREADS, dq::SHARED_BYTES),
+            dq_kernel<T, WIDTH, DROPS, SMALL>, a, rows);
+    });
 }
 
-static void grad(struct kernels *kernels, const struct kernel_call *call, int is_run)
+static void grad(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_attributes *at = &call->op.attributes;
 
@@ -519,9 +542,9 @@ static void grad(struct kernels *kernels, const struct kernel_call *call, int is
 
         attention_with_width(at->head_dim, [&](auto width) {
             if (at->p > 0)
-                grad_launch<T, decltype(width)::VALUE, 1>(kernels, call, is_run);
+                grad_launch<T, decltype(width)::VALUE, 1>(kernels, call, shared);
             else
-                grad_launch<T, decltype(width)::VALUE, 0>(kernels, call, is_run);
+                grad_launch<T, decltype(width)::VALUE, 0>(kernels, call, shared);
         });
     });
 }
@@ -532,18 +555,19 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
     if (call->state)
         cudnn_attention_run(cuda_of(kernels), call, (struct cudnn_attention *)call->state);
     else
-        grad(kernels, call, 1);
+        grad(kernels, call, NULL);
 }
 
 static int attention_grad_prepare(struct kernels *kernels, struct kernel_call *call,
                                   struct err *err)
 {
     int is_taken = attention_prepare_cudnn(kernels, call, err);
+    size_t shared = 0;
 
     if (is_taken)
         return is_taken < 0 ? -1 : 0;
-    grad(kernels, call, 0);
-    return 0;
+    grad(kernels, call, &shared);
+    return cuda_want_shared(kernels, call, shared, err);
 }
 
 /* The own kernels' delta; cuDNN has memory of its own. */

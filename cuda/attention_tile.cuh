@@ -194,7 +194,7 @@ template <typename T, int M, int K, int WIDTH, int COLS = WIDTH> struct tile_wei
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     left[m][i] =
-                        mma_pair<T>(p[m][k + i / 2][i % 2 * 2], p[m][k + i / 2][i % 2 * 2 + 1]);
+                        from_floats<T>(p[m][k + i / 2][i % 2 * 2], p[m][k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
             for (int n = 0; n < COLS / 8; n += 2) {
                 load_matrices_transposed(right, b + k * 8 * STRIDE + n * 8);

@@ -10,7 +10,7 @@
 
 #include "cuda/cuda.cuh"
 
-enum { CHOICES_THREADS = 256, CHOICES_A_BLOCK = 4096, CHOICES_SHARED_MAX = 224 << 10 };
+enum { CHOICES_THREADS = 256, CHOICES_A_BLOCK = 4096 };
 
 struct choices {
     const int32_t *expert; /* [tokens x n], rows `stride` apart */
@@ -40,6 +40,11 @@ static __device__ __forceinline__ int choice_at(const struct choices &c, unsigne
     return expert;
 }
 
+static inline size_t choices_shared_bytes(int64_t m)
+{
+    return (size_t)m * sizeof(int);
+}
+
 /* counts[blocks x m]. Shared: m ints. */
 static __global__ void __launch_bounds__(CHOICES_THREADS)
     choices_count_kernel(struct choices c, int *counts)
@@ -62,11 +67,9 @@ static __global__ void __launch_bounds__(CHOICES_THREADS)
 static inline void choices_count(struct kernels *kernels, const struct kernel_call *call,
                                  const struct choices &c, int *counts)
 {
-    size_t bytes = (size_t)c.m * sizeof(int);
-
-    cuda_allow_shared(cuda_of(kernels)->device, choices_count_kernel, CHOICES_SHARED_MAX);
     cuda_launch(kernels, call,
-                cuda_shape_of(ceil_div(c.n_choices, CHOICES_A_BLOCK), CHOICES_THREADS, bytes),
+                cuda_shape_of(ceil_div(c.n_choices, CHOICES_A_BLOCK), CHOICES_THREADS,
+                              choices_shared_bytes(c.m)),
                 choices_count_kernel, c, counts);
 }
 

@@ -118,8 +118,20 @@ const struct kernels_traffic *cuda_traffic(void);
 
 struct cuda_shape {
     dim3 grid, block;
-    size_t shared_bytes; /* dynamic; over 48 KiB the kernel needs cuda_allow_shared once */
+    size_t shared_bytes; /* dynamic */
 };
+
+enum { CUDA_SHARED_BYTES = 48 << 10 }; /* that every launch may have without asking for it */
+
+/* More than CUDA_SHARED_BYTES for the launches that follow. */
+template <typename... P>
+static inline void cuda_allow_shared(struct cuda_device *device, const char *name,
+                                     void (*kernel)(P...), size_t n_bytes)
+{
+    cuda_check(
+        device, name,
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes));
+}
 
 /*
  * A kernel's code is otherwise loaded when it is first launched, which may wait for the device to be
@@ -145,6 +157,8 @@ static inline void cuda_launch_on(struct cuda_device *device, cudaStream_t strea
         cuda_load(device, name, kernel);
     if (device->is_loading || !shape.grid.x || !shape.grid.y || !shape.grid.z)
         return;
+    if (shape.shared_bytes > CUDA_SHARED_BYTES)
+        cuda_allow_shared(device, name, kernel, shape.shared_bytes);
 #ifdef LMTRAIN_EMULATE
     struct emulate_launch launch = { name,        (const void *)kernel, shape.grid,
                                      shape.block, shape.shared_bytes,   stream };
@@ -163,12 +177,21 @@ static inline void cuda_launch(struct kernels *kernels, const struct kernel_call
                    shape, kernel, arguments...);
 }
 
-/* Let a kernel have up to n_bytes of dynamic shared memory (at most 227 KiB on Hopper). */
-template <typename... P>
-static inline void cuda_allow_shared(struct cuda_device *device, void (*kernel)(P...), int n_bytes)
+/* Shared memory that a block may have: 227 KiB on sm_90, 163 on sm_80, 99 on sm_86 and sm_89. */
+static inline size_t cuda_shared_bytes_max(struct kernels *kernels)
 {
-    cuda_check(device, "shared memory",
-               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+    return cuda_of(kernels)->device->properties.sharedMemPerBlockOptin;
+}
+
+/* For prepare: whether the device has the shared memory that a block of the call's needs. */
+static inline int cuda_want_shared(struct kernels *kernels, const struct kernel_call *call,
+                                   size_t n_bytes, struct err *err)
+{
+    if (n_bytes <= cuda_shared_bytes_max(kernels))
+        return 0;
+    return err_set(err, ERR_DEVICE, "%s: needs %zu bytes of shared memory for a block, %s has %zu",
+                   op_info(call->op.kind)->name, n_bytes, cuda_of(kernels)->device->properties.name,
+                   cuda_shared_bytes_max(kernels));
 }
 
 /* Declares `type *name`: the block's dynamic shared memory. */
@@ -258,6 +281,28 @@ template <> __device__ __forceinline__ fp16 from_float<fp16>(float x)
 #endif
 }
 
+/* Two floats, rounded by one instruction to one register: the first in its lower half. */
+template <typename T> static __device__ __forceinline__ uint32_t from_floats(float low, float high)
+{
+    return (uint32_t)from_float<T>(high).bits << 16 | from_float<T>(low).bits;
+}
+
+#ifndef LMTRAIN_EMULATE
+template <> __device__ __forceinline__ uint32_t from_floats<bf16>(float low, float high)
+{
+    __nv_bfloat162_raw pair = __floats2bfloat162_rn(low, high);
+
+    return (uint32_t)pair.y << 16 | pair.x;
+}
+
+template <> __device__ __forceinline__ uint32_t from_floats<fp16>(float low, float high)
+{
+    __half2_raw pair = __floats2half2_rn(low, high);
+
+    return (uint32_t)pair.y << 16 | pair.x;
+}
+#endif
+
 /* N elements that are loaded and stored at once; the address must be a multiple of their size. */
 template <typename T, int N> struct __align__(sizeof(T) * N) packed
 {
@@ -280,6 +325,16 @@ template <typename F> static inline void cuda_with_act(enum dtype dtype, F f)
     default:
         CHECK(!"an activation's dtype");
     }
+}
+
+/* The same of ops on the residual stream: f(T(), R()), R its element type, float or T where that is
+ * bf16. */
+template <typename F> static inline void cuda_with_act_and_res(enum dtype act, enum dtype res, F f)
+{
+    if (res == DTYPE_BF16)
+        f(bf16(), bf16());
+    else
+        cuda_with_act(act, [&](auto zero) { f(zero, 0.0f); });
 }
 
 /* ---- operands ----------------------------------------------------------------------------------

@@ -165,11 +165,7 @@ static size_t expert_order_scratch_bytes(struct kernels *kernels, const struct o
 
 static int expert_order_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    (void)kernels;
-    if (order_shared(call->op.out[1].cols, 1) > CHOICES_SHARED_MAX)
-        return err_set(err, ERR_DEVICE, "expert_order: %lld experts are too many for a GPU",
-                       (long long)call->op.out[1].cols);
-    return 0;
+    return cuda_want_shared(kernels, call, order_shared(call->op.out[1].cols, 1), err);
 }
 
 static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -177,7 +173,7 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
     const struct tensor *experts = &call->op.in[0], *place = &call->op.out[0];
     int m = (int)call->op.out[1].cols, n_blocks = choices_blocks(experts);
     int *totals = (int *)call->scratch, *counts = totals + m;
-    int n_warps = order_shared(m, WARPS) <= (48 << 10) ? WARPS : 1;
+    int n_warps = order_shared(m, WARPS) <= CUDA_SHARED_BYTES ? WARPS : 1;
     struct choices c = choices_of(experts, m);
     struct placing p = { c,
                          counts,
@@ -191,7 +187,6 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
     (void)first;
     choices_count(kernels, call, c, counts);
     cuda_launch(kernels, call, columns, order_columns_kernel, counts, totals, n_blocks, m);
-    cuda_allow_shared(cuda_of(kernels)->device, order_place_kernel, CHOICES_SHARED_MAX);
     cuda_launch(kernels, call, cuda_shape_of(n_blocks, CHOICES_THREADS, order_shared(m, n_warps)),
                 order_place_kernel, p);
 }

@@ -21,22 +21,23 @@ enum {
 
 /* ---- forward ---- */
 
-template <typename T, int PACK> struct embedded {
+/* T: of the table, R: of the residual stream */
+template <typename T, typename R, int PACK> struct embedded {
     enum { N = PACK };
     struct operands {
         raw_pack<T, N> entry;
-        raw_pack<float, N> base;
+        raw_pack<R, N> base;
         int32_t index;
     };
     struct table_rows rows;
     rows_of<T> table;
-    rows_of<float> base, x;
+    rows_of<R> base, x;
 
     __device__ __forceinline__ void load(operands *o, int64_t row, int64_t col) const
     {
         o->index = table_row(rows, row);
         if (base.at)
-            load_raw<float, N>(base.row(row) + col, &o->base);
+            load_raw<R, N>(base.row(row) + col, &o->base);
         if (o->index != NO_ROW)
             load_raw<T, N>(table.row(o->index) + col, &o->entry);
     }
@@ -47,12 +48,12 @@ template <typename T, int PACK> struct embedded {
         if (o->index != NO_ROW)
             floats_of<T, N>(o->entry, own);
         if (base.at)
-            floats_of<float, N>(o->base, under);
+            floats_of<R, N>(o->base, under);
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (base.at)
                 own[i] = o->index == NO_ROW ? under[i] : under[i] + own[i];
-        store_floats<float, N>(x.row(row) + col, own);
+        store_floats<R, N>(x.row(row) + col, own);
     }
 };
 
@@ -62,14 +63,13 @@ static struct table_rows table_rows_of(const struct tensor *index, const struct 
     return (struct table_rows){ cuda_rows<int32_t>(index), cuda_rows<int32_t>(begin).at, n_rows };
 }
 
-template <typename T, int N>
+template <typename T, typename R, int N>
 static void embed_launch(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
     const struct tensor *x = &op->out[0];
-    embedded<T, N> e = { table_rows_of(&op->in[0], &op->in[3], op->in[1].rows),
-                         cuda_rows<T>(&op->in[1]), cuda_rows<float>(&op->in[2]),
-                         cuda_rows<float>(x) };
+    embedded<T, R, N> e = { table_rows_of(&op->in[0], &op->in[3], op->in[1].rows),
+                            cuda_rows<T>(&op->in[1]), cuda_rows<R>(&op->in[2]), cuda_rows<R>(x) };
 
     cuda_elements(kernels, call, e, x->rows, x->cols);
 }
@@ -81,21 +81,22 @@ static void embed_run(struct kernels *kernels, const struct kernel_call *call, i
                cuda_is_aligned(&op->out[0], 16);
 
     (void)first;
-    cuda_with_act(op->in[1].dtype, [&](auto zero) {
+    cuda_with_act_and_res(op->in[1].dtype, op->out[0].dtype, [&](auto zero, auto res) {
         typedef decltype(zero) T;
+        typedef decltype(res) R;
 
         if (wide)
-            embed_launch<T, 16 / sizeof(T)>(kernels, call);
+            embed_launch<T, R, 16 / sizeof(T)>(kernels, call);
         else
-            embed_launch<T, 1>(kernels, call);
+            embed_launch<T, R, 1>(kernels, call);
     });
 }
 
 /* ---- gradient ---- */
 
-/* O: of the accumulator. */
-template <typename O> struct embed_dw {
-    rows_of<float> dx;
+/* O: of the accumulator; R: of the residual stream's gradient. */
+template <typename O, typename R> struct embed_dw {
+    rows_of<R> dx;
     rows_of<O> out;
     struct sorted_tokens sorted;
     int64_t n_tokens, n_rows, d;
@@ -108,8 +109,8 @@ struct places {
     int32_t token;
 };
 
-template <typename O>
-static __device__ __forceinline__ struct places places_at(const embed_dw<O> &e, int64_t begin)
+template <typename O, typename R>
+static __device__ __forceinline__ struct places places_at(const embed_dw<O, R> &e, int64_t begin)
 {
     int64_t mine = begin + threadIdx.x % 32;
     struct places p = { (uint32_t)e.n_rows, 0 };
@@ -122,8 +123,8 @@ static __device__ __forceinline__ struct places places_at(const embed_dw<O> &e, 
 }
 
 /* Add dx's rows of n tokens, lane `from`'s and those of the lanes behind it, at a lane's columns. */
-template <typename O, int N>
-static __device__ __forceinline__ void add_tokens(const embed_dw<O> &e, int32_t token, int from,
+template <typename O, typename R, int N>
+static __device__ __forceinline__ void add_tokens(const embed_dw<O, R> &e, int32_t token, int from,
                                                   int n, int64_t col, int starts, float (&sum)[N])
 {
     for (int begin = 0; begin < n; begin += IN_FLIGHT) {
@@ -134,7 +135,7 @@ static __device__ __forceinline__ void add_tokens(const embed_dw<O> &e, int32_t 
             int32_t own = __shfl_sync(0xffffffffu, token, from + begin + k);
 
             if (begin + k < n && col < e.d)
-                load_floats<float, N>(e.dx.row(own) + col, x[k]);
+                load_floats<R, N>(e.dx.row(own) + col, x[k]);
         }
 #pragma unroll
         for (int k = 0; k < IN_FLIGHT; k++)
@@ -146,8 +147,8 @@ static __device__ __forceinline__ void add_tokens(const embed_dw<O> &e, int32_t 
 }
 
 /* All lanes of a warp go along, also those behind the last column: the tokens are told by them. */
-template <typename O, int N>
-__global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(embed_dw<O> e)
+template <typename O, typename R, int N>
+__global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(embed_dw<O, R> e)
 {
     int64_t begin = ((int64_t)blockIdx.x * N_THREADS + threadIdx.x) / 32 * WINDOW;
     int lane = (int)threadIdx.x % 32;
@@ -168,12 +169,12 @@ __global__ void __launch_bounds__(N_THREADS) embed_dw_kernel(embed_dw<O> e)
 
         if (!e.first && col < e.d)
             load_floats<O, N>(out, old);
-        add_tokens<O, N>(e, here.token, from, __popc(equal), col, 1, sum);
+        add_tokens<O, R, N>(e, here.token, from, __popc(equal), col, 1, sum);
         for (int64_t next = begin + 32; equal >> 31; next += 32) {
             struct places more = places_at(e, next);
 
             equal = __ballot_sync(0xffffffffu, more.row == row);
-            add_tokens<O, N>(e, more.token, 0, __popc(equal), col, 0, sum);
+            add_tokens<O, R, N>(e, more.token, 0, __popc(equal), col, 0, sum);
         }
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -205,9 +206,9 @@ template <typename O, int PACK> struct zeroed {
     }
 };
 
-template <typename O, int N>
+template <typename O, typename R, int N>
 static void embed_dw_launch(struct kernels *kernels, const struct kernel_call *call,
-                            const embed_dw<O> &e)
+                            const embed_dw<O, R> &e)
 {
     struct cuda_shape shape =
         cuda_shape_of_rows(ceil_div(e.n_tokens, WINDOW * (N_THREADS / 32)), e.d, 32, N);
@@ -215,7 +216,7 @@ static void embed_dw_launch(struct kernels *kernels, const struct kernel_call *c
     if (e.first)
         cuda_elements(kernels, call, zeroed<O, N>{ e.out, e.sorted.named }, e.n_rows, e.d);
     shape.block = dim3(N_THREADS);
-    cuda_launch(kernels, call, shape, embed_dw_kernel<O, N>, e);
+    cuda_launch(kernels, call, shape, embed_dw_kernel<O, R, N>, e);
 }
 
 static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *op)
@@ -224,13 +225,13 @@ static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *o
     return cuda_sort_scratch(op->in[0].rows, op->out[0].rows);
 }
 
-template <typename O>
+template <typename O, typename R>
 static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    embed_dw<O> e = {};
+    embed_dw<O, R> e = {};
 
-    e.dx = cuda_rows<float>(&op->in[0]);
+    e.dx = cuda_rows<R>(&op->in[0]);
     e.out = cuda_rows<O>(&op->out[0]);
     e.n_tokens = op->in[0].rows;
     e.n_rows = op->out[0].rows;
@@ -240,17 +241,21 @@ static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call,
         cuda_sort_tokens(kernels, call, table_rows_of(&op->in[1], &op->in[2], op->out[0].rows),
                          e.n_tokens, call->scratch);
     if (cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->out[0], 16))
-        embed_dw_launch<O, 4>(kernels, call, e);
+        embed_dw_launch<O, R, 4>(kernels, call, e);
     else
-        embed_dw_launch<O, 1>(kernels, call, e);
+        embed_dw_launch<O, R, 1>(kernels, call, e);
 }
 
 static void embed_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    if (call->op.out[0].dtype == DTYPE_BF16)
-        embed_dw_as<bf16>(kernels, call, first);
+    int bf16_table = call->op.out[0].dtype == DTYPE_BF16;
+
+    if (call->op.in[0].dtype == DTYPE_BF16)
+        bf16_table ? embed_dw_as<bf16, bf16>(kernels, call, first)
+                   : embed_dw_as<float, bf16>(kernels, call, first);
     else
-        embed_dw_as<float>(kernels, call, first);
+        bf16_table ? embed_dw_as<bf16, float>(kernels, call, first)
+                   : embed_dw_as<float, float>(kernels, call, first);
 }
 
 void cuda_register_embed(struct kernels_backend *table)

@@ -122,7 +122,6 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, int6
     size_t bytes = own_shared_bytes<T, BN>();
 
     CHECK(n_blocks <= INT32_MAX);
-    cuda_allow_shared(cuda_of(kernels)->device, kernel, (int)bytes);
     cuda_launch(kernels, call, cuda_shape_of(n_blocks, BN, bytes), kernel, p);
 }
 
@@ -147,13 +146,15 @@ static void launch_dw(struct kernels *kernels, const struct kernel_call *call, e
                   expert_dw_kernel<T, BN, WIDE>, p);
 }
 
-/* Tiles of 256 columns read a quarter less: where they are not too few, and do not reach over the
- * edge by more than an eighth of the columns. The bits are the same. */
-static int wants_wide_tiles(int64_t n_row_tiles, int64_t n_cols)
+/* Tiles of 256 columns read a quarter less: where a block may have their shared memory, they are
+ * not too few, and do not reach over the edge by more than an eighth of the columns. The bits are
+ * the same. */
+static int wants_wide_tiles(struct kernels *kernels, int64_t n_row_tiles, int64_t n_cols)
 {
     int64_t n_tiles = ceil_div(n_cols, 256);
 
-    return n_row_tiles * n_tiles >= MANY_TILES && 8 * 256 * n_tiles <= 9 * n_cols;
+    return own_shared_bytes<bf16, 256>() <= cuda_shared_bytes_max(kernels) &&
+           n_row_tiles * n_tiles >= MANY_TILES && 8 * 256 * n_tiles <= 9 * n_cols;
 }
 
 /* Whether all operands can be read 16 bytes at a time. */
@@ -182,7 +183,7 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.other_rows = in[2].rows / p.n_experts;
     p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
     if constexpr (sizeof(T) == 2)
-        if (is_wide(&call->op) && wants_wide_tiles(p.n_slots, p.n_cols)) {
+        if (is_wide(&call->op) && wants_wide_tiles(kernels, p.n_slots, p.n_cols)) {
             launch_rows<T, 256, 1>(kernels, call, p);
             return;
         }
@@ -211,7 +212,7 @@ static void run_dw(struct kernels *kernels, const struct kernel_call *call, int 
     p.first = first;
     if constexpr (sizeof(T) == 2)
         if (is_wide(&call->op) &&
-            wants_wide_tiles(p.n_experts * ceil_div(p.n_rows, OWN_ROWS), p.n_cols)) {
+            wants_wide_tiles(kernels, p.n_experts * ceil_div(p.n_rows, OWN_ROWS), p.n_cols)) {
             launch_dw<T, 256, 1>(kernels, call, p);
             return;
         }

@@ -27,6 +27,7 @@
 #define CUDA_GEMM_OWN_CUH
 
 #include "cuda/mma.cuh"
+#include "cuda/rows.cuh"
 
 enum {
     OWN_ROWS = 128,
@@ -117,18 +118,18 @@ static __device__ __forceinline__ void own_put(const own_tile<T> &t, const own_o
     if (row >= t.rows || col >= t.cols)
         return;
     O *c = out.c + row * out.ldc + col;
-    packed<O, N> result;
+    float result[N];
 
 #pragma unroll
     for (int i = 0; i < N; i++)
-        result.at[i] = from_float<O>(out.add ? to_float(addend.at[i]) + v[i] : v[i]);
+        result[i] = out.add ? to_float(addend.at[i]) + v[i] : v[i];
     if constexpr (WIDE)
-        *(packed<O, N> *)c = result;
+        store_floats<O, N>(c, result);
     else {
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (col + i < t.cols)
-                c[i] = result.at[i];
+                c[i] = from_float<O>(result[i]);
     }
 }
 

@@ -70,7 +70,6 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
 {
     size_t bytes = own_shared_bytes<T, COLS>();
 
-    cuda_allow_shared(cuda_of(kernels)->device, lora_kernel<T, WIDE>, (int)bytes);
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(p.n_rows, OWN_ROWS) * p.n_tiles, COLS, bytes),
                 lora_kernel<T, WIDE>, p);
 }

@@ -205,10 +205,4 @@ static __device__ __forceinline__ void load_matrix_pair_transposed(uint32_t r[2]
     mma_matrix(r, row, 2, 1);
 }
 
-/* Two floats rounded, the first in the lower half. */
-template <typename T> static __device__ __forceinline__ uint32_t mma_pair(float low, float high)
-{
-    return (uint32_t)from_float<T>(high).bits << 16 | from_float<T>(low).bits;
-}
-
 #endif

@@ -14,13 +14,14 @@
 
 enum { N_THREADS_MIN = 128, N_ELEMENTS = 32 /* of a thread */, LANES_MAX = 512 };
 
-template <typename T> struct norm_rows {
-    rows_of<float> x;
+/* T: of activations, R: of the residual stream */
+template <typename T, typename R> struct norm_rows {
+    rows_of<R> x, sum;
     rows_of<T> delta; /* absent: at is NULL, as below */
     const float *w, *b;
     rows_of<T> y;
     rows_of<float> mean; /* absent: RMSNorm */
-    rows_of<float> rstd, sum;
+    rows_of<float> rstd;
     int64_t n_rows, d;
     float eps;
 };
@@ -38,9 +39,10 @@ static __device__ __forceinline__ float add_squares(float squares, const float *
 }
 
 /* A pack of y out of x. */
-template <typename T, int N, int WIDE>
-static __device__ __forceinline__ void put_normed(const norm_rows<T> &n, int64_t row, int64_t col,
-                                                  const float *x, float mean, float rstd)
+template <typename T, typename R, int N, int WIDE>
+static __device__ __forceinline__ void put_normed(const norm_rows<T, R> &n, int64_t row,
+                                                  int64_t col, const float *x, float mean,
+                                                  float rstd)
 {
     float w[N], b[N], y[N];
 
@@ -53,17 +55,17 @@ static __device__ __forceinline__ void put_normed(const norm_rows<T> &n, int64_t
     store_row_floats<T, N, WIDE>(n.y.row(row) + col, n.d - col, y);
 }
 
-/* The row's packs of a thread: x + delta, which is also stored. Loads come before stores, as the
+/* The row's packs of a thread: x + delta as it is stored. Loads come before stores, as the
  * compiler does not know that these do not change what is loaded. */
-template <typename T, int N, int WIDE, int LANES, int N_PACKS>
-static __device__ __forceinline__ void get_row(const norm_rows<T> &n, int64_t row, int lane,
+template <typename T, typename R, int N, int WIDE, int LANES, int N_PACKS>
+static __device__ __forceinline__ void get_row(const norm_rows<T, R> &n, int64_t row, int lane,
                                                float (&x)[N_PACKS][N])
 {
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
-        load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, x[p]);
+        load_row_floats<R, N, WIDE>(n.x.row(row) + col, n.d - col, x[p]);
     }
     if (!n.delta.at)
         return;
@@ -82,14 +84,14 @@ static __device__ __forceinline__ void get_row(const norm_rows<T> &n, int64_t ro
 
 #pragma unroll
         for (int i = 0; i < N; i++)
-            x[p][i] += delta[p][i];
-        store_row_floats<float, N, WIDE>(n.sum.row(row) + col, n.d - col, x[p]);
+            x[p][i] = to_float(from_float<R>(x[p][i] + delta[p][i]));
+        store_row_floats<R, N, WIDE>(n.sum.row(row) + col, n.d - col, x[p]);
     }
 }
 
-template <typename T, int N, int WIDE, int LANES>
+template <typename T, typename R, int N, int WIDE, int LANES>
 __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
-    norm_kernel(norm_rows<T> n)
+    norm_kernel(norm_rows<T, R> n)
 {
     enum { N_PACKS = N_ELEMENTS / N };
     __shared__ float shared[2][32];
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
 
     if (row >= n.n_rows)
         return;
-    get_row<T, N, WIDE, LANES>(n, row, lane, x);
+    get_row<T, R, N, WIDE, LANES>(n, row, lane, x);
     if (n.mean.at) {
         float sum[1] = { 0.0f };
 
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
     rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++)
-        put_normed<T, N, WIDE>(n, row, (int64_t)(p * LANES + lane) * N, x[p], mean, rstd);
+        put_normed<T, R, N, WIDE>(n, row, (int64_t)(p * LANES + lane) * N, x[p], mean, rstd);
     if (!lane) {
         *n.rstd.row(row) = rstd;
         if (n.mean.at)
@@ -130,19 +132,19 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
 }
 
 /* Rows of any length, a block of LANES_MAX each. A thread reads again what it wrote itself. */
-template <typename T, int N, int WIDE>
-__global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T> n)
+template <typename T, typename R, int N, int WIDE>
+__global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T, R> n)
 {
     __shared__ float shared[2][32];
     int64_t row = blockIdx.x, begin = (int64_t)threadIdx.x * N, step = LANES_MAX * N;
-    const float *from = n.delta.at ? n.sum.row(row) : n.x.row(row);
+    const R *from = n.delta.at ? n.sum.row(row) : n.x.row(row);
     float x[1][N], sum[1] = { 0.0f }, squares[1] = { 0.0f }, mean = 0.0f, rstd;
 
     for (int64_t col = begin; col < n.d; col += step) {
-        norm_rows<T> at = n;
+        norm_rows<T, R> at = n;
 
         at.x.at += col, at.delta.at += n.delta.at ? col : 0, at.sum.at += col, at.d -= col;
-        get_row<T, N, WIDE, LANES_MAX>(at, row, 0, x);
+        get_row<T, R, N, WIDE, LANES_MAX>(at, row, 0, x);
 #pragma unroll
         for (int i = 0; i < N; i++)
             sum[0] += x[0][i];
@@ -151,14 +153,14 @@ __global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T> n)
     if (n.mean.at)
         mean = sum[0] / (float)n.d;
     for (int64_t col = begin; col < n.d; col += step) {
-        load_row_floats<float, N, WIDE>(from + col, n.d - col, x[0]);
+        load_row_floats<R, N, WIDE>(from + col, n.d - col, x[0]);
         squares[0] = add_squares<N>(squares[0], x[0], mean, n.d - col);
     }
     row_sums<LANES_MAX>(squares, shared[1]);
     rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
     for (int64_t col = begin; col < n.d; col += step) {
-        load_row_floats<float, N, WIDE>(from + col, n.d - col, x[0]);
-        put_normed<T, N, WIDE>(n, row, col, x[0], mean, rstd);
+        load_row_floats<R, N, WIDE>(from + col, n.d - col, x[0]);
+        put_normed<T, R, N, WIDE>(n, row, col, x[0], mean, rstd);
     }
     if (!threadIdx.x) {
         *n.rstd.row(row) = rstd;
@@ -170,32 +172,33 @@ __global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T> n)
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
-template <typename T, int N, int WIDE, int LANES>
+template <typename T, typename R, int N, int WIDE, int LANES>
 static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
-                         const norm_rows<T> &n)
+                         const norm_rows<T, R> &n)
 {
     enum { N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
 
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows * LANES, N_THREADS), N_THREADS),
-                norm_kernel<T, N, WIDE, LANES>, n);
+                norm_kernel<T, R, N, WIDE, LANES>, n);
 }
 
-template <typename T, int WIDE>
-static void launch(struct kernels *kernels, const struct kernel_call *call, const norm_rows<T> &n)
+template <typename T, typename R, int WIDE>
+static void launch(struct kernels *kernels, const struct kernel_call *call,
+                   const norm_rows<T, R> &n)
 {
     enum { N = 16 / sizeof(T) };
 
     if (n.d <= 32 * N_ELEMENTS)
-        launch_lanes<T, N, WIDE, 32>(kernels, call, n);
+        launch_lanes<T, R, N, WIDE, 32>(kernels, call, n);
     else if (n.d <= 128 * N_ELEMENTS)
-        launch_lanes<T, N, WIDE, 128>(kernels, call, n);
+        launch_lanes<T, R, N, WIDE, 128>(kernels, call, n);
     else if (n.d <= 256 * N_ELEMENTS)
-        launch_lanes<T, N, WIDE, 256>(kernels, call, n);
+        launch_lanes<T, R, N, WIDE, 256>(kernels, call, n);
     else if (n.d <= LANES_MAX * N_ELEMENTS)
-        launch_lanes<T, N, WIDE, LANES_MAX>(kernels, call, n);
+        launch_lanes<T, R, N, WIDE, LANES_MAX>(kernels, call, n);
     else
-        cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LANES_MAX), norm_long_kernel<T, N, WIDE>,
-                    n);
+        cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LANES_MAX),
+                    norm_long_kernel<T, R, N, WIDE>, n);
 }
 
 static int is_wide(const struct op_shape *op)
@@ -215,18 +218,19 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
     int layer = op->kind == OP_LAYERNORM || op->kind == OP_ADD_LAYERNORM;
 
     (void)first;
-    cuda_with_act(op->out[0].dtype, [&](auto zero) {
+    cuda_with_act_and_res(op->out[0].dtype, op->in[0].dtype, [&](auto zero, auto res) {
         typedef decltype(zero) T;
-        norm_rows<T> n = {};
+        typedef decltype(res) R;
+        norm_rows<T, R> n = {};
 
-        n.x = cuda_rows<float>(&op->in[0]);
+        n.x = cuda_rows<R>(&op->in[0]);
         n.w = (const float *)op->in[1 + adds].data;
         n.b = layer ? cuda_rows<float>(&op->in[2 + adds]).at : NULL;
         n.y = cuda_rows<T>(&op->out[0]);
         n.rstd = cuda_rows<float>(&op->out[1 + layer]);
         if (adds) {
             n.delta = cuda_rows<T>(&op->in[1]);
-            n.sum = cuda_rows<float>(&op->out[2 + layer]);
+            n.sum = cuda_rows<R>(&op->out[2 + layer]);
         }
         if (layer)
             n.mean = cuda_rows<float>(&op->out[1]);
@@ -234,9 +238,9 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
         n.d = op->in[0].cols;
         n.eps = (float)op->attributes.eps;
         if (is_wide(op))
-            launch<T, 1>(kernels, call, n);
+            launch<T, R, 1>(kernels, call, n);
         else
-            launch<T, 0>(kernels, call, n);
+            launch<T, R, 0>(kernels, call, n);
     });
 }
 

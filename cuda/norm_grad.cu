@@ -24,12 +24,14 @@ enum {
     ROWS_MIN = 4, /* of a block; a multiple of those at a time */
 };
 
-template <typename T> struct norm_grad {
+/* T: of activations, R: of the residual stream's gradient */
+template <typename T, typename R> struct norm_grad {
     rows_of<T> dy;
-    rows_of<float> x, mean, rstd, add; /* mean (RMSNorm) and add may be absent: at is NULL */
+    rows_of<R> x, add, dx; /* add and mean (RMSNorm) may be absent: at is NULL */
+    rows_of<float> mean, rstd;
     const float *w;
-    rows_of<float> dx;
-    float *dw, *db; /* partial sums, [blocks x d]; NULL where absent */
+    rows_of<T> copy; /* of dx; absent: at is NULL */
+    float *dw, *db;  /* partial sums, [blocks x d]; NULL where absent */
     int64_t n_rows, d, rows_a_block;
 };
 
@@ -51,10 +53,11 @@ static __device__ __forceinline__ void add_dots(float (&sums)[2], const float *d
     }
 }
 
-template <int N, int WIDE>
-static __device__ __forceinline__ void put_dx(float *to, int64_t n_left, const float *dy,
-                                              const float *xhat, const float *w, const float *add,
-                                              bool adds, float rstd, const float (&means)[2])
+/* A pack of dx, and of its copy. */
+template <typename T, typename R, int N, int WIDE>
+static __device__ __forceinline__ void put_dx(const norm_grad<T, R> &n, int64_t row, int64_t col,
+                                              const float *dy, const float *xhat, const float *w,
+                                              const float *add, float rstd, const float (&means)[2])
 {
     float dx[N];
 
@@ -62,9 +65,11 @@ static __device__ __forceinline__ void put_dx(float *to, int64_t n_left, const f
     for (int i = 0; i < N; i++) {
         float own = rstd * (fmaf(-xhat[i], means[0], dy[i] * w[i]) - means[1]);
 
-        dx[i] = adds ? add[i] + own : own;
+        dx[i] = n.add.at ? add[i] + own : own;
     }
-    store_row_floats<float, N, WIDE>(to, n_left, dx);
+    store_row_floats<R, N, WIDE>(n.dx.row(row) + col, n.d - col, dx);
+    if (n.copy.at)
+        store_row_floats<T, N, WIDE>(n.copy.row(row) + col, n.d - col, dx);
 }
 
 /* ---- rows that a block holds -------------------------------------------------------------------
@@ -76,8 +81,8 @@ template <int N, int N_PACKS> struct grad_row {
     float rstd;
 };
 
-template <typename T, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
-static __device__ __forceinline__ void get_row(const norm_grad<T> &n, int64_t row, int lane,
+template <typename T, typename R, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
+static __device__ __forceinline__ void get_row(const norm_grad<T, R> &n, int64_t row, int lane,
                                                grad_row<N, N_PACKS> *r)
 {
     float mean = LAYER ? *n.mean.row(row) : 0.0f;
@@ -88,9 +93,9 @@ static __device__ __forceinline__ void get_row(const norm_grad<T> &n, int64_t ro
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
         load_row_floats<T, N, WIDE>(n.dy.row(row) + col, n.d - col, r->dy[p]);
-        load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, r->xhat[p]);
+        load_row_floats<R, N, WIDE>(n.x.row(row) + col, n.d - col, r->xhat[p]);
         if (n.add.at)
-            load_row_floats<float, N, WIDE>(n.add.row(row) + col, n.d - col, r->add[p]);
+            load_row_floats<R, N, WIDE>(n.add.row(row) + col, n.d - col, r->add[p]);
     }
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++)
@@ -99,15 +104,15 @@ static __device__ __forceinline__ void get_row(const norm_grad<T> &n, int64_t ro
             r->xhat[p][i] = (r->xhat[p][i] - mean) * r->rstd;
 }
 
-template <typename T, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
-static __device__ __forceinline__ void row_grad(const norm_grad<T> &n, int64_t row, int lane,
+template <typename T, typename R, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
+static __device__ __forceinline__ void row_grad(const norm_grad<T, R> &n, int64_t row, int lane,
                                                 float *shared, float (&dw)[N_PACKS][N],
                                                 float (&db)[N_PACKS][N])
 {
     grad_row<N, N_PACKS> r;
     float w[N], sums[2] = { 0.0f, 0.0f };
 
-    get_row<T, N, WIDE, LANES, LAYER>(n, row, lane, &r);
+    get_row<T, R, N, WIDE, LANES, LAYER>(n, row, lane, &r);
 #pragma unroll
     for (int p = 0; p < N_PACKS; p++) {
         int64_t col = (int64_t)(p * LANES + lane) * N;
@@ -123,8 +128,7 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T> &n, int64_t r
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
         load_constants<N, WIDE>(n.w + col, n.d - col, w);
-        put_dx<N, WIDE>(n.dx.row(row) + col, n.d - col, r.dy[p], r.xhat[p], w, r.add[p],
-                        n.add.at != NULL, r.rstd, sums);
+        put_dx<T, R, N, WIDE>(n, row, col, r.dy[p], r.xhat[p], w, r.add[p], r.rstd, sums);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             dw[p][i] = fmaf(r.dy[p][i], r.xhat[p][i], dw[p][i]);
@@ -166,9 +170,9 @@ static __device__ __forceinline__ void put_partial(float *partial, int64_t d,
     }
 }
 
-template <typename T, int N, int WIDE, int LANES, int LAYER>
+template <typename T, typename R, int N, int WIDE, int LANES, int LAYER>
 __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
-    norm_grad_kernel(norm_grad<T> n)
+    norm_grad_kernel(norm_grad<T, R> n)
 {
     enum { N_PACKS = N_ELEMENTS / N };
     __shared__ float shared[2][2 * 32]; /* in turns, so that a row has one __syncthreads */
@@ -178,7 +182,7 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
 
     end = end < n.n_rows ? end : n.n_rows;
     for (row += threadIdx.x / LANES; row < end; row += at_once, turn ^= 1)
-        row_grad<T, N, WIDE, LANES, LAYER>(n, row, lane, shared[turn], dw, db);
+        row_grad<T, R, N, WIDE, LANES, LAYER>(n, row, lane, shared[turn], dw, db);
     put_partial<N, WIDE, LANES>(n.dw, n.d, dw);
     if (LAYER)
         put_partial<N, WIDE, LANES>(n.db, n.d, db);
@@ -187,8 +191,8 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
 /* ---- rows that it does not ---------------------------------------------------------------------
  */
 
-template <typename T, int N, int WIDE>
-__global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T> n)
+template <typename T, typename R, int N, int WIDE>
+__global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T, R> n)
 {
     __shared__ float shared[2 * 32];
     int64_t row = blockIdx.x, begin = (int64_t)threadIdx.x * N;
@@ -198,16 +202,15 @@ __global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T>
     for (int turn = 0; turn < 2; turn++) {
         for (int64_t col = begin; col < n.d; col += LONG_LANES * N) {
             load_row_floats<T, N, WIDE>(n.dy.row(row) + col, n.d - col, dy);
-            load_row_floats<float, N, WIDE>(n.x.row(row) + col, n.d - col, xhat);
+            load_row_floats<R, N, WIDE>(n.x.row(row) + col, n.d - col, xhat);
             load_constants<N, WIDE>(n.w + col, n.d - col, w);
             if (n.add.at && turn)
-                load_row_floats<float, N, WIDE>(n.add.row(row) + col, n.d - col, add);
+                load_row_floats<R, N, WIDE>(n.add.row(row) + col, n.d - col, add);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 xhat[i] = (xhat[i] - mean) * rstd;
             if (turn)
-                put_dx<N, WIDE>(n.dx.row(row) + col, n.d - col, dy, xhat, w, add, n.add.at != NULL,
-                                rstd, sums);
+                put_dx<T, R, N, WIDE>(n, row, col, dy, xhat, w, add, rstd, sums);
             else
                 add_dots<N>(sums, dy, xhat, w);
         }
@@ -220,8 +223,8 @@ __global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T>
 }
 
 /* Columns' sums of dw and db over a block's rows, a thread a column. */
-template <typename T>
-__global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_grad<T> n)
+template <typename T, typename R>
+__global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_grad<T, R> n)
 {
     int64_t col = (int64_t)blockIdx.y * N_THREADS_MIN + threadIdx.x;
     int64_t row = (int64_t)blockIdx.x * n.rows_a_block, end = row + n.rows_a_block;
@@ -234,7 +237,7 @@ __global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_g
     for (; row < end; row++) {
         float mean = n.mean.at ? *n.mean.row(row) : 0.0f, dy = to_float(n.dy.row(row)[col]);
 
-        dw = fmaf(dy, (n.x.row(row)[col] - mean) * *n.rstd.row(row), dw);
+        dw = fmaf(dy, (to_float(n.x.row(row)[col]) - mean) * *n.rstd.row(row), dw);
         db += dy;
     }
     if (n.dw)
@@ -251,44 +254,45 @@ static int64_t block_rows(int64_t n_rows)
     return ceil_div(max_i64(ROWS_MIN, ceil_div(n_rows, GRAD_BLOCKS)), ROWS_MIN) * ROWS_MIN;
 }
 
-template <typename T, int WIDE, int LANES>
+template <typename T, typename R, int WIDE, int LANES>
 static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
-                         const norm_grad<T> &n)
+                         const norm_grad<T, R> &n)
 {
     enum { N = 16 / sizeof(T), N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
 
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows, n.rows_a_block), N_THREADS),
-                n.mean.at ? norm_grad_kernel<T, N, WIDE, LANES, 1>
-                          : norm_grad_kernel<T, N, WIDE, LANES, 0>,
+                n.mean.at ? norm_grad_kernel<T, R, N, WIDE, LANES, 1>
+                          : norm_grad_kernel<T, R, N, WIDE, LANES, 0>,
                 n);
 }
 
-template <typename T, int WIDE>
-static void launch(struct kernels *kernels, const struct kernel_call *call, const norm_grad<T> &n)
+template <typename T, typename R, int WIDE>
+static void launch(struct kernels *kernels, const struct kernel_call *call,
+                   const norm_grad<T, R> &n)
 {
     enum { N = 16 / sizeof(T) };
 
     if (n.d <= 32 * N_ELEMENTS)
-        return launch_lanes<T, WIDE, 32>(kernels, call, n);
+        return launch_lanes<T, R, WIDE, 32>(kernels, call, n);
     if (n.d <= 128 * N_ELEMENTS)
-        return launch_lanes<T, WIDE, 128>(kernels, call, n);
+        return launch_lanes<T, R, WIDE, 128>(kernels, call, n);
     if (n.d <= 256 * N_ELEMENTS)
-        return launch_lanes<T, WIDE, 256>(kernels, call, n);
+        return launch_lanes<T, R, WIDE, 256>(kernels, call, n);
     if (n.d <= LANES_MAX * N_ELEMENTS)
-        return launch_lanes<T, WIDE, LANES_MAX>(kernels, call, n);
+        return launch_lanes<T, R, WIDE, LANES_MAX>(kernels, call, n);
     cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LONG_LANES),
-                norm_grad_long_kernel<T, N, WIDE>, n);
+                norm_grad_long_kernel<T, R, N, WIDE>, n);
     if (n.dw || n.db)
         cuda_launch(kernels, call,
                     cuda_shape_of_rows(ceil_div(n.n_rows, n.rows_a_block), n.d, N_THREADS_MIN, 1),
-                    norm_grad_columns_kernel<T>, n);
+                    norm_grad_columns_kernel<T, R>, n);
 }
 
 static int is_wide(const struct op_shape *op, int layer)
 {
     return cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->in[1], 16) &&
            cuda_is_aligned(&op->in[2], 16) && cuda_is_aligned(&op->in[4 + layer], 16) &&
-           cuda_is_aligned(&op->out[0], 16);
+           cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->out[2 + layer], 16);
 }
 
 static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
@@ -314,27 +318,29 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
     if (tensor_given(out_db))
         db = (float *)((char *)call->scratch +
                        (dw ? align_up((size_t)(n_blocks * d) * sizeof(float), 64) : 0));
-    cuda_with_act(op->in[0].dtype, [&](auto zero) {
+    cuda_with_act_and_res(op->in[0].dtype, op->in[1].dtype, [&](auto zero, auto res) {
         typedef decltype(zero) T;
-        norm_grad<T> n = {};
+        typedef decltype(res) R;
+        norm_grad<T, R> n = {};
 
         n.dy = cuda_rows<T>(&op->in[0]);
-        n.x = cuda_rows<float>(&op->in[1]);
+        n.x = cuda_rows<R>(&op->in[1]);
         n.w = (const float *)op->in[2].data;
         if (layer)
             n.mean = cuda_rows<float>(&op->in[3]);
         n.rstd = cuda_rows<float>(&op->in[3 + layer]);
-        n.add = cuda_rows<float>(&op->in[4 + layer]);
-        n.dx = cuda_rows<float>(&op->out[0]);
+        n.add = cuda_rows<R>(&op->in[4 + layer]);
+        n.dx = cuda_rows<R>(&op->out[0]);
+        n.copy = cuda_rows<T>(&op->out[2 + layer]);
         n.dw = dw;
         n.db = db;
         n.n_rows = op->in[0].rows;
         n.d = d;
         n.rows_a_block = rows_a_block;
         if (is_wide(op, layer))
-            launch<T, 1>(kernels, call, n);
+            launch<T, R, 1>(kernels, call, n);
         else
-            launch<T, 0>(kernels, call, n);
+            launch<T, R, 0>(kernels, call, n);
     });
     cuda_column_totals(kernels, call, (const float *)dw, d, n_blocks, out_dw, first >> 1 & 1);
     cuda_column_totals(kernels, call, (const float *)db, d, n_blocks, out_db, first >> 2 & 1);

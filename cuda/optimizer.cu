@@ -12,14 +12,14 @@
  *                  Runs are parameters: a 7B model's longest has 32,000 sums (0.2 ms), all of them
  *                  at once, and the norm adds one number a parameter.
  *   adamw          a thread block takes OPS_NORM_BLOCK elements, whose decay is one. What is the
- *                  same for all of it (bias corrections and so on) three threads make while the
- *                  first loads are under way. Bound by memory; where states are bf16 (16 bytes an
- *                  element), and two elements share one Philox, arithmetic is near that.
+ *                  same for all of it (bias corrections and so on) four threads make while the
+ *                  first loads are under way. Bound by memory, also where states are bf16: 100
+ *                  instructions an element are then less than its 16 bytes take.
  *
  * lr, bias corrections, factor and skip are read by the kernels: a graph replays with new ones.
  */
-#include "cuda/cuda.cuh"
 #include "cuda/rng.cuh"
+#include "cuda/rows.cuh"
 
 extern "C" {
 #include "base/rng.h"
@@ -150,7 +150,7 @@ static __device__ double chain_sum(const double *x, const int32_t *order, int64_
         } else if (threadIdx.x == 0) {
             int n = (int)(end - begin < CHAIN_CHUNK ? end - begin : CHAIN_CHUNK);
 
-#pragma unroll 16
+#pragma unroll 64 /* the first loads of a turn are waited for */
             for (int i = 0; i < n; i++)
                 sum += chunk[now][i];
         }
@@ -226,50 +226,101 @@ template <typename G, typename P, typename S, typename W> struct adamw {
     const int32_t *skip, *part;    /* part NULL: 0 */
     const double *decays, *places; /* a block's each, or NULL: weight_decay, place */
     int64_t cols, n;
-    double beta1, beta2, eps, weight_decay;
+    float take1, take2, beta2, eps;
+    double weight_decay;
     uint64_t key, place;
 };
 
-/* What is the same for all elements of a block. */
+/*
+ * What is the same for all elements of a block, in shared memory until it is in registers: what
+ * comes from constant memory the compiler would load for each element.
+ */
 struct adamw_factors {
-    float factor, decay, take1, take2, beta2, step, root2, eps;
+    float factor, decay, take1, take2, beta2, step, root2, inverse2, eps;
     uint64_t key, low, high; /* of the rounding's numbers; low: of the block's first */
 };
 
 /* decay, step and root2, the ones with roots and quotients of doubles, by one warp each. */
 template <typename A>
-static __device__ __forceinline__ void make_shared(const A &a, float shared[3])
+static __device__ __forceinline__ void make_factors(const A &a, struct adamw_factors *f)
 {
     double lr = a.scalars[SCALAR_LR];
 
-    if (threadIdx.x == 0)
-        shared[0] = (float)(1.0 - lr * (a.decays ? a.decays[blockIdx.x] : a.weight_decay));
-    else if (threadIdx.x == 32)
-        shared[1] = (float)(lr / (double)a.scalars[SCALAR_BIAS1]);
-    else if (threadIdx.x == 64)
-        shared[2] = (float)sqrt((double)a.scalars[SCALAR_BIAS2]);
+    if (threadIdx.x == 0) {
+        f->decay = (float)(1.0 - lr * (a.decays ? a.decays[blockIdx.x] : a.weight_decay));
+    } else if (threadIdx.x == 32) {
+        f->step = (float)(lr / (double)a.scalars[SCALAR_BIAS1]);
+    } else if (threadIdx.x == 64) {
+        f->root2 = (float)sqrt((double)a.scalars[SCALAR_BIAS2]);
+        f->inverse2 = 1.0f / f->root2;
+    } else if (threadIdx.x == 96) {
+        uint64_t place = a.places ? (uint64_t)a.places[blockIdx.x] : a.place + blockIdx.x;
+        uint64_t part = a.part ? (uint64_t)*a.part : 0;
+
+        f->factor = *a.factor;
+        f->take1 = a.take1;
+        f->take2 = a.take2;
+        f->beta2 = a.beta2;
+        f->eps = a.eps;
+        f->key = a.key;
+        f->low = place << 11;
+        f->high = (uint64_t)a.scalars[SCALAR_UPDATE] | part << 32;
+    }
 }
 
-template <typename A>
-static __device__ __forceinline__ struct adamw_factors factors_of(const A &a, const float shared[3])
+/*
+ * x / root2 with the bits of a division, for half its instructions. The second quotient is off by
+ * less than an ulp; and from such a one, with an exact rest and an inverse that is rounded to
+ * nearest, the last step finds the nearest (Markstein, IBM J. Res. Dev. 34, 1990). x is a root of
+ * fp32, so 0, infinite, NaN or within 2^-75 .. 2^64, and root2 is within 2^-27 .. 1, as beta2 < 1:
+ * nothing here is too large or too small to be exact.
+ */
+static __device__ __forceinline__ float divide_by_root2(const struct adamw_factors &f, float x)
 {
-    uint64_t place = a.places ? (uint64_t)a.places[blockIdx.x] : a.place + blockIdx.x;
-    uint64_t part = a.part ? (uint64_t)*a.part : 0;
+    float first = x * f.inverse2;
+    float second = fmaf(fmaf(-first, f.root2, x), f.inverse2, first);
+    float quotient = fmaf(fmaf(-second, f.root2, x), f.inverse2, second);
 
-    return { *a.factor,
-             shared[0],
-             (float)(1.0 - a.beta1),
-             (float)(1.0 - a.beta2),
-             (float)a.beta2,
-             shared[1],
-             shared[2],
-             (float)a.eps,
-             a.key,
-             place << 11,
-             (uint64_t)a.scalars[SCALAR_UPDATE] | part << 32 };
+    return x < CUDART_INF_F ? quotient : x;
 }
 
-/* Stored as it is, or rounded by 16 random bits; NaN and infinity stay. */
+/* An element before it is rounded. */
+struct adamw_state {
+    float master, m, v;
+};
+
+static __device__ __forceinline__ void adamw_element(const struct adamw_factors &f, float gradient,
+                                                     struct adamw_state *s)
+{
+    float g = gradient * f.factor, p = s->master * f.decay;
+
+    s->m = s->m + f.take1 * (g - s->m);
+    s->v = s->v * f.beta2 + f.take2 * g * g;
+    s->master = p - f.step * (s->m / (divide_by_root2(f, sqrtf(s->v)) + f.eps));
+}
+
+/* ---- rounding ---- */
+
+/* Of N pairs of elements from an even one of the block on: ops/ops.h says which bits are whose. */
+template <typename S, int N>
+static __device__ __forceinline__ void make_noise(const struct adamw_factors &f, int element,
+                                                  uint4 (&noise)[N])
+{
+    if constexpr (sizeof(S) < sizeof(float))
+        cuda_philox_row(f.key, f.low | (unsigned)element / 2, f.high, noise);
+}
+
+/*
+ * The upper half is x rounded by 16 random bits. Infinity has none below, so it stays; so does NaN,
+ * which an operation has made, and so one whose upper half alone is one.
+ */
+static __device__ __forceinline__ uint32_t rounded(float x, uint32_t bits16)
+{
+    uint32_t bits = __float_as_uint(x);
+
+    return x == x ? bits + bits16 : bits;
+}
+
 static __device__ __forceinline__ void put_rounded(float *to, float x, uint32_t)
 {
     *to = x;
@@ -277,111 +328,134 @@ static __device__ __forceinline__ void put_rounded(float *to, float x, uint32_t)
 
 static __device__ __forceinline__ void put_rounded(bf16 *to, float x, uint32_t bits16)
 {
-    uint32_t bits = __float_as_uint(x);
-    uint32_t more = (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0;
-
-    bits16 = (bits & 0x7f800000u) == 0x7f800000u ? 0 : bits16;
-    to->bits = (uint16_t)(((bits | more) + bits16) >> 16);
+    to->bits = (uint16_t)(rounded(x, bits16) >> 16);
 }
 
-/* noise: of the element and its neighbour; odd: it is the second of these. */
-template <typename P, typename S>
-static __device__ __forceinline__ float adamw_element(const struct adamw_factors &f, float gradient,
-                                                      P *master, S *m, S *v, const uint4 &noise,
-                                                      int odd)
+/* An even element and the next as a word; noise: both their bits. */
+static __device__ __forceinline__ uint32_t rounded_pair(float x, float next, uint32_t noise)
 {
-    float g = gradient * f.factor, p = to_float(*master) * f.decay;
-    float mean = to_float(*m) + f.take1 * (g - to_float(*m));
-    float square = to_float(*v) * f.beta2 + f.take2 * g * g;
-    float after = p - f.step * (mean / (sqrtf(square) / f.root2 + f.eps));
-
-    put_rounded(m, mean, odd ? noise.y >> 16 : noise.y & 0xffff);
-    put_rounded(v, square, odd ? noise.z >> 16 : noise.z & 0xffff);
-    put_rounded(master, after, odd ? noise.x >> 16 : noise.x & 0xffff);
-    return after;
-}
-
-/* Of an even element of the block and the next. */
-template <typename S>
-static __device__ __forceinline__ uint4 noise_of(const struct adamw_factors &f, int64_t element)
-{
-    if (sizeof(S) == sizeof(float))
-        return { 0, 0, 0, 0 };
-    return cuda_philox(f.key, f.low | (uint64_t)element / 2, f.high);
+    return rounded(x, noise & 0xffff) >> 16 | (rounded(next, noise >> 16) & 0xffff0000u);
 }
 
 /* element: of the block; where it lies. */
 template <typename G, typename P, typename S, typename W>
 static __device__ __forceinline__ void adamw_one(const adamw<G, P, S, W> &a,
-                                                 const struct adamw_factors &f, int64_t element,
+                                                 const struct adamw_factors &f, int element,
                                                  int64_t row, int64_t col)
 {
-    P master = a.master.row(row)[col];
-    S m = a.m.row(row)[col], v = a.v.row(row)[col];
-    float after = adamw_element(f, to_float(a.gradient.row(row)[col]), &master, &m, &v,
-                                noise_of<S>(f, element), (int)(element % 2));
+    struct adamw_state s = { to_float(a.master.row(row)[col]), to_float(a.m.row(row)[col]),
+                             to_float(a.v.row(row)[col]) };
+    uint4 noise[1] = {};
+    int shift = element % 2 * 16;
 
-    a.m.row(row)[col] = m;
-    a.v.row(row)[col] = v;
-    a.master.row(row)[col] = master;
+    make_noise<S>(f, element, noise);
+    adamw_element(f, to_float(a.gradient.row(row)[col]), &s);
+    put_rounded(&a.m.row(row)[col], s.m, noise[0].y >> shift & 0xffff);
+    put_rounded(&a.v.row(row)[col], s.v, noise[0].z >> shift & 0xffff);
+    put_rounded(&a.master.row(row)[col], s.master, noise[0].x >> shift & 0xffff);
     if (a.weight.at)
-        a.weight.row(row)[col] = from_float<W>(after);
+        a.weight.row(row)[col] = from_float<W>(s.master);
 }
 
 /* Rows with gaps, or at odd addresses. */
 template <typename G, typename P, typename S, typename W>
 __global__ void adamw_plain_kernel(adamw<G, P, S, W> a)
 {
-    __shared__ float shared[3];
+    __shared__ struct adamw_factors shared;
     int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
     int64_t end = start + OPS_NORM_BLOCK < a.n ? start + OPS_NORM_BLOCK : a.n;
 
     if (*a.skip)
         return;
-    make_shared(a, shared);
+    make_factors(a, &shared);
     __syncthreads();
-    struct adamw_factors f = factors_of(a, shared);
+    struct adamw_factors f = shared;
     for (int64_t i = start + threadIdx.x; i < end; i += ADAMW_THREADS)
-        adamw_one(a, f, i - start, i / a.cols, i % a.cols);
+        adamw_one(a, f, (int)(i - start), i / a.cols, i % a.cols);
+}
+
+/* ---- four at a time ---- */
+
+/* ADAMW_WIDTH elements as they are in memory. */
+template <typename T> struct adamw_words {
+    uint32_t at[sizeof(T) * ADAMW_WIDTH / 4];
+};
+
+static __device__ __forceinline__ void load_pack(adamw_words<float> *to, const float *from)
+{
+    uint4 words = *(const uint4 *)from;
+
+    *to = { words.x, words.y, words.z, words.w };
+}
+
+static __device__ __forceinline__ void load_pack(adamw_words<bf16> *to, const bf16 *from)
+{
+    uint2 words = *(const uint2 *)from;
+
+    *to = { words.x, words.y };
+}
+
+template <typename T>
+static __device__ __forceinline__ float pack_float(const adamw_words<T> &pack, int e)
+{
+    return word_float(pack.at[e * (int)sizeof(T) / 4], e, T());
+}
+
+/* noise: of the first two elements, and of the others. */
+static __device__ __forceinline__ void put_pack(float *to, const float *x, uint32_t, uint32_t)
+{
+    store_floats<float, ADAMW_WIDTH>(to, x);
+}
+
+static __device__ __forceinline__ void put_pack(bf16 *to, const float *x, uint32_t noise,
+                                                uint32_t noise_behind)
+{
+    const uint32_t words[] = { rounded_pair(x[0], x[1], noise),
+                               rounded_pair(x[2], x[3], noise_behind) };
+
+    store_words<2>(to, words);
 }
 
 template <typename G, typename P, typename S> struct adamw_pack {
-    packed<G, ADAMW_WIDTH> gradient;
-    packed<P, ADAMW_WIDTH> master;
-    packed<S, ADAMW_WIDTH> m, v;
+    adamw_words<G> gradient;
+    adamw_words<P> master;
+    adamw_words<S> m, v;
 };
 
 template <typename G, typename P, typename S, typename W>
 static __device__ __forceinline__ void adamw_load(const adamw<G, P, S, W> &a, int64_t i,
                                                   adamw_pack<G, P, S> *p)
 {
-    p->gradient = *(const packed<G, ADAMW_WIDTH> *)(a.gradient.at + i);
-    p->master = *(const packed<P, ADAMW_WIDTH> *)(a.master.at + i);
-    p->m = *(const packed<S, ADAMW_WIDTH> *)(a.m.at + i);
-    p->v = *(const packed<S, ADAMW_WIDTH> *)(a.v.at + i);
+    load_pack(&p->gradient, a.gradient.at + i);
+    load_pack(&p->master, a.master.at + i);
+    load_pack(&p->m, a.m.at + i);
+    load_pack(&p->v, a.v.at + i);
 }
 
 /* A pack that begins at this element of the block, and lies at i. */
 template <typename G, typename P, typename S, typename W>
 static __device__ __forceinline__ void adamw_step(const adamw<G, P, S, W> &a,
-                                                  const struct adamw_factors &f, int64_t element,
-                                                  int64_t i, adamw_pack<G, P, S> *p)
+                                                  const struct adamw_factors &f, int element,
+                                                  int64_t i, const adamw_pack<G, P, S> &p)
 {
-    packed<W, ADAMW_WIDTH> out;
-    uint4 noise = {};
+    float master[ADAMW_WIDTH], m[ADAMW_WIDTH], v[ADAMW_WIDTH];
+    uint4 noise[ADAMW_WIDTH / 2] = {};
 
+    make_noise<S>(f, element, noise);
 #pragma unroll
     for (int e = 0; e < ADAMW_WIDTH; e++) {
-        if (e % 2 == 0)
-            noise = noise_of<S>(f, element + e);
-        out.at[e] = from_float<W>(adamw_element(f, to_float(p->gradient.at[e]), &p->master.at[e],
-                                                &p->m.at[e], &p->v.at[e], noise, e % 2));
+        struct adamw_state s = { pack_float(p.master, e), pack_float(p.m, e), pack_float(p.v, e) };
+
+        adamw_element(f, pack_float(p.gradient, e), &s);
+        master[e] = s.master;
+        m[e] = s.m;
+        v[e] = s.v;
     }
-    *(packed<S, ADAMW_WIDTH> *)(a.m.at + i) = p->m;
-    *(packed<S, ADAMW_WIDTH> *)(a.v.at + i) = p->v;
-    *(packed<P, ADAMW_WIDTH> *)(a.master.at + i) = p->master;
+    put_pack(a.m.at + i, m, noise[0].y, noise[1].y);
+    put_pack(a.v.at + i, v, noise[0].z, noise[1].z);
+    put_pack(a.master.at + i, master, noise[0].x, noise[1].x);
     if (a.weight.at)
-        *(packed<W, ADAMW_WIDTH> *)(a.weight.at + i) = out;
+        store_floats<W, ADAMW_WIDTH>(a.weight.at + i, master);
 }
 
 /* All operands are one dense row at addresses of 16 bytes; half of a thread's packs on their way. */
@@ -389,7 +463,7 @@ template <typename G, typename P, typename S, typename W>
 __global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<G, P, S, W> a)
 {
     enum { STEP = ADAMW_THREADS * ADAMW_WIDTH, AT_ONCE = 2 };
-    __shared__ float shared[3];
+    __shared__ struct adamw_factors shared;
     int64_t start = (int64_t)blockIdx.x * OPS_NORM_BLOCK;
     int first = (int)threadIdx.x * ADAMW_WIDTH;
     adamw_pack<G, P, S> p[AT_ONCE];
@@ -398,11 +472,11 @@ __global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<G, P
     for (int k = 0; k < AT_ONCE; k++)
         if (start + first + k * STEP + ADAMW_WIDTH <= a.n)
             adamw_load(a, start + first + k * STEP, &p[k]);
-    make_shared(a, shared);
+    make_factors(a, &shared);
     __syncthreads();
     if (*a.skip)
         return;
-    struct adamw_factors f = factors_of(a, shared);
+    struct adamw_factors f = shared;
     for (int turn = 0; turn < ADAMW_TURNS; turn += AT_ONCE) {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
@@ -417,10 +491,11 @@ __global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<G, P
             int64_t i = start + element;
 
             if (i + ADAMW_WIDTH <= a.n)
-                adamw_step(a, f, element, i, &p[k]);
+                adamw_step(a, f, element, i, p[k]);
             else
+#pragma unroll 1
                 for (; i < a.n; i++)
-                    adamw_one(a, f, i - start, 0, i);
+                    adamw_one(a, f, (int)(i - start), 0, i);
         }
     }
 }
@@ -450,9 +525,10 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             cuda_rows<double>(&op->in[PLACE]).at,
                             op->in[GRADIENT].cols,
                             tensor_elements(&op->in[GRADIENT]),
-                            at->beta1,
-                            at->beta2,
-                            at->eps,
+                            (float)(1.0 - at->beta1),
+                            (float)(1.0 - at->beta2),
+                            (float)at->beta2,
+                            (float)at->eps,
                             at->weight_decay,
                             rng_key(at->seed, RNG_ROUNDING),
                             at->place };

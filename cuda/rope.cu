@@ -4,8 +4,9 @@
  *
  * A thread takes 16 bytes of a head's first half and the same of its second, for up to four heads of
  * one row that lie n_groups apart, so that it reads their angles once; neighbouring threads have
- * neighbouring packs of a half, then neighbouring heads. v's heads go the same way, unturned. Bound
- * by memory: qkv read and written once; the table's row is in the L1 after its first head.
+ * neighbouring packs of a half, then neighbouring heads. v's heads go the same way, unturned; in place
+ * they are left alone. Bound by memory: q and k (and v) read and written once; the table's row is in
+ * the L1 after its first head.
  */
 #include "cuda/rows.cuh"
 
@@ -33,12 +34,24 @@ static __device__ __forceinline__ void rotate(float *x, float *y, const float *c
     }
 }
 
+/* Whole words, as load_raw has them. */
+template <typename T, int N>
+static __device__ __forceinline__ void store_raw(T *to, const raw_pack<T, N> &from)
+{
+    if constexpr (N == 1)
+        *to = from.part[0];
+    else
+#pragma unroll
+        for (int i = 0; i < (int)(N * sizeof(T) / 16); i++)
+            ((uint4 *)to)[i] = from.part[i];
+}
+
 template <typename T, int N> __global__ void __launch_bounds__(N_THREADS) rope_kernel(rope<T> r)
 {
     int64_t task = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int64_t row = task / r.n_groups;
     int group = (int)(task - row * r.n_groups), at = (int)threadIdx.x * N;
-    packed<T, N> first[HEADS_A_THREAD], second[HEADS_A_THREAD];
+    raw_pack<T, N> first[HEADS_A_THREAD], second[HEADS_A_THREAD];
     float cosine[N], sine[N];
 
     if (row >= r.n_rows)
@@ -48,8 +61,8 @@ template <typename T, int N> __global__ void __launch_bounds__(N_THREADS) rope_k
         if (group + k * r.n_groups < r.n_heads) {
             const T *head = r.in.row(row) + (int64_t)(group + k * r.n_groups) * 2 * r.half + at;
 
-            first[k] = *(const packed<T, N> *)head;
-            second[k] = *(const packed<T, N> *)(head + r.half);
+            load_raw<T, N>(head, &first[k]);
+            load_raw<T, N>(head + r.half, &second[k]);
         }
 
     int32_t position = *r.position.row(row);
@@ -74,15 +87,14 @@ template <typename T, int N> __global__ void __launch_bounds__(N_THREADS) rope_k
         if (number < r.n_rotated) {
             float x[N], y[N];
 
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                x[i] = to_float(first[k].at[i]), y[i] = to_float(second[k].at[i]);
+            floats_of<T, N>(first[k], x);
+            floats_of<T, N>(second[k], y);
             rotate<N>(x, y, cosine, sine);
             store_floats<T, N>(head, x);
             store_floats<T, N>(head + r.half, y);
         } else {
-            *(packed<T, N> *)head = first[k];
-            *(packed<T, N> *)(head + r.half) = second[k];
+            store_raw<T, N>(head, first[k]);
+            store_raw<T, N>(head + r.half, second[k]);
         }
     }
 }
@@ -117,7 +129,7 @@ static void rope_run(struct kernels *kernels, const struct kernel_call *call, in
         r.sign = op->kind == OP_ROPE ? 1.0f : -1.0f;
         r.half = a->head_dim / 2;
         r.n_rotated = a->n_heads + a->n_kv_heads;
-        r.n_heads = r.n_rotated + a->n_kv_heads;
+        r.n_heads = r.n_rotated + (r.in.at == r.out.at ? 0 : a->n_kv_heads);
         r.n_groups = (int)ceil_div(r.n_heads, HEADS_A_THREAD);
         if (r.half % N == 0 && cuda_is_aligned(&op->in[0], 16) &&
             cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->in[2], 16))

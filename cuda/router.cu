@@ -225,18 +225,9 @@ static size_t router_scratch_bytes(struct kernels *kernels, const struct op_shap
     return tensor_given(&op->out[2]) ? statistics_of(op, NULL).n_bytes : 0;
 }
 
-static int check_experts(const struct kernel_call *call, int64_t m, struct err *err)
-{
-    if (m * (int64_t)sizeof(int) > CHOICES_SHARED_MAX)
-        return err_set(err, ERR_DEVICE, "%s: %lld experts are too many for a GPU",
-                       op_info(call->op.kind)->name, (long long)m);
-    return 0;
-}
-
 static int router_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    (void)kernels;
-    return check_experts(call, call->op.in[0].cols, err);
+    return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.in[0].cols), err);
 }
 
 static void add_stats(struct kernels *kernels, const struct kernel_call *call,
@@ -374,8 +365,7 @@ static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op
 
 static int router_grad_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    (void)kernels;
-    return check_experts(call, call->op.out[0].cols, err);
+    return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.out[0].cols), err);
 }
 
 static const float *make_shares(struct kernels *kernels, const struct kernel_call *call)

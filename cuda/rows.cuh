@@ -90,19 +90,45 @@ static __device__ __forceinline__ void load_floats(const T *from, float *to)
     }
 }
 
+/*
+ * N registers to an address of global memory that is a multiple of their bytes, or of 16. By
+ * __stwb, which stores as `=` does, but in one instruction: the compiler takes uint4 apart, and
+ * does not always join its members again.
+ */
+template <int N> static __device__ __forceinline__ void store_words(void *to, const uint32_t *words)
+{
+    static_assert(N == 1 || N == 2 || N % 4 == 0, "what one instruction stores, or several");
+
+    if constexpr (N == 1)
+        *(uint32_t *)to = words[0];
+    else if constexpr (N == 2)
+        __stwb((uint2 *)to, make_uint2(words[0], words[1]));
+    else
+#pragma unroll
+        for (int i = 0; i < N; i += 4)
+            __stwb((uint4 *)to + i / 4,
+                   make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]));
+}
+
 template <typename T, int N>
 static __device__ __forceinline__ void store_floats(T *to, const float *from)
 {
-    enum { A_STORE = N < 16 / (int)sizeof(T) ? N : 16 / (int)sizeof(T) };
+    if constexpr (N * sizeof(T) < 4) {
+        to[0] = from_float<T>(from[0]);
+    } else if constexpr (sizeof(T) == 2) {
+        uint32_t words[N / 2];
 
 #pragma unroll
-    for (int i = 0; i < N; i += A_STORE) {
-        packed<T, A_STORE> pack;
+        for (int i = 0; i < N / 2; i++)
+            words[i] = from_floats<T>(from[2 * i], from[2 * i + 1]);
+        store_words<N / 2>(to, words);
+    } else {
+        uint32_t words[N];
 
 #pragma unroll
-        for (int k = 0; k < A_STORE; k++)
-            pack.at[k] = from_float<T>(from[i + k]);
-        *(packed<T, A_STORE> *)(to + i) = pack;
+        for (int i = 0; i < N; i++)
+            words[i] = __float_as_uint(from[i]);
+        store_words<N>(to, words);
     }
 }
 

@@ -17,7 +17,8 @@ ifeq ($(CUDA_HOME),)
 $(error CUDA=1, but there is no nvcc in the PATH (hint: set CUDA_HOME))
 endif
 NVCC := $(CUDA_HOME)/bin/nvcc
-# What machine code is made for: `make CUDA=1 CUDA_ARCH=90a`, several separated by blanks.
+# What machine code is made for: `make CUDA=1 CUDA_ARCH=90a`, several separated by blanks. sm_86 and sm_89 run sm_80's: kernels
+# ask the device how much shared memory a block may have (test/cuda/arch_test.c).
 CUDA_ARCH ?= 80 90a
 NVCC_FLAGS ?= -O3 -lineinfo --compress-mode=size
 NVCC_TARGETS = $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch))

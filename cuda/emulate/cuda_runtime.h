@@ -12,6 +12,8 @@
  * LMTRAIN_EMULATE_ORDER is forward, backward or a seed: the order in which threads run between
  * meetings. A result that depends on it is a race.
  *
+ * LMTRAIN_EMULATE_ARCH is 80, 86, 89 or 90 (of none other): how much shared memory a block may have.
+ *
  * It knows nothing of time, of the memory model beyond that, nor of registers: those are for real
  * GPUs (scripts/gpu-check).
  */
@@ -275,6 +277,10 @@ static inline int __ffs(int a)
 template <typename T> static inline T __ldg(const T *p)
 {
     return *p;
+}
+template <typename T> static inline void __stwb(T *p, T value)
+{
+    *p = value;
 }
 template <typename T> static inline T atomicAdd(T *p, T value)
 {

@@ -323,11 +323,24 @@ static thread_local cudaError_t last_error;
 static std::mutex *map_lock = new std::mutex();
 static std::map<const void *, int> *shared_limits = new std::map<const void *, int>();
 
+/* LMTRAIN_EMULATE_ARCH: 80, 86, 89 or 90, whose limits then hold. */
+static int arch(void)
+{
+    const char *text = getenv("LMTRAIN_EMULATE_ARCH");
+
+    return text && *text ? (int)strtol(text, NULL, 10) : 90;
+}
+
+static int arch_shared(void)
+{
+    return arch() == 90 ? SHARED_MAX : arch() == 80 ? 163 << 10 : 99 << 10;
+}
+
 cudaError_t emulate_set_shared(const void *kernel, int n_bytes)
 {
     std::lock_guard<std::mutex> held(*map_lock);
 
-    if (n_bytes > SHARED_MAX)
+    if (n_bytes > arch_shared())
         return last_error = cudaErrorInvalidValue;
     (*shared_limits)[kernel] = n_bytes;
     return cudaSuccess;
@@ -558,8 +571,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     memset(prop, 0, sizeof *prop);
     strcpy(prop->name, "emulated GPU");
     prop->totalGlobalMem = memory_bytes();
-    prop->sharedMemPerBlockOptin = SHARED_MAX;
-    prop->major = 9;
+    prop->sharedMemPerBlockOptin = (size_t)arch_shared();
+    prop->major = arch() / 10;
+    prop->minor = arch() % 10;
     prop->multiProcessorCount = 4;
     prop->l2CacheSize = 50 << 20;
     return cudaSuccess;

@@ -140,6 +140,7 @@ static const char *const aliases[][2] = {
     { "mixed_precision", "train.dtype" },
     { "torch_dtype", "train.dtype" },
     { "accumulate_allreduce_grads_in_fp32", "train.gradient_dtype: fp32" },
+    { "fp32_residual_connection", "train.residual: fp32" },
     { "logging_steps", "train.log_every" },
     { "log_interval", "train.log_every" },
     { "log_every_n_steps", "train.log_every" },

@@ -603,6 +603,19 @@ static void check_parallel(struct job_reader *r)
     }
 }
 
+/* The residual stream is as wide as activations at least. */
+static void check_residual(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->train.residual != DTYPE_F32 && job->train.residual != job->train.dtype)
+        mistakes_add(&r->mistakes, reader_given(r, "train.residual"),
+                     "train.residual is bf16 and train.dtype %s: the stream would be narrower "
+                     "than what is added to it, or of another range (hint: train.residual: fp32, "
+                     "or train.dtype: bf16)",
+                     dtype_name(job->train.dtype));
+}
+
 static void check_optimizer(struct job_reader *r)
 {
     const struct job *job = r->job;
@@ -704,6 +717,7 @@ void reader_check(struct job_reader *r)
     check_parallel(r);
     check_micro_batches(r);
     check_batch(r);
+    check_residual(r);
     check_optimizer(r);
     check_eval(r);
 }

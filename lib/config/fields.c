@@ -329,6 +329,12 @@ const struct field job_fields[] = {
       .choices = dtypes, .synonyms = torch_dtypes,
       .help = "of accumulators of matrices' gradients, and of their sums over ranks; bf16: each "
               "micro-batch is added in fp32 and rounded. Vectors' are fp32" },
+    { "train.residual", FIELD_CHOICE, AT(train.residual), .initial = "fp32", .choices = dtypes,
+      .synonyms = torch_dtypes,
+      .help = "of the residual stream, which the layers add to, and of its gradient; bf16, with "
+              "train.dtype bf16: each sum is computed in fp32 and rounded to nearest. Halves "
+              "what pipeline stages send each other and what recompute keeps of a layer. A "
+              "property of the run, not of the model: generate and eval keep it in fp32" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       .help = "of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,

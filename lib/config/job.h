@@ -91,6 +91,7 @@ struct job {
             int initial, min, max; /* powers of two, min <= initial <= max */
             int growth_every;      /* clean steps before it doubles; 0: it never grows */
         } loss_scale;              /* of fp16 */
+        enum dtype residual;       /* of the residual stream and its gradient: F32, or BF16 */
         enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
         uint64_t seed;
         int log_every;                 /* steps */

@@ -239,7 +239,7 @@ static int boundary_value(const struct compiling *c)
     struct program *p = c->program;
     int64_t rows = (int64_t)c->builder.n_sequences * c->builder.seq_len;
     int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
-    int id = program_value(p, rows / tp, c->options->model->hidden_size, DTYPE_F32);
+    int id = program_value(p, rows / tp, c->options->model->hidden_size, c->options->residual);
 
     program_split_rows(p, id);
     if (tp > 1)
@@ -300,8 +300,10 @@ static void emit_backwards(struct compiling *c)
         f->backward = function_named(c, "backward", i);
         c->gradient_in[i] =
             differentiate(p, f->forward, f->backward, &seed, 1, has_before ? c->boundary[i] : 0);
-        if (!c->options->no_fuse)
+        if (!c->options->no_fuse) {
             fuse(p, f->forward);
+            fuse_casts(p, f->backward);
+        }
         recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
         f->weight = f->backward;
         if (splits(c->spec.kind)) {
@@ -535,6 +537,7 @@ static int shard_parameters(struct compiling *c)
 
 static int finish(struct program *p, program_scratch_fn scratch, void *context, struct err *err)
 {
+    work_in_place(p);
     if (scratch)
         program_size_scratch(p, scratch, context);
     place(p);
@@ -558,6 +561,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                            .builder = { .program = program,
                                         .spec = options->model,
                                         .dtype = options->dtype,
+                                        .residual = options->residual,
                                         .n_sequences = options->micro_batch,
                                         .seq_len = options->seq_len,
                                         .dropout = 1,

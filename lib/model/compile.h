@@ -13,7 +13,7 @@
 struct compile_train {
     const struct model_spec *model;
     struct mesh mesh;
-    enum dtype dtype;
+    enum dtype dtype, residual; /* of activations; of the stream between layers, and its gradient */
     int micro_batch, seq_len, n_micro_batches;
     int longest; /* seq_len of the longest program of the job, where it has several (place_within):
                     what stages are cut by, and how long the rope table is; 0: seq_len */
@@ -61,7 +61,7 @@ int compile_pipeline(struct pipeline *pipeline, const struct compile_train *opti
 /*
  * What a trained model is used with is compiled for one of the ranks that hold it together: a mesh
  * of tp and pp alone (zeros: one rank), cut into stages as for training. Entries have the same
- * names on all of them; a stage's are what it has to do with.
+ * names on all of them; a stage's are what it has to do with. The residual stream is fp32.
  */
 struct compile_evaluate {
     const struct model_spec *model;

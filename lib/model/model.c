@@ -1,8 +1,9 @@
 /*
  * model.c - the decoder, op by op
  *
- * The residual stream and its gradient are fp32; everything between a norm and the next residual
- * add is in the run's dtype. Each layer's input is marked as a boundary for full recomputation.
+ * The residual stream and its gradient are of a dtype of their own (fp32, or bf16); everything
+ * between a norm and the next residual add is in the run's dtype. Each layer's input is marked as a
+ * boundary for full recomputation.
  *
  * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
  * the backward does there follows from them (differentiate).
@@ -190,7 +191,7 @@ static int dropout(const struct emitter *e, int x, enum dropout_place place)
 
 static int residual_add(const struct emitter *e, int x, int delta)
 {
-    int sum = value(e, x, cols_of(e, x), DTYPE_F32);
+    int sum = value(e, x, cols_of(e, x), dtype_of(e, x));
 
     emit(e, (struct op){ .kind = OP_ADD, .in = { x, delta }, .out = { sum } });
     return sum;
@@ -462,7 +463,7 @@ static int embedding(const struct emitter *e)
     const struct ports *ports = &e->b->program->ports;
     int64_t hidden = e->b->spec->hidden_size;
     int positions = e->b->parts.positions ? e->b->parts.positions : ports->positions;
-    int x = program_value(e->b->program, e->rows, hidden, DTYPE_F32);
+    int x = program_value(e->b->program, e->rows, hidden, e->b->residual);
 
     emit(e, (struct op){ .kind = OP_EMBED,
                          .in = { ports->tokens, parameter_weight(e, "embedding.weight"), 0,
@@ -470,7 +471,7 @@ static int embedding(const struct emitter *e)
                          .out = { x } });
     x = leave(e, x);
     if (e->b->spec->position == POSITION_LEARNED) {
-        int sum = value(e, x, hidden, DTYPE_F32);
+        int sum = value(e, x, hidden, dtype_of(e, x));
         emit(e, (struct op){ .kind = OP_EMBED,
                              .in = { positions, parameter_weight(e, "position.weight"), x },
                              .out = { sum } });
@@ -480,7 +481,7 @@ static int embedding(const struct emitter *e)
         /* As wide as the residual stream, and kept as a layer's input is. */
         e->b->program->values[x].boundary = 1;
         x = norm(e, x, parameter_weight(e, "embedding_norm.weight"),
-                 parameter_weight(e, "embedding_norm.bias"), DTYPE_F32);
+                 parameter_weight(e, "embedding_norm.bias"), dtype_of(e, x));
     }
     return e->b->spec->embedding_dropout ? dropout(e, x, PLACE_EMBEDDING) : x;
 }

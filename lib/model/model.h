@@ -53,6 +53,7 @@ struct model_builder {
     struct program *program;
     const struct model_spec *spec;
     enum dtype dtype;         /* of activations and 2-D weights */
+    enum dtype residual;      /* of the residual stream: DTYPE_F32, or bf16 where dtype is */
     int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len */
     int cache_len;            /* > 0: attention over a cache of so many positions (generation) */
     int dropout;              /* 0: off whatever the spec says */

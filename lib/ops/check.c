@@ -16,7 +16,8 @@ struct solver {
     const struct op_shape *op;
     const struct op_info *info;
     int64_t dims[N_DIMS];
-    int act; /* dtype that TYPE_ACT or TYPE_MOVED was bound to, or UNBOUND */
+    int act;    /* dtype that TYPE_ACT or TYPE_MOVED was bound to, or UNBOUND */
+    int stream; /* that TYPE_STREAM was bound to, or UNBOUND */
     struct err *err;
 };
 
@@ -173,7 +174,9 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
     const struct op_attributes *a = &op->attributes;
     int64_t h = a->n_heads, g = a->n_kv_heads, e = a->head_dim;
 
-    *s = (struct solver){ .op = op, .info = op_info(op->kind), .act = UNBOUND, .err = err };
+    *s = (struct solver){
+        .op = op, .info = op_info(op->kind), .act = UNBOUND, .stream = UNBOUND, .err = err
+    };
     for (int i = 0; i < N_DIMS; i++)
         s->dims[i] = UNBOUND;
     s->dims[DIM_ONE] = 1;
@@ -300,6 +303,13 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype, 
         break;
     case TYPE_I64:
         wanted = dtype == DTYPE_I64 ? NULL : "i64";
+        break;
+    case TYPE_STREAM:
+        if (s->stream != UNBOUND)
+            wanted = (int)dtype == s->stream ? NULL : dtype_name((enum dtype)s->stream);
+        else
+            wanted = dtype == DTYPE_F32 || dtype == DTYPE_BF16 ? NULL : "fp32 or bf16";
+        s->stream = (int)dtype;
         break;
     case TYPE_KEPT:
         wanted = dtype == DTYPE_F32 || dtype == DTYPE_BF16 ? NULL : "fp32 or bf16";
@@ -435,6 +445,9 @@ static int check_whole(const struct solver *s)
     if (sample && op->attributes.p > 0 && !tensor_given(&op->in[sample]))
         return err_set(s->err, ERR_FAILED, "%s: sample is missing, wanted where p is %g", name,
                        op->attributes.p);
+    if (s->stream == DTYPE_BF16 && s->act != UNBOUND && s->act != DTYPE_BF16)
+        return err_set(s->err, ERR_FAILED, "%s: a residual stream of bf16 beside %s, wanted bf16",
+                       name, dtype_name((enum dtype)s->act));
     if (op->kind == OP_LORA && check_lora(s))
         return -1;
     if (op->kind == OP_ADD &&

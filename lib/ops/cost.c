@@ -143,6 +143,15 @@ double op_flops(const struct op_shape *op)
     }
 }
 
+/* Of what rope rotates the heads of q and k alone: those of v stay where they are, in place. */
+static void leave_values(const struct op_shape *op, int is_first, struct tensor *t)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if ((op->kind == OP_ROPE || op->kind == OP_ROPE_GRAD) && is_first)
+        t->cols = (int64_t)(a->n_heads + a->n_kv_heads) * a->head_dim;
+}
+
 static double tensor_moved(const struct tensor *t, unsigned flags)
 {
     double bytes = (double)tensor_elements(t) * (double)dtype_bytes(t->dtype);
@@ -167,6 +176,7 @@ double op_bytes(const struct op_shape *op)
             t.rows = t.rows / op->attributes.cache_len * cache_rows(&op->attributes);
         if (op->kind == OP_CROSS_ENTROPY && i == 0)
             t.rows = op->out[0].rows;
+        leave_values(op, i == 0, &t);
         bytes += tensor_moved(&t, info->inputs[i].flags);
     }
     for (int i = 0; i < info->n_outputs; i++) {
@@ -174,6 +184,7 @@ double op_bytes(const struct op_shape *op)
 
         if (op->kind == OP_EMBED_DW && t.rows > op->in[0].rows)
             t.rows = op->in[0].rows;
+        leave_values(op, i == 0, &t);
         bytes += tensor_moved(&t, info->outputs[i].flags);
     }
     return bytes;

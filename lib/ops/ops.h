@@ -9,39 +9,43 @@
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
  * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
- * dtype (fp32, bf16 or fp16). Residual stream, its gradient, 1-D parameters with their accumulators,
+ * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
+ * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
+ * even as it stores it, and goes on with what it has stored. 1-D parameters with their accumulators,
  * and masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
  * bf16.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
  * is complete before its one fp32 add (fp64 for loss; what is bf16 is rounded then), and `first`
  * comes with the call (design.md §5).
- * "~" marks an operand updated in place. "?" marks an optional one.
+ * "~" marks an operand updated in place. "?" marks an optional one. "|" marks an output that may be
+ * the memory of the first input: the program says where it is (program.h, over).
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] fp32, begin?[1 x 1] i32
- *                       -> x[T x d] fp32
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, begin?[1 x 1] i32
+ *                       -> x[T x d] res
  *                         x = base + table[index - begin]; an index < 0, or whose row is not among
  *                         the R that the rank has, adds nothing
- *   embed_dw            dx[T x d] fp32, index[T x 1], begin? -> dtable[R x d] +=
+ *   embed_dw            dx[T x d] res, index[T x 1], begin? -> dtable[R x d] +=
  *                         rows added in token order
- *   rmsnorm             x[T x d] fp32, w[1 x d] fp32 -> y[T x d] act or fp32, rstd[T x 1] fp32
+ *   rmsnorm             x[T x d] res, w[1 x d] fp32 -> y[T x d] act or res, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
- *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] fp32
- *                       -> dx[T x d] fp32, dw?[1 x d] +=
- *                         dx = add + the norm's own
- *   layernorm           x[T x d] fp32, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=
- *   add_rmsnorm         x[T x d] fp32, delta[T x d] act, w -> y, rstd, sum[T x d] fp32
+ *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] res
+ *                       -> dx[T x d] res, dw?[1 x d] +=, copy?[T x d] act
+ *                         dx = add + the norm's own; copy: bit-equal to a cast of dx
+ *   layernorm           x[T x d] res, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=, copy?
+ *   add_rmsnorm         x[T x d] res, delta[T x d] act, w -> y, rstd, sum[T x d] res
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum
  *   linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32 -> y[T x n] act or fp32
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> out[T x c] act
- *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v.
+ *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> |out[T x c] act
+ *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v,
+ *                         or, where out is qkv, leaves it.
  *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
- *   rope_grad           dout[T x c], position, table -> dqkv[T x c]
+ *   rope_grad           dout[T x c], position, table -> |dqkv[T x c]
  *   head_norm           qkv[T x c] act, wq[1 x e] fp32, wk[1 x e] fp32 -> out[T x c] act,
  *                       rstd[T x (h + g)] fp32
  *                         rmsnorm of each q head with wq, of each k head with wk; copies v
@@ -342,6 +346,7 @@ enum operand_flag {
     OPERAND_OPTIONAL = 1,
     OPERAND_ACCUMULATED = 2, /* "+=" output */
     OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
+    OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
 };
 
 struct op_operand {

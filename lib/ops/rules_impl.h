@@ -52,6 +52,7 @@ enum type_rule {
     TYPE_ACT,        /* fp32, bf16 or fp16, all such operands of one op alike */
     TYPE_ACT_OR_F32, /* the op's act, or fp32 */
     TYPE_FLOAT,      /* fp32, bf16 or fp16, whatever the others are */
+    TYPE_STREAM,     /* residual stream and its gradient: fp32, or bf16 beside bf16, all alike */
     TYPE_KEPT,       /* accumulators and states: fp32 or bf16 */
     TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
 };

@@ -1,5 +1,6 @@
 /*
- * fuse.c - a residual add and the norm that follows it become one op
+ * fuse.c - a residual add and the norm that follows it become one op; so do a norm's gradient and the
+ * cast of it that the block before reads
  */
 #include <string.h>
 
@@ -60,4 +61,45 @@ int fuse(struct program *program, int function)
         n_fused++;
     }
     return n_fused;
+}
+
+/* The output `copy` of a norm's gradient; NULL of other ops. */
+static int *copy_of(struct op *op)
+{
+    return op->kind == OP_RMSNORM_GRAD     ? &op->out[2]
+           : op->kind == OP_LAYERNORM_GRAD ? &op->out[3]
+                                           : NULL;
+}
+
+/* Of the norm's gradient among the first n ops that has made what this casts; NULL if there is none, or
+ * its copy is another. */
+static int *copy_for(const struct program *p, const struct function *f, int n,
+                     const struct op *cast)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        int *copy = copy_of(&f->ops[i]);
+        int dy = f->ops[i].in[0];
+
+        if (copy && f->ops[i].out[0] == cast->in[0])
+            return *copy || p->values[dy].dtype != p->values[cast->out[0]].dtype ? NULL : copy;
+    }
+    return NULL;
+}
+
+int fuse_casts(struct program *program, int function)
+{
+    struct function *f = &program->functions[function];
+    int n_ops = f->n_ops, n_left = 0;
+
+    for (int i = 0; i < n_ops; i++) {
+        struct op op = f->ops[i];
+        int *copy = op.kind == OP_CAST ? copy_for(program, f, n_left, &op) : NULL;
+
+        if (copy)
+            *copy = op.out[0];
+        else
+            f->ops[n_left++] = op;
+    }
+    f->n_ops = n_left;
+    return n_ops - n_left;
 }

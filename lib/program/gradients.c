@@ -101,7 +101,7 @@ static int as_dtype(struct gradient_walk *walk, int v, enum dtype dtype)
 }
 
 /*
- * v's gradient grows by g. Read several times are the fp32 residual stream and, by router and
+ * v's gradient grows by g. Read several times are the residual stream and, by router and
  * experts or by matrices and their adapters, a norm's output: the gradient of one may be a summand
  * of the rank's where that of the other is the same on all of them.
  */
@@ -153,7 +153,7 @@ static void embed_rule(struct gradient_walk *walk, const struct op *op)
 static void rmsnorm_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1];
-    int add = take(walk, x), dx = like(walk, x, DTYPE_F32);
+    int add = take(walk, x), dx = like(walk, x, dtype_of(walk, x));
 
     emit(walk, (struct op){ .kind = OP_RMSNORM_GRAD,
                             .attributes = op->attributes,
@@ -166,7 +166,7 @@ static void rmsnorm_rule(struct gradient_walk *walk, const struct op *op)
 static void layernorm_rule(struct gradient_walk *walk, const struct op *op)
 {
     int dy = take(walk, op->out[0]), x = op->in[0], w = op->in[1], b = op->in[2];
-    int add = take(walk, x), dx = like(walk, x, DTYPE_F32);
+    int add = take(walk, x), dx = like(walk, x, dtype_of(walk, x));
     int dw = accumulator(walk, w), db = accumulator(walk, b);
 
     emit(walk, (struct op){ .kind = OP_LAYERNORM_GRAD,

@@ -36,6 +36,12 @@ int differentiate(struct program *program, int forward, int backward,
 int fuse(struct program *program, int function);
 
 /*
+ * fuse.c: rmsnorm_grad + cast, layernorm_grad + cast -> the norm's gradient with a copy, which the
+ * product of the block before reads. Bit-equal as above. Returns how many casts are gone.
+ */
+int fuse_casts(struct program *program, int function);
+
+/*
  * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE
  * drops what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL
  * keeps the layers' inputs only; LIST drops what ops of these kinds make. Layers' inputs and, but
@@ -169,6 +175,13 @@ void schedule_forward(struct program *program, enum entry_kind entry,
                       const struct chunk_functions *chunks, int n_chunks);
 
 /*
+ * in_place.c: where an op may write over its first input (OPERAND_IN_PLACE), and no function reads
+ * that afterwards or has it from another, it does: the output lies over the input (program.h).
+ * After the last pass that adds or moves ops, before place. Returns how many do.
+ */
+int work_in_place(struct program *program);
+
+/*
  * place.c: decide scopes of plain values (read by another function than the writer: stash),
  * lifetimes, and an offset in its segment for every value that owns memory; fills segment_bytes.
  * Values that live at the same time never overlap; operands of ops on other streams than compute
@@ -187,7 +200,7 @@ int place_within(struct program *program, struct program *larger, struct err *er
 
 /*
  * verify.c: all that can be known to be right before a step runs: shapes, dtypes and spreads of
- * every op; written before read; written once; accumulators in increasing micro-batch order; no two
+ * every op; written before read, and not over what is still read; written once; accumulators in increasing micro-batch order; no two
  * live values overlapping (after place); no sum over ranks read before it is whole, nor added to
  * after; no sum of one micro-batch begun where another still waits for its sum over ranks; nothing
  * read as whole of which each rank has updated its own part alone; no weight read that no gather

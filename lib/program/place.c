@@ -158,7 +158,7 @@ static void place_in_a_row(struct placing *c)
         struct value *v = &p->values[id];
         size_t n_bytes = align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
 
-        if (v->base)
+        if (v->base || v->over)
             continue;
         if (c->stashed[id]) {
             struct stash *stash = &p->stashes[v->stash];
@@ -302,14 +302,14 @@ static void place_stashes(struct program *p)
     }
 }
 
-/* Views lie where their bases do. */
+/* Views lie in what owns their memory. */
 static void place_views(struct program *p)
 {
     for (int id = 1; id < p->n_values; id++) {
         struct value *v = &p->values[id];
-        const struct value *base = &p->values[v->base];
+        const struct value *base = &p->values[program_base(p, id)];
 
-        if (!v->base)
+        if (base == v)
             continue;
         v->scope = base->scope;
         v->segment = base->segment;
@@ -382,8 +382,8 @@ static int is_alike(const struct program *p, const struct program *q)
     for (int id = 1; alike && id < p->n_values; id++) {
         const struct value *a = &p->values[id], *b = &q->values[id];
 
-        alike = a->base == b->base && a->role == b->role && a->scope == b->scope &&
-                a->segment == b->segment && a->stash == b->stash &&
+        alike = a->base == b->base && a->over == b->over && a->role == b->role &&
+                a->scope == b->scope && a->segment == b->segment && a->stash == b->stash &&
                 program_has_content(p, id) == program_has_content(q, id) &&
                 program_value_bytes(p, id) <= program_value_bytes(q, id);
     }
@@ -440,7 +440,7 @@ int place_within(struct program *program, struct program *larger, struct err *er
                        "the steps of two lengths of sequences differ in more than "
                        "their sizes (hint: data.packing: true)");
     for (int id = 1; id < p->n_values; id++)
-        if (!p->values[id].base)
+        if (program_base(p, id) == id)
             move_value(p, id, larger);
     for (int i = 0; i < p->n_stashes; i++)
         p->stashes[i] = larger->stashes[i];

@@ -110,6 +110,8 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     print_list(p, op->in, info->inputs, n_in, out);
     if (op_is_collective(op->kind))
         str_printf(out, "  over %s", axis_name(op->attributes.axis));
+    if (n_out && p->values[op->out[0]].over)
+        str_add(out, "  in place");
     pad_to(out, start, 76);
     str_add(out, "  ");
     int shown = !n_out ? op->in[0] : op->out[0] ? op->out[0] : op->out[n_out - 1];

@@ -64,16 +64,19 @@ void program_lie_like(struct program *program, int id, int like)
 
 int program_base(const struct program *program, int id)
 {
-    int base = program->values[id].base;
+    const struct value *values = program->values;
 
-    return base ? base : id;
+    id = values[id].base ? values[id].base : id;
+    while (values[id].over)
+        id = values[id].over;
+    return id;
 }
 
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride)
 {
     struct value view = program->values[base];
-    int owner = program_base(program, base);
+    int owner = view.base ? view.base : base;
 
     CHECK(!view.own);
     view.offset += offset;

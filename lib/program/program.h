@@ -13,6 +13,7 @@
  * the catalogue. A *view* names a part of another value, its base: lifetime, place and overlap are
  * the base's. An *own part* is a view that means another part on each rank of an axis: the
  * coordinate-th of as many equal ones. So ranks that keep shards of one cell share one program.
+ * A value may lie *over* another: the op that reads that one last writes it in the same memory.
  *
  * Ids are indices into the program's tables; 0 is no value. Everything lives in the program's
  * arena.
@@ -116,6 +117,7 @@ struct value {
     enum scope scope;
     int base;       /* a view's base (never a view itself), else 0 */
     int64_t offset; /* a view's first element in its base */
+    int over;       /* the value in whose memory its op, working in place, writes it; else 0 */
     int own;        /* 1 + axis: a view that begins its coordinate * rows * cols further */
     int bucket;     /* 1 + that whose weights these are: a shard, gathered, or one of such */
     /* A constant's elements, where the program knows them; else the host does. Long tables are
@@ -331,7 +333,7 @@ static inline enum spread spread_flat(enum spread spread)
 /* A flat cell of a bucket lies as `like` does, over every axis but the one that shards. */
 void program_lie_like(struct program *program, int id, int like);
 
-/* The value that owns the memory: base, or id itself. */
+/* The value that owns the memory: base, or what that lies over, or id itself. */
 int program_base(const struct program *program, int id);
 
 /* A parameter with its weight cell (dtype; 1-D ones are fp32 always). Returns its index. */

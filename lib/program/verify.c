@@ -380,6 +380,8 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
     for (int f = 0; f < program->n_functions; f++)
         if (check_ops(program, &program->functions[f], err) < 0)
             return -1;
+    if (verify_in_place(program, err) < 0)
+        return -1;
     if (is_placed(program) && verify_memory(program, err) < 0)
         return -1;
     for (int e = 0; e < N_ENTRIES; e++)

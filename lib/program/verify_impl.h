@@ -31,6 +31,9 @@ int verify_ranks_in_way(const struct program *const *programs, const struct mesh
  */
 int verify_count_rounds(const struct entry *entry, int i, int n, int shift, int most);
 
+/* Of values that lie over others: written by an op that may, and each read only while it is there. */
+int verify_in_place(const struct program *program, struct err *err);
+
 /* "layers.0.qkv.weight" or "%12"; returns the name or buffer. */
 const char *verify_value_text(const struct program *program, int id, char *buffer, size_t size);
 

@@ -52,11 +52,11 @@ static int check_inside(const struct program *p, struct err *err)
     for (int id = 1; id < p->n_values; id++) {
         const struct value *v = &p->values[id];
 
-        if (v->base) {
-            const struct value *base = &p->values[v->base];
+        if (program_base(p, id) != id) {
+            const struct value *base = &p->values[program_base(p, id)];
 
             if (v->segment != base->segment || v->place_bytes < base->place_bytes ||
-                end_of(p, id) > end_of(p, v->base))
+                end_of(p, id) > end_of(p, program_base(p, id)))
                 return err_set(err, ERR_FAILED, "program: view %s does not lie inside its base",
                                verify_value_text(p, id, text, sizeof text));
         } else if (end_of(p, id) > limit_of(p, v)) {
@@ -102,7 +102,8 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
     for (int id = 1; id < p->n_values; id++) {
         const struct value *v = &p->values[id];
 
-        if (!v->base && v->segment == segment && (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
+        if (program_base(p, id) == id && v->segment == segment &&
+            (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
             extents[n++] = (struct extent){ program_place(p, id, 0),
                                             program_place(p, id, 0) + length_of(v), 0, 0, id };
     }
@@ -111,6 +112,106 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
         if (extents[i].begin < extents[i - 1].end)
             return overlap(p, segment_name(segment), extents[i - 1].value, extents[i].value, err);
     return 0;
+}
+
+/* ---- one over another ---- */
+
+/* What the memory of a value that is written over holds, in the function at hand. */
+enum content { CONTENT_OTHER, CONTENT_OWN, CONTENT_OVER };
+
+struct overlays {
+    const struct program *program;
+    const struct function *function;
+    int *over;             /* by value: what lies over it, 0 nothing */
+    enum content *content; /* by value */
+    struct err *err;
+};
+
+static int complain(const struct overlays *o, const struct op *op, int id, const char *what)
+{
+    char text[32];
+
+    return err_set(o->err, ERR_FAILED, "program: %s: %s: %s %s", o->function->name,
+                   op_info(op->kind)->name, verify_value_text(o->program, id, text, sizeof text),
+                   what);
+}
+
+/* The value of which an operand is, or is a part of, whatever that lies over. */
+static int value_of(const struct overlays *o, int operand)
+{
+    int base = o->program->values[operand].base;
+
+    return base ? base : operand;
+}
+
+static int check_input(const struct overlays *o, const struct op *op, int id)
+{
+    int value = value_of(o, id), under = o->program->values[value].over;
+
+    if (o->over[value] && o->content[value] != CONTENT_OWN)
+        return complain(o, op, id, "is read where another value lies over it");
+    if (under && o->content[under] == CONTENT_OWN)
+        return complain(o, op, id, "is read before it is written over another value");
+    return 0;
+}
+
+static int check_output(const struct overlays *o, const struct op *op, int k)
+{
+    const struct program *p = o->program;
+    int value = value_of(o, op->out[k]), under = p->values[value].over;
+
+    if (o->over[value] && o->content[value] == CONTENT_OVER)
+        return complain(o, op, op->out[k], "is written where another value lies over it");
+    if (o->over[value])
+        o->content[value] = CONTENT_OWN;
+    if (!under)
+        return 0;
+    if (!(op_info(op->kind)->outputs[k].flags & OPERAND_IN_PLACE) || op->in[0] != under ||
+        o->over[under] != value || program_value_bytes(p, under) != program_value_bytes(p, value))
+        return complain(o, op, op->out[k], "cannot be written over another value here");
+    o->content[under] = CONTENT_OVER;
+    return 0;
+}
+
+static int check_overlays(struct overlays *o)
+{
+    const struct program *p = o->program;
+
+    memset(o->content, 0, sizeof *o->content * (size_t)p->n_values);
+    for (int i = 0; i < o->function->n_ops; i++) {
+        const struct op *op = &o->function->ops[i];
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            if (op->in[k] && check_input(o, op, op->in[k]) < 0)
+                return -1;
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            if (op->out[k] && check_output(o, op, k) < 0)
+                return -1;
+    }
+    for (int id = 1; id < p->n_values; id++)
+        if (o->content[id] == CONTENT_OWN)
+            return complain(o, &o->function->ops[0], id, "is not written over in the end");
+    return 0;
+}
+
+int verify_in_place(const struct program *program, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct overlays o = { .program = program,
+                          .over = arena_array(&arena, int, program->n_values),
+                          .content = arena_array(&arena, enum content, program->n_values),
+                          .err = err };
+    int status = 0;
+
+    for (int id = 1; id < program->n_values; id++)
+        o.over[program->values[id].over] = id;
+    o.over[0] = 0;
+    for (int f = 0; !status && f < program->n_functions; f++) {
+        o.function = &program->functions[f];
+        status = check_overlays(&o);
+    }
+    arena_release(&arena);
+    return status;
 }
 
 /* ---- scratch: by time ---- */

@@ -239,6 +239,8 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     describe_sizes(&job->parallel.micro_batches, out);
     str_printf(out, "train.dtype %s\ntrain.gradient_dtype %s\n", dtype_name(job->train.dtype),
                dtype_name(job->train.gradient_dtype));
+    if (job->train.residual != DTYPE_F32)
+        str_printf(out, "train.residual %s\n", dtype_name(job->train.residual));
     if (job->train.dtype == DTYPE_F16) {
         add_count(out, "train.loss_scale.initial", job->train.loss_scale.initial);
         add_count(out, "train.loss_scale.growth_every", job->train.loss_scale.growth_every);

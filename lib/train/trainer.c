@@ -57,6 +57,7 @@ static struct compile_train trainer_compile_options(const struct job *job, int p
         .model = &job->model,
         .mesh = trainer_mesh(job),
         .dtype = job->train.dtype,
+        .residual = job->train.residual,
         .gradient_dtype = job->train.gradient_dtype,
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,

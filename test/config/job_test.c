@@ -53,6 +53,7 @@ static void test_whole_job(void **state)
     assert_int_equal(j.train.micro_batch, 8);
     assert_int_equal(j.train.dtype, DTYPE_F32);
     assert_int_equal(j.train.gradient_dtype, DTYPE_F32);
+    assert_int_equal(j.train.residual, DTYPE_F32);
     assert_int_equal(j.train.seed, 7);
     assert_int_equal(j.train.log_every, 5);
     assert_int_equal(j.train.max_skipped, 3);
@@ -418,6 +419,12 @@ static const char *const mistakes[][2] = {
                                               "linear, cosine, wsd (hint: cosine)" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
     { M D T "optimizer: {states: fp16}\n", "optimizer.states is fp16, not one of fp32, bf16" },
+    { M D "train: {steps: 1, dtype: fp32, residual: bf16}\n",
+      "j.yaml:3:42: train.residual is bf16 and train.dtype fp32: the stream would be narrower than "
+      "what is added to it" },
+    { M D "train: {steps: 1, dtype: fp16, residual: bf16}\n",
+      "train.residual is bf16 and train.dtype fp16" },
+    { M D "train: {steps: 1, residual: fp16}\n", "train.residual is fp16, not one of fp32, bf16" },
     { M D "train: {steps: 16777216}\noptimizer: {states: bf16}\n",
       "optimizer.states is bf16 and train.steps 16777216, more than the 16777215 that it counts" },
     { M D "train: {steps: 1, dtype: float64}\n", "train.dtype is float64, not one of fp32, bf16" },

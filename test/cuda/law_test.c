@@ -43,10 +43,13 @@ static struct law_outcome run_on(const char *device, const struct law_case *c)
 
 /* ---- beside the CPU ---- */
 
+#define RESIDUAL "train.residual=bf16"
+
 struct beside {
     const char *model, *dtype;
-    double first; /* relative, of the first loss and gradient norm: rounding alone */
-    double later; /* of later losses: what a large learning rate makes of it; bf16's on the CPU
+    const char *more; /* of the job; or NULL */
+    double first;     /* relative, of the first loss and gradient norm: rounding alone */
+    double later;     /* of later losses: what a large learning rate makes of it; bf16's on the CPU
                      leaves fp32's as far */
 };
 
@@ -66,10 +69,11 @@ static double slack_of_libraries(void)
 static void follows_the_cpu(void **state)
 {
     static const struct beside runs[] = {
-        { "llama", "fp32", 1e-5, 2e-5 },   { "llama", "bf16", 2e-3, 1e-2 },
-        { "llama", "fp16", 3e-4, 2e-3 },   { "gpt2", "fp32", 1e-5, 2e-5 },
-        { "normed", "bf16", 4e-3, 1e-2 },  { "alibi", "fp32", 1e-5, 2e-5 },
-        { "mixture", "fp32", 1e-5, 2e-5 },
+        { "llama", "fp32", NULL, 1e-5, 2e-5 },    { "llama", "bf16", NULL, 2e-3, 1e-2 },
+        { "llama", "fp16", NULL, 3e-4, 2e-3 },    { "gpt2", "fp32", NULL, 1e-5, 2e-5 },
+        { "normed", "bf16", NULL, 4e-3, 1e-2 },   { "alibi", "fp32", NULL, 1e-5, 2e-5 },
+        { "mixture", "fp32", NULL, 1e-5, 2e-5 },  { "llama", "bf16", RESIDUAL, 4e-3, 1e-2 },
+        { "gpt2", "bf16", RESIDUAL, 4e-3, 1e-2 },
     };
 
     double slack = slack_of_libraries();
@@ -77,6 +81,7 @@ static void follows_the_cpu(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         struct law_case c = small(runs[i].model, runs[i].dtype, 1);
+        c.tuning = runs[i].more;
         struct law_outcome cpu = run_on("cpu", &c), gpu = run_on("cuda", &c);
 
         assert_true(cpu.loss[0] != cpu.loss[LAW_STEPS - 1]);
@@ -104,11 +109,13 @@ static void must_equal(const char *what, const struct law_outcome *wanted, const
 
 static void one_gpu(void **state)
 {
-    static const char *const dtypes[] = { "bf16", "fp16", "fp32" };
+    static const char *const dtypes[] = { "bf16", "fp16", "fp32", "bf16" };
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         struct law_case c = small("llama", dtypes[i], 1);
+
+        c.tuning = i == 3 ? RESIDUAL : NULL;
         struct law_outcome wanted = law_run(&c);
 
         c.recompute = "selective";
@@ -116,7 +123,8 @@ static void one_gpu(void **state)
         c.recompute = "full";
         c.poison = 1;
         must_equal("full, poisoned", &wanted, &c);
-        c = small("llama", dtypes[i], 1);
+        c.poison = 0;
+        c.recompute = "none";
         c.stop_after = 3;
         must_equal("stopped and resumed", &wanted, &c);
     }

@@ -15,15 +15,16 @@ static int index_of(int t)
     return t % 11 == 3 ? -1 : t * t % (TABLE - 7);
 }
 
-static void embed_case(enum dtype act, int64_t d, int base)
+static void embed_case(int types, int64_t d, int base)
 {
+    enum dtype act = act_beside(types), res = residual_at(types);
     struct op_case *c = op_case_create(OP_EMBED, &(struct op_attributes){ 0 });
 
     op_case_input(c, 0, TOKENS, 1, DTYPE_I32, 0);
     op_case_input(c, 1, TABLE, d, act, 1);
     if (base)
-        op_case_input(c, 2, TOKENS, d, DTYPE_F32, 1);
-    op_case_output(c, 0, TOKENS, d, DTYPE_F32);
+        op_case_input(c, 2, TOKENS, d, res, 1);
+    op_case_output(c, 0, TOKENS, d, res);
     for (int t = 0; t < TOKENS; t++)
         tensor_set(&c->op.in[0], t, 0, index_of(t));
     op_case_check(c, 1e-7);
@@ -34,18 +35,17 @@ static void test_embed(void **state)
 {
     (void)state;
     for (int base = 0; base < 2; base++) {
-        embed_case(DTYPE_F32, 33, base);
-        embed_case(DTYPE_BF16, 33, base);
-        embed_case(DTYPE_F16, 33, base);
-        embed_case(DTYPE_F32, 1, base);
+        for (int types = 0; types < N_RESIDUALS; types++)
+            embed_case(types, 33, base);
+        embed_case(0, 1, base);
     }
 }
 
-static void embed_dw_case(int64_t n_tokens, int64_t d, int one_row)
+static void embed_dw_case(int64_t n_tokens, int64_t d, int one_row, enum dtype res)
 {
     struct op_case *c = op_case_create(OP_EMBED_DW, &(struct op_attributes){ 0 });
 
-    op_case_input(c, 0, n_tokens, d, DTYPE_F32, 1);
+    op_case_input(c, 0, n_tokens, d, res, 1);
     op_case_input(c, 1, n_tokens, 1, DTYPE_I32, 0);
     op_case_output(c, 0, TABLE, d, DTYPE_F32);
     for (int t = 0; t < n_tokens; t++)
@@ -57,10 +57,14 @@ static void embed_dw_case(int64_t n_tokens, int64_t d, int one_row)
 static void test_embed_dw(void **state)
 {
     (void)state;
-    embed_dw_case(TOKENS, 33, 0);
-    embed_dw_case(TOKENS, 300, 0);
-    embed_dw_case(TOKENS, 5, 1);
-    embed_dw_case(1, 5, 0);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        enum dtype res = bf16 ? DTYPE_BF16 : DTYPE_F32;
+
+        embed_dw_case(TOKENS, 33, 0, res);
+        embed_dw_case(TOKENS, 300, 0, res);
+        embed_dw_case(TOKENS, 5, 1, res);
+        embed_dw_case(1, 5, 0, res);
+    }
 }
 
 /* ---- a table in parts ---- */

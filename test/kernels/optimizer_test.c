@@ -394,6 +394,39 @@ static void test_adamw_bits(void **state)
             }
 }
 
+/* v of every magnitude, 0 and infinity among them; bias2 as beta2 and the number of updates have
+ * it. */
+struct roots {
+    double beta2;
+    int update;
+};
+
+static struct op_case *make_roots(const void *context)
+{
+    const struct roots *r = context;
+    struct op_case *c = adamw_case(1, 4099, N_DTYPES, 0);
+
+    c->op.attributes.beta2 = r->beta2;
+    tensor_set(&c->op.in[1], 0, SCALAR_BIAS2, 1 - pow(r->beta2, r->update));
+    for (int64_t i = 0; i < c->op.in[6].cols; i++) {
+        double v = ldexp(1 + fabs(tensor_get(&c->op.in[6], 0, i)), (int)(i % 280) - 151);
+
+        tensor_set(&c->op.in[0], 0, i, 0);
+        tensor_set(&c->op.in[6], 0, i, i % 97 == 0 ? 0 : i % 89 == 0 ? INFINITY : v);
+    }
+    return c;
+}
+
+static void test_adamw_bits_of_roots(void **state)
+{
+    static const struct roots roots[] = { { 0.95, 1 },  { 0.95, 7 },   { 0.95, 3000 },  { 0, 1 },
+                                          { 0.999, 2 }, { 0.999, 50 }, { 0.9999999, 1 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++)
+        check_bits(make_roots, &roots[i]);
+}
+
 /* A decay a block has the bits of calls by block that each have it as their attribute. */
 static void test_adamw_of_blocks(void **state)
 {
@@ -684,10 +717,14 @@ static void test_rounding_keeps_what_is_not_finite(void **state)
 {
     struct rounded_shape s = { 1, 64, DTYPE_BF16, 0, 0, 0 };
     struct op_case *c = make_rounded(&s);
+    const uint32_t nan = 0x7fffffff; /* one more, and it were none */
 
     (void)state;
     for (int64_t i = 0; i < s.cols; i++)
-        tensor_set(&c->op.in[0], 0, i, i % 2 ? NAN : INFINITY);
+        if (i % 2)
+            memcpy((float *)c->op.in[0].data + i, &nan, sizeof nan);
+        else
+            tensor_set(&c->op.in[0], 0, i, INFINITY);
     op_case_run(c, 1, 0);
     for (int64_t i = 0; i < s.cols; i++) {
         assert_true(i % 2 ? isnan(tensor_get(&c->op.in[5], 0, i))
@@ -711,6 +748,7 @@ int main(void)
         cmocka_unit_test(test_non_finite_skips),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_bits),
+        cmocka_unit_test(test_adamw_bits_of_roots),
         cmocka_unit_test(test_adamw_rounds),
         cmocka_unit_test(test_adamw_rounds_alike),
         cmocka_unit_test(test_rounding_is_the_parameter_s),

@@ -97,6 +97,8 @@ static void check_pair(const struct op_case *c, enum op_kind gradient_kind)
     for (int i = 0; i < gradient_info->n_outputs; i++) {
         int input = find(info->inputs, info->n_inputs, gradient_info->outputs[i].name + 1);
 
+        if (!strcmp(gradient_info->outputs[i].name, "copy"))
+            continue;
         assert_true(input >= 0);
         gradient.out[i] = forward.in[input];
         if (tensor_given(&gradient.out[i]))

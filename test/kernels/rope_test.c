@@ -80,12 +80,41 @@ static void test_no_token(void **state)
     op_case_destroy(c);
 }
 
+/* Over its input: the same bits, and v's heads are still there. */
+static void in_place_case(enum op_kind kind, int e, enum dtype act)
+{
+    struct op_case *apart = rope_case(kind, 6, 2, e, act), *over = rope_case(kind, 6, 2, e, act);
+    struct tensor own = over->op.out[0];
+
+    op_case_run(apart, 3, 1);
+    over->op.out[0] = over->op.in[0];
+    op_case_run(over, 3, 0);
+    for (int t = 0; t < ROWS; t++)
+        for (int i = 0; i < 10 * e; i++)
+            if (tensor_get(&over->op.in[0], t, i) != tensor_get(&apart->op.out[0], t, i))
+                fail_msg("row %d, column %d: %g, apart %g", t, i, tensor_get(&over->op.in[0], t, i),
+                         tensor_get(&apart->op.out[0], t, i));
+    over->op.out[0] = own;
+    op_case_destroy(apart);
+    op_case_destroy(over);
+}
+
+static void test_in_place(void **state)
+{
+    (void)state;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        in_place_case(OP_ROPE, 10, act_at(i_act));
+        in_place_case(OP_ROPE_GRAD, 64, act_at(i_act));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_grad_is_the_inverse),
         cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_in_place),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,6 +148,47 @@ static void compiling_is_fast(void **state)
     }
 }
 
+/* Bytes of what a stage sends forward and receives backward. */
+static size_t boundary_bytes(const struct program *p)
+{
+    size_t n_bytes = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            if (op->kind == OP_SEND || op->kind == OP_RECEIVE)
+                n_bytes += program_value_bytes(p, op->kind == OP_SEND ? op->in[0] : op->out[0]);
+        }
+    return n_bytes;
+}
+
+/* What a residual stream of bf16 is for: half is sent, and half is kept of what is recomputed. */
+static void a_narrow_stream_is_half(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    size_t sent[2], kept[2];
+
+    (void)state;
+    spec.n_layers = 8;
+    for (int i = 0; i < 2; i++) {
+        struct compile_train options = tiny_compile(&spec, 1);
+        struct program program;
+
+        options.residual = i ? DTYPE_BF16 : DTYPE_F32;
+        options.recompute = RECOMPUTE_KIND_FULL;
+        options.mesh.size[AXIS_PP] = 2;
+        must_compile(&program, &options);
+        sent[i] = boundary_bytes(&program);
+        kept[i] = program.segment_bytes[SEGMENT_STASH];
+        program_release(&program);
+    }
+    assert_true(sent[1] > 0);
+    assert_int_equal(2 * sent[1], sent[0]);
+    /* Tokens and targets are kept besides. */
+    assert_true(20 * kept[1] < 11 * kept[0]);
+}
+
 /* Two compilations of one job give one program, to the last address. */
 static void compiling_is_repeatable(void **state)
 {
@@ -215,6 +256,7 @@ int main(void)
         cmocka_unit_test(given_sizes),
         cmocka_unit_test(compiling_is_fast),
         cmocka_unit_test(compiling_is_repeatable),
+        cmocka_unit_test(a_narrow_stream_is_half),
         cmocka_unit_test(scratch_of_ops),
     };
 

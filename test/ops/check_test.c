@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -95,6 +96,51 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
     op.attributes.p = 0;
     if (operand->flags & OPERAND_OPTIONAL && is_sample)
         accepted(&op);
+}
+
+/* Operands of the residual stream to res, activations beside it to act, by their names. Returns how
+ * many are of the stream. */
+static int set_dtypes(struct op_text *text, enum dtype act, enum dtype res)
+{
+    const struct op_info *info = op_info(text->op.kind);
+    int n_streams = 0;
+
+    for (int i = 0; i < info->n_inputs + info->n_outputs; i++) {
+        int is_input = i < info->n_inputs, k = is_input ? i : i - info->n_inputs;
+        char name[32];
+        struct tensor *t = is_input ? &text->op.in[k] : &text->op.out[k];
+
+        snprintf(name, sizeof name, " %s ",
+                 is_input ? info->inputs[k].name : info->outputs[k].name);
+        if (strstr(" base x sum add dx ", name)) {
+            t->dtype = res;
+            n_streams++;
+        } else if (strstr(" table y delta dy copy ", name)) {
+            t->dtype = act;
+        }
+    }
+    return n_streams;
+}
+
+/* The residual stream and activations beside it. */
+static void test_dtypes_of_the_stream(void **state)
+{
+    static const enum op_kind kinds[] = { OP_EMBED,       OP_RMSNORM,        OP_RMSNORM_GRAD,
+                                          OP_ADD_RMSNORM, OP_LAYERNORM_GRAD, OP_ADD_LAYERNORM };
+    struct op_text good;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (int act = DTYPE_F32; act <= DTYPE_F16; act++)
+            for (int res = DTYPE_F32; res <= DTYPE_F16; res++) {
+                op_text_parse(&good, op_texts[kinds[k]]);
+                assert_true(set_dtypes(&good, (enum dtype)act, (enum dtype)res) > 0);
+                if (res == DTYPE_F32 || (res == DTYPE_BF16 && act == DTYPE_BF16))
+                    accepted(&good.op);
+                else
+                    refused(&good.op, "");
+            }
+    }
 }
 
 static void test_each_kind(void **state)
@@ -374,10 +420,10 @@ static void test_unknown_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_kind),    cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_attributes),   cmocka_unit_test(test_stride),
-        cmocka_unit_test(test_unknown_kind), cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_slopes),
+        cmocka_unit_test(test_each_kind),   cmocka_unit_test(test_dtypes_of_the_stream),
+        cmocka_unit_test(test_messages),    cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_stride),      cmocka_unit_test(test_unknown_kind),
+        cmocka_unit_test(test_other_forms), cmocka_unit_test(test_slopes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,6 +84,7 @@ static void test_bytes(void **state)
     (void)state;
     assert_true(bytes(OP_LINEAR) == 12 * 8 * 2 + 6 * 8 * 2 + 6 * 4 + 12 * 6 * 2);
     /* Only looked-up rows of a table move; accumulators are read and written. */
+    assert_true(bytes(OP_ROPE) == 2 * 12 * 12 * 2 + 12 * 4 + 30 * 2 * 4);
     assert_true(bytes(OP_EMBED) == 12 * 4 + 12 * 8 * 2 + 2 * 12 * 8 * 4 + 4);
     assert_true(bytes(OP_EMBED_DW) == 12 * 8 * 4 + 12 * 4 + 2 * 12 * 8 * 4 + 4);
     assert_true(bytes(OP_SELECT_ROWS) == 3 * 8 * 2 + 3 * 4 + 3 * 8 * 2);

@@ -136,6 +136,64 @@ static void a_norm_of_something_else_stays(void **state)
     program_release(&s.program);
 }
 
+/* ---- casts ---- */
+
+/* Every cast of a decoder's backward is of a norm's gradient: of the stream, for the block before. */
+static void no_cast_is_left(void **state)
+{
+    struct tiny tiny;
+
+    (void)state;
+    tiny_differentiate(&tiny, "llama", 1);
+    const struct function *f = &tiny.program.functions[tiny.backward];
+    int n_ops = f->n_ops, n_casts = count_kind(f, OP_CAST);
+    assert_int_equal(n_casts, 4);
+    assert_int_equal(fuse_casts(&tiny.program, tiny.backward), n_casts);
+    assert_int_equal(f->n_ops, n_ops - n_casts);
+    assert_int_equal(count_kind(f, OP_CAST), 0);
+    for (int i = 0; i < f->n_ops; i++) {
+        struct op_shape shape = program_op_shape(&tiny.program, &f->ops[i]);
+        struct err err;
+
+        if (op_check(&shape, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+    assert_int_equal(fuse_casts(&tiny.program, tiny.backward), 0);
+    tiny_release(&tiny);
+}
+
+/* What is cast to another dtype than the gradient's own, or a second time, stays. */
+static void other_casts_stay(void **state)
+{
+    struct small s;
+    int values[5];
+
+    (void)state;
+    small_open(&s);
+    for (int i = 0; i < 5; i++)
+        values[i] = program_value(&s.program, 4, 8,
+                                  i == 0   ? DTYPE_F32
+                                  : i == 2 ? DTYPE_F16
+                                           : DTYPE_BF16);
+    int dy = program_cell(&s.program, ROLE_INPUT, "dy", 4, 8, DTYPE_BF16);
+    int rstd = program_cell(&s.program, ROLE_INPUT, "rstd", 4, 1, DTYPE_F32);
+    emit(&s, (struct op){ .kind = OP_RMSNORM_GRAD,
+                          .attributes.eps = 1e-6,
+                          .in = { dy, s.x, s.w, rstd },
+                          .out = { values[0] } });
+    emit(&s, (struct op){ .kind = OP_CAST, .in = { values[0] }, .out = { values[2] } });
+    emit(&s, (struct op){ .kind = OP_CAST, .in = { s.x }, .out = { values[4] } });
+    emit(&s, (struct op){ .kind = OP_CAST, .in = { values[0] }, .out = { values[1] } });
+    emit(&s, (struct op){ .kind = OP_CAST, .in = { values[0] }, .out = { values[3] } });
+    assert_int_equal(fuse_casts(&s.program, s.function), 1);
+    const struct op *ops = s.program.functions[s.function].ops;
+    assert_int_equal(ops[0].out[2], values[1]);
+    assert_int_equal(ops[1].out[0], values[2]);
+    assert_int_equal(ops[2].out[0], values[4]);
+    assert_int_equal(ops[3].out[0], values[3]);
+    program_release(&s.program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +201,8 @@ int main(void)
         cmocka_unit_test(operands_go_where_they_belong),
         cmocka_unit_test(a_reader_in_between_forbids),
         cmocka_unit_test(a_norm_of_something_else_stays),
+        cmocka_unit_test(no_cast_is_left),
+        cmocka_unit_test(other_casts_stay),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -250,6 +250,20 @@ static void pipeline_text(void **state)
     }
 }
 
+/* A residual stream of bf16: what is sent, added and kept of layers is, and no gradient is cast. */
+static void residual_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_PP] = 2;
+    options.pipeline.kind = PIPELINE_1F1B;
+    options.residual = DTYPE_BF16;
+    options.recompute = RECOMPUTE_KIND_FULL;
+    check_compiled(GOLDEN "llama.residual-bf16-0.txt", &options);
+}
+
 /* The functions of each size, which add to the same accumulators. */
 static void dynamic_text(void **state)
 {
@@ -293,13 +307,21 @@ static void zero_one_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(hybrid_text),        cmocka_unit_test(zero_three_text),
-        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
-        cmocka_unit_test(dynamic_text),       cmocka_unit_test(token_axes_text),
+        cmocka_unit_test(residual_text),
+        cmocka_unit_test(differentiate_text),
+        cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),
+        cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),
+        cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),
+        cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(hybrid_text),
+        cmocka_unit_test(zero_three_text),
+        cmocka_unit_test(pipeline_text),
+        cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(dynamic_text),
+        cmocka_unit_test(token_axes_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,19 @@ static inline enum dtype act_at(int i)
     return acts[i];
 }
 
+/* Dtypes of the residual stream and of activations beside it. */
+enum { N_RESIDUALS = 4 };
+
+static inline enum dtype residual_at(int i)
+{
+    return i < N_ACTS ? DTYPE_F32 : DTYPE_BF16;
+}
+
+static inline enum dtype act_beside(int i)
+{
+    return i < N_ACTS ? act_at(i) : DTYPE_BF16;
+}
+
 /*
  * The most that one rounding of a number to a 16-bit dtype changes it: half a step, of fp16's
  * subnormal numbers, too, where that is more. Other dtypes: 0.

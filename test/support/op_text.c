@@ -37,10 +37,11 @@ const char *const op_texts[] = {
     "embed 12x1 i32, *50x8 bf16, 12x8 fp32, 1x1 i32 : 12x8 fp32",
     "embed_dw 12x8 fp32, 12x1 i32, 1x1 i32 : *50x8 fp32",
     "rmsnorm 12x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32",
-    "rmsnorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x8 fp32 : 12x8 fp32, 1x8 fp32",
+    "rmsnorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x8 fp32 "
+    ": 12x8 fp32, 1x8 fp32, 12x8 bf16",
     "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32, 12x1 fp32",
     "layernorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x1 fp32, 12x8 fp32 "
-    ": 12x8 fp32, 1x8 fp32, 1x8 fp32",
+    ": 12x8 fp32, 1x8 fp32, 1x8 fp32, 12x8 bf16",
     "add_rmsnorm 12x8 fp32, 12x8 bf16, 1x8 fp32 : 12x8 bf16, 12x1 fp32, 12x8 fp32",
     "add_layernorm 12x8 fp32, 12x8 bf16, 1x8 fp32, 1x8 fp32 "
     ": 12x8 bf16, 12x1 fp32, 12x1 fp32, 12x8 fp32",

@@ -133,6 +133,8 @@ static void norm_grad(const struct op_shape *op, int first)
             OUT(1, 0, i) += IN(0, t, i) * xhat;
             if (has_db)
                 OUT(2, 0, i) += IN(0, t, i);
+            if (tensor_given(&op->out[2 + layer]))
+                OUT(2 + layer, t, i) = OUT(0, t, i);
         }
     }
 }

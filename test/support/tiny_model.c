@@ -112,6 +112,7 @@ void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recom
 {
     tiny_differentiate(tiny, name, dp_size);
     fuse(&tiny->program, tiny->forward);
+    fuse_casts(&tiny->program, tiny->backward);
     recompute(&tiny->program, tiny->forward, tiny->backward, kind, 0);
 }
 
@@ -119,6 +120,7 @@ void tiny_recompute_list(struct tiny *tiny, const char *name, uint64_t ops)
 {
     tiny_differentiate(tiny, name, 1);
     fuse(&tiny->program, tiny->forward);
+    fuse_casts(&tiny->program, tiny->backward);
     recompute(&tiny->program, tiny->forward, tiny->backward, RECOMPUTE_KIND_LIST, ops);
 }
 

@@ -110,6 +110,7 @@ static void what_decides_bits_is_in_it(void **state)
         "train.global_batch=4",
         "train.micro_batch=4",
         "train.dtype=fp32",
+        "train.residual=bf16",
         "train.steps=21",
         "optimizer.lr=1e-3",
         "optimizer.min_lr=1e-5",

@@ -32,30 +32,31 @@ static inline int64_t table_row(const struct tensor *index, int64_t token,
     return row >= 0 && row < n_rows ? row : NO_ROW;
 }
 
-CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, enum dtype act)
+CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, enum dtype act,
+                           enum dtype res)
 {
     int64_t d = op->out[0].cols;
 
     for (; row < end; row++) {
         int64_t index = table_row(&op->in[0], row, &op->in[3], op->in[1].rows);
-        float *x = float_row_mut(&op->out[0], row);
-        const float *base = tensor_given(&op->in[2]) ? float_row(&op->in[2], row) : NULL;
+        void *x = cpu_row(&op->out[0], row);
+        const void *base = tensor_given(&op->in[2]) ? cpu_row(&op->in[2], row) : NULL;
 
         if (base && base != x)
-            memcpy(x, base, (size_t)d * sizeof *x);
+            memcpy(x, base, (size_t)d * dtype_bytes(res));
         if (index == NO_ROW) {
             if (!base)
-                memset(x, 0, (size_t)d * sizeof *x);
+                memset(x, 0, (size_t)d * dtype_bytes(res));
             continue;
         }
         const void *entry = cpu_row(&op->in[1], index);
 
         if (base)
             for (int64_t i = 0; i < d; i++)
-                x[i] += act_get(entry, i, act);
+                act_put(x, i, act_get(x, i, res) + act_get(entry, i, act), res);
         else
             for (int64_t i = 0; i < d; i++)
-                x[i] = act_get(entry, i, act);
+                act_put(x, i, act_get(entry, i, act), res);
     }
 }
 
@@ -64,7 +65,7 @@ CPU_INLINE void embed_tile_body(void *context, int64_t tile)
     const struct op_shape *op = context;
     int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[0].rows);
 
-    WITH_ACT(op->in[1].dtype, embed_rows(op, row, end, act));
+    WITH_ACT_AND_RES(op->in[1].dtype, op->out[0].dtype, embed_rows(op, row, end, act, res));
 }
 
 CPU_TILES(embed_tile);
@@ -118,7 +119,8 @@ CPU_INLINE void add_sum(void *out, int64_t col, const float *sum, int64_t n, int
         act_put(out, col + i, first ? sum[i] : act_get(out, col + i, act) + sum[i], act);
 }
 
-CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
+/* res: dx's dtype. */
+CPU_INLINE void sum_chain(const struct chains *c, int64_t head, enum dtype res)
 {
     const struct op_shape *op = c->op;
     const struct tensor *dx = &op->in[0];
@@ -129,12 +131,13 @@ CPU_INLINE void sum_chain(const struct chains *c, int64_t head)
     for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {
         int64_t n = min_i64(CHAIN_COLS, dx->cols - col);
 
-        memcpy(sum, float_row(dx, head) + col, (size_t)n * sizeof *sum);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = act_get(cpu_row(dx, head), col + i, res);
         for (int64_t t = c->next[head]; t >= 0; t = c->next[t]) {
-            const float *row = float_row(dx, t) + col;
+            const void *row = cpu_row(dx, t);
 
             for (int64_t i = 0; i < n; i++)
-                sum[i] += row[i];
+                sum[i] += act_get(row, col + i, res);
         }
         WITH_ACT(op->out[0].dtype, add_sum(out, col, sum, n, c->first, act));
     }
@@ -147,7 +150,7 @@ CPU_INLINE void embed_dw_tile_body(void *context, int64_t tile)
 
     for (int64_t t = tile * TOKENS_A_TILE; t < end; t++)
         if (c->is_head[t])
-            sum_chain(c, t);
+            WITH_ACT(c->op->in[0].dtype, sum_chain(c, t, act));
 }
 
 CPU_TILES(embed_dw_tile);

@@ -22,58 +22,66 @@ struct norm {
     float eps;
 };
 
-CPU_INLINE float row_sum(const float *x, int64_t d)
+CPU_INLINE float row_sum(const void *x, int64_t d, enum dtype res)
 {
     float lanes[SUM_LANES] = { 0 };
     int64_t i = 0;
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++)
-            lanes[l] += x[i + l];
+            lanes[l] += act_get(x, i + l, res);
     for (int l = 0; i + l < d; l++)
-        lanes[l] += x[i + l];
+        lanes[l] += act_get(x, i + l, res);
     return sum_lanes(lanes);
 }
 
 /* Sum of (x - mean)^2. */
-CPU_INLINE float row_squares(const float *x, float mean, int64_t d)
+CPU_INLINE float row_squares(const void *x, float mean, int64_t d, enum dtype res)
 {
     float lanes[SUM_LANES] = { 0 };
     int64_t i = 0;
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
-        for (int l = 0; l < SUM_LANES; l++)
-            lanes[l] = __builtin_fmaf(x[i + l] - mean, x[i + l] - mean, lanes[l]);
-    for (int l = 0; i + l < d; l++)
-        lanes[l] = __builtin_fmaf(x[i + l] - mean, x[i + l] - mean, lanes[l]);
+        for (int l = 0; l < SUM_LANES; l++) {
+            float off = act_get(x, i + l, res) - mean;
+
+            lanes[l] = __builtin_fmaf(off, off, lanes[l]);
+        }
+    for (int l = 0; i + l < d; l++) {
+        float off = act_get(x, i + l, res) - mean;
+
+        lanes[l] = __builtin_fmaf(off, off, lanes[l]);
+    }
     return sum_lanes(lanes);
 }
 
-CPU_INLINE void norm_row(const struct norm *n, int64_t row, enum dtype act)
+/* With delta: of the sum as it is stored. */
+CPU_INLINE void norm_row(const struct norm *n, int64_t row, enum dtype act, enum dtype res)
 {
     int64_t d = n->x->cols;
-    const float *x = float_row(n->x, row), *w = n->w->data, *b = n->b ? n->b->data : NULL;
+    const void *x = cpu_row(n->x, row);
+    const float *w = n->w->data, *b = n->b ? n->b->data : NULL;
     void *y = cpu_row(n->y, row);
     float mean = 0, rstd;
 
     if (n->delta) {
         const void *delta = cpu_row(n->delta, row);
-        float *sum = float_row_mut(n->sum, row);
+        void *sum = cpu_row(n->sum, row);
 
         for (int64_t i = 0; i < d; i++)
-            sum[i] = x[i] + act_get(delta, i, act);
+            act_put(sum, i, act_get(x, i, res) + act_get(delta, i, act), res);
         x = sum;
     }
     if (n->mean)
-        *float_row_mut(n->mean, row) = mean = row_sum(x, d) / (float)d;
-    rstd = 1.0f / sqrtf(row_squares(x, mean, d) / (float)d + n->eps);
+        *float_row_mut(n->mean, row) = mean = row_sum(x, d, res) / (float)d;
+    rstd = 1.0f / sqrtf(row_squares(x, mean, d, res) / (float)d + n->eps);
     *float_row_mut(n->rstd, row) = rstd;
     if (b)
         for (int64_t i = 0; i < d; i++)
-            act_put(y, i, __builtin_fmaf((x[i] - mean) * rstd, w[i], b[i]), act);
+            act_put(y, i, __builtin_fmaf((act_get(x, i, res) - mean) * rstd, w[i], b[i]), act);
     else
         for (int64_t i = 0; i < d; i++)
-            act_put(y, i, (x[i] - mean) * rstd * w[i], act);
+            act_put(y, i, (act_get(x, i, res) - mean) * rstd * w[i], act);
 }
 
 CPU_INLINE void norm_tile_body(void *context, int64_t tile)
@@ -81,7 +89,7 @@ CPU_INLINE void norm_tile_body(void *context, int64_t tile)
     const struct norm *n = context;
     int64_t row = tile * FORWARD_ROWS, end = min_i64(row + FORWARD_ROWS, n->x->rows);
 
-    WITH_ACT(n->y->dtype, for (; row < end; row++) norm_row(n, row, act));
+    WITH_ACT_AND_RES(n->y->dtype, n->x->dtype, for (; row < end; row++) norm_row(n, row, act, res));
 }
 
 CPU_TILES(norm_tile);
@@ -117,7 +125,7 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
 
 struct norm_grad {
     const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
-    const struct tensor *dx, *dw, *db;                   /* dw, db: NULL where absent */
+    const struct tensor *dx, *dw, *db, *copy;            /* all but dx: NULL where absent */
     float *partial_dw, *partial_db;                      /* [blocks x d] each */
     int64_t n_blocks;
     int first;
@@ -128,26 +136,28 @@ struct norm_grad {
  * has no mean(g). dw adds dy xhat, db adds dy.
  */
 CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw, float *db,
-                              enum dtype act)
+                              enum dtype act, enum dtype res)
 {
     int64_t d = n->x->cols, i = 0;
-    const void *dy = cpu_row(n->dy, row);
-    const float *x = float_row(n->x, row), *w = n->w->data;
-    const float *add = n->add ? float_row(n->add, row) : NULL;
-    float *dx = float_row_mut(n->dx, row);
+    const void *dy = cpu_row(n->dy, row), *x = cpu_row(n->x, row);
+    const void *add = n->add ? cpu_row(n->add, row) : NULL;
+    const float *w = n->w->data;
+    void *dx = cpu_row(n->dx, row);
     float rstd = *float_row(n->rstd, row), mean = n->mean ? *float_row(n->mean, row) : 0;
     float dots[SUM_LANES] = { 0 }, sums[SUM_LANES] = { 0 };
     float dot, sum;
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
         for (int l = 0; l < SUM_LANES; l++) {
-            float g = act_get(dy, i + l, act) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+            float g = act_get(dy, i + l, act) * w[i + l];
+            float xhat = (act_get(x, i + l, res) - mean) * rstd;
 
             dots[l] = __builtin_fmaf(g, xhat, dots[l]);
             sums[l] += g;
         }
     for (int l = 0; i + l < d; l++) {
-        float g = act_get(dy, i + l, act) * w[i + l], xhat = (x[i + l] - mean) * rstd;
+        float g = act_get(dy, i + l, act) * w[i + l];
+        float xhat = (act_get(x, i + l, res) - mean) * rstd;
 
         dots[l] = __builtin_fmaf(g, xhat, dots[l]);
         sums[l] += g;
@@ -155,15 +165,22 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
     dot = sum_lanes(dots) / (float)d;
     sum = n->mean ? sum_lanes(sums) / (float)d : 0;
     for (i = 0; i < d; i++) {
-        float grad = act_get(dy, i, act), xhat = (x[i] - mean) * rstd;
+        float grad = act_get(dy, i, act), xhat = (act_get(x, i, res) - mean) * rstd;
         float own = rstd * (__builtin_fmaf(-xhat, dot, grad * w[i]) - sum);
 
-        dx[i] = add ? add[i] + own : own;
+        act_put(dx, i, add ? act_get(add, i, res) + own : own, res);
         dw[i] = __builtin_fmaf(grad, xhat, dw[i]);
     }
     if (n->db)
         for (i = 0; i < d; i++)
             db[i] += act_get(dy, i, act);
+    if (!n->copy)
+        return;
+
+    void *copy = cpu_row(n->copy, row);
+
+    for (i = 0; i < d; i++)
+        act_put(copy, i, act_get(dx, i, res), act);
 }
 
 CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
@@ -175,7 +192,8 @@ CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
     memset(dw, 0, (size_t)d * sizeof *dw);
     if (db)
         memset(db, 0, (size_t)d * sizeof *db);
-    WITH_ACT(n->dy->dtype, for (; row < end; row++) norm_grad_row(n, row, dw, db, act));
+    WITH_ACT_AND_RES(n->dy->dtype, n->x->dtype,
+                     for (; row < end; row++) norm_grad_row(n, row, dw, db, act, res));
 }
 
 CPU_TILES(norm_grad_tile);
@@ -230,6 +248,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         .dx = &op->out[0],
         .dw = if_given(&op->out[1]),
         .db = layer ? if_given(&op->out[2]) : NULL,
+        .copy = if_given(&op->out[2 + layer]),
         .partial_dw = call->scratch,
         .partial_db = (float *)call->scratch + n_blocks * d,
         .n_blocks = n_blocks,

@@ -2,7 +2,8 @@
  * rope.c - rotary position embedding of the q and k heads (Su et al. 2021, eq. 34, in the halves'
  * form)
  *
- * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle.
+ * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle. In place, v's
+ * heads are left alone.
  */
 #include "kernels/cpu/rows_impl.h"
 
@@ -41,7 +42,8 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
     }
     size_t start = (size_t)(n_rotated * a->head_dim) * bytes;
 
-    memmove(out + start, in + start, (size_t)(a->n_kv_heads * a->head_dim) * bytes);
+    if (out != in)
+        memcpy(out + start, in + start, (size_t)(a->n_kv_heads * a->head_dim) * bytes);
 }
 
 CPU_INLINE void rope_tile_body(void *context, int64_t tile)

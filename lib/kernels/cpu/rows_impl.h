@@ -39,6 +39,19 @@
         } \
     } while (0)
 
+/* The same of ops on the residual stream, whose dtype is `res`: fp32 beside any act, or bf16 beside
+ * bf16. */
+#define WITH_ACT_AND_RES(act_type, res_type, ...) \
+    do { \
+        if ((res_type) == DTYPE_BF16) { \
+            const enum dtype act = DTYPE_BF16, res = DTYPE_BF16; \
+            __VA_ARGS__; \
+        } else { \
+            const enum dtype res = DTYPE_F32; \
+            WITH_ACT(act_type, __VA_ARGS__); \
+        } \
+    } while (0)
+
 CPU_INLINE float act_get(const void *row, int64_t i, enum dtype act)
 {
     if (act == DTYPE_BF16)
