@@ -210,8 +210,8 @@ asan:
 
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
 # loader, the background save.
-# Not with MPI, whose own threads ThreadSanitizer cannot see.
-TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
+# Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
+TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
     test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:

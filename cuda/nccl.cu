@@ -13,7 +13,7 @@
  * both, on the comm thread, where who watches sees a rank wait in it and ends the run when a peer
  * is gone.
  *
- * Only bytes are moved. Communicators end by ncclCommAbort, which waits for nobody.
+ * Only bytes are moved, but for the sums of `reductions: fast`. Communicators end by ncclCommAbort, which waits for nobody.
  */
 #include "cuda/library.cuh"
 
@@ -38,6 +38,8 @@ struct api {
     decltype(&ncclRecv) receive;
     decltype(&ncclAllGather) all_gather;
     decltype(&ncclBroadcast) broadcast;
+    decltype(&ncclReduceScatter) reduce_scatter;
+    decltype(&ncclAllReduce) all_reduce;
 };
 
 struct nccl_comm {
@@ -400,6 +402,33 @@ static int nccl_enqueue(struct comm_group *base, const struct comm_call *call, i
     }
 }
 
+/* In NCCL's order. Over the communicator that moves, too: calls come one after the other there. */
+static int nccl_enqueue_sum(struct comm_group *base, const struct comm_sum *sum, int queue,
+                            struct err *err)
+{
+    struct nccl_comm *comm = nccl_comm_of(base->comm);
+    ncclComm_t link = nccl_group_of(base)->links[TOGETHER];
+    cudaStream_t stream = stream_of(comm, queue);
+    ncclDataType_t type = sum->dtype == DTYPE_BF16 ? ncclBfloat16 : ncclFloat32;
+    size_t n = (size_t)sum->n;
+
+    if (base->size == 1) {
+        cuda_check(comm->device, "copy",
+                   cudaMemcpyAsync(sum->receive, sum->send, n * dtype_bytes(sum->dtype),
+                                   cudaMemcpyDefault, stream));
+        return 0;
+    }
+    CHECK(link);
+    if (sum->is_scattered)
+        return check(
+            comm, link,
+            comm->api.reduce_scatter(sum->send, sum->receive, n, type, ncclSum, link, stream),
+            "ncclReduceScatter", err);
+    return check(comm, link,
+                 comm->api.all_reduce(sum->send, sum->receive, n, type, ncclSum, link, stream),
+                 "ncclAllReduce", err);
+}
+
 /* ---- what goes wrong later ---- */
 
 static void check_group(struct nccl_comm *comm, struct nccl_group *group)
@@ -457,7 +486,9 @@ static int open_library(struct api *api, struct err *err)
         CUDA_SYMBOL(handle, api->group_end, ncclGroupEnd) &&
         CUDA_SYMBOL(handle, api->send, ncclSend) && CUDA_SYMBOL(handle, api->receive, ncclRecv) &&
         CUDA_SYMBOL(handle, api->all_gather, ncclAllGather) &&
-        CUDA_SYMBOL(handle, api->broadcast, ncclBroadcast))
+        CUDA_SYMBOL(handle, api->broadcast, ncclBroadcast) &&
+        CUDA_SYMBOL(handle, api->reduce_scatter, ncclReduceScatter) &&
+        CUDA_SYMBOL(handle, api->all_reduce, ncclAllReduce))
         return 0;
     return err_set(err, ERR_DEVICE, "libnccl.so.2 is too old (hint: 2.14 or later)");
 }
@@ -474,6 +505,7 @@ static const struct comm_ops *nccl_ops(void)
         .connect = nccl_connect,
         .enqueue = nccl_enqueue,
         .check = nccl_check_all,
+        .enqueue_sum = nccl_enqueue_sum,
     };
 
     return &ops;

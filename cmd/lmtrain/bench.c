@@ -108,6 +108,7 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
     if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
         engine_open(&engine, &rank, &wish, &err) < 0)
         return ranks_fail(&rank, &err);
+    engine_settle(&engine, job);
     if (sub->run(q, job, &engine, &out, &err) < 0)
         status = ranks_fail(&rank, &err);
     else if (rank.world_rank == 0)

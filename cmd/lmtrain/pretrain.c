@@ -45,7 +45,7 @@ static int dry_run(const struct job *job)
     return status;
 }
 
-static int train(const struct request *q, const struct job *job, const struct launch_rank *rank)
+static int train(const struct request *q, struct job *job, const struct launch_rank *rank)
 {
     const struct engine_wish wish = { job->threads, job->device };
     struct engine engine;
@@ -53,6 +53,7 @@ static int train(const struct request *q, const struct job *job, const struct la
 
     if (engine_open(&engine, rank, &wish, &err) < 0)
         return ranks_fail(rank, &err);
+    engine_settle(&engine, job);
     struct pretrain_options options = {
         .job = job,
         .resume = q->resume,
@@ -60,7 +61,7 @@ static int train(const struct request *q, const struct job *job, const struct la
         .build = cmd_build(),
         .may_be_done = job->kind != JOB_PRETRAIN && tuned_is_unfinished(job),
         .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
-        .context = (void *)(uintptr_t)job,
+        .context = job,
     };
     int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)

@@ -15,8 +15,13 @@
 #include <memory>
 #include <string>
 
-enum kind { SEND, RECEIVE, ALL_GATHER, BROADCAST };
-static const char *const kind_names[] = { "send", "receive", "all_gather", "broadcast" };
+extern "C" {
+#include "base/dtype.h"
+}
+
+enum kind { SEND, RECEIVE, ALL_GATHER, BROADCAST, REDUCE_SCATTER, ALL_REDUCE };
+static const char *const kind_names[] = { "send",      "receive",        "all_gather",
+                                          "broadcast", "reduce_scatter", "all_reduce" };
 
 /* One rank's part in a meeting. */
 struct part {
@@ -67,7 +72,7 @@ struct call {
     const void *send;
     void *receive;
     size_t n_bytes;
-    int peer; /* or root */
+    int peer; /* or root; of a sum its type */
     meeting_ref met;
     int place; /* in met's parts */
 };
@@ -178,7 +183,7 @@ static meeting_ref meeting_at(std::vector<meeting_ref> *list, size_t number, con
 
         made->what = c.what == RECEIVE ? SEND : c.what;
         made->n_bytes = c.n_bytes;
-        made->root = c.what == BROADCAST ? c.peer : 0;
+        made->root = c.what >= BROADCAST ? c.peer : 0;
         made->parts.resize(n_parts);
         (*list)[number] = made;
     }
@@ -210,7 +215,7 @@ static bool is_equal(const call &c)
     kind what = c.what == RECEIVE ? SEND : c.what;
 
     return c.met->what == what && c.met->n_bytes == c.n_bytes &&
-           (what != BROADCAST || c.met->root == c.peer);
+           (what < BROADCAST || c.met->root == c.peer);
 }
 
 static ncclResult_t meet(call *c)
@@ -241,6 +246,42 @@ template <typename F> static void each_awaited(const call &c, F f)
             f(c.met->parts[i]);
 }
 
+static float element_of(const void *from, size_t i, int type)
+{
+    return type == ncclBfloat16 ? bf16_to_float(((const uint16_t *)from)[i])
+                                : ((const float *)from)[i];
+}
+
+/* to[i] = the sum of all ranks' element first + i, added up round the ring to `last`. */
+static void add_up(const call &c, void *to, size_t first, size_t n, size_t last)
+{
+    size_t size = c.met->parts.size();
+
+    for (size_t i = 0; i < n; i++) {
+        float sum = element_of(c.met->parts[(last + 1) % size].send, first + i, c.peer);
+
+        for (size_t k = 2; k <= size; k++) {
+            sum += element_of(c.met->parts[(last + k) % size].send, first + i, c.peer);
+            if (c.peer == ncclBfloat16)
+                sum = bf16_to_float(bf16_from_float(sum));
+        }
+        if (c.peer == ncclBfloat16)
+            ((uint16_t *)to)[i] = bf16_from_float(sum);
+        else
+            ((float *)to)[i] = sum;
+    }
+}
+
+/* Each rank has a part of the elements, the last ones maybe less. */
+static void add_up_all(const call &c, char *to)
+{
+    size_t element = c.peer == ncclBfloat16 ? 2 : 4, n = c.n_bytes / element;
+    size_t size = c.met->parts.size(), part = (n + size - 1) / size;
+
+    for (size_t r = 0; r < size && r * part < n; r++)
+        add_up(c, to + r * part * element, r * part, n - r * part < part ? n - r * part : part, r);
+}
+
 static void take(const call &c)
 {
     char *to = (char *)c.receive;
@@ -257,6 +298,15 @@ static void take(const call &c)
         break;
     case BROADCAST:
         memmove(to, c.met->parts[(size_t)c.peer].send, c.n_bytes);
+        break;
+    case REDUCE_SCATTER: {
+        size_t n = c.n_bytes / (c.peer == ncclBfloat16 ? 2 : 4);
+
+        add_up(c, to, (size_t)c.place * n, n, (size_t)c.place);
+        break;
+    }
+    case ALL_REDUCE:
+        add_up_all(c, to);
     }
 }
 
@@ -380,8 +430,10 @@ static ncclResult_t enqueue(calls list)
 
 static ncclResult_t add(ncclComm_t comm, call c)
 {
+    int is_sum = c.what == REDUCE_SCATTER || c.what == ALL_REDUCE;
+
     c.end = comm->end;
-    if (c.peer < 0 || c.peer >= c.end->all->n_ranks)
+    if (!is_sum && (c.peer < 0 || c.peer >= c.end->all->n_ranks))
         return ncclInvalidArgument;
     if (!depth)
         return enqueue({ c });
@@ -438,4 +490,29 @@ ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDa
                            ncclComm_t comm, cudaStream_t stream)
 {
     return add(comm, { nullptr, stream, BROADCAST, send, receive, count, root, nullptr, 0 });
+}
+
+/* The others read what is sent until all are done: sums into what they are of are not emulated. */
+static ncclResult_t add_sum(kind what, const void *send, void *receive, size_t count,
+                            ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+    size_t n_bytes = count * (type == ncclBfloat16 ? 2 : 4);
+    size_t all = what == ALL_REDUCE ? n_bytes : n_bytes * (size_t)comm->end->all->n_ranks;
+    const char *from = (const char *)send, *to = (const char *)receive;
+
+    if ((type != ncclBfloat16 && type != ncclFloat32) || (to < from + all && from < to + n_bytes))
+        return ncclInvalidArgument;
+    return add(comm, { nullptr, stream, what, send, receive, n_bytes, type, nullptr, 0 });
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream)
+{
+    return add_sum(REDUCE_SCATTER, send, receive, count, type, comm, stream);
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t comm, cudaStream_t stream)
+{
+    return add_sum(ALL_REDUCE, send, receive, count, type, comm, stream);
 }

@@ -5,7 +5,8 @@
  * it was received, who gathers when all have what they came for. Calls over a communicator come one
  * after the other, whatever their streams. Ranks that call with unequal kinds, sizes or roots are
  * told (ncclInvalidArgument, and ncclInvalidUsage as the others' asynchronous error); real NCCL
- * hangs or writes beyond buffers.
+ * hangs or writes beyond buffers. Sums go round the ring from the rank behind the one that gets the part, and
+ * are rounded at each, as NCCL's rings do: another order than that of comm/reduce.h.
  */
 #ifndef EMULATE_NCCL_H
 #define EMULATE_NCCL_H
@@ -29,7 +30,8 @@ typedef enum {
     ncclInProgress = 7,
 } ncclResult_t;
 
-typedef enum { ncclUint8 = 1 } ncclDataType_t;
+typedef enum { ncclUint8 = 1, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 typedef struct {
     int blocking, maxCTAs;
@@ -55,6 +57,10 @@ ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer
                       cudaStream_t stream);
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream);
 }

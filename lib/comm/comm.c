@@ -165,6 +165,19 @@ int comm_enqueue(struct comm_group *group, const struct comm_call *call, int que
     return call->n_bytes ? group->comm->ops->enqueue(group, call, queue, err) : 0;
 }
 
+int comm_sums(const struct comm *comm)
+{
+    return comm->ops->enqueue_sum != NULL;
+}
+
+int comm_enqueue_sum(struct comm_group *group, const struct comm_sum *sum, int queue,
+                     struct err *err)
+{
+    CHECK(comm_sums(group->comm));
+    CHECK(sum->dtype == DTYPE_F32 || sum->dtype == DTYPE_BF16);
+    return sum->n ? group->comm->ops->enqueue_sum(group, sum, queue, err) : 0;
+}
+
 int comm_check(struct comm *comm, struct err *err)
 {
     return comm->ops->check ? comm->ops->check(comm, err) : 0;

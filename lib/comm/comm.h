@@ -6,16 +6,18 @@
  * rank's part is done, a send may wait for its receive; so what passes here does not hang on a
  * cluster. All ranks of a group must make the same calls in the same order with equal sizes.
  *
- * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), never
- * left to a library, because their order is part of a run's numerics (design.md §5).
+ * Only bytes are moved: sums are built from moved data and adds in a fixed tree (reduce.h), because
+ * their order is part of a run's numerics (design.md §5); a library adds them only where a job asks
+ * for that (comm_enqueue_sum).
  *
  * One thread at a time may use a comm and its groups; in a training rank that is the comm thread
- * (worker.h), because Open MPI makes progress only inside calls. It may have several calls under
+ * (worker.h), because bytes move only inside calls. It may have several calls under
  * way (comm_start, comm_test), one per group and, of sends and receives, one per peer and
  * direction: none of them waits for another.
  *
  * Implementations: comm_self (world size 1), comm_thread (ranks are threads of one process, for
- * tests), comm_mpi (ranks are processes), comm_nccl (one of these, and GPUs).
+ * tests), comm_mpi (ranks are processes under MPI), comm_tcp (ranks are processes, over sockets),
+ * comm_nccl (one of these, and GPUs).
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -23,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/err.h"
 
 struct comm;
@@ -131,6 +134,22 @@ int comm_connect(struct comm_group *group, unsigned uses, struct err *err);
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue,
                  struct err *err);
 
+/*
+ * Sums over ranks in whatever order the library likes, rounded as often as it likes: of n elements in
+ * all_reduce; in reduce_scatter receive[i] of rank r = the sum of all send[r * n + i]. send and receive
+ * don't overlap. Otherwise as comm_enqueue. dtype: DTYPE_F32 or DTYPE_BF16.
+ */
+struct comm_sum {
+    int is_scattered;
+    enum dtype dtype;
+    const void *send;
+    void *receive;
+    int64_t n;
+};
+int comm_sums(const struct comm *comm); /* whether this comm can */
+int comm_enqueue_sum(struct comm_group *group, const struct comm_sum *sum, int queue,
+                     struct err *err);
+
 /* Whether all goes well with what was enqueued: for who waits for it. 0, or -1 and ERR_PEER: then
  * what is under way was given up, and its results are worth nothing. */
 int comm_check(struct comm *comm, struct err *err);
@@ -168,5 +187,26 @@ int comm_nccl_create(struct comm **comm, struct comm *host, struct device *devic
 /* MPI_Init_thread (SERIALIZED) once a process; comm_destroy finalizes. ERR_FAILED in builds without
  * MPI. */
 int comm_mpi_create(struct comm **comm, struct err *err);
+
+/*
+ * Who this rank is, and how ranks tell each other a few bytes before they are connected: what
+ * launch.h has. put, fence and get are called in this order, the fence once and by all ranks; get also
+ * later, when a rank is first needed. It outlives the comm.
+ */
+struct comm_wireup {
+    int world_rank, world_size, local_size; /* local: ranks on this machine */
+    int (*put)(const char *key, const void *value, size_t n_bytes, struct err *err);
+    int (*fence)(double timeout_seconds, struct err *err);
+    int (*get)(const char *key, int rank, void *value, size_t *n_bytes, double timeout_seconds,
+               struct err *err);
+};
+
+/*
+ * Unix sockets within a machine, TCP between machines (on $LMTRAIN_COMM_INTERFACE, the name of an
+ * interface or a network, ADDRESS/BITS; else on all that are up), connected as they are needed; both
+ * ends prove that they have the job's key, which rank 0 draws. Collective: the wireup's fence. Returns 0,
+ * or -1 and ERR_PEER, ERR_CONFIG (the interface) or ERR_FAILED.
+ */
+int comm_tcp_create(struct comm **comm, const struct comm_wireup *wireup, struct err *err);
 
 #endif

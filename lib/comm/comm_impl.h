@@ -28,6 +28,9 @@ struct comm_ops {
     int (*enqueue)(struct comm_group *group, const struct comm_call *call, int queue,
                    struct err *err);
     int (*check)(struct comm *comm, struct err *err);
+    /* Optional also where those are. */
+    int (*enqueue_sum)(struct comm_group *group, const struct comm_sum *sum, int queue,
+                       struct err *err);
 };
 
 struct comm {
@@ -49,5 +52,13 @@ struct comm_group {
  * tests make it small.
  */
 int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *err);
+
+/* comm_tcp_create in frames of at most piece_bytes, and, also within a machine, over networks. */
+struct tcp_settings {
+    size_t piece_bytes;
+    int no_unix;
+};
+int comm_tcp_create_as(struct comm **comm, const struct comm_wireup *wireup,
+                       const struct tcp_settings *settings, struct err *err);
 
 #endif

@@ -308,8 +308,7 @@ int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *e
     (void)comm;
     (void)piece_bytes;
     return err_set(err, ERR_FAILED,
-                   "built without MPI: more than one rank needs it "
-                   "(hint: make MPI=1)");
+                   "this lmtrain was built without MPI (hint: LMTRAIN_COMM=tcp, or make MPI=1)");
 }
 
 int comm_mpi_create(struct comm **comm, struct err *err)

@@ -478,8 +478,11 @@ const struct field job_fields[] = {
       .help = "late: micro-batches first, then ranks; early: ranks first; auto: late for zero 0 "
               "and 1, early for 2 and 3" },
     { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
-      .choices = reductions, .not_built = "fast",
-      .help = "fixed: sums over ranks are the same bits each time; fast: as the library likes" },
+      .choices = reductions,
+      .help = "fixed: gradients and activations are summed over ranks in one order, the same bits "
+              "each time; fast: by NCCL, where all ranks have a GPU to themselves (elsewhere "
+              "fixed): less traffic and memory, and bits that depend on NCCL, its choices, the "
+              "layout and the network; changes the numerics" },
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
       .max = 65536, .unit = "MiB", .help = "gradients that are reduced together" },
 

@@ -179,6 +179,10 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
         job_note(&result, arena, "parallel.gradient_sum = %s (auto: zero %d)",
                  result.parallel.zero >= 2 ? "early" : "late", result.parallel.zero);
     }
+    if (result.parallel.reductions == REDUCTIONS_FAST && result.device == JOB_DEVICE_CPU) {
+        result.parallel.reductions = REDUCTIONS_FIXED;
+        job_note(&result, arena, "parallel.reductions = fixed (fast is NCCL's, device is cpu)");
+    }
     *job = result;
     return 0;
 }

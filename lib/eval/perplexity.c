@@ -55,7 +55,7 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
                     const char *data, struct err *err)
 {
     const struct job *job = &served->job;
-    struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = mesh_data_parallel(1) };
     int n = replica_count(served->replica);
     struct loader_dataset dataset = { data, 1 };
     struct loader_options loader = { .datasets = &dataset,

@@ -44,12 +44,12 @@ static int judge(const char *folder, int n_ranks, uint64_t segment_bytes, uint64
     if (need <= total_bytes)
         return err_set(err, ERR_DEVICE,
                        "%s has %s of %s free, %d ranks take %s there (hint: see what is in it; in "
-                       "a container: --shm-size=1g; without shared memory: OMPI_MCA_btl=self,tcp)",
+                       "a container: --shm-size=1g; without shared memory: LMTRAIN_COMM=tcp)",
                        folder, there, all, n_ranks, wanted);
     return err_set(err, ERR_DEVICE,
                    "%s has %s, %d ranks take %s there (hint: in a container: --shm-size=1g; "
                    "elsewhere: mount -o remount,size=1g %s; without shared memory: "
-                   "OMPI_MCA_btl=self,tcp)",
+                   "LMTRAIN_COMM=tcp)",
                    folder, all, n_ranks, wanted, folder);
 }
 
@@ -59,13 +59,16 @@ int shm_space_judge(const char *folder, int n_ranks, uint64_t free_bytes, uint64
     return judge(folder, n_ranks, SEGMENT_BYTES, free_bytes, total_bytes, err);
 }
 
-/* What the user's settings of Open MPI make of a rank's segment. */
+/* What the user's settings make of a rank's segment, which only MPI has. */
 static uint64_t segment_bytes_set(char *const *environment)
 {
+    const char *comm = environment_get(environment, "LMTRAIN_COMM");
     const char *transports = environment_get(environment, "OMPI_MCA_btl");
     const char *size = environment_get(environment, "OMPI_MCA_btl_vader_segment_size");
     int64_t n_bytes;
 
+    if (comm && *comm ? strcmp(comm, "mpi") != 0 : !LMTRAIN_MPI)
+        return 0;
     if (transports && *transports && *transports != '^' && !strstr(transports, "vader"))
         return 0;
     if (transports && *transports == '^' && strstr(transports, "vader"))

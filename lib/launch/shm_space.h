@@ -1,7 +1,7 @@
 /*
  * shm_space.h - whether shared memory suffices for a job's ranks, before they start
  *
- * Ranks of one node talk through files in a folder of shared memory, /dev/shm nearly always. They
+ * Under MPI ranks of one node talk through files in a folder of shared memory, /dev/shm nearly always. They
  * are mapped sparsely and filled later: where the folder is too small (Docker gives 64 MiB), a rank
  * dies of SIGBUS in the midst of its first exchange. So whoever starts or watches a node's ranks,
  * its daemon or watcher, asks here first.

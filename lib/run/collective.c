@@ -46,11 +46,20 @@ static int64_t heads_piece(const struct op_attributes *a, int64_t rows)
     return rows * 2 * (a->head_dim / a->group);
 }
 
-size_t collective_scratch_bytes(const struct op_shape *shape, int size)
+int collective_may_be_fast(const struct op_shape *shape)
+{
+    return (shape->kind == OP_REDUCE_SCATTER || shape->kind == OP_ALL_REDUCE) &&
+           (shape->out[0].dtype == DTYPE_F32 || shape->out[0].dtype == DTYPE_BF16);
+}
+
+size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_fast)
 {
     const struct tensor *out = &shape->out[0];
     size_t element_bytes = dtype_bytes(out->dtype);
 
+    /* A sum that is then added to what is there. */
+    if (is_fast && collective_may_be_fast(shape))
+        return shape->kind == OP_REDUCE_SCATTER ? bytes_of(out) : 0;
     switch (shape->kind) {
     case OP_REDUCE_SCATTER:
         /* Every rank's part, and one more for a sum that is added to what is there. */
@@ -433,9 +442,28 @@ int collective_run(void *argument, struct err *err)
 
 /* ---- on a queue ---- */
 
+/* The library's sum, to its place or to scratch and from there, in one add, to what is there. */
+static int enqueue_fast(const struct collective *c, struct err *err)
+{
+    int is_scattered = c->kind == OP_REDUCE_SCATTER, adds = is_scattered && !c->first;
+    int64_t n = tensor_elements(&c->out);
+    struct comm_sum sum = { is_scattered, c->out.dtype, c->in.data, adds ? c->scratch : c->out.data,
+                            n };
+
+    if (comm_enqueue_sum(c->group, &sum, c->queue, err))
+        return -1;
+    if (adds)
+        sum_terms(c, &(struct kernels_sum){ c->out.dtype, c->out.data, c->scratch, 1, n, n, 1 },
+                  NULL);
+    return 0;
+}
+
 int collective_enqueue(const struct collective *c, struct err *err)
 {
     struct comm_call call;
+
+    if (c->is_fast)
+        return enqueue_fast(c, err);
 
     for (int step = 0; next_move(c, step, &call); step++)
         if (comm_enqueue(c->group, &call, c->queue, err))

@@ -30,6 +30,7 @@ struct collective {
     struct tensor in, out;
     void *scratch;
     int first;      /* the output is written, not added to */
+    int is_fast;    /* enqueued, and comm adds (reduce_scatter, all_reduce) */
     int peer;       /* send, receive: in the group */
     double seconds; /* from begin to end, all runs */
     /* What other streams must have done before: tickets of the same worker. */
@@ -70,7 +71,11 @@ int collective_enqueue(const struct collective *c, struct err *err);
 /* Bytes from a tensor's first element to behind its last: what staging copies. */
 size_t collective_extent(const struct tensor *t);
 
-/* Bytes of scratch for a collective of this shape over size ranks. */
-size_t collective_scratch_bytes(const struct op_shape *shape, int size);
+/* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective has
+ * it. */
+size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_fast);
+
+/* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
+int collective_may_be_fast(const struct op_shape *shape);
 
 #endif

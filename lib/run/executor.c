@@ -14,7 +14,8 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
     const struct run_scratch *scratch = context;
 
     if (op_is_collective(shape->kind))
-        return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis]);
+        return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis],
+                                        scratch->fast);
     return scratch->kernels ? kernels_scratch_bytes(scratch->kernels, shape) : 0;
 }
 
@@ -114,6 +115,8 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     run->device = options->kernels->device;
     run->enqueues = traffic_is_enqueued(run);
     run->is_one_by_one = one_by_one_is_wanted(run->device);
+    CHECK(!options->fast || mesh_world_size(&run->program->mesh) == 1 ||
+          (run->enqueues && comm_sums(options->comm)));
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||

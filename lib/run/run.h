@@ -33,6 +33,7 @@ struct run_options {
     struct progress_slot *progress; /* NULL: nobody watches */
     int poison;                     /* fill values with NaN at their death */
     int timed;                      /* ops can be timed: run_set_timed */
+    int fast; /* sums over ranks are comm's, which is one that enqueues them; scratch was sized so */
 };
 
 /*
@@ -129,6 +130,7 @@ void run_clear_times(struct run *run);
 struct run_scratch {
     struct kernels *kernels; /* NULL: only collectives */
     struct mesh mesh;
+    int fast; /* run_options' */
 };
 size_t run_scratch_bytes(void *context, const struct op_shape *shape);
 

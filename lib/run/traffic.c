@@ -36,7 +36,7 @@ static int for_each(struct run *run, int (*fn)(struct run *, struct resolved_op 
 
 static size_t scratch_bytes(const struct resolved_op *op)
 {
-    return collective_scratch_bytes(&op->call.op, comm_group_size(op->collective.group));
+    return collective_scratch_bytes(&op->call.op, comm_group_size(op->collective.group), 0);
 }
 
 static size_t staging_bytes(const struct resolved_op *op)
@@ -94,6 +94,7 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
     c->kernels = run->options.kernels;
     c->queue = DEVICE_TRAFFIC + (int)op->stream;
+    c->is_fast = run->options.fast && collective_may_be_fast(&op->call.op);
     if (device->ops->open_queue(device, c->queue, err) < 0)
         return -1;
     if (!run->enqueues)

@@ -50,7 +50,7 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
                           int n_sequences, int cache_len, int piece, struct err *err)
 {
     struct decoder *d = calloc(1, sizeof *d);
-    struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = mesh_data_parallel(1) };
     const struct model_spec *spec = &served->job.model;
 
     if (!d)

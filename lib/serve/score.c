@@ -83,7 +83,7 @@ int scorer_create(struct scorer **out, struct served *served, struct kernels *ke
                   const struct scorer_options *options, struct err *err)
 {
     struct scorer *s = calloc(1, sizeof *s);
-    struct run_scratch scratch = { kernels, mesh_data_parallel(1) };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = mesh_data_parallel(1) };
     const struct model_spec *spec = &served->job.model;
 
     if (!s)

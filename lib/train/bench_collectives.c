@@ -210,7 +210,7 @@ void bench_collective_memory(const struct bench_collective *list, int n, size_t 
     for (int i = 0; i < n; i++) {
         shape_of(&list[i], &shape);
         size_t operand = align_up(list[i].n_bytes, 64);
-        size_t scratch = align_up(collective_scratch_bytes(&shape, list[i].n_ranks), 64);
+        size_t scratch = align_up(collective_scratch_bytes(&shape, list[i].n_ranks, 0), 64);
         *operand_bytes = operand > *operand_bytes ? operand : *operand_bytes;
         *scratch_bytes = scratch > *scratch_bytes ? scratch : *scratch_bytes;
     }

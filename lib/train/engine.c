@@ -19,9 +19,31 @@
 #include "train/gpu_place.h"
 #include "train/room.h"
 
+/*
+ * MPI where it was built in, which has all kinds of networks; else, or if $LMTRAIN_COMM says so,
+ * sockets.
+ */
 static int make_comm(void *argument, struct err *err)
 {
-    return comm_mpi_create((struct comm **)argument, err);
+    struct engine *engine = argument;
+    const struct launch_rank *rank = &engine->rank;
+    const char *wish = getenv("LMTRAIN_COMM");
+
+    if (!wish || !*wish)
+        wish = LMTRAIN_MPI ? "mpi" : "tcp";
+    if (!strcmp(wish, "mpi"))
+        return comm_mpi_create(&engine->comm, err);
+    if (strcmp(wish, "tcp") != 0)
+        return err_set(err, ERR_CONFIG, "LMTRAIN_COMM is '%s', not mpi or tcp", wish);
+    engine->wireup = (struct comm_wireup){
+        .world_rank = rank->world_rank,
+        .world_size = rank->world_size,
+        .local_size = rank->local_size,
+        .put = launch_put,
+        .fence = launch_fence,
+        .get = launch_get,
+    };
+    return comm_tcp_create(&engine->comm, &engine->wireup, err);
 }
 
 static int drop_comm(void *argument, struct err *err)
@@ -122,11 +144,11 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
 
     if (engine->rank.world_size == 1)
         return comm_self_create(&engine->comm, err);
-    progress_meet(progress, "the start of MPI");
+    progress_meet(progress, "the connection of all ranks");
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, spread_comm, cores, err) < 0 ||
         worker_call(engine->worker, use_device, engine->device, err) < 0 ||
-        worker_call(engine->worker, make_comm, &engine->comm, err) < 0)
+        worker_call(engine->worker, make_comm, engine, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
         return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d", comm_world_size(engine->comm),
@@ -225,7 +247,7 @@ void engine_close(struct engine *engine)
     struct err ignored;
 
     if (engine->worker && engine->comm)
-        progress_meet(progress_join(engine->rank.local_rank), "the end of MPI");
+        progress_meet(progress_join(engine->rank.local_rank), "the end of all connections");
     watcher_unsettle();
     if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
@@ -237,6 +259,15 @@ void engine_close(struct engine *engine)
     device_destroy(engine->device);
     pool_destroy(engine->pool);
     memset(engine, 0, sizeof *engine);
+}
+
+void engine_settle(const struct engine *engine, struct job *job)
+{
+    if (job->parallel.reductions == REDUCTIONS_FIXED || comm_sums(engine->comm))
+        return;
+    job->parallel.reductions = REDUCTIONS_FIXED;
+    if (engine->rank.world_rank == 0 && engine->rank.world_size > 1)
+        log_info("parallel.reductions is fixed: fast is NCCL's, by which these ranks do not talk");
 }
 
 /* ---- what it reaches ---- */

@@ -16,8 +16,10 @@ struct engine {
     char gpu[32];          /* that GPU's PCI address; "": none, or not known */
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
-    const char *isa_note; /* "" or what instruction set is missing */
-    struct comm *comm;    /* itself alone, else MPI, and NCCL with it where each rank has a GPU */
+    const char *isa_note;      /* "" or what instruction set is missing */
+    struct comm_wireup wireup; /* how comm's ranks find each other without MPI */
+    struct comm
+        *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
     struct worker
         *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
 };
@@ -28,11 +30,17 @@ struct engine_wish {
 };
 
 /*
- * Collective (MPI starts). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
+ * Collective (ranks are connected). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
  */
 int engine_open(struct engine *engine, const struct launch_rank *rank,
                 const struct engine_wish *wish, struct err *err);
 void engine_close(struct engine *engine);
+
+/*
+ * What the job asks for and is not to be had here becomes what there is: reductions: fast is fixed
+ * where ranks do not talk by NCCL. Rank 0 says so.
+ */
+void engine_settle(const struct engine *engine, struct job *job);
 
 /* A lone rank's part of MFU's denominator (peak.h) in FLOP/s: of a GPU that is known what its maker
  * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops measures, in

@@ -253,10 +253,14 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
               job->parallel.tp > 1 && job->parallel.sequence_parallel);
     add_count(out, "parallel.cp", job->parallel.cp);
     add_count(out, "parallel.ep", job->parallel.ep);
-    str_printf(out, "parallel.gradient_sum %s\nparallel.reductions fixed\n",
+    /* Alone there is nothing to sum. */
+    int is_fast = job->parallel.reductions == REDUCTIONS_FAST &&
+                  (job->parallel.dp > 1 || job->parallel.tp > 1);
+    str_printf(out, "parallel.gradient_sum %s\nparallel.reductions %s\n",
                one_order ? "any"
                : early   ? "early"
-                         : "late");
+                         : "late",
+               is_fast ? "fast" : "fixed");
     describe_optimizer(job, out);
     str_printf(out, "kernels %s\n", identity);
 }

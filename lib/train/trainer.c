@@ -93,16 +93,15 @@ static struct compile_train trainer_compile_options(const struct job *job, int p
  */
 static int trainer_compile_lengths(struct program *program, struct program *shorter,
                                    const int *lengths, int n_shorter,
-                                   const struct compile_train *wish, struct kernels *kernels,
+                                   const struct compile_train *wish, struct run_scratch *scratch,
                                    struct err *err)
 {
     struct compile_train options = *wish;
-    struct run_scratch scratch = { kernels, options.mesh };
 
     options.longest = options.seq_len;
-    options.head_logits = kernels_are_gpu(kernels) ? MODEL_HEAD_LOGITS_GPU : 0;
+    options.head_logits = kernels_are_gpu(scratch->kernels) ? MODEL_HEAD_LOGITS_GPU : 0;
     options.scratch = run_scratch_bytes;
-    options.scratch_context = &scratch;
+    options.scratch_context = scratch;
     int status = compile_train(program, &options, err);
     for (int i = 0; i < n_shorter && !status; i++) {
         options.seq_len = lengths[i];
@@ -113,6 +112,13 @@ static int trainer_compile_lengths(struct program *program, struct program *shor
             err_add(err, "sequences of %d", lengths[i]);
     }
     return status;
+}
+
+/* What ops need beside their operands: where comm adds, sums over ranks need less. */
+static struct run_scratch scratch_of(const struct job *job, struct kernels *kernels)
+{
+    return (struct run_scratch){ kernels, trainer_mesh(job),
+                                 job->parallel.reductions == REDUCTIONS_FAST };
 }
 
 /* The lengths that micro-batches have but for the longest, and how many. */
@@ -138,8 +144,10 @@ static int compile_rank(struct program *program, const struct job *job, int pp_r
     const int *lengths = shorter_lengths(job, &n, &arena);
     struct program *shorter = arena_array(&arena, struct program, n);
 
+    struct run_scratch scratch = scratch_of(job, kernels);
+
     options.pipeline.built = built;
-    int status = trainer_compile_lengths(program, shorter, lengths, n, &options, kernels, err);
+    int status = trainer_compile_lengths(program, shorter, lengths, n, &options, &scratch, err);
     for (int i = 0; i < n; i++)
         program_release(&shorter[i]);
     arena_release(&arena);
@@ -378,8 +386,9 @@ static int compile(struct trainer *t, struct err *err)
     struct compile_train wish = trainer_compile_options(t->job, pp_rank);
     t->lengths = shorter_lengths(t->job, &t->n_shorter, &t->arena);
     t->shorter = arena_array(&t->arena, struct program, t->n_shorter);
-    if (trainer_compile_lengths(&t->program, t->shorter, t->lengths, t->n_shorter, &wish,
-                                o->kernels, err) < 0 ||
+    struct run_scratch scratch = scratch_of(t->job, o->kernels);
+    if (trainer_compile_lengths(&t->program, t->shorter, t->lengths, t->n_shorter, &wish, &scratch,
+                                err) < 0 ||
         verify_stages(t, err) < 0)
         return -1;
     return 0;
@@ -422,7 +431,8 @@ static int open_run(struct trainer *t, struct err *err)
                                    .comm = t->options.comm,
                                    .worker = t->options.worker,
                                    .progress = t->options.progress,
-                                   .poison = t->job->poison };
+                                   .poison = t->job->poison,
+                                   .fast = t->job->parallel.reductions == REDUCTIONS_FAST };
 
     progress_phase(t->options.progress, "allocating and preparing kernels");
     if (run_create(&t->run, &options, err) < 0)

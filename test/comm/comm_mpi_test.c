@@ -7,150 +7,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 #include <cmocka.h>
 
-#include "base/log.h"
 #include "comm/comm_impl.h"
-#include "launch/launch.h"
-#include "support/comm_exercise.h"
+#include "support/comm_process.h"
 #include "support/run_job.h"
 
-/* The processor time that this process takes while it waits half a second for a peer. */
-static void try_idle_wait(struct comm *comm)
+static int create(struct comm **comm, const struct launch_rank *rank, struct err *err)
 {
-    struct comm_group *world = comm_exercise_world(comm, 20);
-    struct timespec before, after;
-    struct err err;
-
-    CHECK(!comm_barrier(world, &err));
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-    if (comm_world_rank(comm) == 0)
-        usleep(500000);
-    CHECK(!comm_barrier(world, &err));
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-    CHECK((double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec) <
-          0.25);
-}
-
-/* Rank 1 dies in the middle of a collective. */
-static int die(struct comm *comm)
-{
-    struct comm_group *world = comm_exercise_world(comm, 20);
-    struct err err;
-
-    if (comm_world_rank(comm) == 1)
-        raise(SIGKILL);
-    if (comm_barrier(world, &err))
-        launch_abort(ERR_PEER, err.text);
-    return 0;
-}
-
-/* Rank 1 fails alone and leaves while the others wait: leaving must wait for nobody. */
-static int fail_alone(struct comm *comm)
-{
-    struct comm_group *world = comm_exercise_world(comm, 20);
-    struct err err;
-
-    if (comm_world_rank(comm) == 1) {
-        comm_destroy(comm);
-        launch_abort(ERR_DATA, "no such file");
-    }
-    comm_barrier(world, &err);
-    return 0;
-}
-
-/* Rank 0 has still to write something when the others have given up waiting for it. */
-static void leave(struct comm *comm, const char *scenario)
-{
-    if (!strcmp(scenario, "late") && comm_world_rank(comm) == 0)
-        sleep(4);
-    comm_destroy(comm);
-    launch_leave();
-    fflush(NULL);
-    _exit(
-        0); /* no leak check: Open MPI has leaks in modules that it unloads, past any suppression */
-}
-
-static int play(const char *scenario)
-{
-    struct launch_rank rank;
-    struct comm *comm;
-    struct err err;
-
-    run_job_note_pid(getpid());
-    if (launch_join(&rank, &err) || comm_mpi_create_pieces(&comm, 1000, &err)) {
-        log_error("%s", err.text);
-        return 1;
-    }
-    CHECK(comm_world_size(comm) == rank.world_size);
-    CHECK(comm_world_rank(comm) == rank.world_rank);
-    if (!strcmp(scenario, "die"))
-        return die(comm);
-    if (!strcmp(scenario, "fail-alone"))
-        return fail_alone(comm);
-    comm_exercise_calls(comm, 1000);
-    if (!strcmp(scenario, "late"))
-        leave(comm, scenario);
-    comm_exercise_calls(comm, 5000);
-    comm_exercise_overlap(comm, 300000);
-    comm_exercise_reduce(comm);
-    for (uint64_t seed = 0; seed < 3; seed++)
-        comm_exercise_random(comm, seed, 60);
-    try_idle_wait(comm);
-    leave(comm, scenario);
-    return 0;
+    (void)rank;
+    return comm_mpi_create_pieces(comm, 1000, err);
 }
 
 static void test_all_calls(void **state)
 {
-    static const int sizes[] = { 2, 3, 4 };
-
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        struct job_result result;
-
-        run_job(&(struct job_plan){ .scenario = "calls", .n_ranks = sizes[i] }, &result);
-        if (result.status)
-            fail_msg("%d ranks: status %d; stderr:\n%s", sizes[i], result.status, result.err);
-        assert_string_equal(result.out, "");
-        assert_string_equal(result.err, "");
-        run_job_check_clean(&result);
-    }
-}
-
-static void check_failure(const char *scenario, int status, const char *words)
-{
-    struct job_result result;
-
-    run_job(&(struct job_plan){ .scenario = scenario, .n_ranks = 3 }, &result);
-    if (result.status != status || !strstr(result.err, words))
-        fail_msg("status %d, not %d; stderr:\n%s", result.status, status, result.err);
-    assert_true(result.seconds < 20);
-    run_job_check_clean(&result);
+    comm_process_test_calls(NULL, 0);
 }
 
 static void test_failures(void **state)
 {
     (void)state;
-    check_failure("die", ERR_PEER, "was killed by signal 9");
-    check_failure("fail-alone", ERR_DATA, "failed with status 3: no such file");
+    comm_process_test_failures(NULL);
 }
 
-/* It waited for the others in MPI_Finalize, forever. */
 static void test_late(void **state)
 {
-    struct job_result result;
-
     (void)state;
-    run_job(&(struct job_plan){ .scenario = "late", .n_ranks = 2 }, &result);
-    if (result.status || result.seconds > 40)
-        fail_msg("status %d after %.0f s; stderr:\n%s", result.status, result.seconds, result.err);
-    run_job_check_clean(&result);
+    comm_process_test_late();
 }
 
 static void test_without_mpi(void **state)
@@ -176,7 +61,7 @@ int main(int argc, char **argv)
     };
 
     if (argc > 1 && run_job_is_rank())
-        return play(argv[1]);
+        return comm_process_play(argv[1], create);
 #ifdef __SANITIZE_THREAD__
     return 0; /* libevent and Open MPI are not built with it: their locks look like errors */
 #endif

@@ -211,7 +211,6 @@ static void test_not_built(void **state)
     } rows[] = {
         { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
-        { "parallel.reductions=fast", "parallel.reductions fast" },
         { "recompute=auto", "recompute auto" },
     };
     struct arena arena = { 0 };

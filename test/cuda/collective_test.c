@@ -23,8 +23,9 @@
 #include "run/collective.h"
 
 enum { N_RANKS_MAX = 8, N_RUNS = 3, QUEUE = DEVICE_TRAFFIC + 3, N_GUARD = 64 };
-enum way { ON_HOST, STAGED, ENQUEUED, N_WAYS };
-static const char *const way_names[] = { "on the host", "staged", "enqueued" };
+/* fast: enqueued, and NCCL adds. */
+enum way { ON_HOST, STAGED, ENQUEUED, FAST, N_WAYS };
+static const char *const way_names[] = { "on the host", "staged", "enqueued", "fast" };
 
 struct play {
     struct op_shape shape;
@@ -95,10 +96,10 @@ static struct place open_place(const struct play *play, int rank)
             CHECK(p.device->ops->open_queue(p.device, i, &err) == 0);
         CHECK(kernels_cuda_create(&p.kernels, p.device, &err) == 0);
     }
-    if (play->way == ENQUEUED)
+    if (play->way >= ENQUEUED)
         CHECK(comm_nccl_create(&p.comm, p.comm, p.device, &err) == 0);
     CHECK(comm_group_create(&p.group, p.comm, ranks, play->size, 0, &err) == 0);
-    if (play->way == ENQUEUED)
+    if (play->way >= ENQUEUED)
         CHECK(comm_connect(p.group, COMM_TOGETHER | COMM_TO_NEXT | COMM_TO_PREVIOUS, &err) == 0);
     return p;
 }
@@ -142,7 +143,7 @@ static void run_once(const struct play *play, struct collective *c)
 {
     if (c->kernels)
         c->kernels->device->ops->mark(c->kernels->device, DEVICE_COMPUTE, c->given);
-    if (play->way == ENQUEUED)
+    if (play->way >= ENQUEUED)
         run_on_queue(play, c);
     else
         run_on_worker(c);
@@ -178,7 +179,8 @@ struct operands {
 
 static struct operands make_operands(const struct play *play, const struct place *p, int rank)
 {
-    struct operands o = { .scratch_bytes = collective_scratch_bytes(&play->shape, play->size) };
+    struct operands o = { .scratch_bytes = collective_scratch_bytes(&play->shape, play->size,
+                                                                    play->way == FAST) };
 
     o.from = allocate_pinned(p, play->in_bytes * N_RUNS);
     o.to = allocate_pinned(p, play->out_bytes * N_RUNS);
@@ -233,6 +235,7 @@ static struct collective make_collective(const struct play *play, const struct p
                             .out = play->shape.out[0],
                             .scratch = o->scratch,
                             .first = !play->adds,
+                            .is_fast = play->way == FAST,
                             .queue = QUEUE,
                             .kernels = p->kernels };
     struct err err;
@@ -346,7 +349,7 @@ static void check(struct play play)
     begin(&play);
     play_way(&play, ON_HOST);
     for (int i = 0; i < COUNT(orders); i++)
-        for (enum way way = STAGED; way < N_WAYS; way++) {
+        for (enum way way = STAGED; way <= ENQUEUED; way++) {
             set_order(orders[i]);
             play_way(&play, way);
             if (!is_equal(&play, way))
@@ -608,6 +611,76 @@ static void missing_mark(void **state)
     end(&p);
 }
 
+/* ---- NCCL's own sums ---- */
+
+static double value_of(enum dtype dtype, const unsigned char *values, size_t i)
+{
+    return dtype == DTYPE_F32 ? ((const float *)(const void *)values)[i]
+                              : bf16_to_float(((const uint16_t *)(const void *)values)[i]);
+}
+
+/* The largest difference to the fixed order, as a part of the largest sum. */
+static double difference(const struct play *play)
+{
+    enum dtype dtype = play->shape.out[0].dtype;
+    size_t n = play->out_bytes * N_RUNS / dtype_bytes(dtype);
+    double most = 0, largest = 0;
+
+    for (int r = 0; r < play->size; r++)
+        for (size_t i = 0; i < n; i++) {
+            double a = value_of(dtype, play->out[ON_HOST][r], i);
+
+            most = fmax(most, fabs(a - value_of(dtype, play->out[FAST][r], i)));
+            largest = fmax(largest, fabs(a));
+        }
+    return most / largest;
+}
+
+/* Near the fixed sums, whatever the streams' order; of three and more ranks not the same bits. */
+static void check_fast(struct play play)
+{
+    double room = (play.shape.out[0].dtype == DTYPE_F32 ? 0x1p-23 : 0x1p-8) * play.size;
+
+    begin(&play);
+    play_way(&play, ON_HOST);
+    for (int i = 0; i < COUNT(orders); i++) {
+        set_order(orders[i]);
+        play_way(&play, FAST);
+        if (!(difference(&play) <= room))
+            fail_msg("%s over %d ranks is off by %g, more than %g", op_info(play.shape.kind)->name,
+                     play.size, difference(&play), room);
+        assert_true(play.size == 2 || !is_equal(&play, FAST));
+    }
+    end(&play);
+}
+
+static void sums_of_nccl(void **state)
+{
+    (void)state;
+    for (int s = 0; s < COUNT(sizes); s++)
+        for (int d = 0; d < 2; d++) {
+            struct play p = make(OP_REDUCE_SCATTER, sizes[s], dense(3 * sizes[s], 75, dtypes[d]),
+                                 dense(3, 75, dtypes[d]));
+
+            check_fast(p);
+            p.adds = 1;
+            check_fast(p);
+            check_fast(
+                make(OP_ALL_REDUCE, sizes[s], dense(7, 53, dtypes[d]), dense(7, 53, dtypes[d])));
+        }
+}
+
+static void scratch_of_fast_sums(void **state)
+{
+    struct play p = make(OP_REDUCE_SCATTER, 8, dense(24, 75, DTYPE_BF16), dense(3, 75, DTYPE_BF16));
+
+    (void)state;
+    assert_int_equal(collective_scratch_bytes(&p.shape, 8, 0), 8 * 3 * 75 * 2);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 8, 1), 3 * 75 * 2);
+    p.shape.kind = OP_ALL_REDUCE;
+    assert_int_equal(collective_scratch_bytes(&p.shape, 8, 1), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,6 +693,8 @@ int main(void)
         cmocka_unit_test(missing_mark),
         cmocka_unit_test(ring),
         cmocka_unit_test(unequal_calls),
+        cmocka_unit_test(sums_of_nccl),
+        cmocka_unit_test(scratch_of_fast_sums),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,12 +3,13 @@
  * same bits
  *
  * Parts of a layer's sums on two ranks, two stages of a pipeline, sharded gradients: what is sent
- * between ranks goes by each of the collectives' streams.
+ * between ranks goes by each of the collectives' streams. Sums that NCCL adds itself are near those.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -84,12 +85,53 @@ static void sharded_gradients(void **state)
     all_ways(&law);
 }
 
+/* How far apart two runs are at their most, as a part of the loss or of the norm. */
+static double distance(const struct law_outcome *a, const struct law_outcome *b)
+{
+    double most = 0;
+
+    for (int i = 0; i < LAW_STEPS; i++) {
+        most = fmax(most, fabs(a->loss[i] - b->loss[i]) / a->loss[i]);
+        most = fmax(most, fabs(a->norm[i] - b->norm[i]) / a->norm[i]);
+    }
+    return most;
+}
+
+/* NCCL's sums are near the fixed ones and have other bits, so other numerics. */
+static void nccl_adds(const struct law_case *law)
+{
+    struct law_case fast = *law;
+    struct law_outcome wanted, got;
+
+    choose(1, "1");
+    wanted = law_run(law);
+    fast.tuning = "parallel.reductions=fast";
+    got = law_run(&fast);
+    if (!(distance(&wanted, &got) < 0.01))
+        fail_msg("fast and fixed sums are %g apart", distance(&wanted, &got));
+    assert_true(wanted.parameters != got.parameters);
+    assert_true(wanted.numerics != got.numerics);
+}
+
+static void sums_of_nccl(void **state)
+{
+    struct law_case law = small();
+
+    (void)state;
+    law.n_ranks = 4; /* of two the order is one */
+    law.zero = 2;
+    law.gradient_sum = "early";
+    law.global_batch = 8;
+    nccl_adds(&law);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_parallel),
         cmocka_unit_test(pipeline),
         cmocka_unit_test(sharded_gradients),
+        cmocka_unit_test(sums_of_nccl),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

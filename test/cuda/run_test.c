@@ -137,7 +137,7 @@ static void *play_rank(void *argument)
     struct err err;
 
     tp_layers_build(&t, me->fails ? 0 : N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
-    struct run_scratch scratch = { p.kernels, t.program.mesh };
+    struct run_scratch scratch = { .kernels = p.kernels, .mesh = t.program.mesh };
     program_size_scratch(&t.program, run_scratch_bytes, &scratch);
     place(&t.program);
     CHECK(verify(&t.program, &err) == 0);

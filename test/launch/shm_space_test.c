@@ -26,7 +26,7 @@ static void test_a_container(void **state)
     assert_int_equal(err.code, ERR_DEVICE);
     assert_non_null(strstr(err.text, "/dev/shm has 64.0 MiB, 32 ranks take 137 MiB there"));
     assert_non_null(strstr(err.text, "--shm-size"));
-    assert_non_null(strstr(err.text, "OMPI_MCA_btl=self,tcp"));
+    assert_non_null(strstr(err.text, "LMTRAIN_COMM=tcp"));
 }
 
 static void test_what_others_took(void **state)
@@ -59,6 +59,11 @@ static void test_settings(void **state)
     (void)state;
     /* No machine has what a million ranks take. */
     assert_int_equal(shm_space_check("/dev/shm", 1000000000, &err), -1);
+    setenv("LMTRAIN_COMM", "tcp", 1);
+    setenv("OMPI_MCA_btl_vader_segment_size", "1000000000000", 1);
+    assert_int_equal(shm_space_check("/dev/shm", 1, &err), 0);
+    setenv("LMTRAIN_COMM", "mpi", 1);
+    assert_int_equal(shm_space_check("/dev/shm", 1, &err), -1);
     setenv("OMPI_MCA_btl_vader_segment_size", "1000000000000", 1);
     assert_int_equal(shm_space_check("/dev/shm", 1000000, &err), -1);
     setenv("OMPI_MCA_btl", "self,tcp", 1);
@@ -69,6 +74,7 @@ static void test_settings(void **state)
     assert_int_equal(shm_space_check("/dev/shm", 1000000, &err), -1);
     unsetenv("OMPI_MCA_btl");
     unsetenv("OMPI_MCA_btl_vader_segment_size");
+    unsetenv("LMTRAIN_COMM");
     assert_int_equal(shm_space_check("/no/such/folder", 1000000000, &err), 0);
 }
 
@@ -77,7 +83,7 @@ static void test_settings_of_the_job(void **state)
 {
     char *plain[] = { "OMPI_MCA_btl_vader_segment_sizes=1", NULL };
     char *tcp[] = { "A=b", "OMPI_MCA_btl=self,tcp", NULL };
-    char *large[] = { "OMPI_MCA_btl_vader_segment_size=1000000000000", NULL };
+    char *large[] = { "LMTRAIN_COMM=mpi", "OMPI_MCA_btl_vader_segment_size=1000000000000", NULL };
     struct err err = { 0 };
 
     (void)state;

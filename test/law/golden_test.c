@@ -79,7 +79,7 @@ static void rig_run(struct rig *rig)
 
 static void rig_train(struct rig *rig, enum recompute_kind kind, int no_fuse)
 {
-    struct run_scratch scratch = { rig->kernels, mesh_data_parallel(1) };
+    struct run_scratch scratch = { .kernels = rig->kernels, .mesh = mesh_data_parallel(1) };
     struct compile_train options = {
         .model = &rig->spec,
         .mesh = mesh_data_parallel(1),
@@ -242,7 +242,7 @@ static void check_steps(const char *model)
 
 static void rig_generate(struct rig *rig)
 {
-    struct run_scratch scratch = { rig->kernels, mesh_data_parallel(1) };
+    struct run_scratch scratch = { .kernels = rig->kernels, .mesh = mesh_data_parallel(1) };
     struct compile_generate options = { .model = &rig->spec,
                                         .dtype = DTYPE_F32,
                                         .n_sequences = 1,

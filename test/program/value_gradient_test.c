@@ -214,7 +214,7 @@ static void check_run(int pieces)
     struct program *p = &rig.head.program;
     if (pool_create(&pool, 2, NULL, &err) || kernels_cpu_create(&kernels, pool, NULL, &err))
         fail_msg("%s", err.text);
-    struct run_scratch scratch = { kernels, p->mesh };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = p->mesh };
     program_size_scratch(p, run_scratch_bytes, &scratch);
     finish(&rig.head, -1);
     struct run_options options = { .program = p, .kernels = kernels, .poison = 1 };

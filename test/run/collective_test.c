@@ -106,7 +106,7 @@ static void *play_rank(void *argument)
 {
     struct player *me = argument;
     struct play *play = me->play;
-    size_t scratch_bytes = collective_scratch_bytes(&play->shape, play->size);
+    size_t scratch_bytes = collective_scratch_bytes(&play->shape, play->size, 0);
     unsigned char *scratch = malloc(scratch_bytes + N_GUARD);
     int ranks[N_RANKS_MAX];
     struct comm *comm;
@@ -424,12 +424,12 @@ static void scratch(void **state)
     int64_t n = 1 << 20;
 
     (void)state;
-    assert_int_equal(collective_scratch_bytes(&p.shape, 4), 0);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 4, 0), 0);
     p = make(OP_ALL_REDUCE, 4, dense(1, n, DTYPE_BF16), dense(1, n, DTYPE_BF16));
-    assert_int_equal(collective_scratch_bytes(&p.shape, 4), 2 * n);
-    assert_int_equal(collective_scratch_bytes(&p.shape, 1024), 2 * n);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 4, 0), 2 * n);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 1024, 0), 2 * n);
     p.shape.in[0] = p.shape.out[0] = dense(1, 16, DTYPE_F32);
-    assert_int_equal(collective_scratch_bytes(&p.shape, 4), 4 * 16 * 4);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 4, 0), 4 * 16 * 4);
 }
 
 int main(void)

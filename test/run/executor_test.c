@@ -123,7 +123,7 @@ static void rig_open_first(struct rig *rig, int poison, struct progress_slot *pr
     if (pool_create(&rig->pool, 2, NULL, &err) < 0 ||
         kernels_cpu_create(&rig->kernels, rig->pool, NULL, &err) < 0)
         fail_msg("%s", err.text);
-    struct run_scratch scratch = { rig->kernels, rig->program.mesh };
+    struct run_scratch scratch = { .kernels = rig->kernels, .mesh = rig->program.mesh };
     program_size_scratch(&rig->program, run_scratch_bytes, &scratch);
     place(&rig->program);
     if (verify(&rig->program, &err) < 0)
@@ -550,7 +550,7 @@ static void *play_rank(void *argument)
     CHECK(kernels_cpu_create(&kernels, pool, NULL, &err) == 0);
     CHECK(comm_thread_create(&comm, rank->hub, rank->number, &err) == 0);
     CHECK(worker_create(&worker, -1, &err) == 0);
-    struct run_scratch scratch = { kernels, s.program.mesh };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = s.program.mesh };
     program_size_scratch(&s.program, run_scratch_bytes, &scratch);
     place(&s.program);
     CHECK(verify(&s.program, &err) == 0);

@@ -93,7 +93,7 @@ static void *play_rank(void *argument)
     CHECK(kernels_cpu_create(&kernels, pool, NULL, &err) == 0);
     CHECK(comm_thread_create(&comm, me->hub, me->rank, &err) == 0);
     CHECK(worker_create(&worker, -1, &err) == 0);
-    struct run_scratch scratch = { kernels, t.program.mesh };
+    struct run_scratch scratch = { .kernels = kernels, .mesh = t.program.mesh };
     program_size_scratch(&t.program, run_scratch_bytes, &scratch);
     place(&t.program);
     CHECK(verify(&t.program, &err) == 0);

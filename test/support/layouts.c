@@ -169,7 +169,7 @@ static int compile(struct rank *r)
 
     for (int i = 0; i < e->n_sizes; i++)
         largest = max_int(largest, e->sizes[i]);
-    struct run_scratch scratch = { r->kernels, r->crowd->mesh };
+    struct run_scratch scratch = { .kernels = r->kernels, .mesh = r->crowd->mesh };
     struct compile_train options = {
         .model = &e->spec,
         .mesh = r->crowd->mesh,

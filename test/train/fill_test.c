@@ -34,7 +34,7 @@ static void rig_open(struct rig *rig, const char *model, enum dtype dtype, int n
     if (pool_create(&rig->pool, n_threads, NULL, &err) < 0 ||
         kernels_cpu_create(&rig->kernels, rig->pool, NULL, &err) < 0)
         fail_msg("%s", err.text);
-    struct run_scratch scratch = { rig->kernels, options.mesh };
+    struct run_scratch scratch = { .kernels = rig->kernels, .mesh = options.mesh };
     options.scratch = run_scratch_bytes;
     options.scratch_context = &scratch;
     if (compile_train(&rig->program, &options, &err) < 0)

@@ -144,7 +144,7 @@ static void what_changes_no_bit_is_not(void **state)
         "debug.poison=true",      "train.log_every=1",        "checkpoint.every_steps=2",
         "checkpoint.keep=1",      "data.tokenizer=somewhere", "train.max_skipped=1",
         "train.hang_seconds=3.0", "model.max_seq_len=4096",   "parallel.gradient_sum=early",
-        "parallel.bucket_mb=3",
+        "parallel.bucket_mb=3",   "parallel.reductions=fast",
     };
 
     (void)state;
@@ -186,10 +186,14 @@ static void ranks_count(void **state)
 {
     char *one = describe(NULL, 1), *two = describe(NULL, 2);
     char *early = describe("parallel.gradient_sum=early", 2);
+    char *fast = describe("parallel.reductions=fast", 2);
 
     (void)state;
     assert_string_not_equal(one, two);
     assert_string_not_equal(two, early);
+    assert_non_null(strstr(two, "\nparallel.reductions fixed\n"));
+    assert_non_null(strstr(fast, "\nparallel.reductions fast\n"));
+    free(fast);
     free(one);
     free(two);
     free(early);
