@@ -19,11 +19,8 @@
 enum input { QKV, POSITION, KEYS_CACHE, VALUES_CACHE, BEGIN, SEGMENT, SEGMENTS };
 
 enum {
-    PAIRS = 64,
+    PAIRS = GPU_PAIRS,
     N_THREADS = PAIRS / 16 * 32,
-    CHUNK = 512,      /* positions, where there are not too many */
-    N_CHUNKS = 32,    /* at most */
-    FEW_BLOCKS = 512, /* fewer than these, and each chunk gets a block */
 };
 
 struct cached_args {
@@ -373,10 +370,8 @@ static struct cached_args cached_args_of(const struct op_shape *op)
     c.n_packs = (int)ceil_div(c.a.group, PAIRS);
     c.cache_len = at->cache_len;
     c.cache_rows = in[KEYS_CACHE].rows;
-    c.chunk = (int)round_up(max_i64(CHUNK, ceil_div(c.cache_len, N_CHUNKS)), CHUNK);
-    c.n_chunks = c.n_rows * c.a.n_kv_heads * c.n_packs < FEW_BLOCKS
-                     ? (int)ceil_div(c.cache_len, c.chunk)
-                     : 1;
+    c.chunk = gpu_cached_chunk(at);
+    c.n_chunks = gpu_cached_chunks(op);
     c.position = (const int32_t *)in[POSITION].data;
     c.position_stride = in[POSITION].stride;
     if (tensor_given(&in[SEGMENTS])) {
@@ -386,17 +381,6 @@ static struct cached_args cached_args_of(const struct op_shape *op)
         c.segments_stride = in[SEGMENTS].stride;
     }
     return c;
-}
-
-static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
-{
-    struct cached_args c = cached_args_of(op);
-
-    (void)kernels;
-    if (c.n_chunks == 1)
-        return 0;
-    return (size_t)c.n_rows * (size_t)c.a.n_heads * (size_t)c.n_chunks *
-           (size_t)(c.a.head_dim + 2) * sizeof(float);
 }
 
 template <typename T>
@@ -457,6 +441,5 @@ void cuda_register_attention_cached(struct kernels_backend *table)
     struct kernel_entry *entry = &table->entries[OP_ATTENTION_CACHED];
 
     entry->run = cached_run;
-    entry->scratch_bytes = cached_scratch_bytes;
     entry->prepare = cached_prepare;
 }

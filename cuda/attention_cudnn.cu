@@ -132,10 +132,8 @@ static struct attention_library *library_of(struct cuda_kernels *cuda)
     if (!library)
         return NULL;
     library->choice = choice_of_environment();
-    set_limits(library, cuda->device ? cuda->device->properties.totalGlobalMem : 0);
-    if (!cuda->device)
-        err_set(&library->why_not, ERR_DEVICE, "sizes are asked for without a GPU");
-    else if (library->choice == CHOICE_OWN)
+    set_limits(library, cuda->device->properties.totalGlobalMem);
+    if (library->choice == CHOICE_OWN)
         err_set(&library->why_not, ERR_DEVICE, "LMTRAIN_ATTENTION is own");
     else if (open_library(library, cuda, &library->why_not))
         log_info("attention is done by lmtrain's own kernels: %s", library->why_not.text);

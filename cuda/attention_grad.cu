@@ -570,19 +570,11 @@ static int attention_grad_prepare(struct kernels *kernels, struct kernel_call *c
     return cuda_want_shared(kernels, call, shared, err);
 }
 
-/* The own kernels' delta; cuDNN has memory of its own. */
-static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    return (size_t)op->in[QKV].rows * (size_t)op->attributes.n_heads * sizeof(float);
-}
-
 void cuda_register_attention_grad(struct kernels_backend *table)
 {
     struct kernel_entry *entry = &table->entries[OP_ATTENTION_GRAD];
 
     entry->run = attention_grad_run;
-    entry->scratch_bytes = attention_grad_scratch_bytes;
     entry->prepare = attention_grad_prepare;
     entry->release = attention_release_cudnn;
 }

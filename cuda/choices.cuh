@@ -10,7 +10,7 @@
 
 #include "cuda/cuda.cuh"
 
-enum { CHOICES_THREADS = 256, CHOICES_A_BLOCK = 4096 };
+enum { CHOICES_THREADS = 256, CHOICES_A_BLOCK = GPU_CHOICES_A_BLOCK };
 
 struct choices {
     const int32_t *expert; /* [tokens x n], rows `stride` apart */
@@ -25,11 +25,6 @@ static inline struct choices choices_of(const struct tensor *experts, int64_t m)
                          (unsigned)tensor_elements(experts), (int)m };
 
     return c;
-}
-
-static inline int choices_blocks(const struct tensor *experts)
-{
-    return (int)ceil_div(tensor_elements(experts), CHOICES_A_BLOCK);
 }
 
 static __device__ __forceinline__ int choice_at(const struct choices &c, unsigned i)

@@ -18,8 +18,6 @@
 enum {
     COLUMN_WARPS = 8,
     COLUMN_THREADS = 32 * COLUMN_WARPS,
-    COLUMN_BLOCKS_MAX = 128, /* of rows */
-    COLUMN_ROWS_MIN = 64,    /* of a block */
 };
 
 /* ---- totals ------------------------------------------------------------------------------------
@@ -68,11 +66,6 @@ static inline void cuda_column_totals(struct kernels *kernels, const struct kern
 /* ---- columns' sums -----------------------------------------------------------------------------
  */
 
-static inline int64_t column_block_rows(int64_t n_rows)
-{
-    return max_i64(COLUMN_ROWS_MIN, ceil_div(n_rows, COLUMN_BLOCKS_MAX));
-}
-
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS)
     column_partials_kernel(rows_of<T> dy, double *partial, int64_t n_rows, int64_t n,
@@ -109,12 +102,6 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     }
 }
 
-/* Bytes of scratch (aligned to 64) for the sums of columns of n_rows x n_cols. */
-static inline size_t cuda_column_sums_scratch(int64_t n_rows, int64_t n_cols)
-{
-    return (size_t)(ceil_div(n_rows, column_block_rows(n_rows)) * n_cols) * sizeof(double);
-}
-
 /*
  * db[1 x n] fp32 = (first ? 0 : db) + the sums of dy's columns, dy any activation's dtype. Whether
  * dy is aligned changes no bit.
@@ -123,7 +110,7 @@ static inline void cuda_column_sums(struct kernels *kernels, const struct kernel
                                     const struct tensor *dy, const struct tensor *db, void *scratch,
                                     int first)
 {
-    int64_t rows_a_block = column_block_rows(dy->rows);
+    int64_t rows_a_block = gpu_column_block_rows(dy->rows);
     int64_t n_blocks = ceil_div(dy->rows, rows_a_block);
     int wide = cuda_is_aligned(dy, 16);
 

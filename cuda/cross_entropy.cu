@@ -141,11 +141,6 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
                            (float)((double)*a.scale / all.sum), column, at_target);
 }
 
-static size_t cross_entropy_scratch_bytes(struct kernels *, const struct op_shape *op)
-{
-    return (size_t)op->in[LOGITS].rows * sizeof(double);
-}
-
 static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
@@ -174,5 +169,4 @@ void cuda_register_cross_entropy(struct kernels_backend *table)
 {
     table->entries[OP_LOGIT_STATS].run = logit_stats_run;
     table->entries[OP_CROSS_ENTROPY].run = cross_entropy_run;
-    table->entries[OP_CROSS_ENTROPY].scratch_bytes = cross_entropy_scratch_bytes;
 }

@@ -26,6 +26,7 @@
 extern "C" {
 #include "base/num.h"
 #include "device/device.h"
+#include "kernels/gpu_sizes.h"
 #include "kernels/kernels.h"
 }
 

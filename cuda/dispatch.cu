@@ -157,12 +157,6 @@ static size_t order_shared(int64_t m, int n_warps)
     return (size_t)(CHOICES_THREADS + m * (1 + n_warps)) * sizeof(int);
 }
 
-static size_t expert_order_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    return (size_t)((choices_blocks(&op->in[0]) + 1) * op->out[1].cols) * sizeof(int);
-}
-
 static int expert_order_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
     return cuda_want_shared(kernels, call, order_shared(call->op.out[1].cols, 1), err);
@@ -171,7 +165,7 @@ static int expert_order_prepare(struct kernels *kernels, struct kernel_call *cal
 static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct tensor *experts = &call->op.in[0], *place = &call->op.out[0];
-    int m = (int)call->op.out[1].cols, n_blocks = choices_blocks(experts);
+    int m = (int)call->op.out[1].cols, n_blocks = gpu_choices_blocks(experts);
     int *totals = (int *)call->scratch, *counts = totals + m;
     int n_warps = order_shared(m, WARPS) <= CUDA_SHARED_BYTES ? WARPS : 1;
     struct choices c = choices_of(experts, m);
@@ -427,7 +421,6 @@ void cuda_register_dispatch(struct kernels_backend *table)
     struct kernel_entry *order = &table->entries[OP_EXPERT_ORDER];
 
     order->run = expert_order_run;
-    order->scratch_bytes = expert_order_scratch_bytes;
     order->prepare = expert_order_prepare;
     table->entries[OP_DISPATCH].run = move_run;
     table->entries[OP_COMBINE].run = move_run;

@@ -361,12 +361,6 @@ static void select_rows_run(struct kernels *kernels, const struct kernel_call *c
                   [&](auto zero) { move_launch<decltype(zero), decltype(zero)>(kernels, call); });
 }
 
-static size_t bias_grad_scratch(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    return cuda_column_sums_scratch(op->in[0].rows, op->in[0].cols);
-}
-
 static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[0], call->scratch, first & 1);
@@ -385,5 +379,4 @@ void cuda_register_elementwise(struct kernels_backend *table)
     table->entries[OP_SELECT_ROWS].run = select_rows_run;
     table->entries[OP_ACCUMULATE].run = accumulate_run;
     table->entries[OP_BIAS_GRAD].run = bias_grad_run;
-    table->entries[OP_BIAS_GRAD].scratch_bytes = bias_grad_scratch;
 }

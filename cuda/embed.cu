@@ -219,12 +219,6 @@ static void embed_dw_launch(struct kernels *kernels, const struct kernel_call *c
     cuda_launch(kernels, call, shape, embed_dw_kernel<O, R, N>, e);
 }
 
-static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    return cuda_sort_scratch(op->in[0].rows, op->out[0].rows);
-}
-
 template <typename O, typename R>
 static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call, int first)
 {
@@ -262,5 +256,4 @@ void cuda_register_embed(struct kernels_backend *table)
 {
     table->entries[OP_EMBED].run = embed_run;
     table->entries[OP_EMBED_DW].run = embed_dw_run;
-    table->entries[OP_EMBED_DW].scratch_bytes = embed_dw_scratch;
 }

@@ -39,7 +39,6 @@ struct sorted_tokens {
     const uint8_t *named; /* of each row of the table: whether a token names it */
 };
 
-size_t cuda_sort_scratch(int64_t n_tokens, int64_t n_rows);
 struct sorted_tokens cuda_sort_tokens(struct kernels *kernels, const struct kernel_call *call,
                                       struct table_rows t, int64_t n_tokens, void *scratch);
 

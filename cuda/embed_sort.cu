@@ -13,11 +13,13 @@
 enum {
     N_THREADS = 256,
     N_WARPS = N_THREADS / 32,
-    N_ROUNDS = 8, /* of a warp */
-    TILE = N_THREADS * N_ROUNDS,
+    N_ROUNDS = 8,         /* of a warp */
+    TILE = GPU_SORT_TILE, /* N_THREADS * N_ROUNDS */
     DIGIT_BITS = 8,
-    N_DIGITS = 1 << DIGIT_BITS, /* a thread each */
+    N_DIGITS = GPU_SORT_DIGITS, /* 1 << DIGIT_BITS, a thread each */
 };
+
+static_assert(TILE == N_THREADS * N_ROUNDS && N_DIGITS == 1 << DIGIT_BITS, "cuts");
 
 struct sort_pass {
     struct table_rows t; /* the first pass' input */
@@ -176,11 +178,6 @@ static struct sort_scratch scratch_of(void *base, int64_t n_tokens, int64_t n_ro
         (uint32_t *)take(&s, base, (size_t)ceil_div(n_tokens, TILE) * N_DIGITS * sizeof(uint32_t));
     s.named = (uint8_t *)take(&s, base, (size_t)n_rows);
     return s;
-}
-
-size_t cuda_sort_scratch(int64_t n_tokens, int64_t n_rows)
-{
-    return scratch_of(NULL, n_tokens, n_rows).n_bytes;
 }
 
 struct sorted_tokens cuda_sort_tokens(struct kernels *kernels, const struct kernel_call *call,

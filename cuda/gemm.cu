@@ -13,8 +13,7 @@
 
 #include "cuda/gemm_impl.cuh"
 
-enum { ALIGNMENT_MOST = 16, WORKSPACE_ALIGNMENT = 256 };
-enum { WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20 };
+enum { ALIGNMENT_MOST = 16 };
 
 /* ---- preparing ---- */
 
@@ -41,25 +40,31 @@ static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
              s->biased ? " biased" : "", lt->version);
 }
 
+static struct gpu_product sizes_of(const struct cuda_gemm_shape *s)
+{
+    return gpu_product{ s->m, s->n, s->in, s->out, s->biased };
+}
+
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *s)
 {
-    int64_t wanted = round_up(s->m * s->n * 4, WORKSPACE_ALIGNMENT);
+    const struct gpu_product sizes = sizes_of(s);
 
-    return (size_t)min_i64(max_i64(wanted, WORKSPACE_LEAST), WORKSPACE_MOST);
+    return gpu_product_workspace_bytes(&sizes);
 }
 
 /* The bias, rounded to out. */
 static size_t bias_bytes(const struct cuda_gemm_shape *s)
 {
-    int is_rounded = s->biased && s->out != DTYPE_F32;
+    const struct gpu_product sizes = sizes_of(s);
 
-    return is_rounded ? align_up((size_t)s->n * dtype_bytes(s->out), WORKSPACE_ALIGNMENT) : 0;
+    return gpu_product_bias_bytes(&sizes);
 }
 
-/* Whether the library's product goes to scratch, in fp32. */
 int gemm_is_apart(const struct cuda_gemm_shape *s)
 {
-    return s->out != DTYPE_F32 && s->out != s->in;
+    const struct gpu_product sizes = sizes_of(s);
+
+    return gpu_product_is_apart(&sizes);
 }
 
 static enum dtype product_dtype(const struct cuda_gemm_shape *s)
@@ -69,18 +74,7 @@ static enum dtype product_dtype(const struct cuda_gemm_shape *s)
 
 static int64_t product_ld(const struct cuda_gemm_shape *s)
 {
-    return gemm_is_apart(s) ? round_up(s->n, ALIGNMENT_MOST / (int)sizeof(float)) : s->ldc;
-}
-
-static size_t apart_bytes(const struct cuda_gemm_shape *s)
-{
-    return gemm_is_apart(s) ? align_up((size_t)(s->m * product_ld(s)) * sizeof(float), 64) : 0;
-}
-
-size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *s)
-{
-    /* Scratch is aligned to 64 only. */
-    return bias_bytes(s) + gemm_workspace_bytes(s) + apart_bytes(s) + WORKSPACE_ALIGNMENT - 64;
+    return gemm_is_apart(s) ? round_up(s->n, GPU_APART_MULTIPLE) : s->ldc;
 }
 
 static cudaDataType type_of(enum dtype dtype)
@@ -426,7 +420,7 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
     struct cuda_kernels *cuda = cuda_of(kernels);
     const struct gemm_library *lt = gemm_library_of(cuda);
     const struct cuda_gemm_shape *s = &gemm->shape;
-    char *base = (char *)align_up((size_t)(uintptr_t)scratch, WORKSPACE_ALIGNMENT);
+    char *base = (char *)align_up((size_t)(uintptr_t)scratch, GPU_PRODUCT_ALIGNMENT);
     char *workspace = base + bias_bytes(s), *apart = workspace + gemm_workspace_bytes(s);
     void *c = gemm_is_apart(s) ? apart : o->c;
     const float alpha = 1, beta = o->add && !gemm_is_apart(s) ? 1 : 0;

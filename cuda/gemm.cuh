@@ -42,9 +42,6 @@ struct cuda_gemm_operands {
 
 struct cuda_gemm; /* a prepared product; the instance's */
 
-/* Scratch of a run; a multiple of 64. Pure. */
-size_t cuda_gemm_scratch_bytes(const struct cuda_gemm_shape *shape);
-
 /*
  * operands: what the run will have, or others that are multiples of no more than 16 bytes less;
  * NULL is taken for aligned. Opens the library where it is not yet. Returns 0, or -1 and
@@ -54,7 +51,8 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
                       const struct cuda_gemm_operands *operands, const struct cuda_gemm **gemm,
                       struct err *err);
 
-/* Enqueue. name: the op's, for a failure's message. scratch: aligned to 64. */
+/* Enqueue. name: the op's, for a failure's message. scratch: gpu_product_scratch_bytes,
+ * aligned to 64. */
 void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_gemm *gemm,
                    const struct cuda_gemm_operands *operands, void *scratch);
 

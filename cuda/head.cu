@@ -20,7 +20,6 @@
 #include "cuda/softmax.cuh"
 
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
-enum { LD_MULTIPLE = 32 }; /* fp32 elements: rows begin at a line of memory */
 
 struct head_shape {
     const struct tensor *x, *w, *target, *dx, *dw, *loss;
@@ -50,7 +49,7 @@ static struct head_shape head_shape(const struct op_shape *op)
     h.loss = &op->out[h.backward ? 2 : 0];
     h.n_products = h.dw ? PRODUCT_DW + 1 : h.dx ? PRODUCT_DX + 1 : PRODUCT_LOGITS + 1;
     h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
-    h.ld = round_up(h.w->rows, LD_MULTIPLE);
+    h.ld = round_up(h.w->rows, GPU_LOGITS_MULTIPLE);
     h.logits_bytes = (size_t)(h.chunk * h.ld) * sizeof(float);
     h.losses_bytes = align_up((size_t)h.x->rows * sizeof(double), 64);
     return h;
@@ -85,22 +84,6 @@ static struct cuda_gemm_shape product_shape(const struct head_shape *h, int prod
         s.ldc = h->dw->stride;
     }
     return s;
-}
-
-static size_t head_scratch_bytes(struct kernels *, const struct op_shape *op)
-{
-    struct head_shape h = head_shape(op);
-    const int64_t rows[] = { h.chunk, h.x->rows % h.chunk };
-    size_t most = 0;
-
-    for (int64_t n : rows)
-        for (int product = 0; n && product < h.n_products; product++) {
-            struct cuda_gemm_shape shape = product_shape(&h, product, n);
-            size_t bytes = cuda_gemm_scratch_bytes(&shape);
-
-            most = bytes > most ? bytes : most;
-        }
-    return h.logits_bytes + h.losses_bytes + most;
 }
 
 /* ---- preparing ---- */
@@ -265,7 +248,6 @@ void cuda_register_head(struct kernels_backend *table)
     struct kernel_entry entry = {};
 
     entry.run = head_run;
-    entry.scratch_bytes = head_scratch_bytes;
     entry.prepare = head_prepare;
     entry.release = head_release;
     table->entries[OP_HEAD_CROSS_ENTROPY] = entry;

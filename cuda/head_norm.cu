@@ -14,7 +14,6 @@ enum {
     N_THREADS = 256,
     N = 8, /* elements of a lane */
     HEADS_A_THREAD = 2,
-    GRAD_BLOCKS = 528,
 };
 
 enum input { QKV, WQ, WK };
@@ -181,11 +180,6 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_grad_kernel(head_norm<T> 
 
 /* ---- launching ---- */
 
-static int64_t block_rows(int64_t n_rows)
-{
-    return ceil_div(n_rows, GRAD_BLOCKS);
-}
-
 template <typename T, int WIDE, int LANES>
 static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
                          const head_norm<T> &n)
@@ -223,7 +217,7 @@ static void head_norm_launch(struct kernels *kernels, const struct kernel_call *
     n.wk = (const float *)op->in[begin + 2].data;
     n.out = cuda_rows<T>(&op->out[0]);
     n.n_rows = op->in[begin].rows;
-    n.rows_a_block = block_rows(n.n_rows);
+    n.rows_a_block = gpu_head_norm_block_rows(n.n_rows);
     n.n_q = a->n_heads;
     n.n_normed = a->n_heads + a->n_kv_heads;
     n.n_heads = n.n_normed + a->n_kv_heads;
@@ -252,19 +246,11 @@ static void head_norm_run(struct kernels *kernels, const struct kernel_call *cal
     });
 }
 
-static size_t head_norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
-{
-    int64_t n_rows = op->in[DOUT].rows;
-
-    (void)kernels;
-    return (size_t)(ceil_div(n_rows, block_rows(n_rows)) * 2 * op->attributes.head_dim) *
-           sizeof(float);
-}
-
 static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t n_rows = op->in[DOUT].rows, n_blocks = ceil_div(n_rows, block_rows(n_rows));
+    int64_t n_rows = op->in[DOUT].rows,
+            n_blocks = ceil_div(n_rows, gpu_head_norm_block_rows(n_rows));
     int e = op->attributes.head_dim;
     float *partial = (float *)call->scratch;
 
@@ -286,5 +272,4 @@ void cuda_register_head_norm(struct kernels_backend *table)
 {
     table->entries[OP_HEAD_NORM].run = head_norm_run;
     table->entries[OP_HEAD_NORM_GRAD].run = head_norm_grad_run;
-    table->entries[OP_HEAD_NORM_GRAD].scratch_bytes = head_norm_grad_scratch;
 }

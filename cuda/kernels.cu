@@ -25,6 +25,11 @@ static void load(struct kernels *kernels, const struct kernel_call *call)
     cuda_of(kernels)->device->is_loading = 0;
 }
 
+static size_t scratch_of(struct kernels *, const struct op_shape *op)
+{
+    return gpu_scratch_bytes(op);
+}
+
 static void register_families(struct kernels_backend *table)
 {
     static void (*const families[])(struct kernels_backend *) = {
@@ -49,15 +54,13 @@ static void register_families(struct kernels_backend *table)
 
     for (auto family : families)
         family(table);
+    for (auto &entry : table->entries)
+        entry.scratch_bytes = scratch_of;
 }
 
 /* What of the machine and libraries decides the bits. */
 static void describe(struct cuda_kernels *cuda)
 {
-    if (!cuda->device) {
-        snprintf(cuda->identity, sizeof cuda->identity, "cuda");
-        return;
-    }
     const struct cudaDeviceProp *p = &cuda->device->properties;
     char cublaslt[32];
 
@@ -76,10 +79,8 @@ extern "C" int kernels_cuda_create(struct kernels **kernels, struct device *devi
 
     if (!cuda)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    if (device) {
-        cuda->device = cuda_device_of(device);
-        cuda->stream = cuda->device->queues[DEVICE_COMPUTE];
-    }
+    cuda->device = cuda_device_of(device);
+    cuda->stream = cuda_stream_of(cuda->device, DEVICE_COMPUTE);
     cuda->table.name = "cuda";
     cuda->table.destroy = cuda_kernels_destroy;
     cuda->table.traffic = cuda_traffic();

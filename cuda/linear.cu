@@ -53,16 +53,6 @@ static int linear_prepare(struct kernels *kernels, struct kernel_call *call, str
     return 0;
 }
 
-static size_t linear_scratch_bytes(struct kernels *, const struct op_shape *op)
-{
-    struct cuda_gemm_shape shape = product_shape(op);
-    size_t product = cuda_gemm_scratch_bytes(&shape), sums = 0;
-
-    if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[1]))
-        sums = cuda_column_sums_scratch(op->in[0].rows, op->in[0].cols);
-    return product > sums ? product : sums;
-}
-
 static void linear_run(struct kernels *kernels, const struct kernel_call *call, int)
 {
     struct cuda_gemm_operands operands = product_operands(&call->op, 0);
@@ -87,7 +77,6 @@ void cuda_register_linear(struct kernels_backend *table)
     struct kernel_entry entry = {};
 
     entry.run = linear_run;
-    entry.scratch_bytes = linear_scratch_bytes;
     entry.prepare = linear_prepare;
     table->entries[OP_LINEAR] = entry;
     table->entries[OP_LINEAR_DX] = entry;

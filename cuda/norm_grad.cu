@@ -8,7 +8,7 @@
  * are read again for dx, and a second kernel sums their columns.
  *
  * Bound by memory: dy, x, add, dx once; the partial sums are a few per cent of that, w is in the
- * L1. How rows are cut follows from T and d: at most GRAD_BLOCKS blocks, four to a multiprocessor
+ * L1. How rows are cut follows from T and d: at most GPU_NORM_BLOCKS blocks, four to a multiprocessor
  * of the largest GPUs.
  */
 #include "cuda/column_sums.cuh"
@@ -20,8 +20,7 @@ enum {
     N_ELEMENTS = 16, /* of a thread */
     LANES_MAX = 512,
     LONG_LANES = 1024,
-    GRAD_BLOCKS = 528,
-    ROWS_MIN = 4, /* of a block; a multiple of those at a time */
+    ROWS_MIN = GPU_NORM_ROWS_MIN,
 };
 
 /* T: of activations, R: of the residual stream's gradient */
@@ -249,11 +248,6 @@ __global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_g
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
-static int64_t block_rows(int64_t n_rows)
-{
-    return ceil_div(max_i64(ROWS_MIN, ceil_div(n_rows, GRAD_BLOCKS)), ROWS_MIN) * ROWS_MIN;
-}
-
 template <typename T, typename R, int WIDE, int LANES>
 static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
                          const norm_grad<T, R> &n)
@@ -295,21 +289,11 @@ static int is_wide(const struct op_shape *op, int layer)
            cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->out[2 + layer], 16);
 }
 
-static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
-{
-    int layer = op->kind == OP_LAYERNORM_GRAD;
-    int n_sums = tensor_given(&op->out[1]) + (layer && tensor_given(&op->out[2]));
-    int64_t n_blocks = ceil_div(op->in[0].rows, block_rows(op->in[0].rows));
-
-    (void)kernels;
-    return (size_t)n_sums * align_up((size_t)(n_blocks * op->in[0].cols) * sizeof(float), 64);
-}
-
 static void norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
     int layer = op->kind == OP_LAYERNORM_GRAD;
-    int64_t rows_a_block = block_rows(op->in[0].rows), d = op->in[0].cols;
+    int64_t rows_a_block = gpu_norm_block_rows(op->in[0].rows), d = op->in[0].cols;
     int64_t n_blocks = ceil_div(op->in[0].rows, rows_a_block);
     struct tensor none = {};
     const struct tensor *out_dw = &op->out[1], *out_db = layer ? &op->out[2] : &none;
@@ -350,6 +334,5 @@ void cuda_register_norm_grad(struct kernels_backend *table)
 {
     for (int kind : { OP_RMSNORM_GRAD, OP_LAYERNORM_GRAD }) {
         table->entries[kind].run = norm_grad_run;
-        table->entries[kind].scratch_bytes = norm_grad_scratch;
     }
 }

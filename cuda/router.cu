@@ -14,10 +14,10 @@
 #include "cuda/choices.cuh"
 
 enum {
-    TOKENS_A_BLOCK = 8, /* a warp each */
-    TOKENS_A_SUM = 256, /* of a block of sums_kernel */
-    SUM_LANES = 8,      /* that share them */
-    SEGMENTS = 32       /* of stats_kernel */
+    TOKENS_A_BLOCK = 8,              /* a warp each */
+    TOKENS_A_SUM = GPU_TOKENS_A_SUM, /* of a block of sums_kernel */
+    SUM_LANES = 8,                   /* that share them */
+    SEGMENTS = 32                    /* of stats_kernel */
 };
 
 /* What makes a token's logits probabilities: e^(logit - max) share. */
@@ -25,6 +25,7 @@ struct normalizer {
     double share;
     float max;
 };
+static_assert(sizeof(struct normalizer) == GPU_NORMALIZER_BYTES, "scratch");
 
 /* ---- choosing ----------------------------------------------------------------------------------
  */
@@ -214,15 +215,9 @@ static struct statistics statistics_of(const struct op_shape *op, void *scratch)
     size_t counts = sums + (size_t)(n_sums(op) * m) * sizeof(double);
     struct statistics s = { (struct normalizer *)scratch, (double *)((char *)scratch + sums),
                             (int *)((char *)scratch + counts),
-                            counts + (size_t)(choices_blocks(&op->out[1]) * m) * sizeof(int) };
+                            counts + (size_t)(gpu_choices_blocks(&op->out[1]) * m) * sizeof(int) };
 
     return s;
-}
-
-static size_t router_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    return tensor_given(&op->out[2]) ? statistics_of(op, NULL).n_bytes : 0;
 }
 
 static int router_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
@@ -244,7 +239,7 @@ static void add_stats(struct kernels *kernels, const struct kernel_call *call,
     s.sums = made->sums;
     s.counts = made->counts;
     s.n_sums = n_sums(op);
-    s.n_counts = choices_blocks(&op->out[1]);
+    s.n_counts = gpu_choices_blocks(&op->out[1]);
     s.m = (int)m;
     s.n_tokens = (double)T;
     s.n_choices = (double)tensor_elements(&op->out[1]);
@@ -355,14 +350,6 @@ static const struct tensor *balanced_choices(const struct op_shape *op)
     return &op->in[tensor_given(&op->in[5]) ? 5 : 2];
 }
 
-static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
-{
-    (void)kernels;
-    if (!(op->attributes.balance > 0))
-        return 0;
-    return (size_t)((choices_blocks(balanced_choices(op)) + 1) * op->out[0].cols) * sizeof(int);
-}
-
 static int router_grad_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
     return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.out[0].cols), err);
@@ -380,7 +367,7 @@ static const float *make_shares(struct kernels *kernels, const struct kernel_cal
 
     choices_count(kernels, call, choices_of(choices, m), counts);
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(m, 256), 256), shares_kernel, counts,
-                choices_blocks(choices), m, scale, (const float *)op->in[4].data, shares);
+                gpu_choices_blocks(choices), m, scale, (const float *)op->in[4].data, shares);
     return shares;
 }
 
@@ -411,9 +398,7 @@ void cuda_register_router(struct kernels_backend *table)
     struct kernel_entry *gradient = &table->entries[OP_ROUTER_GRAD];
 
     router->run = router_run;
-    router->scratch_bytes = router_scratch_bytes;
     router->prepare = router_prepare;
     gradient->run = router_grad_run;
-    gradient->scratch_bytes = router_grad_scratch_bytes;
     gradient->prepare = router_grad_prepare;
 }

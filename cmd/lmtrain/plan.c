@@ -7,6 +7,7 @@
 
 #include "cmd.h"
 #include "config/job.h"
+#include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
 #include "plan.h"
 #include "report/table.h"
@@ -28,7 +29,7 @@ static int make_kernels(struct plan *plan, struct err *err)
     enum job_device device = plan->job->device;
 
     if (device == JOB_DEVICE_CUDA || (device == JOB_DEVICE_AUTO && device_cuda_seen()))
-        return kernels_cuda_create(&plan->kernels, NULL, err);
+        return kernels_gpu_sizes_create(&plan->kernels, err);
     return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
 }
 
@@ -118,6 +119,38 @@ static void print_flops(const struct plan *plan, struct str *out)
     report_table_release(&table);
 }
 
+/* What a GPU of 80 GB holds besides, by the ops of the program shown: cuDNN's block, and the rest. */
+static size_t library_bytes(const struct plan *plan)
+{
+    const struct program *p = &plan->programs[plan->shown];
+    size_t most = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            struct op_shape shape = program_op_shape(p, &p->functions[f].ops[i]);
+            size_t n_bytes = gpu_library_bytes(&shape, (size_t)80 << 30);
+
+            most = n_bytes > most ? n_bytes : most;
+        }
+    return most;
+}
+
+/* Beside what is planned: an estimate for this job, and what was measured here with another. */
+static void add_vendor_rows(const struct plan *plan, struct report_table *table)
+{
+    size_t vendor = library_bytes(plan) + GPU_CONTEXT_BYTES;
+    char name[256], text[32], library[32];
+
+    report_table_row(table,
+                     "vendor\t%s\t%zu\tbesides, about: cuDNN's workspace of %s, and the context, "
+                     "modules and graphs",
+                     str_bytes(text, sizeof text, vendor), vendor,
+                     str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
+    if (account_recall(&vendor, name, sizeof name))
+        report_table_row(table, "vendor, last\t%s\t%zu\tthe last run's, whatever its job, on %s",
+                         str_bytes(text, sizeof text, vendor), vendor, name);
+}
+
 static void print_memory(const struct plan *plan, struct str *out)
 {
     struct memory_row rows[N_ROWS_MAX];
@@ -134,16 +167,12 @@ static void print_memory(const struct plan *plan, struct str *out)
         report_table_row(&table, "%s\t%s\t%zu\t%s", rows[i].name,
                          str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
                          rows[i].what);
-    size_t total = program_memory_bytes(&plan->programs[plan->shown]), vendor;
-    char name[256];
+    size_t total = program_memory_bytes(&plan->programs[plan->shown]);
 
     report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
                        str_bytes(text, sizeof text, total), total);
-    if (kernels_are_gpu(plan->kernels) && account_recall(&vendor, name, sizeof name))
-        report_table_row(&table, "vendor\t%s\t%zu\tbesides: what a run's second step found on %s",
-                         str_bytes(text, sizeof text, vendor), vendor, name);
-    else if (kernels_are_gpu(plan->kernels))
-        report_table_row(&table, "vendor\t?\t?\tbesides: known once a job has run on a GPU here");
+    if (kernels_are_gpu(plan->kernels))
+        add_vendor_rows(plan, &table);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
@@ -257,6 +286,9 @@ static void print_json(const struct plan *plan, struct str *out)
         cJSON_AddNumberToObject(memory, rows[i].name, (double)rows[i].n_bytes);
     cJSON_AddNumberToObject(json, "total_bytes",
                             (double)program_memory_bytes(&plan->programs[plan->shown]));
+    if (kernels_are_gpu(plan->kernels))
+        cJSON_AddNumberToObject(json, "vendor_bytes",
+                                (double)(library_bytes(plan) + GPU_CONTEXT_BYTES));
     cJSON_AddNumberToObject(json, "step_flops", executed_flops(plan));
     cJSON_AddNumberToObject(json, "model_flops",
                             model_spec_flops_per_token(&job->model, job->data.seq_len) *

@@ -103,9 +103,10 @@ static inline int kernels_are_gpu(const struct kernels *kernels)
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
-/* A GPU's kernels (device_cuda_open's device, borrowed); without a device they can be asked for
- * sizes alone. ERR_DEVICE in builds without CUDA. */
+/* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
 int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
+/* The same kernels' sizes alone (gpu_sizes.h), in any build: without a device, to plan with. */
+int kernels_gpu_sizes_create(struct kernels **kernels, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
 /* What of the machine and libraries decides the bits: "cpu avx512_bf16 gemm 1 ..."; the kernels'

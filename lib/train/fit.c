@@ -2,7 +2,8 @@
  * fit.c - planning the alternatives of a job that does not fit
  *
  * In the order of what they cost: sharding optimizer states changes neither bits nor speed much,
- * recomputation costs a third of the FLOPs, a smaller micro-batch changes the numerics.
+ * recomputation costs a third of the FLOPs, gradients of bf16 and a smaller micro-batch change the
+ * numerics.
  */
 #include "train/fit.h"
 
@@ -44,6 +45,9 @@ static void describe_change(const struct job *from, const struct job *to, struct
         str_printf(text, "parallel.zero: %d", to->parallel.zero);
     if (to->recompute != from->recompute)
         str_printf(text, "%srecompute: %s", text->length ? " with " : "", words[to->recompute]);
+    if (to->train.gradient_dtype != from->train.gradient_dtype)
+        str_printf(text, "%strain.gradient_dtype: %s", text->length ? " with " : "",
+                   dtype_name(to->train.gradient_dtype));
     if (to->train.micro_batch != from->train.micro_batch)
         str_printf(text, "%strain.micro_batch: %d", text->length ? " with " : "",
                    to->train.micro_batch);
@@ -111,8 +115,15 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
         changed.recompute = RECOMPUTE_FULL;
         try_job(&fit, &changed);
     }
+    changed = *job;
+    if (job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32) {
+        changed.train.gradient_dtype = DTYPE_BF16;
+        try_job(&fit, &changed);
+        changed = *job;
+    }
     try_micro_batches(&fit, *job);
     if (fit.n_found == 0) {
+        changed.recompute = RECOMPUTE_FULL;
         changed.parallel.zero = job->parallel.dp > 1 ? max_int(1, job->parallel.zero) : 0;
         if (!try_job(&fit, &changed))
             try_micro_batches(&fit, changed);

@@ -57,5 +57,7 @@ expect 'a rank that is not there' 2 'rank is 2, the job has ranks 0 to 1' plan -
 expect 'ranks that do not divide' 2 'not a multiple of' plan --world 3
 expect 'no ranks' 2 'world is 0' plan --world 0
 expect 'an unknown option' 2 'hint: --print-program' plan --print-progam
+expect 'for a GPU, in any build' 0 '^vendor +[0-9.]+ [KMG]iB +[0-9]+ +besides, about: cuDNN' plan --set device=cuda
+expect 'and as JSON' 0 '"vendor_bytes":' plan --set device=cuda --json
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' plan '$dir/job.yaml' >/dev/full"
 finish

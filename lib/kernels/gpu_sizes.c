@@ -1,0 +1,249 @@
+/*
+ * gpu_sizes.c - see the header; and a backend that has sizes alone
+ */
+#include "kernels/gpu_sizes.h"
+
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+
+/* ---- products ---- */
+
+enum { WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20 };
+
+size_t gpu_product_bias_bytes(const struct gpu_product *p)
+{
+    int is_rounded = p->biased && p->out != DTYPE_F32;
+
+    return is_rounded ? align_up((size_t)p->n * dtype_bytes(p->out), GPU_PRODUCT_ALIGNMENT) : 0;
+}
+
+size_t gpu_product_workspace_bytes(const struct gpu_product *p)
+{
+    int64_t wanted = round_up(p->m * p->n * 4, GPU_PRODUCT_ALIGNMENT);
+
+    return (size_t)min_i64(max_i64(wanted, WORKSPACE_LEAST), WORKSPACE_MOST);
+}
+
+static size_t apart_bytes(const struct gpu_product *p)
+{
+    int64_t ld = round_up(p->n, GPU_APART_MULTIPLE);
+
+    return gpu_product_is_apart(p) ? align_up((size_t)(p->m * ld) * sizeof(float), 64) : 0;
+}
+
+/* Scratch is aligned to 64 only. */
+size_t gpu_product_scratch_bytes(const struct gpu_product *p)
+{
+    return gpu_product_bias_bytes(p) + gpu_product_workspace_bytes(p) + apart_bytes(p) +
+           GPU_PRODUCT_ALIGNMENT - 64;
+}
+
+static size_t column_sums(int64_t n_rows, int64_t n_cols)
+{
+    return (size_t)(ceil_div(n_rows, gpu_column_block_rows(n_rows)) * n_cols) * sizeof(double);
+}
+
+static size_t linear(const struct op_shape *op)
+{
+    const struct tensor *out = &op->out[0];
+    struct gpu_product p = { out->rows, out->cols, op->in[0].dtype, out->dtype,
+                             op->kind == OP_LINEAR && tensor_given(&op->in[2]) };
+    size_t product = gpu_product_scratch_bytes(&p), sums = 0;
+
+    if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[1]))
+        sums = column_sums(op->in[0].rows, op->in[0].cols);
+    return product > sums ? product : sums;
+}
+
+static size_t larger(size_t most, int64_t m, int64_t n, enum dtype in, enum dtype out)
+{
+    struct gpu_product p = { m, n, in, out, 0 };
+    size_t n_bytes = gpu_product_scratch_bytes(&p);
+
+    return n_bytes > most ? n_bytes : most;
+}
+
+/* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the rest. */
+static size_t head(const struct op_shape *op)
+{
+    int has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;
+    const struct tensor *x = &op->in[0], *w = &op->in[1], *dx = &op->out[0], *dw = &op->out[1];
+    int64_t chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, x->rows) : x->rows;
+    int64_t ld = round_up(w->rows, GPU_LOGITS_MULTIPLE), parts[] = { chunk, x->rows % chunk };
+    size_t most = 0;
+
+    for (int i = 0; i < 2; i++) {
+        if (!parts[i])
+            continue;
+        most = larger(most, parts[i], w->rows, x->dtype, DTYPE_F32);
+        if (has_gradients)
+            most = larger(most, parts[i], x->cols, x->dtype, dx->dtype);
+        if (has_gradients && tensor_given(dw))
+            most = larger(most, w->rows, x->cols, x->dtype, dw->dtype);
+    }
+    return (size_t)(chunk * ld) * sizeof(float) + align_up((size_t)x->rows * sizeof(double), 64) +
+           most;
+}
+
+/* ---- others ---- */
+
+int gpu_cached_chunk(const struct op_attributes *a)
+{
+    return (int)round_up(max_i64(GPU_CHUNK, ceil_div(a->cache_len, GPU_CHUNKS_MAX)), GPU_CHUNK);
+}
+
+int gpu_cached_chunks(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t n_packs = ceil_div(a->n_heads / a->n_kv_heads, GPU_PAIRS);
+
+    return op->in[0].rows * a->n_kv_heads * n_packs < GPU_FEW_BLOCKS
+               ? (int)ceil_div(a->cache_len, gpu_cached_chunk(a))
+               : 1;
+}
+
+static size_t cached(const struct op_shape *op)
+{
+    int n_chunks = gpu_cached_chunks(op);
+
+    if (n_chunks == 1)
+        return 0;
+    return (size_t)op->in[0].rows * (size_t)op->attributes.n_heads * (size_t)n_chunks *
+           (size_t)(op->attributes.head_dim + 2) * sizeof(float);
+}
+
+static size_t norm_grad(const struct op_shape *op)
+{
+    int n_sums =
+        tensor_given(&op->out[1]) + (op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[2]));
+    int64_t n_blocks = ceil_div(op->in[0].rows, gpu_norm_block_rows(op->in[0].rows));
+
+    return (size_t)n_sums * align_up((size_t)(n_blocks * op->in[0].cols) * sizeof(float), 64);
+}
+
+static size_t head_norm_grad(const struct op_shape *op)
+{
+    int64_t n_rows = op->in[0].rows;
+    int64_t n_blocks = ceil_div(n_rows, gpu_head_norm_block_rows(n_rows));
+
+    return (size_t)(n_blocks * 2 * op->attributes.head_dim) * sizeof(float);
+}
+
+static size_t sort(int64_t n_tokens, int64_t n_rows)
+{
+    size_t list = align_up((size_t)n_tokens * sizeof(uint32_t), 64);
+    int64_t n_counts = ceil_div(n_tokens, GPU_SORT_TILE) * GPU_SORT_DIGITS;
+
+    return 4 * list + align_up((size_t)n_counts * sizeof(uint32_t), 64) +
+           align_up((size_t)n_rows, 64);
+}
+
+static size_t router(const struct op_shape *op)
+{
+    int64_t n_tokens = op->in[0].rows, m = op->in[0].cols;
+    int64_t n_sums = ceil_div(n_tokens, GPU_TOKENS_A_SUM);
+
+    if (!tensor_given(&op->out[2]))
+        return 0;
+    return (size_t)n_tokens * GPU_NORMALIZER_BYTES + (size_t)(n_sums * m) * sizeof(double) +
+           (size_t)(gpu_choices_blocks(&op->out[1]) * m) * sizeof(int);
+}
+
+/* A row of counts a block, and their sums. */
+static size_t counts(const struct tensor *experts, int64_t m)
+{
+    return (size_t)((gpu_choices_blocks(experts) + 1) * m) * sizeof(int);
+}
+
+size_t gpu_scratch_bytes(const struct op_shape *op)
+{
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
+        return linear(op);
+    case OP_HEAD_CROSS_ENTROPY:
+    case OP_HEAD_LOSS:
+        return head(op);
+    case OP_CROSS_ENTROPY:
+        return (size_t)op->in[0].rows * sizeof(double);
+    case OP_BIAS_GRAD:
+        return column_sums(op->in[0].rows, op->in[0].cols);
+    case OP_EMBED_DW:
+        return sort(op->in[0].rows, op->out[0].rows);
+    case OP_RMSNORM_GRAD:
+    case OP_LAYERNORM_GRAD:
+        return norm_grad(op);
+    case OP_HEAD_NORM_GRAD:
+        return head_norm_grad(op);
+    case OP_ATTENTION_GRAD: /* the own kernels' delta */
+        return (size_t)op->in[1].rows * (size_t)op->attributes.n_heads * sizeof(float);
+    case OP_ATTENTION_CACHED:
+        return cached(op);
+    case OP_ROUTER:
+        return router(op);
+    case OP_ROUTER_GRAD:
+        return op->attributes.balance > 0
+                   ? counts(&op->in[tensor_given(&op->in[5]) ? 5 : 2], op->out[0].cols)
+                   : 0;
+    case OP_EXPERT_ORDER:
+        return counts(&op->in[0], op->out[1].cols);
+    default:
+        return 0;
+    }
+}
+
+/* ---- what vendors' libraries take ---- */
+
+/* The largest piece that a call is cut into has at most so much, if it can. */
+#define WORKSPACE_WANTED ((size_t)1 << 30)
+
+size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
+{
+    const struct op_attributes *a = &op->attributes;
+    int is_grad = op->kind == OP_ATTENTION_GRAD;
+    const struct tensor *qkv = &op->in[is_grad];
+
+    if ((op->kind != OP_ATTENTION && !is_grad) || qkv->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
+        tensor_given(&op->in[is_grad ? 6 : 3]) || a->head_dim % 8 || a->head_dim > 128)
+        return 0;
+    size_t rows = (size_t)qkv->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
+    size_t group = (size_t)(a->n_heads / a->n_kv_heads);
+    size_t smallest = group * (s * s * 2 + s * (size_t)a->head_dim * sizeof(float));
+    size_t whole = (size_t)(qkv->rows / a->seq_len) * (size_t)a->n_kv_heads * smallest;
+
+    if (!is_grad)
+        return rows;
+    if (smallest > WORKSPACE_WANTED && smallest > gpu_bytes / 16)
+        return 0;
+    size_t most = smallest > WORKSPACE_WANTED ? smallest : WORKSPACE_WANTED;
+    return 2 * rows + (whole < most ? whole : most);
+}
+
+/* ---- a backend of sizes ---- */
+
+static size_t scratch_of(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return gpu_scratch_bytes(op);
+}
+
+static void destroy(struct kernels *kernels)
+{
+    free(kernels);
+}
+
+int kernels_gpu_sizes_create(struct kernels **kernels, struct err *err)
+{
+    static struct kernels_backend table = { .name = "cuda", .destroy = destroy };
+
+    *kernels = calloc(1, sizeof **kernels);
+    if (!*kernels)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        table.entries[kind].scratch_bytes = scratch_of;
+    (*kernels)->backend = &table;
+    (*kernels)->identity = "cuda";
+    return 0;
+}

@@ -1,0 +1,95 @@
+/*
+ * gpu_sizes.h - the memory that the CUDA kernels want beside their operands
+ *
+ * Plain C and pure, so that a build without CUDA plans for GPUs, too. How the kernels cut their work
+ * is here where scratch follows from it; cuda/ has the rest.
+ */
+#ifndef KERNELS_GPU_SIZES_H
+#define KERNELS_GPU_SIZES_H
+
+#include <stddef.h>
+
+#include "base/num.h"
+#include "ops/ops.h"
+
+/* Scratch of an op, aligned to 64; 0 for most. */
+size_t gpu_scratch_bytes(const struct op_shape *op);
+
+/*
+ * An estimate of what vendors' libraries take of the device's memory for the op, in one block for
+ * all ops: cuDNN's workspace of attention, most of it the gradient's dS of two bytes a score, cut as
+ * cuda/attention_cudnn.cu does on a GPU of gpu_bytes. 0 for other ops, and where lmtrain's own
+ * kernels do it.
+ */
+size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes);
+
+/* Of a process, whatever it runs: the context, modules, graphs. About 0.8 GiB. */
+#define GPU_CONTEXT_BYTES ((size_t)820 << 20)
+
+/* ---- products ---- */
+
+struct gpu_product {
+    int64_t m, n;
+    enum dtype in, out;
+    int biased;
+};
+
+enum { GPU_PRODUCT_ALIGNMENT = 256, GPU_APART_MULTIPLE = 4 };
+
+/* Whether the library's product goes to scratch, in fp32, since it has none of these dtypes. */
+static inline int gpu_product_is_apart(const struct gpu_product *p)
+{
+    return p->out != DTYPE_F32 && p->out != p->in;
+}
+
+size_t gpu_product_bias_bytes(const struct gpu_product *product); /* rounded to out */
+size_t gpu_product_workspace_bytes(const struct gpu_product *product);
+size_t gpu_product_scratch_bytes(const struct gpu_product *product); /* all of it */
+
+/* ---- cuts ---- */
+
+enum {
+    GPU_COLUMN_ROWS_MIN = 64, /* of a block */
+    GPU_COLUMN_BLOCKS_MAX = 128,
+    GPU_NORM_BLOCKS = 528,
+    GPU_NORM_ROWS_MIN = 4, /* of a block; a multiple of those at a time */
+    GPU_CHOICES_A_BLOCK = 4096,
+    GPU_TOKENS_A_SUM = 256,
+    GPU_NORMALIZER_BYTES = 16,
+    GPU_SORT_TILE = 2048,
+    GPU_SORT_DIGITS = 256,
+    GPU_LOGITS_MULTIPLE = 32, /* fp32 elements: rows begin at a line of memory */
+    GPU_PAIRS = 64,           /* of a query and a head, in a tile over the cache */
+    GPU_CHUNK = 512,          /* positions of the cache, where there are not too many */
+    GPU_CHUNKS_MAX = 32,
+    GPU_FEW_BLOCKS = 512, /* fewer than these, and each chunk gets a block */
+};
+
+static inline int64_t gpu_column_block_rows(int64_t n_rows)
+{
+    return max_i64(GPU_COLUMN_ROWS_MIN, ceil_div(n_rows, GPU_COLUMN_BLOCKS_MAX));
+}
+
+static inline int64_t gpu_norm_block_rows(int64_t n_rows)
+{
+    int64_t rows = max_i64(GPU_NORM_ROWS_MIN, ceil_div(n_rows, GPU_NORM_BLOCKS));
+
+    return round_up(rows, GPU_NORM_ROWS_MIN);
+}
+
+static inline int64_t gpu_head_norm_block_rows(int64_t n_rows)
+{
+    return ceil_div(n_rows, GPU_NORM_BLOCKS);
+}
+
+static inline int gpu_choices_blocks(const struct tensor *experts)
+{
+    return (int)ceil_div(tensor_elements(experts), GPU_CHOICES_A_BLOCK);
+}
+
+/* Positions of a chunk of the cache, and how many chunks get a block of their own: 1 where one block
+ * walks all of them. */
+int gpu_cached_chunk(const struct op_attributes *attributes);
+int gpu_cached_chunks(const struct op_shape *op);
+
+#endif
