@@ -194,7 +194,7 @@ static void test_own_instead(void **state)
 static int is_taken_with(const struct op_shape *op, const char *gib)
 {
     struct device *device;
-    struct kernels *kernels;
+    struct kernels *kernels = NULL;
     struct kernel_call call = { .op = *op };
     struct err err;
 
