@@ -125,6 +125,14 @@ static cublasStatus_t set_bias(const struct gemm_library *lt, cublasLtMatmulDesc
     return lt->matmul_set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
+/* 0: all of them. */
+static cublasStatus_t set_target(const struct gemm_library *lt, const struct cuda_gemm *gemm,
+                                 int32_t n_multiprocessors)
+{
+    return lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &n_multiprocessors,
+                          sizeof n_multiprocessors);
+}
+
 /* bias: any address of the alignment that the bias will have. */
 static cublasStatus_t set_epilogue(const struct gemm_library *lt, const struct cuda_gemm *gemm,
                                    const void *bias)
@@ -423,11 +431,16 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
     char *base = (char *)align_up((size_t)(uintptr_t)scratch, GPU_PRODUCT_ALIGNMENT);
     char *workspace = base + bias_bytes(s), *apart = workspace + gemm_workspace_bytes(s);
     void *c = gemm_is_apart(s) ? apart : o->c;
+    /* A product of as many blocks as there are multiprocessors would end in a second wave. The
+     * algorithm stays, and with it the bits. */
+    int n_multiprocessors = cuda->device->properties.multiProcessorCount;
+    int target = o->beside ? max_int(n_multiprocessors - o->beside, n_multiprocessors / 2) : 0;
     const float alpha = 1, beta = o->add && !gemm_is_apart(s) ? 1 : 0;
 
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
+    check_status(cuda, name, set_target(lt, gemm, target));
     if (!cuda->device->is_loading)
         check_status(cuda, name,
                      lt->multiply(lt->handle, gemm->matmul, &alpha, o->b, gemm->b, o->a, gemm->a,

@@ -37,7 +37,8 @@ struct cuda_gemm_operands {
     const void *a, *b;
     const float *bias; /* one a column; NULL where the shape is not biased */
     void *c;
-    int add; /* to what is at c */
+    int add;    /* to what is at c */
+    int beside; /* multiprocessors that are left to others; kernel_call's */
 };
 
 struct cuda_gemm; /* a prepared product; the instance's */

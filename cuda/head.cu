@@ -193,6 +193,7 @@ static void run_product(const struct head_run *run, int64_t rows, int product, c
     operands.b = b;
     operands.c = c;
     operands.add = add;
+    operands.beside = run->call->beside;
     cuda_gemm_run(run->kernels, run->h.name, state->products[rows != run->h.chunk][product],
                   &operands, run->product_scratch);
 }

@@ -28,14 +28,16 @@ static struct cuda_gemm_shape product_shape(const struct op_shape *op)
     return shape;
 }
 
-static struct cuda_gemm_operands product_operands(const struct op_shape *op, int add)
+static struct cuda_gemm_operands product_operands(const struct kernel_call *call, int add)
 {
+    const struct op_shape *op = &call->op;
     struct cuda_gemm_operands operands = {};
 
     operands.a = op->in[0].data;
     operands.b = op->in[1].data;
     operands.c = op->out[0].data;
     operands.add = add;
+    operands.beside = call->beside;
     if (op->kind == OP_LINEAR)
         operands.bias = (const float *)op->in[2].data;
     return operands;
@@ -44,7 +46,7 @@ static struct cuda_gemm_operands product_operands(const struct op_shape *op, int
 static int linear_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
     struct cuda_gemm_shape shape = product_shape(&call->op);
-    struct cuda_gemm_operands operands = product_operands(&call->op, 0);
+    struct cuda_gemm_operands operands = product_operands(call, 0);
     const struct cuda_gemm *gemm;
 
     if (cuda_gemm_prepare(kernels, &shape, &operands, &gemm, err))
@@ -55,7 +57,7 @@ static int linear_prepare(struct kernels *kernels, struct kernel_call *call, str
 
 static void linear_run(struct kernels *kernels, const struct kernel_call *call, int)
 {
-    struct cuda_gemm_operands operands = product_operands(&call->op, 0);
+    struct cuda_gemm_operands operands = product_operands(call, 0);
 
     cuda_gemm_run(kernels, op_info(call->op.kind)->name, (const struct cuda_gemm *)call->state,
                   &operands, call->scratch);
@@ -63,7 +65,7 @@ static void linear_run(struct kernels *kernels, const struct kernel_call *call, 
 
 static void linear_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    struct cuda_gemm_operands operands = product_operands(&call->op, !(first & 1));
+    struct cuda_gemm_operands operands = product_operands(call, !(first & 1));
 
     cuda_gemm_run(kernels, op_info(call->op.kind)->name, (const struct cuda_gemm *)call->state,
                   &operands, call->scratch);

@@ -171,17 +171,13 @@ static int exchange_ids(struct nccl_comm *comm, struct comm_group *group, unsign
     return status;
 }
 
-/* At most so many blocks each, one a multiprocessor: what traffic takes, products beside it lack.
- * $NCCL_MAX_CTAS goes before these. */
-enum { CTAS_TOGETHER = 16, CTAS_PAIR = 4 };
-
 static int open_link(struct nccl_comm *comm, ncclComm_t *link, int size, const ncclUniqueId *id,
-                     int rank, int max_ctas, struct err *err)
+                     int rank, int max_blocks, struct err *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 
     config.blocking = 1;
-    config.maxCTAs = max_ctas;
+    config.maxCTAs = max_blocks; /* $NCCL_MAX_CTAS goes first */
     return check(comm, NULL, comm->api.init_rank(link, size, *id, rank, &config),
                  "ncclCommInitRankConfig", err);
 }
@@ -206,7 +202,7 @@ static int open_pairs(struct nccl_comm *comm, struct comm_group *group, int step
                 link = &links[is_next ? TO_NEXT : TO_PREVIOUS];
             else if (to == group->rank)
                 link = &links[is_next ? FROM_PREVIOUS : FROM_NEXT];
-            if (link && open_link(comm, link, 2, id, to == group->rank, CTAS_PAIR, err) < 0)
+            if (link && open_link(comm, link, 2, id, to == group->rank, COMM_BLOCKS_PAIR, err) < 0)
                 return -1;
         }
     return 0;
@@ -217,7 +213,7 @@ static int open_links(struct nccl_comm *comm, struct comm_group *group, unsigned
 {
     if ((uses & COMM_TOGETHER) &&
         open_link(comm, &nccl_group_of(group)->links[TOGETHER], group->size, &all[0].together,
-                  group->rank, CTAS_TOGETHER, err) < 0)
+                  group->rank, COMM_BLOCKS_TOGETHER, err) < 0)
         return -1;
     if ((uses & COMM_TO_NEXT) && open_pairs(comm, group, 1, all, err) < 0)
         return -1;

@@ -32,6 +32,7 @@ struct emulate_matmul {
     uint32_t epilogue;
     const void *bias;
     int bias_type; /* -1: D's */
+    int sm_target; /* 0: all; at most those that there are */
 };
 
 struct emulate_preference {
@@ -132,7 +133,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmul, cublasComp
 {
     if (scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *matmul = new emulate_matmul{ compute, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1 };
+    *matmul = new emulate_matmul{ compute, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1, 0 };
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -163,6 +164,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
         return set(&m->epilogue, sizeof m->epilogue, value, n_bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&m->bias, sizeof m->bias, value, n_bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return set(&m->sm_target, sizeof m->sm_target, value, n_bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return set(&m->bias_type, sizeof m->bias_type, value, n_bytes);
     }
@@ -466,6 +469,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
 
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
+    if (p.matmul.sm_target < 0 || p.matmul.sm_target > 4)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (!alpha || !beta || !a || !b || !c || !d || !algo || !lets(&p, algo))
         return CUBLAS_STATUS_INVALID_VALUE;
     for (int i = 0; i < 4; i++)

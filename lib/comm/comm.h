@@ -181,6 +181,8 @@ int comm_thread_create(struct comm **comm, struct comm_hub *hub, int rank, struc
  * no NCCL, ERR_FAILED in builds without CUDA. Local.
  */
 struct device;
+/* The multiprocessors that an enqueued call may take from the kernels beside it. */
+enum { COMM_BLOCKS_TOGETHER = 16, COMM_BLOCKS_PAIR = 4 };
 int comm_nccl_is_there(void); /* whether this process finds NCCL */
 int comm_nccl_create(struct comm **comm, struct comm *host, struct device *device, struct err *err);
 

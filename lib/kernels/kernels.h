@@ -25,6 +25,7 @@ struct kernel_call {
     struct op_shape op; /* operands with their memory */
     void *scratch;      /* kernels_scratch_bytes of it, aligned to 64 */
     void *state;        /* the backend's, made by prepare; NULL where it keeps none */
+    int beside;         /* multiprocessors that collectives may take meanwhile; changes no bit */
 };
 
 /*

@@ -293,6 +293,23 @@ static void list_ranges(struct run *run, struct resolved_function *r)
     }
 }
 
+/* The multiprocessors that a collective takes while it is under way. */
+static int blocks_of(const struct op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_RECEIVE ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
+}
+
+/* For each compute op what collectives of its function may take meanwhile, from where they are given
+ * to where they are known to be done. */
+static void find_beside(const struct run *run, const struct function *f, const int *known_at,
+                        struct resolved_op *ops)
+{
+    for (int i = 0; run->enqueues && i < f->n_ops; i++)
+        for (int k = i + 1; ops[i].is_async && k < known_at[i] && k < f->n_ops; k++)
+            if (!ops[k].is_async)
+                ops[k].call.beside += blocks_of(&f->ops[i]);
+}
+
 /* Bound to the slots of micro-batch m. */
 static int resolve_variant(struct run *run, int function, int m, const char *touched,
                            const int *known_at, struct err *err)
@@ -316,6 +333,7 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
     }
+    find_beside(run, f, known_at, r->ops);
     if (run->options.poison)
         list_dead(run, f, m, known_at, r->ops);
     else if (run->device->ops->graph_begin && !run->is_one_by_one)

@@ -3,12 +3,14 @@
  */
 #include "train/choices.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ckpt/store.h"
 #include "train/trainer_impl.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
@@ -18,21 +20,48 @@ static void path_of(const struct job *job, struct str *path)
     str_printf(path, "%s/kernels.txt", job->output);
 }
 
+/* What the newest checkpoint says, NULL where there is none: a run whose folder was not copied
+ * whole. */
+static char *text_of_checkpoint(const struct job *job)
+{
+    struct arena arena = { 0 };
+    struct store *store;
+    struct err ignored;
+    char *text = NULL;
+    const char *folder = arena_printf(&arena, "%s/checkpoints", job->output);
+    const char *newest =
+        store_count(folder, &ignored) > 0 ? store_newest(folder, &arena, &ignored) : NULL;
+
+    if (newest && store_open(&store, newest, &ignored) == 0) {
+        cJSON *state = cJSON_Parse(store_state(store));
+        const cJSON *kernels = cJSON_GetObjectItemCaseSensitive(state, CHOICES_FIELD);
+
+        if (cJSON_IsString(kernels))
+            text = strdup(kernels->valuestring);
+        cJSON_Delete(state);
+        store_close(store);
+    }
+    arena_release(&arena);
+    return text;
+}
+
 void choices_recall(const struct job *job, struct kernels *kernels)
 {
     struct str path = { 0 };
     struct err err;
     size_t n_bytes;
-    char *text;
+    char *text = NULL;
 
+    if (!kernels_are_gpu(kernels))
+        return;
     path_of(job, &path);
-    if (file_exists(str_text(&path)) &&
-        file_read(str_text(&path), FILE_BYTES_MAX, ERR_DATA, &text, &n_bytes, &err) == 0) {
-        if (kernels_choices_load(kernels, text, &err) < 0)
-            log_warn("%s: %s: the kernels are chosen anew, and bits may differ", str_text(&path),
-                     err.text);
-        free(text);
-    }
+    if (!file_exists(str_text(&path)) ||
+        file_read(str_text(&path), FILE_BYTES_MAX, ERR_DATA, &text, &n_bytes, &err) < 0)
+        text = text_of_checkpoint(job);
+    if (text && kernels_choices_load(kernels, text, &err) < 0)
+        log_warn("%s: %s: the kernels are chosen again, and bits may differ", str_text(&path),
+                 err.text);
+    free(text);
     str_release(&path);
 }
 

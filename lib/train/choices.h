@@ -3,7 +3,8 @@
  *
  * Which algorithm a product gets decides its bits, and measuring decides otherwise each time; so
  * one rank of each pipeline rank chooses for all, and what was chosen is written to
- * OUTPUT/kernels.txt and given to the kernels before they are prepared again. The CPU's kernels
+ * OUTPUT/kernels.txt, and into checkpoints' states, and given to the kernels before they are
+ * prepared again. The CPU's kernels
  * choose nothing: no file is made then.
  */
 #ifndef TRAIN_CHOICES_H
@@ -12,8 +13,11 @@
 #include "config/job.h"
 #include "kernels/kernels.h"
 
+#define CHOICES_FIELD "kernels" /* of a checkpoint's state */
+
 /*
- * On every rank, before its kernels are prepared: take up what the run's folder has. Choices of
+ * On every rank, before its kernels are prepared: take up what the run's folder has, or else its
+ * newest checkpoint. Choices of
  * another version of the library are told of and made anew: the numerics differ then, and say so.
  */
 void choices_recall(const struct job *job, struct kernels *kernels);

@@ -18,11 +18,22 @@
 #include "ckpt/carried.h"
 #include "ckpt/store.h"
 #include "train/cells.h"
+#include "train/choices.h"
 #include "train/fill.h"
 #include "train/slices.h"
 #include "train/trainer_impl.h"
 
 /* ---- saving ---- */
+
+static void add_choices(const struct trainer *t, cJSON *state)
+{
+    struct str text = { 0 };
+
+    kernels_choices_print(t->options.kernels, &text);
+    if (text.length)
+        cJSON_AddStringToObject(state, CHOICES_FIELD, str_text(&text));
+    str_release(&text);
+}
 
 static void describe_state(const struct trainer *t, const char *extra, struct str *out)
 {
@@ -45,6 +56,7 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     job_print_absolute(t->job, &job);
     cJSON_AddStringToObject(state, "job", str_text(&job));
     str_release(&job);
+    add_choices(t, state);
     if (t->carried.tokenizer)
         cJSON_AddStringToObject(state, "tokenizer", t->carried.tokenizer);
     if (t->carried.hashes)

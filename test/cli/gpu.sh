@@ -96,6 +96,19 @@ expect 'logged steps have the GPU' 0 \
     '"gpu_memory_bytes":4294967296,"gpu_sm_mhz":1980,"gpu_power_w":412,"gpu_temperature_c":61,"gpu_throttle":""' \
     cat "$dir/two/metrics.jsonl"
 
+# ---- the algorithms of products: measured once, for all ranks ----
+
+play "$healthy"
+expect 'products are measured, and the fastest taken' 0 'done: step 4' env LMTRAIN_CUBLASLT_CHOICE=measured LMTRAIN_EMULATE_SLOW=1 \
+    "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/chosen" --set train.steps=4 --set eval.every_steps=0 \
+    --ranks 2 --set parallel.pp=2
+expect 'of both stages' 0 '' sh -c 'test "$(grep -c "^product " "$1/kernels.txt")" -ge 8' sh "$dir/chosen"
+mv "$dir/chosen/kernels.txt" "$dir/kernels.before"
+expect 'a run goes on with those of its checkpoint' 0 'done: step 8' env LMTRAIN_CUBLASLT_CHOICE=measured LMTRAIN_EMULATE_SLOW=2 \
+    "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/chosen" --set train.steps=8 --set eval.every_steps=0 \
+    --ranks 2 --set parallel.pp=2
+expect 'and not with what is the fastest now' 0 '' cmp "$dir/kernels.before" "$dir/chosen/kernels.txt"
+
 # A kernel that fails, in a run that nobody watches.
 play "$healthy" 'xid 0 48'
 export LMTRAIN_EMULATE_FAIL=sumsq

@@ -31,6 +31,7 @@ struct player {
     enum way way;
     int timed;
     int fails;       /* one_by_one.h */
+    int overlaps;    /* build_overlap's program */
     int leaves_mark; /* breaks: compute does not wait for collectives */
     float out[N_STEPS][TOKENS * D];
 };
@@ -106,6 +107,40 @@ static void close_place(struct place *p)
     pool_destroy(p->pool);
 }
 
+/* out = x + x, as it was; and then, while x is gathered, a sum that does not wait for it, and one
+ * that does. */
+static void build_overlap(struct tp_layers *t)
+{
+    struct program *p = &t->program;
+    int gathered = program_value(p, TOKENS, D, DTYPE_F32);
+    int sum = program_value(p, TOKENS, D, DTYPE_F32);
+    int own = program_cell(p, ROLE_SCALAR, "own", TOKENS, D, DTYPE_F32);
+    int whole = program_cell(p, ROLE_SCALAR, "whole", TOKENS, D, DTYPE_F32);
+    const struct op ops[] = {
+        { .kind = OP_ALL_GATHER,
+          .in = { t->x },
+          .out = { gathered },
+          .attributes.axis = AXIS_TP,
+          .stream = STREAM_TP,
+          .layer = -1 },
+        { .kind = OP_ADD, .in = { own, own }, .out = { sum }, .layer = -1 },
+        { .kind = OP_ADD, .in = { gathered, sum }, .out = { whole }, .layer = -1 },
+    };
+
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        program_emit(p, t->function, &ops[i]);
+}
+
+/* What runs beside an enqueued collective leaves it its multiprocessors; nothing else does. */
+static void expect_beside(const struct run *run, const struct player *me)
+{
+    const struct resolved_function *f = &run->functions[0].list[0];
+
+    for (int i = 0; i < f->n_ops; i++)
+        CHECK(f->ops[i].call.beside ==
+              (me->overlaps && me->way == ENQUEUED && i == 2 ? COMM_BLOCKS_TOGETHER : 0));
+}
+
 static int has_graph(const struct run *run)
 {
     const struct resolved_function *f = &run->functions[0].list[0];
@@ -136,7 +171,10 @@ static void *play_rank(void *argument)
     struct run *run;
     struct err err;
 
-    tp_layers_build(&t, me->fails ? 0 : N_LAYERS, me->tp_size, me->residual, TOKENS, D, F);
+    tp_layers_build(&t, me->fails || me->overlaps ? 0 : N_LAYERS, me->tp_size, me->residual, TOKENS,
+                    D, F);
+    if (me->overlaps)
+        build_overlap(&t);
     struct run_scratch scratch = { .kernels = p.kernels, .mesh = t.program.mesh };
     program_size_scratch(&t.program, run_scratch_bytes, &scratch);
     place(&t.program);
@@ -150,6 +188,7 @@ static void *play_rank(void *argument)
     CHECK(run_reserve(&t.program, p.kernels, NULL, &err) == 0);
     CHECK(run_create(&run, &options, &err) == 0);
     CHECK(run->enqueues == (me->way == ENQUEUED));
+    expect_beside(run, me);
     if (me->leaves_mark)
         forget_users(run);
     for (int step = 0; step < N_STEPS && !me->fails; step++) {
@@ -243,6 +282,15 @@ static void times(void **state)
         assert_int_equal(n_differ(&example, way), 0);
 }
 
+static void beside(void **state)
+{
+    struct player example = { .tp_size = 2, .overlaps = 1 };
+
+    (void)state;
+    assert_int_equal(n_differ(&example, STAGED), 0);
+    assert_int_equal(n_differ(&example, ENQUEUED), 0);
+}
+
 /* An executor whose compute ops forget to wait is found out. */
 static void missing_wait(void **state)
 {
@@ -266,10 +314,8 @@ static void culprit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers),
-        cmocka_unit_test(times),
-        cmocka_unit_test(missing_wait),
-        cmocka_unit_test(culprit),
+        cmocka_unit_test(layers),       cmocka_unit_test(times),   cmocka_unit_test(beside),
+        cmocka_unit_test(missing_wait), cmocka_unit_test(culprit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
