@@ -102,6 +102,7 @@ play "$healthy"
 expect 'products are measured, and the fastest taken' 0 'done: step 4' env LMTRAIN_CUBLASLT_CHOICE=measured LMTRAIN_EMULATE_SLOW=1 \
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/chosen" --set train.steps=4 --set eval.every_steps=0 \
     --ranks 2 --set parallel.pp=2
+# shellcheck disable=SC2016 # sh's own
 expect 'of both stages' 0 '' sh -c 'test "$(grep -c "^product " "$1/kernels.txt")" -ge 8' sh "$dir/chosen"
 mv "$dir/chosen/kernels.txt" "$dir/kernels.before"
 expect 'a run goes on with those of its checkpoint' 0 'done: step 8' env LMTRAIN_CUBLASLT_CHOICE=measured LMTRAIN_EMULATE_SLOW=2 \
