@@ -210,7 +210,7 @@ static void make_list(struct list *list, int scale)
 
     list->items = calloc(ITEMS_MAX, sizeof *list->items);
     assert_non_null(list->items);
-    if (kernels_cuda_create(&kernels, NULL, &err) < 0)
+    if (kernels_gpu_sizes_create(&kernels, &err) < 0)
         fail_msg("%s", err.text);
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (int i = 0; i < (scale == 1 ? 3 : 2) && models[m].tokens[i]; i++)
