@@ -116,7 +116,8 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
         try_job(&fit, &changed);
     }
     changed = *job;
-    if (job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32) {
+    int can_halve = job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32;
+    if (can_halve) {
         changed.train.gradient_dtype = DTYPE_BF16;
         try_job(&fit, &changed);
         changed = *job;
@@ -132,6 +133,11 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
         changed.parallel.zero = 3;
         if (!job->parallel.gradient_sum_given)
             changed.parallel.gradient_sum = GRADIENT_SUM_EARLY;
+        if (!try_job(&fit, &changed))
+            try_micro_batches(&fit, changed);
+    }
+    if (fit.n_found == 0 && can_halve) {
+        changed.train.gradient_dtype = DTYPE_BF16;
         if (!try_job(&fit, &changed))
             try_micro_batches(&fit, changed);
     }

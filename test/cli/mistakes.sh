@@ -248,7 +248,7 @@ wrong 'an output that cannot be' 1 'output: .*nowhere' --set output=/proc/nowher
 wrong 'a model that no memory holds' 4 'the plan takes [0-9.]+ TiB a rank, [0-9.]+ [KMGT]iB are free \(hint: ' \
     --set model=gpt3-175b --set data.tokenizer=
 wrong 'on two ranks too' 4 'the plan takes [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
-wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.micro_batch: 1 takes [0-9.]+ TiB: a smaller model' \
+wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.gradient_dtype: bf16 with train.micro_batch: 1 takes [0-9.]+ TiB: a smaller model' \
     --set model=gpt3-175b --set data.tokenizer=
 wrong 'a batch that no memory holds' 4 'hint: (recompute: full takes [0-9.]+ [GM]iB, or )?train.micro_batch: [0-9]+ takes' \
     --set train.micro_batch=1048576 --set train.global_batch=1048576
