@@ -134,22 +134,14 @@ static void run_ranks_on_network(int n_ranks, rank_fn fn, void *context)
 
 /* ---- calls ---- */
 
-static void all_calls(struct comm *comm, void *context)
-{
-    (void)context;
-    comm_exercise_calls(comm, 1000);
-    comm_exercise_overlap(comm, 100000);
-    comm_exercise_reduce(comm);
-}
-
 static void test_all_calls(void **state)
 {
     static const int sizes[] = { 1, 2, 3, 4, 7, 8 };
 
     (void)state;
     for (int i = 0; i < 6; i++)
-        run_ranks(sizes[i], all_calls, NULL);
-    run_ranks_on_network(5, all_calls, NULL);
+        run_ranks(sizes[i], comm_exercise_all, NULL);
+    run_ranks_on_network(5, comm_exercise_all, NULL);
 }
 
 static void random_calls(struct comm *comm, void *seed)
@@ -178,32 +170,12 @@ static void test_long_calls(void **state)
     run_ranks_as(3, &(struct rank_thread){ .settings = { 200000, 1 } }, long_calls, NULL);
 }
 
-/* A send must not return before its receive was called. */
-static void send_then_receive(struct comm *comm, void *context)
-{
-    _Atomic int *received = context;
-    struct comm_group *world = comm_exercise_world(comm, 0);
-    int word = 42;
-    struct err err;
-
-    if (comm_world_rank(comm) == 0) {
-        CHECK(!comm_send(world, &word, sizeof word, 1, &err));
-        CHECK(atomic_load(received));
-    } else {
-        usleep(20000);
-        atomic_store(received, 1);
-        word = 0;
-        CHECK(!comm_receive(world, &word, sizeof word, 0, &err));
-        CHECK(word == 42);
-    }
-}
-
 static void test_send_waits(void **state)
 {
     _Atomic int received = 0;
 
     (void)state;
-    run_ranks(2, send_then_receive, &received);
+    run_ranks(2, comm_exercise_send_waits, &received);
 }
 
 /* A world in which no rank needs all others makes few connections. */
@@ -233,58 +205,6 @@ static void test_few_connections(void **state)
 
 /* ---- ranks that go ---- */
 
-/* The error of a call that is to fail, within seconds. */
-static void must_fail(int status, const struct err *err, const char *words)
-{
-    if (status != -1 || err->code != ERR_PEER || !strstr(err->text, words))
-        fprintf(stderr, "status %d, %s\n", status, status ? err->text : "");
-    CHECK(status == -1);
-    CHECK(err->code == ERR_PEER);
-    CHECK(strstr(err->text, words));
-}
-
-/* Rank 2 leaves; a collective with it and a send to it fail, rank 0 and 1 alone go on. */
-static void one_leaves(struct comm *comm, void *context)
-{
-    struct comm_group *world = comm_exercise_world(comm, 0), *pair = NULL, *third = NULL;
-    int rank = comm_world_rank(comm), words[3] = { rank };
-    struct err err = { .code = ERR_NONE };
-
-    (void)context;
-    if (rank < 2)
-        CHECK(!comm_group_create(&pair, comm, (int[]){ 1, 0 }, 2, 0, &err));
-    if (rank != 1)
-        CHECK(!comm_group_create(&third, comm, (int[]){ 0, 2 }, 2, 0, &err));
-    if (rank == 2)
-        return;
-    CHECK(!comm_barrier(pair, &err));
-    must_fail(comm_all_gather(world, &rank, words, sizeof rank, &err), &err, "rank 2 has left");
-    must_fail(comm_barrier(world, &err), &err, "rank 2 has left");
-    if (rank == 0) {
-        must_fail(comm_send(third, words, 4, 1, &err), &err, "rank 2 has left");
-        must_fail(comm_receive(third, words, 4, 1, &err), &err, "rank 2 has left");
-        must_fail(comm_group_create(&third, comm, (int[]){ 2, 0 }, 2, 5, &err), &err,
-                  "rank 2 has left");
-    }
-    CHECK(!comm_barrier(pair, &err));
-}
-
-/* Of three that share a group, one that is done leaves; the others may still talk in it. */
-static void early_leaver(struct comm *comm, void *context)
-{
-    struct comm_group *world = comm_exercise_world(comm, 0);
-    int rank = comm_world_rank(comm), word = 0;
-    struct err err;
-
-    (void)context;
-    if (rank == 0)
-        CHECK(!comm_receive(world, &word, sizeof word, 1, &err));
-    if (rank == 1) {
-        usleep(20000);
-        CHECK(!comm_send(world, &word, sizeof word, 0, &err));
-    }
-}
-
 /* In the middle of a long transfer the receiver goes, or the sender. */
 static void break_off(struct comm *comm, void *context)
 {
@@ -306,7 +226,7 @@ static void break_off(struct comm *comm, void *context)
     } else {
         while ((status = comm_test(&request, &err)) > COMM_DONE)
             ;
-        must_fail(status, &err, leaver ? "rank 1 has left" : "rank 0 has left");
+        comm_exercise_must_fail(status, &err, leaver ? "rank 1 has left" : "rank 0 has left");
     }
     free(buffer);
 }
@@ -322,7 +242,7 @@ static void chain(struct comm *comm, void *context)
     if (rank == 2)
         return;
     int status = comm_receive(world, &word, sizeof word, rank + 1, &err);
-    must_fail(status, &err, "rank 2 has left or died");
+    comm_exercise_must_fail(status, &err, "rank 2 has left or died");
     if (rank == 0)
         CHECK(strstr(err.text, "rank 1 lost it"));
 }
@@ -330,9 +250,9 @@ static void chain(struct comm *comm, void *context)
 static void test_leaving(void **state)
 {
     (void)state;
-    run_ranks(3, one_leaves, NULL);
-    run_ranks(3, early_leaver, NULL);
-    run_ranks_on_network(3, early_leaver, NULL);
+    run_ranks(3, comm_exercise_one_leaves, NULL);
+    run_ranks(3, comm_exercise_early_leaver, NULL);
+    run_ranks_on_network(3, comm_exercise_early_leaver, NULL);
     run_ranks(3, chain, NULL);
     for (int leaver = 0; leaver < 2; leaver++) {
         run_ranks(2, break_off, &leaver);
@@ -349,10 +269,10 @@ static void unequal(struct comm *comm, void *context)
 
     (void)context;
     if (comm_world_rank(comm) == 0)
-        must_fail(comm_send(world, buffer, 40, 1, &err), &err,
-                  "rank 1 waits for 41 bytes where this rank sends it 40");
+        comm_exercise_must_fail(comm_send(world, buffer, 40, 1, &err), &err,
+                                "rank 1 waits for 41 bytes where this rank sends it 40");
     else
-        must_fail(comm_receive(world, buffer, 41, 0, &err), &err, "rank 0 has left");
+        comm_exercise_must_fail(comm_receive(world, buffer, 41, 0, &err), &err, "rank 0 has left");
 }
 
 static void test_unequal(void **state)
@@ -371,8 +291,8 @@ static void refuse(struct comm *comm, void *context)
     struct err err;
 
     if (comm_world_rank(comm) == 1) {
-        must_fail(comm_group_create(&world, comm, (int[]){ 0, 1 }, 2, 0, &err), &err,
-                  "does not take this rank for one of its job");
+        comm_exercise_must_fail(comm_group_create(&world, comm, (int[]){ 0, 1 }, 2, 0, &err), &err,
+                                "does not take this rank for one of its job");
         CHECK(strstr(err.text, "rank 0"));
         atomic_store(is_refused, 1);
         return;

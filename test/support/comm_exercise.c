@@ -3,9 +3,11 @@
  */
 #include "support/comm_exercise.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/rng.h"
 #include "comm/reduce.h"
@@ -343,4 +345,81 @@ void comm_exercise_reduce(struct comm *comm)
     reduce_once(world, DTYPE_F32, 3001);
     reduce_once(world, DTYPE_F64, 1025);
     reduce_once(world, DTYPE_BF16, 2047);
+}
+
+void comm_exercise_all(struct comm *comm, void *context)
+{
+    (void)context;
+    comm_exercise_calls(comm, 1000);
+    comm_exercise_overlap(comm, 100000);
+    comm_exercise_reduce(comm);
+}
+
+void comm_exercise_send_waits(struct comm *comm, void *context)
+{
+    _Atomic int *received = context;
+    struct comm_group *world = comm_exercise_world(comm, 0);
+    int word = 42;
+    struct err err;
+
+    if (comm_world_rank(comm) == 0) {
+        CHECK(!comm_send(world, &word, sizeof word, 1, &err));
+        CHECK(atomic_load(received));
+    } else {
+        usleep(20000);
+        atomic_store(received, 1);
+        word = 0;
+        CHECK(!comm_receive(world, &word, sizeof word, 0, &err));
+        CHECK(word == 42);
+    }
+}
+
+void comm_exercise_must_fail(int status, const struct err *err, const char *words)
+{
+    if (status != -1 || err->code != ERR_PEER || !strstr(err->text, words))
+        fprintf(stderr, "status %d, %s\n", status, status ? err->text : "");
+    CHECK(status == -1);
+    CHECK(err->code == ERR_PEER);
+    CHECK(strstr(err->text, words));
+}
+
+void comm_exercise_one_leaves(struct comm *comm, void *context)
+{
+    struct comm_group *world = comm_exercise_world(comm, 0), *pair = NULL, *third = NULL;
+    int rank = comm_world_rank(comm), words[3] = { rank };
+    struct err err = { .code = ERR_NONE };
+
+    (void)context;
+    if (rank < 2)
+        CHECK(!comm_group_create(&pair, comm, (int[]){ 1, 0 }, 2, 0, &err));
+    if (rank != 1)
+        CHECK(!comm_group_create(&third, comm, (int[]){ 0, 2 }, 2, 0, &err));
+    if (rank == 2)
+        return;
+    CHECK(!comm_barrier(pair, &err));
+    comm_exercise_must_fail(comm_all_gather(world, &rank, words, sizeof rank, &err), &err,
+                            "rank 2 has left");
+    comm_exercise_must_fail(comm_barrier(world, &err), &err, "rank 2 has left");
+    if (rank == 0) {
+        comm_exercise_must_fail(comm_send(third, words, 4, 1, &err), &err, "rank 2 has left");
+        comm_exercise_must_fail(comm_receive(third, words, 4, 1, &err), &err, "rank 2 has left");
+        comm_exercise_must_fail(comm_group_create(&third, comm, (int[]){ 2, 0 }, 2, 5, &err), &err,
+                                "rank 2 has left");
+    }
+    CHECK(!comm_barrier(pair, &err));
+}
+
+void comm_exercise_early_leaver(struct comm *comm, void *context)
+{
+    struct comm_group *world = comm_exercise_world(comm, 0);
+    int rank = comm_world_rank(comm), word = 0;
+    struct err err;
+
+    (void)context;
+    if (rank == 0)
+        CHECK(!comm_receive(world, &word, sizeof word, 1, &err));
+    if (rank == 1) {
+        usleep(20000);
+        CHECK(!comm_send(world, &word, sizeof word, 0, &err));
+    }
 }

@@ -27,4 +27,21 @@ void comm_exercise_reduce(struct comm *comm);
 /* The group of all ranks. */
 struct comm_group *comm_exercise_world(struct comm *comm, int channel);
 
+/* A call is to have failed so: ERR_PEER, with these words. */
+void comm_exercise_must_fail(int status, const struct err *err, const char *words);
+
+/* ---- whole parts of a rank that is a thread ---- */
+
+/* All calls, several under way, and sums; context is not used. */
+void comm_exercise_all(struct comm *comm, void *context);
+
+/* Of two: a send does not return before its receive was called. received: an _Atomic int, 0. */
+void comm_exercise_send_waits(struct comm *comm, void *received);
+
+/* Of three: rank 2 leaves; a collective with it and a send to it fail, rank 0 and 1 alone go on. */
+void comm_exercise_one_leaves(struct comm *comm, void *context);
+
+/* Of three that share a group, one that is done leaves; the others may still talk in it. */
+void comm_exercise_early_leaver(struct comm *comm, void *context);
+
 #endif
