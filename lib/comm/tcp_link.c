@@ -157,6 +157,16 @@ static void finish(struct tcp_flow *flow, struct tcp_flow **list)
     flow->is_open = 0;
 }
 
+/* Bytes of a flow have moved; one that is complete leaves the list. */
+static void moved(struct tcp_comm *comm, struct tcp_flow *flow, size_t n_bytes,
+                  struct tcp_flow **list)
+{
+    flow->n_done += n_bytes;
+    if (flow->n_done == flow->n_bytes)
+        finish(flow, list);
+    comm->moved_at = clock_seconds();
+}
+
 /* The next bytes of a flow that lie behind one another: how many, at most n. */
 static size_t next_bytes(const struct tcp_flow *flow, size_t n, unsigned char **at)
 {
@@ -293,13 +303,10 @@ static ssize_t receive_data(struct tcp_comm *comm, struct tcp_peer *peer)
 
     if (n <= 0)
         return n;
-    flow->n_done += (size_t)n;
     peer->in_left -= (size_t)n;
     if (!peer->in_left)
         peer->in_flow = NULL;
-    if (flow->n_done == flow->n_bytes)
-        finish(flow, &peer->receives);
-    comm->moved_at = clock_seconds();
+    moved(comm, flow, (size_t)n, &peer->receives);
     return n;
 }
 
@@ -407,12 +414,9 @@ static ssize_t send_data(struct tcp_comm *comm, struct tcp_peer *peer)
     size_t of_header = (size_t)n < header ? (size_t)n : header, of_data = (size_t)n - of_header;
     peer->out_bytes += of_header;
     peer->out_left -= of_data;
-    flow->n_done += of_data;
     if (!peer->out_left)
         peer->out_flow = NULL;
-    if (flow->n_done == flow->n_bytes)
-        finish(flow, &peer->sends);
-    comm->moved_at = clock_seconds();
+    moved(comm, flow, of_data, &peer->sends);
     return n;
 }
 
