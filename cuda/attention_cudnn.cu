@@ -54,14 +54,15 @@ struct shape_plan {
     struct err why_not;
 };
 
-/* Of an instance of the backend: what cuda->attention points to. */
 /* On the device. */
 struct memory_block {
     struct memory_block *next; /* smaller */
     void *memory;
     size_t n_bytes;
+    int n_calls; /* prepared, that use it */
 };
 
+/* Of an instance of the backend: what cuda->attention points to. */
 struct attention_library {
     struct cudnn_api api;
     void *handle;
@@ -391,27 +392,40 @@ static size_t memory_bytes(const struct shape_plan *p)
     return (p->shape.grad ? 2 : 1) * row_bytes(&p->shape) + p->plan.workspace_bytes;
 }
 
-/* At least so much of it, for a call that is prepared now. Who was given a smaller block keeps it. */
-static int make_room(struct attention_library *library, struct cuda_kernels *cuda, size_t n_bytes,
-                     char **memory, struct err *err)
+/*
+ * A block of at least so many bytes, for a call that is prepared now; NULL and *err on failure. A
+ * call that was given a smaller one keeps it; one that no call uses any more makes way. All calls of
+ * a program are prepared once before any of them is to stay (kernels_prepare_early): those that do
+ * find the largest block there.
+ */
+static struct memory_block *make_room(struct attention_library *library, struct cuda_kernels *cuda,
+                                      size_t n_bytes, struct err *err)
 {
     struct device *device = &cuda->device->base;
     struct memory_block *block = library->blocks;
 
     if (!block || block->n_bytes < n_bytes) {
+        if (block && !block->n_calls) {
+            library->blocks = block->next;
+            device->ops->release(device, block->memory);
+            free(block);
+        }
         block = (struct memory_block *)calloc(1, sizeof *block);
-        if (!block)
-            return err_set(err, ERR_DEVICE, "out of host memory");
+        if (!block) {
+            err_set(err, ERR_DEVICE, "out of host memory");
+            return NULL;
+        }
         block->n_bytes = n_bytes;
         if (device->ops->allocate(device, n_bytes, &block->memory, err) < 0) {
             free(block);
-            return err_add(err, "cuDNN's workspace");
+            err_add(err, "cuDNN's workspace");
+            return NULL;
         }
         block->next = library->blocks;
         library->blocks = block;
     }
-    *memory = (char *)block->memory;
-    return 0;
+    block->n_calls++;
+    return block;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------
@@ -427,7 +441,8 @@ struct slot {
 struct cudnn_attention {
     struct attention_library *library;
     struct shape_plan *plan;
-    char *memory; /* memory_bytes of it */
+    struct memory_block *block; /* of at least memory_bytes */
+    char *memory;
     float scale, fill, window, one;
     int n_pieces, n_slots, next_slot;
     struct slot slots[N_SLOTS];
@@ -457,10 +472,12 @@ int cudnn_attention_prepare(struct cuda_kernels *cuda, const struct kernel_call 
                                                 (size_t)(N_SLOTS * n_pieces) * sizeof *c->packs);
     if (!c)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    if (make_room(library, cuda, memory_bytes(p), &c->memory, err) < 0) {
+    c->block = make_room(library, cuda, memory_bytes(p), err);
+    if (!c->block) {
         free(c);
         return -1;
     }
+    c->memory = (char *)c->block->memory;
     c->library = library;
     c->plan = p;
     c->n_pieces = n_pieces;
@@ -489,6 +506,7 @@ void cudnn_attention_release(struct cudnn_attention *attention)
         return;
     for (int slot = 0; slot < N_SLOTS; slot++)
         forget_slot(attention, slot);
+    attention->block->n_calls--;
     free(attention);
 }
 

@@ -232,6 +232,39 @@ static void test_limit_by_memory(void **state)
     op_case_destroy(c);
 }
 
+/* What of the device's memory is gone after early calls, in this order. */
+static size_t taken_early(struct op_case *const *cases, int n)
+{
+    struct kernels *kernels = test_device_open(1);
+    struct device *device = kernels->device;
+    size_t before = device->ops->memory(device).free_bytes;
+    struct err err;
+
+    for (int i = 0; i < n; i++)
+        if (kernels_prepare_early(kernels, &cases[i]->op, &err))
+            fail_msg("%s", err.text);
+    size_t after = device->ops->memory(device).free_bytes;
+    test_device_close(kernels);
+    assert_true(after < before);
+    return before - after;
+}
+
+/* The room of a small call makes way for a larger one's: the calls that stay share that. */
+static void test_room_grows(void **state)
+{
+    struct op_case *cases[] = {
+        case_of(OP_ATTENTION, &(struct form){ 1, 1, 8, 1, 10, 0, 0 }, DTYPE_BF16),
+        case_of(OP_ATTENTION, &(struct form){ 1, 1, 8, 1, 700, 0, 0 }, DTYPE_BF16),
+        case_of(OP_ATTENTION_GRAD, &(struct form){ 1, 1, 8, 1, 1400, 0, 0 }, DTYPE_BF16),
+    };
+
+    (void)state;
+    if (is_emulated())
+        assert_int_equal(taken_early(cases, 3), taken_early(cases + 2, 1));
+    for (int i = 0; i < 3; i++)
+        op_case_destroy(cases[i]);
+}
+
 /* Operands of the device that a test gives its own addresses. */
 static void *device_bytes(struct kernels *kernels, size_t n_bytes)
 {
@@ -374,9 +407,13 @@ static void test_ranks_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),           cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_unfit),           cmocka_unit_test(test_own_instead),
-        cmocka_unit_test(test_limit_by_memory), cmocka_unit_test(test_slots_and_graphs),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_unfit),
+        cmocka_unit_test(test_own_instead),
+        cmocka_unit_test(test_limit_by_memory),
+        cmocka_unit_test(test_room_grows),
+        cmocka_unit_test(test_slots_and_graphs),
         cmocka_unit_test(test_ranks_at_once),
     };
 
