@@ -9,6 +9,7 @@
 #include "config/job.h"
 #include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
+#include "layout/axes.h"
 #include "plan.h"
 #include "report/table.h"
 #include "train/account.h"
@@ -47,7 +48,7 @@ static int plan_open(struct plan *plan, const struct job *job, int rank, struct 
         make_kernels(plan, err) < 0 ||
         trainer_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
         return -1;
-    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, AXIS_PP);
+    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, axes_stages());
     for (int i = 0; rank < 0 && i < pp_size; i++)
         if (program_memory_bytes(&plan->programs[i]) >
             program_memory_bytes(&plan->programs[plan->shown]))

@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "ckpt/carried.h"
 #include "convert/convert_impl.h"
+#include "layout/axes.h"
 #include "layout/stage.h"
 #include "model/model.h"
 #include "train/rectangles.h"
@@ -124,7 +125,7 @@ static void declare(const struct target *t, struct program *program, int stage)
                                      .max_positions = 1 };
     struct model_chunk chunk = { stage, o->pp, t->first_layer[stage], t->first_layer[stage + 1] };
 
-    mesh.size[AXIS_TP] = t->is_even ? 1 : o->tp;
+    mesh.size[axes_tensor()] = t->is_even ? 1 : o->tp;
     program_init(program, &mesh);
     model_declare(&builder, &chunk, 1);
 }
@@ -181,7 +182,9 @@ static int list_parameter(struct target *t, const struct program *program, int p
         return 0;
     }
     rectangles_part(program, parameter, &rows, &cols);
-    struct rectangle_walk walk = rectangle_walk(program, parameter, tp_rank, 0, rows * cols);
+    struct mesh_place place = { 0 };
+    place.of[axes_tensor()] = tp_rank;
+    struct rectangle_walk walk = rectangle_walk(program, parameter, &place, 0, rows * cols);
     while (rectangle_next(&walk, &r)) {
         slice.row_begin = r.row;
         slice.row_end = r.row + r.rows;
@@ -202,7 +205,9 @@ static int list_slices(struct target *t, const struct program *program, int tp_r
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
 
-        if (p->is_copy || (!t->is_even && p->split.along == SPREAD_SAME && tp_rank != 0))
+        int is_alike = !t->is_even && !program_parameter_is_part(program, i);
+
+        if (p->is_copy || (is_alike && tp_rank != 0))
             continue;
         for (int k = 0; k < (t->c->from.weights.is_merged ? 1 : 3); k++)
             if (list_parameter(t, program, i, suffixes[k], tp_rank, list, err) < 0)

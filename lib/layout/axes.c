@@ -53,6 +53,31 @@ enum mesh_axis axes_shard(void)
     return rows[0].axis;
 }
 
+/* The first that has these roles. */
+static enum mesh_axis axis_with(enum axis_role dense, enum axis_role expert)
+{
+    int i = 0;
+
+    while (rows[i].role[PARAMETER_DENSE] != dense || rows[i].role[PARAMETER_EXPERT] != expert)
+        CHECK(++i < N_AXES);
+    return rows[i].axis;
+}
+
+enum mesh_axis axes_tensor(void)
+{
+    return axis_with(SPLITS_MODEL, SPLITS_MODEL);
+}
+
+enum mesh_axis axes_experts(void)
+{
+    return axis_with(SPLITS_TOKENS, SPLITS_MODEL);
+}
+
+enum mesh_axis axes_stages(void)
+{
+    return axis_with(SPLITS_LAYERS, SPLITS_LAYERS);
+}
+
 struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind)
 {
     struct axis_list list = axes_of(mesh, SPLITS_TOKENS, kind), others = { 0 };

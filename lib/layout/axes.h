@@ -36,8 +36,14 @@ struct axis_list {
 };
 struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind);
 
-/* The axis over which ZeRO shards. */
+/*
+ * The one axis over which ZeRO shards; which divides the matrices of every layer (tensor parallel);
+ * which divides experts alone; and which divides layers (the pipeline's stages).
+ */
 enum mesh_axis axes_shard(void);
+enum mesh_axis axes_tensor(void);
+enum mesh_axis axes_experts(void);
+enum mesh_axis axes_stages(void);
 
 /* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard is. */
 struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind);

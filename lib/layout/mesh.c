@@ -16,6 +16,14 @@ struct mesh mesh_data_parallel(int dp_size)
     return mesh;
 }
 
+struct mesh mesh_pipeline(int pp_size)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+
+    mesh.size[AXIS_PP] = pp_size;
+    return mesh;
+}
+
 enum mesh_axis mesh_nth_axis(int i)
 {
     CHECK(i >= 0 && i < N_AXES);
@@ -57,6 +65,15 @@ int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis
     CHECK(world_rank >= 0);
     CHECK(world_rank < mesh_world_size(mesh));
     return world_rank / mesh_stride(mesh, axis) % mesh->size[axis];
+}
+
+struct mesh_place mesh_place(const struct mesh *mesh, int world_rank)
+{
+    struct mesh_place place;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        place.of[axis] = mesh_coordinate(mesh, world_rank, (enum mesh_axis)axis);
+    return place;
 }
 
 void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks)

@@ -13,8 +13,9 @@ struct mesh {
     int size[N_AXES];
 };
 
-/* All sizes 1 but dp. */
+/* All sizes 1 but dp; and all but pp. */
 struct mesh mesh_data_parallel(int dp_size);
+struct mesh mesh_pipeline(int pp_size);
 
 /* Data-parallel ranks in all, on dp and replica; and which of them world_rank is. */
 int mesh_data_size(const struct mesh *mesh);
@@ -26,8 +27,12 @@ enum mesh_axis mesh_nth_axis(int i);
 /* Product of all sizes. */
 int mesh_world_size(const struct mesh *mesh);
 
-/* Where world_rank lies on the axis. */
+/* Where world_rank lies on the axis; and on each. */
 int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis);
+struct mesh_place {
+    int of[N_AXES];
+};
+struct mesh_place mesh_place(const struct mesh *mesh, int world_rank);
 
 /*
  * The ranks that differ from world_rank on this axis alone, in order of their coordinate,

@@ -136,10 +136,10 @@ static void list_sizes(struct compiling *c)
 static struct pipeline_spec pipeline_of(const struct compile_train *o)
 {
     /* Alone, no order of micro-batches needs less memory than one after the other. */
-    int alone = o->mesh.size[AXIS_PP] == 1;
+    int alone = o->mesh.size[axes_stages()] == 1;
 
     return (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
-                                   .n_ranks = o->mesh.size[AXIS_PP],
+                                   .n_ranks = o->mesh.size[axes_stages()],
                                    .n_chunks =
                                        o->pipeline.n_chunks && !alone ? o->pipeline.n_chunks : 1,
                                    .n_micro_batches = o->n_micro_batches,
@@ -222,7 +222,7 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
                                              { "receive forward", "send forward" } };
     int stage = c->chunks[chunk].stage;
     struct op op = { .kind = sends ? OP_SEND : OP_RECEIVE,
-                     .attributes.axis = AXIS_PP,
+                     .attributes.axis = axes_stages(),
                      .phase = forward ? PHASE_F : PHASE_B,
                      .layer = -1 };
     int function = function_named(c, words[forward][sends], chunk);
@@ -238,12 +238,12 @@ static int boundary_value(const struct compiling *c)
 {
     struct program *p = c->program;
     int64_t rows = (int64_t)c->builder.n_sequences * c->builder.seq_len;
-    int tp = c->builder.sequence_parallel ? p->mesh.size[AXIS_TP] : 1;
+    int tp = c->builder.sequence_parallel ? p->mesh.size[axes_tensor()] : 1;
     int id = program_value(p, rows / tp, c->options->model->hidden_size, c->options->residual);
 
     program_split_rows(p, id);
     if (tp > 1)
-        p->values[id].spread[AXIS_TP] = SPREAD_ROWS;
+        p->values[id].spread[axes_tensor()] = SPREAD_ROWS;
     return id;
 }
 
@@ -566,7 +566,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .seq_len = options->seq_len,
                                         .dropout = 1,
                                         .sequence_parallel = options->sequence_parallel &&
-                                                             options->mesh.size[AXIS_TP] > 1,
+                                                             options->mesh.size[axes_tensor()] > 1,
                                         .max_positions = longest_of(options),
                                         .seed = options->seed,
                                         .tuning = options->tuning,
@@ -623,7 +623,7 @@ struct serving {
 static int begin_serving(struct compiling *c, struct serving *s, struct program *program,
                          struct err *err)
 {
-    struct mesh mesh = s->mesh.size[AXIS_TP] ? s->mesh : mesh_data_parallel(1);
+    struct mesh mesh = s->mesh.size[axes_tensor()] ? s->mesh : mesh_data_parallel(1);
 
     CHECK(mesh_data_size(&mesh) == 1);
     s->stages = (struct compile_train){ .model = s->model,

@@ -45,7 +45,7 @@ static void split(const struct model_builder *b, enum spread along, const struct
     struct parameter_split parts = *s;
 
     parts.along = along;
-    program_split_parameter(b->program, b->program->n_parameters - 1, &parts);
+    program_split_parameter(b->program, b->program->n_parameters - 1, axes_tensor(), &parts);
 }
 
 static void linear(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
@@ -69,15 +69,17 @@ static void experts(const struct model_builder *b, int n)
 {
     const struct model_spec *s = b->spec;
     int64_t hidden = s->hidden_size, ffn = s->expert_ffn_size, m = s->n_experts;
-    struct parameter_split by_ffn = { SPREAD_ROWS, 2, { ffn, ffn } };
-    struct parameter_split from_ffn = { SPREAD_COLS, 1, { ffn } };
+    struct parameter_split by_ffn = {
+        .along = SPREAD_ROWS, .n_pieces = 2, .pieces = { ffn, ffn }, .n_repeats = s->n_experts
+    };
+    struct parameter_split from_ffn = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { ffn } };
     char name[64];
 
     snprintf(name, sizeof name, "layers.%d.router.weight", n);
     matrix(b, name, m, hidden, s->init_std);
     snprintf(name, sizeof name, "layers.%d.experts.gate_up.weight", n);
     matrix(b, name, m * 2 * ffn, hidden, s->init_std);
-    program_split_repeated(b->program, b->program->n_parameters - 1, &by_ffn, s->n_experts);
+    split(b, SPREAD_ROWS, &by_ffn);
     snprintf(name, sizeof name, "layers.%d.experts.down.weight", n);
     matrix(b, name, m * hidden, ffn, s->init_std / sqrt(2.0 * s->n_layers));
     split(b, SPREAD_COLS, &from_ffn);
@@ -104,10 +106,16 @@ static void layer(const struct model_builder *b, int n)
     char name[6][64];
     static const char *const parts[6] = { "attention_norm", "qkv",     "attention_out",
                                           "ffn_norm",       "gate_up", "down" };
-    struct parameter_split by_heads = { SPREAD_ROWS, 3, { attention, kv, kv } };
-    struct parameter_split from_heads = { SPREAD_COLS, 1, { attention } };
-    struct parameter_split by_ffn = { SPREAD_ROWS, gated ? 2 : 1, { ffn, ffn } };
-    struct parameter_split from_ffn = { SPREAD_COLS, 1, { ffn } };
+    struct parameter_split by_heads = { .along = SPREAD_ROWS,
+                                        .n_pieces = 3,
+                                        .pieces = { attention, kv, kv } };
+    struct parameter_split from_heads = { .along = SPREAD_COLS,
+                                          .n_pieces = 1,
+                                          .pieces = { attention } };
+    struct parameter_split by_ffn = { .along = SPREAD_ROWS,
+                                      .n_pieces = gated ? 2 : 1,
+                                      .pieces = { ffn, ffn } };
+    struct parameter_split from_ffn = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { ffn } };
 
     for (int i = 0; i < 6; i++)
         snprintf(name[i], sizeof name[i], "layers.%d.%s", n, i == 4 && !gated ? "up" : parts[i]);
@@ -158,7 +166,9 @@ static int sum_cell(struct program *p, const char *name, int64_t n)
 /* A row a token, of which each rank has a part. */
 static void vocabulary(const struct model_builder *b, const char *name)
 {
-    struct parameter_split by_token = { SPREAD_ROWS, 1, { b->spec->vocab_size } };
+    struct parameter_split by_token = { .along = SPREAD_ROWS,
+                                        .n_pieces = 1,
+                                        .pieces = { b->spec->vocab_size } };
 
     matrix(b, name, b->spec->vocab_size, b->spec->hidden_size, b->spec->init_std);
     split(b, SPREAD_ROWS, &by_token);
@@ -191,14 +201,14 @@ static void head(const struct model_builder *b, int has_embedding)
 static int begins(const struct model_builder *b, const char *name, int64_t each)
 {
     struct program *p = b->program;
-    int tp = p->mesh.size[AXIS_TP];
+    int tp = p->mesh.size[axes_tensor()];
     int32_t *content = arena_array(&p->arena, int32_t, tp);
 
     for (int i = 0; i < tp; i++)
         content[i] = (int32_t)(i * each);
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, tp, DTYPE_I32);
     p->values[cell].content = content;
-    return program_own_part(p, arena_printf(&p->arena, "%s:own", name), cell, AXIS_TP);
+    return program_own_part(p, arena_printf(&p->arena, "%s:own", name), cell, axes_tensor());
 }
 
 /* Where a rank has a part of the micro-batch's rows. */
@@ -206,15 +216,15 @@ static void declare_row_parts(struct model_builder *b, const char *name, int64_t
 {
     if (!b->sequence_parallel)
         return;
-    b->parts.rows = begins(b, name, rows / b->program->mesh.size[AXIS_TP]);
+    b->parts.rows = begins(b, name, rows / b->program->mesh.size[axes_tensor()]);
     b->parts.positions =
-        program_own_part(b->program, "positions:own", b->program->ports.positions, AXIS_TP);
+        program_own_part(b->program, "positions:own", b->program->ports.positions, axes_tensor());
 }
 
 static void declare_parts(struct model_builder *b, int64_t rows)
 {
     const struct model_spec *s = b->spec;
-    int tp = b->program->mesh.size[AXIS_TP];
+    int tp = b->program->mesh.size[axes_tensor()];
 
     if (tp == 1)
         return;
@@ -304,7 +314,7 @@ void model_declare_evaluation(struct model_builder *b)
     struct program *p = b->program;
 
     /* The head in parts wants it, whatever it is. */
-    if (p->mesh.size[AXIS_TP] > 1 && !p->ports.loss_scale)
+    if (p->mesh.size[axes_tensor()] > 1 && !p->ports.loss_scale)
         p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
     p->ports.eval_loss = sum_cell(p, "eval_loss", 1);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 
 /* Matrices that an up without gate shares its place with. */
 static int is_of(const struct model_spec *s, enum lora_module module, const char *matrix)
@@ -38,7 +39,8 @@ static void declare_one(const struct model_builder *b, int layer, enum lora_modu
                         int64_t rows, int64_t cols, const struct parameter_split *parts)
 {
     struct program *p = b->program;
-    struct parameter_split split = *parts, inner = { parts->along, 1, { cols } };
+    struct parameter_split split = *parts,
+                           inner = { .along = parts->along, .n_pieces = 1, .pieces = { cols } };
     int part = part_of(b->spec, module);
     char name[96];
 
@@ -50,11 +52,11 @@ static void declare_one(const struct model_builder *b, int layer, enum lora_modu
     int a = program_parameter(p, name_of(name, sizeof name, layer, module, 'a'), 2, rank, cols,
                               b->dtype, INIT_UNIFORM, 1 / sqrt((double)cols));
     if (parts->along == SPREAD_COLS)
-        program_split_parameter(p, a, &inner);
+        program_split_parameter(p, a, axes_tensor(), &inner);
     int w = program_parameter(p, name_of(name, sizeof name, layer, module, 'b'), 2, rows, rank,
                               b->dtype, INIT_ZEROS, 0);
     if (parts->along == SPREAD_ROWS)
-        program_split_parameter(p, w, &split);
+        program_split_parameter(p, w, axes_tensor(), &split);
 }
 
 void lora_declare(const struct model_builder *b, int layer, const char *matrix, int64_t rows,
@@ -110,7 +112,7 @@ static int dropped(const struct adapting *a, enum lora_module module)
     struct program *p = a->b->program;
     int x = a->site->x;
     struct value v = p->values[x];
-    int is_part = p->mesh.size[AXIS_TP] > 1 && v.spread[AXIS_TP] == SPREAD_COLS;
+    int is_part = p->mesh.size[axes_tensor()] > 1 && v.spread[axes_tensor()] == SPREAD_COLS;
     int begin = module == LORA_DOWN ? a->b->parts.ffn_cols : a->b->parts.attention_cols;
 
     if (!a->b->dropout || a->b->tuning->dropout <= 0)
@@ -147,7 +149,7 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
 static void list_parts(const struct model_builder *b, const char *matrix, int *parts)
 {
     const struct model_spec *s = b->spec;
-    int64_t tp = b->program->mesh.size[AXIS_TP];
+    int64_t tp = b->program->mesh.size[axes_tensor()];
     int kv = (int)ceil_div((int64_t)s->n_kv_heads * s->head_dim, tp);
 
     if (!strcmp(matrix, "qkv")) {

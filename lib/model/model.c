@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 
 struct emitter {
     struct model_builder *b;
@@ -88,7 +89,7 @@ static enum dtype dtype_of(const struct emitter *e, int v)
 static void emit_tp(const struct emitter *e, enum op_kind kind, int x, int y)
 {
     emit(e, (struct op){ .kind = kind,
-                         .attributes.axis = AXIS_TP,
+                         .attributes.axis = axes_tensor(),
                          .in = { x },
                          .out = { y },
                          .stream = STREAM_TP });
@@ -242,7 +243,7 @@ static int attention_over_cache(const struct emitter *e, int qkv)
         if (!cells[i])
             cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
         if (e->tp > 1)
-            b->program->values[cells[i]].spread[AXIS_TP] = SPREAD_COLS;
+            b->program->values[cells[i]].spread[axes_tensor()] = SPREAD_COLS;
     }
     int out = value(e, qkv, (int64_t)n_heads(e) * b->spec->head_dim, b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
@@ -262,7 +263,7 @@ static int whole_heads(const struct emitter *e, int qkv)
     if (e->tp <= e->b->spec->n_kv_heads)
         return qkv;
     int whole = value(e, qkv, cols, e->b->dtype);
-    attributes.axis = AXIS_TP;
+    attributes.axis = axes_tensor();
     attributes.group = e->tp / e->b->spec->n_kv_heads;
     emit(e, (struct op){ .kind = OP_GATHER_HEADS,
                          .attributes = attributes,
@@ -621,7 +622,7 @@ static int train_end(const struct emitter *e, int x)
 
     if (e->tp > 1) {
         memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
-        p->values[dx].spread[AXIS_TP] = SPREAD_PARTIAL;
+        p->values[dx].spread[axes_tensor()] = SPREAD_PARTIAL;
         emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
         emit_head_gradient(e, &h, drows, dw);
         /* Summed here, so that the rank's rows are all that the backward finds. */
@@ -695,7 +696,7 @@ static void stream_end(const struct emitter *e, int x)
 void model_score(struct model_builder *builder, int function, int n_rows)
 {
     struct program *p = builder->program;
-    int tp = p->mesh.size[AXIS_TP];
+    int tp = p->mesh.size[axes_tensor()];
     struct emitter e = {
         .b = builder, .function = function, .layer = -1, .tp = tp, .rows = n_rows
     };
@@ -727,7 +728,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
     struct emitter e = { .b = builder,
                          .function = function,
                          .layer = -1,
-                         .tp = builder->program->mesh.size[AXIS_TP],
+                         .tp = builder->program->mesh.size[axes_tensor()],
                          .end = end,
                          .rows = (int64_t)builder->n_sequences * builder->seq_len };
     struct model_part part = { 0 };

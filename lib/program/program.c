@@ -142,77 +142,121 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
 }
 
 /* Of one piece, on each rank. */
-static int64_t part_of(const struct program *p, const struct parameter *q, int piece)
+static int64_t part_of(const struct program *p, const struct parameter_split *split, int piece)
 {
-    return ceil_div(q->split.pieces[piece], p->mesh.size[AXIS_TP]);
+    return ceil_div(split->pieces[piece], p->mesh.size[split->axis]);
 }
 
-void program_split_parameter(struct program *program, int parameter,
+void program_split_parameter(struct program *program, int parameter, enum mesh_axis axis,
                              const struct parameter_split *split)
-{
-    program_split_repeated(program, parameter, split, 1);
-}
-
-void program_split_repeated(struct program *program, int parameter,
-                            const struct parameter_split *split, int n_repeats)
 {
     struct parameter *q = &program->parameters[parameter];
     struct value *weight = &program->values[q->weight];
     int by_rows = split->along == SPREAD_ROWS;
-    int64_t whole = by_rows ? q->rows : q->cols, n = 0;
+    int64_t *extent = by_rows ? &q->rows : &q->cols, whole = 0, part = 0;
 
-    if (program->mesh.size[AXIS_TP] == 1)
+    if (program->mesh.size[axis] == 1 || split->along == SPREAD_SAME)
         return;
     CHECK(by_rows || split->along == SPREAD_COLS);
-    q->split = *split;
-    q->n_repeats = n_repeats;
-    for (int i = 0; i < split->n_pieces; i++) {
-        n += n_repeats * part_of(program, q, i);
-        whole -= n_repeats * split->pieces[i];
+    CHECK(q->n_splits < PARAMETER_MAX_SPLITS);
+    CHECK(!program_parameter_is_split(program, parameter, axis));
+    struct parameter_split *own = &q->splits[q->n_splits++];
+    *own = *split;
+    own->axis = axis;
+    own->n_repeats = max_int(split->n_repeats, 1);
+    for (int i = 0; i < own->n_pieces; i++) {
+        whole += own->n_repeats * own->pieces[i];
+        part += own->n_repeats * part_of(program, own, i);
     }
-    CHECK(!whole);
-    *(by_rows ? &q->rows : &q->cols) = n;
+    CHECK(whole == *extent);
+    *extent = part;
     weight->rows = q->rows;
     weight->cols = weight->stride = q->cols;
-    weight->spread[AXIS_TP] = split->along;
+    weight->spread[axis] = own->along;
 }
 
-int program_parameter_n_ranges(const struct program *program, int parameter)
+int program_parameter_is_split(const struct program *program, int parameter, enum mesh_axis axis)
 {
     const struct parameter *q = &program->parameters[parameter];
 
-    return q->split.along == SPREAD_SAME ? 1 : q->n_repeats * q->split.n_pieces;
+    for (int i = 0; i < q->n_splits; i++)
+        if (q->splits[i].axis == axis)
+            return 1;
+    return 0;
+}
+
+int program_parameter_is_part(const struct program *program, int parameter)
+{
+    return program->parameters[parameter].n_splits > 0;
+}
+
+int program_parameter_n_ranges(const struct program *program, int parameter, enum spread along)
+{
+    const struct parameter *q = &program->parameters[parameter];
+    int n = 1;
+
+    for (int i = 0; i < q->n_splits; i++)
+        if (q->splits[i].along == along)
+            n *= q->splits[i].n_repeats * q->splits[i].n_pieces;
+    return n;
+}
+
+/* The i-th range of one split: its whole is what was split. */
+static struct parameter_range range_of(const struct program *p, const struct parameter_split *split,
+                                       int rank, int i)
+{
+    int repeat = i / split->n_pieces, piece = i % split->n_pieces;
+    int64_t local = 0, whole = 0, local_repeat = 0, whole_repeat = 0;
+
+    for (int k = 0; k < split->n_pieces; k++) {
+        if (k < piece) {
+            local += part_of(p, split, k);
+            whole += split->pieces[k];
+        }
+        local_repeat += part_of(p, split, k);
+        whole_repeat += split->pieces[k];
+    }
+    int64_t part = part_of(p, split, piece), begin = rank * part;
+    int64_t n = min_i64(part, split->pieces[piece] - begin);
+
+    return (struct parameter_range){ local + repeat * local_repeat, max_i64(n, 0),
+                                     whole + repeat * whole_repeat + begin };
+}
+
+/* What a range of a part has of a range of the whole that the part was taken from. */
+static struct parameter_range range_within(struct parameter_range inner,
+                                           struct parameter_range outer)
+{
+    int64_t begin = max_i64(inner.whole, outer.local);
+    int64_t end = min_i64(inner.whole + inner.n, outer.local + outer.n);
+
+    return (struct parameter_range){ inner.local + begin - inner.whole, max_i64(end - begin, 0),
+                                     outer.whole + begin - outer.local };
 }
 
 struct parameter_range program_parameter_range(const struct program *program, int parameter,
-                                               int tp_rank, int i)
+                                               enum spread along, const struct mesh_place *place,
+                                               int i)
 {
     const struct parameter *q = &program->parameters[parameter];
-    int n_pieces = q->split.n_pieces;
-    int64_t local = 0, whole = 0, local_repeat = 0, whole_repeat = 0;
+    int64_t extent = along == SPREAD_ROWS ? q->whole_rows : q->whole_cols;
+    struct parameter_range range = { 0, extent, 0 };
 
-    if (q->split.along == SPREAD_SAME)
-        return (struct parameter_range){ 0, q->rows, 0 };
-    for (int k = 0; k < n_pieces; k++) {
-        int64_t part = part_of(program, q, k);
+    /* Within a range of the last split come those of the one before, for that was split. */
+    for (int k = 0; k < q->n_splits; k++) {
+        const struct parameter_split *split = &q->splits[k];
+        int n = split->n_repeats * split->n_pieces;
 
-        if (k < i % n_pieces) {
-            local += part;
-            whole += q->split.pieces[k];
-        }
-        local_repeat += part;
-        whole_repeat += q->split.pieces[k];
+        if (split->along != along)
+            continue;
+        range = range_within(range_of(program, split, place->of[split->axis], i % n), range);
+        i /= n;
     }
-    local += i / n_pieces * local_repeat;
-    whole += i / n_pieces * whole_repeat;
-    int64_t part = part_of(program, q, i % n_pieces), begin = tp_rank * part;
-    int64_t n = min_i64(part, q->split.pieces[i % n_pieces] - begin);
-
-    return (struct parameter_range){ local, max_i64(n, 0), whole + begin };
+    return range;
 }
 
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
-                                             int dp_rank)
+                                             const struct mesh_place *place)
 {
     const struct parameter *p = &program->parameters[parameter];
     int64_t n = p->rows * p->cols;
@@ -225,7 +269,7 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .weight = p->weight };
     const struct bucket *b = &program->buckets[p->bucket];
     int64_t shard = b->n_elements / program->mesh.size[axes_shard()];
-    int64_t first = dp_rank * shard - p->bucket_offset;
+    int64_t first = place->of[axes_shard()] * shard - p->bucket_offset;
     int64_t begin = min_i64(max_i64(first, 0), n), end = max_i64(min_i64(first + shard, n), begin);
 
     return (struct parameter_part){ .begin = begin,

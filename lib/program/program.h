@@ -157,19 +157,24 @@ enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS, INIT_UNIFORM };
 #define PARAMETER_MAX_PIECES 3 /* q, k and v */
 
 /*
- * What tensor-parallel ranks have of a parameter. Split along rows or columns, each of its pieces
- * (q heads, k heads, v heads; gate, up) by itself into as many equal parts as there are ranks, of
- * which a rank has one of each, one after the other. A piece that does not divide (a vocabulary)
- * is padded with zeros at its end, so that all ranks' parts are alike. The pieces may come again and
- * again: gate and up of each expert.
+ * What an axis' ranks have of a parameter. Split along rows or columns, each of its pieces (q heads,
+ * k heads, v heads; gate, up) by itself into as many equal parts as there are ranks, of which a rank
+ * has one of each, one after the other. A piece that does not divide (a vocabulary) is padded with
+ * zeros at its end, so that all ranks' parts are alike. The pieces may come again and again: gate
+ * and up of each expert.
  */
 struct parameter_split {
     enum spread along; /* SPREAD_SAME: every rank has all of it */
     int n_pieces;
-    int64_t pieces[PARAMETER_MAX_PIECES]; /* extents in the whole parameter */
+    int64_t pieces[PARAMETER_MAX_PIECES]; /* extents in what is split */
+    int n_repeats;                        /* of all pieces; 0 is once */
+    enum mesh_axis axis;                  /* set by program_split_parameter */
 };
 
-/* Rows (columns, where those are split) [local, local + n) of a rank are the whole's from there. */
+/* An expert's matrix may be split by experts, and each of them again. */
+#define PARAMETER_MAX_SPLITS 2
+
+/* Rows or columns [local, local + n) of a rank's part are the whole's from there. */
 struct parameter_range {
     int64_t local, n, whole;
 };
@@ -195,9 +200,9 @@ struct parameter {
     const char *name;               /* global: "layers.0.qkv.weight" */
     int64_t rows, cols;             /* of the rank's part */
     int64_t whole_rows, whole_cols; /* of all of it: equal but where it is split */
-    struct parameter_split split;   /* over tp */
-    int n_repeats;                  /* its pieces come so often, one after the other */
-    int n_dims;                     /* 1: rows is 1 and the logical shape is [cols] */
+    int n_splits;                   /* each of the part that the one before has left */
+    struct parameter_split splits[PARAMETER_MAX_SPLITS];
+    int n_dims; /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
     double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */
     int trainable;
@@ -341,25 +346,29 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
                       int64_t cols, enum dtype dtype, enum init_kind init, double init_std);
 
 /*
- * Give each tensor-parallel rank its part of a new parameter; rows or columns are from now on those
- * of the part. One-dimensional ones are split along columns. Nothing happens where tp is 1.
+ * Give each rank of the axis its part of a new parameter; rows or columns are from now on those of
+ * the part, which may be split again over another axis. One-dimensional ones are split along
+ * columns. Nothing happens where the axis has one rank, or along is SPREAD_SAME.
  */
-void program_split_parameter(struct program *program, int parameter,
+void program_split_parameter(struct program *program, int parameter, enum mesh_axis axis,
                              const struct parameter_split *split);
-void program_split_repeated(struct program *program, int parameter,
-                            const struct parameter_split *split, int n_repeats);
+
+/* Whether ranks of the axis have different parts; and whether ranks of any axis have. */
+int program_parameter_is_split(const struct program *program, int parameter, enum mesh_axis axis);
+int program_parameter_is_part(const struct program *program, int parameter);
 
 /*
- * Which rows or columns (along split.along) a tensor-parallel rank has: so many ranges, in local
- * order, without padding, of which some may be empty. One range of all rows where the parameter is
- * not split.
+ * Which rows (along is SPREAD_ROWS) or columns (SPREAD_COLS) of the whole a rank has: so many
+ * ranges, in local order, without padding, of which some may be empty. One range of all where the
+ * parameter is not split so.
  */
-int program_parameter_n_ranges(const struct program *program, int parameter);
+int program_parameter_n_ranges(const struct program *program, int parameter, enum spread along);
 struct parameter_range program_parameter_range(const struct program *program, int parameter,
-                                               int tp_rank, int i);
+                                               enum spread along, const struct mesh_place *place,
+                                               int i);
 
 /*
- * What a data-parallel rank keeps of a parameter's master and moments: elements [begin, end), maybe
+ * What a rank keeps of its part of a parameter's master and moments: elements [begin, end), maybe
  * none, which lie from element `offset` of those cells. All of it where nothing is sharded.
  */
 struct parameter_part {
@@ -367,7 +376,7 @@ struct parameter_part {
     int master, moment1, moment2, weight; /* weight: its part alike, rounded from the master */
 };
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
-                                             int dp_rank);
+                                             const struct mesh_place *place);
 
 /* Index of the parameter whose weight is this value, or -1. */
 int program_parameter_of(const struct program *program, int weight);

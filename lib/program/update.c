@@ -72,11 +72,11 @@ static void add_other_use(const struct update *u, int peer, int own)
 
     memcpy(p->values[other].spread, v.spread, sizeof v.spread);
     emit(u, (struct op){ .kind = OP_SEND,
-                         .attributes = { .axis = AXIS_PP, .peer = peer },
+                         .attributes = { .axis = axes_stages(), .peer = peer },
                          .in = { own },
                          .stream = is_first ? STREAM_B_TO_PREVIOUS : STREAM_F_TO_NEXT });
     emit(u, (struct op){ .kind = OP_RECEIVE,
-                         .attributes = { .axis = AXIS_PP, .peer = peer },
+                         .attributes = { .axis = axes_stages(), .peer = peer },
                          .out = { other },
                          .stream = is_first ? STREAM_F_FROM_PREVIOUS : STREAM_B_FROM_NEXT });
     emit(u, (struct op){
@@ -146,7 +146,7 @@ static void mark_own_sums(struct program *p, int sums)
 /* How many parameters' sums each stage gives: as many as the one that has most. */
 static int n_sums(const struct update *u, const int *order, int n)
 {
-    int pp_size = u->program->mesh.size[AXIS_PP], most = 0;
+    int pp_size = u->program->mesh.size[axes_stages()], most = 0;
     int *of_stage = arena_array(&u->program->arena, int, pp_size);
 
     for (int i = 0; i < n && pp_size == 1; i++)
@@ -187,7 +187,7 @@ static int norm_order(const struct update *u, int each)
     int n = u->options->n_norm_parts, at = 0;
     int n_ranks = axes_size(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
-    int *next = arena_array(&p->arena, int, p->mesh.size[AXIS_PP]);
+    int *next = arena_array(&p->arena, int, p->mesh.size[axes_stages()]);
     int32_t *table = arena_array(&p->arena, int32_t, n * n_ranks);
 
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
@@ -227,7 +227,7 @@ static void norm_of_blocks(const struct update *u, const int *order, int n, int 
     int all = own;
     for (int i = 0; i < model.n; i++)
         all = gather_sums(u, all, model.axes[i]);
-    all = gather_sums(u, all, AXIS_PP);
+    all = gather_sums(u, all, axes_stages());
     emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 

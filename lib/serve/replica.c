@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 
 /* Behind those of programs (axis by stream) and of training. */
@@ -57,7 +58,7 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
                  struct progress_slot *progress, int tp, int pp, struct err *err)
 {
     int world_rank = comm_world_rank(comm), world_size = comm_world_size(comm), size = tp * pp;
-    struct replica r = { .mesh = mesh_data_parallel(1),
+    struct replica r = { .mesh = mesh_pipeline(pp),
                          .size = size,
                          .comm = comm,
                          .worker = worker,
@@ -68,14 +69,13 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
                        "%d rank%s no multiple of the %d that hold the model together: tp %d * "
                        "pp %d",
                        world_size, world_size == 1 ? " is" : "s are", size, tp, pp);
-    r.mesh.size[AXIS_TP] = tp;
-    r.mesh.size[AXIS_PP] = pp;
+    r.mesh.size[axes_tensor()] = tp;
     r.n = world_size / size;
     r.number = world_rank / size;
     r.first_rank = r.number * size;
     r.rank = world_rank - r.first_rank;
-    r.tp_rank = mesh_coordinate(&r.mesh, r.rank, AXIS_TP);
-    r.pp_rank = mesh_coordinate(&r.mesh, r.rank, AXIS_PP);
+    r.place = mesh_place(&r.mesh, r.rank);
+    r.pp_rank = r.place.of[axes_stages()];
     struct request request = { .r = &r };
     if (call(&r, make_groups, &request, "the start of all replicas", err) < 0)
         return -1;
@@ -86,7 +86,7 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
 /* The last stage's first rank, in the replica. */
 static int teller(const struct replica *r)
 {
-    return r->size - r->mesh.size[AXIS_TP];
+    return r->size - r->mesh.size[axes_tensor()];
 }
 
 int replica_tells(const struct replica *r)
@@ -209,13 +209,12 @@ void replica_beat(const struct replica *r, const char *what)
 static int verify_stages(const struct replica *r, const struct program *own,
                          replica_compile_fn compile, void *options, struct err *err)
 {
-    int n = r->mesh.size[AXIS_PP], status = 0;
-    struct mesh stages = mesh_data_parallel(1);
+    int n = r->mesh.size[axes_stages()], status = 0;
+    struct mesh stages = mesh_pipeline(n);
     struct arena arena = { 0 };
     struct program *programs = arena_array(&arena, struct program, n);
     const struct program **list = arena_array(&arena, const struct program *, n);
 
-    stages.size[AXIS_PP] = n;
     for (int i = 0; i < n && !status; i++) {
         list[i] = i == r->pp_rank ? own : &programs[i];
         if (i != r->pp_rank)
@@ -239,7 +238,7 @@ int replica_compile(const struct replica *r, struct program *program, replica_co
     progress_phase(r->progress, "compiling the program");
     if (compile(program, options, &r->mesh, r->pp_rank, err) < 0)
         return -1;
-    if (r->mesh.size[AXIS_PP] == 1 || !replica_is_first(r))
+    if (r->mesh.size[axes_stages()] == 1 || !replica_is_first(r))
         return 0;
     return verify_stages(r, program, compile, options, err);
 }

@@ -24,11 +24,12 @@
 #include "program/program.h"
 
 struct replica {
-    struct mesh mesh; /* tp and pp */
-    int number, n;    /* which of how many replicas */
-    int first_rank;   /* of the world, the replica's first */
-    int rank, size;   /* in the replica */
-    int tp_rank, pp_rank;
+    struct mesh mesh;        /* tp and pp */
+    int number, n;           /* which of how many replicas */
+    int first_rank;          /* of the world, the replica's first */
+    int rank, size;          /* in the replica */
+    struct mesh_place place; /* in the replica */
+    int pp_rank;
     struct comm *comm;
     struct worker *worker;
     struct progress_slot *progress;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "model/compile.h"
 #include "train/fill.h"
 
@@ -186,7 +187,7 @@ static int ask(struct scorer *s, struct err *err)
                     program_value_bytes(&s->program, ports->stats), err) < 0)
             return -1;
         for (int i = 0; i < n; i++)
-            answer(&q[i], s->stats + i * OPS_N_STATS, s->program.mesh.size[AXIS_TP],
+            answer(&q[i], s->stats + i * OPS_N_STATS, s->program.mesh.size[axes_tensor()],
                    (int64_t)n_asked * OPS_N_STATS);
     }
     s->n_questions = 0;

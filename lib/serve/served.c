@@ -261,8 +261,9 @@ static int load_one(const struct served *served, struct run *run, const struct p
     struct rectangle r;
 
     rectangles_whole(program, parameter, &slice.rows, &slice.cols);
-    struct rectangle_walk walk = rectangle_walk(
-        program, parameter, served->replica ? served->replica->tp_rank : 0, 0, p->rows * p->cols);
+    const struct mesh_place alone = { 0 };
+    const struct mesh_place *place = served->replica ? &served->replica->place : &alone;
+    struct rectangle_walk walk = rectangle_walk(program, parameter, place, 0, p->rows * p->cols);
     while (rectangle_next(&walk, &r)) {
         slice.row_begin = r.row;
         slice.row_end = r.row + r.rows;

@@ -67,7 +67,7 @@ int trainer_begin(struct trainer *t, struct err *err)
         status = grow(t, &source, &theirs, err);
     if (!status)
         status = numerics_check_weights(&t->job->model, &theirs.model, path, err);
-    slices_of_masters(&list, t->run, &t->program, t->dp_rank, t->tp_rank);
+    slices_of_masters(&list, t->run, &t->program, &t->place);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
         status = cells_read(t->run, &list.slices[i], read_source, &source, err);
@@ -76,5 +76,5 @@ int trainer_begin(struct trainer *t, struct err *err)
     weights_close(&weights);
     if (status < 0)
         return err_add(err, "train.init");
-    return fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool, err);
+    return fill_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
 }

@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "base/rng.h"
 #include "launch/progress.h"
+#include "layout/axes.h"
 #include "train/feed.h"
 #include "train/fill.h"
 #include "train/fit.h"
@@ -80,7 +81,7 @@ static int compile(struct program *program, const struct job *job, struct engine
                    struct err *err)
 {
     struct mesh mesh = trainer_mesh(job);
-    int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, AXIS_PP);
+    int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, axes_stages());
 
     if (trainer_compile(program, job, pp_rank, engine->kernels, err) < 0 ||
         run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
@@ -104,10 +105,8 @@ static int open_run(struct run **run, const struct bench *bench, const struct jo
     if (run_create(run, &options, err) < 0)
         return -1;
     fill_constants(*run, &bench->program, &job->model);
-    fill_parameters(*run, &bench->program,
-                    mesh_coordinate(&bench->program.mesh, engine->rank.world_rank, AXIS_DP),
-                    mesh_coordinate(&bench->program.mesh, engine->rank.world_rank, AXIS_TP),
-                    engine->pool, job->train.seed);
+    struct mesh_place place = mesh_place(&bench->program.mesh, engine->rank.world_rank);
+    fill_parameters(*run, &bench->program, &place, engine->pool, job->train.seed);
     return 0;
 }
 

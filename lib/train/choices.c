@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "ckpt/store.h"
+#include "layout/axes.h"
 #include "train/trainer_impl.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
@@ -70,7 +71,7 @@ static int first_of(const struct mesh *mesh, int pp_rank)
 {
     int rank = 0;
 
-    while (mesh_coordinate(mesh, rank, AXIS_PP) != pp_rank)
+    while (mesh_coordinate(mesh, rank, axes_stages()) != pp_rank)
         rank++;
     return rank;
 }
@@ -101,7 +102,7 @@ int choices_share(struct trainer *t, struct err *err)
         return 0;
     kernels_choices_print(kernels, &own);
     kernels_choices_forget(kernels);
-    for (int stage = 0; stage < mesh->size[AXIS_PP] && !status; stage++) {
+    for (int stage = 0; stage < mesh->size[axes_stages()] && !status; stage++) {
         char *text;
 
         status = learn(t, first_of(mesh, stage), &own, &text, err);

@@ -18,7 +18,7 @@ struct fill {
     const struct program *program;
     int index; /* the parameter's */
     const struct parameter *parameter;
-    int tp_rank;
+    const struct mesh_place *place;
     uint64_t seed, name;
     int64_t whole_cols;
     int64_t begin, end; /* elements of the rank's part */
@@ -69,7 +69,7 @@ static void fill_tile(void *context, int64_t tile, int thread)
 {
     const struct fill *f = context;
     int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
-    struct rectangle_walk walk = rectangle_walk(f->program, f->index, f->tp_rank, begin, end);
+    struct rectangle_walk walk = rectangle_walk(f->program, f->index, f->place, begin, end);
     struct rectangle r;
 
     (void)thread;
@@ -172,15 +172,15 @@ static void round_window(const struct windows *w, const struct program *program,
     window_put(w, 1, weights, (size_t)n * sizeof(uint16_t));
 }
 
-int fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
-                              struct pool *pool, struct err *err)
+int fill_weights_from_masters(struct run *run, const struct program *program,
+                              const struct mesh_place *place, struct pool *pool, struct err *err)
 {
     struct windows w;
     int status = 0;
 
     windows_open(&w, run);
     for (int i = 0; i < program->n_parameters && !status; i++) {
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        struct parameter_part part = program_parameter_part(program, i, place);
 
         run_beat(run);
         if (part.master == part.weight)
@@ -233,7 +233,7 @@ static void fill_window(const struct windows *w, struct fill *fill,
         window_put(w, 1, weights, (size_t)(end - begin) * dtype_bytes(fill->dtype));
 }
 
-void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
+void fill_parameters(struct run *run, const struct program *program, const struct mesh_place *place,
                      struct pool *pool, uint64_t seed)
 {
     struct windows w;
@@ -242,14 +242,14 @@ void fill_parameters(struct run *run, const struct program *program, int dp_rank
     windows_open(&w, run);
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        struct parameter_part part = program_parameter_part(program, i, place);
 
         run_beat(run); /* the first touch of much memory takes its time */
         rectangles_whole(program, i, &rows, &cols);
         struct fill fill = { .program = program,
                              .index = i,
                              .parameter = p,
-                             .tp_rank = tp_rank,
+                             .place = place,
                              .whole_cols = cols,
                              .seed = seed,
                              .name = rng_hash_name(p->name) };

@@ -13,13 +13,13 @@
  * and layout; padding is zero. Masters and the rounded weights are filled, of sharded ones what this rank keeps; moments are
  * zero from the start.
  */
-void fill_parameters(struct run *run, const struct program *program, int dp_rank, int tp_rank,
+void fill_parameters(struct run *run, const struct program *program, const struct mesh_place *place,
                      struct pool *pool, uint64_t seed);
 
 /* Round every master, or what this rank keeps of it, to its weight: after masters were loaded.
  * Returns 0, or -1 and ERR_DEVICE (of a GPU, which they are read from). */
-int fill_weights_from_masters(struct run *run, const struct program *program, int dp_rank,
-                              struct pool *pool, struct err *err);
+int fill_weights_from_masters(struct run *run, const struct program *program,
+                              const struct mesh_place *place, struct pool *pool, struct err *err);
 
 /* The constants: rope's cosines and sines. */
 void fill_constants(struct run *run, const struct program *program, const struct model_spec *spec);

@@ -1,7 +1,7 @@
 /*
  * rectangles.h - where what a rank has of a parameter lies in the whole of it
  *
- * A tensor-parallel rank's part is made of pieces of rows or columns of the whole (program.h), and
+ * A rank's part is made of pieces of rows or columns of the whole (program.h), and
  * where states are sharded a rank keeps some elements of that part. Initial values and checkpoints
  * know the whole alone.
  */
@@ -25,21 +25,22 @@ void rectangles_whole(const struct program *program, int parameter, int64_t *row
 void rectangles_part(const struct program *program, int parameter, int64_t *rows, int64_t *cols);
 
 /*
- * Elements [begin, end) of the part of the parameter that a tensor-parallel rank has, rectangle by
- * rectangle and without padding:
+ * Elements [begin, end) of the part of the parameter that the rank at a place of the mesh has,
+ * rectangle by rectangle and without padding:
  *
  *     struct rectangle r;
- *     struct rectangle_walk walk = rectangle_walk(program, parameter, tp_rank, begin, end);
+ *     struct rectangle_walk walk = rectangle_walk(program, parameter, place, begin, end);
  *     while (rectangle_next(&walk, &r)) ...
  */
 struct rectangle_walk {
     const struct program *program;
-    int parameter, tp_rank;
-    int64_t begin, end;  /* what is left */
-    int range, n_ranges; /* of the piece that begins there */
+    int parameter;
+    struct mesh_place place;
+    int64_t begin, end; /* what is left */
+    int next;           /* of the piece that begins there: ranges of rows times ranges of columns */
 };
-struct rectangle_walk rectangle_walk(const struct program *program, int parameter, int tp_rank,
-                                     int64_t begin, int64_t end);
+struct rectangle_walk rectangle_walk(const struct program *program, int parameter,
+                                     const struct mesh_place *place, int64_t begin, int64_t end);
 int rectangle_next(struct rectangle_walk *walk, struct rectangle *rectangle);
 
 #endif

@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "train/trainer_impl.h"
 
 #define BLOCK_BYTES ((size_t)1 << 20)
@@ -99,7 +100,8 @@ static void list_cells(struct replicas *r)
 struct replicas *replicas_create(struct trainer *trainer)
 {
     const struct mesh *mesh = &trainer_program(trainer)->mesh;
-    enum mesh_axis axis = mesh->size[AXIS_REPLICA] > 1 ? AXIS_REPLICA : AXIS_DP;
+    struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
+    enum mesh_axis axis = others.n ? others.axes[0] : axes_shard();
     int world_size = trainer->world_size, n_copies = mesh->size[axis];
 
     if (n_copies < 2)

@@ -4,6 +4,7 @@
 #include "train/slices.h"
 
 #include "config/tuning.h"
+#include "layout/axes.h"
 #include "train/rectangles.h"
 
 /* Whose view it is. */
@@ -11,7 +12,7 @@ struct owner {
     struct slices *slices;
     const struct run *run;
     const struct program *program;
-    int dp_rank, tp_rank;
+    const struct mesh_place *place;
     int n_states; /* the master, and its moments */
     enum slices_of of;
 };
@@ -52,7 +53,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 
         slice.dtype = dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
-        struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->tp_rank, begin, end);
+        struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->place, begin, end);
         while (rectangle_next(&walk, &r)) {
             slice.row_begin = r.row;
             slice.row_end = r.row + r.rows;
@@ -68,7 +69,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 static void add_all(const struct owner *o)
 {
     for (int i = 0; i < o->program->n_parameters; i++) {
-        struct parameter_part part = program_parameter_part(o->program, i, o->dp_rank);
+        struct parameter_part part = program_parameter_part(o->program, i, o->place);
 
         if (!is_left_out(o, i))
             add_elements(o, i, &part, part.begin, part.end);
@@ -76,46 +77,61 @@ static void add_all(const struct owner *o)
 }
 
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank, enum slices_of of)
+                    const struct mesh_place *place, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
+    struct owner owner = { slices, run, program, place, 3, of };
 
     add_all(&owner);
 }
 
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
-                       int dp_rank, int tp_rank)
+                       const struct mesh_place *place)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 1, SLICES_OF_MODEL };
+    struct owner owner = { slices, run, program, place, 1, SLICES_OF_MODEL };
 
     add_all(&owner);
 }
 
-/* Of what all data-parallel ranks have, the elements of those rows that this one saves. */
+/* Of what all ranks of the sharding axis have, the elements of those rows that this one saves. */
 static void share_rows(const struct owner *o, int parameter, int64_t *begin, int64_t *end)
 {
-    int64_t dp_size = o->program->mesh.size[AXIS_DP], rows, cols;
+    int64_t size = o->program->mesh.size[axes_shard()], rank = o->place->of[axes_shard()];
+    int64_t rows, cols;
 
     rectangles_part(o->program, parameter, &rows, &cols);
-    if (rows >= dp_size) {
-        *begin = rows * o->dp_rank / dp_size * cols;
-        *end = rows * (o->dp_rank + 1) / dp_size * cols;
-    } else if (o->dp_rank != 0) {
+    if (rows >= size) {
+        *begin = rows * rank / size * cols;
+        *end = rows * (rank + 1) / size * cols;
+    } else if (rank != 0) {
         *end = *begin;
     }
 }
 
-void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank, enum slices_of of)
+/* Whether another rank has the same part: a lower one of an axis over which it is not split. */
+static int is_another_ranks(const struct owner *o, int parameter)
 {
-    struct owner owner = { slices, run, program, dp_rank, tp_rank, 3, of };
+    for (int i = 0; i < N_AXES; i++) {
+        enum mesh_axis axis = (enum mesh_axis)i;
+        int is_copied = axis != axes_shard() && axis != axes_stages() &&
+                        !program_parameter_is_split(o->program, parameter, axis);
+
+        if (is_copied && o->place->of[axis])
+            return 1;
+    }
+    return 0;
+}
+
+void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
+                    const struct mesh_place *place, enum slices_of of)
+{
+    struct owner owner = { slices, run, program, place, 3, of };
 
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        struct parameter_part part = program_parameter_part(program, i, place);
         int64_t begin = part.begin, end = part.end;
 
-        if (p->is_copy || (p->split.along == SPREAD_SAME && tp_rank != 0) || is_left_out(&owner, i))
+        if (p->is_copy || is_another_ranks(&owner, i) || is_left_out(&owner, i))
             continue;
         if (p->bucket < 0)
             share_rows(&owner, i, &begin, &end);
@@ -128,13 +144,14 @@ void slices_release(struct slices *slices)
     arena_release(&slices->arena);
 }
 
-void slices_clear_split(const struct run *run, const struct program *program, int dp_rank)
+void slices_clear_split(const struct run *run, const struct program *program,
+                        const struct mesh_place *place)
 {
     for (int i = 0; i < program->n_parameters; i++) {
-        struct parameter_part part = program_parameter_part(program, i, dp_rank);
+        struct parameter_part part = program_parameter_part(program, i, place);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
-        if (program->parameters[i].split.along == SPREAD_SAME)
+        if (!program_parameter_is_part(program, i))
             continue;
         for (int k = 0; k < 3; k++) {
             if (!cells[k])

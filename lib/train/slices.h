@@ -22,23 +22,24 @@ enum slices_of { SLICES_OF_ALL, SLICES_OF_TRAINED, SLICES_OF_MODEL }; /* model: 
 
 /* All that the rank has; parts of parameters without their padding. */
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank, enum slices_of of);
+                    const struct mesh_place *place, enum slices_of of);
 
 /* Of that the model's parameters alone, without their moments, and without adapters. */
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
-                       int dp_rank, int tp_rank);
+                       const struct mesh_place *place);
 
 /*
- * Of that, what the rank saves: all ranks' together are the whole once. Where data ranks hold the
- * same bits, each has its share of the rows; where states are sharded, what it keeps; what all
- * tensor-parallel ranks have is the first one's. For ranks of the first replica alone.
+ * Of that, what the rank saves: all ranks' together are the whole once. Along the axis over which
+ * ZeRO shards, each rank saves what it keeps or, where all hold the same bits, its share of the rows;
+ * what all ranks of another axis have is saved by the first of them.
  */
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
-                    int dp_rank, int tp_rank, enum slices_of of);
+                    const struct mesh_place *place, enum slices_of of);
 
 void slices_release(struct slices *slices);
 
 /* Zero what the rank has of split parameters' states: no checkpoint has padding. */
-void slices_clear_split(const struct run *run, const struct program *program, int dp_rank);
+void slices_clear_split(const struct run *run, const struct program *program,
+                        const struct mesh_place *place);
 
 #endif

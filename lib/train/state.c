@@ -87,9 +87,7 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     t->save_step = t->step;
     describe_state(t, extra, &t->save_state);
-    /* Groups of hybrid sharding are copies of each other. */
-    if (mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_REPLICA) == 0)
-        slices_to_save(&list, t->run, &t->program, t->dp_rank, t->tp_rank, saved_parameters(t));
+    slices_to_save(&list, t->run, &t->program, &t->place, saved_parameters(t));
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
     if (cells_reader_create(&t->save_reader, t->run, &t->save_err) < 0 ||
@@ -379,8 +377,8 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     struct slices list = { 0 };
     int status = 0;
 
-    slices_to_read(&list, t->run, &t->program, t->dp_rank, t->tp_rank, saved_parameters(t));
-    slices_clear_split(t->run, &t->program, t->dp_rank);
+    slices_to_read(&list, t->run, &t->program, &t->place, saved_parameters(t));
+    slices_clear_split(t->run, &t->program, &t->place);
     if (saved_parameters(t) == SLICES_OF_TRAINED)
         status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
@@ -389,7 +387,7 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     }
     slices_release(&list);
     if (!status)
-        status = fill_weights_from_masters(t->run, &t->program, t->dp_rank, t->options.pool, err);
+        status = fill_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
     return status;
 }
 

@@ -11,6 +11,7 @@
 #include "base/hub.h"
 #include "base/num.h"
 #include "data/indexed.h"
+#include "layout/axes.h"
 #include "model/model.h"
 #include "train/choices.h"
 #include "train/feed.h"
@@ -163,14 +164,13 @@ int trainer_compile(struct program *program, const struct job *job, int pp_rank,
 int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                           struct err *err)
 {
-    struct mesh stages = mesh_data_parallel(1);
+    struct mesh stages = mesh_pipeline(job->parallel.pp);
     struct arena arena = { 0 };
     struct compile_train options = trainer_compile_options(job, 0);
     struct pipeline pipeline;
     int n = job->parallel.pp;
     const struct program **list = arena_array(&arena, const struct program *, n);
 
-    stages.size[AXIS_PP] = n;
     for (int i = 0; i < n; i++) {
         programs[i] = (struct program){ 0 };
         list[i] = &programs[i];
@@ -380,7 +380,7 @@ static int compile(struct trainer *t, struct err *err)
 {
     const struct trainer_options *o = &t->options;
     struct mesh mesh = trainer_mesh(t->job);
-    int pp_rank = mesh_coordinate(&mesh, t->world_rank, AXIS_PP);
+    int pp_rank = mesh_coordinate(&mesh, t->world_rank, axes_stages());
 
     progress_phase(o->progress, "compiling the step");
     struct compile_train wish = trainer_compile_options(t->job, pp_rank);
@@ -442,8 +442,7 @@ static int open_run(struct trainer *t, struct err *err)
         t->expert_stats = arena_alloc(&t->arena, program_value_bytes(&t->program, experts));
     progress_phase(t->options.progress, "filling the parameters");
     fill_constants(t->run, &t->program, &t->job->model);
-    fill_parameters(t->run, &t->program, t->dp_rank, t->tp_rank, t->options.pool,
-                    t->job->train.seed);
+    fill_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);
     return 0;
 }
 
@@ -522,8 +521,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     if (!status)
         status = choose_kernels(t, err);
     if (!status) {
-        t->dp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_DP);
-        t->tp_rank = mesh_coordinate(&t->program.mesh, t->world_rank, AXIS_TP);
+        t->place = mesh_place(&t->program.mesh, t->world_rank);
         status = trainer_open_data(t, err);
         if (!status)
             status = open_held_out(t, err);

@@ -23,7 +23,8 @@ struct trainer {
     double *expert_stats; /* what the last step said of its routers; NULL: there are none */
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
-    int world_rank, world_size, dp_rank, tp_rank;
+    int world_rank, world_size;
+    struct mesh_place place; /* of world_rank */
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
     int64_t held_out_batch; /* the one that an evaluation is at */

@@ -57,6 +57,16 @@ static void shards_are_summed_first(void **state)
         assert_int_not_equal(expert.axes[i], AXIS_EP);
 }
 
+/* The axes that have a name of their own are those that divide so. */
+static void named_axes_divide_as_they_say(void **state)
+{
+    (void)state;
+    assert_int_equal(axes_shard(), AXIS_DP);
+    assert_int_equal(axes_tensor(), AXIS_TP);
+    assert_int_equal(axes_experts(), AXIS_EP);
+    assert_int_equal(axes_stages(), AXIS_PP);
+}
+
 /* Axes with one rank are in no list. */
 static void axes_of_one_rank_are_left_out(void **state)
 {
@@ -74,6 +84,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_axis_has_one_role),
         cmocka_unit_test(shards_are_summed_first),
+        cmocka_unit_test(named_axes_divide_as_they_say),
         cmocka_unit_test(axes_of_one_rank_are_left_out),
     };
 

@@ -34,6 +34,8 @@ static void check_rank(const struct mesh *mesh, int rank)
         assert_in_range(at[axis], 0, mesh->size[axis] - 1);
     }
     assert_int_equal(rank_at(mesh, at), rank);
+    struct mesh_place place = mesh_place(mesh, rank);
+    assert_memory_equal(place.of, at, sizeof at);
     assert_int_equal(mesh_data_rank(mesh, rank),
                      at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]);
     for (int axis = 0; axis < N_AXES; axis++) {

@@ -193,7 +193,7 @@ static void norms_of_heads_in_parts(void **state)
     int w = program_parameter(&p, "qkv", 2, 32, 8, DTYPE_F32, INIT_NORMAL, 1);
     int wq = program_parameter(&p, "q_norm", 1, 1, 4, DTYPE_F32, INIT_ONES, 0);
     int wk = program_parameter(&p, "k_norm", 1, 1, 4, DTYPE_F32, INIT_ONES, 0);
-    program_split_parameter(&p, w, &heads);
+    program_split_parameter(&p, w, AXIS_TP, &heads);
     p.parameters[wk].trainable = 0;
     int x = program_cell(&p, ROLE_INPUT, "x", 6, 8, DTYPE_F32);
     int start = program_cell(&p, ROLE_INPUT, "start", 6, 1, DTYPE_I32);

@@ -93,7 +93,8 @@ static void parts_are_the_whole(void **state)
                 int64_t shard = p->buckets[q->bucket].n_elements / dp_size, n = 0;
 
                 for (int rank = 0; rank < dp_size; rank++) {
-                    struct parameter_part part = program_parameter_part(p, i, rank);
+                    struct mesh_place place = mesh_place(&p->mesh, rank);
+                    struct parameter_part part = program_parameter_part(p, i, &place);
 
                     if (part.begin == part.end)
                         continue;

@@ -256,11 +256,13 @@ static int emit(struct half *h, enum op_kind kind, int a, int b, int rows, int c
 static int half_weight(struct half *h, const char *name, int n_dims, int rows, int cols,
                        enum spread along)
 {
-    const struct parameter_split split = { along, 1, { along == SPREAD_ROWS ? rows : cols } };
+    const struct parameter_split split = { .along = along,
+                                           .n_pieces = 1,
+                                           .pieces = { along == SPREAD_ROWS ? rows : cols } };
     int i = program_parameter(&h->program, name, n_dims, rows, cols, DTYPE_F32, INIT_ONES, 0);
 
     if (along != SPREAD_SAME)
-        program_split_parameter(&h->program, i, &split);
+        program_split_parameter(&h->program, i, AXIS_TP, &split);
     return h->program.parameters[i].weight;
 }
 

@@ -90,7 +90,7 @@ static void build(struct head *h, int dp, int tp, int pieces)
     program_split_rows(p, h->target);
     h->parameter =
         program_parameter(p, "head.weight", 2, VOCABULARY, HIDDEN, DTYPE_F32, INIT_NORMAL, 0.02);
-    program_split_parameter(p, h->parameter, &by_rows);
+    program_split_parameter(p, h->parameter, AXIS_TP, &by_rows);
     h->weight = p->parameters[h->parameter].weight;
     int forward = program_function(p, "forward 0", 0);
     int backward = program_function(p, "backward 0", 0);

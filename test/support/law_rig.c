@@ -204,7 +204,8 @@ struct rank {
     const struct law_case *law;
     const struct job *job;
     struct comm_hub *hub;
-    int number, dp_rank, tp_rank, replica;
+    int number;
+    struct mesh_place place;
     int begin, end;       /* steps */
     char checkpoint[256]; /* begun from it if begin > 0, saved to it if end is not the last */
     struct law_outcome outcome;
@@ -275,37 +276,38 @@ static int has_whole_weights(const struct program *p)
 }
 
 /* Of what this rank has of its weights; a tied head's copy is the same parameter once more. */
-static uint64_t hash_weights(const struct trainer *trainer, int dp_rank, int tp_rank)
+static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_place *place)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
 
     for (int i = 0; i < p->n_parameters; i++) {
         const struct parameter *q = &p->parameters[i];
-        struct parameter_part part = program_parameter_part(p, i, dp_rank);
+        struct parameter_part part = program_parameter_part(p, i, place);
         int cell = has_whole_weights(p) ? q->weight : part.weight;
 
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)
-            sum += hash_blocks(trainer, hash_name(q, tp_rank), cell, 3, part);
+            sum += hash_blocks(trainer, hash_name(q, place->of[AXIS_TP]), cell, 3, part);
     }
     return sum;
 }
 
 /* Of the masters and moments that this rank keeps. */
-static uint64_t hash_states(const struct trainer *trainer, int dp_rank, int tp_rank)
+static uint64_t hash_states(const struct trainer *trainer, const struct mesh_place *place)
 {
     const struct program *p = trainer_program(trainer);
     uint64_t sum = 0;
 
     for (int i = 0; i < p->n_parameters; i++) {
-        struct parameter_part part = program_parameter_part(p, i, dp_rank);
+        struct parameter_part part = program_parameter_part(p, i, place);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
         /* What is frozen has no states, and its weight is with the others. */
         for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
-            sum += hash_blocks(trainer, hash_name(&p->parameters[i], tp_rank), cells[k], k, part);
+            sum += hash_blocks(trainer, hash_name(&p->parameters[i], place->of[AXIS_TP]), cells[k],
+                               k, part);
     }
     return sum;
 }
@@ -331,9 +333,9 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
-    r->outcome.parameters = hash_weights(trainer, r->dp_rank, r->tp_rank);
+    r->outcome.parameters = hash_weights(trainer, &r->place);
     r->has_whole_weights = has_whole_weights(trainer_program(trainer));
-    r->outcome.states = hash_states(trainer, r->dp_rank, r->tp_rank);
+    r->outcome.states = hash_states(trainer, &r->place);
     return status;
 }
 
@@ -397,10 +399,10 @@ static void share(struct rank *ranks, int n_ranks, int zero)
 
     for (int i = 0; i < n_ranks; i++)
         for (int k = 0; k < n_ranks; k++) {
-            int same = ranks[i].dp_rank == ranks[k].dp_rank;
+            int same = ranks[i].place.of[AXIS_DP] == ranks[k].place.of[AXIS_DP];
             int shared = !ranks[i].has_whole_weights;
 
-            if (ranks[i].replica != ranks[k].replica)
+            if (ranks[i].place.of[AXIS_REPLICA] != ranks[k].place.of[AXIS_REPLICA])
                 continue;
 
             sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;
@@ -433,9 +435,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int grou
                                   .job = &job,
                                   .hub = hub,
                                   .number = i,
-                                  .dp_rank = mesh_coordinate(&mesh, i, AXIS_DP),
-                                  .tp_rank = mesh_coordinate(&mesh, i, AXIS_TP),
-                                  .replica = mesh_coordinate(&mesh, i, AXIS_REPLICA),
+                                  .place = mesh_place(&mesh, i),
                                   .begin = begin,
                                   .end = end,
                                   .outcome = *outcome };
@@ -493,7 +493,7 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
     struct rank rank = { .law = law,
                          .job = &job,
                          .number = launched->world_rank,
-                         .dp_rank = launched->world_rank,
+                         .place.of[AXIS_DP] = launched->world_rank,
                          .end = LAW_STEPS };
     const struct engine_wish wish = { law->n_threads, JOB_DEVICE_CPU };
     int status = engine_open(&engine, launched, &wish, err);

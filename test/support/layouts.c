@@ -46,24 +46,27 @@ static int coordinate(const struct rank *r, enum mesh_axis axis)
 /* Vectors are rows of one. */
 static void copy_part(const struct rank *r, int parameter, float *part, float *whole, int to_whole)
 {
-    const struct parameter *q = &r->program.parameters[parameter];
-    int n = program_parameter_n_ranges(&r->program, parameter);
-    int by_cols = q->split.along == SPREAD_COLS;
+    const struct program *p = &r->program;
+    const struct parameter *q = &p->parameters[parameter];
+    int n_rows = program_parameter_n_ranges(p, parameter, SPREAD_ROWS);
+    int n_cols = program_parameter_n_ranges(p, parameter, SPREAD_COLS);
+    struct mesh_place place = mesh_place(&r->crowd->mesh, r->number);
 
-    for (int i = 0; i < n; i++) {
-        struct parameter_range range =
-            program_parameter_range(&r->program, parameter, coordinate(r, AXIS_TP), i);
+    for (int i = 0; i < n_rows * n_cols; i++) {
+        struct parameter_range rows =
+            program_parameter_range(p, parameter, SPREAD_ROWS, &place, i / n_cols);
+        struct parameter_range cols =
+            program_parameter_range(p, parameter, SPREAD_COLS, &place, i % n_cols);
 
-        for (int64_t row = 0; row < (by_cols ? q->rows : range.n); row++) {
-            int64_t at = by_cols ? row * q->cols + range.local : (range.local + row) * q->cols;
-            int64_t at_whole =
-                by_cols ? row * q->whole_cols + range.whole : (range.whole + row) * q->whole_cols;
-            size_t n_bytes = sizeof(float) * (size_t)(by_cols ? range.n : q->cols);
+        for (int64_t row = 0; row < rows.n; row++) {
+            float *at = part + (rows.local + row) * q->cols + cols.local;
+            float *at_whole = whole + (rows.whole + row) * q->whole_cols + cols.whole;
+            size_t n_bytes = sizeof(float) * (size_t)cols.n;
 
             if (to_whole)
-                memcpy(whole + at_whole, part + at, n_bytes);
+                memcpy(at_whole, at, n_bytes);
             else
-                memcpy(part + at, whole + at_whole, n_bytes);
+                memcpy(at, at_whole, n_bytes);
         }
     }
 }

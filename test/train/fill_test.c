@@ -42,7 +42,7 @@ static void rig_open(struct rig *rig, const char *model, enum dtype dtype, int n
     struct run_options run_options = { .program = &rig->program, .kernels = rig->kernels };
     if (run_create(&rig->run, &run_options, &err) < 0)
         fail_msg("%s", err.text);
-    fill_parameters(rig->run, &rig->program, 0, 0, rig->pool, seed);
+    fill_parameters(rig->run, &rig->program, &(struct mesh_place){ 0 }, rig->pool, seed);
 }
 
 static void rig_close(struct rig *rig)

@@ -10,43 +10,55 @@
 
 /* A layout; zero: the states of all parameters lie in one bucket and each data rank has a shard. */
 struct layout {
-    int tp, dp, zero;
+    int tp, dp, zero, ep, replicas;
 };
 
-static const struct layout layouts[] = { { 1, 1, 0 }, { 2, 1, 0 }, { 4, 1, 0 }, { 1, 3, 0 },
-                                         { 1, 2, 1 }, { 2, 2, 0 }, { 2, 2, 1 }, { 4, 3, 1 } };
+static const struct layout layouts[] = {
+    { 1, 1, 0, 1, 1 }, { 2, 1, 0, 1, 1 }, { 4, 1, 0, 1, 1 }, { 1, 3, 0, 1, 1 }, { 1, 2, 1, 1, 1 },
+    { 2, 2, 0, 1, 1 }, { 2, 2, 1, 1, 1 }, { 4, 3, 1, 1, 1 }, { 1, 1, 0, 3, 1 }, { 2, 2, 1, 3, 2 },
+};
 #define N_LAYOUTS (sizeof layouts / sizeof *layouts)
 
-/* Pieces of all kinds, and vocabularies that do not divide; of the last, rank 3 of 4 has nothing. */
+/* Pieces of all kinds, vocabularies that do not divide (of the small one, rank 3 of 4 has nothing),
+ * and experts, which are split before their matrices are. */
 static const struct {
     const char *name;
     int n_dims;
     int64_t rows, cols;
     struct parameter_split split;
 } parameters[] = {
-    { "qkv.weight", 2, 32, 12, { SPREAD_ROWS, 3, { 16, 8, 8 } } },
-    { "qkv.bias", 1, 1, 32, { SPREAD_COLS, 3, { 16, 8, 8 } } },
-    { "gate_up.weight", 2, 40, 12, { SPREAD_ROWS, 2, { 20, 20 } } },
-    { "down.weight", 2, 12, 20, { SPREAD_COLS, 1, { 20 } } },
-    { "mixed.weight", 2, 11, 20, { SPREAD_COLS, 2, { 12, 8 } } },
-    { "norm.weight", 1, 1, 12, { SPREAD_SAME, 0, { 0 } } },
-    { "positions.weight", 2, 7, 5, { SPREAD_SAME, 0, { 0 } } },
-    { "embedding.weight", 2, 13, 12, { SPREAD_ROWS, 1, { 13 } } },
-    { "small.weight", 2, 5, 3, { SPREAD_ROWS, 1, { 5 } } },
-    { "experts.weight", 2, 36, 5, { SPREAD_ROWS, 2, { 8, 4 } } },
+    { "qkv.weight", 2, 32, 12, { .along = SPREAD_ROWS, .n_pieces = 3, .pieces = { 16, 8, 8 } } },
+    { "qkv.bias", 1, 1, 32, { .along = SPREAD_COLS, .n_pieces = 3, .pieces = { 16, 8, 8 } } },
+    { "gate_up.weight", 2, 40, 12, { .along = SPREAD_ROWS, .n_pieces = 2, .pieces = { 20, 20 } } },
+    { "down.weight", 2, 12, 20, { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { 20 } } },
+    { "mixed.weight", 2, 11, 20, { .along = SPREAD_COLS, .n_pieces = 2, .pieces = { 12, 8 } } },
+    { "norm.weight", 1, 1, 12, { .along = SPREAD_SAME, .n_pieces = 0, .pieces = { 0 } } },
+    { "positions.weight", 2, 7, 5, { .along = SPREAD_SAME, .n_pieces = 0, .pieces = { 0 } } },
+    { "embedding.weight", 2, 13, 12, { .along = SPREAD_ROWS, .n_pieces = 1, .pieces = { 13 } } },
+    { "small.weight", 2, 5, 3, { .along = SPREAD_ROWS, .n_pieces = 1, .pieces = { 5 } } },
+    { "experts.weight", 2, 36, 5, { .along = SPREAD_ROWS, .n_pieces = 2, .pieces = { 8, 4 } } },
+    { "experts.down", 2, 12, 20, { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { 20 } } },
 };
 #define N_PARAMETERS ((int)(sizeof parameters / sizeof *parameters))
 
-/* Gate and up of each expert. */
-static int n_repeats(int parameter)
+enum { N_EXPERTS = 3 };
+
+static int is_of_experts(int parameter)
 {
-    return strcmp(parameters[parameter].name, "experts.weight") ? 1 : 3;
+    return !strncmp(parameters[parameter].name, "experts.", 8);
+}
+
+/* Gate and up of each expert that the rank has. */
+static int n_repeats(int parameter, int ep)
+{
+    return strcmp(parameters[parameter].name, "experts.weight") ? 1 : N_EXPERTS / ep;
 }
 
 /* One rank of a layout. Its run is told of a mesh of one rank: it runs nothing. */
 struct rig {
     struct layout layout;
-    int dp_rank, tp_rank;
+    int world_rank;
+    struct mesh_place place;
     struct program program, alone;
     struct pool *pool;
     struct kernels *kernels;
@@ -83,22 +95,49 @@ static void keep_all(struct program *p)
     }
 }
 
-static void rig_open(struct rig *rig, struct layout layout, int dp_rank, int tp_rank)
+static struct mesh mesh_of(struct layout layout)
 {
     struct mesh mesh = mesh_data_parallel(layout.dp);
+
+    mesh.size[AXIS_TP] = layout.tp;
+    mesh.size[AXIS_EP] = layout.ep;
+    mesh.size[AXIS_REPLICA] = layout.replicas;
+    return mesh;
+}
+
+static int world_size(struct layout layout)
+{
+    struct mesh mesh = mesh_of(layout);
+
+    return mesh_world_size(&mesh);
+}
+
+static void declare(struct program *p, int i, int ep)
+{
+    struct parameter_split split = parameters[i].split;
+    struct parameter_split by_expert = { .along = SPREAD_ROWS,
+                                         .n_pieces = 1,
+                                         .pieces = { parameters[i].rows } };
+    int k = program_parameter(p, parameters[i].name, parameters[i].n_dims, parameters[i].rows,
+                              parameters[i].cols, DTYPE_F32, INIT_NORMAL, 1);
+
+    if (is_of_experts(i))
+        program_split_parameter(p, k, AXIS_EP, &by_expert);
+    split.n_repeats = n_repeats(i, ep);
+    program_split_parameter(p, k, AXIS_TP, &split);
+}
+
+static void rig_open(struct rig *rig, struct layout layout, int world_rank)
+{
+    struct mesh mesh = mesh_of(layout);
     struct err err;
 
-    *rig = (struct rig){ .layout = layout, .dp_rank = dp_rank, .tp_rank = tp_rank };
-    mesh.size[AXIS_TP] = layout.tp;
+    *rig = (struct rig){ .layout = layout,
+                         .world_rank = world_rank,
+                         .place = mesh_place(&mesh, world_rank) };
     program_init(&rig->program, &mesh);
-    for (int i = 0; i < N_PARAMETERS; i++) {
-        int k =
-            program_parameter(&rig->program, parameters[i].name, parameters[i].n_dims,
-                              parameters[i].rows, parameters[i].cols, DTYPE_F32, INIT_NORMAL, 1);
-
-        if (parameters[i].split.along != SPREAD_SAME)
-            program_split_repeated(&rig->program, k, &parameters[i].split, n_repeats(i));
-    }
+    for (int i = 0; i < N_PARAMETERS; i++)
+        declare(&rig->program, i, layout.ep);
     if (layout.zero)
         shard_all(&rig->program, layout.dp);
     else
@@ -124,7 +163,7 @@ static void rig_close(struct rig *rig)
 /* State k (master, moments) of the rank's element of a parameter's part, or NULL if not kept. */
 static float *element(const struct rig *rig, int parameter, int k, int64_t i)
 {
-    struct parameter_part part = program_parameter_part(&rig->program, parameter, rig->dp_rank);
+    struct parameter_part part = program_parameter_part(&rig->program, parameter, &rig->place);
     int cells[3] = { part.master, part.moment1, part.moment2 };
 
     if (i < part.begin || i >= part.end)
@@ -132,19 +171,26 @@ static float *element(const struct rig *rig, int parameter, int k, int64_t i)
     return (float *)run_data(rig->run, cells[k], 0) + part.offset + i - part.begin;
 }
 
-/* Which element of the part is this one of the whole; -1: another tensor-parallel rank's. */
+/* Which element of the part is this one of the whole; -1: another rank's. */
 static int64_t local_element(const struct rig *rig, int parameter, int64_t i)
 {
     const struct parameter_split *split = &parameters[parameter].split;
     int64_t row = i / parameters[parameter].cols, col = i % parameters[parameter].cols;
+    int64_t of_ep = parameters[parameter].rows / rig->layout.ep;
+
+    if (is_of_experts(parameter)) {
+        if (row / of_ep != rig->place.of[AXIS_EP])
+            return -1;
+        row %= of_ep;
+    }
     int64_t *at = split->along == SPREAD_ROWS ? &row : &col, left = *at, base = 0;
 
-    for (int k = 0; k < split->n_pieces * n_repeats(parameter); k++) {
+    for (int k = 0; k < split->n_pieces * n_repeats(parameter, rig->layout.ep); k++) {
         int64_t piece = split->pieces[k % split->n_pieces];
         int64_t part = ceil_div(piece, rig->layout.tp);
 
         if (left < piece) {
-            if (left / part != rig->tp_rank)
+            if (left / part != rig->place.of[AXIS_TP])
                 return -1;
             *at = base + left % part;
             break;
@@ -169,8 +215,8 @@ static void make_whole(struct whole *whole)
 {
     struct rig rig;
 
-    rig_open(&rig, layouts[0], 0, 0);
-    fill_parameters(rig.run, &rig.program, 0, 0, rig.pool, 5);
+    rig_open(&rig, layouts[0], 0);
+    fill_parameters(rig.run, &rig.program, &rig.place, rig.pool, 5);
     for (int i = 0; i < N_PARAMETERS; i++) {
         size_t n_bytes = sizeof(float) * (size_t)n_whole(i);
 
@@ -211,9 +257,9 @@ static void check_part(const struct rig *rig, const struct whole *whole, int n_s
                 const float *value = element(rig, p, k, local);
 
                 if (value && *value != state_of(whole->values[p][i], k))
-                    fail_msg("tp %d of %d, dp %d of %d: %s, state %d, element %d is %g",
-                             rig->tp_rank, rig->layout.tp, rig->dp_rank, rig->layout.dp, q->name, k,
-                             (int)i, (double)*value);
+                    fail_msg("rank %d of tp %d, dp %d, ep %d: %s, state %d, element %d is %g",
+                             rig->world_rank, rig->layout.tp, rig->layout.dp, rig->layout.ep,
+                             q->name, k, (int)i, (double)*value);
             }
         }
         for (int64_t i = 0; i < n; i++)
@@ -232,26 +278,25 @@ static void each_rank_has_its_part_of_the_same_whole(void **state)
     (void)state;
     make_whole(&whole);
     for (size_t l = 0; l < N_LAYOUTS; l++)
-        for (int dp = 0; dp < layouts[l].dp; dp++)
-            for (int tp = 0; tp < layouts[l].tp; tp++) {
-                rig_open(&rig, layouts[l], dp, tp);
-                /* Padding is made zero, not found so. */
-                for (int p = 0; p < N_PARAMETERS; p++)
-                    for (int64_t i = 0; i < n_whole(p); i++)
-                        if (i < rig.program.parameters[p].rows * rig.program.parameters[p].cols &&
-                            element(&rig, p, 0, i))
-                            *element(&rig, p, 0, i) = 9;
-                fill_parameters(rig.run, &rig.program, dp, tp, rig.pool, 5);
-                check_part(&rig, &whole, 1);
-                rig_close(&rig);
-            }
+        for (int rank = 0; rank < world_size(layouts[l]); rank++) {
+            rig_open(&rig, layouts[l], rank);
+            /* Padding is made zero, not found so. */
+            for (int p = 0; p < N_PARAMETERS; p++)
+                for (int64_t i = 0; i < n_whole(p); i++)
+                    if (i < rig.program.parameters[p].rows * rig.program.parameters[p].cols &&
+                        element(&rig, p, 0, i))
+                        *element(&rig, p, 0, i) = 9;
+            fill_parameters(rig.run, &rig.program, &rig.place, rig.pool, 5);
+            check_part(&rig, &whole, 1);
+            rig_close(&rig);
+        }
     free_whole(&whole);
 }
 
 /* Fill, and make moments of it; padding stays zero. */
 static void fill_states(struct rig *rig)
 {
-    fill_parameters(rig->run, &rig->program, rig->dp_rank, rig->tp_rank, rig->pool, 5);
+    fill_parameters(rig->run, &rig->program, &rig->place, rig->pool, 5);
     for (int p = 0; p < N_PARAMETERS; p++)
         for (int64_t i = 0; i < n_whole(p); i++) {
             int64_t local = local_element(rig, p, i);
@@ -300,16 +345,15 @@ static void saved_slices_cover_the_whole_once(void **state)
         for (int p = 0; p < N_PARAMETERS; p++)
             for (int k = 0; k < 3; k++)
                 counts[p][k] = calloc((size_t)n_whole(p), 1);
-        for (int dp = 0; dp < layouts[l].dp; dp++)
-            for (int tp = 0; tp < layouts[l].tp; tp++) {
-                struct slices slices = { 0 };
+        for (int rank = 0; rank < world_size(layouts[l]); rank++) {
+            struct slices slices = { 0 };
 
-                rig_open(&rig, layouts[l], dp, tp);
-                slices_to_save(&slices, rig.run, &rig.program, dp, tp, SLICES_OF_ALL);
-                count(&slices, counts);
-                slices_release(&slices);
-                rig_close(&rig);
-            }
+            rig_open(&rig, layouts[l], rank);
+            slices_to_save(&slices, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+            count(&slices, counts);
+            slices_release(&slices);
+            rig_close(&rig);
+        }
         for (int p = 0; p < N_PARAMETERS; p++)
             for (int k = 0; k < 3; k++) {
                 for (int64_t i = 0; i < n_whole(p); i++)
@@ -324,18 +368,17 @@ static void save(const char *folder, struct layout layout)
     struct err err = { 0 };
     struct rig rig;
 
-    for (int dp = 0; dp < layout.dp; dp++)
-        for (int tp = 0; tp < layout.tp; tp++) {
-            struct slices slices = { 0 };
+    for (int rank = 0; rank < world_size(layout); rank++) {
+        struct slices slices = { 0 };
 
-            rig_open(&rig, layout, dp, tp);
-            fill_states(&rig);
-            slices_to_save(&slices, rig.run, &rig.program, dp, tp, SLICES_OF_ALL);
-            fixture_save(folder, dp * layout.tp + tp, slices.slices, slices.n);
-            slices_release(&slices);
-            rig_close(&rig);
-        }
-    assert_ok(store_commit(folder, layout.dp * layout.tp, 1, "{}", &err), &err);
+        rig_open(&rig, layout, rank);
+        fill_states(&rig);
+        slices_to_save(&slices, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+        fixture_save(folder, rank, slices.slices, slices.n);
+        slices_release(&slices);
+        rig_close(&rig);
+    }
+    assert_ok(store_commit(folder, world_size(layout), 1, "{}", &err), &err);
 }
 
 static void load(struct rig *rig, const char *folder)
@@ -351,8 +394,8 @@ static void load(struct rig *rig, const char *folder)
             for (int k = 0; k < 3; k++)
                 if (element(rig, p, k, i))
                     *element(rig, p, k, i) = -7;
-    slices_to_read(&slices, rig->run, &rig->program, rig->dp_rank, rig->tp_rank, SLICES_OF_ALL);
-    slices_clear_split(rig->run, &rig->program, rig->dp_rank);
+    slices_to_read(&slices, rig->run, &rig->program, &rig->place, SLICES_OF_ALL);
+    slices_clear_split(rig->run, &rig->program, &rig->place);
     for (int i = 0; i < slices.n; i++)
         assert_ok(store_read(store, &slices.slices[i], &err), &err);
     slices_release(&slices);
@@ -372,13 +415,12 @@ static void any_layout_reads_any_others(void **state)
         const char *folder = fixture_path(*state, name);
         save(folder, layouts[from]);
         for (size_t to = 0; to < N_LAYOUTS; to++)
-            for (int dp = 0; dp < layouts[to].dp; dp++)
-                for (int tp = 0; tp < layouts[to].tp; tp++) {
-                    rig_open(&rig, layouts[to], dp, tp);
-                    load(&rig, folder);
-                    check_part(&rig, &whole, 3);
-                    rig_close(&rig);
-                }
+            for (int rank = 0; rank < world_size(layouts[to]); rank++) {
+                rig_open(&rig, layouts[to], rank);
+                load(&rig, folder);
+                check_part(&rig, &whole, 3);
+                rig_close(&rig);
+            }
     }
     free_whole(&whole);
 }
