@@ -184,7 +184,7 @@ static void barrier_step(const struct comm_group *group, int step)
     struct tcp_flow *flow = flow_of(group, ALL_SEND, to);
 
     /* Whoever waits may be the one who connects. */
-    tcp_door_dial(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
+    tcp_dial_begin(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
     *flow = (struct tcp_flow){ .peer = peer_of(group, to), .is_open = 1 };
     flow->n_bytes = (size_t)tcp_tell(tcp_comm_of(group), flow->peer, tag);
 }
@@ -368,6 +368,7 @@ static void tcp_destroy(struct comm *base)
     struct tcp_comm *comm = (struct tcp_comm *)base;
 
     tcp_door_close(comm);
+    tcp_dials_close(comm);
     tcp_links_close(comm);
     if (comm->epoll >= 0)
         close(comm->epoll);

@@ -45,6 +45,9 @@ enum {
 
 #define TCP_MAGIC "lmtcomm1"
 
+/* For so long a value of another rank may take. */
+#define TCP_GET_SECONDS 60.0
+
 /* Names of what ranks tell each other before they are connected. */
 #define TCP_KEY_NAME "lmtrain.comm.key"
 #define TCP_CARD_NAME "lmtrain.comm.card"
@@ -193,7 +196,29 @@ int tcp_addresses_list(const char *only, int loopback,
 /* For messages; returns text or a constant. */
 const char *tcp_address_text(const struct tcp_address *address, char *text, size_t size);
 
-/* ---- tcp_door.c: making connections ---- */
+/* ---- tcp_greet.c: what both ends of a new connection do ---- */
+
+/* The proof of who has this role ("connect", "accept") that it knows the key. */
+void tcp_prove(const struct tcp_comm *comm, const char *role, const uint32_t ranks[2],
+               const unsigned char *accept_nonce, const unsigned char *connect_nonce,
+               unsigned char proof[TCP_PROOF_BYTES]);
+
+/* A message of a new connection, all of it: 0, or -1 with errno. */
+int tcp_send_whole(int fd, const void *bytes, size_t n_bytes);
+
+/* More of a message of known length: 1 when it is whole, 0 to wait, -1 at the connection's end. */
+int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_whole);
+
+/* Whether the other end is another user's process on this machine; such ones are told nothing. */
+int tcp_is_stranger(int fd);
+
+/* What the system is to do for a rank's connection. */
+void tcp_prepare(int fd, int family);
+
+/* Events of what->fd are what's from now on. */
+void tcp_watch_begin(struct tcp_comm *comm, struct tcp_watch *what, uint32_t events);
+
+/* ---- tcp_door.c: who comes ---- */
 
 /*
  * Listen, tell the others where, and learn the job's key: collective. Returns 0, or -1 and ERR_PEER,
@@ -202,12 +227,19 @@ const char *tcp_address_text(const struct tcp_address *address, char *text, size
 int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err);
 void tcp_door_close(struct tcp_comm *comm);
 
-/* Begin to connect to it, where this rank is the one that does. */
-void tcp_door_dial(struct tcp_comm *comm, struct tcp_peer *peer);
-
-/* See to an event of a watch that is no connection; and, between events, to what is due. */
+/* See to an event of a listener or visitor; and, between events, to what is due. */
 void tcp_door_event(struct tcp_comm *comm, struct tcp_watch *watch);
 void tcp_door_tick(struct tcp_comm *comm);
+
+/* ---- tcp_dial.c: connecting to others ---- */
+
+/* Begin to connect to it, where this rank is the one that does. */
+void tcp_dial_begin(struct tcp_comm *comm, struct tcp_peer *peer);
+
+/* See to an event of an attempt; and, between events, to what is due. */
+void tcp_dial_event(struct tcp_comm *comm, struct tcp_watch *watch);
+void tcp_dials_tick(struct tcp_comm *comm);
+void tcp_dials_close(struct tcp_comm *comm);
 
 /* ---- tcp_link.c: what goes over them ---- */
 

@@ -123,7 +123,7 @@ static int find_mark(struct tcp_peer *peer, struct tcp_tag tag, uint64_t *n_byte
 uint64_t tcp_tell(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_tag tag)
 {
     add_control(comm, peer, &(struct tcp_frame){ .kind = TCP_MARK, .tag = tag });
-    tcp_door_dial(comm, peer);
+    tcp_dial_begin(comm, peer);
     return peer->control_sent + (peer->control_end - peer->control_first);
 }
 
@@ -185,7 +185,7 @@ void tcp_begin_send(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_flo
     begin(peer, flow, &peer->sends);
     if (find_mark(peer, flow->tag, &n_bytes))
         make_ready(comm, flow, n_bytes);
-    tcp_door_dial(comm, peer);
+    tcp_dial_begin(comm, peer);
 }
 
 void tcp_begin_receive(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_flow *flow)
@@ -194,7 +194,7 @@ void tcp_begin_receive(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_
     add_control(
         comm, peer,
         &(struct tcp_frame){ .kind = TCP_MARK, .tag = flow->tag, .n_bytes = flow->n_bytes });
-    tcp_door_dial(comm, peer);
+    tcp_dial_begin(comm, peer);
 }
 
 /* ---- connections begin and end ---- */
@@ -471,10 +471,13 @@ void tcp_progress(struct tcp_comm *comm)
             continue; /* closed by an event before this one */
         if (watch->kind == TCP_CONNECTION)
             receive_turn(comm, (struct tcp_peer *)watch);
+        else if (watch->kind == TCP_ATTEMPT)
+            tcp_dial_event(comm, watch);
         else
             tcp_door_event(comm, watch);
     }
     tcp_door_tick(comm);
+    tcp_dials_tick(comm);
     send_all(comm);
 }
 

@@ -1,0 +1,315 @@
+/*
+ * tcp_dial.c - connecting to other ranks
+ *
+ * A rank may have many addresses, of which another reaches some, and some of which may be somebody
+ * else's there (every machine with containers has the same private networks). So all are tried, each
+ * a little after the one before, the fastest first; who does not know the key is not the rank.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/tcp_impl.h"
+
+static const double next_address_seconds = 0.25;
+static const double again_seconds = 0.05; /* doubled with each failure */
+
+enum {
+    FAILURES_MAX = 6,
+    SYN_COUNT = 4, /* some 30 s until an address that says nothing is given up */
+};
+
+/* One address that is tried. */
+struct attempt {
+    struct tcp_watch watch;
+    struct tcp_dial *dial;
+    enum { STAGE_CONNECTS, STAGE_HELLO, STAGE_CHOSEN } stage; /* chosen: it has our answer */
+    size_t n_bytes;
+    unsigned char bytes[TCP_HELLO_BYTES];
+    unsigned char nonce[TCP_NONCE_BYTES];
+};
+
+struct tcp_dial {
+    struct tcp_dial *next;
+    struct tcp_peer *peer;
+    struct tcp_address addresses[TCP_ADDRESSES_MAX + 1];
+    struct attempt attempts[TCP_ADDRESSES_MAX + 1];
+    int n_addresses, n_begun, n_failures;
+    int is_over;
+    double next_at;
+    char wrong[160];
+};
+
+/* This address is not it; errno says why. */
+static void drop(struct attempt *attempt)
+{
+    struct tcp_dial *dial = attempt->dial;
+    const struct tcp_address *address = &dial->addresses[attempt - dial->attempts];
+    int is_refusal = attempt->stage == STAGE_CHOSEN, reason = errno;
+    char text[80];
+
+    snprintf(dial->wrong, sizeof dial->wrong, "%s: %s",
+             tcp_address_text(address, text, sizeof text),
+             is_refusal ? "it does not take this rank for one of its job" : strerror(reason));
+    if (attempt->watch.fd >= 0)
+        close(attempt->watch.fd);
+    attempt->watch.fd = -1;
+}
+
+static void try_address(struct tcp_comm *comm, struct tcp_dial *dial, int i)
+{
+    const struct tcp_address *address = &dial->addresses[i];
+    struct attempt *attempt = &dial->attempts[i];
+    int family = address->socket.ss_family, syn_count = SYN_COUNT;
+
+    *attempt = (struct attempt){ .watch = { TCP_ATTEMPT, -1 }, .dial = dial };
+    attempt->watch.fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (attempt->watch.fd < 0) {
+        drop(attempt);
+        return;
+    }
+    if (family != AF_UNIX)
+        setsockopt(attempt->watch.fd, IPPROTO_TCP, TCP_SYNCNT, &syn_count, sizeof syn_count);
+    tcp_prepare(attempt->watch.fd, family);
+    if (connect(attempt->watch.fd, (const struct sockaddr *)&address->socket, address->length) &&
+        errno != EINPROGRESS) {
+        drop(attempt);
+        return;
+    }
+    tcp_watch_begin(comm, &attempt->watch, EPOLLOUT);
+}
+
+static int has_connected(struct tcp_comm *comm, struct attempt *attempt)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = &attempt->watch };
+    int error = 0;
+    socklen_t size = sizeof error;
+
+    if (getsockopt(attempt->watch.fd, SOL_SOCKET, SO_ERROR, &error, &size) || error) {
+        errno = error ? error : errno;
+        return 0;
+    }
+    errno = EACCES;
+    return !tcp_is_stranger(attempt->watch.fd) &&
+           !epoll_ctl(comm->epoll, EPOLL_CTL_MOD, attempt->watch.fd, &event);
+}
+
+/* Only one at a time has our answer: a peer takes one connection from us. */
+static int is_answered(const struct tcp_dial *dial)
+{
+    for (int i = 0; i < dial->n_begun; i++)
+        if (dial->attempts[i].watch.fd >= 0 && dial->attempts[i].stage == STAGE_CHOSEN)
+            return 1;
+    return 0;
+}
+
+static int answer(struct tcp_comm *comm, struct attempt *attempt)
+{
+    const uint32_t ranks[2] = { (uint32_t)comm->base.world_rank,
+                                (uint32_t)attempt->dial->peer->rank };
+    unsigned char bytes[TCP_ANSWER_BYTES];
+
+    errno = EPROTO;
+    if (memcmp(attempt->bytes, TCP_MAGIC, TCP_MAGIC_BYTES))
+        return -1;
+    randombytes_buf(attempt->nonce, sizeof attempt->nonce);
+    memcpy(bytes, ranks, 8);
+    memcpy(bytes + 8, attempt->nonce, TCP_NONCE_BYTES);
+    tcp_prove(comm, "connect", ranks, attempt->bytes + TCP_MAGIC_BYTES, attempt->nonce,
+              bytes + 8 + TCP_NONCE_BYTES);
+    return tcp_send_whole(attempt->watch.fd, bytes, sizeof bytes);
+}
+
+/* The first that has said hello is answered. */
+static void answer_next(struct tcp_comm *comm, struct tcp_dial *dial)
+{
+    for (int i = 0; i < dial->n_begun && !is_answered(dial); i++) {
+        struct attempt *attempt = &dial->attempts[i];
+
+        if (attempt->watch.fd < 0 || attempt->n_bytes < sizeof attempt->bytes)
+            continue;
+        if (answer(comm, attempt))
+            drop(attempt);
+        else
+            attempt->stage = STAGE_CHOSEN;
+    }
+}
+
+static int is_proof(const struct tcp_comm *comm, const struct attempt *attempt,
+                    const unsigned char *theirs)
+{
+    const uint32_t ranks[2] = { (uint32_t)comm->base.world_rank,
+                                (uint32_t)attempt->dial->peer->rank };
+    unsigned char proof[TCP_PROOF_BYTES];
+
+    tcp_prove(comm, "accept", ranks, attempt->bytes + TCP_MAGIC_BYTES, attempt->nonce, proof);
+    return !sodium_memcmp(proof, theirs, sizeof proof);
+}
+
+/* The proof comes at once or not at all: it is read when it is whole. */
+static void conclude(struct tcp_comm *comm, struct attempt *attempt)
+{
+    unsigned char proof[TCP_PROOF_BYTES];
+    struct tcp_dial *dial = attempt->dial;
+    int fd = attempt->watch.fd;
+    ssize_t n = recv(fd, proof, sizeof proof, MSG_DONTWAIT | MSG_PEEK);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n > 0 && n < (ssize_t)sizeof proof)
+        return;
+    if (n <= 0 || recv(fd, proof, sizeof proof, MSG_DONTWAIT) != (ssize_t)sizeof proof ||
+        !is_proof(comm, attempt, proof)) {
+        drop(attempt);
+        return;
+    }
+    epoll_ctl(comm->epoll, EPOLL_CTL_DEL, fd, NULL);
+    attempt->watch.fd = -1;
+    dial->is_over = 1;
+    tcp_link_up(comm, dial->peer, fd);
+}
+
+static void advance(struct tcp_comm *comm, struct attempt *attempt)
+{
+    int status = 1;
+
+    if (attempt->stage == STAGE_CHOSEN) {
+        conclude(comm, attempt);
+        return;
+    }
+    if (attempt->stage == STAGE_CONNECTS) {
+        if (!has_connected(comm, attempt)) {
+            drop(attempt);
+            return;
+        }
+        attempt->stage = STAGE_HELLO;
+    }
+    if (attempt->n_bytes < sizeof attempt->bytes)
+        status = tcp_receive_some(attempt->watch.fd, attempt->bytes, &attempt->n_bytes,
+                                  sizeof attempt->bytes);
+    if (status < 0)
+        drop(attempt);
+    else if (status > 0)
+        answer_next(comm, attempt->dial);
+}
+
+static void give_up(struct tcp_comm *comm, struct tcp_dial *dial)
+{
+    char why[200];
+
+    snprintf(why, sizeof why, "cannot connect to it at %s", dial->wrong);
+    dial->is_over = 1;
+    tcp_link_lost(comm, dial->peer, why);
+}
+
+static void tick(struct tcp_comm *comm, struct tcp_dial *dial, double now)
+{
+    int n_open = 0;
+
+    if (dial->is_over)
+        return;
+    if (dial->n_begun < dial->n_addresses && now >= dial->next_at) {
+        try_address(comm, dial, dial->n_begun++);
+        dial->next_at = now + next_address_seconds;
+    }
+    for (int i = 0; i < dial->n_begun; i++)
+        n_open += dial->attempts[i].watch.fd >= 0;
+    if (n_open && !is_answered(dial))
+        answer_next(comm, dial);
+    if (n_open)
+        return;
+    if (dial->n_begun < dial->n_addresses) {
+        dial->next_at = dial->n_begun ? now : dial->next_at; /* no need to wait for nothing */
+        return;
+    }
+    if (++dial->n_failures == FAILURES_MAX) {
+        give_up(comm, dial);
+        return;
+    }
+    dial->n_begun = 0;
+    dial->next_at = now + again_seconds * (double)(1 << dial->n_failures);
+}
+
+static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, struct err *err)
+{
+    unsigned char bytes[TCP_CARD_BYTES_MAX];
+    size_t n_bytes = sizeof bytes;
+
+    if (comm->wireup->get(TCP_CARD_NAME, rank, bytes, &n_bytes, TCP_GET_SECONDS, err))
+        return -1;
+    return tcp_card_read(bytes, n_bytes, card)
+               ? err_set(err, ERR_PEER, "rank %d's addresses are damaged", rank)
+               : 0;
+}
+
+void tcp_dial_begin(struct tcp_comm *comm, struct tcp_peer *peer)
+{
+    struct tcp_card card;
+    struct err err;
+
+    if (peer->state != TCP_UNKNOWN || peer->rank > comm->base.world_rank)
+        return;
+    if (get_card(comm, peer->rank, &card, &err)) {
+        tcp_link_lost(comm, peer, err.text);
+        return;
+    }
+    struct tcp_dial *dial = calloc(1, sizeof *dial);
+    CHECK(dial);
+    if (!memcmp(card.machine, comm->card.machine, sizeof card.machine))
+        tcp_card_unix(card.name, &dial->addresses[dial->n_addresses++]);
+    for (int i = 0; i < card.n_addresses; i++)
+        dial->addresses[dial->n_addresses++] = card.addresses[i];
+    if (!dial->n_addresses) {
+        free(dial);
+        tcp_link_lost(comm, peer, "it sees no network and is not on this machine");
+        return;
+    }
+    dial->peer = peer;
+    dial->next = comm->dials;
+    comm->dials = dial;
+    peer->state = TCP_CONNECTING;
+}
+
+static void free_dial(struct tcp_dial *dial)
+{
+    for (int i = 0; i < dial->n_begun; i++)
+        if (dial->attempts[i].watch.fd >= 0)
+            close(dial->attempts[i].watch.fd);
+    free(dial);
+}
+
+void tcp_dial_event(struct tcp_comm *comm, struct tcp_watch *what)
+{
+    advance(comm, (struct attempt *)what);
+}
+
+void tcp_dials_tick(struct tcp_comm *comm)
+{
+    double now = comm->dials ? clock_seconds() : 0;
+
+    for (struct tcp_dial **at = &comm->dials; *at;) {
+        struct tcp_dial *dial = *at;
+
+        tick(comm, dial, now);
+        if (!dial->is_over) {
+            at = &dial->next;
+            continue;
+        }
+        *at = dial->next;
+        free_dial(dial);
+    }
+}
+
+void tcp_dials_close(struct tcp_comm *comm)
+{
+    for (struct tcp_dial *next, *dial = comm->dials; dial; dial = next) {
+        next = dial->next;
+        free_dial(dial);
+    }
+}

@@ -1,0 +1,81 @@
+/*
+ * tcp_greet.c - what both ends of a new connection do
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "comm/tcp_impl.h"
+
+enum { UNIX_BUFFER = 1 << 20 /* the system may give less */ };
+
+void tcp_prove(const struct tcp_comm *comm, const char *role, const uint32_t ranks[2],
+               const unsigned char *accept_nonce, const unsigned char *connect_nonce,
+               unsigned char proof[TCP_PROOF_BYTES])
+{
+    unsigned char text[8 + 8 + 2 * TCP_NONCE_BYTES] = { 0 };
+
+    _Static_assert(TCP_PROOF_BYTES == crypto_auth_BYTES, "the proof is one of crypto_auth");
+    _Static_assert(TCP_KEY_BYTES == crypto_auth_KEYBYTES, "the key is its key");
+    memcpy(text, role, strlen(role));
+    memcpy(text + 8, ranks, 8);
+    memcpy(text + 16, accept_nonce, TCP_NONCE_BYTES);
+    memcpy(text + 16 + TCP_NONCE_BYTES, connect_nonce, TCP_NONCE_BYTES);
+    crypto_auth(proof, text, sizeof text, comm->key);
+}
+
+int tcp_send_whole(int fd, const void *bytes, size_t n_bytes)
+{
+    /* A new connection has room for so few bytes. */
+    return send(fd, bytes, n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n_bytes ? 0 : -1;
+}
+
+int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_whole)
+{
+    ssize_t n = recv(fd, bytes + *n_bytes, n_whole - *n_bytes, MSG_DONTWAIT);
+
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (n == 0) {
+        errno = ECONNRESET;
+        return -1;
+    }
+    *n_bytes += (size_t)n;
+    return *n_bytes == n_whole;
+}
+
+int tcp_is_stranger(int fd)
+{
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    struct ucred owner;
+    socklen_t size = sizeof owner;
+
+    if (getsockname(fd, (struct sockaddr *)&name, &length))
+        return 1;
+    if (name.ss_family != AF_UNIX)
+        return 0;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &size) || owner.uid != geteuid();
+}
+
+void tcp_prepare(int fd, int family)
+{
+    int yes = 1, buffer = UNIX_BUFFER;
+
+    if (family == AF_UNIX) {
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+}
+
+void tcp_watch_begin(struct tcp_comm *comm, struct tcp_watch *what, uint32_t events)
+{
+    struct epoll_event event = { .events = events, .data.ptr = what };
+
+    CHECK(!epoll_ctl(comm->epoll, EPOLL_CTL_ADD, what->fd, &event));
+}
