@@ -248,6 +248,19 @@ static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, stru
                : 0;
 }
 
+/* Where it may be reached. Loopback, which ranks of one machine tell, is for those without a Unix socket alone. */
+static void list_addresses(const struct tcp_comm *comm, const struct tcp_card *card,
+                           struct tcp_dial *dial)
+{
+    int is_near = !memcmp(card->machine, comm->card.machine, sizeof card->machine);
+    int is_loopback = comm->wireup->local_size == comm->base.world_size;
+
+    if (is_near)
+        tcp_card_unix(card->name, &dial->addresses[dial->n_addresses++]);
+    for (int i = 0; i < card->n_addresses && !(is_near && is_loopback); i++)
+        dial->addresses[dial->n_addresses++] = card->addresses[i];
+}
+
 void tcp_dial_begin(struct tcp_comm *comm, struct tcp_peer *peer)
 {
     struct tcp_card card;
@@ -261,10 +274,7 @@ void tcp_dial_begin(struct tcp_comm *comm, struct tcp_peer *peer)
     }
     struct tcp_dial *dial = calloc(1, sizeof *dial);
     CHECK(dial);
-    if (!memcmp(card.machine, comm->card.machine, sizeof card.machine))
-        tcp_card_unix(card.name, &dial->addresses[dial->n_addresses++]);
-    for (int i = 0; i < card.n_addresses; i++)
-        dial->addresses[dial->n_addresses++] = card.addresses[i];
+    list_addresses(comm, &card, dial);
     if (!dial->n_addresses) {
         free(dial);
         tcp_link_lost(comm, peer, "it sees no network and is not on this machine");

@@ -140,6 +140,14 @@ static int listen_on(struct tcp_comm *comm, struct tcp_address *address)
     return 0;
 }
 
+/* One that cannot be had is one fewer. */
+static void listen_on_all(struct tcp_comm *comm, struct tcp_address *addresses, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!listen_on(comm, &addresses[i]))
+            comm->card.addresses[comm->card.n_addresses++] = addresses[i];
+}
+
 static int listen_on_networks(struct tcp_comm *comm, struct err *err)
 {
     const char *only = getenv("LMTRAIN_COMM_INTERFACE");
@@ -150,9 +158,7 @@ static int listen_on_networks(struct tcp_comm *comm, struct err *err)
     int n = tcp_addresses_list(only, 0, addresses);
     if (!n && !only)
         n = tcp_addresses_list(NULL, 1, addresses);
-    for (int i = 0; i < n; i++)
-        if (!listen_on(comm, &addresses[i])) /* one that cannot be had is one fewer */
-            comm->card.addresses[comm->card.n_addresses++] = addresses[i];
+    listen_on_all(comm, addresses, n);
     if (comm->card.n_addresses)
         return 0;
     if (!only)
@@ -162,6 +168,17 @@ static int listen_on_networks(struct tcp_comm *comm, struct err *err)
         "LMTRAIN_COMM_INTERFACE is '%s': this machine has no such interface that is up, and "
         "no address in such a network (hint: ip -brief address)",
         only);
+}
+
+/*
+ * For ranks of one machine that cannot use each other's Unix sockets, as each has a user namespace of
+ * its own (a rootless container a rank). It is a second way, and may fail.
+ */
+static void listen_on_loopback(struct tcp_comm *comm)
+{
+    struct tcp_address addresses[TCP_ADDRESSES_MAX];
+
+    listen_on_all(comm, addresses, tcp_addresses_list(NULL, 1, addresses));
 }
 
 static int listen_on_unix(struct tcp_comm *comm, struct err *err)
@@ -246,6 +263,8 @@ int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, st
         tcp_card_machine(comm->card.machine);
     if (listen_on_unix(comm, err) || (is_apart && listen_on_networks(comm, err)))
         return -1;
+    if (!is_apart)
+        listen_on_loopback(comm);
     return introduce(comm, err);
 }
 

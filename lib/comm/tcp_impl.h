@@ -20,7 +20,8 @@
  *     who accepts  HMAC(key, "accept", rank, to, both nonces)
  *
  * A stranger learns a nonce and nothing else. Between processes of one machine it is a Unix socket, whose
- * other end must be of the same user, too. What is sent later is authentic only as far as the
+ * other end must be of the same user, too; or TCP over loopback, where each process has a user namespace
+ * of its own. What is sent later is authentic only as far as the
  * network is: nothing is encrypted.
  */
 #ifndef COMM_TCP_IMPL_H
@@ -141,7 +142,8 @@ struct tcp_card {
     unsigned char machine[16]; /* equal where ranks can reach each other's Unix sockets */
     unsigned char name[16];    /* of the Unix socket */
     int n_addresses;
-    struct tcp_address addresses[TCP_ADDRESSES_MAX]; /* none where all ranks share a machine */
+    struct tcp_address
+        addresses[TCP_ADDRESSES_MAX]; /* of loopback where all ranks share a machine */
 };
 
 /* Somebody at our door who has not proved anything yet. */

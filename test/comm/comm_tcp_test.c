@@ -35,6 +35,7 @@ static struct {
 
 static __thread int this_rank;
 static __thread int has_other_key; /* this rank is of another job */
+static __thread int is_contained;  /* it takes no other rank for one of its machine */
 
 static int put(const char *name, const void *value, size_t n_bytes, struct err *err)
 {
@@ -45,6 +46,8 @@ static int put(const char *name, const void *value, size_t n_bytes, struct err *
     CHECK(is_card || !this_rank);
     memcpy(is_card ? table.cards[this_rank] : table.key, value, n_bytes);
     *(is_card ? &table.card_bytes[this_rank] : &table.key_bytes) = n_bytes;
+    if (is_card && is_contained)
+        table.cards[this_rank][0] ^= 1; /* of the machine */
     return 0;
 }
 
@@ -80,7 +83,7 @@ struct rank_thread {
     pthread_t thread;
     int rank, n_ranks;
     struct tcp_settings settings;
-    int has_other_key;
+    int has_other_key, is_contained;
     rank_fn fn;
     void *context;
 };
@@ -94,6 +97,7 @@ static void *rank_main(void *argument)
 
     this_rank = mine->rank;
     has_other_key = mine->has_other_key;
+    is_contained = mine->is_contained;
     CHECK(!comm_tcp_create_as(&comm, &wireup, &mine->settings, &err));
     CHECK(comm_world_rank(comm) == mine->rank);
     mine->fn(comm, mine->context);
@@ -176,6 +180,38 @@ static void test_send_waits(void **state)
 
     (void)state;
     run_ranks(2, comm_exercise_send_waits, &received);
+}
+
+/* Each rank in a user namespace of its own, where PMIx says that all are of one node. */
+static void test_containers(void **state)
+{
+    (void)state;
+    run_ranks_as(3, &(struct rank_thread){ .settings = { 1000, 0 }, .is_contained = 1 },
+                 comm_exercise_all, NULL);
+}
+
+/* Ranks of one machine use Unix sockets, though others are there. */
+static void see_families(struct comm *comm, void *context)
+{
+    struct comm_group *world = comm_exercise_world(comm, 0);
+    const struct tcp_peer *peer = ((struct tcp_comm *)comm)->peers[!comm_world_rank(comm)];
+    struct sockaddr_storage name = { 0 };
+    socklen_t length = sizeof name;
+    struct err err;
+
+    CHECK(!getsockname(peer->watch.fd, (struct sockaddr *)&name, &length));
+    CHECK(name.ss_family == *(sa_family_t *)context);
+    CHECK(!comm_barrier(world, &err));
+}
+
+static void test_families(void **state)
+{
+    sa_family_t unix_family = AF_UNIX, tcp_family = AF_INET;
+
+    (void)state;
+    run_ranks(2, see_families, &unix_family);
+    run_ranks_as(2, &(struct rank_thread){ .settings = { 1000, 0 }, .is_contained = 1 },
+                 see_families, &tcp_family);
 }
 
 /* A world in which no rank needs all others makes few connections. */
@@ -429,6 +465,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_calls),       cmocka_unit_test(test_random_calls),
         cmocka_unit_test(test_long_calls),      cmocka_unit_test(test_send_waits),
+        cmocka_unit_test(test_containers),      cmocka_unit_test(test_families),
         cmocka_unit_test(test_few_connections), cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_unequal),         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_strangers),       cmocka_unit_test(test_interface),
