@@ -208,6 +208,14 @@ static void give_up(struct tcp_comm *comm, struct tcp_dial *dial)
     tcp_link_lost(comm, dial->peer, why);
 }
 
+/* Ranks that failed at once don't all come again at once: each waits up to twice as long, by its number. */
+static double wait_seconds(const struct tcp_comm *comm, int n_failures)
+{
+    double part = (double)((uint32_t)comm->base.world_rank * 2654435769u) / 4294967296.0;
+
+    return again_seconds * (double)(1 << n_failures) * (1 + part);
+}
+
 static void tick(struct tcp_comm *comm, struct tcp_dial *dial, double now)
 {
     int n_open = 0;
@@ -233,7 +241,7 @@ static void tick(struct tcp_comm *comm, struct tcp_dial *dial, double now)
         return;
     }
     dial->n_begun = 0;
-    dial->next_at = now + again_seconds * (double)(1 << dial->n_failures);
+    dial->next_at = now + wait_seconds(comm, dial->n_failures);
 }
 
 static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, struct err *err)

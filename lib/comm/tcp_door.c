@@ -14,6 +14,7 @@
 
 static const double fence_seconds = 600;
 static const double visit_seconds = 5;
+static const double place_seconds = 1; /* of them with others waiting */
 
 /* ---- who comes ---- */
 
@@ -22,51 +23,6 @@ static void turn_away(struct tcp_comm *comm, struct tcp_visitor *visitor)
     close(visitor->watch.fd);
     visitor->watch.fd = -1;
     comm->n_visitors--;
-}
-
-static struct tcp_visitor *find_place(struct tcp_comm *comm)
-{
-    struct tcp_visitor *oldest = &comm->visitors[0];
-
-    for (int i = 0; i < TCP_VISITORS_MAX; i++) {
-        struct tcp_visitor *visitor = &comm->visitors[i];
-
-        if (visitor->watch.fd < 0)
-            return visitor;
-        if (visitor->since < oldest->since)
-            oldest = visitor;
-    }
-    turn_away(comm, oldest);
-    return oldest;
-}
-
-static int family_of(int fd)
-{
-    struct sockaddr_storage name = { 0 };
-    socklen_t length = sizeof name;
-
-    getsockname(fd, (struct sockaddr *)&name, &length);
-    return name.ss_family;
-}
-
-static void welcome(struct tcp_comm *comm, int fd)
-{
-    unsigned char hello[TCP_HELLO_BYTES];
-
-    if (tcp_is_stranger(fd)) {
-        close(fd);
-        return;
-    }
-    struct tcp_visitor *visitor = find_place(comm);
-    *visitor = (struct tcp_visitor){ .watch = { TCP_VISITOR, fd }, .since = clock_seconds() };
-    comm->n_visitors++;
-    tcp_prepare(fd, family_of(fd));
-    randombytes_buf(visitor->nonce, sizeof visitor->nonce);
-    memcpy(hello, TCP_MAGIC, TCP_MAGIC_BYTES);
-    memcpy(hello + TCP_MAGIC_BYTES, visitor->nonce, TCP_NONCE_BYTES);
-    tcp_watch_begin(comm, &visitor->watch, EPOLLIN);
-    if (tcp_send_whole(fd, hello, sizeof hello))
-        turn_away(comm, visitor);
 }
 
 /* The peer that a whole answer proves, if it is due; it is told so. */
@@ -108,15 +64,76 @@ static void hear(struct tcp_comm *comm, struct tcp_visitor *visitor)
     tcp_link_up(comm, peer, fd);
 }
 
+/* Its time is over; what it has said by now counts. */
+static void dismiss(struct tcp_comm *comm, struct tcp_visitor *visitor)
+{
+    hear(comm, visitor);
+    if (visitor->watch.fd >= 0)
+        turn_away(comm, visitor);
+}
+
+/* A free place, or that of the oldest visitor. */
+static struct tcp_visitor *find_place(struct tcp_comm *comm)
+{
+    struct tcp_visitor *oldest = &comm->visitors[0];
+
+    for (int i = 0; i < TCP_VISITORS_MAX; i++) {
+        struct tcp_visitor *visitor = &comm->visitors[i];
+
+        if (visitor->watch.fd < 0)
+            return visitor;
+        if (visitor->since < oldest->since)
+            oldest = visitor;
+    }
+    return oldest;
+}
+
+static int family_of(int fd)
+{
+    struct sockaddr_storage name = { 0 };
+    socklen_t length = sizeof name;
+
+    getsockname(fd, (struct sockaddr *)&name, &length);
+    return name.ss_family;
+}
+
+static void welcome(struct tcp_comm *comm, struct tcp_visitor *place, int fd)
+{
+    unsigned char hello[TCP_HELLO_BYTES];
+
+    if (tcp_is_stranger(fd)) {
+        close(fd);
+        return;
+    }
+    if (place->watch.fd >= 0)
+        dismiss(comm, place);
+    *place = (struct tcp_visitor){ .watch = { TCP_VISITOR, fd }, .since = clock_seconds() };
+    comm->n_visitors++;
+    tcp_prepare(fd, family_of(fd));
+    randombytes_buf(place->nonce, sizeof place->nonce);
+    memcpy(hello, TCP_MAGIC, TCP_MAGIC_BYTES);
+    memcpy(hello + TCP_MAGIC_BYTES, place->nonce, TCP_NONCE_BYTES);
+    tcp_watch_begin(comm, &place->watch, EPOLLIN);
+    if (tcp_send_whole(fd, hello, sizeof hello))
+        turn_away(comm, place);
+}
+
+/*
+ * Where all places are taken, who comes waits in the system's queue until a visitor has left or had its
+ * time: many ranks that come at once would else put each other out before any could answer.
+ */
 static void accept_all(struct tcp_comm *comm, const struct tcp_watch *listener)
 {
     /* Not more at once than there is room for, or a flood of them would keep us here. */
     for (int n = 0; n < TCP_VISITORS_MAX; n++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        struct tcp_visitor *place = find_place(comm);
 
+        if (place->watch.fd >= 0 && clock_seconds() < place->since + place_seconds)
+            return;
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        welcome(comm, fd);
+        welcome(comm, place, fd);
     }
 }
 
@@ -208,7 +225,7 @@ void tcp_door_tick(struct tcp_comm *comm)
 
     for (int i = 0; comm->n_visitors && i < TCP_VISITORS_MAX; i++)
         if (comm->visitors[i].watch.fd >= 0 && now > comm->visitors[i].since + visit_seconds)
-            turn_away(comm, &comm->visitors[i]);
+            dismiss(comm, &comm->visitors[i]);
 }
 
 /* Each connection takes a descriptor; the usual 1024 are few for calls of all with all. */

@@ -415,6 +415,40 @@ static void test_strangers(void **state)
                      &no_unix);
 }
 
+/* While all places are taken by visitors who just came, one more waits; then it has the place of the oldest. */
+static void keep_places(struct comm *comm, void *context)
+{
+    struct tcp_comm *tcp = (struct tcp_comm *)comm;
+    unsigned char got[TCP_HELLO_BYTES];
+    int fds[TCP_VISITORS_MAX + 1], n_helloed = 0;
+    double begin = clock_seconds();
+
+    (void)context;
+    for (int i = 0; i <= TCP_VISITORS_MAX; i++) {
+        fds[i] = knock(0);
+        tcp_progress(tcp);
+    }
+    for (int i = 0; i <= TCP_VISITORS_MAX; i++)
+        n_helloed += recv(fds[i], got, sizeof got, MSG_DONTWAIT) == sizeof got;
+    if (clock_seconds() - begin < 0.9) { /* this test was not held up */
+        CHECK(n_helloed == TCP_VISITORS_MAX);
+        CHECK(recv(fds[0], got, 1, MSG_DONTWAIT) == -1);
+        CHECK(errno == EAGAIN);
+    }
+    for (double until = clock_seconds() + 1.2; clock_seconds() < until; usleep(20000))
+        tcp_progress(tcp);
+    CHECK(recv(fds[0], got, 1, MSG_DONTWAIT) == 0);
+    CHECK(tcp->n_visitors == TCP_VISITORS_MAX);
+    for (int i = 0; i <= TCP_VISITORS_MAX; i++)
+        close(fds[i]);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    run_ranks(1, keep_places, NULL);
+}
+
 /* ---- where it listens ---- */
 
 static int single_fence(double timeout_seconds, struct err *err)
@@ -469,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_few_connections), cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_unequal),         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_strangers),       cmocka_unit_test(test_interface),
+        cmocka_unit_test(test_places),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
