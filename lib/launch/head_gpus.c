@@ -69,22 +69,23 @@ static int is_still(struct head *head, double now)
     return now >= head->still_since + RANK_GPU_GRACE_SECONDS;
 }
 
-/* The first running rank whose GPU is broken, -1: none. */
-static int find_broken(const struct head *head)
+/* Tell of running ranks whose GPU is broken; returns the first, -1: none. */
+static int tell_broken(struct head *head)
 {
+    int first = -1;
+
     for (int rank = 0; rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot))
-            return rank;
-    return -1;
+        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot)) {
+            tell(head, rank);
+            first = first < 0 ? rank : first;
+        }
+    return first;
 }
 
 void head_watch_gpus(struct head *head, double now)
 {
-    int broken = head->phase == RUNNING ? find_broken(head) : -1;
+    int broken = head->phase == RUNNING ? tell_broken(head) : -1;
 
-    for (int rank = broken; broken >= 0 && rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot))
-            tell(head, rank);
     if (broken < 0)
         head->still_since = 0;
     else if (is_still(head, now))
@@ -98,8 +99,9 @@ double head_gpus_due(const struct head *head)
 
 void head_find_broken_gpu(struct head *head)
 {
-    int broken = find_broken(head);
-
-    if (broken >= 0)
-        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU");
+    if (head->cause.rank >= 0 && rank_gpu_is_broken(&head->ranks[head->cause.rank].slot))
+        return; /* it has been blamed */
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (rank_gpu_is_broken(&head->ranks[rank].slot))
+            head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU");
 }

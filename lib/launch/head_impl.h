@@ -161,7 +161,7 @@ void head_watch_gpus(struct head *head, double now);
 /* When head_watch_gpus has something to do at the latest; 1e300: never. */
 double head_gpus_due(const struct head *head);
 
-/* Where ranks only heard of a death: one whose GPU is broken is the cause. */
+/* Where ranks only heard of a death: the first whose GPU is broken is the cause, running or ended. */
 void head_find_broken_gpu(struct head *head);
 
 /* ---- head_fences.c ---- */

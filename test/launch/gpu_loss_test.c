@@ -70,12 +70,22 @@ static int play(const char *scenario)
         CHECK(!launch_fence(30, &err));
         return run_job_leave(0);
     }
+    if (rank.world_rank != 1 && !strcmp(scenario, "last")) {
+        CHECK(!launch_fence(30, &err));
+        _exit(ERR_PEER);
+    }
     if (rank.world_rank != 1 || !strcmp(scenario, "hot"))
         wait_for_ever();
     break_gpu(!strcmp(scenario, "contained") ? "gpus 2\nxid 1 45\nxid 1 94\n"
                                              : "gpus 2\nxid 1 79\n");
     if (!strcmp(scenario, "stuck"))
         wait_for_ever();
+    if (!strcmp(scenario, "last")) {
+        sleep(2);
+        CHECK(!launch_fence(30, &err));
+        usleep(50000);
+        _exit(ERR_PEER);
+    }
     if (!strcmp(scenario, "overcome")) {
         for (int i = 0; i < 90; i++, usleep(200000))
             run_job_publish(&rank, "attention layers.9", 0);
@@ -134,6 +144,19 @@ static void a_peer_error_of_a_broken_gpu_is_its_own(void **state)
     (void)state;
     run(&(struct job_plan){ .scenario = "peer", .n_ranks = 2 }, &result, ERR_PEER);
     run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "Xid 79, the GPU has fallen off the bus");
+    run_job_check_clean(&result);
+}
+
+/* All ranks gave up for their peers, the one with the broken GPU last, and none runs any more. */
+static void a_broken_gpu_is_blamed_after_its_rank_has_ended(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run(&(struct job_plan){ .scenario = "last", .n_ranks = 2 }, &result, ERR_DEVICE);
+    run_job_check_says(&result, "rank 1 on ");
+    run_job_check_says(&result, "lost its GPU (last seen: in attention layers.9");
     run_job_check_says(&result, "Xid 79, the GPU has fallen off the bus");
     run_job_check_clean(&result);
 }
@@ -203,6 +226,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_hang_tells_of_a_hot_gpu),
         cmocka_unit_test(a_device_error_is_told_with_its_xid),
         cmocka_unit_test(a_peer_error_of_a_broken_gpu_is_its_own),
+        cmocka_unit_test(a_broken_gpu_is_blamed_after_its_rank_has_ended),
         cmocka_unit_test(a_rank_that_hangs_on_a_lost_gpu_is_ended),
         cmocka_unit_test(a_rank_that_goes_on_is_left_alone),
         cmocka_unit_test(a_contained_error_is_worth_a_restart),
