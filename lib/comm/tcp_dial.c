@@ -3,9 +3,14 @@
  *
  * A rank may have many addresses, of which another reaches some, and some of which may be somebody
  * else's there (every machine with containers has the same private networks). So all are tried, each
- * a little after the one before, the fastest first; who does not know the key is not the rank.
+ * a little after the one before, the fastest first; who does not know the key is not the rank. One
+ * that fails is tried again some times, whatever the others do.
+ *
+ * One that is connected and silent may well be the rank, which computes and does not look: it is waited
+ * for without end, but not it alone.
  */
 #include <errno.h>
+#include <math.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -18,6 +23,8 @@
 #include "comm/tcp_impl.h"
 
 static const double next_address_seconds = 0.25;
+static const double silent_seconds =
+    5; /* until others are tried, or answered, beside one that is connected */
 static const double again_seconds = 0.05; /* doubled with each failure */
 
 enum {
@@ -30,9 +37,13 @@ struct attempt {
     struct tcp_watch watch;
     struct tcp_dial *dial;
     enum { STAGE_CONNECTS, STAGE_HELLO, STAGE_CHOSEN } stage; /* chosen: it has our answer */
-    size_t n_bytes;
+    int n_failures;
+    double again_at; /* it has failed, and is tried again then */
+    double chosen_at;
+    size_t n_bytes, n_proof_bytes;
     unsigned char bytes[TCP_HELLO_BYTES];
     unsigned char nonce[TCP_NONCE_BYTES];
+    unsigned char proof[TCP_PROOF_BYTES];
 };
 
 struct tcp_dial {
@@ -40,26 +51,48 @@ struct tcp_dial {
     struct tcp_peer *peer;
     struct tcp_address addresses[TCP_ADDRESSES_MAX + 1];
     struct attempt attempts[TCP_ADDRESSES_MAX + 1];
-    int n_addresses, n_begun, n_failures;
+    int n_addresses, n_begun;
     int is_over;
-    double next_at;
+    double begun_at;   /* the newest address */
+    int wrong_address; /* of those that failed the first, which is the fastest; and why */
     char wrong[160];
 };
 
-/* This address is not it; errno says why. */
-static void drop(struct attempt *attempt)
+/* Ranks that failed at once don't all come again at once: each waits half to one and a half times as long, by its number. */
+static double wait_seconds(const struct tcp_comm *comm, int n_failures)
+{
+    double part = (double)((uint32_t)comm->base.world_rank * 2654435769u) / 4294967296.0;
+
+    return again_seconds * (double)(1 << n_failures) * (0.5 + part);
+}
+
+/* This address is not it, at least now. */
+static void drop(const struct tcp_comm *comm, struct attempt *attempt, const char *why)
 {
     struct tcp_dial *dial = attempt->dial;
-    const struct tcp_address *address = &dial->addresses[attempt - dial->attempts];
-    int is_refusal = attempt->stage == STAGE_CHOSEN, reason = errno;
+    int i = (int)(attempt - dial->attempts);
     char text[80];
 
-    snprintf(dial->wrong, sizeof dial->wrong, "%s: %s",
-             tcp_address_text(address, text, sizeof text),
-             is_refusal ? "it does not take this rank for one of its job" : strerror(reason));
+    if (!*dial->wrong || i <= dial->wrong_address) {
+        dial->wrong_address = i;
+        snprintf(dial->wrong, sizeof dial->wrong, "%s: %s",
+                 tcp_address_text(&dial->addresses[i], text, sizeof text), why);
+    }
     if (attempt->watch.fd >= 0)
         close(attempt->watch.fd);
     attempt->watch.fd = -1;
+    attempt->n_failures++;
+    attempt->again_at = clock_seconds() + wait_seconds(comm, attempt->n_failures);
+}
+
+/* The other end has closed the connection, or errno says what ended it. */
+static const char *end_words(const struct attempt *attempt)
+{
+    if (errno)
+        return strerror(errno);
+    return attempt->stage == STAGE_CHOSEN && !attempt->n_proof_bytes
+               ? "it does not take this rank for one of its job"
+               : "it closed the connection";
 }
 
 static void try_address(struct tcp_comm *comm, struct tcp_dial *dial, int i)
@@ -68,10 +101,12 @@ static void try_address(struct tcp_comm *comm, struct tcp_dial *dial, int i)
     struct attempt *attempt = &dial->attempts[i];
     int family = address->socket.ss_family, syn_count = SYN_COUNT;
 
-    *attempt = (struct attempt){ .watch = { TCP_ATTEMPT, -1 }, .dial = dial };
+    *attempt = (struct attempt){ .watch = { TCP_ATTEMPT, -1 },
+                                 .dial = dial,
+                                 .n_failures = attempt->n_failures };
     attempt->watch.fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (attempt->watch.fd < 0) {
-        drop(attempt);
+        drop(comm, attempt, strerror(errno));
         return;
     }
     if (family != AF_UNIX)
@@ -79,7 +114,7 @@ static void try_address(struct tcp_comm *comm, struct tcp_dial *dial, int i)
     tcp_prepare(attempt->watch.fd, family);
     if (connect(attempt->watch.fd, (const struct sockaddr *)&address->socket, address->length) &&
         errno != EINPROGRESS) {
-        drop(attempt);
+        drop(comm, attempt, strerror(errno));
         return;
     }
     tcp_watch_begin(comm, &attempt->watch, EPOLLOUT);
@@ -100,12 +135,22 @@ static int has_connected(struct tcp_comm *comm, struct attempt *attempt)
            !epoll_ctl(comm->epoll, EPOLL_CTL_MOD, attempt->watch.fd, &event);
 }
 
-/* Only one at a time has our answer: a peer takes one connection from us. */
+/*
+ * Whether one has our answer, and time left for its proof: then no other is answered, as the fastest
+ * is to be the connection. Where it says nothing others may, and the first with a proof is it: a
+ * peer takes one connection from us and sends no second proof.
+ */
 static int is_answered(const struct tcp_dial *dial)
 {
-    for (int i = 0; i < dial->n_begun; i++)
-        if (dial->attempts[i].watch.fd >= 0 && dial->attempts[i].stage == STAGE_CHOSEN)
+    double now = clock_seconds();
+
+    for (int i = 0; i < dial->n_begun; i++) {
+        const struct attempt *attempt = &dial->attempts[i];
+
+        if (attempt->watch.fd >= 0 && attempt->stage == STAGE_CHOSEN &&
+            now < attempt->chosen_at + silent_seconds)
             return 1;
+    }
     return 0;
 }
 
@@ -132,41 +177,40 @@ static void answer_next(struct tcp_comm *comm, struct tcp_dial *dial)
     for (int i = 0; i < dial->n_begun && !is_answered(dial); i++) {
         struct attempt *attempt = &dial->attempts[i];
 
-        if (attempt->watch.fd < 0 || attempt->n_bytes < sizeof attempt->bytes)
+        if (attempt->watch.fd < 0 || attempt->stage == STAGE_CHOSEN ||
+            attempt->n_bytes < sizeof attempt->bytes)
             continue;
-        if (answer(comm, attempt))
-            drop(attempt);
-        else
-            attempt->stage = STAGE_CHOSEN;
+        if (answer(comm, attempt)) {
+            drop(comm, attempt, strerror(errno));
+            continue;
+        }
+        attempt->stage = STAGE_CHOSEN;
+        attempt->chosen_at = clock_seconds();
     }
 }
 
-static int is_proof(const struct tcp_comm *comm, const struct attempt *attempt,
-                    const unsigned char *theirs)
+static int is_proof(const struct tcp_comm *comm, const struct attempt *attempt)
 {
     const uint32_t ranks[2] = { (uint32_t)comm->base.world_rank,
                                 (uint32_t)attempt->dial->peer->rank };
     unsigned char proof[TCP_PROOF_BYTES];
 
     tcp_prove(comm, "accept", ranks, attempt->bytes + TCP_MAGIC_BYTES, attempt->nonce, proof);
-    return !sodium_memcmp(proof, theirs, sizeof proof);
+    return !sodium_memcmp(proof, attempt->proof, sizeof proof);
 }
 
-/* The proof comes at once or not at all: it is read when it is whole. */
+/* More of the proof, of which nothing is behind before this rank has taken it. */
 static void conclude(struct tcp_comm *comm, struct attempt *attempt)
 {
-    unsigned char proof[TCP_PROOF_BYTES];
     struct tcp_dial *dial = attempt->dial;
     int fd = attempt->watch.fd;
-    ssize_t n = recv(fd, proof, sizeof proof, MSG_DONTWAIT | MSG_PEEK);
+    int status =
+        tcp_receive_some(fd, attempt->proof, &attempt->n_proof_bytes, sizeof attempt->proof);
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (!status)
         return;
-    if (n > 0 && n < (ssize_t)sizeof proof)
-        return;
-    if (n <= 0 || recv(fd, proof, sizeof proof, MSG_DONTWAIT) != (ssize_t)sizeof proof ||
-        !is_proof(comm, attempt, proof)) {
-        drop(attempt);
+    if (status < 0 || !is_proof(comm, attempt)) {
+        drop(comm, attempt, status < 0 ? end_words(attempt) : "it does not know the job's key");
         return;
     }
     epoll_ctl(comm->epoll, EPOLL_CTL_DEL, fd, NULL);
@@ -185,7 +229,7 @@ static void advance(struct tcp_comm *comm, struct attempt *attempt)
     }
     if (attempt->stage == STAGE_CONNECTS) {
         if (!has_connected(comm, attempt)) {
-            drop(attempt);
+            drop(comm, attempt, strerror(errno));
             return;
         }
         attempt->stage = STAGE_HELLO;
@@ -194,7 +238,7 @@ static void advance(struct tcp_comm *comm, struct attempt *attempt)
         status = tcp_receive_some(attempt->watch.fd, attempt->bytes, &attempt->n_bytes,
                                   sizeof attempt->bytes);
     if (status < 0)
-        drop(attempt);
+        drop(comm, attempt, end_words(attempt));
     else if (status > 0)
         answer_next(comm, attempt->dial);
 }
@@ -208,40 +252,42 @@ static void give_up(struct tcp_comm *comm, struct tcp_dial *dial)
     tcp_link_lost(comm, dial->peer, why);
 }
 
-/* Ranks that failed at once don't all come again at once: each waits up to twice as long, by its number. */
-static double wait_seconds(const struct tcp_comm *comm, int n_failures)
+static int is_next_due(const struct tcp_dial *dial, double now)
 {
-    double part = (double)((uint32_t)comm->base.world_rank * 2654435769u) / 4294967296.0;
+    double wait = 0; /* none where all that were begun have failed */
 
-    return again_seconds * (double)(1 << n_failures) * (1 + part);
+    for (int i = 0; i < dial->n_begun; i++) {
+        const struct attempt *attempt = &dial->attempts[i];
+
+        if (attempt->watch.fd >= 0)
+            wait = fmax(wait,
+                        attempt->stage == STAGE_CONNECTS ? next_address_seconds : silent_seconds);
+    }
+    return dial->n_begun < dial->n_addresses && now >= dial->begun_at + wait;
 }
 
 static void tick(struct tcp_comm *comm, struct tcp_dial *dial, double now)
 {
-    int n_open = 0;
+    int n_hopes = 0;
 
     if (dial->is_over)
         return;
-    if (dial->n_begun < dial->n_addresses && now >= dial->next_at) {
+    if (is_next_due(dial, now)) {
         try_address(comm, dial, dial->n_begun++);
-        dial->next_at = now + next_address_seconds;
+        dial->begun_at = now;
     }
-    for (int i = 0; i < dial->n_begun; i++)
-        n_open += dial->attempts[i].watch.fd >= 0;
-    if (n_open && !is_answered(dial))
+    for (int i = 0; i < dial->n_begun; i++) {
+        struct attempt *attempt = &dial->attempts[i];
+        int may_again = attempt->n_failures < FAILURES_MAX;
+
+        if (attempt->watch.fd < 0 && may_again && now >= attempt->again_at)
+            try_address(comm, dial, i);
+        n_hopes += attempt->watch.fd >= 0 || may_again;
+    }
+    if (n_hopes || dial->n_begun < dial->n_addresses)
         answer_next(comm, dial);
-    if (n_open)
-        return;
-    if (dial->n_begun < dial->n_addresses) {
-        dial->next_at = dial->n_begun ? now : dial->next_at; /* no need to wait for nothing */
-        return;
-    }
-    if (++dial->n_failures == FAILURES_MAX) {
+    else
         give_up(comm, dial);
-        return;
-    }
-    dial->n_begun = 0;
-    dial->next_at = now + wait_seconds(comm, dial->n_failures);
 }
 
 static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, struct err *err)

@@ -228,10 +228,14 @@ void tcp_door_tick(struct tcp_comm *comm)
             dismiss(comm, &comm->visitors[i]);
 }
 
-/* Each connection takes a descriptor; the usual 1024 are few for calls of all with all. */
-static void make_room(int n_connections)
+/*
+ * Each connection takes a descriptor, and while it is made one for each address that is tried (others
+ * have about as many as this rank); the usual 1024 are few for calls of all with all.
+ */
+static void make_room(const struct tcp_comm *comm)
 {
-    rlim_t wanted = (rlim_t)n_connections + TCP_VISITORS_MAX + 512;
+    rlim_t n_connections = (rlim_t)comm->base.world_size * (rlim_t)(1 + comm->card.n_addresses);
+    rlim_t wanted = n_connections + TCP_VISITORS_MAX + 512;
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
@@ -269,7 +273,6 @@ int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, st
 
     if (sodium_init() < 0)
         return err_set(err, ERR_FAILED, "libsodium does not work on this machine");
-    make_room(comm->base.world_size);
     comm->visitors = calloc(TCP_VISITORS_MAX, sizeof *comm->visitors);
     CHECK(comm->visitors);
     for (int i = 0; i < TCP_VISITORS_MAX; i++)
@@ -282,6 +285,7 @@ int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, st
         return -1;
     if (!is_apart)
         listen_on_loopback(comm);
+    make_room(comm);
     return introduce(comm, err);
 }
 

@@ -40,7 +40,7 @@ int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_who
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (n == 0) {
-        errno = ECONNRESET;
+        errno = 0;
         return -1;
     }
     *n_bytes += (size_t)n;

@@ -208,7 +208,8 @@ void tcp_prove(const struct tcp_comm *comm, const char *role, const uint32_t ran
 /* A message of a new connection, all of it: 0, or -1 with errno. */
 int tcp_send_whole(int fd, const void *bytes, size_t n_bytes);
 
-/* More of a message of known length: 1 when it is whole, 0 to wait, -1 at the connection's end. */
+/* More of a message of known length: 1 when it is whole, 0 to wait, -1 at the connection's end, with
+ * errno, which is 0 where the other end has closed it. */
 int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_whole);
 
 /* Whether the other end is another user's process on this machine; such ones are told nothing. */

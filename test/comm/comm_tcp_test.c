@@ -36,6 +36,20 @@ static struct {
 static __thread int this_rank;
 static __thread int has_other_key; /* this rank is of another job */
 static __thread int is_contained;  /* it takes no other rank for one of its machine */
+static in_port_t stranger_port;    /* 0; else it is on loopback and stands first in rank 0's card */
+
+static void add_stranger(unsigned char *card, size_t *n_bytes)
+{
+    static const unsigned char loopback[16] = { 127, 0, 0, 1 };
+
+    CHECK(*n_bytes + 19 <= VALUE_MAX);
+    memmove(card + 33 + 19, card + 33, *n_bytes - 33);
+    card[32]++;
+    card[33] = 4;
+    memcpy(card + 34, &stranger_port, 2);
+    memcpy(card + 36, loopback, 16);
+    *n_bytes += 19;
+}
 
 static int put(const char *name, const void *value, size_t n_bytes, struct err *err)
 {
@@ -46,6 +60,8 @@ static int put(const char *name, const void *value, size_t n_bytes, struct err *
     CHECK(is_card || !this_rank);
     memcpy(is_card ? table.cards[this_rank] : table.key, value, n_bytes);
     *(is_card ? &table.card_bytes[this_rank] : &table.key_bytes) = n_bytes;
+    if (is_card && !this_rank && stranger_port)
+        add_stranger(table.cards[0], &table.card_bytes[0]);
     if (is_card && is_contained)
         table.cards[this_rank][0] ^= 1; /* of the machine */
     return 0;
@@ -415,6 +431,60 @@ static void test_strangers(void **state)
                      &no_unix);
 }
 
+/* Somebody else is at rank 0's fastest address, talks as a rank would, and then says nothing, or half of a proof. */
+struct stranger {
+    pthread_t thread;
+    int listener;
+    int is_silent;
+};
+
+static void *stranger_main(void *argument)
+{
+    const struct stranger *stranger = argument;
+    unsigned char bytes[TCP_ANSWER_BYTES];
+    int fds[16], n = 0;
+
+    while (n < 16 && (fds[n] = accept4(stranger->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        CHECK(send(fds[n], TCP_MAGIC "0123456789abcdefghijklmnopqrstuv", TCP_HELLO_BYTES,
+                   MSG_NOSIGNAL) == TCP_HELLO_BYTES);
+        if (!stranger->is_silent &&
+            recv(fds[n], bytes, sizeof bytes, MSG_WAITALL) == (ssize_t)sizeof bytes)
+            send(fds[n], bytes, 10, MSG_NOSIGNAL);
+        if (!stranger->is_silent)
+            shutdown(fds[n], SHUT_RDWR);
+        n++;
+    }
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return NULL;
+}
+
+static void beside_stranger(int is_silent)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct stranger stranger = { .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+                                 .is_silent = is_silent };
+    socklen_t length = sizeof in;
+
+    assert_int_equal(bind(stranger.listener, (struct sockaddr *)&in, sizeof in), 0);
+    assert_int_equal(listen(stranger.listener, 16), 0);
+    assert_int_equal(getsockname(stranger.listener, (struct sockaddr *)&in, &length), 0);
+    stranger_port = in.sin_port;
+    assert_int_equal(pthread_create(&stranger.thread, NULL, stranger_main, &stranger), 0);
+    run_ranks_on_network(2, comm_exercise_all, NULL);
+    stranger_port = 0;
+    shutdown(stranger.listener, SHUT_RDWR);
+    pthread_join(stranger.thread, NULL);
+    close(stranger.listener);
+}
+
+static void test_stranger_at_address(void **state)
+{
+    (void)state;
+    for (int is_silent = 0; is_silent < 2; is_silent++)
+        beside_stranger(is_silent);
+}
+
 /* While all places are taken by visitors who just came, one more waits; then it has the place of the oldest. */
 static void keep_places(struct comm *comm, void *context)
 {
@@ -503,7 +573,7 @@ int main(void)
         cmocka_unit_test(test_few_connections), cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_unequal),         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_strangers),       cmocka_unit_test(test_interface),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places),          cmocka_unit_test(test_stranger_at_address),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
