@@ -10,7 +10,13 @@
 
 #include "comm/tcp_impl.h"
 
-enum { UNIX_BUFFER = 1 << 20 /* the system may give less */ };
+enum {
+    UNIX_BUFFER = 1 << 20, /* the system may give less */
+    /* A machine that is gone is found after a minute of silence; by default after two hours. */
+    KEEPALIVE_IDLE_SECONDS = 30,
+    KEEPALIVE_INTERVAL_SECONDS = 10,
+    KEEPALIVE_COUNT = 3,
+};
 
 void tcp_prove(const struct tcp_comm *comm, const char *role, const uint32_t ranks[2],
                const unsigned char *accept_nonce, const unsigned char *connect_nonce,
@@ -61,6 +67,21 @@ int tcp_is_stranger(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &size) || owner.uid != geteuid();
 }
 
+/*
+ * No TCP_USER_TIMEOUT: it ends connections, too, whose other end is there and does not read, as a rank
+ * that is stopped or computes for long (the system counts the time that a window is closed).
+ */
+static void watch_silence(int fd)
+{
+    int yes = 1, idle = KEEPALIVE_IDLE_SECONDS, interval = KEEPALIVE_INTERVAL_SECONDS;
+    int count = KEEPALIVE_COUNT;
+
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
 void tcp_prepare(int fd, int family)
 {
     int yes = 1, buffer = UNIX_BUFFER;
@@ -70,7 +91,7 @@ void tcp_prepare(int fd, int family)
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    watch_silence(fd);
 }
 
 void tcp_watch_begin(struct tcp_comm *comm, struct tcp_watch *what, uint32_t events)

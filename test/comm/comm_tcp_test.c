@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -206,6 +207,20 @@ static void test_containers(void **state)
                  comm_exercise_all, NULL);
 }
 
+/* A machine that is gone is found within a minute. */
+static void check_keepalive(int fd)
+{
+    int is_on = 0, idle = 0, interval = 0, count = 0;
+    socklen_t size = sizeof is_on;
+
+    CHECK(!getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &is_on, &size));
+    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &size));
+    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, &size));
+    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, &size));
+    CHECK(is_on);
+    CHECK(idle + interval * count <= 60);
+}
+
 /* Ranks of one machine use Unix sockets, though others are there. */
 static void see_families(struct comm *comm, void *context)
 {
@@ -217,6 +232,8 @@ static void see_families(struct comm *comm, void *context)
 
     CHECK(!getsockname(peer->watch.fd, (struct sockaddr *)&name, &length));
     CHECK(name.ss_family == *(sa_family_t *)context);
+    if (name.ss_family == AF_INET)
+        check_keepalive(peer->watch.fd);
     CHECK(!comm_barrier(world, &err));
 }
 
