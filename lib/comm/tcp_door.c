@@ -118,6 +118,15 @@ static void welcome(struct tcp_comm *comm, struct tcp_visitor *place, int fd)
         turn_away(comm, place);
 }
 
+/* Without a descriptor for it, a rank would wait at the door for ever. */
+static void tell_shortage(struct tcp_comm *comm)
+{
+    if (errno == EMFILE || errno == ENFILE)
+        err_set(&comm->failure, ERR_FAILED,
+                "cannot take the connection of another rank: %s (hint: ulimit -n)",
+                strerror(errno));
+}
+
 /*
  * Where all places are taken, who comes waits in the system's queue until a visitor has left or had its
  * time: many ranks that come at once would else put each other out before any could answer.
@@ -131,8 +140,10 @@ static void accept_all(struct tcp_comm *comm, const struct tcp_watch *listener)
         if (place->watch.fd >= 0 && clock_seconds() < place->since + place_seconds)
             return;
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            tell_shortage(comm);
             return;
+        }
         welcome(comm, place, fd);
     }
 }

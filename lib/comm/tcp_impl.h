@@ -171,8 +171,9 @@ struct tcp_comm {
     struct tcp_peer **peers; /* by world rank; NULL: never needed */
     struct tcp_peer *active;
     int n_gone;
-    double moved_at;    /* when bytes of a transfer last moved */
-    struct err failure; /* of all of it: a peer broke the rules; no code: none */
+    double moved_at; /* when bytes of a transfer last moved */
+    struct err
+        failure; /* of all of it: a peer broke the rules, or no descriptor is left; no code: none */
 };
 
 /* ---- tcp_card.c: where ranks are ---- */

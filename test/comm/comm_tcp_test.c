@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -530,6 +531,35 @@ static void keep_places(struct comm *comm, void *context)
         close(fds[i]);
 }
 
+/* A rank that has no descriptor left says so. */
+static void run_short(struct comm *comm, void *context)
+{
+    struct tcp_comm *tcp = (struct tcp_comm *)comm;
+    struct rlimit before, none;
+    int fds[2] = { knock(0), -1 };
+
+    (void)context;
+    tcp_progress(tcp);
+    CHECK(!tcp->failure.code);
+    fds[1] = knock(0);
+    CHECK(!getrlimit(RLIMIT_NOFILE, &before));
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &none));
+    tcp_progress(tcp);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+    CHECK(tcp->failure.code == ERR_FAILED);
+    CHECK(strstr(tcp->failure.text, "hint: ulimit -n"));
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+}
+
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    run_ranks(1, run_short, NULL);
+}
+
 static void test_places(void **state)
 {
     (void)state;
@@ -584,13 +614,21 @@ static void test_interface(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_calls),       cmocka_unit_test(test_random_calls),
-        cmocka_unit_test(test_long_calls),      cmocka_unit_test(test_send_waits),
-        cmocka_unit_test(test_containers),      cmocka_unit_test(test_families),
-        cmocka_unit_test(test_few_connections), cmocka_unit_test(test_leaving),
-        cmocka_unit_test(test_unequal),         cmocka_unit_test(test_wrong_key),
-        cmocka_unit_test(test_strangers),       cmocka_unit_test(test_interface),
-        cmocka_unit_test(test_places),          cmocka_unit_test(test_stranger_at_address),
+        cmocka_unit_test(test_all_calls),
+        cmocka_unit_test(test_random_calls),
+        cmocka_unit_test(test_long_calls),
+        cmocka_unit_test(test_send_waits),
+        cmocka_unit_test(test_containers),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_few_connections),
+        cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_unequal),
+        cmocka_unit_test(test_wrong_key),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_interface),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_stranger_at_address),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
