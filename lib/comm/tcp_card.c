@@ -182,7 +182,6 @@ static int speed_of(const char *interface)
     return max_int(0, speed);
 }
 
-/* Addresses of this machine that are asked for, the fastest first. */
 int tcp_addresses_list(const char *only, int loopback,
                        struct tcp_address addresses[TCP_ADDRESSES_MAX])
 {
@@ -191,13 +190,13 @@ int tcp_addresses_list(const char *only, int loopback,
 
     if (getifaddrs(&list))
         return 0;
-    for (const struct ifaddrs *entry = list; entry && n < TCP_ADDRESSES_MAX;
-         entry = entry->ifa_next) {
-        int i = n, speed;
-
+    for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
         if (!is_wanted(entry, only, loopback))
             continue;
-        speed = speed_of(entry->ifa_name);
+        int speed = speed_of(entry->ifa_name);
+        if (n == TCP_ADDRESSES_MAX && speed <= speeds[n - 1])
+            continue;
+        int i = n < TCP_ADDRESSES_MAX ? n++ : n - 1; /* in the place of the slowest */
         for (; i > 0 && speeds[i - 1] < speed; i--) {
             speeds[i] = speeds[i - 1];
             addresses[i] = addresses[i - 1];
@@ -208,7 +207,6 @@ int tcp_addresses_list(const char *only, int loopback,
                                                 ? (socklen_t)sizeof(struct sockaddr_in)
                                                 : (socklen_t)sizeof(struct sockaddr_in6) };
         memcpy(&addresses[i].socket, entry->ifa_addr, addresses[i].length);
-        n++;
     }
     freeifaddrs(list);
     return n;

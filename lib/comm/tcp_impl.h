@@ -191,7 +191,7 @@ int tcp_card_read(const unsigned char *bytes, size_t n_bytes, struct tcp_card *c
 /*
  * This machine's addresses on interfaces that are up, of the fastest first: loopback or all others; or,
  * where only is given, of the interface of this name, or in this network (an address and its bits).
- * Returns how many.
+ * Returns how many; where there are more than there is room for, the slowest are left out.
  */
 int tcp_addresses_list(const char *only, int loopback,
                        struct tcp_address addresses[TCP_ADDRESSES_MAX]);
