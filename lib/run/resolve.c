@@ -209,6 +209,14 @@ static int is_movable(const struct op_shape *shape, const struct tensor *t)
            t->stride == t->cols;
 }
 
+/* Sums that comm does not add need more than those it does: plan and run must say the same. */
+static int has_room(const struct run *run, const struct op *op, const struct op_shape *shape)
+{
+    int size = run->resolving->mesh.size[op->attributes.axis];
+
+    return collective_scratch_bytes(shape, size, run->options.fast) <= op->scratch_bytes;
+}
+
 /* NULL where no collective of the stream needs any. */
 static unsigned char *comm_scratch(const struct run *run, enum stream stream)
 {
@@ -239,6 +247,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->stream = op->stream;
     CHECK(!out->is_async ||
           (is_movable(&shape, &shape.in[0]) && is_movable(&shape, &shape.out[0])));
+    CHECK(!out->is_async || has_room(run, op, &shape));
     out->collective =
         (struct collective){ .kind = op->kind,
                              .attributes = op->attributes,

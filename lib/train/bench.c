@@ -1,7 +1,7 @@
 /*
  * bench.c - a job's step, run and timed
  */
-#include "train/bench.h"
+#include "train/bench_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +77,8 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
 }
 
-static int compile(struct program *program, const struct job *job, struct engine *engine,
-                   struct err *err)
+int bench_compile(struct program *program, const struct job *job, struct engine *engine,
+                  struct err *err)
 {
     struct mesh mesh = trainer_mesh(job);
     int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, axes_stages());
@@ -90,8 +90,8 @@ static int compile(struct program *program, const struct job *job, struct engine
                      engine_available_bytes(engine), err);
 }
 
-static int open_run(struct run **run, const struct bench *bench, const struct job *job,
-                    struct engine *engine, struct err *err)
+int bench_open_run(struct run **run, const struct bench *bench, const struct job *job,
+                   struct engine *engine, struct err *err)
 {
     struct run_options options = {
         .program = &bench->program,
@@ -100,6 +100,7 @@ static int open_run(struct run **run, const struct bench *bench, const struct jo
         .worker = engine->worker,
         .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
         .timed = 1,
+        .fast = job->parallel.reductions == REDUCTIONS_FAST,
     };
 
     if (run_create(run, &options, err) < 0)
@@ -222,10 +223,10 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     struct run *run;
 
     progress_phase(progress, "measuring the machine");
-    if (compile(&bench->program, job, engine, err) < 0 ||
+    if (bench_compile(&bench->program, job, engine, err) < 0 ||
         ceiling_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
         peak_find(engine, job->train.dtype, &bench->peak_flops, err) < 0 ||
-        open_run(&run, bench, job, engine, err) < 0)
+        bench_open_run(&run, bench, job, engine, err) < 0)
         return -1;
     if (engine->rank.world_size == 1)
         bench->peak_flops = bench->ceiling.flops;

@@ -1,0 +1,106 @@
+/*
+ * bench_test.c - a step that sums by NCCL is planned and opened for that by bench, too
+ *
+ * The executor refuses a run whose sums are others than those that its memory was planned for.
+ * Nothing is measured: what an emulated GPU reaches takes minutes.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "support/test_device.h"
+#include "train/bench_impl.h"
+
+enum { N_RANKS = 2 };
+
+static const char text[] =
+    "model: {vocab_size: 64, hidden_size: 32, n_layers: 1, n_heads: 2, n_kv_heads: 2, "
+    "ffn_size: 48}\n"
+    "data: {train: tokens, seq_len: 16}\n"
+    "train: {steps: 1, global_batch: 4, micro_batch: 1, dtype: bf16}\n"
+    "parallel: {zero: 2, gradient_sum: early, reductions: fast}\n"
+    "output: run\n";
+
+struct rank {
+    struct comm_hub *hub;
+    const struct job *job;
+    struct engine engine;
+};
+
+static int join(void *argument, struct err *err)
+{
+    struct rank *r = argument;
+    struct engine *engine = &r->engine;
+
+    if (comm_thread_create(&engine->comm, r->hub, engine->rank.world_rank, err) < 0)
+        return -1;
+    return comm_nccl_create(&engine->comm, engine->comm, engine->device, err);
+}
+
+static int leave(void *argument, struct err *err)
+{
+    (void)err;
+    comm_destroy(argument);
+    return 0;
+}
+
+static void *play_rank(void *argument)
+{
+    struct rank *r = argument;
+    struct engine *engine = &r->engine;
+    struct bench bench = { 0 };
+    struct run *run;
+    struct err err;
+
+    CHECK(pool_create(&engine->pool, 1, NULL, &err) == 0);
+    CHECK(test_device_create(&engine->device, &engine->kernels, engine->pool, &err) == 0);
+    CHECK(worker_create(&engine->worker, -1, &err) == 0);
+    CHECK(worker_call(engine->worker, join, r, &err) == 0);
+    CHECK(bench_compile(&bench.program, r->job, engine, &err) == 0);
+    CHECK(bench_open_run(&run, &bench, r->job, engine, &err) == 0);
+    run_destroy(run);
+    bench_release(&bench);
+    CHECK(worker_call(engine->worker, leave, engine->comm, &err) == 0);
+    worker_destroy(engine->worker);
+    kernels_destroy(engine->kernels);
+    device_destroy(engine->device);
+    pool_destroy(engine->pool);
+    return NULL;
+}
+
+static void sums_of_nccl(void **state)
+{
+    struct arena arena = { 0 };
+    struct comm_hub *hub;
+    struct rank ranks[N_RANKS];
+    pthread_t threads[N_RANKS];
+    struct job job;
+    struct err err;
+
+    (void)state;
+    if (job_read_text(&job, text, sizeof text - 1, "job", NULL, 0, &arena, &err) < 0 ||
+        job_resolve(&job, N_RANKS, &arena, &err) < 0 || comm_hub_create(&hub, N_RANKS, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < N_RANKS; i++) {
+        ranks[i] = (struct rank){ .hub = hub,
+                                  .job = &job,
+                                  .engine.rank = { .world_rank = i, .world_size = N_RANKS } };
+        assert_int_equal(pthread_create(&threads[i], NULL, play_rank, &ranks[i]), 0);
+    }
+    for (int i = 0; i < N_RANKS; i++)
+        pthread_join(threads[i], NULL);
+    comm_hub_destroy(hub);
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(sums_of_nccl) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
