@@ -24,9 +24,6 @@
 #include "train/same.h"
 #include "train/trainer_impl.h"
 
-/* The channel of agreements; those of the mesh axes come before it. */
-#define WORLD_CHANNEL (N_AXES * N_STREAMS)
-
 struct mesh trainer_mesh(const struct job *job)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
@@ -182,86 +179,6 @@ int trainer_compile_ranks(struct program *programs, const struct job *job, struc
         status = verify_ranks(list, &stages, err);
     arena_release(&arena);
     return status;
-}
-
-/* Run fn where comm is used: on the worker, or here if there is none. */
-static int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
-{
-    progress_meet(t->options.progress, "an agreement of all ranks");
-    int status =
-        t->options.worker ? worker_call(t->options.worker, fn, argument, err) : fn(argument, err);
-    progress_phase(t->options.progress, t->run ? "between steps" : "starting");
-    return status;
-}
-
-struct world_request {
-    struct trainer *trainer;
-    int64_t *value;
-    const void *send;
-    void *receive;
-    size_t n_bytes;
-    int root;
-};
-
-static int make_world(void *argument, struct err *err)
-{
-    struct trainer *t = ((struct world_request *)argument)->trainer;
-    int *ranks = calloc((size_t)t->world_size, sizeof *ranks);
-
-    for (int i = 0; ranks && i < t->world_size; i++)
-        ranks[i] = i;
-    int status = ranks ? comm_group_create(&t->world, t->options.comm, ranks, t->world_size,
-                                           WORLD_CHANNEL, err)
-                       : err_set(err, ERR_DEVICE, "out of host memory");
-    free(ranks);
-    return status;
-}
-
-static int agree_largest(void *argument, struct err *err)
-{
-    struct world_request *r = argument;
-
-    return comm_agree(r->trainer->world, COMM_MAX, r->value, err);
-}
-
-int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
-{
-    struct world_request request = { .trainer = t, .value = value };
-
-    return trainer_call(t, agree_largest, &request, err);
-}
-
-static int gather_all(void *argument, struct err *err)
-{
-    struct world_request *r = argument;
-
-    return comm_all_gather(r->trainer->world, r->send, r->receive, r->n_bytes, err);
-}
-
-int trainer_gather(struct trainer *t, const void *send, void *receive, size_t n_bytes,
-                   struct err *err)
-{
-    struct world_request request = {
-        .trainer = t, .send = send, .receive = receive, .n_bytes = n_bytes
-    };
-
-    return trainer_call(t, gather_all, &request, err);
-}
-
-static int broadcast_one(void *argument, struct err *err)
-{
-    struct world_request *r = argument;
-
-    return comm_broadcast(r->trainer->world, r->receive, r->n_bytes, r->root, err);
-}
-
-int trainer_broadcast(struct trainer *t, void *buffer, size_t n_bytes, int root, struct err *err)
-{
-    struct world_request request = {
-        .trainer = t, .receive = buffer, .n_bytes = n_bytes, .root = root
-    };
-
-    return trainer_call(t, broadcast_one, &request, err);
 }
 
 /* ---- making it ---- */
@@ -446,22 +363,6 @@ static int open_run(struct trainer *t, struct err *err)
     return 0;
 }
 
-/* What one rank cannot open must not leave the others waiting: all learn of it. */
-static int settle(struct trainer *t, int status, struct err *err)
-{
-    int64_t failed = status < 0 ? err->code : 0;
-    struct err agreed;
-
-    if (trainer_agree(t, &failed, &agreed) < 0) {
-        if (status == 0)
-            *err = agreed;
-        return -1;
-    }
-    if (failed && status == 0)
-        return err_set(err, (enum err_code)failed, "another rank could not start");
-    return status;
-}
-
 /* The build first: another one may print the same job otherwise. */
 static int check_same_job(struct trainer *t, struct err *err)
 {
@@ -495,16 +396,15 @@ static int choose_kernels(struct trainer *t, struct err *err)
     size_t before = free_bytes(t);
 
     progress_phase(t->options.progress, "choosing and measuring kernels");
-    int status = settle(t, reserve(t, err), err);
+    int status = trainer_settle(t, reserve(t, err), err);
     if (!status)
         status = choices_share(t, err);
-    return status ? status : settle(t, check_fit(t, before, err), err);
+    return status ? status : trainer_settle(t, check_fit(t, before, err), err);
 }
 
 int trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err)
 {
     struct trainer *t = calloc(1, sizeof *t);
-    struct world_request world = { .trainer = t };
 
     if (!t)
         return err_set(err, ERR_DEVICE, "out of host memory");
@@ -513,11 +413,11 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
-    int status = trainer_call(t, make_world, &world, err);
+    int status = trainer_join(t, err);
     if (!status)
         status = check_same_job(t, err);
     if (!status)
-        status = settle(t, compile(t, err), err);
+        status = trainer_settle(t, compile(t, err), err);
     if (!status)
         status = choose_kernels(t, err);
     if (!status) {
@@ -525,12 +425,12 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         status = trainer_open_data(t, err);
         if (!status)
             status = open_held_out(t, err);
-        status = settle(t, status, err);
+        status = trainer_settle(t, status, err);
     }
     if (!status)
         status = check_same_numerics(t, err);
     if (!status)
-        status = settle(t, open_run(t, err), err);
+        status = trainer_settle(t, open_run(t, err), err);
     if (status < 0) {
         trainer_destroy(t);
         return -1;

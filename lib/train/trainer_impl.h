@@ -1,5 +1,6 @@
 /*
- * trainer_impl.h - the trainer's state, shared by trainer.c (steps) and state.c (checkpoints)
+ * trainer_impl.h - the trainer's state, shared by trainer.c (steps), agree.c (all ranks) and
+ * state.c (checkpoints)
  */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
@@ -60,7 +61,15 @@ int trainer_choose_held_out(void *trainer, int micro_batch);
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);
 
-/* comm's calls over all ranks, from the trainer's thread. */
+/* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
+ * and ERR_DEVICE (host memory) or ERR_PEER. */
+int trainer_join(struct trainer *trainer, struct err *err);
+
+/* What one rank cannot do must not leave the others waiting: status and err are its own, and a
+ * failure of any is returned on all, on the others as "another rank could not start". */
+int trainer_settle(struct trainer *trainer, int status, struct err *err);
+
+/* comm's calls over them. */
 int trainer_gather(struct trainer *trainer, const void *send, void *receive, size_t n_bytes,
                    struct err *err);
 int trainer_broadcast(struct trainer *trainer, void *buffer, size_t n_bytes, int root,
