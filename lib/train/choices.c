@@ -91,15 +91,24 @@ static int learn(struct trainer *t, int root, const struct str *own, char **text
     return trainer_broadcast(t, *text, n_bytes, root, err);
 }
 
-int choices_share(struct trainer *t, struct err *err)
+/* Have the libraries choose for all ops of all programs, but for what is chosen already. */
+static int reserve(struct trainer *t, struct err *err)
+{
+    int status = run_reserve(&t->program, t->options.kernels, t->options.progress, err);
+
+    for (int i = 0; i < t->n_shorter && !status; i++)
+        status = run_reserve(&t->shorter[i], t->options.kernels, t->options.progress, err);
+    return status;
+}
+
+/* A rank that cannot take what another chose ends this on all of them. */
+static int share(struct trainer *t, struct err *err)
 {
     struct kernels *kernels = t->options.kernels;
     const struct mesh *mesh = &t->program.mesh;
     struct str own = { 0 };
     int status = 0;
 
-    if (!kernels_are_gpu(kernels))
-        return 0;
     kernels_choices_print(kernels, &own);
     kernels_choices_forget(kernels);
     for (int stage = 0; stage < mesh->size[axes_stages()] && !status; stage++) {
@@ -107,11 +116,20 @@ int choices_share(struct trainer *t, struct err *err)
 
         status = learn(t, first_of(mesh, stage), &own, &text, err);
         if (!status)
-            status = kernels_choices_load(kernels, text, err);
+            status = trainer_settle(t, kernels_choices_load(kernels, text, err), err);
         free(text);
     }
     str_release(&own);
     return status;
+}
+
+int choices_make(struct trainer *t, struct err *err)
+{
+    if (!kernels_are_gpu(t->options.kernels))
+        return 0;
+    progress_phase(t->options.progress, "choosing and measuring kernels");
+    int status = trainer_settle(t, reserve(t, err), err);
+    return status ? status : share(t, err);
 }
 
 int choices_keep(const struct job *job, struct kernels *kernels, struct err *err)

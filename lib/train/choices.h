@@ -23,12 +23,13 @@
 void choices_recall(const struct job *job, struct kernels *kernels);
 
 /*
- * On every rank, when its kernels are prepared early (run_reserve): they forget what they chose and
- * take what the first rank of each pipeline rank chose. Collective; 0, or -1 and ERR_PEER or
- * kernels_choices_load's error.
+ * On every rank, when its programs are compiled and before they have memory: the libraries choose
+ * for all of their ops (run_reserve), and then all forget what they chose and take what the first
+ * rank of each pipeline rank did. Collective, of kernels that are alike on all ranks; 0, or -1 on
+ * all of them and ERR_PEER or a kernel's error.
  */
 struct trainer;
-int choices_share(struct trainer *trainer, struct err *err);
+int choices_make(struct trainer *trainer, struct err *err);
 
 /* On one rank, once all are prepared. Returns 0, or -1 and ERR_FAILED. */
 int choices_keep(const struct job *job, struct kernels *kernels, struct err *err);

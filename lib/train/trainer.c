@@ -311,15 +311,6 @@ static int compile(struct trainer *t, struct err *err)
     return 0;
 }
 
-static int reserve(struct trainer *t, struct err *err)
-{
-    int status = run_reserve(&t->program, t->options.kernels, t->options.progress, err);
-
-    for (int i = 0; i < t->n_shorter && !status; i++)
-        status = run_reserve(&t->shorter[i], t->options.kernels, t->options.progress, err);
-    return status;
-}
-
 static size_t free_bytes(const struct trainer *t)
 {
     struct device *device = t->options.kernels->device;
@@ -378,27 +369,30 @@ static int check_same_job(struct trainer *t, struct err *err)
     return status;
 }
 
-/* Data and kernels, which are of each rank's host. */
+/* What ranks choose together, and what they compute, is of kernels that are alike. */
+static int check_same_kernels(struct trainer *t, struct err *err)
+{
+    return same_text(t, "the description of the kernels", kernels_identity(t->options.kernels),
+                     "the same kind of processor and GPU, and the same versions of the GPU's "
+                     "libraries, on all hosts, or LMTRAIN_CPU_ISA for what all have",
+                     err);
+}
+
+/* Data, which is of each rank's host; and what was chosen for all. */
 static int check_same_numerics(struct trainer *t, struct err *err)
 {
     numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(t->options.kernels),
                       &t->description);
     t->numerics = numerics_hash(&t->description);
     return same_text(t, "the description of the numerics", str_text(&t->description),
-                     "the same data and the same kind of processor on all hosts, or "
-                     "LMTRAIN_CPU_ISA for what all have",
-                     err);
+                     "the same data on all hosts", err);
 }
 
-/* On a GPU the libraries' algorithms are chosen by one rank for all that are alike. */
 static int choose_kernels(struct trainer *t, struct err *err)
 {
     size_t before = free_bytes(t);
+    int status = choices_make(t, err);
 
-    progress_phase(t->options.progress, "choosing and measuring kernels");
-    int status = trainer_settle(t, reserve(t, err), err);
-    if (!status)
-        status = choices_share(t, err);
     return status ? status : trainer_settle(t, check_fit(t, before, err), err);
 }
 
@@ -416,6 +410,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     int status = trainer_join(t, err);
     if (!status)
         status = check_same_job(t, err);
+    if (!status)
+        status = check_same_kernels(t, err);
     if (!status)
         status = trainer_settle(t, compile(t, err), err);
     if (!status)

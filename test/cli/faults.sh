@@ -149,7 +149,7 @@ if lmtrain_mpirun=$(command -v mpirun); then
     differs_set='--set optimizer.lr=0.5'
     differs 'another job' "the job differs between ranks: 'optimizer.lr: 0.01' on rank 0 \(.*\), 'optimizer.lr: 0.5' on rank 1"
     differs_set=
-    differs 'other kernels' "the numerics differs between ranks: 'kernels cpu .*' on rank 0 \(.*\), 'kernels cpu plain .*' on rank 1" \
+    differs 'other kernels' "the description of the kernels differs between ranks: 'cpu .*' on rank 0 \(.*\), 'cpu plain .*' on rank 1" \
         -x LMTRAIN_CPU_ISA=plain
 else
     echo 'skip ranks of different jobs: there is no mpirun'
