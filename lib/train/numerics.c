@@ -221,7 +221,8 @@ static void describe_tuning(const struct job *job, struct str *out)
     describe_texts("lora.modules_to_save", &job->lora.modules_to_save, out);
 }
 
-void numerics_describe(const struct job *job, uint64_t data, const char *identity, struct str *out)
+void numerics_describe(const struct job *job, uint64_t data, const char *identity,
+                       const char *choices, struct str *out)
 {
     int early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
     /* One rank or one micro-batch has one order of sums. */
@@ -263,6 +264,8 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
                is_fast ? "fast" : "fixed");
     describe_optimizer(job, out);
     str_printf(out, "kernels %s\n", identity);
+    if (*choices)
+        str_printf(out, "kernels.choices %016" PRIx64 "\n", XXH64(choices, strlen(choices), 0));
 }
 
 uint64_t numerics_hash(const struct str *description)

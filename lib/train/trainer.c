@@ -381,8 +381,13 @@ static int check_same_kernels(struct trainer *t, struct err *err)
 /* Data, which is of each rank's host; and what was chosen for all. */
 static int check_same_numerics(struct trainer *t, struct err *err)
 {
-    numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(t->options.kernels),
-                      &t->description);
+    struct kernels *kernels = t->options.kernels;
+    struct str choices = { 0 };
+
+    kernels_choices_print(kernels, &choices);
+    numerics_describe(t->job, loader_fingerprint(t->train), kernels_identity(kernels),
+                      str_text(&choices), &t->description);
+    str_release(&choices);
     t->numerics = numerics_hash(&t->description);
     return same_text(t, "the description of the numerics", str_text(&t->description),
                      "the same data on all hosts", err);

@@ -34,7 +34,7 @@ static char *describe(const char *override, int world_size)
                       &err) < 0 ||
         job_resolve(&job, world_size, &arena, &err) < 0)
         fail_msg("%s", err.text);
-    numerics_describe(&job, 42, "cpu", &out);
+    numerics_describe(&job, 42, "cpu", "", &out);
     assert_true(numerics_hash(&out) == numerics_hash(&out));
     char *copy = strdup(str_text(&out));
     str_release(&out);
@@ -171,7 +171,7 @@ static void sizes_count(void **state)
         if (job_read_text(&job, text, sizeof text - 1, "job", overrides, 4, &arena, &err) < 0 ||
             job_resolve(&job, 1, &arena, &err) < 0)
             fail_msg("%s", err.text);
-        numerics_describe(&job, 42, "cpu", &texts[i]);
+        numerics_describe(&job, 42, "cpu", "", &texts[i]);
     }
     assert_non_null(strstr(str_text(&texts[0]), "\nparallel.micro_batches 2 1 1\n"));
     assert_non_null(strstr(str_text(&texts[1]), "\nparallel.micro_batches 1 2 1\n"));
@@ -210,14 +210,38 @@ static void data_and_kernels_count(void **state)
     if (job_read_text(&job, text, sizeof text - 1, "job", NULL, 0, &arena, &err) < 0 ||
         job_resolve(&job, 1, &arena, &err) < 0)
         fail_msg("%s", err.text);
-    numerics_describe(&job, 42, "cpu", &a);
-    numerics_describe(&job, 43, "cpu", &b);
-    numerics_describe(&job, 42, "another cpu", &c);
+    numerics_describe(&job, 42, "cpu", "", &a);
+    numerics_describe(&job, 43, "cpu", "", &b);
+    numerics_describe(&job, 42, "another cpu", "", &c);
     assert_true(numerics_hash(&a) != numerics_hash(&b));
     assert_true(numerics_hash(&a) != numerics_hash(&c));
+    assert_null(strstr(str_text(&a), "kernels.choices"));
     str_release(&a);
     str_release(&b);
     str_release(&c);
+    arena_release(&arena);
+}
+
+/* Algorithms differ in bits: what kernels chose among them counts. */
+static void choices_count(void **state)
+{
+    static const char *const choices[] = { "product a 1\n", "product a 2\n", "product a 1\n" };
+    struct str texts[3] = { { 0 }, { 0 }, { 0 } };
+    struct arena arena = { 0 };
+    struct job job;
+    struct err err;
+
+    (void)state;
+    if (job_read_text(&job, text, sizeof text - 1, "job", NULL, 0, &arena, &err) < 0 ||
+        job_resolve(&job, 1, &arena, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < 3; i++)
+        numerics_describe(&job, 42, "cuda", choices[i], &texts[i]);
+    assert_non_null(strstr(str_text(&texts[0]), "\nkernels.choices "));
+    assert_true(numerics_hash(&texts[0]) != numerics_hash(&texts[1]));
+    assert_true(numerics_hash(&texts[0]) == numerics_hash(&texts[2]));
+    for (int i = 0; i < 3; i++)
+        str_release(&texts[i]);
     arena_release(&arena);
 }
 
@@ -230,6 +254,7 @@ int main(void)
         cmocka_unit_test(sizes_count),
         cmocka_unit_test(ranks_count),
         cmocka_unit_test(data_and_kernels_count),
+        cmocka_unit_test(choices_count),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
