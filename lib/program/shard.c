@@ -473,8 +473,8 @@ static int copy_function(struct program *p, int function, const char *suffix)
 }
 
 /*
- * A bucket of thousands of ranks ends with a gap of up to a norm block each; one op clears up to
- * 4 MB of it.
+ * A bucket of thousands of ranks ends with a gap of up to a norm block each: as many zeros would be
+ * gigabytes. The constant has at most 4 MB of them.
  */
 #define ZEROS_MAX ((int64_t)1 << 20)
 
@@ -498,20 +498,23 @@ static int64_t largest_gap(const struct program *p, const struct member *list, i
 
 /*
  * Zeros between members of a bucket, which others have written over in its lane: the norm sees
- * them.
+ * them. Behind the constant's what is clear already is copied, twice as much by each op, so that
+ * the ops are few however long the gap is.
  */
 static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end, int function,
                   int index)
 {
     struct program *p = s->program;
+    int constant = s->zeros[p->values[cell].dtype != DTYPE_F32];
 
-    for (; begin < end; begin += s->n_zeros) {
-        int64_t n = min_i64(s->n_zeros, end - begin);
-        int gap = program_view(p, cell, begin, 1, n, n);
-        int zeros = program_view(p, s->zeros[p->values[cell].dtype != DTYPE_F32], 0, 1, n, n);
+    for (int64_t n, n_clear = 0; begin + n_clear < end; n_clear += n) {
+        n = min_i64(max_i64(s->n_zeros, n_clear), end - begin - n_clear);
+        int gap = program_view(p, cell, begin + n_clear, 1, n, n);
+        int zeros =
+            n_clear ? program_view(p, cell, begin, 1, n, n) : program_view(p, constant, 0, 1, n, n);
 
         memcpy(p->values[zeros].spread, p->values[gap].spread, sizeof p->values[gap].spread);
-        program_insert(p, function, index,
+        program_insert(p, function, index++,
                        &(struct op){ .kind = OP_ADD,
                                      .in = { zeros, zeros },
                                      .out = { gap },

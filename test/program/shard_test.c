@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -277,12 +278,118 @@ static void bucket_sizes(void **state)
     }
 }
 
+/* ---- zero 2: what lies between a bucket's members ---- */
+
+/* Elements of a flat cell. */
+struct span {
+    int64_t begin, end;
+};
+
+static struct span span_of(const struct program *p, int id)
+{
+    const struct value *v = &p->values[id];
+
+    return (struct span){ v->offset, v->offset + v->rows * v->cols };
+}
+
+/* Whether some of the spans, which follow one another, hold all of this one. */
+static int holds(const struct span *spans, int n, struct span span)
+{
+    for (int i = 0; i < n && span.begin < span.end; i++)
+        if (spans[i].begin <= span.begin && span.begin < spans[i].end)
+            span.begin = spans[i].end;
+    return span.begin >= span.end;
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Zeros that the ops right ahead of a reduction write: of zeros, or of what they have written. */
+static int list_cleared(const struct program *p, const struct function *f, int reduce,
+                        struct span *spans)
+{
+    int base = program_base(p, f->ops[reduce].in[0]), first = reduce, n = 0;
+
+    while (first > 0 && f->ops[first - 1].kind == OP_ADD &&
+           program_base(p, f->ops[first - 1].out[0]) == base)
+        first--;
+    for (int i = first; i < reduce; i++) {
+        const struct op *op = &f->ops[i];
+
+        assert_int_equal(op->in[0], op->in[1]);
+        if (p->values[program_base(p, op->in[0])].role != ROLE_CONSTANT)
+            assert_true(holds(spans, n, span_of(p, op->in[0])));
+        spans[n++] = span_of(p, op->out[0]);
+    }
+    return n;
+}
+
+/* The bucket whose shard this is. */
+static const struct bucket *bucket_of_shard(const struct program *p, int shard)
+{
+    for (int i = 0; i < p->n_buckets; i++)
+        if (p->buckets[i].shards[0] == shard)
+            return &p->buckets[i];
+    fail_msg("no bucket has this shard");
+    return NULL;
+}
+
+/* Sums and zeros fill the bucket, and do not meet. Returns how many ops write zeros. */
+static int check_filled(const struct program *p, const struct function *f, int reduce)
+{
+    const struct bucket *b = bucket_of_shard(p, f->ops[reduce].out[0]);
+    struct span spans[128];
+    int n_cleared = list_cleared(p, f, reduce, spans), n = n_cleared;
+
+    for (int i = 0; i < p->n_parameters; i++)
+        if (&p->buckets[p->parameters[i].bucket] == b)
+            spans[n++] = span_of(p, p->parameters[i].gradients[0]);
+    assert_true(n <= 128);
+    qsort(spans, (size_t)n, sizeof *spans, by_begin);
+    assert_int_equal(spans[0].begin, 0);
+    for (int i = 1; i < n; i++)
+        assert_int_equal(spans[i].begin, spans[i - 1].end);
+    assert_int_equal(spans[n - 1].end, b->n_elements);
+    return n_cleared;
+}
+
+/* Few ops do it, however many ranks there are. */
+static void gaps_are_cleared(void **state)
+{
+    static const int sizes[] = { 2, 256, 1000, 131072 };
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct shard_options options = { .zero = 2, .early = 1, .bucket_bytes = 8 << 10 };
+        struct tiny tiny;
+        int n = 0, n_reduces = 0;
+
+        tiny_recompute(&tiny, "llama", sizes[i], RECOMPUTE_KIND_NONE);
+        struct program *p = &tiny.program;
+        shard_gradients(p, &tiny.chunk, 1, tiny.update, &options);
+        for (int f = 0; f < p->n_functions; f++)
+            for (int k = 0; k < p->functions[f].n_ops; k++)
+                if (p->functions[f].ops[k].kind == OP_REDUCE_SCATTER) {
+                    n += check_filled(p, &p->functions[f], k);
+                    n_reduces++;
+                }
+        assert_true(n_reduces > 3);
+        assert_true(n <= p->n_parameters + 10 * n_reduces);
+        tiny_release(&tiny);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size),        cmocka_unit_test(late_leaves_the_backward_alone),
         cmocka_unit_test(early_starts_over), cmocka_unit_test(one_rank_reduces_nothing),
         cmocka_unit_test(bucket_sizes),      cmocka_unit_test(zero_one),
+        cmocka_unit_test(gaps_are_cleared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
