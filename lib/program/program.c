@@ -473,15 +473,16 @@ int program_has_content(const struct program *program, int id)
     return program->values[id].content || program->values[id].runs;
 }
 
-static void fill_run(enum dtype dtype, void *elements, int64_t at, const struct content_run *run)
+static void fill_once(enum dtype dtype, void *elements, int64_t at, const struct content_run *run,
+                      double first)
 {
     CHECK(dtype == DTYPE_I32 || dtype == DTYPE_F64);
     if (dtype == DTYPE_I32)
-        for (int64_t k = 0, next = (int64_t)run->first; k < run->n; k++, next += (int64_t)run->step)
+        for (int64_t k = 0, next = (int64_t)first; k < run->n; k++, next += (int64_t)run->step)
             ((int32_t *)elements)[at + k] = (int32_t)next;
     else
         for (int64_t k = 0; k < run->n; k++)
-            ((double *)elements)[at + k] = run->first + (double)k * run->step;
+            ((double *)elements)[at + k] = first + (double)k * run->step;
 }
 
 void program_fill_content(const struct program *program, int id, void *elements)
@@ -496,9 +497,11 @@ void program_fill_content(const struct program *program, int id, void *elements)
     }
     memset(elements, 0, n_bytes);
     for (int64_t i = 0; i < v->runs->n; i++) {
-        CHECK(v->runs->runs[i].n <= v->rows * v->cols - at);
-        fill_run(v->dtype, elements, at, &v->runs->runs[i]);
-        at += v->runs->runs[i].n;
+        const struct content_run *run = &v->runs->runs[i];
+
+        CHECK(run->n * run->n_times <= v->rows * v->cols - at);
+        for (int64_t k = 0; k < run->n_times; k++, at += run->n)
+            fill_once(v->dtype, elements, at, run, run->first + (double)k * run->apart);
     }
 }
 

@@ -95,10 +95,13 @@ enum segment {
     N_SEGMENTS
 };
 
-/* n elements, each `step` more than the one before it: i32 or fp64, exact as such. */
+/*
+ * n elements, each `step` more than the one before it; and that n_times, each time `apart` more than
+ * the time before: i32 or fp64, exact as such.
+ */
 struct content_run {
-    double first, step;
-    int64_t n;
+    double first, step, apart;
+    int64_t n, n_times;
 };
 
 /* Elements behind the last run are 0. */

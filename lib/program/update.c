@@ -366,13 +366,20 @@ struct growing_runs {
     int n, capacity;
 };
 
-static void add_run(struct program *p, struct growing_runs *g, double first, double step, int64_t n)
+static void add_runs(struct program *p, struct growing_runs *g, const struct content_run *runs)
 {
+    if (!runs->n || !runs->n_times)
+        return;
     g->runs = arena_grow(&p->arena, g->runs, sizeof *g->runs, &g->capacity, g->n + 1);
-    g->runs[g->n++] = (struct content_run){ first, step, n };
+    g->runs[g->n++] = *runs;
 }
 
-/* Millions of elements, in large models, of a few thousand runs. */
+static void add_run(struct program *p, struct growing_runs *g, double first, double step, int64_t n)
+{
+    add_runs(p, g, &(struct content_run){ first, step, 0, n, 1 });
+}
+
+/* Millions of elements, in large models, of a few runs a parameter. */
 static int runs_cell(struct program *p, const char *name, enum dtype dtype,
                      const struct growing_runs *g, int64_t n)
 {
@@ -401,6 +408,26 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
                              .first = FIRST_NEVER });
 }
 
+/* Where blocks' sums stand: from block `block` of a rank's shard on, whose sums begin at `at`, and
+ * then of those of the next ranks. */
+struct block_walk {
+    int64_t at, block;
+    int64_t in_shard, n_own; /* blocks of each shard; sums of each rank */
+};
+
+static void add_blocks(struct program *p, struct growing_runs *g, struct block_walk w, int64_t n)
+{
+    int64_t n_first = w.block ? min_i64(n, w.in_shard - w.block) : 0;
+
+    add_run(p, g, (double)(w.at + w.block), 1, n_first);
+    if (w.block)
+        w.at += w.n_own;
+    int64_t n_whole = (n - n_first) / w.in_shard;
+    add_runs(p, g, &(struct content_run){ (double)w.at, 1, (double)w.n_own, w.in_shard, n_whole });
+    w.at += n_whole * w.n_own;
+    add_run(p, g, (double)w.at, 1, (n - n_first) % w.in_shard);
+}
+
 /*
  * Where each block's sum stands once all data-parallel ranks' are one after the other, parameters
  * in name order: a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
@@ -419,15 +446,13 @@ static int block_order(const struct update *u, const int *order, int n, int64_t 
         const struct parameter *q = &p->parameters[order[i]];
         int64_t in_shard = shard_blocks(p, &p->buckets[q->bucket]);
         int64_t first = q->bucket_offset / OPS_NORM_BLOCK;
-        int64_t rank = first / in_shard, k = first % in_shard;
+        struct block_walk walk = { first / in_shard * n_own + before[q->bucket], first % in_shard,
+                                   in_shard, n_own };
 
         if (q->is_copy)
             continue;
         n_blocks += n_blocks_of(q);
-        for (int64_t left = n_blocks_of(q), part; left; left -= part, k = 0, rank++) {
-            part = min_i64(left, in_shard - k);
-            add_run(p, &table, (double)(rank * n_own + before[q->bucket] + k), 1, part);
-        }
+        add_blocks(p, &table, walk, n_blocks_of(q));
     }
     return runs_cell(p, "block_order", DTYPE_I32, &table, n_blocks);
 }

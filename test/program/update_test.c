@@ -132,16 +132,12 @@ static int64_t place_of_sum(const struct program *p, const struct parameter *q, 
 }
 
 /* On shards: the same sums in the same order, each block once, with its parameter's decay. */
-static void shards(const char *model, int dp_size)
+static void check_block_order(const struct program *p)
 {
-    struct tiny tiny;
+    const struct value *order = constant(p, "block_order");
     const char *name = "";
     int64_t at = 0;
 
-    tiny_zero(&tiny, model, dp_size, 0);
-    build_update(&tiny.program, tiny.update, &options);
-    const struct program *p = &tiny.program;
-    const struct value *order = constant(p, "block_order");
     assert_non_null(order);
     int32_t *table = malloc((size_t)order->cols * sizeof *table);
     program_fill_content(p, (int)(order - p->values), table);
@@ -159,7 +155,32 @@ static void shards(const char *model, int dp_size)
     }
     assert_int_equal(at, order->cols);
     free(table);
+}
+
+static void shards(const char *model, int dp_size)
+{
+    struct tiny tiny;
+
+    tiny_zero(&tiny, model, dp_size, 0);
+    build_update(&tiny.program, tiny.update, &options);
+    check_block_order(&tiny.program);
     tiny_release(&tiny);
+}
+
+/* Parameters of many shards. */
+static void many_shards(int dp_size, size_t bucket_bytes)
+{
+    struct model_spec spec = real_spec("llama-4m");
+    struct compile_train train = tiny_compile(&spec, dp_size);
+    struct program program;
+    struct err err;
+
+    train.gradients.zero = 1;
+    train.gradients.bucket_bytes = bucket_bytes;
+    if (compile_train(&program, &train, &err) < 0)
+        fail_msg("%s", err.text);
+    check_block_order(&program);
+    program_release(&program);
 }
 
 static void norm_order_of_shards(void **state)
@@ -169,6 +190,9 @@ static void norm_order_of_shards(void **state)
         shards("llama", dp_size);
         shards("gpt2", dp_size);
     }
+    many_shards(3, 1);
+    many_shards(7, (size_t)4 << 20);
+    many_shards(256, (size_t)32 << 20);
 }
 
 static void decay_of_shards(void **state)
