@@ -1,9 +1,9 @@
 /*
  * verify.c - what can be known to be right before a step runs
  *
- * Each op is checked alone (shapes, spreads), memory in verify_memory.c, and each entry by walking
- * its actions as run will: a value is written once and before it is read, a stash value is of the
- * micro-batch that reads it, an accumulator starts over, sees the micro-batches in increasing order
+ * Each op is checked alone (shapes, spreads), memory in verify_memory.c, what slots of a stash hold in
+ * verify_stash.c, and each entry by walking its actions as run will: a value is written once and
+ * before it is read, an accumulator starts over, sees the micro-batches in increasing order
  * and takes nothing more once its sum over ranks was begun, and memory that holds sums still owed
  * to other ranks, or of which each rank has updated its own part alone, is not read as if it were
  * whole.
@@ -23,7 +23,7 @@ const char *verify_value_text(const struct program *p, int id, char *buffer, siz
     return buffer;
 }
 
-static int complain(const struct program *p, const struct function *f, const struct op *op,
+int verify_complain(const struct program *p, const struct function *f, const struct op *op,
                     int value, const char *what, struct err *err)
 {
     char text[32];
@@ -48,7 +48,8 @@ static int check_spreads(const struct program *p, const struct function *f, cons
             return err_add(err, "program: %s: over %s", f->name, axis_name((enum mesh_axis)axis));
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && p->values[op->out[k]].spread[axis] != out[k])
-                return complain(p, f, op, op->out[k], "does not have the spread its op gives", err);
+                return verify_complain(p, f, op, op->out[k],
+                                       "does not have the spread its op gives", err);
     }
     return 0;
 }
@@ -68,11 +69,6 @@ static int check_ops(const struct program *p, const struct function *f, struct e
 
 /* ---- order: walk an entry's actions as run does ---- */
 
-static int *written_of(const struct walk *w, int base)
-{
-    return &w->written[w->slots_at[base] + program_slot(w->program, base, w->micro_batch)];
-}
-
 static int is_pass(const struct value *v)
 {
     return v->role == ROLE_NONE && v->scope == SCOPE_PASS;
@@ -88,33 +84,40 @@ static int must_be_written(const struct value *v)
     return v->role == ROLE_NONE || v->role == ROLE_GRADIENT || v->role == ROLE_INPUT;
 }
 
+int verify_reads_output(const struct program *p, const struct op *op, int k)
+{
+    if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED)
+        return 1;
+    /* What adds to a sum that is whole: it may have another name by then. */
+    return op->kind == OP_ACCUMULATE && program_first_mode(p, op, k) == FIRST_NEVER;
+}
+
 static int check_read(const struct walk *w, const struct function *f, const struct op *op, int id)
 {
     const struct program *p = w->program;
-    int base = program_base(p, id), when = *written_of(w, base);
+    int base = program_base(p, id), when = w->written[base];
     const struct value *v = &p->values[base];
 
-    if (must_be_written(v) && (when == NEVER || (is_pass(v) && when != w->run)))
-        return complain(p, f, op, id, "is read before it is written", w->err);
-    if (must_be_written(v) && v->scope == SCOPE_STASH && when != w->micro_batch + 2)
-        return complain(p, f, op, id, "is of another micro-batch: its slot was reused too early",
-                        w->err);
+    if (must_be_written(v) && v->scope != SCOPE_STASH &&
+        (when == NEVER || (is_pass(v) && when != w->run)))
+        return verify_complain(p, f, op, id, "is read before it is written", w->err);
     if (p->values[id].bucket && p->values[id].base && w->gathered[base] != p->values[id].bucket)
-        return complain(p, f, op, id,
-                        w->gathered[base] ? "is read where another bucket was gathered since"
-                                          : "is read as whole before its shards were gathered",
-                        w->err);
+        return verify_complain(p, f, op, id,
+                               w->gathered[base]
+                                   ? "is read where another bucket was gathered since"
+                                   : "is read as whole before its shards were gathered",
+                               w->err);
     for (int axis = 0; axis < N_AXES; axis++) {
         int is = spread_of(w, base)[axis];
 
         if (p->mesh.size[axis] == 1)
             continue;
         if (is == SPREAD_PARTIAL && p->values[id].spread[axis] != SPREAD_PARTIAL)
-            return complain(p, f, op, id, "is read as whole while sums over ranks are owed",
-                            w->err);
+            return verify_complain(p, f, op, id, "is read as whole while sums over ranks are owed",
+                                   w->err);
         if (is != SPREAD_SAME && p->values[id].spread[axis] == SPREAD_SAME)
-            return complain(p, f, op, id, "is read as whole before its shards were gathered",
-                            w->err);
+            return verify_complain(p, f, op, id, "is read as whole before its shards were gathered",
+                                   w->err);
     }
     return 0;
 }
@@ -146,8 +149,8 @@ static int check_restart(const struct walk *w, const struct function *f, const s
 
     for (int other = w->last_started[base]; other; other = w->started_before[other])
         if (overlap(&p->values[id], &p->values[other]))
-            return complain(p, f, op, other, "is begun anew before its sum over ranks is begun",
-                            w->err);
+            return verify_complain(p, f, op, other,
+                                   "is begun anew before its sum over ranks is begun", w->err);
     if (is_partial(p, id)) {
         w->started_before[id] = w->last_started[base];
         w->last_started[base] = id;
@@ -176,22 +179,22 @@ static int check_accumulation(struct walk *w, const struct function *f, const st
     enum first_mode mode = program_first_mode(p, op, output);
     int first = mode == FIRST_MICRO_BATCH ? w->first : mode == FIRST_ALWAYS;
 
-    /* What adds to a sum that is whole: it may have another name by then. */
     if (mode == FIRST_NEVER && op->kind == OP_ACCUMULATE)
-        return check_read(w, f, op, id);
+        return 0;
     if (mode == FIRST_ALWAYS && p->values[base].role != ROLE_NONE &&
         check_restart(w, f, op, id) < 0)
         return -1;
     if (first || w->entry != ENTRY_STEP)
         w->started[id] = 1 + w->reduced[base];
     else if (w->started[id] == NEVER)
-        return complain(p, f, op, id, "is added to what was never started", w->err);
+        return verify_complain(p, f, op, id, "is added to what was never started", w->err);
     else if (w->started[id] != 1 + w->reduced[base])
-        return complain(p, f, op, id, "is added to after its sum over ranks was begun", w->err);
+        return verify_complain(p, f, op, id, "is added to after its sum over ranks was begun",
+                               w->err);
     if (mode != FIRST_MICRO_BATCH)
         return 0;
     if (w->micro_batch + 2 < w->accumulated[id])
-        return complain(p, f, op, id, "takes micro-batches out of order", w->err);
+        return verify_complain(p, f, op, id, "takes micro-batches out of order", w->err);
     w->accumulated[id] = w->micro_batch + 2;
     return 0;
 }
@@ -204,18 +207,19 @@ static int check_write(struct walk *w, const struct function *f, const struct op
 
     int adds = program_accumulates(p, op, k) && program_first_mode(p, op, k) == FIRST_NEVER;
     if (v->role == ROLE_NONE && w->once[id] == w->run && !adds)
-        return complain(p, f, op, id, "is written twice", w->err);
+        return verify_complain(p, f, op, id, "is written twice", w->err);
     w->once[id] = w->run;
-    if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED && check_read(w, f, op, id) < 0)
+    if (verify_reads_output(p, op, k) && check_read(w, f, op, id) < 0)
         return -1;
     if (program_accumulates(p, op, k) && check_accumulation(w, f, op, k) < 0)
         return -1;
     if (op->kind == OP_ALL_GATHER && p->values[id].bucket) {
         if (p->values[op->in[0]].bucket != p->values[id].bucket)
-            return complain(p, f, op, id, "is gathered from another bucket's shards", w->err);
+            return verify_complain(p, f, op, id, "is gathered from another bucket's shards",
+                                   w->err);
         w->gathered[base] = p->values[id].bucket;
     }
-    *written_of(w, base) = is_pass(v) ? w->run : w->micro_batch + 2;
+    w->written[base] = is_pass(v) ? w->run : WRITTEN;
     for (int axis = 0; axis < N_AXES; axis++)
         spread_of(w, base)[axis] = (unsigned char)p->values[id].spread[axis];
     return 0;
@@ -253,7 +257,7 @@ static int walk_action(struct walk *w, const struct action *a)
     if (a->kind == ACTION_LOAD)
         for (int id = 1; id < p->n_values; id++)
             if (p->values[id].role == ROLE_INPUT)
-                *written_of(w, program_base(p, id)) = a->micro_batch + 2;
+                w->written[program_base(p, id)] = WRITTEN;
     if (a->kind == ACTION_RUN && walk_function(w, a->function) < 0)
         return err_add(w->err, "%s, micro-batch %d", entry_name(w->entry), a->micro_batch);
     return 0;
@@ -274,12 +278,7 @@ static void open_walk(struct walk *w, struct arena *arena)
     const struct program *p = w->program;
     size_t n_values = (size_t)p->n_values;
 
-    w->slots_at = arena_array(arena, int, n_values);
-    for (int id = 0; id < p->n_values; id++) {
-        w->slots_at[id] = w->n_slots;
-        w->n_slots += walk_slots_of(p, id);
-    }
-    w->written = arena_array(arena, int, w->n_slots);
+    w->written = arena_array(arena, int, n_values);
     w->once = arena_array(arena, int, n_values);
     w->accumulated = arena_array(arena, int, n_values);
     w->started = arena_array(arena, int, n_values);
@@ -307,7 +306,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
-        if (e->actions[i].kind == ACTION_LOAD && !way->in_full) {
+        if (!way->in_full) {
             i += rounds_to_skip(&rounds, &w, e, i);
             if (i == e->n_actions)
                 break;
@@ -387,6 +386,8 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
     for (int e = 0; e < N_ENTRIES; e++)
         if (walk_entry(program, (enum entry_kind)e, way, err) < 0)
             return -1;
+    if (verify_stash(program, err) < 0)
+        return -1;
     return check_ports(program, err);
 }
 

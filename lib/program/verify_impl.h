@@ -1,5 +1,5 @@
 /*
- * verify_impl.h - the two halves of verify: what lies where, and what runs when
+ * verify_impl.h - the parts of verify: what lies where, what slots hold, and what runs when
  */
 #ifndef PROGRAM_VERIFY_IMPL_H
 #define PROGRAM_VERIFY_IMPL_H
@@ -11,6 +11,19 @@
  * lives at the same time overlaps. Only for placed programs. Returns 0, or -1 and ERR_FAILED.
  */
 int verify_memory(const struct program *program, struct err *err);
+
+/*
+ * verify_stash.c: what any entry's functions read of a stash is of their micro-batch. Returns 0, or
+ * -1 and ERR_FAILED.
+ */
+int verify_stash(const struct program *program, struct err *err);
+
+/* ERR_FAILED naming function, op and value. Returns -1. */
+int verify_complain(const struct program *program, const struct function *function,
+                    const struct op *op, int value, const char *what, struct err *err);
+
+/* Whether the op reads what its output holds, which must be whole there. */
+int verify_reads_output(const struct program *program, const struct op *op, int output);
 
 /*
  * How entries are walked: by verify and verify_ranks (passes.h) without the micro-batches of which

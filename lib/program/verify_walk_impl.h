@@ -8,41 +8,38 @@
 #include "program/verify_impl.h"
 
 #define NEVER 0
+#define WRITTEN 1
 
-/* Times are counted from 1, so that 0 is never. */
+/* Times are counted from 1, so that 0 is never. What slots hold is verify_stash.c's. */
 struct walk {
     const struct program *program;
     struct err *err;
     enum entry_kind entry;
     int micro_batch, first; /* of the action at hand */
     int run;                /* functions run so far */
-    int n_slots;
-    int *written;      /* [n_slots], by slots_at and slot: micro-batch + 2; pass values: run */
-    int *slots_at;     /* by base value: where its slots begin in written */
-    int *once;         /* by value: the run that wrote it last */
-    int *accumulated;  /* by value: last micro-batch added + 2 */
-    int *started;      /* by value: 1 + reductions of its base when it last started over */
-    int *reduced;      /* by base value: reductions over ranks so far */
+    int *written;           /* by base value: WRITTEN; pass values: the run */
+    int *once;              /* by value: the run that wrote it last */
+    int *accumulated;       /* by value: last micro-batch added + 2 */
+    int *started;           /* by value: 1 + reductions of its base when it last started over */
+    int *reduced;           /* by base value: reductions over ranks so far */
     int *last_started; /* by base value: the newest sum of one micro-batch not yet reduced, or 0 */
     int *started_before;   /* by value: the one before it */
     unsigned char *spread; /* by base value and axis: as last written */
     int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
 };
 
-/* How many micro-batches the value has slots for. */
-int walk_slots_of(const struct program *program, int id);
-
-/* The walk as it was at an earlier action, a LOAD. */
+/* The walk as it was ahead of a round. */
 struct rounds {
     struct arena *arena;
     struct walk then;
-    int is_taken, action, micro_batch;
+    int action, n_actions, shift; /* the round; n_actions 0: there is none */
+    int look_at, n_failures;      /* the action where one is looked for; how often in vain */
 };
 
 /*
- * Ahead of action i, a LOAD: how many actions from i on need no walking, because none of them can be
- * refused and what they leave is known. If any, w is then as if they had been walked. All zero but
- * the arena at first; what it remembers lives there.
+ * Ahead of action i: how many actions from i on need no walking, because none of them can be refused
+ * and what they leave is known. If any, w is then as if they had been walked. All zero but the arena
+ * at first; what it remembers lives there.
  */
 int rounds_to_skip(struct rounds *rounds, struct walk *walk, const struct entry *entry, int i);
 

@@ -414,7 +414,7 @@ static void reading_after_repeats(void **state)
         actions[3 * n] = run(s.backward, n - 1, 0);
         set_actions(&s, actions, 3 * n + 1);
         check_accepted(&s.program);
-        actions[3 * n] = run(s.backward, n - 2, 0);
+        actions[3 * n] = run(s.backward, n, 0);
         set_actions(&s, actions, 3 * n + 1);
         REFUSED(&s.program, "backward 0: add", "slot was reused too early");
         program_release(&s.program);

@@ -1,0 +1,195 @@
+/*
+ * verify_stash.c - what is read of a stash is of the micro-batch that reads it
+ *
+ * Slots are written again and again. Which micro-batch a slot holds follows from which functions
+ * read and write a value, not from their ops: values that are alike in that share one table of
+ * slots here, so that all actions of a step are walked in little time, however many there are.
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "program/verify_impl.h"
+
+#define NEVER 0
+
+/* What a function does to a value: a read after its own write finds what it wrote. */
+enum { USE_READS_FIRST = 1, USE_WRITES = 2 };
+
+/* Values of one stash that each function uses alike. */
+struct use_class {
+    int stash, is_loaded;
+    unsigned char *uses; /* by function */
+    int *holds;          /* by slot: micro-batch + 2 */
+};
+
+struct stash_walk {
+    const struct program *program;
+    struct use_class *classes;
+    int n_classes;
+    int *class_of;        /* by base value: 1 + its class; 0: it is not in a stash */
+    unsigned char **uses; /* by base value */
+    struct err *err;
+};
+
+static int n_slots_of(const struct program *p, const struct use_class *c)
+{
+    return p->n_stashes ? p->stashes[c->stash].n_slots : 1;
+}
+
+static int *slot_of(const struct program *p, const struct use_class *c, int micro_batch)
+{
+    return &c->holds[micro_batch < 0 ? 0 : micro_batch % n_slots_of(p, c)];
+}
+
+/* ---- classes ---- */
+
+static void note_use(struct stash_walk *w, int function, int id, int use)
+{
+    unsigned char *uses = w->uses[program_base(w->program, id)];
+
+    if (uses && (use == USE_WRITES || !(uses[function] & USE_WRITES)))
+        uses[function] |= (unsigned char)use;
+}
+
+/* In the order in which verify.c reads and writes them. */
+static void note_op(struct stash_walk *w, int function, const struct op *op)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        note_use(w, function, op->in[k], USE_READS_FIRST);
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+        if (op->out[k] && verify_reads_output(w->program, op, k))
+            note_use(w, function, op->out[k], USE_READS_FIRST);
+        note_use(w, function, op->out[k], USE_WRITES);
+    }
+}
+
+static int is_alike(const struct stash_walk *w, const struct use_class *c, int id)
+{
+    const struct value *v = &w->program->values[id];
+
+    return c->stash == v->stash && c->is_loaded == (v->role == ROLE_INPUT) &&
+           !memcmp(c->uses, w->uses[id], (size_t)w->program->n_functions);
+}
+
+static void classify(struct stash_walk *w, struct arena *arena, int id)
+{
+    const struct value *v = &w->program->values[id];
+    int c = 0;
+
+    while (c < w->n_classes && !is_alike(w, &w->classes[c], id))
+        c++;
+    if (c == w->n_classes) {
+        struct use_class *new = &w->classes[w->n_classes++];
+
+        *new = (struct use_class){ v->stash, v->role == ROLE_INPUT, w->uses[id], NULL };
+        new->holds = arena_array(arena, int, n_slots_of(w->program, new));
+    }
+    w->class_of[id] = 1 + c;
+}
+
+static void find_classes(struct stash_walk *w, struct arena *arena)
+{
+    const struct program *p = w->program;
+    int n = 0;
+
+    w->uses = arena_array(arena, unsigned char *, p->n_values);
+    w->class_of = arena_array(arena, int, p->n_values);
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].scope == SCOPE_STASH && program_base(p, id) == id) {
+            w->uses[id] = arena_array(arena, unsigned char, p->n_functions);
+            n++;
+        }
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            note_op(w, f, &p->functions[f].ops[i]);
+    w->classes = arena_array(arena, struct use_class, n);
+    for (int id = 1; id < p->n_values; id++)
+        if (w->uses[id])
+            classify(w, arena, id);
+}
+
+/* ---- the walk ---- */
+
+/* If this operand is the first of its function to be read from a slot of another micro-batch. */
+static int check_operand(const struct stash_walk *w, const struct action *a, const struct op *op,
+                         int id)
+{
+    const struct program *p = w->program;
+    int class = w->class_of[program_base(p, id)] - 1;
+
+    if (class < 0 || !(w->classes[class].uses[a->function] & USE_READS_FIRST))
+        return 0;
+    int holds = *slot_of(p, &w->classes[class], a->micro_batch);
+    if (holds == a->micro_batch + 2)
+        return 0;
+    return verify_complain(p, &p->functions[a->function], op, id,
+                           holds == NEVER
+                               ? "is read before it is written"
+                               : "is of another micro-batch: its slot was reused too early",
+                           w->err);
+}
+
+/* A function reads what is not there: which of its ops? */
+static int name_reader(const struct stash_walk *w, const struct action *a)
+{
+    const struct function *f = &w->program->functions[a->function];
+
+    for (int i = 0; i < f->n_ops; i++) {
+        const struct op *op = &f->ops[i];
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            if (check_operand(w, a, op, op->in[k]) < 0)
+                return -1;
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            if (op->out[k] && verify_reads_output(w->program, op, k) &&
+                check_operand(w, a, op, op->out[k]) < 0)
+                return -1;
+    }
+    CHECK(!"an op that reads the slot");
+}
+
+static int run_function(const struct stash_walk *w, const struct action *a)
+{
+    for (int c = 0; c < w->n_classes; c++) {
+        int uses = w->classes[c].uses[a->function];
+        int *slot = uses ? slot_of(w->program, &w->classes[c], a->micro_batch) : NULL;
+
+        if ((uses & USE_READS_FIRST) && *slot != a->micro_batch + 2)
+            return name_reader(w, a);
+        if (uses & USE_WRITES)
+            *slot = a->micro_batch + 2;
+    }
+    return 0;
+}
+
+static int walk_entry(const struct stash_walk *w, enum entry_kind kind)
+{
+    const struct entry *e = &w->program->entries[kind];
+
+    for (int c = 0; c < w->n_classes; c++)
+        memset(w->classes[c].holds, 0,
+               sizeof(int) * (size_t)n_slots_of(w->program, &w->classes[c]));
+    for (int i = 0; i < e->n_actions; i++) {
+        const struct action *a = &e->actions[i];
+
+        for (int c = 0; a->kind == ACTION_LOAD && c < w->n_classes; c++)
+            if (w->classes[c].is_loaded)
+                *slot_of(w->program, &w->classes[c], a->micro_batch) = a->micro_batch + 2;
+        if (a->kind == ACTION_RUN && run_function(w, a) < 0)
+            return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
+    }
+    return 0;
+}
+
+int verify_stash(const struct program *program, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct stash_walk w = { .program = program, .err = err };
+    int status = 0;
+
+    find_classes(&w, &arena);
+    for (int e = 0; e < N_ENTRIES && !status; e++)
+        status = walk_entry(&w, (enum entry_kind)e);
+    arena_release(&arena);
+    return status;
+}
