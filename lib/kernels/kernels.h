@@ -17,7 +17,7 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "device/pool.h"
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 struct kernels;
 

@@ -1,10 +1,9 @@
 /*
  * ops.h - the catalogue: what a step program is made of
  *
- * About forty kinds of transformer size. A kind's row (catalogue.c) says its operands, which of
- * them are optional, accumulated or updated in place, and holds its rules of shape, spread and
- * cost; everything that must know an op's nature (differentiate, verify, plan, print, kernels'
- * front door) reads it here. Pure: no memory is touched, no device known.
+ * About sixty kinds of transformer size. Here is what each takes and gives, and what may be asked
+ * of an op; what is known of its kind is a row (op_info.h), which stands in the kind's family file.
+ * Pure: no memory is touched, no device known.
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
@@ -21,11 +20,11 @@
  * "~" marks an operand updated in place. "?" marks an optional one. "|" marks an output that may be
  * the memory of the first input: the program says where it is (program.h, over).
  *
- *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, begin?[1 x 1] i32
+ *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, offset?[1 x 1] i32
  *                       -> x[T x d] res
- *                         x = base + table[index - begin]; an index < 0, or whose row is not among
+ *                         x = base + table[index - offset]; an index < 0, or whose row is not among
  *                         the R that the rank has, adds nothing
- *   embed_dw            dx[T x d] res, index[T x 1], begin? -> dtable[R x d] +=
+ *   embed_dw            dx[T x d] res, index[T x 1], offset? -> dtable[R x d] +=
  *                         rows added in token order
  *   rmsnorm             x[T x d] res, w[1 x d] fp32 -> y[T x d] act or res, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
@@ -51,7 +50,8 @@
  *                         rmsnorm of each q head with wq, of each k head with wk; copies v
  *   head_norm_grad      dout[T x c], qkv, wq, wk, rstd -> dqkv[T x c], dwq?[1 x e] +=, dwk? +=
  *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64,
- *                       begin?[1 x 1] i32, start?[T x 1] i32 -> out[T x he] act, lse[T x h] fp32
+ *                       head_offset?[1 x 1] i32, start?[T x 1] i32
+ *                       -> out[T x he] act, lse[T x h] fp32
  *                         causal within each sequence of seq_len rows; head i reads kv head i /
  *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
  *                         scores; dropout on probabilities where p > 0.
@@ -61,11 +61,13 @@
  *                         row's before it.
  *                         `alibi` > 0: slope * (j - i) is added to scaled scores, with the slope
  *                         that the head has among `alibi` heads of all ranks (Press et al. 2022;
- *                         ops_alibi_slope). begin: the number of the first head, where the rank
- *                         has a part of them: wanted for dropout and alibi
- *   attention_grad      dout[T x he], qkv, out, lse, sample?, begin?, start? -> dqkv[T x c] act
+ *                         ops_alibi_slope). head_offset: the number of the first head, where the
+ *                         rank has a part of them: wanted for dropout and alibi
+ *   attention_grad      dout[T x he], qkv, out, lse, sample?, head_offset?, start?
+ *                       -> dqkv[T x c] act
  *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
- *                       ge] act, begin?[1 x 1] i32, segment?[T x 1] i32, segments?[G x 3] i32
+ *                       ge] act, head_offset?[1 x 1] i32, segment?[T x 1] i32,
+ *                       segments?[G x 3] i32
  *                       -> out[T x he] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
  *                         of keys, values; writes k, v of all rows at their positions, then row
@@ -117,13 +119,13 @@
  *                         swiglu's, times the row's weight: so that what comes out of an expert
  *                         need not be kept for the weight's gradient
  *   expert_swiglu_grad  weight, place, dy[T s x f], gu -> dgu[T s x 2f], dweight[T x s] fp32
- *   dropout             x[T x d], sample[S x 1] i64, begin?[1 x 1] i32 -> y[T x d], y's dtype =
+ *   dropout             x[T x d], sample[S x 1] i64, offset?[1 x 1] i32 -> y[T x d], y's dtype =
  *                       x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
- *                         `place`, element); begin: x's rows are those of the micro-batch from
+ *                         `place`, element); offset: x's rows are those of the micro-batch from
  *                         there on, and sample is of all of it; or, where `by_columns`, its
  *                         columns
- *   dropout_grad        dy, sample, begin? -> dx
+ *   dropout_grad        dy, sample, offset? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
  *                         or all three bf16, or fp16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act
@@ -143,13 +145,13 @@
  *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
  *                         never exist whole
  *   head_loss           x, w, target -> loss[1 x 1] fp64 +=
- *   logit_stats         logits[T x V] fp32, target[T x 1] i32, begin?[1 x 1] i32
+ *   logit_stats         logits[T x V] fp32, target[T x 1] i32, offset?[1 x 1] i32
  *                       -> stats[T x 3] fp32
  *                         of each row: the largest logit, the sum of exp(logit - largest), the
- *                         target's logit or 0 where it is not among these. Column j is token begin
+ *                         target's logit or 0 where it is not among these. Column j is token offset
  *                         + j; tokens from `vocab_size` on are padding and count as -infinity
  *   cross_entropy       logits, stats[n T x 3] fp32 (of n ranks' vocabulary parts, rank by rank),
- *                       target, scale[1 x 1] fp32, begin?
+ *                       target, scale[1 x 1] fp32, offset?
  *                       -> dlogits?[T x V] act, loss[1 x 1] fp64 +=
  *                         the parts' statistics are joined in order of rank; loss adds -log
  *                         softmax(logits)[target] of targets >= 0; dlogits is of scale * that sum
@@ -185,15 +187,15 @@
  *                         norm > clip ? clip / norm : 1; skip = norm is not finite
  *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
  *                       master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks] fp64,
- *                       place?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
+ *                       rng_site?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
  *                         nothing changes where skip is set; decay: the weight decay of each
  *                         OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
  *                         parameters). What is bf16 is computed in fp32 and rounded stochastically
  *                         as it is stored, by numbers that hang on what the element is and not on
- *                         where it lies (ops_rounding): place says of each block which one of its
- *                         parameter it is, part which of the tensor-parallel ranks' parts this is;
- *                         without place the operands are one parameter, the attribute its place
+ *                         where it lies (ops_rounding): rng_site says of each block which one of
+ *                         its parameter it is, part which of the tensor-parallel parts this is;
+ *                         without rng_site the operands are one parameter, the attribute its place
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -311,6 +313,146 @@ enum op_kind {
 };
 
 /*
+ * Places of the operands in op_shape's and program's `in` and `out`, in the order of the notation:
+ * in[EMBED_TABLE], out[EMBED_X].
+ */
+/* clang-format off */
+enum embed_in { EMBED_INDEX, EMBED_TABLE, EMBED_BASE, EMBED_OFFSET };
+enum embed_out { EMBED_X };
+enum embed_dw_in { EMBED_DW_DX, EMBED_DW_INDEX, EMBED_DW_OFFSET };
+enum embed_dw_out { EMBED_DW_DTABLE };
+enum rmsnorm_in { RMSNORM_X, RMSNORM_W };
+enum rmsnorm_out { RMSNORM_Y, RMSNORM_RSTD };
+enum rmsnorm_grad_in { RMSNORM_GRAD_DY, RMSNORM_GRAD_X, RMSNORM_GRAD_W, RMSNORM_GRAD_RSTD,
+    RMSNORM_GRAD_ADD };
+enum rmsnorm_grad_out { RMSNORM_GRAD_DX, RMSNORM_GRAD_DW, RMSNORM_GRAD_COPY };
+enum layernorm_in { LAYERNORM_X, LAYERNORM_W, LAYERNORM_B };
+enum layernorm_out { LAYERNORM_Y, LAYERNORM_MEAN, LAYERNORM_RSTD };
+enum layernorm_grad_in { LAYERNORM_GRAD_DY, LAYERNORM_GRAD_X, LAYERNORM_GRAD_W,
+    LAYERNORM_GRAD_MEAN, LAYERNORM_GRAD_RSTD, LAYERNORM_GRAD_ADD };
+enum layernorm_grad_out { LAYERNORM_GRAD_DX, LAYERNORM_GRAD_DW, LAYERNORM_GRAD_DB,
+    LAYERNORM_GRAD_COPY };
+enum add_rmsnorm_in { ADD_RMSNORM_X, ADD_RMSNORM_DELTA, ADD_RMSNORM_W };
+enum add_rmsnorm_out { ADD_RMSNORM_Y, ADD_RMSNORM_RSTD, ADD_RMSNORM_SUM };
+enum add_layernorm_in { ADD_LAYERNORM_X, ADD_LAYERNORM_DELTA, ADD_LAYERNORM_W, ADD_LAYERNORM_B };
+enum add_layernorm_out { ADD_LAYERNORM_Y, ADD_LAYERNORM_MEAN, ADD_LAYERNORM_RSTD,
+    ADD_LAYERNORM_SUM };
+enum linear_in { LINEAR_X, LINEAR_W, LINEAR_B };
+enum linear_out { LINEAR_Y };
+enum linear_dx_in { LINEAR_DX_DY, LINEAR_DX_W };
+enum linear_dx_out { LINEAR_DX_DX };
+enum linear_dw_in { LINEAR_DW_DY, LINEAR_DW_X };
+enum linear_dw_out { LINEAR_DW_DW, LINEAR_DW_DB };
+enum rope_in { ROPE_QKV, ROPE_POSITION, ROPE_TABLE };
+enum rope_out { ROPE_OUT };
+enum rope_grad_in { ROPE_GRAD_DOUT, ROPE_GRAD_POSITION, ROPE_GRAD_TABLE };
+enum rope_grad_out { ROPE_GRAD_DQKV };
+enum head_norm_in { HEAD_NORM_QKV, HEAD_NORM_WQ, HEAD_NORM_WK };
+enum head_norm_out { HEAD_NORM_OUT, HEAD_NORM_RSTD };
+enum head_norm_grad_in { HEAD_NORM_GRAD_DOUT, HEAD_NORM_GRAD_QKV, HEAD_NORM_GRAD_WQ,
+    HEAD_NORM_GRAD_WK, HEAD_NORM_GRAD_RSTD };
+enum head_norm_grad_out { HEAD_NORM_GRAD_DQKV, HEAD_NORM_GRAD_DWQ, HEAD_NORM_GRAD_DWK };
+enum normalize_rows_in { NORMALIZE_ROWS_W };
+enum normalize_rows_out { NORMALIZE_ROWS_Y, NORMALIZE_ROWS_NORM };
+enum normalize_rows_grad_in { NORMALIZE_ROWS_GRAD_DY, NORMALIZE_ROWS_GRAD_W,
+    NORMALIZE_ROWS_GRAD_NORM };
+enum normalize_rows_grad_out { NORMALIZE_ROWS_GRAD_DW };
+enum attention_in { ATTENTION_QKV, ATTENTION_SAMPLE, ATTENTION_HEAD_OFFSET, ATTENTION_START };
+enum attention_out { ATTENTION_OUT, ATTENTION_LSE };
+enum attention_grad_in { ATTENTION_GRAD_DOUT, ATTENTION_GRAD_QKV, ATTENTION_GRAD_OUT,
+    ATTENTION_GRAD_LSE, ATTENTION_GRAD_SAMPLE, ATTENTION_GRAD_HEAD_OFFSET, ATTENTION_GRAD_START };
+enum attention_grad_out { ATTENTION_GRAD_DQKV };
+enum attention_cached_in { ATTENTION_CACHED_QKV, ATTENTION_CACHED_POSITION, ATTENTION_CACHED_KEYS,
+    ATTENTION_CACHED_VALUES, ATTENTION_CACHED_HEAD_OFFSET, ATTENTION_CACHED_SEGMENT,
+    ATTENTION_CACHED_SEGMENTS };
+enum attention_cached_out { ATTENTION_CACHED_OUT };
+enum swiglu_in { SWIGLU_GU };
+enum swiglu_out { SWIGLU_Y };
+enum swiglu_grad_in { SWIGLU_GRAD_DY, SWIGLU_GRAD_GU };
+enum swiglu_grad_out { SWIGLU_GRAD_DGU };
+enum gelu_in { GELU_X };
+enum gelu_out { GELU_Y };
+enum gelu_grad_in { GELU_GRAD_DY, GELU_GRAD_X };
+enum gelu_grad_out { GELU_GRAD_DX };
+enum scale_in { SCALE_X };
+enum scale_out { SCALE_Y };
+enum lora_in { LORA_Y, LORA_H0, LORA_B0, LORA_H1, LORA_B1, LORA_H2, LORA_B2 };
+enum lora_out { LORA_OUT };
+enum router_in { ROUTER_LOGITS };
+enum router_out { ROUTER_WEIGHT, ROUTER_EXPERT, ROUTER_STATS };
+enum router_grad_in { ROUTER_GRAD_DWEIGHT, ROUTER_GRAD_WEIGHT, ROUTER_GRAD_EXPERT,
+    ROUTER_GRAD_LOGITS, ROUTER_GRAD_SCALE, ROUTER_GRAD_CHOICES };
+enum router_grad_out { ROUTER_GRAD_DLOGITS };
+enum expert_order_in { EXPERT_ORDER_EXPERT };
+enum expert_order_out { EXPERT_ORDER_PLACE, EXPERT_ORDER_ENDS };
+enum dispatch_in { DISPATCH_PLACE, DISPATCH_X };
+enum dispatch_out { DISPATCH_Y };
+enum combine_in { COMBINE_PLACE, COMBINE_Y };
+enum combine_out { COMBINE_X };
+enum expert_linear_in { EXPERT_LINEAR_X, EXPERT_LINEAR_ENDS, EXPERT_LINEAR_W };
+enum expert_linear_out { EXPERT_LINEAR_Y };
+enum expert_linear_dx_in { EXPERT_LINEAR_DX_DY, EXPERT_LINEAR_DX_ENDS, EXPERT_LINEAR_DX_W };
+enum expert_linear_dx_out { EXPERT_LINEAR_DX_DX };
+enum expert_linear_dw_in { EXPERT_LINEAR_DW_DY, EXPERT_LINEAR_DW_X, EXPERT_LINEAR_DW_ENDS };
+enum expert_linear_dw_out { EXPERT_LINEAR_DW_DW };
+enum expert_swiglu_in { EXPERT_SWIGLU_WEIGHT, EXPERT_SWIGLU_PLACE, EXPERT_SWIGLU_GU };
+enum expert_swiglu_out { EXPERT_SWIGLU_Y };
+enum expert_swiglu_grad_in { EXPERT_SWIGLU_GRAD_WEIGHT, EXPERT_SWIGLU_GRAD_PLACE,
+    EXPERT_SWIGLU_GRAD_DY, EXPERT_SWIGLU_GRAD_GU };
+enum expert_swiglu_grad_out { EXPERT_SWIGLU_GRAD_DGU, EXPERT_SWIGLU_GRAD_DWEIGHT };
+enum dropout_in { DROPOUT_X, DROPOUT_SAMPLE, DROPOUT_OFFSET };
+enum dropout_out { DROPOUT_Y };
+enum dropout_grad_in { DROPOUT_GRAD_DY, DROPOUT_GRAD_SAMPLE, DROPOUT_GRAD_OFFSET };
+enum dropout_grad_out { DROPOUT_GRAD_DX };
+enum add_in { ADD_A, ADD_B };
+enum add_out { ADD_Y };
+enum add_bias_in { ADD_BIAS_X, ADD_BIAS_B };
+enum add_bias_out { ADD_BIAS_Y };
+enum bias_grad_in { BIAS_GRAD_DY };
+enum bias_grad_out { BIAS_GRAD_DB };
+enum cast_in { CAST_X };
+enum cast_out { CAST_Y };
+enum select_rows_in { SELECT_ROWS_X, SELECT_ROWS_INDEX };
+enum select_rows_out { SELECT_ROWS_Y };
+enum head_cross_entropy_in { HEAD_CROSS_ENTROPY_X, HEAD_CROSS_ENTROPY_W,
+    HEAD_CROSS_ENTROPY_TARGET, HEAD_CROSS_ENTROPY_SCALE };
+enum head_cross_entropy_out { HEAD_CROSS_ENTROPY_DX, HEAD_CROSS_ENTROPY_DW,
+    HEAD_CROSS_ENTROPY_LOSS };
+enum head_loss_in { HEAD_LOSS_X, HEAD_LOSS_W, HEAD_LOSS_TARGET };
+enum head_loss_out { HEAD_LOSS_LOSS };
+enum logit_stats_in { LOGIT_STATS_LOGITS, LOGIT_STATS_TARGET, LOGIT_STATS_OFFSET };
+enum logit_stats_out { LOGIT_STATS_STATS };
+enum cross_entropy_in { CROSS_ENTROPY_LOGITS, CROSS_ENTROPY_STATS, CROSS_ENTROPY_TARGET,
+    CROSS_ENTROPY_SCALE, CROSS_ENTROPY_OFFSET };
+enum cross_entropy_out { CROSS_ENTROPY_DLOGITS, CROSS_ENTROPY_LOSS };
+enum accumulate_in { ACCUMULATE_X };
+enum accumulate_out { ACCUMULATE_Y };
+enum all_gather_in { ALL_GATHER_SHARD };
+enum all_gather_out { ALL_GATHER_FULL };
+enum reduce_scatter_in { REDUCE_SCATTER_FULL };
+enum reduce_scatter_out { REDUCE_SCATTER_SHARD };
+enum all_reduce_in { ALL_REDUCE_X };
+enum all_reduce_out { ALL_REDUCE_Y };
+enum all_reduce_scalar_in { ALL_REDUCE_SCALAR_X };
+enum all_reduce_scalar_out { ALL_REDUCE_SCALAR_Y };
+enum gather_heads_in { GATHER_HEADS_QKV };
+enum gather_heads_out { GATHER_HEADS_OUT };
+enum gather_heads_grad_in { GATHER_HEADS_GRAD_DOUT };
+enum gather_heads_grad_out { GATHER_HEADS_GRAD_DQKV };
+enum send_in { SEND_X };
+enum receive_out { RECEIVE_Y };
+enum sum_runs_in { SUM_RUNS_X, SUM_RUNS_ENDS, SUM_RUNS_ORDER };
+enum sum_runs_out { SUM_RUNS_Y };
+enum sumsq_in { SUMSQ_X };
+enum sumsq_out { SUMSQ_SUMS };
+enum gradient_norm_in { GRADIENT_NORM_SUMS, GRADIENT_NORM_ORDER, GRADIENT_NORM_SCALE };
+enum gradient_norm_out { GRADIENT_NORM_NORM, GRADIENT_NORM_FACTOR, GRADIENT_NORM_SKIP };
+enum adamw_in { ADAMW_GRADIENT, ADAMW_SCALARS, ADAMW_FACTOR, ADAMW_SKIP, ADAMW_MASTER, ADAMW_M,
+    ADAMW_V, ADAMW_DECAY, ADAMW_RNG_SITE, ADAMW_PART };
+enum adamw_out { ADAMW_WEIGHT };
+/* clang-format on */
+
+/*
  * Data-parallel ranks lie on two axes where they shard in groups (hybrid sharding): dp within a
  * group, replica from group to group; else all on dp.
  */
@@ -329,7 +471,7 @@ struct op_attributes {
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
     int parts[OPS_LORA_PARTS]; /* lora: columns of each */
-    int by_columns; /* dropout: x's columns are those of the whole from `begin` on, not its rows */
+    int by_columns; /* dropout: x's columns, not its rows, are those from the offset on */
     double scale;   /* attention, scale */
     double eps;     /* norms, adamw */
     double p;       /* dropout, attention: probability of dropping */
@@ -341,27 +483,6 @@ struct op_attributes {
     enum mesh_axis axis;               /* collectives, send, receive */
     int peer;                          /* send, receive: +1 or -1 along the axis */
 };
-
-enum operand_flag {
-    OPERAND_OPTIONAL = 1,
-    OPERAND_ACCUMULATED = 2, /* "+=" output */
-    OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
-    OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
-};
-
-struct op_operand {
-    const char *name;
-    unsigned flags;
-};
-
-struct op_info {
-    const char *name;
-    int n_inputs, n_outputs;
-    struct op_operand inputs[OPS_MAX_INPUTS];
-    struct op_operand outputs[OPS_MAX_OUTPUTS];
-};
-
-const struct op_info *op_info(enum op_kind kind);
 
 /* Whether it talks to other ranks (send and receive do, too): run executes it, no kernel does. */
 int op_is_collective(enum op_kind kind);

@@ -26,7 +26,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "layout/mesh.h"
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 /* Where a value lives. place decides it for plain values from who writes and reads them. */
 enum scope {

@@ -73,7 +73,7 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
 {
     struct op_shape op = good->op;
     int is_sample = !strcmp(operand->name, "sample");
-    int is_needed = is_sample || (op.kind == OP_CROSS_ENTROPY && !strcmp(operand->name, "begin"));
+    int is_needed = is_sample || (op.kind == OP_CROSS_ENTROPY && !strcmp(operand->name, "offset"));
 
     *op_text_operand(&op, i) = (struct tensor){ 0 };
     /* An adapter's pair is there or it is not. */
@@ -213,7 +213,7 @@ static void test_messages(void **state)
     text_is("dropout 7x8 fp32, 2x1 i64 : 7x8 fp32",
             "dropout: x has 7 rows, wanted a multiple of seq_len 6");
     text_is("cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64",
-            "cross_entropy: begin is missing, wanted where stats has 2 parts");
+            "cross_entropy: offset is missing, wanted where stats has 2 parts");
     text_is("logit_stats 12x20 bf16, 12x1 i32 : 12x3 fp32",
             "logit_stats: logits is bf16, wanted fp32");
     text_is("sumsq 200x50 fp32 : 1x2 fp64", "sumsq: sums is [1 x 2], wanted [1 x 3]");
@@ -368,7 +368,7 @@ static void test_slopes(void **state)
 {
     static const struct {
         enum op_kind kind;
-        int begin;
+        int head_offset;
     } cases[] = { { OP_ATTENTION, 2 }, { OP_ATTENTION_GRAD, 5 }, { OP_ATTENTION_CACHED, 4 } };
 
     (void)state;
@@ -378,8 +378,8 @@ static void test_slopes(void **state)
         op_text_parse(&text, op_texts[cases[i].kind]);
         text.op.attributes.alibi = 8;
         accepted(&text.op);
-        text.op.in[cases[i].begin] = (struct tensor){ 0 };
-        refused(&text.op, "4 of 8 heads without a begin");
+        text.op.in[cases[i].head_offset] = (struct tensor){ 0 };
+        refused(&text.op, "4 of 8 heads without a head_offset");
         text.op.attributes.alibi = 4;
         accepted(&text.op);
     }

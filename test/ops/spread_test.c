@@ -213,7 +213,7 @@ static void test_slopes(void **state)
         assert_int_equal(out[0], SPREAD_COLS);
         text.op.attributes.alibi = 8;
         assert_int_equal(op_spread(&text.op, 0, in, out, &err), -1);
-        assert_non_null(strstr(err.text, ": heads are split(cols), wanted begin"));
+        assert_non_null(strstr(err.text, ": heads are split(cols), wanted head_offset"));
     }
 }
 
@@ -233,20 +233,22 @@ static void test_parts(void **state)
         "cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64";
 
     (void)state;
-    expect(attention, 0, "cs", NULL, "attention: heads are split(cols), wanted begin");
+    expect(attention, 0, "cs", NULL, "attention: heads are split(cols), wanted head_offset");
     expect("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32", 0, "c", "cc", NULL);
-    expect(op_texts[OP_ATTENTION], 0, "csss", NULL, "attention: begin is same, wanted split(cols)");
-    expect(op_texts[OP_ATTENTION], 0, "sscs", NULL, "attention: begin is split(cols), wanted same");
+    expect(op_texts[OP_ATTENTION], 0, "csss", NULL,
+           "attention: head_offset is same, wanted split(cols)");
+    expect(op_texts[OP_ATTENTION], 0, "sscs", NULL,
+           "attention: head_offset is split(cols), wanted same");
     expect(op_texts[OP_ATTENTION], 0, "rrss", NULL, "attention: start is same, wanted split(rows)");
     expect(op_texts[OP_NORMALIZE_ROWS_GRAD], 0, "css", NULL,
            "normalize_rows_grad: dy is split(cols), wanted same, split(rows) or partial");
     expect("attention_grad 12x8 fp32, 12x16 fp32, 12x8 fp32, 12x4 fp32, 2x1 i64 : 12x16 fp32", 0,
-           "ccccs", NULL, "attention_grad: heads are split(cols), wanted begin");
+           "ccccs", NULL, "attention_grad: heads are split(cols), wanted head_offset");
     expect(op_texts[OP_ADD_BIAS], 0, "ps", NULL,
            "add_bias: x is partial, wanted same, split(rows) or split(cols)");
     expect(op_texts[OP_ADD_BIAS], 0, "cs", NULL, "add_bias: b is same, wanted split(cols)");
     expect("embed 12x1 i32, 50x8 fp32 : 12x8 fp32", 0, "sr", NULL,
-           "embed: table is split(rows), wanted begin");
+           "embed: table is split(rows), wanted offset");
     expect(op_texts[OP_EMBED], 0, "srsc", NULL, "embed: base is same, wanted partial");
     expect("embed 12x1 i32, 50x8 fp32, -, 1x1 i32 : 12x8 fp32", 0, "srsc", "p", NULL);
     expect(op_texts[OP_EMBED_DW], 0, "psc", NULL, "embed_dw: dx is partial, wanted same");
@@ -257,9 +259,9 @@ static void test_parts(void **state)
            "logit_stats: logits is partial, wanted same or split(rows)");
     expect("logit_stats 12x20 fp32, 12x1 i32 : 12x3 fp32", 0, "cs", NULL,
            "logit_stats: logits is split(cols), wanted same or split(rows), or target the same and "
-           "begin");
+           "offset");
     expect(loss, 0, "csss", NULL,
-           "cross_entropy: logits is split(cols), wanted same or split(rows), or begin");
+           "cross_entropy: logits is split(cols), wanted same or split(rows), or offset");
     expect(op_texts[OP_CROSS_ENTROPY], 0, "crssc", NULL,
            "cross_entropy: stats is split(rows), wanted same");
 }

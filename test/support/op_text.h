@@ -7,7 +7,7 @@
 #ifndef TEST_SUPPORT_OP_TEXT_H
 #define TEST_SUPPORT_OP_TEXT_H
 
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 struct op_text {
     struct op_shape op;      /* attributes fit the dimensions used in test/ops */

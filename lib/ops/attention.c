@@ -1,0 +1,338 @@
+/*
+ * attention.c - rotary positions, and attention with its gradient and its cache
+ */
+#include <math.h>
+
+#include "base/num.h"
+#include "ops/family_impl.h"
+
+/* Only the heads of q and k are rotated: those of v stay where they are, in place. */
+static int64_t rotated_columns(const struct op_attributes *a)
+{
+    return (int64_t)(a->n_heads + a->n_kv_heads) * a->head_dim;
+}
+
+static void rope_moved(struct op_shape *op)
+{
+    op->in[ROPE_QKV].cols = op->out[ROPE_OUT].cols = rotated_columns(&op->attributes);
+}
+
+static void rope_grad_moved(struct op_shape *op)
+{
+    op->in[ROPE_GRAD_DOUT].cols = op->out[ROPE_GRAD_DQKV].cols = rotated_columns(&op->attributes);
+}
+
+static const struct op_info rope = {
+    .name = "rope",
+    .n_inputs = 3,
+    .inputs = {
+        [ROPE_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ROPE_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [ROPE_TABLE] = { "table", DIM_FREE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ROPE_OUT] = { "out", DIM_T, DIM_C, TYPE_ACT, OPERAND_IN_PLACE },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
+    .feature = FEATURE_ROPE,
+    .spread_form = { .data = IN(ROPE_QKV),
+                     .rowwise = IN(ROPE_POSITION),
+                     .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 3,
+    .moved = rope_moved,
+};
+
+static const struct op_info rope_grad = {
+    .name = "rope_grad",
+    .n_inputs = 3,
+    .inputs = {
+        [ROPE_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ROPE_GRAD_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [ROPE_GRAD_TABLE] = { "table", DIM_FREE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ROPE_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_IN_PLACE },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
+    .spread_form = { .data = IN(ROPE_GRAD_DOUT),
+                     .rowwise = IN(ROPE_GRAD_POSITION),
+                     .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 3,
+    .moved = rope_grad_moved,
+};
+
+double ops_alibi_slope(int head, int n_heads)
+{
+    int n = 1; /* the largest power of two among them; the others go between its first slopes */
+
+    CHECK(head >= 0);
+    CHECK(head < n_heads);
+    while (2 * n <= n_heads)
+        n *= 2;
+    return head < n ? exp2(-8.0 * (head + 1) / n) : exp2(-4.0 * (2 * (head - n) + 1) / n);
+}
+
+/* What of a sequence a head sees, and how it weighs distance. */
+static int check_sight(const struct op_shape *op, const struct tensor *head_offset, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+    const char *name = op_name(op->kind);
+
+    if (a->window < 0)
+        return err_set(err, ERR_FAILED, "%s: window is %d, wanted at least 0", name, a->window);
+    if (a->alibi && a->alibi < a->n_heads)
+        return err_set(err, ERR_FAILED, "%s: alibi is %d, wanted 0 or at least n_heads %d", name,
+                       a->alibi, a->n_heads);
+    if (a->alibi > a->n_heads && !tensor_given(head_offset))
+        return err_set(err, ERR_FAILED,
+                       "%s: head_offset is missing, wanted where %d heads are a part of %d", name,
+                       a->n_heads, a->alibi);
+    return 0;
+}
+
+static int check_sample(const struct op_shape *op, const struct tensor *sample, struct err *err)
+{
+    if (op->attributes.p > 0 && !tensor_given(sample))
+        return err_set(err, ERR_FAILED, "%s: sample is missing, wanted where p is %g",
+                       op_name(op->kind), op->attributes.p);
+    return 0;
+}
+
+/*
+ * Where heads are split and drop probabilities, or have slopes (is_numbered), each rank must know
+ * which heads are its own.
+ */
+static int spread_heads(const struct spread_query *q, const struct spread_form *form,
+                        int head_offset, int is_numbered)
+{
+    int heads_split = q->in[__builtin_ctz(form->data)] == SPREAD_COLS;
+
+    if (heads_split && (is_numbered || spread_given(q, head_offset))) {
+        if (!spread_given(q, head_offset))
+            return err_set(q->err, ERR_FAILED, "%s: heads are split(cols), wanted head_offset",
+                           q->info->name);
+        if (spread_want(q, head_offset, SPREAD_COLS))
+            return -1;
+        return spread_alike(q, form->data | IN(head_offset), form->rowwise, MAY_COLS);
+    }
+    return spread_alike(q, form->data, form->rowwise, form->allowed);
+}
+
+/*
+ * Pairs (query, key) that causal attention looks at, over all sequences and heads. Where documents
+ * begin is known at run time only: this counts none.
+ */
+static double causal_pairs(const struct op_shape *op)
+{
+    double tokens = (double)op->in[0].rows;
+    double seq_len = op->attributes.seq_len, window = op->attributes.window;
+
+    if (window < 1 || window > seq_len)
+        window = seq_len;
+    /* The first `window` queries see one more each, all others as many. */
+    return tokens * (window - window * (window - 1) / (2 * seq_len)) * op->attributes.n_heads;
+}
+
+static int attention_check_attributes(const struct op_shape *op, struct err *err)
+{
+    return check_sight(op, &op->in[ATTENTION_HEAD_OFFSET], err);
+}
+
+static int attention_check(const struct op_shape *op, struct err *err)
+{
+    return check_sample(op, &op->in[ATTENTION_SAMPLE], err);
+}
+
+static int attention_spread(const struct spread_query *q)
+{
+    static const struct spread_form form = { IN(ATTENTION_QKV),
+                                             IN(ATTENTION_SAMPLE) | IN(ATTENTION_START),
+                                             MAY_ROWS | MAY_COLS };
+    int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_SAMPLE);
+
+    return spread_heads(q, &form, ATTENTION_HEAD_OFFSET, is_numbered);
+}
+
+static double attention_flops(const struct op_shape *op)
+{
+    return 2 * 2 * causal_pairs(op) * op->attributes.head_dim;
+}
+
+static const struct op_info attention = {
+    .name = "attention",
+    .n_inputs = 4,
+    .inputs = {
+        [ATTENTION_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
+        [ATTENTION_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [ATTENTION_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
+    .feature = FEATURE_ANY_MODEL,
+    .check_attributes = attention_check_attributes,
+    .check = attention_check,
+    .spread = attention_spread,
+    .flops = attention_flops,
+};
+
+static int attention_grad_check_attributes(const struct op_shape *op, struct err *err)
+{
+    return check_sight(op, &op->in[ATTENTION_GRAD_HEAD_OFFSET], err);
+}
+
+static int attention_grad_check(const struct op_shape *op, struct err *err)
+{
+    return check_sample(op, &op->in[ATTENTION_GRAD_SAMPLE], err);
+}
+
+static int attention_grad_spread(const struct spread_query *q)
+{
+    static const struct spread_form form = { IN(ATTENTION_GRAD_DOUT) | IN(ATTENTION_GRAD_QKV) |
+                                                 IN(ATTENTION_GRAD_OUT) | IN(ATTENTION_GRAD_LSE),
+                                             IN(ATTENTION_GRAD_SAMPLE) | IN(ATTENTION_GRAD_START),
+                                             MAY_ROWS | MAY_COLS };
+    int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_GRAD_SAMPLE);
+
+    return spread_heads(q, &form, ATTENTION_GRAD_HEAD_OFFSET, is_numbered);
+}
+
+static double attention_grad_flops(const struct op_shape *op)
+{
+    return 5 * 2 * causal_pairs(op) * op->attributes.head_dim;
+}
+
+static const struct op_info attention_grad = {
+    .name = "attention_grad",
+    .n_inputs = 7,
+    .inputs = {
+        [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
+        [ATTENTION_GRAD_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
+        [ATTENTION_GRAD_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32,
+                                         OPERAND_OPTIONAL },
+        [ATTENTION_GRAD_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ATTENTION_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
+    .check_attributes = attention_grad_check_attributes,
+    .check = attention_grad_check,
+    .spread = attention_grad_spread,
+    .flops = attention_grad_flops,
+};
+
+static int attention_cached_check_attributes(const struct op_shape *op, struct err *err)
+{
+    const char *name = op_name(op->kind);
+
+    if (check_sight(op, &op->in[ATTENTION_CACHED_HEAD_OFFSET], err))
+        return -1;
+    if (op->attributes.cache_len < 1)
+        return err_set(err, ERR_FAILED, "%s: cache_len is %d, wanted at least 1", name,
+                       op->attributes.cache_len);
+    if (tensor_given(&op->in[ATTENTION_CACHED_SEGMENT]) !=
+        tensor_given(&op->in[ATTENTION_CACHED_SEGMENTS]))
+        return err_set(err, ERR_FAILED, "%s: segment and segments come together", name);
+    return 0;
+}
+
+/* With segments the cache is of all rows, else of each sequence. */
+static int attention_cached_check(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+    int64_t n_caches = tensor_given(&op->in[ATTENTION_CACHED_SEGMENTS])
+                           ? 1
+                           : op->in[ATTENTION_CACHED_QKV].rows / a->seq_len;
+
+    if (check_rows(op, ATTENTION_CACHED_KEYS, n_caches * a->cache_len, err))
+        return -1;
+    return check_rows(op, ATTENTION_CACHED_VALUES, n_caches * a->cache_len, err);
+}
+
+/* Segments are of all rows. */
+static int attention_cached_spread(const struct spread_query *q)
+{
+    static const struct spread_form form = { IN(ATTENTION_CACHED_QKV) | IN(ATTENTION_CACHED_KEYS) |
+                                                 IN(ATTENTION_CACHED_VALUES),
+                                             IN(ATTENTION_CACHED_POSITION), MAY_ROWS | MAY_COLS };
+    int has_segments = spread_given(q, ATTENTION_CACHED_SEGMENTS);
+
+    if (has_segments && q->in[ATTENTION_CACHED_QKV] == SPREAD_ROWS)
+        return err_set(q->err, ERR_FAILED, "%s: rows are split(rows), segments are of all",
+                       q->info->name);
+    if (has_segments && (spread_want(q, ATTENTION_CACHED_SEGMENT, SPREAD_SAME) ||
+                         spread_want(q, ATTENTION_CACHED_SEGMENTS, SPREAD_SAME)))
+        return -1;
+    return spread_heads(q, &form, ATTENTION_CACHED_HEAD_OFFSET, q->op->attributes.alibi);
+}
+
+/* A bound: positions are known at run time only. */
+static double attention_cached_flops(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double tokens = (double)op->in[ATTENTION_CACHED_QKV].rows, e = a->head_dim;
+
+    return 2 * 2 * tokens * (a->window ? min_int(a->window, a->cache_len) : a->cache_len) *
+           a->n_heads * e;
+}
+
+/* Rows of one sequence's cache that its queries may look at: a bound. */
+static int cache_rows(const struct op_attributes *a)
+{
+    return a->window ? min_int(a->cache_len, a->window + a->seq_len - 1) : a->cache_len;
+}
+
+static void attention_cached_moved(struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    struct tensor *keys = &op->in[ATTENTION_CACHED_KEYS];
+    struct tensor *values = &op->in[ATTENTION_CACHED_VALUES];
+
+    keys->rows = keys->rows / a->cache_len * cache_rows(a);
+    values->rows = values->rows / a->cache_len * cache_rows(a);
+}
+
+static const struct op_info attention_cached = {
+    .name = "attention_cached",
+    .n_inputs = 7,
+    .inputs = {
+        [ATTENTION_CACHED_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [ATTENTION_CACHED_KEYS] = { "keys", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },
+        [ATTENTION_CACHED_VALUES] = { "values", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },
+        [ATTENTION_CACHED_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32,
+                                           OPERAND_OPTIONAL },
+        [ATTENTION_CACHED_SEGMENT] = { "segment", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_CACHED_SEGMENTS] = { "segments", DIM_FREE, DIM_THREE, TYPE_I32,
+                                        OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ATTENTION_CACHED_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
+    .check_attributes = attention_cached_check_attributes,
+    .check = attention_cached_check,
+    .spread = attention_cached_spread,
+    .flops = attention_cached_flops,
+    .moved = attention_cached_moved,
+};
+
+const struct op_info *const attention_ops[N_OP_KINDS] = {
+    [OP_ROPE] = &rope,
+    [OP_ROPE_GRAD] = &rope_grad,
+    [OP_ATTENTION] = &attention,
+    [OP_ATTENTION_GRAD] = &attention_grad,
+    [OP_ATTENTION_CACHED] = &attention_cached,
+};

@@ -1,0 +1,79 @@
+/*
+ * backward.h - how the backward of a kind is written
+ *
+ * A row's backward (op_info.h) is given one op of the forward, of which at least one output has a
+ * gradient. It takes the gradients of the outputs, emits the ops that carry them to the inputs, and
+ * adds what these give to the inputs' gradients. Values are named by ids of the program that is
+ * differentiated, 0 is none. How the functions change that program is known to program/gradients.c,
+ * which fills the struct; here is what a backward may rely on.
+ */
+#ifndef OPS_BACKWARD_H
+#define OPS_BACKWARD_H
+
+#include "ops/op_info.h"
+
+/*
+ * Ops of the first class lie on the path to gradients of inputs (phase B); those of the second
+ * accumulate gradients of parameters alone (phase W), and zero-bubble schedules may run them later.
+ */
+enum gradient_class { GRADIENT_OF_INPUTS, GRADIENT_OF_PARAMETERS };
+
+/* An op whose operands are values. */
+struct op_node {
+    enum op_kind kind;
+    struct op_attributes attributes;
+    int in[OPS_MAX_INPUTS];
+    int out[OPS_MAX_OUTPUTS];
+    enum gradient_class gradient_of; /* of what is emitted */
+};
+
+struct backward {
+    /*
+     * The sum of v's gradients so far, 0 if there are none; v has none from then on, the caller
+     * carries on what it took. take_gradient's is reduced over each axis on which it is partial and
+     * v is not; take_summand's is not: for what treats the summands of a gradient one by one.
+     */
+    int (*take_gradient)(struct backward *b, int v);
+    int (*take_summand)(struct backward *b, int v);
+
+    /* v's gradient grows by g. Nothing happens where no trainable parameter lies behind v. */
+    void (*add_gradient)(struct backward *b, int v, int g);
+    int (*needs_gradient)(const struct backward *b, int v);
+
+    /* The gradient accumulator for this use of a parameter; 0 if it is frozen, or w is none. */
+    int (*accumulator)(struct backward *b, int w);
+
+    /* Is w the same on all ranks, over every axis on which y's gradient so far is partial? */
+    int (*is_whole)(const struct backward *b, int w, int y);
+
+    /* Is g partial over the axis, and v is not? */
+    int (*is_partial)(const struct backward *b, int v, int g, enum mesh_axis axis);
+
+    enum dtype (*dtype)(const struct backward *b, int v);
+
+    /* A new value of v's shape. */
+    int (*new_like)(struct backward *b, int v, enum dtype dtype);
+
+    /* v, or a cast of it, if it has another dtype. */
+    int (*cast)(struct backward *b, int v, enum dtype dtype);
+
+    /* Views: n columns of v from `first` on; the rank's own part of v over the axis. */
+    int (*columns)(struct backward *b, int v, int64_t first, int64_t n);
+    int (*own_part)(struct backward *b, int v, enum mesh_axis axis);
+
+    /* What v is a view of; 0 if it is none. */
+    int (*base)(const struct backward *b, int v);
+
+    /* Append the op to the backward. A collective travels over its axis. */
+    void (*emit)(struct backward *b, const struct op_node *op);
+
+    int gradient_scale; /* the scalar by which gradients are too large; 0: by 1 */
+};
+
+/* A new value for the gradient of v: of its shape and dtype. */
+static inline int backward_like(struct backward *b, int v)
+{
+    return b->new_like(b, v, b->dtype(b, v));
+}
+
+#endif

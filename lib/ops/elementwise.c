@@ -1,0 +1,251 @@
+/*
+ * elementwise.c - activations, dropout, sums and casts
+ */
+#include "ops/family_impl.h"
+
+static const struct op_info swiglu = {
+    .name = "swiglu",
+    .n_inputs = 1,
+    .inputs = {
+        [SWIGLU_GU] = { "gu", DIM_T, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SWIGLU_Y] = { "y", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_SWIGLU,
+    .spread_form = { .data = IN(SWIGLU_GU), .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 2.5, /* 5 for a pair of gate and up */
+};
+
+static const struct op_info swiglu_grad = {
+    .name = "swiglu_grad",
+    .n_inputs = 2,
+    .inputs = {
+        [SWIGLU_GRAD_DY] = { "dy", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+        [SWIGLU_GRAD_GU] = { "gu", DIM_T, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SWIGLU_GRAD_DGU] = { "dgu", DIM_T, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .spread_form = { .data = IN(SWIGLU_GRAD_DY) | IN(SWIGLU_GRAD_GU),
+                     .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 11,
+};
+
+static const struct op_info gelu = {
+    .name = "gelu",
+    .n_inputs = 1,
+    .inputs = {
+        [GELU_X] = { "x", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [GELU_Y] = { "y", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_GELU,
+    .spread_form = { .data = IN(GELU_X), .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 10,
+};
+
+static const struct op_info gelu_grad = {
+    .name = "gelu_grad",
+    .n_inputs = 2,
+    .inputs = {
+        [GELU_GRAD_DY] = { "dy", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+        [GELU_GRAD_X] = { "x", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [GELU_GRAD_DX] = { "dx", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .spread_form = { .data = IN(GELU_GRAD_DY) | IN(GELU_GRAD_X), .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 18,
+};
+
+static const struct op_info scale = {
+    .name = "scale",
+    .n_inputs = 1,
+    .inputs = {
+        [SCALE_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SCALE_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .feature = FEATURE_ADAPTERS,
+    .spread_form = { .data = IN(SCALE_X), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    .flops_per_element = 1,
+};
+
+/*
+ * Rows from anywhere in the micro-batch on (with an offset), or whole sequences. The operands of
+ * dropout_grad stand where those of dropout do.
+ */
+static int dropout_check(const struct op_shape *op, struct err *err)
+{
+    const struct tensor *x = &op->in[DROPOUT_X], *sample = &op->in[DROPOUT_SAMPLE];
+    const struct op_operand *inputs = op_info(op->kind)->inputs;
+    int seq_len = op->attributes.seq_len;
+    const char *name = op_name(op->kind);
+
+    if (tensor_given(&op->in[DROPOUT_OFFSET]) && !op->attributes.by_columns) {
+        if (x->rows > sample->rows * seq_len)
+            return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted at most the %lld of %s",
+                           name, inputs[DROPOUT_X].name, (long long)x->rows,
+                           (long long)sample->rows * seq_len, inputs[DROPOUT_SAMPLE].name);
+        return 0;
+    }
+    if (x->rows % seq_len)
+        return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of seq_len %d",
+                       name, inputs[DROPOUT_X].name, (long long)x->rows, seq_len);
+    return check_rows(op, DROPOUT_SAMPLE, x->rows / seq_len, err);
+}
+
+/* Rows are split as sequences are, or, with an offset of the rank's own, within the micro-batch. */
+static int dropout_spread(const struct spread_query *q)
+{
+    int has_own_offset = spread_given(q, DROPOUT_OFFSET) && q->in[DROPOUT_OFFSET] == SPREAD_COLS;
+
+    if (!has_own_offset)
+        return spread_alike(q, IN(DROPOUT_X), IN(DROPOUT_SAMPLE), MAY_ROWS);
+    if (q->op->attributes.by_columns)
+        return spread_alike(q, IN(DROPOUT_X) | IN(DROPOUT_OFFSET), IN(DROPOUT_SAMPLE), MAY_COLS);
+    spread_give_all(q, SPREAD_ROWS);
+    if (spread_want(q, DROPOUT_X, SPREAD_ROWS))
+        return -1;
+    return spread_want(q, DROPOUT_SAMPLE, SPREAD_SAME);
+}
+
+static const struct op_info dropout = {
+    .name = "dropout",
+    .n_inputs = 3,
+    .inputs = {
+        [DROPOUT_X] = { "x", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [DROPOUT_SAMPLE] = { "sample", DIM_FREE, DIM_ONE, TYPE_I64, OPERAND_PLAIN },
+        [DROPOUT_OFFSET] = { "offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [DROPOUT_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_DROPOUT,
+    .check = dropout_check,
+    .spread = dropout_spread,
+    .flops_per_element = 2,
+};
+
+/* A gradient's summands may be dropped one by one. */
+static int dropout_grad_spread(const struct spread_query *q)
+{
+    if (q->in[DROPOUT_GRAD_DY] == SPREAD_PARTIAL && !spread_given(q, DROPOUT_GRAD_OFFSET))
+        return spread_alike(q, IN(DROPOUT_GRAD_DY), IN(DROPOUT_GRAD_SAMPLE), MAY_PARTIAL);
+    return dropout_spread(q);
+}
+
+static const struct op_info dropout_grad = {
+    .name = "dropout_grad",
+    .n_inputs = 3,
+    .inputs = {
+        [DROPOUT_GRAD_DY] = { "dy", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [DROPOUT_GRAD_SAMPLE] = { "sample", DIM_FREE, DIM_ONE, TYPE_I64, OPERAND_PLAIN },
+        [DROPOUT_GRAD_OFFSET] = { "offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [DROPOUT_GRAD_DX] = { "dx", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
+    .check = dropout_check,
+    .spread = dropout_grad_spread,
+    .flops_per_element = 2,
+};
+
+static int add_check(const struct op_shape *op, struct err *err)
+{
+    enum dtype a = op->in[ADD_A].dtype, b = op->in[ADD_B].dtype, y = op->out[ADD_Y].dtype;
+
+    if (a != y || (y != DTYPE_F32 && b != y))
+        return err_set(err, ERR_FAILED, "%s: %s + %s is %s, wanted fp32, or all bf16 or fp16",
+                       op_name(op->kind), dtype_name(a), dtype_name(b), dtype_name(y));
+    return 0;
+}
+
+static const struct op_info add = {
+    .name = "add",
+    .n_inputs = 2,
+    .inputs = {
+        [ADD_A] = { "a", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
+        [ADD_B] = { "b", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ADD_Y] = { "y", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
+    },
+    .feature = FEATURE_ANY_MODEL,
+    .check = add_check,
+    .spread_form = { .data = IN(ADD_A) | IN(ADD_B), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    .flops_per_element = 1,
+};
+
+static int cast_check(const struct op_shape *op, struct err *err)
+{
+    if (op->in[CAST_X].dtype == op->out[CAST_Y].dtype)
+        return err_set(err, ERR_FAILED, "%s: y is %s, wanted another dtype than x",
+                       op_name(op->kind), dtype_name(op->out[CAST_Y].dtype));
+    return 0;
+}
+
+static const struct op_info cast = {
+    .name = "cast",
+    .n_inputs = 1,
+    .inputs = {
+        [CAST_X] = { "x", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [CAST_Y] = { "y", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_CHEAP,
+    .check = cast_check,
+    .spread_form = { .data = IN(CAST_X), .allowed = MAY_ROWS | MAY_COLS },
+};
+
+/* Element by element: what is added up lies as it did, a sum that is owed included. */
+static int accumulate_spread(const struct spread_query *q)
+{
+    spread_give_all(q, q->in[ACCUMULATE_X]);
+    return 0;
+}
+
+static const struct op_info accumulate = {
+    .name = "accumulate",
+    .n_inputs = 1,
+    .inputs = {
+        [ACCUMULATE_X] = { "x", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ACCUMULATE_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_ACCUMULATED },
+    },
+    .spread = accumulate_spread,
+    .flops_per_element = 1,
+};
+
+const struct op_info *const elementwise_ops[N_OP_KINDS] = {
+    [OP_SWIGLU] = &swiglu,
+    [OP_SWIGLU_GRAD] = &swiglu_grad,
+    [OP_GELU] = &gelu,
+    [OP_GELU_GRAD] = &gelu_grad,
+    [OP_SCALE] = &scale,
+    [OP_DROPOUT] = &dropout,
+    [OP_DROPOUT_GRAD] = &dropout_grad,
+    [OP_ADD] = &add,
+    [OP_CAST] = &cast,
+    [OP_ACCUMULATE] = &accumulate,
+};

@@ -1,0 +1,323 @@
+/*
+ * experts.c - the router of a mixture of experts, the order of its choices, experts' products
+ */
+#include "ops/family_impl.h"
+
+static int check_slots(const struct op_shape *op, int64_t n_slots, int64_t n_experts,
+                       struct err *err)
+{
+    if (n_slots > n_experts)
+        return err_set(err, ERR_FAILED, "%s: weight has %lld columns, wanted at most %lld",
+                       op_name(op->kind), (long long)n_slots, (long long)n_experts);
+    return 0;
+}
+
+static int router_check(const struct op_shape *op, struct err *err)
+{
+    return check_slots(op, op->out[ROUTER_WEIGHT].cols, op->in[ROUTER_LOGITS].cols, err);
+}
+
+static const struct op_info router = {
+    .name = "router",
+    .n_inputs = 1,
+    .inputs = {
+        [ROUTER_LOGITS] = { "logits", DIM_T, DIM_M, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [ROUTER_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+        [ROUTER_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [ROUTER_STATS] = { "stats", DIM_ONE, DIM_1M, TYPE_F64,
+                           OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+    },
+    .feature = FEATURE_EXPERTS,
+    .check = router_check,
+    .spread_form = { .data = IN(ROUTER_LOGITS), .allowed = MAY_ROWS },
+    .flops_per_element = 6,
+};
+
+static int router_grad_check(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+    const char *name = op_name(op->kind);
+
+    if (check_slots(op, op->in[ROUTER_GRAD_DWEIGHT].cols, op->out[ROUTER_GRAD_DLOGITS].cols, err))
+        return -1;
+    if (!(a->balance >= 0))
+        return err_set(err, ERR_FAILED, "%s: balance is %g, wanted at least 0", name, a->balance);
+    if ((!a->normalize || a->balance > 0) && !tensor_given(&op->in[ROUTER_GRAD_LOGITS]))
+        return err_set(err, ERR_FAILED,
+                       "%s: logits is missing, wanted where weights are not normalized or "
+                       "balance is %g",
+                       name, a->balance);
+    return 0;
+}
+
+static double router_grad_flops(const struct op_shape *op)
+{
+    return 4 * (double)tensor_elements(&op->out[ROUTER_GRAD_DLOGITS]);
+}
+
+static const struct op_info router_grad = {
+    .name = "router_grad",
+    .n_inputs = 6,
+    .inputs = {
+        [ROUTER_GRAD_DWEIGHT] = { "dweight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+        [ROUTER_GRAD_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+        [ROUTER_GRAD_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [ROUTER_GRAD_LOGITS] = { "logits", DIM_T, DIM_M, TYPE_F32, OPERAND_OPTIONAL },
+        [ROUTER_GRAD_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
+        [ROUTER_GRAD_CHOICES] = { "choices", DIM_SIZE_T, DIM_S, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ROUTER_GRAD_DLOGITS] = { "dlogits", DIM_T, DIM_M, TYPE_F32, OPERAND_PLAIN },
+    },
+    .check = router_grad_check,
+    .spread_form = { .data = IN(ROUTER_GRAD_DWEIGHT) | IN(ROUTER_GRAD_WEIGHT) |
+                             IN(ROUTER_GRAD_EXPERT) | IN(ROUTER_GRAD_LOGITS) |
+                             IN(ROUTER_GRAD_CHOICES),
+                     .allowed = MAY_ROWS },
+    .flops = router_grad_flops,
+};
+
+static const struct op_info expert_order = {
+    .name = "expert_order",
+    .n_inputs = 1,
+    .inputs = {
+        [EXPERT_ORDER_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [EXPERT_ORDER_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_ORDER_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+    },
+    .feature = FEATURE_EXPERTS,
+    .spread_form = { .data = IN(EXPERT_ORDER_EXPERT), .allowed = MAY_ROWS },
+};
+
+static const struct op_info dispatch = {
+    .name = "dispatch",
+    .n_inputs = 2,
+    .inputs = {
+        [DISPATCH_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [DISPATCH_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [DISPATCH_Y] = { "y", DIM_TS, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_EXPERTS,
+    .spread_form = { .data = IN(DISPATCH_X),
+                     .rowwise = IN(DISPATCH_PLACE),
+                     .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+};
+
+static double combine_flops(const struct op_shape *op)
+{
+    return (double)tensor_elements(&op->in[COMBINE_Y]);
+}
+
+static const struct op_info combine = {
+    .name = "combine",
+    .n_inputs = 2,
+    .inputs = {
+        [COMBINE_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [COMBINE_Y] = { "y", DIM_TS, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [COMBINE_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .feature = FEATURE_EXPERTS,
+    .spread_form = { .data = IN(COMBINE_Y),
+                     .rowwise = IN(COMBINE_PLACE),
+                     .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    .flops = combine_flops,
+};
+
+/* Each row meets one expert. The operands of expert_linear_dx stand where these do. */
+static double expert_linear_flops(const struct op_shape *op)
+{
+    const struct tensor *w = &op->in[EXPERT_LINEAR_W];
+    double n_experts = (double)op->in[EXPERT_LINEAR_ENDS].cols;
+
+    return 2 * (double)op->in[EXPERT_LINEAR_X].rows * (double)w->rows / n_experts * (double)w->cols;
+}
+
+/*
+ * Like a linear's: of split columns of w, which all experts' are, a part of y or a summand of it.
+ * inputs, outputs: how w lies where x's columns are split, and where y's become so.
+ */
+static int spread_experts(const struct spread_query *q, enum spread inputs, enum spread outputs)
+{
+    enum spread x = q->in[EXPERT_LINEAR_X], w = q->in[EXPERT_LINEAR_W];
+
+    if (x == SPREAD_PARTIAL)
+        return spread_refuse(q, EXPERT_LINEAR_X, MAY_ROWS | MAY_COLS);
+    if (spread_want(q, EXPERT_LINEAR_ENDS, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    if (x == SPREAD_COLS) {
+        spread_give_all(q, SPREAD_PARTIAL);
+        return spread_want(q, EXPERT_LINEAR_W, inputs);
+    }
+    if (w == outputs && x == SPREAD_SAME) {
+        spread_give_all(q, SPREAD_COLS);
+        return 0;
+    }
+    spread_give_all(q, x);
+    return spread_want(q, EXPERT_LINEAR_W, SPREAD_SAME);
+}
+
+static int expert_linear_spread(const struct spread_query *q)
+{
+    return spread_experts(q, SPREAD_COLS, SPREAD_ROWS);
+}
+
+static int expert_linear_dx_spread(const struct spread_query *q)
+{
+    return spread_experts(q, SPREAD_ROWS, SPREAD_COLS);
+}
+
+static const struct op_info expert_linear = {
+    .name = "expert_linear",
+    .n_inputs = 3,
+    .inputs = {
+        [EXPERT_LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_LINEAR_W] = { "w", DIM_MN, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .feature = FEATURE_EXPERTS,
+    .spread = expert_linear_spread,
+    .flops = expert_linear_flops,
+};
+
+static const struct op_info expert_linear_dx = {
+    .name = "expert_linear_dx",
+    .n_inputs = 3,
+    .inputs = {
+        [EXPERT_LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DX_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DX_W] = { "w", DIM_MN, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .spread = expert_linear_dx_spread,
+    .flops = expert_linear_flops,
+};
+
+static int expert_linear_dw_spread(const struct spread_query *q)
+{
+    enum spread dy = q->in[EXPERT_LINEAR_DW_DY], x = q->in[EXPERT_LINEAR_DW_X];
+
+    if (dy == SPREAD_PARTIAL || x == SPREAD_PARTIAL)
+        return spread_refuse(q, dy == SPREAD_PARTIAL ? EXPERT_LINEAR_DW_DY : EXPERT_LINEAR_DW_X,
+                             MAY_ROWS | MAY_COLS);
+    if (spread_want(q, EXPERT_LINEAR_DW_ENDS, dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
+        return -1;
+    return spread_linear_dw(q);
+}
+
+static double expert_linear_dw_flops(const struct op_shape *op)
+{
+    const struct tensor *dy = &op->in[EXPERT_LINEAR_DW_DY];
+
+    return 2 * (double)dy->rows * (double)dy->cols * (double)op->in[EXPERT_LINEAR_DW_X].cols;
+}
+
+static const struct op_info expert_linear_dw = {
+    .name = "expert_linear_dw",
+    .n_inputs = 3,
+    .inputs = {
+        [EXPERT_LINEAR_DW_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DW_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DW_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
+    },
+    .spread = expert_linear_dw_spread,
+    .flops = expert_linear_dw_flops,
+};
+
+static double expert_swiglu_flops(const struct op_shape *op)
+{
+    return 6 * (double)tensor_elements(&op->out[EXPERT_SWIGLU_Y]);
+}
+
+static const struct op_info expert_swiglu = {
+    .name = "expert_swiglu",
+    .n_inputs = 3,
+    .inputs = {
+        [EXPERT_SWIGLU_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GU] = { "gu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_SWIGLU_Y] = { "y", DIM_TS, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_EXPERTS,
+    .spread_form = { .data = IN(EXPERT_SWIGLU_GU),
+                     .rowwise = IN(EXPERT_SWIGLU_WEIGHT) | IN(EXPERT_SWIGLU_PLACE),
+                     .allowed = MAY_ROWS | MAY_COLS },
+    .flops = expert_swiglu_flops,
+};
+
+/* A weight's gradient is a sum along the columns. */
+static int expert_swiglu_grad_spread(const struct spread_query *q)
+{
+    unsigned data = IN(EXPERT_SWIGLU_GRAD_DY) | IN(EXPERT_SWIGLU_GRAD_GU);
+    unsigned rowwise = IN(EXPERT_SWIGLU_GRAD_WEIGHT) | IN(EXPERT_SWIGLU_GRAD_PLACE);
+
+    if (spread_alike(q, data, rowwise, MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[EXPERT_SWIGLU_GRAD_DY] == SPREAD_COLS)
+        q->out[EXPERT_SWIGLU_GRAD_DWEIGHT] = SPREAD_PARTIAL;
+    return 0;
+}
+
+static double expert_swiglu_grad_flops(const struct op_shape *op)
+{
+    return 14 * (double)tensor_elements(&op->in[EXPERT_SWIGLU_GRAD_DY]);
+}
+
+static const struct op_info expert_swiglu_grad = {
+    .name = "expert_swiglu_grad",
+    .n_inputs = 4,
+    .inputs = {
+        [EXPERT_SWIGLU_GRAD_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_DY] = { "dy", DIM_TS, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_GU] = { "gu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [EXPERT_SWIGLU_GRAD_DGU] = { "dgu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_DWEIGHT] = { "dweight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
+    },
+    .spread = expert_swiglu_grad_spread,
+    .flops = expert_swiglu_grad_flops,
+};
+
+const struct op_info *const experts_ops[N_OP_KINDS] = {
+    [OP_ROUTER] = &router,
+    [OP_ROUTER_GRAD] = &router_grad,
+    [OP_EXPERT_ORDER] = &expert_order,
+    [OP_DISPATCH] = &dispatch,
+    [OP_COMBINE] = &combine,
+    [OP_EXPERT_LINEAR] = &expert_linear,
+    [OP_EXPERT_LINEAR_DX] = &expert_linear_dx,
+    [OP_EXPERT_LINEAR_DW] = &expert_linear_dw,
+    [OP_EXPERT_SWIGLU] = &expert_swiglu,
+    [OP_EXPERT_SWIGLU_GRAD] = &expert_swiglu_grad,
+};

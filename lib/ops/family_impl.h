@@ -1,0 +1,64 @@
+/*
+ * family_impl.h - what the family files of the catalogue share
+ *
+ * A family file has, for each of its kinds, the functions that its row points to and then the row,
+ * and at its end the table of its rows by kind, which catalogue.c lists.
+ */
+#ifndef OPS_FAMILY_IMPL_H
+#define OPS_FAMILY_IMPL_H
+
+#include "ops/backward.h"
+#include "ops/op_info.h"
+
+/* The rows of each family, by kind; NULL for kinds of other families. */
+extern const struct op_info *const linear_ops[N_OP_KINDS];
+extern const struct op_info *const attention_ops[N_OP_KINDS];
+extern const struct op_info *const norm_ops[N_OP_KINDS];
+extern const struct op_info *const embed_ops[N_OP_KINDS];
+extern const struct op_info *const elementwise_ops[N_OP_KINDS];
+extern const struct op_info *const experts_ops[N_OP_KINDS];
+extern const struct op_info *const head_ops[N_OP_KINDS];
+extern const struct op_info *const collective_ops[N_OP_KINDS];
+extern const struct op_info *const optimizer_ops[N_OP_KINDS];
+
+/* A set of inputs. */
+#define IN(input) (1u << (input))
+
+/*
+ * For a row's check: an input whose rows the dimensions do not say (DIM_FREE) has so many, if it is
+ * given. Returns 0, or -1 and ERR_FAILED.
+ */
+int check_rows(const struct op_shape *op, int input, int64_t rows, struct err *err);
+
+/* What op_spread was asked, as the rules of kinds see it. */
+struct spread_query {
+    const struct op_shape *op;
+    const struct op_info *info;
+    int on_axis; /* the op is a collective over this very axis */
+    const enum spread *in;
+    enum spread *out; /* SPREAD_SAME at first */
+    struct err *err;
+};
+
+/* Is the input given? */
+int spread_given(const struct spread_query *q, int input);
+
+/* All outputs lie so. */
+void spread_give_all(const struct spread_query *q, enum spread spread);
+
+/* The following return 0, or -1 and ERR_FAILED, which says what was wanted. */
+
+/* The input lies so, or is absent. */
+int spread_want(const struct spread_query *q, int input, enum spread spread);
+
+/* Always -1: the input lies otherwise than these choices (enum spread_choice) or the text allow. */
+int spread_refuse(const struct spread_query *q, int input, unsigned allowed);
+int spread_refuse_text(const struct spread_query *q, int input, const char *wanted);
+
+/* The common form (op_info.h). */
+int spread_alike(const struct spread_query *q, unsigned data, unsigned rowwise, unsigned allowed);
+
+/* dw = dy' x, db = column sums of dy, with the operands of linear_dw. */
+int spread_linear_dw(const struct spread_query *q);
+
+#endif

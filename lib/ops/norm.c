@@ -1,0 +1,249 @@
+/*
+ * norm.c - RMSNorm, LayerNorm, the norms of q and k heads, rows of length one
+ */
+#include "ops/family_impl.h"
+
+/* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
+static int head_norm_grad_spread(const struct spread_query *q)
+{
+    unsigned data = IN(HEAD_NORM_GRAD_DOUT) | IN(HEAD_NORM_GRAD_QKV) | IN(HEAD_NORM_GRAD_RSTD);
+
+    if (spread_alike(q, data, 0, MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[HEAD_NORM_GRAD_DOUT] == SPREAD_COLS)
+        q->out[HEAD_NORM_GRAD_DWQ] = q->out[HEAD_NORM_GRAD_DWK] = SPREAD_PARTIAL;
+    return 0;
+}
+
+/* Row by row; linear in dy, so that it may take a summand for the sum. */
+static int normalize_rows_grad_spread(const struct spread_query *q)
+{
+    enum spread dy = q->in[NORMALIZE_ROWS_GRAD_DY];
+    enum spread rows = dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
+
+    if (dy == SPREAD_COLS)
+        return spread_refuse(q, NORMALIZE_ROWS_GRAD_DY, MAY_ROWS | MAY_PARTIAL);
+    spread_give_all(q, dy);
+    if (spread_want(q, NORMALIZE_ROWS_GRAD_W, rows))
+        return -1;
+    return spread_want(q, NORMALIZE_ROWS_GRAD_NORM, rows);
+}
+
+static const struct op_info rmsnorm = {
+    .name = "rmsnorm",
+    .n_inputs = 2,
+    .inputs = {
+        [RMSNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [RMSNORM_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [RMSNORM_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [RMSNORM_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_RMSNORM,
+    .spread_form = { .data = IN(RMSNORM_X), .allowed = MAY_ROWS },
+    .flops_per_element = 4,
+};
+
+static const struct op_info rmsnorm_grad = {
+    .name = "rmsnorm_grad",
+    .n_inputs = 5,
+    .inputs = {
+        [RMSNORM_GRAD_DY] = { "dy", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [RMSNORM_GRAD_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [RMSNORM_GRAD_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [RMSNORM_GRAD_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [RMSNORM_GRAD_ADD] = { "add", DIM_T, DIM_D, TYPE_STREAM, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [RMSNORM_GRAD_DX] = { "dx", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [RMSNORM_GRAD_DW] = { "dw", DIM_ONE, DIM_D, TYPE_F32,
+                              OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+        [RMSNORM_GRAD_COPY] = { "copy", DIM_T, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_CAST },
+    },
+    .spread_form = { .data = IN(RMSNORM_GRAD_DY) | IN(RMSNORM_GRAD_X) | IN(RMSNORM_GRAD_RSTD) |
+                             IN(RMSNORM_GRAD_ADD),
+                     .allowed = MAY_ROWS },
+    .flops_per_element = 10,
+};
+
+static const struct op_info layernorm = {
+    .name = "layernorm",
+    .n_inputs = 3,
+    .inputs = {
+        [LAYERNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [LAYERNORM_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [LAYERNORM_B] = { "b", DIM_ONE, DIM_D, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [LAYERNORM_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [LAYERNORM_MEAN] = { "mean", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [LAYERNORM_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_LAYERNORM,
+    .spread_form = { .data = IN(LAYERNORM_X), .allowed = MAY_ROWS },
+    .flops_per_element = 8,
+};
+
+static const struct op_info layernorm_grad = {
+    .name = "layernorm_grad",
+    .n_inputs = 6,
+    .inputs = {
+        [LAYERNORM_GRAD_DY] = { "dy", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_MEAN] = { "mean", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_ADD] = { "add", DIM_T, DIM_D, TYPE_STREAM, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 4,
+    .outputs = {
+        [LAYERNORM_GRAD_DX] = { "dx", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [LAYERNORM_GRAD_DW] = { "dw", DIM_ONE, DIM_D, TYPE_F32,
+                                OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+        [LAYERNORM_GRAD_DB] = { "db", DIM_ONE, DIM_D, TYPE_F32,
+                                OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+        [LAYERNORM_GRAD_COPY] = { "copy", DIM_T, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_CAST },
+    },
+    .spread_form = { .data = IN(LAYERNORM_GRAD_DY) | IN(LAYERNORM_GRAD_X) |
+                             IN(LAYERNORM_GRAD_MEAN) | IN(LAYERNORM_GRAD_RSTD) |
+                             IN(LAYERNORM_GRAD_ADD),
+                     .allowed = MAY_ROWS },
+    .flops_per_element = 15,
+};
+
+static const struct op_info add_rmsnorm = {
+    .name = "add_rmsnorm",
+    .n_inputs = 3,
+    .inputs = {
+        [ADD_RMSNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [ADD_RMSNORM_DELTA] = { "delta", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [ADD_RMSNORM_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [ADD_RMSNORM_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [ADD_RMSNORM_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADD_RMSNORM_SUM] = { "sum", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .spread_form = { .data = IN(ADD_RMSNORM_X) | IN(ADD_RMSNORM_DELTA), .allowed = MAY_ROWS },
+    .flops_per_element = 5,
+};
+
+static const struct op_info add_layernorm = {
+    .name = "add_layernorm",
+    .n_inputs = 4,
+    .inputs = {
+        [ADD_LAYERNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+        [ADD_LAYERNORM_DELTA] = { "delta", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [ADD_LAYERNORM_W] = { "w", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [ADD_LAYERNORM_B] = { "b", DIM_ONE, DIM_D, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 4,
+    .outputs = {
+        [ADD_LAYERNORM_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [ADD_LAYERNORM_MEAN] = { "mean", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADD_LAYERNORM_RSTD] = { "rstd", DIM_T, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADD_LAYERNORM_SUM] = { "sum", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .spread_form = { .data = IN(ADD_LAYERNORM_X) | IN(ADD_LAYERNORM_DELTA), .allowed = MAY_ROWS },
+    .flops_per_element = 9,
+};
+
+static const struct op_info head_norm = {
+    .name = "head_norm",
+    .n_inputs = 3,
+    .inputs = {
+        [HEAD_NORM_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_WQ] = { "wq", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+        [HEAD_NORM_WK] = { "wk", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [HEAD_NORM_OUT] = { "out", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_RSTD] = { "rstd", DIM_T, DIM_QK_HEADS, TYPE_F32, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EPS,
+    .traits = TRAIT_CHEAP,
+    .feature = FEATURE_QK_NORM,
+    .spread_form = { .data = IN(HEAD_NORM_QKV), .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 4, /* of v's heads, too: a bound */
+};
+
+static const struct op_info head_norm_grad = {
+    .name = "head_norm_grad",
+    .n_inputs = 5,
+    .inputs = {
+        [HEAD_NORM_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_WQ] = { "wq", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_WK] = { "wk", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_RSTD] = { "rstd", DIM_T, DIM_QK_HEADS, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [HEAD_NORM_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_DWQ] = { "dwq", DIM_ONE, DIM_E, TYPE_F32,
+                                 OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+        [HEAD_NORM_GRAD_DWK] = { "dwk", DIM_ONE, DIM_E, TYPE_F32,
+                                 OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+    },
+    .attributes = ATTRIBUTE_HEADS,
+    .spread = head_norm_grad_spread,
+    .flops_per_element = 10,
+};
+
+static const struct op_info normalize_rows = {
+    .name = "normalize_rows",
+    .n_inputs = 1,
+    .inputs = {
+        [NORMALIZE_ROWS_W] = { "w", DIM_V, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [NORMALIZE_ROWS_Y] = { "y", DIM_V, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [NORMALIZE_ROWS_NORM] = { "norm", DIM_V, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .spread_form = { .data = IN(NORMALIZE_ROWS_W), .allowed = MAY_ROWS },
+    .flops_per_element = 4,
+};
+
+static const struct op_info normalize_rows_grad = {
+    .name = "normalize_rows_grad",
+    .n_inputs = 3,
+    .inputs = {
+        [NORMALIZE_ROWS_GRAD_DY] = { "dy", DIM_V, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [NORMALIZE_ROWS_GRAD_W] = { "w", DIM_V, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [NORMALIZE_ROWS_GRAD_NORM] = { "norm", DIM_V, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [NORMALIZE_ROWS_GRAD_DW] = { "dw", DIM_V, DIM_D, TYPE_KEPT, OPERAND_ACCUMULATED },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .spread = normalize_rows_grad_spread,
+    .flops_per_element = 6,
+};
+
+const struct op_info *const norm_ops[N_OP_KINDS] = {
+    [OP_RMSNORM] = &rmsnorm,
+    [OP_RMSNORM_GRAD] = &rmsnorm_grad,
+    [OP_LAYERNORM] = &layernorm,
+    [OP_LAYERNORM_GRAD] = &layernorm_grad,
+    [OP_ADD_RMSNORM] = &add_rmsnorm,
+    [OP_ADD_LAYERNORM] = &add_layernorm,
+    [OP_HEAD_NORM] = &head_norm,
+    [OP_HEAD_NORM_GRAD] = &head_norm_grad,
+    [OP_NORMALIZE_ROWS] = &normalize_rows,
+    [OP_NORMALIZE_ROWS_GRAD] = &normalize_rows_grad,
+};

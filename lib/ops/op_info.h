@@ -1,0 +1,185 @@
+/*
+ * op_info.h - a row of the catalogue: all that is known of an op kind
+ *
+ * The row of a kind stands in its family file (linear.c, attention.c, ...), below the functions
+ * that it points to. Everything that must know an op's nature (op_check, op_spread, op_flops, the
+ * passes, print, the front door of kernels) reads it here. A row has tables where these say it all,
+ * and a function only where none does.
+ */
+#ifndef OPS_OP_INFO_H
+#define OPS_OP_INFO_H
+
+#include "ops/ops.h"
+
+/*
+ * A dimension is a letter of ops.h's notation. Those that attributes fix (heads) and constants are
+ * known at once; the others are bound by the first operand that has them and must then agree.
+ */
+enum dim {
+    DIM_T, /* tokens; a multiple of seq_len where that is used */
+    DIM_D,
+    DIM_K,
+    DIM_N,
+    DIM_V,
+    DIM_R,
+    DIM_F,
+    DIM_ANY_ROWS,
+    DIM_ONE,
+    DIM_THREE,
+    DIM_SCALARS,
+    DIM_STATS, /* constants */
+    DIM_C,
+    DIM_C_PART, /* with a part of the kv heads' columns */
+    DIM_H,
+    DIM_QK_HEADS,
+    DIM_E,
+    DIM_HE,
+    DIM_GE, /* from the heads */
+    DIM_2F,
+    DIM_SEQUENCES,
+    DIM_BLOCKS,
+    DIM_M,  /* experts */
+    DIM_S,  /* a token's */
+    DIM_1M, /* 1 + M */
+    DIM_TS, /* T * S */
+    DIM_MN, /* M * N */
+    DIM_SIZE_N,
+    DIM_SIZE_T, /* from other dimensions */
+    DIM_FREE,   /* anything, binds nothing */
+    N_DIMS
+};
+
+enum operand_type {
+    TYPE_F32,
+    TYPE_F64,
+    TYPE_I32,
+    TYPE_I64,
+    TYPE_ACT,        /* fp32, bf16 or fp16, all such operands of one op alike */
+    TYPE_ACT_OR_F32, /* the op's act, or fp32 */
+    TYPE_FLOAT,      /* fp32, bf16 or fp16, whatever the others are */
+    TYPE_STREAM,     /* residual stream and its gradient: fp32, or bf16 beside bf16, all alike */
+    TYPE_KEPT,       /* accumulators and states: fp32 or bf16 */
+    TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
+};
+
+enum operand_flag {
+    OPERAND_PLAIN = 0, /* none of the following */
+    OPERAND_OPTIONAL = 1,
+    OPERAND_ACCUMULATED = 2, /* "+=" output */
+    OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
+    OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
+    OPERAND_CAST = 16,       /* output that is a cast of the first output */
+};
+
+struct op_operand {
+    const char *name;
+    enum dim rows, cols;
+    enum operand_type type;
+    unsigned flags;
+};
+
+/* Attributes that mean something to a kind: op_check holds them against their ranges. */
+enum op_attribute {
+    ATTRIBUTE_HEADS = 1,     /* n_heads, n_kv_heads and head_dim; the heads' dimensions are known */
+    ATTRIBUTE_EVEN_HEAD = 2, /* head_dim is even */
+    ATTRIBUTE_SEQ_LEN = 4,
+    ATTRIBUTE_VOCAB_SIZE = 8,
+    ATTRIBUTE_CHUNK = 16,
+    ATTRIBUTE_P = 32,
+    ATTRIBUTE_EPS = 64,
+};
+
+/* What the operands of the common form of spreads may be, besides the same everywhere. */
+enum spread_choice { MAY_ROWS = 1, MAY_COLS = 2, MAY_PARTIAL = 4 };
+
+/*
+ * The common form of spreads. `data` is a set of inputs (by bit) that must lie alike in one of the
+ * allowed ways, `rowwise` one of inputs with one column a row, that follow them where rows are
+ * split and are the same otherwise; all others must be the same. Outputs lie as the data,
+ * accumulated ones are partial where rows are split.
+ */
+struct spread_form {
+    unsigned data, rowwise;
+    unsigned allowed; /* enum spread_choice */
+};
+
+/* What passes ask about a kind. */
+enum op_trait {
+    TRAIT_COLLECTIVE = 1, /* it talks to other ranks: run executes it, no kernel does */
+    TRAIT_TRANSFER = 2,   /* a collective of two ranks, of which one sends */
+    TRAIT_GATHER = 4,     /* its output is as many times its input as the axis has ranks */
+    TRAIT_PRODUCT = 8,    /* a matrix product, long enough for a collective to travel meanwhile */
+    TRAIT_CHEAP = 16,     /* made again at the price of a read and a write */
+};
+
+/* What a model, or its job, must have for its forward to contain the kind. */
+enum op_feature {
+    FEATURE_NO_FORWARD, /* gradients and updates: no forward contains it */
+    FEATURE_ANY_MODEL,
+    FEATURE_RMSNORM,
+    FEATURE_LAYERNORM,
+    FEATURE_QK_NORM,
+    FEATURE_ROPE,
+    FEATURE_SWIGLU,
+    FEATURE_GELU,
+    FEATURE_EXPERTS,
+    FEATURE_ADAPTERS,
+    FEATURE_DROPOUT,
+    FEATURE_SUM_BEFORE_BIAS,   /* output biases under tensor parallelism */
+    FEATURE_SEQUENCE_PARALLEL, /* tensor parallelism with rows split between its regions */
+    FEATURE_WHOLE_ROWS,        /* tensor parallelism without */
+    FEATURE_SHARED_KV_HEADS,   /* more tensor-parallel ranks than kv heads */
+};
+
+/*
+ * A residual add and the norm that follows it are one op, `fused`: its inputs are those of the add,
+ * then those of the norm but for the first; its outputs are those of the norm, then the sum.
+ */
+struct op_fusion {
+    enum op_kind norm, fused;
+};
+
+struct backward;
+struct op_node;
+struct spread_query;
+
+struct op_info {
+    const char *name;
+    int n_inputs, n_outputs;
+    struct op_operand inputs[OPS_MAX_INPUTS];
+    struct op_operand outputs[OPS_MAX_OUTPUTS];
+    unsigned attributes; /* enum op_attribute */
+    unsigned traits;     /* enum op_trait */
+    enum op_feature feature;
+    const struct op_fusion *fusion; /* of a norm and of what it is fused to; else NULL */
+
+    /*
+     * What op_check asks besides: of the attributes, ahead of all operands; and, where each operand
+     * by itself is right, of several of them. Optional. Return 0, or -1 and ERR_FAILED.
+     */
+    int (*check_attributes)(const struct op_shape *op, struct err *err);
+    int (*check)(const struct op_shape *op, struct err *err);
+
+    /* The rule of op_spread, where the common form does not say it. */
+    int (*spread)(const struct spread_query *query);
+    struct spread_form spread_form;
+
+    /* The rule of op_flops, where it is not so many for each element of the first input. */
+    double (*flops)(const struct op_shape *op);
+    double flops_per_element;
+
+    /* Narrows operands to what of them is read and written, for op_bytes. NULL: all of each. */
+    void (*moved)(struct op_shape *op);
+
+    /* Emits what carries the outputs' gradients to the inputs (backward.h). NULL: there is none. */
+    void (*backward)(struct backward *b, const struct op_node *op);
+};
+
+const struct op_info *op_info(enum op_kind kind);
+
+static inline const char *op_name(enum op_kind kind)
+{
+    return op_info(kind)->name;
+}
+
+#endif

@@ -1,0 +1,140 @@
+/*
+ * optimizer.c - the gradient norm and AdamW
+ */
+#include <string.h>
+
+#include "ops/family_impl.h"
+
+static const struct op_info sum_runs = {
+    .name = "sum_runs",
+    .n_inputs = 3,
+    .inputs = {
+        [SUM_RUNS_X] = { "x", DIM_ONE, DIM_FREE, TYPE_F64, OPERAND_PLAIN },
+        [SUM_RUNS_ENDS] = { "ends", DIM_ONE, DIM_N, TYPE_I32, OPERAND_PLAIN },
+        [SUM_RUNS_ORDER] = { "order", DIM_ONE, DIM_FREE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SUM_RUNS_Y] = { "y", DIM_ONE, DIM_N, TYPE_F64, OPERAND_PLAIN },
+    },
+    .spread_form = { .data = IN(SUM_RUNS_X), .allowed = MAY_COLS }, /* by tables alike */
+    .flops_per_element = 1,
+};
+
+/* Sums of blocks follow the shard, whose edges lie on blocks' edges. */
+static int sumsq_spread(const struct spread_query *q)
+{
+    enum spread x = q->in[SUMSQ_X];
+
+    if (x == SPREAD_PARTIAL)
+        return spread_refuse(q, SUMSQ_X, MAY_ROWS | MAY_COLS);
+    spread_give_all(q, x == SPREAD_SAME ? SPREAD_SAME : SPREAD_COLS);
+    return 0;
+}
+
+static const struct op_info sumsq = {
+    .name = "sumsq",
+    .n_inputs = 1,
+    .inputs = {
+        [SUMSQ_X] = { "x", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SUMSQ_SUMS] = { "sums", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_PLAIN },
+    },
+    .spread = sumsq_spread,
+    .flops_per_element = 2,
+};
+
+static const struct op_info gradient_norm = {
+    .name = "gradient_norm",
+    .n_inputs = 3,
+    .inputs = {
+        [GRADIENT_NORM_SUMS] = { "sums", DIM_ONE, DIM_N, TYPE_F64, OPERAND_PLAIN },
+        [GRADIENT_NORM_ORDER] = { "order", DIM_ONE, DIM_FREE, TYPE_I32, OPERAND_OPTIONAL },
+        [GRADIENT_NORM_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 3,
+    .outputs = {
+        [GRADIENT_NORM_NORM] = { "norm", DIM_ONE, DIM_ONE, TYPE_F64, OPERAND_PLAIN },
+        [GRADIENT_NORM_FACTOR] = { "factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [GRADIENT_NORM_SKIP] = { "skip", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+    },
+    .spread_form = { .data = IN(GRADIENT_NORM_SUMS) },
+    .flops_per_element = 1, /* a bound where the order leaves padding out */
+};
+
+static int adamw_check_attributes(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1))
+        return err_set(err, ERR_FAILED, "%s: betas are %g and %g, wanted 0 <= beta < 1",
+                       op_name(op->kind), a->beta1, a->beta2);
+    return 0;
+}
+
+/* Moments alike; where even the master is bf16 all are, and it is the weight. */
+static int adamw_check(const struct op_shape *op, struct err *err)
+{
+    enum dtype master = op->in[ADAMW_MASTER].dtype;
+    enum dtype m = op->in[ADAMW_M].dtype, v = op->in[ADAMW_V].dtype;
+
+    if (m != v || (master != DTYPE_F32 && master != m))
+        return err_set(err, ERR_FAILED, "adamw: master, m and v are %s, %s and %s, wanted %s",
+                       dtype_name(master), dtype_name(m), dtype_name(v),
+                       "m as v, and a master of fp32 or as these");
+    if (tensor_given(&op->out[ADAMW_WEIGHT]) && master != DTYPE_F32)
+        return err_set(err, ERR_FAILED, "adamw: weight is given, wanted none: the master is %s",
+                       dtype_name(master));
+    return 0;
+}
+
+/* Each rank may be told which part it has, of what is split. */
+static int adamw_spread(const struct spread_query *q)
+{
+    unsigned data = IN(ADAMW_GRADIENT) | IN(ADAMW_MASTER) | IN(ADAMW_M) | IN(ADAMW_V) |
+                    IN(ADAMW_DECAY) | IN(ADAMW_RNG_SITE);
+    enum spread in[OPS_MAX_INPUTS];
+    struct spread_query others = *q;
+
+    memcpy(in, q->in, (size_t)q->info->n_inputs * sizeof *in);
+    others.in = in;
+    if (spread_given(q, ADAMW_PART) && in[ADAMW_GRADIENT] != SPREAD_SAME &&
+        in[ADAMW_PART] == SPREAD_COLS)
+        in[ADAMW_PART] = SPREAD_SAME;
+    return spread_alike(&others, data, 0, MAY_ROWS | MAY_COLS);
+}
+
+static const struct op_info adamw = {
+    .name = "adamw",
+    .n_inputs = 10,
+    .inputs = {
+        [ADAMW_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
+        [ADAMW_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_PLAIN },
+        [ADAMW_FACTOR] = { "factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADAMW_SKIP] = { "skip", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [ADAMW_MASTER] = { "master", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [ADAMW_M] = { "m", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [ADAMW_V] = { "v", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [ADAMW_DECAY] = { "decay", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
+        [ADAMW_RNG_SITE] = { "rng_site", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
+        [ADAMW_PART] = { "part", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ADAMW_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL },
+    },
+    .attributes = ATTRIBUTE_EPS,
+    .check_attributes = adamw_check_attributes,
+    .check = adamw_check,
+    .spread = adamw_spread,
+    .flops_per_element = 15,
+};
+
+const struct op_info *const optimizer_ops[N_OP_KINDS] = {
+    [OP_SUM_RUNS] = &sum_runs,
+    [OP_SUMSQ] = &sumsq,
+    [OP_GRADIENT_NORM] = &gradient_norm,
+    [OP_ADAMW] = &adamw,
+};
