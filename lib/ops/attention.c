@@ -22,6 +22,20 @@ static void rope_grad_moved(struct op_shape *op)
     op->in[ROPE_GRAD_DOUT].cols = op->out[ROPE_GRAD_DQKV].cols = rotated_columns(&op->attributes);
 }
 
+static void rope_backward(struct backward *b, const struct op_node *op)
+{
+    int dout = b->take_gradient(b, op->out[ROPE_OUT]), qkv = op->in[ROPE_QKV];
+    int dqkv = backward_like(b, qkv);
+
+    b->emit(b, &(struct op_node){ .kind = OP_ROPE_GRAD,
+                                  .attributes = op->attributes,
+                                  .in = { [ROPE_GRAD_DOUT] = dout,
+                                          [ROPE_GRAD_POSITION] = op->in[ROPE_POSITION],
+                                          [ROPE_GRAD_TABLE] = op->in[ROPE_TABLE] },
+                                  .out = { [ROPE_GRAD_DQKV] = dqkv } });
+    b->add_gradient(b, qkv, dqkv);
+}
+
 static const struct op_info rope = {
     .name = "rope",
     .n_inputs = 3,
@@ -41,6 +55,7 @@ static const struct op_info rope = {
                      .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 3,
     .moved = rope_moved,
+    .backward = rope_backward,
 };
 
 static const struct op_info rope_grad = {
@@ -160,6 +175,25 @@ static double attention_flops(const struct op_shape *op)
     return 2 * 2 * causal_pairs(op) * op->attributes.head_dim;
 }
 
+static void attention_backward(struct backward *b, const struct op_node *op)
+{
+    int dout = b->take_gradient(b, op->out[ATTENTION_OUT]), qkv = op->in[ATTENTION_QKV];
+    int dqkv = backward_like(b, qkv);
+
+    b->emit(b,
+            &(struct op_node){ .kind = OP_ATTENTION_GRAD,
+                               .attributes = op->attributes,
+                               .in = { [ATTENTION_GRAD_DOUT] = dout,
+                                       [ATTENTION_GRAD_QKV] = qkv,
+                                       [ATTENTION_GRAD_OUT] = op->out[ATTENTION_OUT],
+                                       [ATTENTION_GRAD_LSE] = op->out[ATTENTION_LSE],
+                                       [ATTENTION_GRAD_SAMPLE] = op->in[ATTENTION_SAMPLE],
+                                       [ATTENTION_GRAD_HEAD_OFFSET] = op->in[ATTENTION_HEAD_OFFSET],
+                                       [ATTENTION_GRAD_START] = op->in[ATTENTION_START] },
+                               .out = { [ATTENTION_GRAD_DQKV] = dqkv } });
+    b->add_gradient(b, qkv, dqkv);
+}
+
 static const struct op_info attention = {
     .name = "attention",
     .n_inputs = 4,
@@ -180,6 +214,7 @@ static const struct op_info attention = {
     .check = attention_check,
     .spread = attention_spread,
     .flops = attention_flops,
+    .backward = attention_backward,
 };
 
 static int attention_grad_check_attributes(const struct op_shape *op, struct err *err)

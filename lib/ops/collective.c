@@ -39,6 +39,29 @@ static int all_gather_spread(const struct spread_query *q)
     return spread_over_axis(q, parts_of(q), SPREAD_SAME);
 }
 
+/*
+ * Where every reader of the gathered rows has a part of what follows, each rank's gradient is a
+ * summand: they are added up, and each takes its rows of the sum. Where they all do the same, they
+ * have the same gradient, and each takes its rows.
+ */
+static void all_gather_backward(struct backward *b, const struct op_node *op)
+{
+    enum mesh_axis axis = op->attributes.axis;
+    int shard = op->in[ALL_GATHER_SHARD], full = op->out[ALL_GATHER_FULL];
+    int dfull = b->take_summand(b, full);
+
+    if (!b->is_partial(b, full, dfull, axis)) {
+        b->add_gradient(b, shard, b->own_part(b, dfull, axis));
+        return;
+    }
+    int dshard = b->new_like(b, shard, b->dtype(b, dfull));
+    b->emit(b, &(struct op_node){ .kind = OP_REDUCE_SCATTER,
+                                  .attributes.axis = axis,
+                                  .in = { [REDUCE_SCATTER_FULL] = dfull },
+                                  .out = { [REDUCE_SCATTER_SHARD] = dshard } });
+    b->add_gradient(b, shard, dshard);
+}
+
 static const struct op_info all_gather = {
     .name = "all_gather",
     .n_inputs = 1,
@@ -53,6 +76,7 @@ static const struct op_info all_gather = {
     .feature = FEATURE_SEQUENCE_PARALLEL,
     .check = check_parts,
     .spread = all_gather_spread,
+    .backward = all_gather_backward,
 };
 
 static int reduce_scatter_spread(const struct spread_query *q)
@@ -64,6 +88,19 @@ static int reduce_scatter_spread(const struct spread_query *q)
 static double sums_of_parts_flops(const struct op_shape *op)
 {
     return (double)(tensor_elements(&op->in[0]) - tensor_elements(&op->out[0]));
+}
+
+/* The summands of a sum have its gradient: all of it, also where each rank has its rows alone. */
+static void reduce_scatter_backward(struct backward *b, const struct op_node *op)
+{
+    int dshard = b->take_gradient(b, op->out[REDUCE_SCATTER_SHARD]);
+    int full = op->in[REDUCE_SCATTER_FULL], dfull = b->new_like(b, full, b->dtype(b, dshard));
+
+    b->emit(b, &(struct op_node){ .kind = OP_ALL_GATHER,
+                                  .attributes.axis = op->attributes.axis,
+                                  .in = { [ALL_GATHER_SHARD] = dshard },
+                                  .out = { [ALL_GATHER_FULL] = dfull } });
+    b->add_gradient(b, full, dfull);
 }
 
 static const struct op_info reduce_scatter = {
@@ -81,11 +118,17 @@ static const struct op_info reduce_scatter = {
     .check = check_parts,
     .spread = reduce_scatter_spread,
     .flops = sums_of_parts_flops,
+    .backward = reduce_scatter_backward,
 };
 
 static int all_reduce_spread(const struct spread_query *q)
 {
     return spread_over_axis(q, SPREAD_PARTIAL, SPREAD_SAME);
+}
+
+static void all_reduce_backward(struct backward *b, const struct op_node *op)
+{
+    b->add_gradient(b, op->in[ALL_REDUCE_X], b->take_gradient(b, op->out[ALL_REDUCE_Y]));
 }
 
 static const struct op_info all_reduce = {
@@ -102,6 +145,7 @@ static const struct op_info all_reduce = {
     .feature = FEATURE_WHOLE_ROWS,
     .spread = all_reduce_spread,
     .flops_per_element = 1,
+    .backward = all_reduce_backward,
 };
 
 static const struct op_info all_reduce_scalar = {
@@ -137,6 +181,18 @@ static int gather_heads_spread(const struct spread_query *q)
     return spread_over_axis(q, SPREAD_COLS, SPREAD_COLS);
 }
 
+static void gather_heads_backward(struct backward *b, const struct op_node *op)
+{
+    int dout = b->take_gradient(b, op->out[GATHER_HEADS_OUT]), qkv = op->in[GATHER_HEADS_QKV];
+    int dqkv = b->new_like(b, qkv, b->dtype(b, dout));
+
+    b->emit(b, &(struct op_node){ .kind = OP_GATHER_HEADS_GRAD,
+                                  .attributes = op->attributes,
+                                  .in = { [GATHER_HEADS_GRAD_DOUT] = dout },
+                                  .out = { [GATHER_HEADS_GRAD_DQKV] = dqkv } });
+    b->add_gradient(b, qkv, dqkv);
+}
+
 static const struct op_info gather_heads = {
     .name = "gather_heads",
     .n_inputs = 1,
@@ -152,6 +208,7 @@ static const struct op_info gather_heads = {
     .feature = FEATURE_SHARED_KV_HEADS,
     .check_attributes = check_group,
     .spread = gather_heads_spread,
+    .backward = gather_heads_backward,
 };
 
 static const struct op_info gather_heads_grad = {

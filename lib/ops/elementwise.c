@@ -3,6 +3,17 @@
  */
 #include "ops/family_impl.h"
 
+static void swiglu_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[SWIGLU_Y]), gu = op->in[SWIGLU_GU];
+    int dgu = backward_like(b, gu);
+
+    b->emit(b, &(struct op_node){ .kind = OP_SWIGLU_GRAD,
+                                  .in = { [SWIGLU_GRAD_DY] = dy, [SWIGLU_GRAD_GU] = gu },
+                                  .out = { [SWIGLU_GRAD_DGU] = dgu } });
+    b->add_gradient(b, gu, dgu);
+}
+
 static const struct op_info swiglu = {
     .name = "swiglu",
     .n_inputs = 1,
@@ -17,6 +28,7 @@ static const struct op_info swiglu = {
     .feature = FEATURE_SWIGLU,
     .spread_form = { .data = IN(SWIGLU_GU), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 2.5, /* 5 for a pair of gate and up */
+    .backward = swiglu_backward,
 };
 
 static const struct op_info swiglu_grad = {
@@ -35,6 +47,17 @@ static const struct op_info swiglu_grad = {
     .flops_per_element = 11,
 };
 
+static void gelu_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[GELU_Y]), x = op->in[GELU_X];
+    int dx = backward_like(b, x);
+
+    b->emit(b, &(struct op_node){ .kind = OP_GELU_GRAD,
+                                  .in = { [GELU_GRAD_DY] = dy, [GELU_GRAD_X] = x },
+                                  .out = { [GELU_GRAD_DX] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info gelu = {
     .name = "gelu",
     .n_inputs = 1,
@@ -49,6 +72,7 @@ static const struct op_info gelu = {
     .feature = FEATURE_GELU,
     .spread_form = { .data = IN(GELU_X), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 10,
+    .backward = gelu_backward,
 };
 
 static const struct op_info gelu_grad = {
@@ -66,6 +90,19 @@ static const struct op_info gelu_grad = {
     .flops_per_element = 18,
 };
 
+/* Summands may be scaled one by one. */
+static void scale_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_summand(b, op->out[SCALE_Y]), x = op->in[SCALE_X];
+    int dx = backward_like(b, x);
+
+    b->emit(b, &(struct op_node){ .kind = OP_SCALE,
+                                  .attributes = op->attributes,
+                                  .in = { [SCALE_X] = dy },
+                                  .out = { [SCALE_Y] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info scale = {
     .name = "scale",
     .n_inputs = 1,
@@ -79,6 +116,7 @@ static const struct op_info scale = {
     .feature = FEATURE_ADAPTERS,
     .spread_form = { .data = IN(SCALE_X), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     .flops_per_element = 1,
+    .backward = scale_backward,
 };
 
 /*
@@ -120,6 +158,22 @@ static int dropout_spread(const struct spread_query *q)
     return spread_want(q, DROPOUT_SAMPLE, SPREAD_SAME);
 }
 
+/* Summands may be dropped one by one, but where the rank has a part of the rows. */
+static void dropout_backward(struct backward *b, const struct op_node *op)
+{
+    int y = op->out[DROPOUT_Y], x = op->in[DROPOUT_X], offset = op->in[DROPOUT_OFFSET];
+    int dy = offset ? b->take_gradient(b, y) : b->take_summand(b, y);
+    int dx = backward_like(b, x);
+
+    b->emit(b, &(struct op_node){ .kind = OP_DROPOUT_GRAD,
+                                  .attributes = op->attributes,
+                                  .in = { [DROPOUT_GRAD_DY] = dy,
+                                          [DROPOUT_GRAD_SAMPLE] = op->in[DROPOUT_SAMPLE],
+                                          [DROPOUT_GRAD_OFFSET] = offset },
+                                  .out = { [DROPOUT_GRAD_DX] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info dropout = {
     .name = "dropout",
     .n_inputs = 3,
@@ -138,6 +192,7 @@ static const struct op_info dropout = {
     .check = dropout_check,
     .spread = dropout_spread,
     .flops_per_element = 2,
+    .backward = dropout_backward,
 };
 
 /* A gradient's summands may be dropped one by one. */
@@ -176,6 +231,15 @@ static int add_check(const struct op_shape *op, struct err *err)
     return 0;
 }
 
+static void add_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[ADD_Y]), second = op->in[ADD_B];
+
+    b->add_gradient(b, op->in[ADD_A], dy);
+    if (b->needs_gradient(b, second))
+        b->add_gradient(b, second, b->cast(b, dy, b->dtype(b, second)));
+}
+
 static const struct op_info add = {
     .name = "add",
     .n_inputs = 2,
@@ -191,6 +255,7 @@ static const struct op_info add = {
     .check = add_check,
     .spread_form = { .data = IN(ADD_A) | IN(ADD_B), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     .flops_per_element = 1,
+    .backward = add_backward,
 };
 
 static int cast_check(const struct op_shape *op, struct err *err)

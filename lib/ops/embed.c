@@ -36,6 +36,22 @@ static void embed_moved(struct op_shape *op)
     op->in[EMBED_TABLE].rows = op->in[EMBED_INDEX].rows;
 }
 
+static void embed_backward(struct backward *b, const struct op_node *op)
+{
+    int dx = b->take_gradient(b, op->out[EMBED_X]);
+    int dtable = b->accumulator(b, op->in[EMBED_TABLE]);
+
+    if (dtable)
+        b->emit(b, &(struct op_node){ .kind = OP_EMBED_DW,
+                                      .in = { [EMBED_DW_DX] = dx,
+                                              [EMBED_DW_INDEX] = op->in[EMBED_INDEX],
+                                              [EMBED_DW_OFFSET] = op->in[EMBED_OFFSET] },
+                                      .out = { [EMBED_DW_DTABLE] = dtable },
+                                      .gradient_of = GRADIENT_OF_PARAMETERS });
+    if (op->in[EMBED_BASE])
+        b->add_gradient(b, op->in[EMBED_BASE], dx);
+}
+
 static const struct op_info embed = {
     .name = "embed",
     .n_inputs = 4,
@@ -53,6 +69,7 @@ static const struct op_info embed = {
     .spread = embed_spread,
     .flops = embed_flops,
     .moved = embed_moved,
+    .backward = embed_backward,
 };
 
 static int embed_dw_spread(const struct spread_query *q)

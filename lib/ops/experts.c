@@ -17,6 +17,27 @@ static int router_check(const struct op_shape *op, struct err *err)
     return check_slots(op, op->out[ROUTER_WEIGHT].cols, op->in[ROUTER_LOGITS].cols, err);
 }
 
+/* Where the layer's choices are a part of all layers', the balance is of all. */
+static void router_backward(struct backward *b, const struct op_node *op)
+{
+    int dweight = b->take_gradient(b, op->out[ROUTER_WEIGHT]), logits = op->in[ROUTER_LOGITS];
+    int dlogits = b->new_like(b, logits, DTYPE_F32), expert = op->out[ROUTER_EXPERT];
+    int balances = op->attributes.balance > 0;
+    int reads_logits = !op->attributes.normalize || balances;
+
+    b->emit(b,
+            &(struct op_node){ .kind = OP_ROUTER_GRAD,
+                               .attributes = op->attributes,
+                               .in = { [ROUTER_GRAD_DWEIGHT] = dweight,
+                                       [ROUTER_GRAD_WEIGHT] = op->out[ROUTER_WEIGHT],
+                                       [ROUTER_GRAD_EXPERT] = expert,
+                                       [ROUTER_GRAD_LOGITS] = reads_logits ? logits : 0,
+                                       [ROUTER_GRAD_SCALE] = balances ? b->gradient_scale : 0,
+                                       [ROUTER_GRAD_CHOICES] = balances ? b->base(b, expert) : 0 },
+                               .out = { [ROUTER_GRAD_DLOGITS] = dlogits } });
+    b->add_gradient(b, logits, dlogits);
+}
+
 static const struct op_info router = {
     .name = "router",
     .n_inputs = 1,
@@ -34,6 +55,7 @@ static const struct op_info router = {
     .check = router_check,
     .spread_form = { .data = IN(ROUTER_LOGITS), .allowed = MAY_ROWS },
     .flops_per_element = 6,
+    .backward = router_backward,
 };
 
 static int router_grad_check(const struct op_shape *op, struct err *err)
@@ -96,6 +118,19 @@ static const struct op_info expert_order = {
     .spread_form = { .data = IN(EXPERT_ORDER_EXPERT), .allowed = MAY_ROWS },
 };
 
+/* Dispatch and combine are each other's gradient. */
+static void dispatch_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_summand(b, op->out[DISPATCH_Y]), x = op->in[DISPATCH_X];
+    int dx = backward_like(b, x);
+
+    b->emit(b,
+            &(struct op_node){ .kind = OP_COMBINE,
+                               .in = { [COMBINE_PLACE] = op->in[DISPATCH_PLACE], [COMBINE_Y] = dy },
+                               .out = { [COMBINE_X] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info dispatch = {
     .name = "dispatch",
     .n_inputs = 2,
@@ -112,11 +147,24 @@ static const struct op_info dispatch = {
     .spread_form = { .data = IN(DISPATCH_X),
                      .rowwise = IN(DISPATCH_PLACE),
                      .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
+    .backward = dispatch_backward,
 };
 
 static double combine_flops(const struct op_shape *op)
 {
     return (double)tensor_elements(&op->in[COMBINE_Y]);
+}
+
+static void combine_backward(struct backward *b, const struct op_node *op)
+{
+    int dx = b->take_summand(b, op->out[COMBINE_X]), y = op->in[COMBINE_Y];
+    int dy = backward_like(b, y);
+
+    b->emit(
+        b, &(struct op_node){ .kind = OP_DISPATCH,
+                              .in = { [DISPATCH_PLACE] = op->in[COMBINE_PLACE], [DISPATCH_X] = dx },
+                              .out = { [DISPATCH_Y] = dy } });
+    b->add_gradient(b, y, dy);
 }
 
 static const struct op_info combine = {
@@ -135,6 +183,7 @@ static const struct op_info combine = {
                      .rowwise = IN(COMBINE_PLACE),
                      .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     .flops = combine_flops,
+    .backward = combine_backward,
 };
 
 /* Each row meets one expert. The operands of expert_linear_dx stand where these do. */
@@ -180,6 +229,31 @@ static int expert_linear_dx_spread(const struct spread_query *q)
     return spread_experts(q, SPREAD_ROWS, SPREAD_COLS);
 }
 
+static void expert_linear_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[EXPERT_LINEAR_Y]), x = op->in[EXPERT_LINEAR_X];
+    int ends = op->in[EXPERT_LINEAR_ENDS], w = op->in[EXPERT_LINEAR_W];
+
+    if (b->needs_gradient(b, x)) {
+        int dx = backward_like(b, x);
+
+        b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DX,
+                                      .in = { [EXPERT_LINEAR_DX_DY] = dy,
+                                              [EXPERT_LINEAR_DX_ENDS] = ends,
+                                              [EXPERT_LINEAR_DX_W] = w },
+                                      .out = { [EXPERT_LINEAR_DX_DX] = dx } });
+        b->add_gradient(b, x, dx);
+    }
+    int dw = b->accumulator(b, w);
+    if (dw)
+        b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DW,
+                                      .in = { [EXPERT_LINEAR_DW_DY] = dy,
+                                              [EXPERT_LINEAR_DW_X] = x,
+                                              [EXPERT_LINEAR_DW_ENDS] = ends },
+                                      .out = { [EXPERT_LINEAR_DW_DW] = dw },
+                                      .gradient_of = GRADIENT_OF_PARAMETERS });
+}
+
 static const struct op_info expert_linear = {
     .name = "expert_linear",
     .n_inputs = 3,
@@ -195,6 +269,7 @@ static const struct op_info expert_linear = {
     .feature = FEATURE_EXPERTS,
     .spread = expert_linear_spread,
     .flops = expert_linear_flops,
+    .backward = expert_linear_backward,
 };
 
 static const struct op_info expert_linear_dx = {
@@ -253,6 +328,24 @@ static double expert_swiglu_flops(const struct op_shape *op)
     return 6 * (double)tensor_elements(&op->out[EXPERT_SWIGLU_Y]);
 }
 
+static void expert_swiglu_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[EXPERT_SWIGLU_Y]);
+    int weight = op->in[EXPERT_SWIGLU_WEIGHT], gu = op->in[EXPERT_SWIGLU_GU];
+    int dgu = backward_like(b, gu), dweight = b->new_like(b, weight, DTYPE_F32);
+
+    b->emit(
+        b, &(struct op_node){
+               .kind = OP_EXPERT_SWIGLU_GRAD,
+               .in = { [EXPERT_SWIGLU_GRAD_WEIGHT] = weight,
+                       [EXPERT_SWIGLU_GRAD_PLACE] = op->in[EXPERT_SWIGLU_PLACE],
+                       [EXPERT_SWIGLU_GRAD_DY] = dy,
+                       [EXPERT_SWIGLU_GRAD_GU] = gu },
+               .out = { [EXPERT_SWIGLU_GRAD_DGU] = dgu, [EXPERT_SWIGLU_GRAD_DWEIGHT] = dweight } });
+    b->add_gradient(b, gu, dgu);
+    b->add_gradient(b, weight, dweight);
+}
+
 static const struct op_info expert_swiglu = {
     .name = "expert_swiglu",
     .n_inputs = 3,
@@ -271,6 +364,7 @@ static const struct op_info expert_swiglu = {
                      .rowwise = IN(EXPERT_SWIGLU_WEIGHT) | IN(EXPERT_SWIGLU_PLACE),
                      .allowed = MAY_ROWS | MAY_COLS },
     .flops = expert_swiglu_flops,
+    .backward = expert_swiglu_backward,
 };
 
 /* A weight's gradient is a sum along the columns. */

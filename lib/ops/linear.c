@@ -37,6 +37,57 @@ static int linear_spread(const struct spread_query *q)
     return spread_want(q, LINEAR_B, SPREAD_SAME);
 }
 
+static void bias_backward(struct backward *b, int dy, int db)
+{
+    b->emit(b, &(struct op_node){ .kind = OP_BIAS_GRAD,
+                                  .in = { [BIAS_GRAD_DY] = dy },
+                                  .out = { [BIAS_GRAD_DB] = db },
+                                  .gradient_of = GRADIENT_OF_PARAMETERS });
+}
+
+/* x's gradient grows by dy w. */
+static void product_input_backward(struct backward *b, int dy, int w, int x)
+{
+    int dx = backward_like(b, x);
+
+    b->emit(b, &(struct op_node){ .kind = OP_LINEAR_DX,
+                                  .in = { [LINEAR_DX_DY] = dy, [LINEAR_DX_W] = w },
+                                  .out = { [LINEAR_DX_DX] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
+/* dw, and db if it is given, grow by dy' x and by the sums of dy's columns. */
+static void product_weight_backward(struct backward *b, const int in[2], int dw, int db)
+{
+    b->emit(b, &(struct op_node){
+                   .kind = OP_LINEAR_DW,
+                   .in = { [LINEAR_DW_DY] = in[LINEAR_DW_DY], [LINEAR_DW_X] = in[LINEAR_DW_X] },
+                   .out = { [LINEAR_DW_DW] = dw, [LINEAR_DW_DB] = db },
+                   .gradient_of = GRADIENT_OF_PARAMETERS });
+}
+
+/*
+ * Where every rank has all of w, its summand of dy gives it a summand of each gradient: that of x is
+ * added up where others of x are, that of w at the update. So an adapter's small products meet no
+ * other rank.
+ */
+static void linear_backward(struct backward *b, const struct op_node *op)
+{
+    int x = op->in[LINEAR_X], w = op->in[LINEAR_W], bias = op->in[LINEAR_B];
+    int y = op->out[LINEAR_Y];
+    int keeps = !bias && b->is_whole(b, w, y);
+    int dy = keeps ? b->take_summand(b, y) : b->take_gradient(b, y);
+
+    dy = b->cast(b, dy, b->dtype(b, x));
+    if (b->needs_gradient(b, x))
+        product_input_backward(b, dy, w, x);
+    int dw = b->accumulator(b, w), db = b->accumulator(b, bias);
+    if (dw)
+        product_weight_backward(b, (const int[]){ dy, x }, dw, db);
+    else if (db)
+        bias_backward(b, dy, db);
+}
+
 static const struct op_info linear = {
     .name = "linear",
     .n_inputs = 3,
@@ -53,6 +104,7 @@ static const struct op_info linear = {
     .feature = FEATURE_ANY_MODEL,
     .spread = linear_spread,
     .flops = linear_flops,
+    .backward = linear_backward,
 };
 
 static double linear_dx_flops(const struct op_shape *op)
@@ -154,6 +206,16 @@ static int add_bias_spread(const struct spread_query *q)
     return spread_want(q, ADD_BIAS_B, x == SPREAD_COLS ? SPREAD_COLS : SPREAD_SAME);
 }
 
+static void add_bias_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[ADD_BIAS_Y]);
+    int db = b->accumulator(b, op->in[ADD_BIAS_B]);
+
+    if (db)
+        bias_backward(b, dy, db);
+    b->add_gradient(b, op->in[ADD_BIAS_X], dy);
+}
+
 static const struct op_info add_bias = {
     .name = "add_bias",
     .n_inputs = 2,
@@ -168,6 +230,7 @@ static const struct op_info add_bias = {
     .feature = FEATURE_SUM_BEFORE_BIAS,
     .spread = add_bias_spread,
     .flops_per_element = 1,
+    .backward = add_bias_backward,
 };
 
 static const struct op_info bias_grad = {
@@ -234,6 +297,32 @@ static double lora_flops(const struct op_shape *op)
     return flops;
 }
 
+/* dy: the columns of the output's gradient that this pair of h and b has made. */
+static void lora_part_backward(struct backward *b, int dy, int h, int weight)
+{
+    if (b->needs_gradient(b, h))
+        product_input_backward(b, dy, weight, h);
+    int db = b->accumulator(b, weight);
+    if (db)
+        product_weight_backward(b, (const int[]){ dy, h }, db, 0);
+}
+
+static void lora_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[LORA_OUT]);
+    int64_t first = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        int h = op->in[LORA_H0 + 2 * i], weight = op->in[LORA_B0 + 2 * i];
+        int n = op->attributes.parts[i];
+
+        if (h)
+            lora_part_backward(b, b->columns(b, dy, first, n), h, weight);
+        first += n;
+    }
+    b->add_gradient(b, op->in[LORA_Y], dy);
+}
+
 static const struct op_info lora = {
     .name = "lora",
     .n_inputs = 7,
@@ -254,6 +343,7 @@ static const struct op_info lora = {
     .check = lora_check,
     .spread = lora_spread,
     .flops = lora_flops,
+    .backward = lora_backward,
 };
 
 const struct op_info *const linear_ops[N_OP_KINDS] = {

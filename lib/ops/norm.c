@@ -29,6 +29,28 @@ static int normalize_rows_grad_spread(const struct spread_query *q)
     return spread_want(q, NORMALIZE_ROWS_GRAD_NORM, rows);
 }
 
+/*
+ * A norm's backward is one op for its input and its parameters, and folds in what the residual path
+ * has brought already, so that no separate add runs over the stream.
+ */
+static void rmsnorm_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[RMSNORM_Y]);
+    int x = op->in[RMSNORM_X], w = op->in[RMSNORM_W];
+    int add = b->take_gradient(b, x), dx = backward_like(b, x);
+
+    b->emit(b, &(struct op_node){
+                   .kind = OP_RMSNORM_GRAD,
+                   .attributes = op->attributes,
+                   .in = { [RMSNORM_GRAD_DY] = dy,
+                           [RMSNORM_GRAD_X] = x,
+                           [RMSNORM_GRAD_W] = w,
+                           [RMSNORM_GRAD_RSTD] = op->out[RMSNORM_RSTD],
+                           [RMSNORM_GRAD_ADD] = add },
+                   .out = { [RMSNORM_GRAD_DX] = dx, [RMSNORM_GRAD_DW] = b->accumulator(b, w) } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info rmsnorm = {
     .name = "rmsnorm",
     .n_inputs = 2,
@@ -46,6 +68,7 @@ static const struct op_info rmsnorm = {
     .feature = FEATURE_RMSNORM,
     .spread_form = { .data = IN(RMSNORM_X), .allowed = MAY_ROWS },
     .flops_per_element = 4,
+    .backward = rmsnorm_backward,
 };
 
 static const struct op_info rmsnorm_grad = {
@@ -71,6 +94,28 @@ static const struct op_info rmsnorm_grad = {
     .flops_per_element = 10,
 };
 
+static void layernorm_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[LAYERNORM_Y]), x = op->in[LAYERNORM_X];
+    int add = b->take_gradient(b, x), dx = backward_like(b, x);
+    int dw = b->accumulator(b, op->in[LAYERNORM_W]), db = b->accumulator(b, op->in[LAYERNORM_B]);
+
+    b->emit(
+        b,
+        &(struct op_node){
+            .kind = OP_LAYERNORM_GRAD,
+            .attributes = op->attributes,
+            .in = { [LAYERNORM_GRAD_DY] = dy,
+                    [LAYERNORM_GRAD_X] = x,
+                    [LAYERNORM_GRAD_W] = op->in[LAYERNORM_W],
+                    [LAYERNORM_GRAD_MEAN] = op->out[LAYERNORM_MEAN],
+                    [LAYERNORM_GRAD_RSTD] = op->out[LAYERNORM_RSTD],
+                    [LAYERNORM_GRAD_ADD] = add },
+            .out = {
+                [LAYERNORM_GRAD_DX] = dx, [LAYERNORM_GRAD_DW] = dw, [LAYERNORM_GRAD_DB] = db } });
+    b->add_gradient(b, x, dx);
+}
+
 static const struct op_info layernorm = {
     .name = "layernorm",
     .n_inputs = 3,
@@ -90,6 +135,7 @@ static const struct op_info layernorm = {
     .feature = FEATURE_LAYERNORM,
     .spread_form = { .data = IN(LAYERNORM_X), .allowed = MAY_ROWS },
     .flops_per_element = 8,
+    .backward = layernorm_backward,
 };
 
 static const struct op_info layernorm_grad = {
@@ -159,6 +205,25 @@ static const struct op_info add_layernorm = {
     .flops_per_element = 9,
 };
 
+static void head_norm_backward(struct backward *b, const struct op_node *op)
+{
+    int dy = b->take_gradient(b, op->out[HEAD_NORM_OUT]), qkv = op->in[HEAD_NORM_QKV];
+    int wq = op->in[HEAD_NORM_WQ], wk = op->in[HEAD_NORM_WK];
+    int dqkv = backward_like(b, qkv), dwq = b->accumulator(b, wq), dwk = b->accumulator(b, wk);
+
+    b->emit(b, &(struct op_node){ .kind = OP_HEAD_NORM_GRAD,
+                                  .attributes = op->attributes,
+                                  .in = { [HEAD_NORM_GRAD_DOUT] = dy,
+                                          [HEAD_NORM_GRAD_QKV] = qkv,
+                                          [HEAD_NORM_GRAD_WQ] = wq,
+                                          [HEAD_NORM_GRAD_WK] = wk,
+                                          [HEAD_NORM_GRAD_RSTD] = op->out[HEAD_NORM_RSTD] },
+                                  .out = { [HEAD_NORM_GRAD_DQKV] = dqkv,
+                                           [HEAD_NORM_GRAD_DWQ] = dwq,
+                                           [HEAD_NORM_GRAD_DWK] = dwk } });
+    b->add_gradient(b, qkv, dqkv);
+}
+
 static const struct op_info head_norm = {
     .name = "head_norm",
     .n_inputs = 3,
@@ -177,6 +242,7 @@ static const struct op_info head_norm = {
     .feature = FEATURE_QK_NORM,
     .spread_form = { .data = IN(HEAD_NORM_QKV), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 4, /* of v's heads, too: a bound */
+    .backward = head_norm_backward,
 };
 
 static const struct op_info head_norm_grad = {

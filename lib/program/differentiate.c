@@ -47,6 +47,7 @@ int differentiate(struct program *program, int forward, int backward,
         .needs = find_needs(program, forward, boundary),
     };
 
+    gradient_walk_init(&walk);
     for (int i = 0; i < n_seeds; i++)
         if (walk.needs[seeds[i].value])
             walk.gradient[seeds[i].value] = seeds[i].gradient;
@@ -54,11 +55,8 @@ int differentiate(struct program *program, int forward, int backward,
         /* A copy: emitting may move the tables. */
         struct op op = program->functions[forward].ops[i];
 
-        if (!has_gradient(&walk, &op))
-            continue;
-        CHECK(gradient_known(op.kind));
-        walk.layer = op.layer;
-        gradient_rule(&walk, &op);
+        if (has_gradient(&walk, &op))
+            gradient_emit(&walk, &op);
     }
     return boundary ? walk.gradient[boundary] : 0;
 }

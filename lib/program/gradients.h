@@ -1,9 +1,13 @@
 /*
- * gradients.h - one rule per op kind: the ops that carry its outputs' gradients to its inputs
+ * gradients.h - the reverse walk, as the backward of an op kind sees it
+ *
+ * What carries an op's gradients is written in the kind's family file (ops/backward.h); here is what
+ * that may do to the program: take and add gradients, make values, emit.
  */
 #ifndef PROGRAM_GRADIENTS_H
 #define PROGRAM_GRADIENTS_H
 
+#include "ops/backward.h"
 #include "program/program.h"
 
 /*
@@ -11,6 +15,7 @@
  * so far, 0 if there is none.
  */
 struct gradient_walk {
+    struct backward calls; /* first: a backward is given this */
     struct program *program;
     int backward;      /* function that is emitted into */
     int layer;         /* of the op at hand */
@@ -19,10 +24,10 @@ struct gradient_walk {
     const char *needs; /* by value id: does a trainable parameter lie behind it? */
 };
 
-/* Emit the gradient of `op`. Called only if one of its outputs has a gradient, or it needs none. */
-void gradient_rule(struct gradient_walk *walk, const struct op *op);
+/* Fill walk->calls; everything else is there. */
+void gradient_walk_init(struct gradient_walk *walk);
 
-/* Whether op_kind has a rule. */
-int gradient_known(enum op_kind kind);
+/* Emit the gradient of `op`, one of whose outputs has a gradient. Its kind has a backward. */
+void gradient_emit(struct gradient_walk *walk, const struct op *op);
 
 #endif
