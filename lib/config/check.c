@@ -8,7 +8,7 @@
 
 #include "base/num.h"
 #include "config/read_impl.h"
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 #define SEQ_LEN_AUTO_MAX 2048
 #define WARMUP_AUTO_MAX 2000
@@ -164,50 +164,46 @@ static void derive_output(struct job_reader *r)
     job_note(r->job, r->arena, "output = %s (the job file's name)", r->job->output);
 }
 
-/* Whether the job's forward has such ops. */
-static int has_op(const struct job *job, int kind)
+/* Whether the job's forward has ops that need this. */
+static int has_feature(const struct job *job, enum op_feature feature)
 {
     const struct model_spec *s = &job->model;
-    int tp = job->parallel.tp, rows = tp > 1 && job->parallel.sequence_parallel;
+    int tp = job->parallel.tp, splits_rows = tp > 1 && job->parallel.sequence_parallel;
 
-    switch (kind) {
-    case OP_RMSNORM:
+    switch (feature) {
+    case FEATURE_NO_FORWARD:
+        return 0;
+    case FEATURE_ANY_MODEL:
+        return 1;
+    case FEATURE_RMSNORM:
         return s->norm == NORM_RMS;
-    case OP_LAYERNORM:
+    case FEATURE_LAYERNORM:
         return s->norm == NORM_LAYER;
-    case OP_HEAD_NORM:
+    case FEATURE_QK_NORM:
         return s->qk_norm;
-    case OP_ROPE:
+    case FEATURE_ROPE:
         return s->position == POSITION_ROPE;
-    case OP_SWIGLU:
+    case FEATURE_SWIGLU:
         return s->activation == ACTIVATION_SWIGLU &&
                model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
-    case OP_ROUTER:
-    case OP_EXPERT_ORDER:
-    case OP_DISPATCH:
-    case OP_EXPERT_LINEAR:
-    case OP_EXPERT_SWIGLU:
-    case OP_COMBINE:
-        return s->n_experts > 0;
-    case OP_GELU:
+    case FEATURE_GELU:
         return s->activation == ACTIVATION_GELU;
-    case OP_SCALE:
-    case OP_LORA:
+    case FEATURE_EXPERTS:
+        return s->n_experts > 0;
+    case FEATURE_ADAPTERS:
         return job->lora.rank > 0;
-    case OP_DROPOUT:
+    case FEATURE_DROPOUT:
         return s->dropout > 0;
-    case OP_ADD_BIAS:
+    case FEATURE_SUM_BEFORE_BIAS:
         return tp > 1 && model_spec_has_output_bias(s);
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-        return rows;
-    case OP_ALL_REDUCE:
-        return tp > 1 && !rows;
-    case OP_GATHER_HEADS:
+    case FEATURE_SEQUENCE_PARALLEL:
+        return splits_rows;
+    case FEATURE_WHOLE_ROWS:
+        return tp > 1 && !splits_rows;
+    case FEATURE_SHARED_KV_HEADS:
         return tp > s->n_kv_heads;
-    default:
-        return 1;
     }
+    return 0;
 }
 
 /* A list for several models is no mistake, but may be one. */
@@ -217,7 +213,8 @@ static void note_recompute(struct job_reader *r)
     struct str missing = { 0 };
 
     for (; c->word; c++)
-        if ((r->job->recompute_ops >> c->value & 1) && !has_op(r->job, c->value))
+        if ((r->job->recompute_ops >> c->value & 1) &&
+            !has_feature(r->job, op_info((enum op_kind)c->value)->feature))
             str_printf(&missing, missing.length ? ", %s" : "%s", c->word);
     if (missing.length)
         job_note(r->job, r->arena, "recompute: this model's forward has no %s", str_text(&missing));

@@ -3,31 +3,9 @@
  */
 #include "ops/family_impl.h"
 
-/* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
-static int head_norm_grad_spread(const struct spread_query *q)
-{
-    unsigned data = IN(HEAD_NORM_GRAD_DOUT) | IN(HEAD_NORM_GRAD_QKV) | IN(HEAD_NORM_GRAD_RSTD);
-
-    if (spread_alike(q, data, 0, MAY_ROWS | MAY_COLS))
-        return -1;
-    if (q->in[HEAD_NORM_GRAD_DOUT] == SPREAD_COLS)
-        q->out[HEAD_NORM_GRAD_DWQ] = q->out[HEAD_NORM_GRAD_DWK] = SPREAD_PARTIAL;
-    return 0;
-}
-
-/* Row by row; linear in dy, so that it may take a summand for the sum. */
-static int normalize_rows_grad_spread(const struct spread_query *q)
-{
-    enum spread dy = q->in[NORMALIZE_ROWS_GRAD_DY];
-    enum spread rows = dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
-
-    if (dy == SPREAD_COLS)
-        return spread_refuse(q, NORMALIZE_ROWS_GRAD_DY, MAY_ROWS | MAY_PARTIAL);
-    spread_give_all(q, dy);
-    if (spread_want(q, NORMALIZE_ROWS_GRAD_W, rows))
-        return -1;
-    return spread_want(q, NORMALIZE_ROWS_GRAD_NORM, rows);
-}
+static const struct op_fusion add_then_rmsnorm = { .norm = OP_RMSNORM, .fused = OP_ADD_RMSNORM };
+static const struct op_fusion add_then_layernorm = { .norm = OP_LAYERNORM,
+                                                     .fused = OP_ADD_LAYERNORM };
 
 /*
  * A norm's backward is one op for its input and its parameters, and folds in what the residual path
@@ -66,6 +44,7 @@ static const struct op_info rmsnorm = {
     .attributes = ATTRIBUTE_EPS,
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_RMSNORM,
+    .fusion = &add_then_rmsnorm,
     .spread_form = { .data = IN(RMSNORM_X), .allowed = MAY_ROWS },
     .flops_per_element = 4,
     .backward = rmsnorm_backward,
@@ -133,6 +112,7 @@ static const struct op_info layernorm = {
     .attributes = ATTRIBUTE_EPS,
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_LAYERNORM,
+    .fusion = &add_then_layernorm,
     .spread_form = { .data = IN(LAYERNORM_X), .allowed = MAY_ROWS },
     .flops_per_element = 8,
     .backward = layernorm_backward,
@@ -180,6 +160,7 @@ static const struct op_info add_rmsnorm = {
         [ADD_RMSNORM_SUM] = { "sum", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_EPS,
+    .fusion = &add_then_rmsnorm,
     .spread_form = { .data = IN(ADD_RMSNORM_X) | IN(ADD_RMSNORM_DELTA), .allowed = MAY_ROWS },
     .flops_per_element = 5,
 };
@@ -201,6 +182,7 @@ static const struct op_info add_layernorm = {
         [ADD_LAYERNORM_SUM] = { "sum", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_EPS,
+    .fusion = &add_then_layernorm,
     .spread_form = { .data = IN(ADD_LAYERNORM_X) | IN(ADD_LAYERNORM_DELTA), .allowed = MAY_ROWS },
     .flops_per_element = 9,
 };
@@ -245,6 +227,18 @@ static const struct op_info head_norm = {
     .backward = head_norm_backward,
 };
 
+/* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
+static int head_norm_grad_spread(const struct spread_query *q)
+{
+    unsigned data = IN(HEAD_NORM_GRAD_DOUT) | IN(HEAD_NORM_GRAD_QKV) | IN(HEAD_NORM_GRAD_RSTD);
+
+    if (spread_alike(q, data, 0, MAY_ROWS | MAY_COLS))
+        return -1;
+    if (q->in[HEAD_NORM_GRAD_DOUT] == SPREAD_COLS)
+        q->out[HEAD_NORM_GRAD_DWQ] = q->out[HEAD_NORM_GRAD_DWK] = SPREAD_PARTIAL;
+    return 0;
+}
+
 static const struct op_info head_norm_grad = {
     .name = "head_norm_grad",
     .n_inputs = 5,
@@ -283,6 +277,20 @@ static const struct op_info normalize_rows = {
     .spread_form = { .data = IN(NORMALIZE_ROWS_W), .allowed = MAY_ROWS },
     .flops_per_element = 4,
 };
+
+/* Row by row; linear in dy, so that it may take a summand for the sum. */
+static int normalize_rows_grad_spread(const struct spread_query *q)
+{
+    enum spread dy = q->in[NORMALIZE_ROWS_GRAD_DY];
+    enum spread rows = dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
+
+    if (dy == SPREAD_COLS)
+        return spread_refuse(q, NORMALIZE_ROWS_GRAD_DY, MAY_ROWS | MAY_PARTIAL);
+    spread_give_all(q, dy);
+    if (spread_want(q, NORMALIZE_ROWS_GRAD_W, rows))
+        return -1;
+    return spread_want(q, NORMALIZE_ROWS_GRAD_NORM, rows);
+}
 
 static const struct op_info normalize_rows_grad = {
     .name = "normalize_rows_grad",

@@ -14,31 +14,33 @@ static int reads(const struct op *op, int value)
     return 0;
 }
 
-/* The norm that is the first reader of ops[i]'s sum, or -1. */
+/* The norm that is the first reader of ops[i]'s sum and can be fused with it, or -1. */
 static int norm_after(const struct function *f, int i)
 {
-    for (int j = i + 1; j < f->n_ops; j++) {
-        if (!reads(&f->ops[j], f->ops[i].out[0]))
-            continue;
-        int norm = f->ops[j].kind == OP_RMSNORM || f->ops[j].kind == OP_LAYERNORM;
+    int sum = f->ops[i].out[ADD_Y];
 
-        return norm && f->ops[j].in[0] == f->ops[i].out[0] ? j : -1;
+    for (int j = i + 1; j < f->n_ops; j++) {
+        enum op_kind kind = f->ops[j].kind;
+        const struct op_fusion *fusion = op_info(kind)->fusion;
+
+        if (reads(&f->ops[j], sum))
+            return fusion && fusion->norm == kind && f->ops[j].in[0] == sum ? j : -1;
     }
     return -1;
 }
 
 static struct op fused(const struct op *add, const struct op *norm)
 {
+    const struct op_info *info = op_info(norm->kind);
     struct op op = *norm;
-    int layer = norm->kind == OP_LAYERNORM;
 
-    op.kind = layer ? OP_ADD_LAYERNORM : OP_ADD_RMSNORM;
+    op.kind = info->fusion->fused;
     memset(op.in, 0, sizeof op.in);
-    op.in[0] = add->in[0];
-    op.in[1] = add->in[1];
-    op.in[2] = norm->in[1];
-    op.in[3] = layer ? norm->in[2] : 0;
-    op.out[layer ? 3 : 2] = add->out[0];
+    op.in[0] = add->in[ADD_A];
+    op.in[1] = add->in[ADD_B];
+    for (int k = 1; k < info->n_inputs; k++)
+        op.in[k + 1] = norm->in[k];
+    op.out[info->n_outputs] = add->out[ADD_Y];
     return op;
 }
 
@@ -52,7 +54,7 @@ int fuse(struct program *program, int function)
 
         /* The fused op's delta and output are of one dtype. */
         if (j < 0 ||
-            program->values[f->ops[i].in[1]].dtype != program->values[f->ops[j].out[0]].dtype)
+            program->values[f->ops[i].in[ADD_B]].dtype != program->values[f->ops[j].out[0]].dtype)
             continue;
         f->ops[j] = fused(&f->ops[i], &f->ops[j]);
         memmove(f->ops + i, f->ops + i + 1, sizeof *f->ops * (size_t)(f->n_ops - i - 1));
@@ -63,25 +65,30 @@ int fuse(struct program *program, int function)
     return n_fused;
 }
 
-/* The output `copy` of a norm's gradient; NULL of other ops. */
-static int *copy_of(struct op *op)
+/* The output that is a cast of the first one; NULL of ops that have none. */
+static int *cast_output(struct op *op)
 {
-    return op->kind == OP_RMSNORM_GRAD     ? &op->out[2]
-           : op->kind == OP_LAYERNORM_GRAD ? &op->out[3]
-                                           : NULL;
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 1; k < info->n_outputs; k++)
+        if (info->outputs[k].flags & OPERAND_CAST)
+            return &op->out[k];
+    return NULL;
 }
 
-/* Of the norm's gradient among the first n ops that has made what this casts; NULL if there is none, or
- * its copy is another. */
+/*
+ * The cast output of the op among the first n that has made what this casts; NULL if there is none,
+ * it is in use, or is of another dtype: that of the op's first input.
+ */
 static int *copy_for(const struct program *p, const struct function *f, int n,
                      const struct op *cast)
 {
     for (int i = n - 1; i >= 0; i--) {
-        int *copy = copy_of(&f->ops[i]);
+        int *copy = cast_output(&f->ops[i]);
         int dy = f->ops[i].in[0];
 
-        if (copy && f->ops[i].out[0] == cast->in[0])
-            return *copy || p->values[dy].dtype != p->values[cast->out[0]].dtype ? NULL : copy;
+        if (copy && f->ops[i].out[0] == cast->in[CAST_X])
+            return *copy || p->values[dy].dtype != p->values[cast->out[CAST_Y]].dtype ? NULL : copy;
     }
     return NULL;
 }
@@ -96,7 +103,7 @@ int fuse_casts(struct program *program, int function)
         int *copy = op.kind == OP_CAST ? copy_for(program, f, n_left, &op) : NULL;
 
         if (copy)
-            *copy = op.out[0];
+            *copy = op.out[CAST_Y];
         else
             f->ops[n_left++] = op;
     }

@@ -12,7 +12,7 @@
 
 static int is_product(enum op_kind kind)
 {
-    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;
+    return (op_info(kind)->traits & TRAIT_PRODUCT) != 0;
 }
 
 /* Does `earlier` make something that `op` reads, or is it before it on the same stream? */

@@ -351,7 +351,7 @@ int program_has_spread(const struct program *program, const struct op *op, int a
 {
     int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
 
-    if (program->mesh.size[axis] == 1 || op->kind == OP_SEND || op->kind == OP_RECEIVE)
+    if (program->mesh.size[axis] == 1 || (op_info(op->kind)->traits & TRAIT_TRANSFER))
         return 0;
     return axis_role((enum mesh_axis)axis, PARAMETER_DENSE) != SPLITS_LAYERS || on_axis;
 }

@@ -24,11 +24,30 @@ struct remake {
     int *remade;   /* by value: its copy in the backward, 0 if there is none yet */
 };
 
-/* Made again at the price of a read and a write. */
-#define CHEAP \
-    (RECOMPUTE_OP(OP_RMSNORM) | RECOMPUTE_OP(OP_LAYERNORM) | RECOMPUTE_OP(OP_HEAD_NORM) | \
-     RECOMPUTE_OP(OP_SWIGLU) | RECOMPUTE_OP(OP_GELU) | RECOMPUTE_OP(OP_DISPATCH) | \
-     RECOMPUTE_OP(OP_EXPERT_SWIGLU) | RECOMPUTE_OP(OP_DROPOUT) | RECOMPUTE_OP(OP_CAST))
+/* The kinds that are made again at the price of a read and a write. */
+static uint64_t cheap_ops(void)
+{
+    uint64_t kinds = 0;
+
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        if (op_info((enum op_kind)kind)->traits & TRAIT_CHEAP)
+            kinds |= RECOMPUTE_OP(kind);
+    return kinds;
+}
+
+/* Of a fused add and norm, what it is fused of; else NULL. */
+static const struct op_fusion *parts_of(enum op_kind kind)
+{
+    const struct op_fusion *fusion = op_info(kind)->fusion;
+
+    return fusion && fusion->fused == kind ? fusion : NULL;
+}
+
+/* Which output of a fused op is the sum: the last. */
+static int sum_output(enum op_kind kind)
+{
+    return op_info(kind)->n_outputs - 1;
+}
 
 /*
  * As which kind of op the output counts: fused ops are an add and a norm. N_OP_KINDS: row
@@ -36,14 +55,13 @@ struct remake {
  */
 static enum op_kind kind_of(const struct op *op, int output)
 {
-    switch (op->kind) {
-    case OP_ADD_RMSNORM:
-        return output == 0 ? OP_RMSNORM : output == 2 ? OP_ADD : N_OP_KINDS;
-    case OP_ADD_LAYERNORM:
-        return output == 0 ? OP_LAYERNORM : output == 3 ? OP_ADD : N_OP_KINDS;
-    default:
-        return output == 0 ? op->kind : N_OP_KINDS;
-    }
+    const struct op_fusion *parts = parts_of(op->kind);
+
+    if (parts && output == sum_output(op->kind))
+        return OP_ADD;
+    if (output > 0)
+        return N_OP_KINDS;
+    return parts ? parts->norm : op->kind;
 }
 
 static int accumulates(const struct program *p, const struct op *op)
@@ -62,10 +80,11 @@ static int is_kept(const struct remake *r, int v)
     if (v >= r->n_values || r->producer[v] < 0)
         return 1;
     op = &r->program->functions[r->forward].ops[r->producer[v]];
-    if (accumulates(r->program, op) || op->kind == OP_RECEIVE)
+    unsigned traits = op_info(op->kind)->traits;
+
+    if (accumulates(r->program, op) || (traits & TRAIT_TRANSFER))
         return 1;
-    if (op->kind == OP_ALL_GATHER &&
-        axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
+    if ((traits & TRAIT_GATHER) && axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
         return 0;
     if (r->all || r->program->values[v].boundary)
         return r->program->values[v].boundary;
@@ -81,24 +100,30 @@ static int is_kept(const struct remake *r, int v)
  */
 static struct op without_kept(const struct remake *r, struct op op)
 {
-    int layer = op.kind == OP_ADD_LAYERNORM, at = layer ? 3 : 2;
-    int w = op.in[2], b = op.in[3], sum = op.out[at];
+    const struct op_fusion *parts = parts_of(op.kind);
+    struct op part = op;
 
-    if (op.kind != OP_ADD_RMSNORM && !layer)
+    if (!parts)
         return op;
+    int at = sum_output(op.kind), sum = op.out[at];
+
+    memset(part.in, 0, sizeof part.in);
     if (is_kept(r, sum)) {
-        op.kind = layer ? OP_LAYERNORM : OP_RMSNORM;
-        memset(op.in, 0, sizeof op.in);
-        op.in[0] = sum;
-        op.in[1] = w;
-        op.in[2] = layer ? b : 0;
-        op.out[at] = 0;
-    } else if (is_kept(r, op.out[0])) {
-        op.kind = OP_ADD;
-        op.attributes.eps = 0;
-        op.in[2] = op.in[3] = 0;
-        memset(op.out, 0, sizeof op.out);
-        op.out[0] = sum;
+        part.kind = parts->norm;
+        part.in[0] = sum;
+        for (int k = 1; k < op_info(parts->norm)->n_inputs; k++)
+            part.in[k] = op.in[k + 1];
+        part.out[at] = 0;
+        return part;
+    }
+    if (is_kept(r, op.out[0])) {
+        memset(part.out, 0, sizeof part.out);
+        part.kind = OP_ADD;
+        part.attributes.eps = 0;
+        part.in[ADD_A] = op.in[0];
+        part.in[ADD_B] = op.in[1];
+        part.out[ADD_Y] = sum;
+        return part;
     }
     return op;
 }
@@ -168,7 +193,7 @@ void recompute(struct program *program, int forward, int backward, enum recomput
 {
     struct remake r = { .program = program,
                         .all = kind == RECOMPUTE_KIND_FULL,
-                        .dropped = kind == RECOMPUTE_KIND_SELECTIVE ? CHEAP
+                        .dropped = kind == RECOMPUTE_KIND_SELECTIVE ? cheap_ops()
                                    : kind == RECOMPUTE_KIND_LIST    ? ops
                                                                     : 0,
                         .forward = forward,

@@ -305,7 +305,7 @@ static void list_ranges(struct run *run, struct resolved_function *r)
 /* The multiprocessors that a collective takes while it is under way. */
 static int blocks_of(const struct op *op)
 {
-    return op->kind == OP_SEND || op->kind == OP_RECEIVE ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
+    return op_info(op->kind)->traits & TRAIT_TRANSFER ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
 }
 
 /* For each compute op what collectives of its function may take meanwhile, from where they are given
