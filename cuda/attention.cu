@@ -14,7 +14,13 @@
  */
 #include "cuda/attention.cuh"
 
-enum input { QKV, SAMPLE, BEGIN, START };
+enum input { Q, K, V, SAMPLE, BEGIN, START };
+
+/* Operands of the kernel. */
+template <typename T> struct forward_rows {
+    rows_of<T> q, k, v, out;
+    rows_of<float> lse;
+};
 
 /*
  * Queries of a block, 16-row parts of a warp: with two of these a warp reads keys and values half
@@ -70,7 +76,7 @@ forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_o
 
 template <typename T, int WIDTH, int DROPS>
 __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
-    forward_kernel(attention_args a, rows_of<T> qkv, rows_of<T> out, rows_of<float> lse)
+    forward_kernel(attention_args a, forward_rows<T> rows)
 {
     typedef forward_shape<T, WIDTH, DROPS> shape;
     constexpr int M = shape::M, KEYS = shape::KEYS, N_THREADS = shape::N_THREADS;
@@ -82,11 +88,11 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
-    int64_t kv_col = (int64_t)(a.n_heads + head / a.group) * a.head_dim;
-    head_rows<T> queries = { qkv.row(begin) + (int64_t)head * a.head_dim, qkv.stride, a.head_dim,
-                             a.wide };
-    head_rows<T> keys = { qkv.row(begin) + kv_col, qkv.stride, a.head_dim, a.wide };
-    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
+    int64_t kv_col = (int64_t)(head / a.group) * a.head_dim;
+    head_rows<T> queries = { rows.q.row(begin) + (int64_t)head * a.head_dim, rows.q.stride,
+                             a.head_dim, a.wide };
+    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
+    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -97,7 +103,9 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
 
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from, to_values);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to + shape::KEY_ELEMENTS, values, from,
+                                                  a.seq_len - from);
         copy_async_commit();
     };
     tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
@@ -120,30 +128,33 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
                                             DROPS ? &mask : NULL, own);
         __syncthreads();
     }
-    forward_store(a, w, out, lse, begin + own, a.seq_len - own, head, scale.factor);
+    forward_store(a, w, rows.out, rows.lse, begin + own, a.seq_len - own, head, scale.factor);
 }
 
 template <typename T, int WIDTH, int DROPS>
 static void forward_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     typedef forward_shape<T, WIDTH, DROPS> shape;
-    const struct tensor *qkv = &call->op.in[QKV], *out = &call->op.out[0];
+    const struct tensor *in = call->op.in, *out = call->op.out;
+    forward_rows<T> rows = { cuda_rows<T>(&in[Q]), cuda_rows<T>(&in[K]), cuda_rows<T>(&in[V]),
+                             cuda_rows<T>(&out[0]), cuda_rows<float>(&out[1]) };
     struct attention_args a = attention_args_of(&call->op, BEGIN);
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
-    a.wide = attention_is_wide(qkv, a.head_dim) && attention_is_wide(out, a.head_dim);
+    a.wide = attention_is_wide(&out[0], a.head_dim);
+    for (int i = Q; i <= V; i++)
+        a.wide = a.wide && attention_is_wide(&in[i], a.head_dim);
     attention_launch(kernels, call, shared,
-                     cuda_shape_of(qkv->rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
+                     cuda_shape_of(in[Q].rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
                                    shape::SHARED_BYTES),
-                     forward_kernel<T, WIDTH, DROPS>, a, cuda_rows<T>(qkv), cuda_rows<T>(out),
-                     cuda_rows<float>(&call->op.out[1]));
+                     forward_kernel<T, WIDTH, DROPS>, a, rows);
 }
 
 static void forward(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_attributes *at = &call->op.attributes;
 
-    cuda_with_act(call->op.in[QKV].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         attention_with_width(at->head_dim, [&](auto width) {

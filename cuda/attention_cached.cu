@@ -16,7 +16,7 @@
  */
 #include "cuda/attention.cuh"
 
-enum input { QKV, POSITION, KEYS_CACHE, VALUES_CACHE, BEGIN, SEGMENT, SEGMENTS };
+enum input { Q, K, V, POSITION, KEYS_CACHE, VALUES_CACHE, BEGIN, SEGMENT, SEGMENTS };
 
 enum {
     PAIRS = GPU_PAIRS,
@@ -83,7 +83,7 @@ static __device__ __forceinline__ int span_length(const cached_args &c, int64_t 
 /* ---- writing ---- */
 
 template <typename T> struct cached_rows {
-    rows_of<T> qkv, keys, values, out;
+    rows_of<T> q, k, v, keys, values, out;
 };
 
 /* A block a row of tokens. EACH elements at once. */
@@ -93,14 +93,13 @@ __global__ void __launch_bounds__(N_THREADS) write_kernel(cached_args c, cached_
     int64_t row = blockIdx.x, n_cols = (int64_t)c.a.n_kv_heads * c.a.head_dim;
     int position = position_of(c, row);
     int64_t to = position < 0 ? -1 : cache_row(c, text_of(c, row), position);
-    const T *key = rows.qkv.row(row) + (int64_t)c.a.n_heads * c.a.head_dim;
+    const T *key = rows.k.row(row), *value = rows.v.row(row);
 
     if (to < 0)
         return;
     for (int64_t i = (int64_t)threadIdx.x * EACH; i < n_cols; i += N_THREADS * EACH) {
         *(packed<T, EACH> *)(rows.keys.row(to) + i) = *(const packed<T, EACH> *)(key + i);
-        *(packed<T, EACH> *)(rows.values.row(to) + i) =
-            *(const packed<T, EACH> *)(key + n_cols + i);
+        *(packed<T, EACH> *)(rows.values.row(to) + i) = *(const packed<T, EACH> *)(value + i);
     }
 }
 
@@ -326,8 +325,8 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
             to + shape::KEY_ELEMENTS, head_values, head_dim, c.a.wide,
             [&](int r) { return row_of(head_values, rows.values.stride, r); });
     };
-    tile_load<T, PAIRS, WIDTH, N_THREADS>(q, rows.qkv.at, head_dim, c.a.wide, [&](int i) {
-        return i < s.n_pairs ? rows.qkv.row(s.row + (s.pair + i) % s.n_rows) +
+    tile_load<T, PAIRS, WIDTH, N_THREADS>(q, rows.q.at, head_dim, c.a.wide, [&](int i) {
+        return i < s.n_pairs ? rows.q.row(s.row + (s.pair + i) % s.n_rows) +
                                    (int64_t)pair_head(c, s, i) * head_dim
                              : (const T *)NULL;
     });
@@ -365,7 +364,7 @@ static struct cached_args cached_args_of(const struct op_shape *op)
     struct cached_args c = {};
 
     c.a = attention_args_of(op, BEGIN);
-    c.n_rows = in[QKV].rows;
+    c.n_rows = in[Q].rows;
     c.span_rows = c.a.group < PAIRS ? PAIRS / c.a.group : 1;
     c.n_packs = (int)ceil_div(c.a.group, PAIRS);
     c.cache_len = at->cache_len;
@@ -389,14 +388,17 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
     const struct op_shape *op = &call->op;
     struct cached_args c = cached_args_of(op);
     struct cached_rows<T> rows = {
-        cuda_rows<T>(&op->in[QKV]), cuda_rows<T>(&op->in[KEYS_CACHE]),
-            cuda_rows<T>(&op->in[VALUES_CACHE]), cuda_rows<T>(&op->out[0])
+        cuda_rows<T>(&op->in[Q]), cuda_rows<T>(&op->in[K]), cuda_rows<T>(&op->in[V]),
+            cuda_rows<T>(&op->in[KEYS_CACHE]), cuda_rows<T>(&op->in[VALUES_CACHE]),
+            cuda_rows<T>(&op->out[0])
     };
     int64_t n_pairs = c.n_rows * c.a.n_heads;
     struct cuda_shape each_row = cuda_shape_of(c.n_rows, N_THREADS);
 
     c.parts = (float *)call->scratch;
-    c.a.wide = attention_is_wide(&op->in[QKV], c.a.head_dim) &&
+    c.a.wide = attention_is_wide(&op->in[Q], c.a.head_dim) &&
+               attention_is_wide(&op->in[K], c.a.head_dim) &&
+               attention_is_wide(&op->in[V], c.a.head_dim) &&
                attention_is_wide(&op->in[KEYS_CACHE], c.a.head_dim) &&
                attention_is_wide(&op->in[VALUES_CACHE], c.a.head_dim) &&
                attention_is_wide(&op->out[0], c.a.head_dim);
@@ -418,7 +420,7 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
 
 static void cached(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
-    cuda_with_act(call->op.in[QKV].dtype,
+    cuda_with_act(call->op.in[Q].dtype,
                   [&](auto zero) { cached_launch<decltype(zero)>(kernels, call, shared); });
 }
 

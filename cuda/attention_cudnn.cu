@@ -184,16 +184,30 @@ void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_by
 
 /* An op's operands by their role. */
 struct attention_operands {
-    const struct tensor *qkv, *out, *lse, *dout, *dqkv, *start;
+    const struct tensor *q, *k, *v, *out, *lse, *dout, *dq, *dk, *dv, *start;
 };
 
 static struct attention_operands operands_of(const struct op_shape *op)
 {
     static const struct tensor none = {};
 
+    const struct tensor *in = op->in, *out = op->out;
+
     if (op->kind == OP_ATTENTION_GRAD)
-        return { &op->in[1], &op->in[2], &op->in[3], &op->in[0], &op->out[0], &op->in[6] };
-    return { &op->in[0], &op->out[0], &op->out[1], &none, &none, &op->in[3] };
+        return { &in[ATTENTION_GRAD_Q],    &in[ATTENTION_GRAD_K],   &in[ATTENTION_GRAD_V],
+                 &in[ATTENTION_GRAD_OUT],  &in[ATTENTION_GRAD_LSE], &in[ATTENTION_GRAD_DOUT],
+                 &out[ATTENTION_GRAD_DQ],  &out[ATTENTION_GRAD_DK], &out[ATTENTION_GRAD_DV],
+                 &in[ATTENTION_GRAD_START] };
+    return { &in[ATTENTION_Q],
+             &in[ATTENTION_K],
+             &in[ATTENTION_V],
+             &out[ATTENTION_OUT],
+             &out[ATTENTION_LSE],
+             &none,
+             &none,
+             &none,
+             &none,
+             &in[ATTENTION_START] };
 }
 
 /* Rows that start and end where 16 bytes do, and elements that an int counts. */
@@ -211,17 +225,18 @@ static const char *unfit(const struct cuda_kernels *cuda, const struct attention
     struct attention_operands o = operands_of(op);
     int grad = op->kind == OP_ATTENTION_GRAD;
 
-    if (o.qkv->dtype != DTYPE_BF16 && o.qkv->dtype != DTYPE_F16)
+    if (o.q->dtype != DTYPE_BF16 && o.q->dtype != DTYPE_F16)
         return "activations of two bytes are wanted";
     if (a->p > 0 || a->alibi || tensor_given(o.start))
         return "it has no dropout, ALiBi and documents like ours";
     if (a->head_dim % 8 || a->head_dim > (grad ? HEAD_DIM_MAX_GRAD : HEAD_DIM_MAX))
         return "head_dim is no multiple of 8, or too large";
-    if (a->seq_len < 2 || o.qkv->rows % a->seq_len)
+    if (a->seq_len < 2 || o.q->rows % a->seq_len)
         return "sequences are too short";
     if (grad && a->seq_len % 128 && library->version < VERSION_ODD)
         return "this version's gradient wants a seq_len that is a multiple of 128";
-    if (!fits(o.qkv) || !fits(o.out) || !fits(o.dout) || !fits(o.dqkv))
+    if (!fits(o.q) || !fits(o.k) || !fits(o.v) || !fits(o.out) || !fits(o.dout) || !fits(o.dq) ||
+        !fits(o.dk) || !fits(o.dv))
         return "rows are not aligned to 16 bytes, or there are too many";
     if (cuda->device->properties.major < 8)
         return "the device is older than its kernels";
@@ -235,17 +250,21 @@ static void shape_of(struct attention_shape *shape, const struct op_shape *op)
 
     memset(shape, 0, sizeof *shape);
     shape->grad = op->kind == OP_ATTENTION_GRAD;
-    shape->data_type = o.qkv->dtype == DTYPE_BF16 ? DNN_DATA_BFLOAT16 : DNN_DATA_HALF;
+    shape->data_type = o.q->dtype == DTYPE_BF16 ? DNN_DATA_BFLOAT16 : DNN_DATA_HALF;
     shape->n_heads = a->n_heads;
     shape->n_kv_heads = a->n_kv_heads;
     shape->head_dim = a->head_dim;
     shape->seq_len = a->seq_len;
     shape->window = a->window < a->seq_len ? a->window : 0;
-    shape->batch = o.qkv->rows / a->seq_len;
-    shape->qkv_stride = o.qkv->stride;
+    shape->batch = o.q->rows / a->seq_len;
+    shape->q_stride = o.q->stride;
+    shape->k_stride = o.k->stride;
+    shape->v_stride = o.v->stride;
     shape->out_stride = o.out->stride;
     shape->dout_stride = o.dout->stride;
-    shape->dqkv_stride = o.dqkv->stride;
+    shape->dq_stride = o.dq->stride;
+    shape->dk_stride = o.dk->stride;
+    shape->dv_stride = o.dv->stride;
 }
 
 /* Whether pieces are whole, and their numbers in scratch begin at multiples of 16 bytes. */
@@ -435,7 +454,7 @@ enum { N_SLOTS = 32 };
 
 /* Variant packs of a set of addresses: n_pieces of them. */
 struct slot {
-    const void *qkv, *out, *dout, *dqkv;
+    const void *q, *k, *v, *out, *dout, *dq, *dk, *dv;
 };
 
 struct cudnn_attention {
@@ -526,38 +545,38 @@ static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *cal
     struct attention_operands o = operands_of(&call->op);
     int64_t row = piece / p->head_pieces * p->piece.batch * s->seq_len;
     int64_t head = (int64_t)(piece % p->head_pieces) * p->piece.n_heads;
-    int64_t kv_head = (int64_t)(piece % p->head_pieces) * p->piece.n_kv_heads + s->n_heads;
+    int64_t kv_head = (int64_t)(piece % p->head_pieces) * p->piece.n_kv_heads;
     /* Pieces have all heads, or one sequence. */
     size_t number = (size_t)(row * s->n_heads + head * s->seq_len) * sizeof(float);
 
     switch (role) {
-    case ATTENTION_Q:
-        return head_of(o.qkv, s, row, head);
-    case ATTENTION_K:
-        return head_of(o.qkv, s, row, kv_head);
-    case ATTENTION_V:
-        return head_of(o.qkv, s, row, kv_head + s->n_kv_heads);
-    case ATTENTION_OUT:
+    case GRAPH_Q:
+        return head_of(o.q, s, row, head);
+    case GRAPH_K:
+        return head_of(o.k, s, row, kv_head);
+    case GRAPH_V:
+        return head_of(o.v, s, row, kv_head);
+    case GRAPH_OUT:
         return head_of(o.out, s, row, head);
-    case ATTENTION_DOUT:
+    case GRAPH_DOUT:
         return head_of(o.dout, s, row, head);
-    case ATTENTION_DQ:
-        return head_of(o.dqkv, s, row, head);
-    case ATTENTION_DK:
-        return head_of(o.dqkv, s, row, kv_head);
-    case ATTENTION_DV:
-        return head_of(o.dqkv, s, row, kv_head + s->n_kv_heads);
-    case ATTENTION_STATS:
+    case GRAPH_DQ:
+        return head_of(o.dq, s, row, head);
+    case GRAPH_DK:
+        return head_of(o.dk, s, row, kv_head);
+    case GRAPH_DV:
+        return head_of(o.dv, s, row, kv_head);
+    case GRAPH_STATS:
         return c->memory + number;
-    case ATTENTION_SUMS:
+    case GRAPH_SUMS:
         return c->memory + row_bytes(s) + number;
-    case ATTENTION_SCALE:
+    case GRAPH_SCALE:
         return &c->scale;
-    case ATTENTION_FILL:
+    case GRAPH_FILL:
         return &c->fill;
-    case ATTENTION_WINDOW:
+    case GRAPH_WINDOW:
         return &c->window;
-    case ATTENTION_ONE:
+    case GRAPH_ONE:
         return &c->one;
     }
     CHECK(!"a role");
@@ -588,7 +607,8 @@ static void *const *packs_of(struct cudnn_attention *c, const struct kernel_call
                              struct err *err)
 {
     struct attention_operands o = operands_of(&call->op);
-    struct slot wanted = { o.qkv->data, o.out->data, o.dout->data, o.dqkv->data };
+    struct slot wanted = { o.q->data,    o.k->data,  o.v->data,  o.out->data,
+                           o.dout->data, o.dq->data, o.dk->data, o.dv->data };
     int slot = c->next_slot;
 
     for (int i = 0; i < c->n_slots; i++)

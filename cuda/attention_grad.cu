@@ -19,11 +19,12 @@
  */
 #include "cuda/attention.cuh"
 
-enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE, BEGIN, START };
+enum grad_input { DOUT, Q, K, V, OUT, LSE, SAMPLE, BEGIN, START };
+enum grad_output { DQ, DK, DV };
 
 /* Operands of the kernels; delta [T x n_heads] is scratch. */
 template <typename T> struct grad_rows {
-    rows_of<T> dout, qkv, out, dqkv;
+    rows_of<T> dout, q, k, v, out, dq, dk, dv;
     rows_of<float> lse;
     float *delta;
 };
@@ -139,7 +140,7 @@ query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_ro
                  int64_t begin, int query, int head)
 {
     int64_t col = (int64_t)head * a.head_dim;
-    head_rows<T> queries = { rows.qkv.row(begin) + col, rows.qkv.stride, a.head_dim, a.wide };
+    head_rows<T> queries = { rows.q.row(begin) + col, rows.q.stride, a.head_dim, a.wide };
     head_rows<T> dout = { rows.dout.row(begin) + col, rows.dout.stride, a.head_dim, a.wide };
     int n = a.seq_len - query;
 
@@ -283,9 +284,9 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int key = of_head % a.n_tiles * KEYS, last = min(key + KEYS, a.seq_len) - 1;
     int own = key + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
-    int64_t key_col = (int64_t)(a.n_heads + kv_head) * a.head_dim;
-    int64_t to_values = (int64_t)a.n_kv_heads * a.head_dim;
-    head_rows<T> keys = { rows.qkv.row(begin) + key_col, rows.qkv.stride, a.head_dim, a.wide };
+    int64_t kv_col = (int64_t)kv_head * a.head_dim;
+    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
+    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
     CUDA_SHARED(T, shared);
     T *own_keys = shared + (own - key) * shape::STRIDE;
     T *own_values = own_keys + shape::KEY_ELEMENTS;
@@ -298,7 +299,9 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
         query_stage_load<T, WIDTH, shape>(query_stage_of<T, shape>(shared, stage), a, rows, begin,
                                           at.query, at.head);
     };
-    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key, to_values);
+    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key);
+    tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared + shape::KEY_ELEMENTS, values, key,
+                                              last + 1 - key);
     load(at, 0);
     copy_async_commit();
     tile_clear(dkeys);
@@ -335,10 +338,10 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, COLS>(dkeys, rows.dqkv.row(begin + own) + key_col, rows.dqkv.stride,
-                        last + 1 - own, part * COLS, a.head_dim, a.wide, a.scale);
-    grad_store<T, COLS>(dvalues, rows.dqkv.row(begin + own) + key_col + to_values, rows.dqkv.stride,
-                        last + 1 - own, part * COLS, a.head_dim, a.wide, 1.0f);
+    grad_store<T, COLS>(dkeys, rows.dk.row(begin + own) + kv_col, rows.dk.stride, last + 1 - own,
+                        part * COLS, a.head_dim, a.wide, a.scale);
+    grad_store<T, COLS>(dvalues, rows.dv.row(begin + own) + kv_col, rows.dv.stride, last + 1 - own,
+                        part * COLS, a.head_dim, a.wide, 1.0f);
 }
 
 /* ---- dq ---- */
@@ -406,12 +409,11 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
     int64_t col = (int64_t)head * a.head_dim;
-    int64_t kv_col = (int64_t)(a.n_heads + head / a.group) * a.head_dim;
-    head_rows<T> queries = { rows.qkv.row(begin) + col, rows.qkv.stride, a.head_dim, a.wide };
+    int64_t kv_col = (int64_t)(head / a.group) * a.head_dim;
+    head_rows<T> queries = { rows.q.row(begin) + col, rows.q.stride, a.head_dim, a.wide };
     head_rows<T> dout = { rows.dout.row(begin) + col, rows.dout.stride, a.head_dim, a.wide };
-    head_rows<T> keys = { rows.qkv.row(begin) + kv_col, rows.qkv.stride, a.head_dim, a.wide };
-    head_rows<T> values = { keys.at + (int64_t)a.n_kv_heads * a.head_dim, keys.stride, a.head_dim,
-                            a.wide };
+    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
+    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
     CUDA_SHARED(T, q);
     T *d = q + shape::QUERY_ELEMENTS, *stages = d + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -465,7 +467,7 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, WIDTH>(dq, rows.dqkv.row(begin + own) + col, rows.dqkv.stride, a.seq_len - own, 0,
+    grad_store<T, WIDTH>(dq, rows.dq.row(begin + own) + col, rows.dq.stride, a.seq_len - own, 0,
                          a.head_dim, a.wide, a.scale);
 }
 
@@ -475,11 +477,13 @@ enum { SMALL_BYTES = 99 << 10 }; /* that every GPU since sm_80 has for a block *
 
 template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call *call)
 {
-    const struct op_shape *op = &call->op;
+    const struct tensor *in = call->op.in, *out = call->op.out;
 
-    return grad_rows<T>{ cuda_rows<T>(&op->in[DOUT]),    cuda_rows<T>(&op->in[QKV]),
-                         cuda_rows<T>(&op->in[OUT]),     cuda_rows<T>(&op->out[0]),
-                         cuda_rows<float>(&op->in[LSE]), (float *)call->scratch };
+    return grad_rows<T>{ cuda_rows<T>(&in[DOUT]),    cuda_rows<T>(&in[Q]),
+                         cuda_rows<T>(&in[K]),       cuda_rows<T>(&in[V]),
+                         cuda_rows<T>(&in[OUT]),     cuda_rows<T>(&out[DQ]),
+                         cuda_rows<T>(&out[DK]),     cuda_rows<T>(&out[DV]),
+                         cuda_rows<float>(&in[LSE]), (float *)call->scratch };
 }
 
 /* Call f(width_of<1>()) for small tiles where there are some (for heads of up to 128) and the device
@@ -499,15 +503,16 @@ template <typename T, int WIDTH, int DROPS>
 static void grad_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_shape *op = &call->op;
-    int64_t n_sequences = op->in[QKV].rows / op->attributes.seq_len;
-    int64_t n_pairs = op->in[QKV].rows * op->attributes.n_heads;
+    int64_t n_sequences = op->in[Q].rows / op->attributes.seq_len;
+    int64_t n_pairs = op->in[Q].rows * op->attributes.n_heads;
     struct attention_args a = attention_args_of(op, BEGIN);
     grad_rows<T> rows = grad_rows_of<T>(call);
 
-    a.wide = attention_is_wide(&op->in[DOUT], a.head_dim) &&
-             attention_is_wide(&op->in[QKV], a.head_dim) &&
-             attention_is_wide(&op->in[OUT], a.head_dim) &&
-             attention_is_wide(&op->out[0], a.head_dim);
+    a.wide = 1;
+    for (int i = DOUT; i <= OUT; i++)
+        a.wide = a.wide && attention_is_wide(&op->in[i], a.head_dim);
+    for (int i = DQ; i <= DV; i++)
+        a.wide = a.wide && attention_is_wide(&op->out[i], a.head_dim);
     attention_launch(kernels, call, shared,
                      cuda_shape_of(ceil_div(n_pairs, DELTA_WARPS), DELTA_WARPS * 32),
                      delta_kernel<T>, a, rows, n_pairs);
@@ -537,7 +542,7 @@ static void grad(struct kernels *kernels, const struct kernel_call *call, size_t
 {
     const struct op_attributes *at = &call->op.attributes;
 
-    cuda_with_act(call->op.in[QKV].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         attention_with_width(at->head_dim, [&](auto width) {

@@ -103,7 +103,7 @@ static cudnn_tensor keep_where(struct attention_graph *a, cudnn_tensor scores, i
     select.mode = DNN_POINTWISE_BINARY_SELECT;
     select.data_type = DNN_DATA_FLOAT;
     select.x = scores;
-    select.b = number(a, ATTENTION_FILL);
+    select.b = number(a, GRAPH_FILL);
     select.condition = compare.y;
     select.y = cudnn_add_virtual(&a->graph, dims);
     cudnn_add_pointwise(&a->graph, &select);
@@ -122,7 +122,7 @@ static cudnn_tensor mask(struct attention_graph *a, const struct attention_shape
         return seen;
     row = index_of(a, seen, ROW);
     column = index_of(a, seen, COLUMN);
-    column = cudnn_pointwise_of(&a->graph, DNN_POINTWISE_ADD, column, number(a, ATTENTION_WINDOW));
+    column = cudnn_pointwise_of(&a->graph, DNN_POINTWISE_ADD, column, number(a, GRAPH_WINDOW));
     return keep_where(a, seen, DNN_POINTWISE_CMP_GT, column, row);
 }
 
@@ -163,7 +163,7 @@ static cudnn_tensor softmax(struct attention_graph *a, const struct attention_sh
     stats.data_type = DNN_DATA_FLOAT;
     stats.x = max;
     stats.b = cudnn_pointwise_of(g, DNN_POINTWISE_LOG, sum, 0);
-    stats.y = rows_in_memory(a, s, ATTENTION_STATS);
+    stats.y = rows_in_memory(a, s, GRAPH_STATS);
     cudnn_add_pointwise(g, &stats);
     divide.mode = DNN_POINTWISE_DIV;
     divide.data_type = DNN_DATA_FLOAT;
@@ -177,11 +177,11 @@ static cudnn_tensor softmax(struct attention_graph *a, const struct attention_sh
 
 static void build_forward(struct attention_graph *a, const struct attention_shape *s)
 {
-    cudnn_tensor q = heads(a, s, ATTENTION_Q, s->n_heads, s->qkv_stride);
-    cudnn_tensor k = heads_across(a, s, ATTENTION_K, s->n_kv_heads, s->qkv_stride);
-    cudnn_tensor v = heads(a, s, ATTENTION_V, s->n_kv_heads, s->qkv_stride);
-    cudnn_tensor out = heads(a, s, ATTENTION_OUT, s->n_heads, s->out_stride);
-    cudnn_tensor scores = scaled_scores(a, s, q, k, number(a, ATTENTION_SCALE));
+    cudnn_tensor q = heads(a, s, GRAPH_Q, s->n_heads, s->q_stride);
+    cudnn_tensor k = heads_across(a, s, GRAPH_K, s->n_kv_heads, s->k_stride);
+    cudnn_tensor v = heads(a, s, GRAPH_V, s->n_kv_heads, s->v_stride);
+    cudnn_tensor out = heads(a, s, GRAPH_OUT, s->n_heads, s->out_stride);
+    cudnn_tensor scores = scaled_scores(a, s, q, k, number(a, GRAPH_SCALE));
 
     cudnn_add_matmul(&a->graph, softmax(a, s, mask(a, s, scores)), v, out);
 }
@@ -202,8 +202,8 @@ static cudnn_tensor sums_of_products(struct attention_graph *a, const struct att
     p.mode = DNN_POINTWISE_MUL;
     p.data_type = DNN_DATA_FLOAT;
     p.x = sums;
-    p.b = number(a, ATTENTION_ONE);
-    p.y = rows_in_memory(a, s, ATTENTION_SUMS);
+    p.b = number(a, GRAPH_ONE);
+    p.y = rows_in_memory(a, s, GRAPH_SUMS);
     cudnn_add_pointwise(g, &p);
     return p.y;
 }
@@ -226,17 +226,18 @@ static cudnn_tensor across(struct attention_graph *a, const struct attention_sha
 static void product_of_heads(struct attention_graph *a, const struct attention_shape *s,
                              cudnn_tensor x, cudnn_tensor y, enum attention_role role)
 {
+    int64_t stride = role == GRAPH_DK ? s->dk_stride : s->dv_stride;
     cudnn_tensor x_across = across(a, s, x), each = 0;
     struct cudnn_dims dims = { { s->batch, s->n_heads, s->seq_len, s->head_dim } };
 
     if (s->n_heads == s->n_kv_heads) {
-        cudnn_add_matmul(&a->graph, x_across, y, heads(a, s, role, s->n_kv_heads, s->dqkv_stride));
+        cudnn_add_matmul(&a->graph, x_across, y, heads(a, s, role, s->n_kv_heads, stride));
         return;
     }
     each = cudnn_add_tensor(&a->graph, CUDNN_VIRTUAL, s->data_type, dims, cudnn_packed(dims));
     cudnn_add_matmul(&a->graph, x_across, y, each);
     cudnn_add_reduction(&a->graph, DNN_REDUCE_TENSOR_ADD, each,
-                        heads(a, s, role, s->n_kv_heads, s->dqkv_stride));
+                        heads(a, s, role, s->n_kv_heads, stride));
 }
 
 /* K as rows again: a view of the transposed operand. */
@@ -244,7 +245,7 @@ static cudnn_tensor k_as_rows(struct attention_graph *a, const struct attention_
                               cudnn_tensor k_across)
 {
     struct cudnn_dims dims = { { s->batch, s->n_kv_heads, s->seq_len, s->head_dim } };
-    struct cudnn_dims strides = { { s->seq_len * s->qkv_stride, s->head_dim, s->qkv_stride, 1 } };
+    struct cudnn_dims strides = { { s->seq_len * s->k_stride, s->head_dim, s->k_stride, 1 } };
     cudnn_tensor k = cudnn_add_tensor(&a->graph, CUDNN_VIRTUAL, s->data_type, dims, strides);
 
     cudnn_add_reshape(&a->graph, k_across, k);
@@ -254,27 +255,25 @@ static cudnn_tensor k_as_rows(struct attention_graph *a, const struct attention_
 static void build_backward(struct attention_graph *a, const struct attention_shape *s)
 {
     struct cudnn_graph *g = &a->graph;
-    cudnn_tensor q = heads(a, s, ATTENTION_Q, s->n_heads, s->qkv_stride);
-    cudnn_tensor k = heads_across(a, s, ATTENTION_K, s->n_kv_heads, s->qkv_stride);
-    cudnn_tensor v = heads_across(a, s, ATTENTION_V, s->n_kv_heads, s->qkv_stride);
-    cudnn_tensor out = heads(a, s, ATTENTION_OUT, s->n_heads, s->out_stride);
-    cudnn_tensor dout = heads(a, s, ATTENTION_DOUT, s->n_heads, s->dout_stride);
-    cudnn_tensor scale = number(a, ATTENTION_SCALE);
+    cudnn_tensor q = heads(a, s, GRAPH_Q, s->n_heads, s->q_stride);
+    cudnn_tensor k = heads_across(a, s, GRAPH_K, s->n_kv_heads, s->k_stride);
+    cudnn_tensor v = heads_across(a, s, GRAPH_V, s->n_kv_heads, s->v_stride);
+    cudnn_tensor out = heads(a, s, GRAPH_OUT, s->n_heads, s->out_stride);
+    cudnn_tensor dout = heads(a, s, GRAPH_DOUT, s->n_heads, s->dout_stride);
+    cudnn_tensor scale = number(a, GRAPH_SCALE);
     cudnn_tensor sums = sums_of_products(a, s, dout, out);
     cudnn_tensor scores = scaled_scores(a, s, q, k, scale), p, dp;
 
-    scores =
-        cudnn_pointwise_of(g, DNN_POINTWISE_SUB, scores, rows_in_memory(a, s, ATTENTION_STATS));
+    scores = cudnn_pointwise_of(g, DNN_POINTWISE_SUB, scores, rows_in_memory(a, s, GRAPH_STATS));
     p = cudnn_pointwise_of(g, DNN_POINTWISE_EXP, mask(a, s, scores), 0);
-    product_of_heads(a, s, p, dout, ATTENTION_DV);
+    product_of_heads(a, s, p, dout, GRAPH_DV);
     dp = cudnn_add_virtual(g, score_dims(s));
     cudnn_add_matmul(g, dout, v, dp);
     dp = cudnn_pointwise_of(g, DNN_POINTWISE_SUB, dp, sums);
     dp = cudnn_pointwise_of(g, DNN_POINTWISE_MUL, dp, p);
     dp = cudnn_pointwise_of(g, DNN_POINTWISE_MUL, dp, scale);
-    product_of_heads(a, s, dp, q, ATTENTION_DK);
-    cudnn_add_matmul(g, dp, k_as_rows(a, s, k),
-                     heads(a, s, ATTENTION_DQ, s->n_heads, s->dqkv_stride));
+    product_of_heads(a, s, dp, q, GRAPH_DK);
+    cudnn_add_matmul(g, dp, k_as_rows(a, s, k), heads(a, s, GRAPH_DQ, s->n_heads, s->dq_stride));
 }
 
 void attention_graph_build(struct attention_graph *graph, const struct attention_shape *shape)

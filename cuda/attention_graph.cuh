@@ -19,28 +19,29 @@ struct attention_shape {
     int seq_len, window;
     int unused;
     int64_t batch; /* sequences */
-    /* Of rows, in elements; grad: also of dout and dqkv. */
-    int64_t qkv_stride, out_stride, dout_stride, dqkv_stride;
+    /* Of rows, in elements; grad: also of dout and of the gradients of q, k and v. */
+    int64_t q_stride, k_stride, v_stride, out_stride;
+    int64_t dout_stride, dq_stride, dk_stride, dv_stride;
 };
 
 enum attention_role {
     /* Memory of the call. */
-    ATTENTION_Q,
-    ATTENTION_K,
-    ATTENTION_V,
-    ATTENTION_OUT,
-    ATTENTION_DOUT,
-    ATTENTION_DQ,
-    ATTENTION_DK,
-    ATTENTION_DV,
+    GRAPH_Q,
+    GRAPH_K,
+    GRAPH_V,
+    GRAPH_OUT,
+    GRAPH_DOUT,
+    GRAPH_DQ,
+    GRAPH_DK,
+    GRAPH_DV,
     /* Scratch, [batch, head, row] fp32: the log of sums of exp; grad: the rows' sums of dout out. */
-    ATTENTION_STATS,
-    ATTENTION_SUMS,
+    GRAPH_STATS,
+    GRAPH_SUMS,
     /* Numbers. */
-    ATTENTION_SCALE,
-    ATTENTION_FILL,   /* of scores that are not seen: minus infinity */
-    ATTENTION_WINDOW, /* keys that a query sees */
-    ATTENTION_ONE,
+    GRAPH_SCALE,
+    GRAPH_FILL,   /* of scores that are not seen: minus infinity */
+    GRAPH_WINDOW, /* keys that a query sees */
+    GRAPH_ONE,
 };
 
 enum { ATTENTION_MAX_OPERANDS = 16 };

@@ -70,14 +70,10 @@ static __device__ __forceinline__ void tile_load(T *tile, const T *any, int n_co
     }
 }
 
-/*
- * Rows `first` .. of which n are, and to the tile behind, where `second` is not 0, what lies that
- * many elements after them (values behind keys). Wide ones by one pointer that goes from row to
- * row.
- */
+/* Rows `first` .. of which n are. Wide ones by one pointer that goes from row to row. */
 template <typename T, int ROWS, int WIDTH, int N_THREADS>
 static __device__ __forceinline__ void tile_load_rows(T *tile, const head_rows<T> &rows,
-                                                      int64_t first, int n, int64_t second = 0)
+                                                      int64_t first, int n)
 {
     constexpr int STRIDE = tile_stride<T>(WIDTH), EACH = 16 / (int)sizeof(T);
     constexpr int CHUNKS = WIDTH / EACH, STEP = N_THREADS / CHUNKS;
@@ -87,11 +83,6 @@ static __device__ __forceinline__ void tile_load_rows(T *tile, const head_rows<T
         tile_load<T, ROWS, WIDTH, N_THREADS>(tile, rows.at, rows.n_cols, 0, [&](int r) {
             return r < n ? rows.at + (first + r) * rows.stride : (const T *)NULL;
         });
-        if (second)
-            tile_load<T, ROWS, WIDTH, N_THREADS>(
-                tile + ROWS * STRIDE, rows.at, rows.n_cols, 0, [&](int r) {
-                    return r < n ? rows.at + (first + r) * rows.stride + second : (const T *)NULL;
-                });
         return;
     }
     int row = (int)threadIdx.x / CHUNKS, col = (int)threadIdx.x % CHUNKS * EACH;
@@ -101,11 +92,7 @@ static __device__ __forceinline__ void tile_load_rows(T *tile, const head_rows<T
     tile += row * STRIDE + col;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP) {
-        const T *given = i < n ? from : rows.at;
-
-        copy_async16(tile + i * STRIDE, given, i < n);
-        if (second)
-            copy_async16(tile + (ROWS + i) * STRIDE, given + second, i < n);
+        copy_async16(tile + i * STRIDE, i < n ? from : rows.at, i < n);
         from += STEP * rows.stride;
     }
 }

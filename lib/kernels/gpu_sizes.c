@@ -203,15 +203,15 @@ size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
 {
     const struct op_attributes *a = &op->attributes;
     int is_grad = op->kind == OP_ATTENTION_GRAD;
-    const struct tensor *qkv = &op->in[is_grad];
+    const struct tensor *q = &op->in[is_grad];
 
-    if ((op->kind != OP_ATTENTION && !is_grad) || qkv->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
-        tensor_given(&op->in[is_grad ? 6 : 3]) || a->head_dim % 8 || a->head_dim > 128)
+    if ((op->kind != OP_ATTENTION && !is_grad) || q->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
+        tensor_given(&op->in[is_grad ? 8 : 5]) || a->head_dim % 8 || a->head_dim > 128)
         return 0;
-    size_t rows = (size_t)qkv->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
+    size_t rows = (size_t)q->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
     size_t group = (size_t)(a->n_heads / a->n_kv_heads);
     size_t smallest = group * (s * s * 2 + s * (size_t)a->head_dim * sizeof(float));
-    size_t whole = (size_t)(qkv->rows / a->seq_len) * (size_t)a->n_kv_heads * smallest;
+    size_t whole = (size_t)(q->rows / a->seq_len) * (size_t)a->n_kv_heads * smallest;
 
     if (!is_grad)
         return rows;

@@ -224,7 +224,25 @@ static struct op_attributes head_attributes(const struct emitter *e)
                                    .scale = 1.0 / sqrt((double)s->head_dim) };
 }
 
-static int attention_over_cache(const struct emitter *e, int qkv)
+/* The columns of q's, k's and v's heads in a product of all three. */
+struct heads {
+    int q, k, v;
+};
+
+static struct heads heads_of(const struct emitter *e, int qkv)
+{
+    struct program *p = e->b->program;
+    struct value all = p->values[qkv];
+    int64_t q_cols = (int64_t)n_heads(e) * e->b->spec->head_dim;
+    int64_t kv_cols = (int64_t)n_kv_heads(e) * e->b->spec->head_dim;
+
+    return (
+        struct heads){ .q = program_view(p, qkv, 0, all.rows, q_cols, all.stride),
+                       .k = program_view(p, qkv, q_cols, all.rows, kv_cols, all.stride),
+                       .v = program_view(p, qkv, q_cols + kv_cols, all.rows, kv_cols, all.stride) };
+}
+
+static int attention_over_cache(const struct emitter *e, struct heads heads)
 {
     const struct model_builder *b = e->b;
     int64_t kv_cols = (int64_t)n_kv_heads(e) * b->spec->head_dim;
@@ -245,11 +263,11 @@ static int attention_over_cache(const struct emitter *e, int qkv)
         if (e->tp > 1)
             b->program->values[cells[i]].spread[axes_tensor()] = SPREAD_COLS;
     }
-    int out = value(e, qkv, (int64_t)n_heads(e) * b->spec->head_dim, b->dtype);
+    int out = value(e, heads.q, cols_of(e, heads.q), b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
-                         .in = { qkv, ports->positions, cells[0], cells[1], b->parts.heads,
-                                 ports->segment, ports->segments },
+                         .in = { heads.q, heads.k, heads.v, ports->positions, cells[0], cells[1],
+                                 b->parts.heads, ports->segment, ports->segments },
                          .out = { out } });
     return out;
 }
@@ -306,8 +324,9 @@ static int self_attention(const struct emitter *e, int qkv)
                           .out = { turned } });
         qkv = turned;
     }
+    struct heads heads = heads_of(e, qkv);
     if (b->cache_len)
-        return attention_over_cache(e, qkv);
+        return attention_over_cache(e, heads);
     attributes.p = b->dropout ? b->spec->attention_dropout : 0;
     if (attributes.p > 0) {
         attributes.seed = b->seed;
@@ -318,7 +337,7 @@ static int self_attention(const struct emitter *e, int qkv)
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
     emit(e, (struct op){ .kind = OP_ATTENTION,
                          .attributes = attributes,
-                         .in = { qkv, drops ? b->program->ports.samples : 0,
+                         .in = { heads.q, heads.k, heads.v, drops ? b->program->ports.samples : 0,
                                  numbered ? b->parts.heads : 0, b->program->ports.starts },
                          .out = { out, lse } });
     return out;

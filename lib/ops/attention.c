@@ -162,7 +162,7 @@ static int attention_check(const struct op_shape *op, struct err *err)
 
 static int attention_spread(const struct spread_query *q)
 {
-    static const struct spread_form form = { IN(ATTENTION_QKV),
+    static const struct spread_form form = { IN(ATTENTION_Q) | IN(ATTENTION_K) | IN(ATTENTION_V),
                                              IN(ATTENTION_SAMPLE) | IN(ATTENTION_START),
                                              MAY_ROWS | MAY_COLS };
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_SAMPLE);
@@ -177,28 +177,36 @@ static double attention_flops(const struct op_shape *op)
 
 static void attention_backward(struct backward *b, const struct op_node *op)
 {
-    int dout = b->take_gradient(b, op->out[ATTENTION_OUT]), qkv = op->in[ATTENTION_QKV];
-    int dqkv = backward_like(b, qkv);
+    int dout = b->take_gradient(b, op->out[ATTENTION_OUT]);
+    const int *qkv = &op->in[ATTENTION_Q];
+    int dqkv[3];
 
+    b->new_gradients(b, qkv, 3, dqkv);
     b->emit(b,
             &(struct op_node){ .kind = OP_ATTENTION_GRAD,
                                .attributes = op->attributes,
                                .in = { [ATTENTION_GRAD_DOUT] = dout,
-                                       [ATTENTION_GRAD_QKV] = qkv,
+                                       [ATTENTION_GRAD_Q] = op->in[ATTENTION_Q],
+                                       [ATTENTION_GRAD_K] = op->in[ATTENTION_K],
+                                       [ATTENTION_GRAD_V] = op->in[ATTENTION_V],
                                        [ATTENTION_GRAD_OUT] = op->out[ATTENTION_OUT],
                                        [ATTENTION_GRAD_LSE] = op->out[ATTENTION_LSE],
                                        [ATTENTION_GRAD_SAMPLE] = op->in[ATTENTION_SAMPLE],
                                        [ATTENTION_GRAD_HEAD_OFFSET] = op->in[ATTENTION_HEAD_OFFSET],
                                        [ATTENTION_GRAD_START] = op->in[ATTENTION_START] },
-                               .out = { [ATTENTION_GRAD_DQKV] = dqkv } });
-    b->add_gradient(b, qkv, dqkv);
+                               .out = { [ATTENTION_GRAD_DQ] = dqkv[0],
+                                        [ATTENTION_GRAD_DK] = dqkv[1],
+                                        [ATTENTION_GRAD_DV] = dqkv[2] } });
+    b->add_gradients(b, qkv, 3, dqkv);
 }
 
 static const struct op_info attention = {
     .name = "attention",
-    .n_inputs = 4,
+    .n_inputs = 6,
     .inputs = {
-        [ATTENTION_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
         [ATTENTION_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
         [ATTENTION_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
@@ -229,7 +237,8 @@ static int attention_grad_check(const struct op_shape *op, struct err *err)
 
 static int attention_grad_spread(const struct spread_query *q)
 {
-    static const struct spread_form form = { IN(ATTENTION_GRAD_DOUT) | IN(ATTENTION_GRAD_QKV) |
+    static const struct spread_form form = { IN(ATTENTION_GRAD_DOUT) | IN(ATTENTION_GRAD_Q) |
+                                                 IN(ATTENTION_GRAD_K) | IN(ATTENTION_GRAD_V) |
                                                  IN(ATTENTION_GRAD_OUT) | IN(ATTENTION_GRAD_LSE),
                                              IN(ATTENTION_GRAD_SAMPLE) | IN(ATTENTION_GRAD_START),
                                              MAY_ROWS | MAY_COLS };
@@ -245,10 +254,12 @@ static double attention_grad_flops(const struct op_shape *op)
 
 static const struct op_info attention_grad = {
     .name = "attention_grad",
-    .n_inputs = 7,
+    .n_inputs = 9,
     .inputs = {
         [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
         [ATTENTION_GRAD_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
@@ -256,9 +267,11 @@ static const struct op_info attention_grad = {
                                          OPERAND_OPTIONAL },
         [ATTENTION_GRAD_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
-    .n_outputs = 1,
+    .n_outputs = 3,
     .outputs = {
-        [ATTENTION_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DQ] = { "dq", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DK] = { "dk", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DV] = { "dv", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .check_attributes = attention_grad_check_attributes,
@@ -288,7 +301,7 @@ static int attention_cached_check(const struct op_shape *op, struct err *err)
     const struct op_attributes *a = &op->attributes;
     int64_t n_caches = tensor_given(&op->in[ATTENTION_CACHED_SEGMENTS])
                            ? 1
-                           : op->in[ATTENTION_CACHED_QKV].rows / a->seq_len;
+                           : op->in[ATTENTION_CACHED_Q].rows / a->seq_len;
 
     if (check_rows(op, ATTENTION_CACHED_KEYS, n_caches * a->cache_len, err))
         return -1;
@@ -298,12 +311,14 @@ static int attention_cached_check(const struct op_shape *op, struct err *err)
 /* Segments are of all rows. */
 static int attention_cached_spread(const struct spread_query *q)
 {
-    static const struct spread_form form = { IN(ATTENTION_CACHED_QKV) | IN(ATTENTION_CACHED_KEYS) |
+    static const struct spread_form form = { IN(ATTENTION_CACHED_Q) | IN(ATTENTION_CACHED_K) |
+                                                 IN(ATTENTION_CACHED_V) |
+                                                 IN(ATTENTION_CACHED_KEYS) |
                                                  IN(ATTENTION_CACHED_VALUES),
                                              IN(ATTENTION_CACHED_POSITION), MAY_ROWS | MAY_COLS };
     int has_segments = spread_given(q, ATTENTION_CACHED_SEGMENTS);
 
-    if (has_segments && q->in[ATTENTION_CACHED_QKV] == SPREAD_ROWS)
+    if (has_segments && q->in[ATTENTION_CACHED_Q] == SPREAD_ROWS)
         return err_set(q->err, ERR_FAILED, "%s: rows are split(rows), segments are of all",
                        q->info->name);
     if (has_segments && (spread_want(q, ATTENTION_CACHED_SEGMENT, SPREAD_SAME) ||
@@ -316,7 +331,7 @@ static int attention_cached_spread(const struct spread_query *q)
 static double attention_cached_flops(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
-    double tokens = (double)op->in[ATTENTION_CACHED_QKV].rows, e = a->head_dim;
+    double tokens = (double)op->in[ATTENTION_CACHED_Q].rows, e = a->head_dim;
 
     return 2 * 2 * tokens * (a->window ? min_int(a->window, a->cache_len) : a->cache_len) *
            a->n_heads * e;
@@ -340,9 +355,11 @@ static void attention_cached_moved(struct op_shape *op)
 
 static const struct op_info attention_cached = {
     .name = "attention_cached",
-    .n_inputs = 7,
+    .n_inputs = 9,
     .inputs = {
-        [ATTENTION_CACHED_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_CACHED_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [ATTENTION_CACHED_KEYS] = { "keys", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },
         [ATTENTION_CACHED_VALUES] = { "values", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },

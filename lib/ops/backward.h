@@ -40,6 +40,14 @@ struct backward {
     void (*add_gradient)(struct backward *b, int v, int g);
     int (*needs_gradient)(const struct backward *b, int v);
 
+    /*
+     * The same for n operands that may be views: new_gradients makes values that an op then writes
+     * (of a view, as it lies in its base, a view of a gradient of the base), add_gradients adds
+     * them. Operands that are views of one value are all of it together.
+     */
+    void (*new_gradients)(struct backward *b, const int *x, int n, int *dx);
+    void (*add_gradients)(struct backward *b, const int *x, int n, const int *dx);
+
     /* The gradient accumulator for this use of a parameter; 0 if it is frozen, or w is none. */
     int (*accumulator)(struct backward *b, int w);
 

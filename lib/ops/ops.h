@@ -49,7 +49,7 @@
  *                       rstd[T x (h + g)] fp32
  *                         rmsnorm of each q head with wq, of each k head with wk; copies v
  *   head_norm_grad      dout[T x c], qkv, wq, wk, rstd -> dqkv[T x c], dwq?[1 x e] +=, dwk? +=
- *   attention           qkv[T x c] act (q heads | k heads | v heads), sample?[S x 1] i64,
+ *   attention           q[T x he] act, k[T x ge] act, v[T x ge] act, sample?[S x 1] i64,
  *                       head_offset?[1 x 1] i32, start?[T x 1] i32
  *                       -> out[T x he] act, lse[T x h] fp32
  *                         causal within each sequence of seq_len rows; head i reads kv head i /
@@ -63,10 +63,11 @@
  *                         that the head has among `alibi` heads of all ranks (Press et al. 2022;
  *                         ops_alibi_slope). head_offset: the number of the first head, where the
  *                         rank has a part of them: wanted for dropout and alibi
- *   attention_grad      dout[T x he], qkv, out, lse, sample?, head_offset?, start?
- *                       -> dqkv[T x c] act
- *   attention_cached    qkv[T x c] act, position[T x 1] i32, keys~[S L x ge] act, values~[S L x
- *                       ge] act, head_offset?[1 x 1] i32, segment?[T x 1] i32,
+ *   attention_grad      dout[T x he], q, k, v, out, lse, sample?, head_offset?, start?
+ *                       -> dq[T x he] act, dk[T x ge] act, dv[T x ge] act
+ *   attention_cached    q[T x he] act, k[T x ge] act, v[T x ge] act, position[T x 1] i32,
+ *                       keys~[S L x ge] act, values~[S L x ge] act, head_offset?[1 x 1] i32,
+ *                       segment?[T x 1] i32,
  *                       segments?[G x 3] i32
  *                       -> out[T x he] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
@@ -357,12 +358,14 @@ enum normalize_rows_out { NORMALIZE_ROWS_Y, NORMALIZE_ROWS_NORM };
 enum normalize_rows_grad_in { NORMALIZE_ROWS_GRAD_DY, NORMALIZE_ROWS_GRAD_W,
     NORMALIZE_ROWS_GRAD_NORM };
 enum normalize_rows_grad_out { NORMALIZE_ROWS_GRAD_DW };
-enum attention_in { ATTENTION_QKV, ATTENTION_SAMPLE, ATTENTION_HEAD_OFFSET, ATTENTION_START };
+enum attention_in { ATTENTION_Q, ATTENTION_K, ATTENTION_V, ATTENTION_SAMPLE, ATTENTION_HEAD_OFFSET,
+    ATTENTION_START };
 enum attention_out { ATTENTION_OUT, ATTENTION_LSE };
-enum attention_grad_in { ATTENTION_GRAD_DOUT, ATTENTION_GRAD_QKV, ATTENTION_GRAD_OUT,
-    ATTENTION_GRAD_LSE, ATTENTION_GRAD_SAMPLE, ATTENTION_GRAD_HEAD_OFFSET, ATTENTION_GRAD_START };
-enum attention_grad_out { ATTENTION_GRAD_DQKV };
-enum attention_cached_in { ATTENTION_CACHED_QKV, ATTENTION_CACHED_POSITION, ATTENTION_CACHED_KEYS,
+enum attention_grad_in { ATTENTION_GRAD_DOUT, ATTENTION_GRAD_Q, ATTENTION_GRAD_K,
+    ATTENTION_GRAD_V, ATTENTION_GRAD_OUT, ATTENTION_GRAD_LSE, ATTENTION_GRAD_SAMPLE, ATTENTION_GRAD_HEAD_OFFSET, ATTENTION_GRAD_START };
+enum attention_grad_out { ATTENTION_GRAD_DQ, ATTENTION_GRAD_DK, ATTENTION_GRAD_DV };
+enum attention_cached_in { ATTENTION_CACHED_Q, ATTENTION_CACHED_K, ATTENTION_CACHED_V,
+    ATTENTION_CACHED_POSITION, ATTENTION_CACHED_KEYS,
     ATTENTION_CACHED_VALUES, ATTENTION_CACHED_HEAD_OFFSET, ATTENTION_CACHED_SEGMENT,
     ATTENTION_CACHED_SEGMENTS };
 enum attention_cached_out { ATTENTION_CACHED_OUT };

@@ -19,7 +19,7 @@ static char *find_needs(struct program *program, int forward, int boundary)
         int any = 0;
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
-            any |= needs[f->ops[i].in[k]];
+            any |= needs[program_whole(program, f->ops[i].in[k])];
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (f->ops[i].out[k] && any)
                 needs[f->ops[i].out[k]] = 1;

@@ -6,16 +6,17 @@
 
 #include "program/passes.h"
 
-static int reads(const struct op *op, int value)
+/* It, or a view of it. */
+static int reads(const struct program *p, const struct op *op, int value)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        if (op->in[k] == value)
+        if (program_whole(p, op->in[k]) == value)
             return 1;
     return 0;
 }
 
 /* The norm that is the first reader of ops[i]'s sum and can be fused with it, or -1. */
-static int norm_after(const struct function *f, int i)
+static int norm_after(const struct program *p, const struct function *f, int i)
 {
     int sum = f->ops[i].out[ADD_Y];
 
@@ -23,7 +24,7 @@ static int norm_after(const struct function *f, int i)
         enum op_kind kind = f->ops[j].kind;
         const struct op_fusion *fusion = op_info(kind)->fusion;
 
-        if (reads(&f->ops[j], sum))
+        if (reads(p, &f->ops[j], sum))
             return fusion && fusion->norm == kind && f->ops[j].in[0] == sum ? j : -1;
     }
     return -1;
@@ -50,7 +51,7 @@ int fuse(struct program *program, int function)
     int n_fused = 0;
 
     for (int i = 0; i < f->n_ops; i++) {
-        int j = f->ops[i].kind == OP_ADD ? norm_after(f, i) : -1;
+        int j = f->ops[i].kind == OP_ADD ? norm_after(program, f, i) : -1;
 
         /* The fused op's delta and output are of one dtype. */
         if (j < 0 ||

@@ -170,6 +170,55 @@ static void add_gradient(struct backward *b, int v, int g)
     walk->gradient[v] = before ? sum_of(b, v, before, g) : g;
 }
 
+static void new_gradients(struct backward *b, const int *x, int n, int *dx)
+{
+    struct program *p = walk_of(b)->program;
+
+    for (int i = 0; i < n; i++) {
+        struct value v = p->values[x[i]];
+        int whole = 0;
+
+        for (int k = 0; k < i && v.base; k++)
+            if (p->values[x[k]].base == v.base)
+                whole = p->values[dx[k]].base;
+        if (!whole)
+            whole = backward_like(b, program_whole(p, x[i]));
+        dx[i] = v.base ? program_view(p, whole, v.offset, v.rows, v.cols, v.stride) : whole;
+    }
+}
+
+/* Whether x[i] is the first of its base's views, which then are all of it. */
+static int is_first_view(const struct program *p, const int *x, int n, int i)
+{
+    int base = p->values[x[i]].base;
+    int64_t n_elements = 0;
+
+    for (int k = 0; k < n; k++)
+        if (p->values[x[k]].base == base) {
+            if (k < i)
+                return 0;
+            n_elements += p->values[x[k]].rows * p->values[x[k]].cols;
+        }
+    CHECK(n_elements == p->values[base].rows * p->values[base].cols);
+    return 1;
+}
+
+static void add_gradients(struct backward *b, const int *x, int n, const int *dx)
+{
+    const struct program *p = program_of(b);
+
+    for (int i = 0; i < n; i++) {
+        int base = p->values[x[i]].base, whole = p->values[dx[i]].base;
+
+        if (!base) {
+            add_gradient(b, x[i], dx[i]);
+        } else if (is_first_view(p, x, n, i)) {
+            memcpy(p->values[whole].spread, p->values[dx[i]].spread, sizeof p->values->spread);
+            add_gradient(b, base, whole);
+        }
+    }
+}
+
 static int accumulator(struct backward *b, int w)
 {
     struct program *p = walk_of(b)->program;
@@ -185,6 +234,8 @@ void gradient_walk_init(struct gradient_walk *walk)
         .take_summand = take_summand,
         .add_gradient = add_gradient,
         .needs_gradient = needs_gradient,
+        .new_gradients = new_gradients,
+        .add_gradients = add_gradients,
         .accumulator = accumulator,
         .is_whole = is_whole,
         .is_partial = is_partial,

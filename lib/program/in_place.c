@@ -20,26 +20,24 @@ struct overlay {
     int *by;         /* the output that takes its memory, 0 none */
 };
 
-static int itself(const struct program *p, int id)
+/* All of it, be it by views. */
+static int writes(const struct program *p, const struct op *op, int id)
 {
-    return p->values[id].base ? p->values[id].base : id;
-}
+    int64_t n = 0;
 
-static int writes(const struct op *op, int id)
-{
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] == id)
-            return 1;
-    return 0;
+        if (op->out[k] && program_whole(p, op->out[k]) == id)
+            n += p->values[op->out[k]].rows * p->values[op->out[k]].cols;
+    return n == p->values[id].rows * p->values[id].cols;
 }
 
 static void touch(struct overlay *o, int function, int i, int id)
 {
-    int value = itself(o->program, id);
+    int value = program_whole(o->program, id);
 
     if (o->function[value] != 1 + function) {
         o->function[value] = 1 + function;
-        o->is_needed[value] |= !writes(&o->program->functions[function].ops[i], value);
+        o->is_needed[value] |= !writes(o->program, &o->program->functions[function].ops[i], value);
     }
     o->last[value] = i;
 }

@@ -14,6 +14,31 @@
 #include "layout/axes.h"
 #include "program/passes.h"
 
+/* Rows and columns of what it is a view of. */
+static int is_rectangle(const struct program *p, const struct value *v)
+{
+    return v->base && v->stride == p->values[v->base].stride;
+}
+
+/* "%12[0:16]" are rows, "%12[:,32:48]" columns. */
+static void print_rectangle(const struct program *p, const struct value *v, struct str *out)
+{
+    const struct value *base = &p->values[v->base];
+    int64_t row = v->offset / v->stride, col = v->offset % v->stride;
+
+    if (base->name)
+        str_add(out, base->name);
+    else
+        str_printf(out, "%%%d", v->base);
+    if (v->rows != base->rows)
+        str_printf(out, "[%lld:%lld", (long long)row, (long long)(row + v->rows));
+    else
+        str_add(out, "[:");
+    if (v->cols != base->cols)
+        str_printf(out, ",%lld:%lld", (long long)col, (long long)(col + v->cols));
+    str_add_char(out, ']');
+}
+
 static void print_value(const struct program *p, int id, struct str *out)
 {
     const struct value *v = &p->values[id];
@@ -22,6 +47,8 @@ static void print_value(const struct program *p, int id, struct str *out)
         str_add(out, "-");
     else if (v->name)
         str_add(out, v->name);
+    else if (is_rectangle(p, v))
+        print_rectangle(p, v, out);
     else
         str_printf(out, "%%%d", id);
 }

@@ -66,7 +66,7 @@ int program_base(const struct program *program, int id)
 {
     const struct value *values = program->values;
 
-    id = values[id].base ? values[id].base : id;
+    id = program_whole(program, id);
     while (values[id].over)
         id = values[id].over;
     return id;

@@ -341,6 +341,12 @@ static inline enum spread spread_flat(enum spread spread)
 /* A flat cell of a bucket lies as `like` does, over every axis but the one that shards. */
 void program_lie_like(struct program *program, int id, int like);
 
+/* What id is a view of, or id itself. */
+static inline int program_whole(const struct program *program, int id)
+{
+    return program->values[id].base ? program->values[id].base : id;
+}
+
 /* The value that owns the memory: base, or what that lies over, or id itself. */
 int program_base(const struct program *program, int id);
 

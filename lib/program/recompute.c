@@ -133,20 +133,34 @@ static struct op copy_of(const struct remake *r, int v)
     return without_kept(r, r->program->functions[r->forward].ops[r->producer[v]]);
 }
 
-/* An input of op that must be remade first, or 0. */
+/* An input of op, or what it is a view of, that must be remade first, or 0. */
 static int missing_input(const struct remake *r, const struct op *op)
 {
-    for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        if (op->in[k] && !is_kept(r, op->in[k]) && !r->remade[op->in[k]])
-            return op->in[k];
+    for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+        int v = program_whole(r->program, op->in[k]);
+
+        if (v && !is_kept(r, v) && !r->remade[v])
+            return v;
+    }
     return 0;
+}
+
+/* What stands for a value, or a view of one, that was remade. */
+static int remade_input(const struct remake *r, int v)
+{
+    const struct value view = r->program->values[v];
+
+    if (view.base && !r->remade[v])
+        r->remade[v] = program_view(r->program, r->remade[view.base], view.offset, view.rows,
+                                    view.cols, view.stride);
+    return r->remade[v];
 }
 
 static void use_remade(const struct remake *r, struct op *op)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        if (op->in[k] && !is_kept(r, op->in[k]))
-            op->in[k] = r->remade[op->in[k]];
+        if (op->in[k] && !is_kept(r, program_whole(r->program, op->in[k])))
+            op->in[k] = remade_input(r, op->in[k]);
 }
 
 static void emit_copy(struct remake *r, struct op op)

@@ -3,17 +3,17 @@
  */
 #include "program/passes.h"
 
-/* Marks by value: something that stays in the backward reads it. */
-static void mark_inputs(const struct op *op, char *read)
+/* Marks by value: something that stays in the backward reads it, or a view of it. */
+static void mark_inputs(const struct program *p, const struct op *op, char *read)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        read[op->in[k]] = 1;
+        read[program_whole(p, op->in[k])] = 1;
 }
 
 static int makes_what_is_read(const struct program *p, const struct op *op, const char *read)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] && (read[op->out[k]] || read[program_base(p, op->out[k])]))
+        if (op->out[k] && (read[program_whole(p, op->out[k])] || read[program_base(p, op->out[k])]))
             return 1;
     return 0;
 }
@@ -31,7 +31,7 @@ void split_backward(struct program *program, int backward, int weight)
         moves[i] = ops[i].phase == PHASE_W ||
                    (ops[i].phase == PHASE_R && !makes_what_is_read(program, &ops[i], read));
         if (!moves[i])
-            mark_inputs(&ops[i], read);
+            mark_inputs(program, &ops[i], read);
     }
     for (int i = 0; i < n_ops; i++)
         if (moves[i])

@@ -144,22 +144,11 @@ static struct op_case *attention(enum op_kind kind, int head_dim, double p, enum
                                .p = p,
                                .seed = 5 };
     struct op_case *c = op_case_create(kind, &a);
-    int64_t heads = N_HEADS * head_dim, all = heads + 2 * head_dim;
-    int is_grad = kind == OP_ATTENTION_GRAD, sample = is_grad ? 4 : 1;
 
     c->gap = 8;
-    if (is_grad)
-        op_case_input(c, 0, N_ROWS, heads, act, 1);
-    op_case_input(c, is_grad, N_ROWS, all, act, 1);
-    if (is_grad) {
-        op_case_input(c, 2, N_ROWS, heads, act, 1);
-        op_case_input(c, 3, N_ROWS, N_HEADS, DTYPE_F32, 1);
-    }
+    op_case_attention(c, N_ROWS, act);
     if (p > 0)
-        op_case_input(c, sample, 1, 1, DTYPE_I64, 0);
-    op_case_output(c, 0, N_ROWS, is_grad ? all : heads, act);
-    if (!is_grad)
-        op_case_output(c, 1, N_ROWS, N_HEADS, DTYPE_F32);
+        op_case_input(c, kind == OP_ATTENTION_GRAD ? 6 : 3, 1, 1, DTYPE_I64, 0);
     return c;
 }
 

@@ -39,22 +39,10 @@ static struct op_case *case_of(enum op_kind kind, const struct form *f, enum dty
                                .window = f->window,
                                .scale = 1 / sqrt(f->head_dim) };
     struct op_case *c = op_case_create(kind, &a);
-    int64_t rows = (int64_t)f->sequences * f->seq_len, heads = (int64_t)f->n_heads * f->head_dim;
-    int64_t width = heads + 2 * (int64_t)f->n_kv_heads * f->head_dim;
 
     c->dense = !f->gap;
     c->gap = f->gap;
-    if (kind == OP_ATTENTION) {
-        op_case_input(c, 0, rows, width, act, 1);
-        op_case_output(c, 0, rows, heads, act);
-        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
-        return c;
-    }
-    op_case_input(c, 0, rows, heads, act, 1);
-    op_case_input(c, 1, rows, width, act, 1);
-    op_case_input(c, 2, rows, heads, act, 1);
-    op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
-    op_case_output(c, 0, rows, width, act);
+    op_case_attention(c, (int64_t)f->sequences * f->seq_len, act);
     return c;
 }
 
@@ -314,6 +302,12 @@ static void test_slots_and_graphs(void **state)
     call.scratch = device_bytes(kernels, kernels_scratch_bytes(kernels, &c->op) + 64);
     call.op.in[0].data = ins;
     call.op.out[0].data = outs;
+    for (int i = 1; i < 3; i++) {
+        const struct tensor *t = &c->op.in[i];
+
+        call.op.in[i].data = device_bytes(kernels, (size_t)(t->rows * t->stride) * 2);
+        to_device(kernels, call.op.in[i].data, t);
+    }
     assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
     for (int run = 0; run < 3 * N_SLOTS; run++) {
         call.op.in[0].data = ins + (size_t)(run % N_SLOTS) * in_bytes;
@@ -342,6 +336,8 @@ static void test_slots_and_graphs(void **state)
     }
     kernels->device->ops->graph_destroy(kernels->device, graph);
     kernels_release(kernels, &call);
+    for (int i = 1; i < 3; i++)
+        kernels->device->ops->release(kernels->device, call.op.in[i].data);
     kernels->device->ops->release(kernels->device, ins);
     kernels->device->ops->release(kernels->device, outs);
     kernels->device->ops->release(kernels->device, call.op.out[1].data);

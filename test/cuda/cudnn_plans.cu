@@ -79,10 +79,12 @@ static struct attention_shape shape_of(const struct row *r, int grad, int data_t
     s.seq_len = r->seq_len;
     s.window = r->window;
     s.batch = r->batch;
-    s.qkv_stride = (int64_t)(r->n_heads + 2 * r->n_kv_heads) * r->head_dim + r->gap;
+    /* Columns of one product. */
+    s.q_stride = s.k_stride = s.v_stride =
+        (int64_t)(r->n_heads + 2 * r->n_kv_heads) * r->head_dim + r->gap;
     s.out_stride = (int64_t)r->n_heads * r->head_dim + r->gap;
     s.dout_stride = s.out_stride;
-    s.dqkv_stride = s.qkv_stride;
+    s.dq_stride = s.dk_stride = s.dv_stride = s.q_stride;
     return s;
 }
 

@@ -167,9 +167,7 @@ static void test_others(void **state)
         op_case_output(c, 0, 100, 70, act);
         check_none(c);
         c = op_case_create(OP_ATTENTION, &attention);
-        op_case_input(c, 0, 128, 256, act, 1);
-        op_case_output(c, 0, 128, 128, act);
-        op_case_output(c, 1, 128, 4, DTYPE_F32);
+        op_case_attention(c, 128, act);
         check_none(c);
     }
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "ops/op_info.h"
 #include "support/op_case.h"
 #include "support/reference_ops.h"
 
@@ -23,7 +24,7 @@ struct view {
     double p;
 };
 
-enum { FORWARD_START = 3, GRAD_START = 6 };
+enum { FORWARD_START = 5, GRAD_START = 8 };
 
 /* Documents of 1 to `longest` rows: starts of the rows of a sequence. */
 static void set_documents(const struct tensor *start, const struct form *f, int longest)
@@ -52,17 +53,10 @@ static struct op_case *sight_case(enum op_kind kind, const struct form *f, const
                                .seed = 9,
                                .place = 3 };
     struct op_case *c = op_case_create(kind, &a);
-    int64_t rows = (int64_t)f->sequences * f->seq_len, heads = (int64_t)f->n_heads * f->head_dim;
-    int64_t width = heads + 2 * (int64_t)f->n_kv_heads * f->head_dim;
-    int grad = kind == OP_ATTENTION_GRAD, start = grad ? GRAD_START : FORWARD_START;
+    int64_t rows = (int64_t)f->sequences * f->seq_len;
+    int start = kind == OP_ATTENTION_GRAD ? GRAD_START : FORWARD_START;
 
-    if (grad)
-        op_case_input(c, 0, rows, heads, act, 1);
-    op_case_input(c, grad, rows, width, act, 1);
-    if (grad) {
-        op_case_input(c, 2, rows, heads, act, 1);
-        op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
-    }
+    op_case_attention(c, rows, act);
     if (v->p > 0)
         op_case_input(c, start - 2, f->sequences, 1, DTYPE_I64, 0);
     if (v->alibi > f->n_heads) {
@@ -73,9 +67,6 @@ static struct op_case *sight_case(enum op_kind kind, const struct form *f, const
         op_case_input(c, start, rows, 1, DTYPE_I32, 0);
         set_documents(&c->op.in[start], f, v->document);
     }
-    op_case_output(c, 0, rows, grad ? width : heads, act);
-    if (!grad)
-        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
     return c;
 }
 
@@ -85,7 +76,7 @@ static void fill_saved(struct op_case *grad, const struct form *f, const struct 
 {
     struct op_case *forward = sight_case(OP_ATTENTION, f, v, act);
 
-    for (int i = 1; i < 4; i++)
+    for (int i = 3; i < 6; i++)
         if (tensor_given(&forward->op.in[i]))
             op_case_copy(&forward->op.in[i], &grad->op.in[3 + i]);
     op_case_fill_saved(grad, forward);
@@ -211,8 +202,8 @@ static void test_what_nobody_sees_is_not_read(void **state)
         struct op_case *c = sight_case(OP_ATTENTION, &f, &views[v], DTYPE_F32);
 
         for (int row = 0; row < 64; row++)
-            for (int col = 16; col < 32; col++)
-                tensor_set(&c->op.in[0], row, col, NAN);
+            for (int col = 0; col < 16; col++)
+                tensor_set(&c->op.in[1 + col / 8], row, col % 8, NAN);
         op_case_run(c, 1, 1);
         for (int row = 128; row < 256; row++)
             for (int col = 0; col < 16; col++)
@@ -231,8 +222,8 @@ static void test_slopes_of_a_part(void **state)
     (void)state;
     for (int row = 0; row < 70; row++)
         for (int col = 0; col < 48; col++)
-            tensor_set(&c->op.in[0], row, col,
-                       tensor_get(&whole->op.in[0], row, col / 16 * 48 + 32 + col % 16));
+            tensor_set(&c->op.in[col / 16], row, col % 16,
+                       tensor_get(&whole->op.in[col / 16], row, 32 + col % 16));
     op_case_run(whole, 1, 1);
     op_case_run(c, 1, 1);
     for (int row = 0; row < 70; row++)
@@ -258,16 +249,15 @@ static struct op_case *cached_case(const struct form *f, const struct view *v, i
                                .scale = 1 / sqrt(f->head_dim) };
     struct op_case *c = op_case_create(OP_ATTENTION_CACHED, &a);
     int64_t rows = (int64_t)f->sequences * f->seq_len, caches = (int64_t)f->sequences * cache_len;
-    int64_t kv = (int64_t)f->n_kv_heads * f->head_dim, heads = (int64_t)f->n_heads * f->head_dim;
+    int64_t kv = (int64_t)f->n_kv_heads * f->head_dim;
 
-    op_case_input(c, 0, rows, heads + 2 * kv, act, 1);
-    op_case_input(c, 1, rows, 1, DTYPE_I32, 0);
-    op_case_input(c, 2, caches, kv, act, 1);
-    op_case_input(c, 3, caches, kv, act, 1);
-    op_case_output(c, 0, rows, heads, act);
+    op_case_attention(c, rows, act);
+    op_case_input(c, 3, rows, 1, DTYPE_I32, 0);
+    op_case_input(c, 4, caches, kv, act, 1);
+    op_case_input(c, 5, caches, kv, act, 1);
     if (v->alibi > f->n_heads) {
-        op_case_input(c, 4, 1, 1, DTYPE_I32, 0);
-        tensor_set(&c->op.in[4], 0, 0, v->alibi - f->n_heads);
+        op_case_input(c, 6, 1, 1, DTYPE_I32, 0);
+        tensor_set(&c->op.in[6], 0, 0, v->alibi - f->n_heads);
     }
     return c;
 }
@@ -289,12 +279,12 @@ static void test_cached(void **state)
             struct op_case *c = cached_case(&prefill, &views[v], 30, act);
 
             for (int t = 0; t < 27; t++)
-                tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 3 * (t / 9));
+                tensor_set(&c->op.in[3], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 3 * (t / 9));
             op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
             c = cached_case(&decode, &views[v], 40, act);
             for (int t = 0; t < 5; t++)
-                tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
+                tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
             op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
@@ -315,10 +305,10 @@ static void test_prefill(void **state)
             struct op_case *c = cached_case(&form, &views[v], 130, act_at(i_act));
 
             for (int i = 0; i < 70; i++) {
-                tensor_set(&c->op.in[1], i, 0, i);
-                tensor_set(&c->op.in[1], 70 + i, 0, i < 68 ? 53 + i : -1);
-                tensor_set(&c->op.in[1], 140 + i, 0, i < 3 ? -1 : i - 3);
-                tensor_set(&c->op.in[1], 210 + i, 0, -1);
+                tensor_set(&c->op.in[3], i, 0, i);
+                tensor_set(&c->op.in[3], 70 + i, 0, i < 68 ? 53 + i : -1);
+                tensor_set(&c->op.in[3], 140 + i, 0, i < 3 ? -1 : i - 3);
+                tensor_set(&c->op.in[3], 210 + i, 0, -1);
             }
             op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
@@ -338,13 +328,14 @@ static void test_prefill_is_attention(void **state)
             struct op_case *whole = sight_case(OP_ATTENTION, &f, &views[v], act);
             struct op_case *cached = cached_case(&f, &views[v], 150, act);
 
-            op_case_copy(&cached->op.in[0], &whole->op.in[0]);
+            for (int i = 0; i < 3; i++)
+                op_case_copy(&cached->op.in[i], &whole->op.in[i]);
             for (int row = 0; row < 260; row++)
-                tensor_set(&cached->op.in[1], row, 0, row % 130);
+                tensor_set(&cached->op.in[3], row, 0, row % 130);
             for (int row = 0; row < 300; row++)
                 for (int col = 0; col < 32; col++) {
-                    tensor_set(&cached->op.in[2], row, col, NAN);
-                    tensor_set(&cached->op.in[3], row, col, NAN);
+                    tensor_set(&cached->op.in[4], row, col, NAN);
+                    tensor_set(&cached->op.in[5], row, col, NAN);
                 }
             op_case_run(whole, 2, 1);
             op_case_run(cached, 3, 1);

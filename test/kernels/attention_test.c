@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "ops/op_info.h"
 #include "support/op_case.h"
 #include "support/reference_ops.h"
 
@@ -33,47 +34,15 @@ static struct op_case *attention_case(enum op_kind kind, const struct form *f, e
                                .seed = 9,
                                .place = 3 };
     struct op_case *c = op_case_create(kind, &a);
-    int64_t rows = (int64_t)f->sequences * f->seq_len;
-    int64_t heads = (int64_t)f->n_heads * f->head_dim;
-    int64_t width = heads + 2 * (int64_t)f->n_kv_heads * f->head_dim;
-    int grad = kind == OP_ATTENTION_GRAD, sample = grad ? 4 : 1;
+    int sample = kind == OP_ATTENTION_GRAD ? 6 : 3;
 
-    if (grad)
-        op_case_input(c, 0, rows, heads, act, 1);
-    op_case_input(c, grad, rows, width, act, 1);
-    if (grad) {
-        op_case_input(c, 2, rows, heads, act, 1);
-        op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
-        op_case_output(c, 0, rows, width, act);
-    } else {
-        op_case_output(c, 0, rows, heads, act);
-        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
-    }
+    op_case_attention(c, (int64_t)f->sequences * f->seq_len, act);
     if (p > 0) {
         op_case_input(c, sample, f->sequences, 1, DTYPE_I64, 0);
         for (int s = 0; s < f->sequences; s++)
             tensor_set(&c->op.in[sample], s, 0, 77 + s);
     }
     return c;
-}
-
-/* out and lse of a gradient's case as the forward leaves them. */
-static void fill_saved(struct op_case *grad, const struct form *f, enum dtype act, double p)
-{
-    struct op_case *forward = attention_case(OP_ATTENTION, f, act, p);
-    struct op_shape reference = { 0 };
-
-    for (int64_t row = 0; row < forward->op.in[0].rows; row++)
-        for (int64_t col = 0; col < forward->op.in[0].cols; col++)
-            tensor_set(&forward->op.in[0], row, col, tensor_get(&grad->op.in[1], row, col));
-    op_case_to_reference(forward, &reference);
-    reference_run(&reference, 1);
-    for (int i = 0; i < 2; i++)
-        for (int64_t row = 0; row < reference.out[i].rows; row++)
-            for (int64_t col = 0; col < reference.out[i].cols; col++)
-                tensor_set(&grad->op.in[2 + i], row, col, tensor_get(&reference.out[i], row, col));
-    reference_release(&reference);
-    op_case_destroy(forward);
 }
 
 /* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
@@ -106,17 +75,13 @@ static void test_attention_grad(void **state)
                 double p = drop ? 0.2 : 0;
                 struct op_case *c = attention_case(OP_ATTENTION_GRAD, &forms[f], act, p);
 
-                fill_saved(c, &forms[f], act, p);
+                op_case_fill_saved(c, attention_case(OP_ATTENTION, &forms[f], act, p));
                 op_case_check(c, tolerance_of(act_at(i_act), 3e-6));
                 op_case_destroy(c);
             }
 }
 
 /* ---- heads in parts ---- */
-
-struct heads {
-    int64_t first, n; /* of the whole */
-};
 
 /* One head's columns: the whole's to the part's or, with check, compared. */
 static void heads_columns(const struct tensor *whole, int64_t whole_head, const struct tensor *part,
@@ -138,26 +103,18 @@ static void heads_columns(const struct tensor *whole, int64_t whole_head, const 
 static void each_head(const struct tensor *whole, const struct tensor *part, const struct form *f,
                       int n_parts, int number, int check)
 {
-    int64_t h = f->n_heads, g = f->n_kv_heads, e = f->head_dim;
-    int64_t head_cols = whole->cols == h ? 1 : e; /* lse has one a head */
-    int has_kv = whole->cols == (h + 2 * g) * e;
-    const struct heads groups[] = { { 0, h }, { h, g }, { h + g, g } };
-    int64_t at = 0;
+    int64_t head_cols = whole->cols == f->n_heads ? 1 : f->head_dim; /* lse has one a head */
+    int64_t n = whole->cols / head_cols / n_parts;
 
-    for (int i = 0; i < (has_kv ? 3 : 1); i++) {
-        int64_t n = groups[i].n / n_parts;
-
-        for (int64_t k = 0; k < n; k++)
-            heads_columns(whole, groups[i].first + number * n + k, part, at + k, head_cols, check);
-        at += n;
-    }
+    for (int64_t k = 0; k < n; k++)
+        heads_columns(whole, number * n + k, part, k, head_cols, check);
 }
 
 static struct op_case *heads_part(const struct op_case *whole, const struct form *f, int n_parts,
                                   int number, enum dtype act)
 {
     struct form of_part = *f;
-    int n_data = whole->op.kind == OP_ATTENTION_GRAD ? 4 : 1;
+    int n_data = whole->op.kind == OP_ATTENTION_GRAD ? 6 : 3;
     struct op_case *c;
 
     of_part.n_heads /= n_parts;
@@ -175,7 +132,7 @@ static void check_heads(enum op_kind kind, const struct form *f, int n_parts, en
     struct op_case *whole = attention_case(kind, f, act, 0.3);
 
     if (kind == OP_ATTENTION_GRAD)
-        fill_saved(whole, f, act, 0.3);
+        op_case_fill_saved(whole, attention_case(OP_ATTENTION, f, act, 0.3));
     op_case_run(whole, 2, 1);
     for (int part = 0; part < n_parts; part++) {
         struct op_case *c = heads_part(whole, f, n_parts, part, act);
@@ -215,7 +172,8 @@ static void test_large_scores(void **state)
     (void)state;
     for (int64_t row = 0; row < 130; row++)
         for (int64_t col = 0; col < 8; col++)
-            tensor_set(&c->op.in[0], row, col, 40 * tensor_get(&c->op.in[0], row, col));
+            tensor_set(&c->op.in[col / 4], row, col % 4,
+                       40 * tensor_get(&c->op.in[col / 4], row, col % 4));
     op_case_check(c, 2e-4);
     op_case_destroy(c);
 }
@@ -233,13 +191,12 @@ static struct op_case *cached_case(const struct form *f, int cache_len, enum dty
                                .scale = 1 / sqrt(f->head_dim) };
     struct op_case *c = op_case_create(OP_ATTENTION_CACHED, &a);
     int64_t rows = (int64_t)f->sequences * f->seq_len;
-    int64_t kv = (int64_t)f->n_kv_heads * f->head_dim, heads = (int64_t)f->n_heads * f->head_dim;
+    int64_t kv = (int64_t)f->n_kv_heads * f->head_dim;
 
-    op_case_input(c, 0, rows, heads + 2 * kv, act, 1);
-    op_case_input(c, 1, rows, 1, DTYPE_I32, 0);
-    op_case_input(c, 2, (int64_t)f->sequences * cache_len, kv, act, 1);
-    op_case_input(c, 3, (int64_t)f->sequences * cache_len, kv, act, 1);
-    op_case_output(c, 0, rows, heads, act);
+    op_case_attention(c, rows, act);
+    op_case_input(c, 3, rows, 1, DTYPE_I32, 0);
+    op_case_input(c, 4, (int64_t)f->sequences * cache_len, kv, act, 1);
+    op_case_input(c, 5, (int64_t)f->sequences * cache_len, kv, act, 1);
     return c;
 }
 
@@ -253,12 +210,12 @@ static void test_cached(void **state)
         struct op_case *c = cached_case(&prefill, 30, act_at(i_act));
 
         for (int t = 0; t < 27; t++)
-            tensor_set(&c->op.in[1], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 2 * (t / 9));
+            tensor_set(&c->op.in[3], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 2 * (t / 9));
         op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
         op_case_destroy(c);
         c = cached_case(&decode, 40, act_at(i_act));
         for (int t = 0; t < 5; t++)
-            tensor_set(&c->op.in[1], t, 0, t == 2 ? -1 : 9 * t + 3);
+            tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
         op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
         op_case_destroy(c);
     }
@@ -272,11 +229,10 @@ static void test_cached_is_attention(void **state)
     struct op_case *cached = cached_case(&f, 24, DTYPE_F32);
 
     (void)state;
-    for (int64_t row = 0; row < 40; row++) {
-        tensor_set(&cached->op.in[1], row, 0, (double)(row % 20));
-        for (int64_t col = 0; col < whole->op.in[0].cols; col++)
-            tensor_set(&cached->op.in[0], row, col, tensor_get(&whole->op.in[0], row, col));
-    }
+    for (int64_t row = 0; row < 40; row++)
+        tensor_set(&cached->op.in[3], row, 0, (double)(row % 20));
+    for (int i = 0; i < 3; i++)
+        op_case_copy(&cached->op.in[i], &whole->op.in[i]);
     op_case_run(whole, 1, 1);
     op_case_run(cached, 2, 1);
     for (int64_t row = 0; row < 40; row++)
@@ -305,15 +261,16 @@ static void test_decoding_is_prefill(void **state)
         struct op_case *prefill = cached_case(&all, 80, act_at(i_act));
 
         for (int t = 0; t < all.seq_len; t++)
-            tensor_set(&prefill->op.in[1], t, 0, t);
+            tensor_set(&prefill->op.in[3], t, 0, t);
         op_case_run(prefill, 2, 1);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             struct op_case *c = cached_case(&one, 80, act_at(i_act));
 
-            copy_rows(&c->op.in[0], &prefill->op.in[0], rows[i], 1);
-            tensor_set(&c->op.in[1], 0, 0, rows[i]);
-            copy_rows(&c->op.in[2], &prefill->op.in[2], 0, rows[i]);
-            copy_rows(&c->op.in[3], &prefill->op.in[3], 0, rows[i]);
+            for (int k = 0; k < 3; k++)
+                copy_rows(&c->op.in[k], &prefill->op.in[k], rows[i], 1);
+            tensor_set(&c->op.in[3], 0, 0, rows[i]);
+            copy_rows(&c->op.in[4], &prefill->op.in[4], 0, rows[i]);
+            copy_rows(&c->op.in[5], &prefill->op.in[5], 0, rows[i]);
             op_case_run(c, 1, 1);
             for (int64_t col = 0; col < c->op.out[0].cols; col++)
                 assert_true(tensor_get(&c->op.out[0], 0, col) ==

@@ -42,26 +42,15 @@ static struct op_attributes attributes_of(const struct form *f)
                                    .place = 11 };
 }
 
-static int64_t width_of(const struct form *f)
-{
-    return (int64_t)(f->n_heads + 2 * f->n_kv_heads) * f->head_dim;
-}
-
 static struct op_case *tiles_case(enum op_kind kind, const struct form *f, enum dtype act)
 {
     struct op_attributes a = attributes_of(f);
     struct op_case *c = op_case_create(kind, &a);
-    int64_t rows = (int64_t)f->sequences * f->seq_len, heads = (int64_t)f->n_heads * f->head_dim;
-    int grad = kind == OP_ATTENTION_GRAD, sample = grad ? 4 : 1;
+    int64_t rows = (int64_t)f->sequences * f->seq_len;
+    int sample = kind == OP_ATTENTION_GRAD ? 6 : 3;
 
     c->dense = f->dense;
-    if (grad)
-        op_case_input(c, 0, rows, heads, act, 1);
-    op_case_input(c, grad, rows, width_of(f), act, 1);
-    if (grad) {
-        op_case_input(c, 2, rows, heads, act, 1);
-        op_case_input(c, 3, rows, f->n_heads, DTYPE_F32, 1);
-    }
+    op_case_attention(c, rows, act);
     if (f->p > 0) {
         op_case_input(c, sample, f->sequences, 1, DTYPE_I64, 0);
         for (int s = 0; s < f->sequences; s++)
@@ -73,9 +62,6 @@ static struct op_case *tiles_case(enum op_kind kind, const struct form *f, enum 
             tensor_set(&c->op.in[sample + 2], row, 0,
                        (double)(row % f->seq_len / f->document * f->document));
     }
-    op_case_output(c, 0, rows, grad ? width_of(f) : heads, act);
-    if (!grad)
-        op_case_output(c, 1, rows, f->n_heads, DTYPE_F32);
     return c;
 }
 
@@ -139,15 +125,14 @@ static struct op_case *cached_case(const struct form *f, int64_t cache_len, int6
     a.cache_len = (int)cache_len;
     c = op_case_create(OP_ATTENTION_CACHED, &a);
     c->dense = f->dense;
-    op_case_input(c, 0, rows, width_of(f), act, 1);
-    op_case_input(c, 1, rows, 1, DTYPE_I32, 0);
-    op_case_input(c, 2, caches, kv, act, 1);
-    op_case_input(c, 3, caches, kv, act, 1);
+    op_case_attention(c, rows, act);
+    op_case_input(c, 3, rows, 1, DTYPE_I32, 0);
+    op_case_input(c, 4, caches, kv, act, 1);
+    op_case_input(c, 5, caches, kv, act, 1);
     if (n_segments) {
-        op_case_input(c, 5, rows, 1, DTYPE_I32, 0);
-        op_case_input(c, 6, n_segments, 3, DTYPE_I32, 0);
+        op_case_input(c, 7, rows, 1, DTYPE_I32, 0);
+        op_case_input(c, 8, n_segments, 3, DTYPE_I32, 0);
     }
-    op_case_output(c, 0, rows, (int64_t)f->n_heads * f->head_dim, act);
     return c;
 }
 
@@ -166,6 +151,14 @@ static void copy_row(const struct tensor *to, int64_t row, const struct tensor *
         tensor_set(to, row, col, tensor_get(from, other, col));
 }
 
+/* q, k and v of a row. */
+static void copy_token(const struct op_case *to, int64_t row, const struct op_case *from,
+                       int64_t other)
+{
+    for (int i = 0; i < 3; i++)
+        copy_row(&to->op.in[i], row, &from->op.in[i], other);
+}
+
 /* Wide rows; groups that leave a part of a tile free, or need several. */
 static void test_cached_widths(void **state)
 {
@@ -182,7 +175,7 @@ static void test_cached_widths(void **state)
             struct op_case *c = cached_case(f, 100, 0, act_at(i_act));
 
             for (int row = 0; row < f->sequences * f->seq_len; row++)
-                tensor_set(&c->op.in[1], row, 0, 45 + row % f->seq_len + row / f->seq_len);
+                tensor_set(&c->op.in[3], row, 0, 45 + row % f->seq_len + row / f->seq_len);
             op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
@@ -207,15 +200,15 @@ static void test_chunks(void **state)
             struct op_case *all = cached_case(&many, CACHE, 0, act);
 
             for (int row = 0; row < ROWS; row++)
-                tensor_set(&all->op.in[1], row, 0, FROM + row);
+                tensor_set(&all->op.in[3], row, 0, FROM + row);
             op_case_run(all, 2, 1);
             for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
                 struct op_case *one = cached_case(&few, CACHE, 0, act);
 
-                copy_row(&one->op.in[0], 0, &all->op.in[0], wanted[i]);
-                op_case_copy(&one->op.in[2], &all->op.in[2]);
-                op_case_copy(&one->op.in[3], &all->op.in[3]);
-                tensor_set(&one->op.in[1], 0, 0, FROM + wanted[i]);
+                copy_token(one, 0, all, wanted[i]);
+                op_case_copy(&one->op.in[4], &all->op.in[4]);
+                op_case_copy(&one->op.in[5], &all->op.in[5]);
+                tensor_set(&one->op.in[3], 0, 0, FROM + wanted[i]);
                 op_case_check(one, tolerance_of(act_at(i_act), 2e-6));
                 op_case_run(one, 1, 1);
                 same_row(&one->op.out[0], 0, &all->op.out[0], wanted[i]);
@@ -277,20 +270,19 @@ static void test_segments(void **state)
         f.sequences = TREE_ROWS;
         f.seq_len = 1;
         shared = cached_case(&f, 80, 5, act);
-        set_segments(&shared->op.in[6]);
+        set_segments(&shared->op.in[8]);
         for (int t = 0; t < N_TEXTS * TEXT; t++) {
             int text = t / TEXT, position = t % TEXT;
 
             if (position < ALIKE || (text == 1 && position < ALIKE_TWO))
-                copy_row(&own->op.in[0], t, &own->op.in[0], position);
-            tensor_set(&own->op.in[1], t, 0, position);
+                copy_token(own, t, own, position);
+            tensor_set(&own->op.in[3], t, 0, position);
         }
         for (int i = 0; i < TREE_ROWS; i++) {
             if (rows[i].position >= 0)
-                copy_row(&shared->op.in[0], i, &own->op.in[0],
-                         rows[i].text * TEXT + rows[i].position);
-            tensor_set(&shared->op.in[1], i, 0, rows[i].position);
-            tensor_set(&shared->op.in[5], i, 0, rows[i].segment);
+                copy_token(shared, i, own, rows[i].text * TEXT + rows[i].position);
+            tensor_set(&shared->op.in[3], i, 0, rows[i].position);
+            tensor_set(&shared->op.in[7], i, 0, rows[i].segment);
         }
         op_case_run(own, 2, 1);
         op_case_run(shared, 2, 1);

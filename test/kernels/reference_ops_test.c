@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "ops/op_info.h"
 #include "support/op_case.h"
 #include "support/reference_ops.h"
 
@@ -244,19 +245,17 @@ static void test_attention(void **state)
                                    .place = 2 };
         struct op_case *c = op_case_create(OP_ATTENTION, &a);
 
-        op_case_input(c, 0, 12, 24, DTYPE_F32, 1);
+        op_case_attention(c, 12, DTYPE_F32);
         if (drop)
-            op_case_input(c, 1, 2, 1, DTYPE_I64, 0);
+            op_case_input(c, 3, 2, 1, DTYPE_I64, 0);
         if (form & 4) {
-            op_case_input(c, 2, 1, 1, DTYPE_I32, 0);
-            tensor_set(&c->op.in[2], 0, 0, 2);
+            op_case_input(c, 4, 1, 1, DTYPE_I32, 0);
+            tensor_set(&c->op.in[4], 0, 0, 2);
         }
         if (form & 8)
-            op_case_input(c, 3, 12, 1, DTYPE_I32, 0);
+            op_case_input(c, 5, 12, 1, DTYPE_I32, 0);
         for (int t = 0; form & 8 && t < 12; t++)
-            tensor_set(&c->op.in[3], t, 0, t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
-        op_case_output(c, 0, 12, 12, DTYPE_F32);
-        op_case_output(c, 1, 12, 4, DTYPE_F32);
+            tensor_set(&c->op.in[5], t, 0, t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
         check_pair(c, OP_ATTENTION_GRAD);
         op_case_destroy(c);
     }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "ops/op_info.h"
 #include "support/op_case.h"
 #include "support/same_bits.h"
 

@@ -128,9 +128,9 @@ static void check_one_decoder(const char *model)
     /* One cache for both entries, one row a sequence when decoding, logits of all. */
     for (int i = 0; i < prefill->n_ops; i++)
         if (prefill->ops[i].kind == OP_ATTENTION_CACHED) {
-            assert_int_equal(prefill->ops[i].in[2], decode->ops[i].in[2]);
-            assert_int_equal(prefill->ops[i].in[3], decode->ops[i].in[3]);
-            assert_int_equal(g.values[prefill->ops[i].in[2]].rows, 3 * 20);
+            assert_int_equal(prefill->ops[i].in[4], decode->ops[i].in[4]);
+            assert_int_equal(prefill->ops[i].in[5], decode->ops[i].in[5]);
+            assert_int_equal(g.values[prefill->ops[i].in[4]].rows, 3 * 20);
         }
     assert_int_equal(g.values[decode->ops[0].out[0]].rows, 3);
     assert_int_equal(g.values[prefill->ops[0].out[0]].rows, 3 * 8);

@@ -85,8 +85,8 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
     /* Segments come together, and say how many rows the cache has. */
     if (op.kind == OP_ATTENTION_CACHED && str_starts_with(operand->name, "segment")) {
         refused(&op, operand->name);
-        op.in[5] = op.in[6] = (struct tensor){ 0 };
-        op.in[2].rows = op.in[3].rows =
+        op.in[ATTENTION_CACHED_SEGMENT] = op.in[ATTENTION_CACHED_SEGMENTS] = (struct tensor){ 0 };
+        op.in[ATTENTION_CACHED_KEYS].rows = op.in[ATTENTION_CACHED_VALUES].rows =
             op.in[0].rows / op.attributes.seq_len * op.attributes.cache_len;
     }
     if (operand->flags & OPERAND_OPTIONAL && !is_needed)
@@ -191,9 +191,9 @@ static void test_messages(void **state)
     text_is("linear 12x8 fp32, 6x8 fp32 : 12x6 bf16",
             "linear: y is bf16, wanted fp32 or its input's dtype");
     text_is("swiglu 12x7 fp32 : 12x3 fp32", "swiglu: gu has 7 columns, wanted an even number");
-    text_is("attention 13x16 fp32, 2x1 i64 : 13x8 fp32, 13x4 fp32",
-            "attention: qkv has 13 rows, wanted a multiple of seq_len 6");
-    text_is("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32",
+    text_is("attention 13x8 fp32, 13x4 fp32, 13x4 fp32, 2x1 i64 : 13x8 fp32, 13x4 fp32",
+            "attention: q has 13 rows, wanted a multiple of seq_len 6");
+    text_is("attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32",
             "attention: sample is missing, wanted where p is 0.1");
     text_is("cast 2x2 fp32 : 2x2 fp32", "cast: y is fp32, wanted another dtype than x");
     text_is("all_gather 1x6 fp32 : 1x20 fp32",
@@ -231,8 +231,9 @@ static void test_other_forms(void **state)
         "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 fp32, 12x1 fp32, 12x1 fp32",
         "rmsnorm_grad 12x8 fp32, 12x8 fp32, 1x8 fp32, 12x1 fp32, - : 12x8 fp32, 1x8 fp32",
         "head_norm_grad 12x16 bf16, 12x16 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x16 bf16, -, -",
-        "attention 12x16 bf16, 2x1 i64, -, 12x1 i32 : 12x8 bf16, 12x4 fp32",
-        "attention_cached 12x16 bf16, 12x1 i32, 18x4 bf16, 18x4 bf16 : 12x8 bf16",
+        "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, -, 12x1 i32 : 12x8 bf16, 12x4 fp32",
+        ("attention_cached 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x1 i32, 18x4 bf16, 18x4 bf16 "
+         ": 12x8 bf16"),
     };
 
     (void)state;
@@ -369,7 +370,9 @@ static void test_slopes(void **state)
     static const struct {
         enum op_kind kind;
         int head_offset;
-    } cases[] = { { OP_ATTENTION, 2 }, { OP_ATTENTION_GRAD, 5 }, { OP_ATTENTION_CACHED, 4 } };
+    } cases[] = { { OP_ATTENTION, ATTENTION_HEAD_OFFSET },
+                  { OP_ATTENTION_GRAD, ATTENTION_GRAD_HEAD_OFFSET },
+                  { OP_ATTENTION_CACHED, ATTENTION_CACHED_HEAD_OFFSET } };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -69,8 +69,8 @@ static void test_window(void **state)
         text.op.attributes.window = window;
         assert_true(fabs(op_flops(&text.op) - 2 * 2 * pairs * 2) < 1e-9);
         op_text_parse(&text, op_texts[OP_ATTENTION_CACHED]);
-        text.op.in[2].rows = text.op.in[3].rows = 18; /* without segments */
-        text.op.in[5].rows = text.op.in[6].rows = 0;
+        text.op.in[4].rows = text.op.in[5].rows = 18; /* without segments */
+        text.op.in[7].rows = text.op.in[8].rows = 0;
         text.op.attributes.window = window;
         assert_true(op_flops(&text.op) == 2 * 2 * 12 * (window ? window : 9) * 4 * 2);
         int rows = window && window < 4 ? window + 5 : 9;

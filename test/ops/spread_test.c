@@ -38,10 +38,11 @@ static const struct rule rules[] = {
     { OP_NORMALIZE_ROWS, "s", "ss" }, { OP_NORMALIZE_ROWS, "r", "rr" },
     { OP_NORMALIZE_ROWS_GRAD, "sss", "s" }, { OP_NORMALIZE_ROWS_GRAD, "rrr", "r" },
     { OP_NORMALIZE_ROWS_GRAD, "pss", "p" },
-    { OP_ATTENTION, "ssss", "ss" }, { OP_ATTENTION, "rrsr", "rr" }, { OP_ATTENTION, "cscs", "cc" },
-    { OP_ATTENTION_GRAD, "sssssss", "s" }, { OP_ATTENTION_GRAD, "rrrrrsr", "r" },
-    { OP_ATTENTION_GRAD, "ccccscs", "c" },
-    { OP_ATTENTION_CACHED, "sssssss", "s" }, { OP_ATTENTION_CACHED, "cscccss", "c" },
+    { OP_ATTENTION, "ssssss", "ss" }, { OP_ATTENTION, "rrrrsr", "rr" },
+    { OP_ATTENTION, "cccscs", "cc" },
+    { OP_ATTENTION_GRAD, "sssssssss", "sss" }, { OP_ATTENTION_GRAD, "rrrrrrrsr", "rrr" },
+    { OP_ATTENTION_GRAD, "ccccccscs", "ccc" },
+    { OP_ATTENTION_CACHED, "sssssssss", "s" }, { OP_ATTENTION_CACHED, "cccscccss", "c" },
     { OP_SWIGLU, "s", "s" }, { OP_SWIGLU, "r", "r" }, { OP_SWIGLU, "c", "c" },
     { OP_SWIGLU_GRAD, "ss", "s" }, { OP_SWIGLU_GRAD, "rr", "r" }, { OP_SWIGLU_GRAD, "cc", "c" },
     { OP_GELU, "s", "s" }, { OP_GELU, "r", "r" }, { OP_GELU, "c", "c" },
@@ -197,13 +198,16 @@ static void test_row_parallel_linear(void **state)
 /* A head's slope goes by its number among all ranks' heads. */
 static void test_slopes(void **state)
 {
-    static const char *const texts[] = { "attention 12x16 fp32 : 12x8 fp32, 12x4 fp32",
-                                         "attention_cached 12x16 fp32, 12x1 i32, 18x4 fp32, 18x4 "
-                                         "fp32 : 12x8 fp32" };
+    static const char *const texts[] = {
+        "attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32",
+        "attention_cached 12x8 fp32, 12x4 fp32, 12x4 fp32, 12x1 i32, 18x4 fp32, 18x4 fp32 "
+        ": 12x8 fp32"
+    };
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        enum spread in[] = { SPREAD_COLS, SPREAD_SAME, SPREAD_COLS, SPREAD_COLS, SPREAD_SAME };
+        enum spread in[OPS_MAX_INPUTS] = { SPREAD_COLS, SPREAD_COLS, SPREAD_COLS,
+                                           SPREAD_SAME, SPREAD_COLS, SPREAD_COLS };
         enum spread out[OPS_MAX_OUTPUTS];
         struct op_text text;
         struct err err = { 0 };
@@ -228,22 +232,27 @@ static void test_absent_operands_are_ignored(void **state)
 /* Where a rank has a part it must be told which; a sum that is owed is no part of anything. */
 static void test_parts(void **state)
 {
-    static const char attention[] = "attention 12x16 fp32, 2x1 i64 : 12x8 fp32, 12x4 fp32";
+    static const char attention[] =
+        "attention 12x8 fp32, 12x4 fp32, 12x4 fp32, 2x1 i64 : 12x8 fp32, 12x4 fp32";
     static const char loss[] =
         "cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64";
 
     (void)state;
-    expect(attention, 0, "cs", NULL, "attention: heads are split(cols), wanted head_offset");
-    expect("attention 12x16 fp32 : 12x8 fp32, 12x4 fp32", 0, "c", "cc", NULL);
-    expect(op_texts[OP_ATTENTION], 0, "csss", NULL,
+    expect(attention, 0, "cccs", NULL, "attention: heads are split(cols), wanted head_offset");
+    expect("attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32", 0, "ccc", "cc",
+           NULL);
+    expect(op_texts[OP_ATTENTION], 0, "cccsss", NULL,
            "attention: head_offset is same, wanted split(cols)");
-    expect(op_texts[OP_ATTENTION], 0, "sscs", NULL,
+    expect(op_texts[OP_ATTENTION], 0, "sssscs", NULL,
            "attention: head_offset is split(cols), wanted same");
-    expect(op_texts[OP_ATTENTION], 0, "rrss", NULL, "attention: start is same, wanted split(rows)");
+    expect(op_texts[OP_ATTENTION], 0, "rrrrss", NULL,
+           "attention: start is same, wanted split(rows)");
+    expect(op_texts[OP_ATTENTION], 0, "ccsscs", NULL, "attention: v is same, wanted split(cols)");
     expect(op_texts[OP_NORMALIZE_ROWS_GRAD], 0, "css", NULL,
            "normalize_rows_grad: dy is split(cols), wanted same, split(rows) or partial");
-    expect("attention_grad 12x8 fp32, 12x16 fp32, 12x8 fp32, 12x4 fp32, 2x1 i64 : 12x16 fp32", 0,
-           "ccccs", NULL, "attention_grad: heads are split(cols), wanted head_offset");
+    expect("attention_grad 12x8 fp32, 12x8 fp32, 12x4 fp32, 12x4 fp32, 12x8 fp32, 12x4 fp32, "
+           "2x1 i64 : 12x8 fp32, 12x4 fp32, 12x4 fp32",
+           0, "ccccccs", NULL, "attention_grad: heads are split(cols), wanted head_offset");
     expect(op_texts[OP_ADD_BIAS], 0, "ps", NULL,
            "add_bias: x is partial, wanted same, split(rows) or split(cols)");
     expect(op_texts[OP_ADD_BIAS], 0, "cs", NULL, "add_bias: b is same, wanted split(cols)");

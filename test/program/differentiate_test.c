@@ -167,6 +167,17 @@ static void value_with_several_readers(void **state)
     program_release(&p);
 }
 
+/* The gradients of three views are views that lie alike, of one gradient. */
+static void check_views(const struct program *p, const struct op *grad, int whole)
+{
+    for (int i = 0; i < 3; i++) {
+        const struct value *dx = &p->values[grad->out[i]], *x = &p->values[grad->in[1 + i]];
+
+        assert_int_equal(dx->base, whole);
+        assert_true(dx->offset == x->offset && dx->cols == x->cols && dx->stride == x->stride);
+    }
+}
+
 /*
  * Heads split over tp: each rank has a summand of what it learns of the heads' norms, whose frozen
  * one is left out; and attention's gradient is told of documents and of the rank's heads.
@@ -213,22 +224,24 @@ static void norms_of_heads_in_parts(void **state)
                                .attributes = a,
                                .in = { qkv, p.parameters[wq].weight, p.parameters[wk].weight },
                                .out = { normed, rstd } });
+    int q = program_view(&p, normed, 0, 6, 8, 16), k = program_view(&p, normed, 8, 6, 4, 16);
+    int v = program_view(&p, normed, 12, 6, 4, 16);
     program_emit(&p, f,
                  &(struct op){ .kind = OP_ATTENTION,
                                .attributes = a,
-                               .in = { normed, 0, begin, start },
+                               .in = { q, k, v, 0, begin, start },
                                .out = { out, lse } });
     differentiate(&p, f, b, &(struct gradient_seed){ out, seed }, 1, 0);
 
     const struct op *ops = p.functions[b].ops;
     assert_int_equal(p.functions[b].n_ops, 3);
     assert_int_equal(ops[0].kind, OP_ATTENTION_GRAD);
-    assert_int_equal(ops[0].in[5], begin);
-    assert_int_equal(ops[0].in[6], start);
+    assert_int_equal(ops[0].in[7], begin);
+    assert_int_equal(ops[0].in[8], start);
     assert_int_equal(ops[0].attributes.window, 3);
     assert_int_equal(ops[0].attributes.alibi, 4);
     assert_int_equal(ops[1].kind, OP_HEAD_NORM_GRAD);
-    assert_int_equal(ops[1].in[0], ops[0].out[0]);
+    check_views(&p, &ops[0], ops[1].in[0]);
     assert_int_equal(ops[1].in[1], qkv);
     assert_int_equal(ops[1].in[4], rstd);
     assert_int_equal(ops[1].out[1], p.parameters[wq].gradients[0]);

@@ -12,12 +12,12 @@
 #include "base/num.h"
 #include "support/tiny_model.h"
 
-/* Index of the forward op that writes value, or -1. */
-static int writer(const struct function *f, int value)
+/* Index of the function's op that writes value, or views of it; or -1. */
+static int writer(const struct program *p, const struct function *f, int value)
 {
     for (int i = 0; i < f->n_ops; i++)
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-            if (f->ops[i].out[k] == value)
+            if (f->ops[i].out[k] && program_whole(p, f->ops[i].out[k]) == value)
                 return i;
     return -1;
 }
@@ -43,7 +43,7 @@ static int count_kept(const struct tiny *tiny, enum op_kind kind)
 
             for (int j = 0; v && j < b->n_ops; j++)
                 for (int in = 0; in < OPS_MAX_INPUTS; in++)
-                    read |= b->ops[j].in[in] == v;
+                    read |= program_whole(p, b->ops[j].in[in]) == v;
             n += read && p->values[v].role == ROLE_NONE &&
                  (kind == N_OP_KINDS || f->ops[i].kind == kind);
         }
@@ -59,11 +59,12 @@ static void check_order(const struct tiny *tiny)
 
     for (int i = 0; i < b->n_ops; i++)
         for (int k = 0; k < OPS_MAX_INPUTS; k++) {
-            int v = b->ops[i].in[k];
+            int v = program_whole(&tiny->program, b->ops[i].in[k]);
 
             if (!v || tiny->program.values[v].role != ROLE_NONE)
                 continue;
-            assert_true(writer(f, v) >= 0 || (writer(b, v) >= 0 && writer(b, v) < i));
+            assert_true(writer(&tiny->program, f, v) >= 0 ||
+                        (writer(&tiny->program, b, v) >= 0 && writer(&tiny->program, b, v) < i));
         }
 }
 

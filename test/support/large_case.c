@@ -499,7 +499,7 @@ static void close_case(struct large_case *c, int is_prepared)
     release(c, &scratch);
 }
 
-/* A gradient's out and lse must be what the forward made of its qkv. */
+/* A gradient's out and lse must be what the forward made of its q, k and v. */
 static int fill_saved(struct large_case *c, struct err *err)
 {
     struct large_item item = { .shape = { .kind = OP_ATTENTION } };
@@ -509,22 +509,26 @@ static int fill_saved(struct large_case *c, struct err *err)
 
     forward.op = item.shape;
     forward.op.attributes = c->op.attributes;
-    forward.op.in[0] = c->op.in[1];
-    forward.op.out[0] = c->op.in[2];
-    forward.op.out[1] = c->op.in[3];
+    for (int i = 0; i < 3; i++) {
+        forward.op.in[i] = c->op.in[1 + i];
+        forward.in[i] = c->in[1 + i];
+    }
+    forward.op.out[0] = c->op.in[4];
+    forward.op.out[1] = c->op.in[5];
     forward.scratch_bytes = kernels_scratch_bytes(c->kernels, &forward.op);
-    forward.in[0] = c->in[1];
     if (open_case(&forward, err) == 0) {
         is_prepared = 1;
-        fill_input(&forward, 0);
+        for (int i = 0; i < 3; i++)
+            fill_input(&forward, i);
         status = run_once(&forward, none, err);
     }
     for (int i = 0; i < 2 && !status; i++) {
-        c->in[2 + i].host = forward.op.out[i];
-        c->in[2 + i].host.data = large_fetch(&forward, &forward.op.out[i]);
-        fill_input(c, 2 + i);
+        c->in[4 + i].host = forward.op.out[i];
+        c->in[4 + i].host.data = large_fetch(&forward, &forward.op.out[i]);
+        fill_input(c, 4 + i);
     }
-    forward.in[0].host.data = NULL;
+    for (int i = 0; i < 3; i++)
+        forward.in[i].host.data = NULL;
     close_case(&forward, is_prepared);
     return status;
 }

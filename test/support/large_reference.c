@@ -311,7 +311,7 @@ static void check_whole(struct large_case *c)
 struct attention_sample {
     const struct op_attributes *a;
     const struct large_case *c;
-    int qkv;                   /* input */
+    int input;                 /* that q is; k and v follow it */
     int64_t start, query, key; /* first row of the sequence; rows */
     int head, kv;
     double q[OPS_HEAD_DIM_MAX];
@@ -329,23 +329,23 @@ static double dot(const double *a, const double *b, int n)
 /* Row of k (part 1) or v (part 2) of the sample's kv head. */
 static void kv_row(const struct attention_sample *s, int64_t row, int part, double *out)
 {
-    int64_t e = s->a->head_dim, head = s->a->n_heads + (part - 1) * s->a->n_kv_heads + s->kv;
+    int e = s->a->head_dim;
 
-    large_input_row(s->c, s->qkv, row, head * e, e, out);
+    large_input_row(s->c, s->input + part, row, (int64_t)s->kv * e, e, out);
 }
 
-static struct attention_sample sample_at(const struct large_case *c, int qkv, int i, int n)
+static struct attention_sample sample_at(const struct large_case *c, int input, int i, int n)
 {
     const struct op_attributes *a = &c->op.attributes;
-    struct attention_sample s = { .a = a, .c = c, .qkv = qkv };
+    struct attention_sample s = { .a = a, .c = c, .input = input };
     struct rng_block b = rng_at(3, RNG_TEST, (uint64_t)c->op.kind, (uint64_t)i);
-    int64_t n_rows = c->op.in[qkv].rows;
+    int64_t n_rows = c->op.in[input].rows;
 
     s.query = i == 0 ? 0 : i == n - 1 ? n_rows - 1 : (int64_t)(b.word[0] % (uint64_t)n_rows);
     s.start = s.query / a->seq_len * a->seq_len;
     s.head = i == n - 1 ? a->n_heads - 1 : (int)(b.word[1] % (uint32_t)a->n_heads);
     s.kv = s.head / (a->n_heads / a->n_kv_heads);
-    large_input_row(c, qkv, s.query, (int64_t)s.head * a->head_dim, a->head_dim, s.q);
+    large_input_row(c, input, s.query, (int64_t)s.head * a->head_dim, a->head_dim, s.q);
     return s;
 }
 
@@ -411,8 +411,8 @@ static double score_gradient(const struct attention_sample *s, int64_t query, in
     int e = s->a->head_dim;
     double out[OPS_HEAD_DIM_MAX], lse;
 
-    large_input_row(s->c, 2, query, (int64_t)head * e, e, out);
-    large_input_row(s->c, 3, query, head, 1, &lse);
+    large_input_row(s->c, 4, query, (int64_t)head * e, e, out);
+    large_input_row(s->c, 5, query, head, 1, &lse);
     *p = exp(dot(q, k, e) * s->a->scale - lse);
     return *p * (dot(dout, v, e) - dot(dout, out, e)) * s->a->scale;
 }
@@ -456,10 +456,8 @@ static void check_dkv(struct large_case *c, const struct attention_sample *s)
                 dv[i] += p * dout[i];
             }
         }
-    compare_row(c, "dk", &c->op.out[0], s->query, (int64_t)(s->a->n_heads + s->kv) * e, e, dk,
-                1e-2);
-    compare_row(c, "dv", &c->op.out[0], s->query,
-                (int64_t)(s->a->n_heads + s->a->n_kv_heads + s->kv) * e, e, dv, 1e-2);
+    compare_row(c, "dk", &c->op.out[1], s->query, (int64_t)s->kv * e, e, dk, 1e-2);
+    compare_row(c, "dv", &c->op.out[2], s->query, (int64_t)s->kv * e, e, dv, 1e-2);
 }
 
 static void check_attention_grad(struct large_case *c)
@@ -656,10 +654,10 @@ int large_check(struct large_case *c)
         return 0;
     case OP_ATTENTION:
         check_attention(c);
-        return a->window || a->alibi || a->p > 0 || tensor_given(&c->op.in[3]) ? -1 : 0;
+        return a->window || a->alibi || a->p > 0 || tensor_given(&c->op.in[5]) ? -1 : 0;
     case OP_ATTENTION_GRAD:
         check_attention_grad(c);
-        return a->window || a->alibi || a->p > 0 || tensor_given(&c->op.in[6]) ? -1 : 0;
+        return a->window || a->alibi || a->p > 0 || tensor_given(&c->op.in[8]) ? -1 : 0;
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         check_head(c);

@@ -145,6 +145,30 @@ void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum d
     fill_bytes(&c->op.out[i], POISON);
 }
 
+void op_case_attention(struct op_case *c, int64_t rows, enum dtype act)
+{
+    const struct op_attributes *a = &c->op.attributes;
+    int64_t q_cols = (int64_t)a->n_heads * a->head_dim,
+            kv_cols = (int64_t)a->n_kv_heads * a->head_dim;
+    const int64_t cols[] = { q_cols, kv_cols, kv_cols };
+    int is_grad = c->op.kind == OP_ATTENTION_GRAD;
+
+    for (int i = 0; i < 3; i++) {
+        op_case_input(c, is_grad + i, rows, cols[i], act, 1);
+        if (is_grad)
+            op_case_output(c, i, rows, cols[i], act);
+    }
+    if (is_grad) {
+        op_case_input(c, 0, rows, q_cols, act, 1);
+        op_case_input(c, 4, rows, q_cols, act, 1);
+        op_case_input(c, 5, rows, a->n_heads, DTYPE_F32, 1);
+        return;
+    }
+    op_case_output(c, 0, rows, q_cols, act);
+    if (c->op.kind == OP_ATTENTION)
+        op_case_output(c, 1, rows, a->n_heads, DTYPE_F32);
+}
+
 static void free_guarded(const struct tensor *t)
 {
     if (tensor_given(t))
@@ -235,14 +259,31 @@ static void check_guards(const char *name, const struct tensor *t, size_t n_byte
     }
 }
 
-static void compare(const struct op_case *c, const struct op_operand *operand,
-                    const struct tensor *got, const struct tensor *wanted, double tolerance)
+static double largest(const struct tensor *t)
 {
     double top = 0;
 
-    for (int64_t row = 0; row < got->rows; row++)
-        for (int64_t col = 0; col < got->cols; col++)
-            top = fmax(top, fabs(tensor_get(wanted, row, col)));
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t col = 0; col < t->cols; col++)
+            top = fmax(top, fabs(tensor_get(t, row, col)));
+    return top;
+}
+
+/* Gradients of q, k and v are made of the same numbers: dq and dk may be all but 0 beside dv. */
+static double scale_of(enum op_kind kind, const struct tensor *wanted, const struct op_shape *all)
+{
+    double top = largest(wanted);
+
+    for (int i = 0; i < 3 && kind == OP_ATTENTION_GRAD; i++)
+        top = fmax(top, largest(&all->out[i]));
+    return top;
+}
+
+/* top: what the tolerance is of. */
+static void compare(const struct op_case *c, const struct op_operand *operand,
+                    const struct tensor *got, const struct tensor *wanted, double top,
+                    double tolerance)
+{
     for (int64_t row = 0; row < got->rows; row++)
         for (int64_t col = 0; col < got->cols; col++) {
             double a = tensor_get(got, row, col), b = tensor_get(wanted, row, col);
@@ -312,7 +353,8 @@ static void check_results(const struct op_case *c, const struct snapshot *before
             continue;
         check_guards(info->inputs[i].name, &c->op.in[i], c->in_bytes[i]);
         if (info->inputs[i].flags & OPERAND_UPDATED)
-            compare(c, &info->inputs[i], &c->op.in[i], &reference->in[i], tolerance);
+            compare(c, &info->inputs[i], &c->op.in[i], &reference->in[i],
+                    largest(&reference->in[i]), tolerance);
         else
             same_bytes(c, info->inputs[i].name, &c->op.in[i], before->in[i], c->in_bytes[i],
                        "is an input and was changed");
@@ -321,7 +363,8 @@ static void check_results(const struct op_case *c, const struct snapshot *before
         if (!before->out[i])
             continue;
         check_guards(info->outputs[i].name, &c->op.out[i], c->out_bytes[i]);
-        compare(c, &info->outputs[i], &c->op.out[i], &reference->out[i], tolerance);
+        compare(c, &info->outputs[i], &c->op.out[i], &reference->out[i],
+                scale_of(c->op.kind, &reference->out[i], reference), tolerance);
     }
 }
 
@@ -483,11 +526,12 @@ void op_case_fill_saved(struct op_case *grad, struct op_case *forward)
 {
     struct op_shape reference = { 0 };
 
-    op_case_copy(&forward->op.in[0], &grad->op.in[1]);
+    for (int i = 0; i < 3; i++)
+        op_case_copy(&forward->op.in[i], &grad->op.in[1 + i]);
     op_case_to_reference(forward, &reference);
     reference_run(&reference, 1);
-    op_case_copy(&grad->op.in[2], &reference.out[0]);
-    op_case_copy(&grad->op.in[3], &reference.out[1]);
+    op_case_copy(&grad->op.in[4], &reference.out[0]);
+    op_case_copy(&grad->op.in[5], &reference.out[1]);
     reference_release(&reference);
     op_case_destroy(forward);
 }

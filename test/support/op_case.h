@@ -29,6 +29,12 @@ void op_case_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dt
                    double scale);
 void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype);
 
+/*
+ * What attention, its gradient and attention over a cache always have: q, k and v, out and the rest,
+ * by the attributes; not the cache, nor what is optional.
+ */
+void op_case_attention(struct op_case *c, int64_t rows, enum dtype act);
+
 /* One element as a double, and set from one. */
 double tensor_get(const struct tensor *t, int64_t row, int64_t col);
 void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value);
@@ -51,8 +57,8 @@ void reference_release(struct op_shape *reference);
 /* Every element of `to`, which has from's shape, maybe other strides or another dtype. */
 void op_case_copy(const struct tensor *to, const struct tensor *from);
 
-/* out and lse (inputs 2 and 3) of an attention gradient's case as the forward's reference leaves them,
- * on the gradient's own q, k and v. forward is destroyed. */
+/* out and lse of an attention gradient's case as the forward's reference leaves them, on the
+ * gradient's own q, k and v. forward is destroyed. */
 void op_case_fill_saved(struct op_case *grad, struct op_case *forward);
 
 #endif

@@ -349,8 +349,8 @@ static double attention_kept(const struct op_shape *op, int sample_input, int64_
 }
 
 struct head_at {
-    int64_t start;   /* first row of the sequence */
-    int64_t q, k, v; /* first columns */
+    int64_t start; /* first row of the sequence */
+    int64_t q, kv; /* first columns: of q and out; of k and v */
     double slope;
 };
 
@@ -390,27 +390,27 @@ static struct head_at head_at(const struct op_shape *op, int begin_input, int64_
     return (struct head_at){ .slope = slope_of(op, begin_input, head),
                              .start = sequence * a->seq_len,
                              .q = head * e,
-                             .k = (a->n_heads + kv) * e,
-                             .v = (a->n_heads + a->n_kv_heads + kv) * e };
+                             .kv = kv * e };
 }
 
-static double score(const struct op_attributes *a, const struct tensor *qkv,
-                    const struct head_at *h, int64_t query, int64_t key)
+/* q: of the op's q and k, which follows it. */
+static double score(const struct op_attributes *a, const struct tensor *q, const struct head_at *h,
+                    int64_t query, int64_t key)
 {
     double sum = 0;
 
     for (int64_t i = 0; i < a->head_dim; i++)
-        sum += *at(qkv, h->start + query, h->q + i) * *at(qkv, h->start + key, h->k + i);
+        sum += *at(&q[0], h->start + query, h->q + i) * *at(&q[1], h->start + key, h->kv + i);
     return sum * a->scale + h->slope * (double)(key - query);
 }
 
 static void attention_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(op, 2, sequence, head);
+    struct head_at h = head_at(op, 4, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++) {
-        int64_t first = first_key(op, 3, sequence, query);
+        int64_t first = first_key(op, 5, sequence, query);
         double top = -INFINITY, sum = 0, lse;
 
         for (int64_t key = first; key <= query; key++)
@@ -423,9 +423,9 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
         for (int64_t key = first; key <= query; key++) {
             double p = exp(score(a, &op->in[0], &h, query, key) - lse);
 
-            p *= attention_kept(op, 1, sequence, head, query, key);
+            p *= attention_kept(op, 3, sequence, head, query, key);
             for (int64_t i = 0; i < a->head_dim; i++)
-                OUT(0, h.start + query, h.q + i) += p * IN(0, h.start + key, h.v + i);
+                OUT(0, h.start + query, h.q + i) += p * IN(2, h.start + key, h.kv + i);
         }
     }
 }
@@ -433,23 +433,23 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
 static void attention_grad_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(op, 5, sequence, head);
+    struct head_at h = head_at(op, 7, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++)
-        for (int64_t key = first_key(op, 6, sequence, query); key <= query; key++) {
+        for (int64_t key = first_key(op, 8, sequence, query); key <= query; key++) {
             int64_t q = h.start + query, k = h.start + key;
-            double p = exp(score(a, &op->in[1], &h, query, key) - IN(3, q, head));
-            double m = attention_kept(op, 4, sequence, head, query, key), dp = 0, delta = 0, ds;
+            double p = exp(score(a, &op->in[1], &h, query, key) - IN(5, q, head));
+            double m = attention_kept(op, 6, sequence, head, query, key), dp = 0, delta = 0, ds;
 
             for (int64_t i = 0; i < a->head_dim; i++) {
-                dp += IN(0, q, h.q + i) * IN(1, k, h.v + i);
-                delta += IN(0, q, h.q + i) * IN(2, q, h.q + i);
+                dp += IN(0, q, h.q + i) * IN(3, k, h.kv + i);
+                delta += IN(0, q, h.q + i) * IN(4, q, h.q + i);
             }
             ds = p * (dp * m - delta) * a->scale;
             for (int64_t i = 0; i < a->head_dim; i++) {
-                OUT(0, q, h.q + i) += ds * IN(1, k, h.k + i);
-                OUT(0, k, h.k + i) += ds * IN(1, q, h.q + i);
-                OUT(0, k, h.v + i) += p * m * IN(0, q, h.q + i);
+                OUT(0, q, h.q + i) += ds * IN(2, k, h.kv + i);
+                OUT(1, k, h.kv + i) += ds * IN(1, q, h.q + i);
+                OUT(2, k, h.kv + i) += p * m * IN(0, q, h.q + i);
             }
         }
 }
@@ -459,8 +459,8 @@ static void attention(const struct op_shape *op)
     int64_t n_sequences = op->in[0].rows / op->attributes.seq_len;
     int grad = op->kind == OP_ATTENTION_GRAD;
 
-    if (grad)
-        start(&op->out[0], 1);
+    for (int i = 0; i < 3 && grad; i++)
+        start(&op->out[i], 1);
     for (int64_t sequence = 0; sequence < n_sequences; sequence++)
         for (int head = 0; head < op->attributes.n_heads; head++)
             if (grad)
@@ -473,7 +473,7 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
 {
     const struct op_attributes *a = &op->attributes;
     int64_t cache = row / a->seq_len * a->cache_len, e = a->head_dim;
-    int64_t kv = head / (a->n_heads / a->n_kv_heads), position = int_at(&op->in[1], row);
+    int64_t kv = head / (a->n_heads / a->n_kv_heads), position = int_at(&op->in[3], row);
     double sum = 0;
 
     for (int64_t i = 0; i < e; i++)
@@ -485,11 +485,11 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
             continue;
 
         for (int64_t i = 0; i < e; i++)
-            s += IN(0, row, head * e + i) * IN(2, cache + key, kv * e + i);
-        s = exp(s * a->scale + slope_of(op, 4, head) * (double)(key - position));
+            s += IN(0, row, head * e + i) * IN(4, cache + key, kv * e + i);
+        s = exp(s * a->scale + slope_of(op, 6, head) * (double)(key - position));
         sum += s;
         for (int64_t i = 0; i < e; i++)
-            OUT(0, row, head * e + i) += s * IN(3, cache + key, kv * e + i);
+            OUT(0, row, head * e + i) += s * IN(5, cache + key, kv * e + i);
     }
     for (int64_t i = 0; i < e && sum > 0; i++)
         OUT(0, row, head * e + i) /= sum;
@@ -501,12 +501,12 @@ static void attention_cached(const struct op_shape *op)
     int64_t e = a->head_dim, width = a->n_kv_heads * e;
 
     for (int64_t row = 0; row < op->in[0].rows; row++) {
-        int32_t position = int_at(&op->in[1], row);
+        int32_t position = int_at(&op->in[3], row);
         int64_t cache = row / a->seq_len * a->cache_len + position;
 
         for (int64_t i = 0; i < width && position >= 0; i++) {
-            IN(2, cache, i) = IN(0, row, a->n_heads * e + i);
-            IN(3, cache, i) = IN(0, row, a->n_heads * e + width + i);
+            IN(4, cache, i) = IN(1, row, i);
+            IN(5, cache, i) = IN(2, row, i);
         }
     }
     for (int64_t row = 0; row < op->in[0].rows; row++)

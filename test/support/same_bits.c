@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "ops/op_info.h"
+
 void op_case_run_on_cpu(struct op_case *c, int first)
 {
     const char *device = getenv("LMTRAIN_TEST_DEVICE");

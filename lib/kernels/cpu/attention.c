@@ -7,7 +7,7 @@
  */
 #include "kernels/cpu/attention_walk_impl.h"
 
-enum { QKV, SAMPLE, BEGIN, START }; /* inputs of those numbers */
+enum { Q, K, V, SAMPLE, BEGIN, START }; /* inputs of those numbers */
 
 struct attention {
     const struct op_shape *op;
@@ -40,15 +40,15 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, 
                                      int64_t n_rows, int kv_head)
 {
     const struct op_attributes *at = &a->op->attributes;
-    struct piece piece = { .tensor = &a->op->in[QKV],
+    struct piece piece = { .tensor = &a->op->in[K],
                            .row = row,
                            .n_rows = n_rows,
-                           .col = (int64_t)(at->n_heads + kv_head) * at->head_dim,
+                           .col = (int64_t)kv_head * at->head_dim,
                            .n_cols = at->head_dim };
 
     load_tile(w->tile, w->width, &piece, 1.0f);
     w->code->transpose(w->keys, w->tile, w->width);
-    piece.col += (int64_t)at->n_kv_heads * at->head_dim;
+    piece.tensor = &a->op->in[V];
     load_tile(w->values, w->width, &piece, 1.0f);
 }
 
@@ -64,7 +64,7 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     int head = kv_head * a->group + head_tile % tiles_a_group * WALK_QUERIES;
     int n_heads = min_int(WALK_QUERIES, (kv_head + 1) * a->group - head);
     int64_t start = sequence * at->seq_len, query = block * BLOCK;
-    struct piece q = { .tensor = &a->op->in[QKV],
+    struct piece q = { .tensor = &a->op->in[Q],
                        .row = start + query,
                        .n_rows = min_i64(BLOCK, at->seq_len - query),
                        .n_cols = at->head_dim };
@@ -109,7 +109,7 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention a = { .op = &call->op,
-                           .code = attention_tile_code(cpu_of(kernels), call->op.in[QKV].dtype),
+                           .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
                            .scratch = call->scratch,
                            .width = tile_width(at),
                            .group = at->n_heads / at->n_kv_heads,
@@ -117,7 +117,7 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 
     (void)first;
     a.n_head_tiles = at->n_kv_heads * (int)ceil_div(a.group, WALK_QUERIES);
-    pool_run(kernels->pool, call->op.in[QKV].rows / at->seq_len * a.n_blocks * a.n_head_tiles,
+    pool_run(kernels->pool, call->op.in[Q].rows / at->seq_len * a.n_blocks * a.n_head_tiles,
              attention_tile[cpu_of(kernels)->isa], &a);
 }
 

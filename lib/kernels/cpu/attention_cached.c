@@ -11,7 +11,7 @@
  */
 #include "kernels/cpu/attention_walk_impl.h"
 
-enum input { QKV, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
+enum input { Q, K, V, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
 
 /* Rows row .. row + n - 1 stand at positions position .. of one segment. */
 struct span {
@@ -86,24 +86,21 @@ static void write_row(const struct cached *c, int64_t row)
 {
     const struct op_attributes *at = &c->op->attributes;
     int32_t position = index_at(c, POSITION, row);
-    size_t element = dtype_bytes(c->op->in[QKV].dtype);
-    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim * element;
+    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim * dtype_bytes(c->op->in[K].dtype);
     int64_t one = 1;
 
     if (position < 0)
         return;
     int64_t to = cache_row(c, number_at(c, row), position, &one);
-    const char *key = (const char *)cpu_row(&c->op->in[QKV], row) +
-                      (size_t)at->n_heads * (size_t)at->head_dim * element;
-    memcpy(cpu_row(&c->op->in[KEYS], to), key, bytes);
-    memcpy(cpu_row(&c->op->in[VALUES], to), key + bytes, bytes);
+    memcpy(cpu_row(&c->op->in[KEYS], to), cpu_row(&c->op->in[K], row), bytes);
+    memcpy(cpu_row(&c->op->in[VALUES], to), cpu_row(&c->op->in[V], row), bytes);
 }
 
 /* BLOCK rows. */
 static void write_tile(void *context, int64_t tile, int thread)
 {
     const struct cached *c = context;
-    int64_t end = min_i64(c->op->in[QKV].rows, (tile + 1) * BLOCK);
+    int64_t end = min_i64(c->op->in[Q].rows, (tile + 1) * BLOCK);
 
     (void)thread;
     for (int64_t row = tile * BLOCK; row < end; row++)
@@ -115,7 +112,7 @@ static int find_spans(struct cached *c)
 {
     int n = 0;
 
-    for (int64_t row = 0; row < c->op->in[QKV].rows; row++) {
+    for (int64_t row = 0; row < c->op->in[Q].rows; row++) {
         int32_t position = index_at(c, POSITION, row), segment = number_at(c, row);
         struct span *last = n ? &c->spans[n - 1] : NULL;
 
@@ -150,7 +147,7 @@ CPU_INLINE void load_cached(const struct cached *c, enum input input, float *til
     }
 }
 
-/* Pair i of a pack and those behind it that are of the same head: rows of qkv, or out. */
+/* Pair i of a pack and those behind it that are of the same head: rows of q, or out. */
 static inline struct piece pairs_at(const struct cached *c, const struct tensor *tensor,
                                     const struct span *span, int kv_head, const struct pack *p,
                                     int i)
@@ -175,7 +172,7 @@ CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct q
     sight_init(&p->sight);
     b->sight = &p->sight;
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
-        piece = pairs_at(c, &c->op->in[QKV], span, kv_head, p, i);
+        piece = pairs_at(c, &c->op->in[Q], span, kv_head, p, i);
         float slope = slope_of(c->op, BEGIN, (int)(piece.col / at->head_dim));
 
         load_rows(b->q + i * c->width, c->width, &piece, (float)at->scale);
@@ -244,7 +241,7 @@ CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, t
 
 static size_t span_bytes(const struct op_shape *op)
 {
-    return (size_t)round_up(op->in[QKV].rows * (int64_t)sizeof(struct span), 64);
+    return (size_t)round_up(op->in[Q].rows * (int64_t)sizeof(struct span), 64);
 }
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
@@ -257,14 +254,14 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
 {
     const struct op_attributes *at = &call->op.attributes;
     struct cached c = { .op = &call->op,
-                        .code = attention_tile_code(cpu_of(kernels), call->op.in[QKV].dtype),
+                        .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
                         .spans = call->scratch,
                         .width = tile_width(at),
                         .group = at->n_heads / at->n_kv_heads,
                         .scratch = (float *)((char *)call->scratch + span_bytes(&call->op)) };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[QKV].rows, BLOCK), write_tile, &c);
+    pool_run(kernels->pool, ceil_div(call->op.in[Q].rows, BLOCK), write_tile, &c);
     c.n_spans = find_spans(&c);
     pool_run(kernels->pool, (int64_t)c.n_spans * at->n_kv_heads, cached_tile[cpu_of(kernels)->isa],
              &c);

@@ -8,7 +8,8 @@
  */
 #include "kernels/cpu/attention_impl.h"
 
-enum grad_input { DOUT, QKV, OUT, LSE, SAMPLE, BEGIN, START };
+enum grad_input { DOUT, Q, K, V, OUT, LSE, SAMPLE, BEGIN, START };
+enum grad_output { DQ, DK, DV };
 
 struct attention_grad {
     const struct op_shape *op;
@@ -172,14 +173,14 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
         s->delta[r] = dot_rows(s->q + r * a->width, s->dout + r * a->width, a->width);
         s->lse[r] = float_row(&a->op->in[LSE], piece.row + r)[head];
     }
-    piece.tensor = &a->op->in[QKV];
+    piece.tensor = &a->op->in[Q];
     load_tile(s->q, a->width, &piece, (float)at->scale);
     memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
     sight_of(&s->sight, a->op, START, sequence, query);
     s->slope = slope_of(a->op, BEGIN, head);
     for (int64_t key = s->sight.least; key <= query; key += BLOCK)
         grad_block(a, s, &mask, piece.n_rows, query, key);
-    piece.tensor = &a->op->out[0];
+    piece.tensor = &a->op->out[DQ];
     store_tile(&piece, s->dq, a->width, (float)at->scale);
 }
 
@@ -189,19 +190,17 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     const struct op_attributes *at = &a->op->attributes;
     int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
     int64_t sequence = tile / at->n_kv_heads, width = a->width;
-    int64_t key_col = (int64_t)(at->n_heads + kv_head) * at->head_dim;
-    int64_t value_col = key_col + (int64_t)at->n_kv_heads * at->head_dim;
-    struct piece piece = { .tensor = &a->op->in[QKV], .n_cols = at->head_dim };
+    struct piece piece = { .col = (int64_t)kv_head * at->head_dim, .n_cols = at->head_dim };
     struct grad_scratch s;
 
     carve_grad(&s, a, thread);
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
         piece.row = sequence * at->seq_len + key;
         piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.col = value_col;
+        piece.tensor = &a->op->in[V];
         load_tile(s.dq, width, &piece, 1.0f);
         a->code->transpose(s.values_t + key * width, s.dq, width);
-        piece.col = key_col;
+        piece.tensor = &a->op->in[K];
         load_tile(s.keys + key * width, width, &piece, 1.0f);
         a->code->transpose(s.keys_t + key * width, s.keys + key * width, width);
     }
@@ -210,13 +209,12 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t query = 0; query < at->seq_len; query += BLOCK)
             grad_queries(a, &s, sequence, head, query);
-    piece.tensor = &a->op->out[0];
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
         piece.row = sequence * at->seq_len + key;
         piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.col = key_col;
+        piece.tensor = &a->op->out[DK];
         store_tile(&piece, s.dkeys + key * width, width, 1.0f);
-        piece.col = value_col;
+        piece.tensor = &a->op->out[DV];
         store_tile(&piece, s.dvalues + key * width, width, 1.0f);
     }
 }
@@ -236,15 +234,14 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention_grad a = { .op = &call->op,
-                                .code =
-                                    attention_tile_code(cpu_of(kernels), call->op.in[QKV].dtype),
+                                .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
                                 .scratch = call->scratch,
                                 .width = tile_width(at),
                                 .n_blocks = ceil_div(at->seq_len, BLOCK) };
 
     (void)first;
     a.thread_floats = grad_thread_floats(a.width, a.n_blocks);
-    pool_run(kernels->pool, call->op.in[QKV].rows / at->seq_len * at->n_kv_heads,
+    pool_run(kernels->pool, call->op.in[Q].rows / at->seq_len * at->n_kv_heads,
              attention_grad_tile[cpu_of(kernels)->isa], &a);
 }
 
