@@ -8,8 +8,7 @@
  *
  * A node is lost when its link breaks (a dead machine or a cut cable is found by TCP's user
  * timeout), or when its daemon says nothing for three times as long. That we were stopped ourselves
- * is seen by the time between two turns and starts these clocks anew. Ranks are seen through their
- * daemon alone: while it is stopped or silent they are not blamed for standing still, but it is.
+ * is seen by the time between two turns and starts these clocks anew.
  */
 #include <math.h>
 #include <pthread.h>
@@ -24,7 +23,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "launch/head_impl.h"
-#include "launch/proc_impl.h"
 #include "launch/rank_gpu_impl.h"
 #include "launch/stop.h"
 
@@ -341,67 +339,6 @@ static void update_watched(struct head *head)
     }
 }
 
-/* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
-static int is_blind(const struct head *head, const struct head_node *node, double now)
-{
-    struct proc_stat stat;
-
-    if (node->is_lost)
-        return 0;
-    if (!node->daemon)
-        return now - node->link.heard_at > head->lost_seconds / 2;
-    return !proc_stat(node->daemon, &stat) && (stat.state == 'T' || stat.state == 't');
-}
-
-static void describe_blindness(const struct head_node *node, double now, char *text, size_t size)
-{
-    double seconds = now - node->blind_since;
-
-    if (node->daemon)
-        snprintf(text, size,
-                 "the daemon of node %s (pid %d) has been stopped by a signal for %.0f s: what its "
-                 "ranks do cannot be seen (hint: kill -CONT %d)",
-                 node->host, (int)node->daemon, seconds, (int)node->daemon);
-    else
-        snprintf(text, size,
-                 "the daemon of node %s has been silent for %.0f s: what its ranks do cannot be "
-                 "seen",
-                 node->host, seconds);
-}
-
-/* Blame daemons instead of the ranks that are seen through them. */
-static void watch_daemons(struct head *head, double now)
-{
-    const struct supervise_options *options = head->options;
-    char text[512];
-
-    for (int i = 0; i < head->n_nodes; i++) {
-        struct head_node *node = &head->nodes[i];
-
-        if (!is_blind(head, node, now)) {
-            node->blind_since = 0;
-            continue;
-        }
-        if (node->blind_since <= 0) {
-            node->blind_since = now;
-            node->blindness_told = 0;
-        }
-        for (int k = 0; k < node->n_ranks; k++)
-            hang_watch_restart_rank(&head->hang, node->first_rank + k, now);
-        double seconds = now - node->blind_since;
-        describe_blindness(node, now, text, sizeof text);
-        if (options->hang_seconds > 0 && seconds >= options->hang_seconds &&
-            !node->blindness_told) {
-            log_warn("%s", text);
-            node->blindness_told = 1;
-        }
-        if (options->hang_abort_seconds > 0 && seconds >= options->hang_abort_seconds) {
-            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
-            conclude(head);
-        }
-    }
-}
-
 static void watch_hangs(struct head *head, double now)
 {
     const struct supervise_options *options = head->options;
@@ -409,7 +346,9 @@ static void watch_hangs(struct head *head, double now)
     int culprit;
 
     update_watched(head);
-    watch_daemons(head, now);
+    head_watch_daemons(head, now);
+    if (head->cause.weight == WEIGHT_OWN)
+        conclude(head);
     double still = hang_watch_look(&head->hang, now, &culprit);
 
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
@@ -429,24 +368,6 @@ static void watch_hangs(struct head *head, double now)
                  now - head->hang.since[culprit]);
         head_set_cause(head, WEIGHT_OWN, culprit, ERR_PEER, words);
         conclude(head);
-    }
-}
-
-/* Beats to other hosts, and hosts that have none left. */
-static void watch_links(struct head *head, double now)
-{
-    for (int i = 0; i < head->n_nodes; i++) {
-        struct head_node *node = &head->nodes[i];
-        char why[64];
-
-        if (node->daemon || node->is_lost)
-            continue;
-        if (now - node->link.sent_at >= head->lost_seconds / 4)
-            link_send(&node->link, &(struct message){ .kind = MESSAGE_BEAT });
-        if (now - node->link.heard_at < 3 * head->lost_seconds)
-            continue;
-        snprintf(why, sizeof why, "its daemon said nothing for %.0f s", now - node->link.heard_at);
-        head_lose_node(head, i, why);
     }
 }
 
@@ -508,7 +429,7 @@ static void take_time(struct head *head, double now)
         head->start_err.code == ERR_NONE)
         err_set(&head->start_err, ERR_FAILED, "a daemon has not said hello in %.0f s",
                 hello_seconds);
-    watch_links(head, now);
+    head_watch_links(head, now);
     if (head->phase == RUNNING && watches_hangs(head) && head->is_started)
         watch_hangs(head, now);
 }

@@ -1,10 +1,10 @@
 /*
  * head_impl.h - one attempt of a job, seen by who decides
  *
- * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_gpus.c
- * ends ranks whose GPU is gone,
- * head_fences.c carries what ranks of different nodes tell each other through PMIx, head.c judges,
- * watches and ends. supervise.c makes attempts of it.
+ * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_daemons.c
+ * blames those that say nothing, head_gpus.c ends ranks whose GPU is gone, head_fences.c carries what
+ * ranks of different nodes tell each other through PMIx, head.c judges, watches and ends. supervise.c
+ * makes attempts of it.
  */
 #ifndef LAUNCH_HEAD_IMPL_H
 #define LAUNCH_HEAD_IMPL_H
@@ -149,6 +149,17 @@ void head_take_messages(struct head *head, int node);
 
 /* Let the nodes send more output, unless the screen is full. */
 void head_ask_anew(struct head *head);
+
+/* ---- head_daemons.c ---- */
+
+/* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
+int head_is_blind(const struct head *head, const struct head_node *node, double now);
+
+/* Blame daemons instead of the ranks that are seen through them. */
+void head_watch_daemons(struct head *head, double now);
+
+/* Beats to other hosts, and the end of those from which none have come for long. */
+void head_watch_links(struct head *head, double now);
 
 /* ---- head_gpus.c ---- */
 
