@@ -422,13 +422,19 @@ static void bind_memory(hwloc_topology_t topology, int numa_node)
     hwloc_bitmap_free(nodes);
 }
 
+/* Who binds ranks to few cores is the launcher, where that is not our own supervisor. */
 static void warn_if_far(hwloc_topology_t topology, const struct rank_cores *cores, int gpu_node)
 {
+    const char *hint = getenv(PROGRESS_VARIABLE)
+                           ? "give lmtrain cores of both sockets: taskset, the batch system's "
+                             "share, a container's --cpuset-cpus"
+                           : "srun --cpu-bind=none, mpirun --bind-to none, and lmtrain binds ranks "
+                             "itself";
+
     if (cores_are_far(topology, cores, gpu_node))
         log_warn("this rank may use cores of another socket than its GPU's alone (NUMA node %d): "
-                 "what goes to and from the GPU takes longer (hint: srun --cpu-bind=none, mpirun "
-                 "--bind-to none, and lmtrain binds ranks itself)",
-                 gpu_node);
+                 "what goes to and from the GPU takes longer (hint: %s)",
+                 gpu_node, hint);
 }
 
 int launch_cores(const struct launch_rank *rank, const int *gpu_nodes, struct rank_cores *cores,
