@@ -185,12 +185,18 @@ static void report_gpu(struct doctor *doctor, const struct gpu *gpu, int index)
 
 /* ---- the driver ---- */
 
-/* Returns 0 if this build's CUDA cannot run on the driver. */
+/* cuda: the driver's, as 12080 for 12.8; below 1: not known. Returns 0 if this build's CUDA cannot run on it. */
 static int report_driver(struct doctor *doctor, const char *driver, int cuda, int n_gpus)
 {
     int ours = device_cuda_version();
 
-    if (cuda < 0 || !ours || cuda / 1000 >= ours / 1000) {
+    if (cuda <= 0) {
+        doctor_add(doctor, DOCTOR_NOTE, "gpu driver", NULL,
+                   "%s%sits version of CUDA is not known, %d device%s", driver, *driver ? ", " : "",
+                   n_gpus, str_s(n_gpus));
+        return 1;
+    }
+    if (!ours || cuda / 1000 >= ours / 1000) {
         doctor_add(doctor, DOCTOR_OK, "gpu driver", NULL, "%s%sCUDA %d.%d, %d device%s", driver,
                    *driver ? ", " : "", cuda / 1000, cuda % 1000 / 10, n_gpus, str_s(n_gpus));
         return 1;

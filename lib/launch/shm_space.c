@@ -3,7 +3,7 @@
  *
  * Measured with Open MPI 4.1.4 and PMIx 4.2: each rank maps a segment of 4 MiB and 8 bytes in the
  * job's folder (btl_vader_segment_size) and fills it as it sends; PMIx keeps two stores of 4 MiB
- * and a few pages a rank; the progress page is 192 bytes a rank.
+ * and a few pages a rank; the progress page is one union progress_place a rank.
  */
 #include "launch/shm_space.h"
 
@@ -14,11 +14,14 @@
 
 #include "base/str.h"
 #include "launch/environment_impl.h"
+#include "launch/progress_impl.h"
 
 #define PAGE_BYTES ((uint64_t)4096)
 #define STORE_BYTES ((uint64_t)8 << 20)
 #define SEGMENT_BYTES ((uint64_t)4 << 20)
 #define RANK_BYTES (6 * PAGE_BYTES) /* PMIx's job data, progress, the segment's odd page */
+
+_Static_assert(sizeof(union progress_place) <= PAGE_BYTES, "progress is one of these pages");
 
 static uint64_t needed(int n_ranks, uint64_t segment_bytes)
 {

@@ -29,6 +29,8 @@ expect 'a GPU is one line' 0 \
     'ok +gpu +0: NVIDIA H200, 0000:17:00.0, 4.0 GiB of 140 GiB used, 1980 of 1980 MHz, 412 of 700 W, 61 degrees' env PATH=/nowhere "$lmtrain" doctor
 refuse 'and a healthy one no more' 'gpu clocks|gpu memory|nvlink'
 expect 'the driver has a number' 0 'ok +gpu driver +570.86.15, CUDA 12.8, 1 device' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy" 'driver 570.86.15' 'cuda -1'
+expect 'a driver that does not say its CUDA' 0 'note +gpu driver +570.86.15, its version of CUDA is not known, 1 device' env PATH=/nowhere "$lmtrain" doctor
 expect 'a build without CUDA says so' 0 'warning +cuda +this lmtrain was built without CUDA' env PATH=/nowhere "$lmtrain" doctor
 
 play "$healthy" 'gpus 2' '1.sm 210' '1.sm_max 1980' '1.throttle 0x40'
