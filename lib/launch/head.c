@@ -252,6 +252,7 @@ static void signal_groups(struct head *head, int signal)
 static void start_clocks_anew(struct head *head, double now)
 {
     hang_watch_restart(&head->hang, now);
+    head->still_since = 0;
     for (int i = 0; i < head->n_nodes; i++)
         head->nodes[i].link.heard_at = now;
 }
@@ -391,8 +392,8 @@ static double next_due(struct head *head, double now)
         due = fmin(due, head->cause.at + peer_grace_seconds);
     else if (watches_hangs(head) && head->is_started)
         due = fmin(due, now + look_seconds);
-    if (head->phase == RUNNING)
-        due = fmin(due, head_gpus_due(head));
+    if (head->phase == RUNNING && head->still_since > 0)
+        due = fmin(due, now + look_seconds); /* a longer sleep would look like a stop of ours */
     if (!head->is_started)
         due = fmin(due, head->started_at + hello_seconds);
     for (int i = 0; i < head->n_nodes; i++)

@@ -56,14 +56,28 @@ static void tell(struct head *head, int rank)
              rank_gpu_death(&mine->slot, words, sizeof words));
 }
 
-/* A rank that waits for another one stands still as well: nothing hangs while any of them moves. */
+/* Whether some rank is stopped by a signal, or its daemon shows nothing of it. */
+static int some_cannot_move(const struct head *head, double now)
+{
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (head->ranks[rank].running &&
+            (head->watched[rank].stopped ||
+             head_is_blind(head, &head->nodes[head->ranks[rank].node], now)))
+            return 1;
+    return 0;
+}
+
+/*
+ * A rank that waits for another one stands still as well: nothing hangs while any of them moves, or
+ * would but cannot, or cannot be seen to.
+ */
 static int is_still(struct head *head, double now)
 {
     uint64_t beats = 0;
 
     for (int rank = 0; rank < head->n_ranks; rank++)
         beats += atomic_load(&head->ranks[rank].slot.beat);
-    if (head->still_since <= 0 || beats != head->beats)
+    if (head->still_since <= 0 || beats != head->beats || some_cannot_move(head, now))
         head->still_since = now;
     head->beats = beats;
     return now >= head->still_since + RANK_GPU_GRACE_SECONDS;
@@ -90,11 +104,6 @@ void head_watch_gpus(struct head *head, double now)
         head->still_since = 0;
     else if (is_still(head, now))
         head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not end");
-}
-
-double head_gpus_due(const struct head *head)
-{
-    return head->still_since > 0 ? head->still_since + RANK_GPU_GRACE_SECONDS : 1e300;
 }
 
 void head_find_broken_gpu(struct head *head)

@@ -91,9 +91,10 @@ struct head {
     int some_died;  /* a rank ended out of order: fences fail */
     int n_running;  /* ranks that are not known to have ended */
     int hang_reported;
-    int some_requeue;   /* a rank ended in order with ERR_REQUEUE */
-    uint64_t beats;     /* of all ranks, as head_watch_gpus last saw them */
-    double still_since; /* for so long no rank moves while a GPU is broken; 0: all are well */
+    int some_requeue; /* a rank ended in order with ERR_REQUEUE */
+    uint64_t beats;   /* of all ranks, as head_watch_gpus last saw them */
+    double
+        still_since; /* since when no rank moves with a GPU broken; 0: not known, or all are well */
     struct cause cause;
     struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
     enum { RUNNING, ENDING, KILLED } phase;
@@ -168,9 +169,6 @@ void head_blame_gpu(struct head *head);
 
 /* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
 void head_watch_gpus(struct head *head, double now);
-
-/* When head_watch_gpus has something to do at the latest; 1e300: never. */
-double head_gpus_due(const struct head *head);
 
 /* Where ranks only heard of a death: the first whose GPU is broken is the cause, running or ended. */
 void head_find_broken_gpu(struct head *head);

@@ -73,7 +73,7 @@ struct watcher {
     struct gpu_watch *gpus;           /* NULL: no rank has a GPU, so far */
     int gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
     uint64_t beats;                   /* of all ranks, at the last look at GPUs */
-    double still_since;               /* so long ago they last changed */
+    double still_since;               /* when they last changed, or a GPU broke */
 };
 
 /* ---- the ranks ---- */
@@ -378,13 +378,26 @@ static void watch_hangs(struct watcher *w, double now)
 
 /* ---- GPUs ---- */
 
-/* Where no rank moves, one whose GPU is broken hangs in the driver. */
+static int some_are_stopped(struct watcher *w)
+{
+    look_for_stops(w);
+    for (int i = 0; i < w->n; i++)
+        if (w->ranks[i].running && w->ranks[i].stopped)
+            return 1;
+    return 0;
+}
+
+/* Where no rank moves, one whose GPU is broken hangs in the driver; not where one is stopped by a signal. */
 static void end_without_gpu(struct watcher *w, int i, double now)
 {
     char gpu[512];
 
     if (now < w->still_since + RANK_GPU_GRACE_SECONDS || w->end_at > 0)
         return;
+    if (some_are_stopped(w)) {
+        w->still_since = now;
+        return;
+    }
     open_log(w);
     log_error("rank %d on %s lost its GPU and does not end: %s: ending the ranks of %s",
               w->ranks[i].world_rank, w->host, rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu),
@@ -394,13 +407,14 @@ static void end_without_gpu(struct watcher *w, int i, double now)
     begin_ending(w, now);
 }
 
-static void tell_broken_gpu(struct watcher *w, int i)
+static void tell_broken_gpu(struct watcher *w, int i, double now)
 {
     char gpu[512];
 
     if (w->gpu_is_told[i])
         return;
     w->gpu_is_told[i] = 1;
+    w->still_since = now; /* what stood before may have had its reason: a long op, a checkpoint */
     open_log(w);
     log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
              rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));
@@ -420,7 +434,7 @@ static void look_at_gpus(struct watcher *w, double now)
     w->beats = beats;
     for (int i = 0; i < w->n && w->phase == WATCHING; i++)
         if (w->ranks[i].running && rank_gpu_is_broken(w->ranks[i].slot)) {
-            tell_broken_gpu(w, i);
+            tell_broken_gpu(w, i, now);
             end_without_gpu(w, i, now);
         }
 }
