@@ -39,6 +39,13 @@ if command -v mpirun >/dev/null; then
     expect 'mpirun starts ranks, which need no MPI' 0 '^done: step 12' mpirun -n 2 "$lmtrain" pretrain "$dir/job.yaml" \
         --set "output=$dir/mpirun" --set parallel.dp=2 $plain
     same_bits 'the same bits' dp-tcp mpirun 12
+    # As rootless containers, one a rank.
+    if unshare -Ur true 2>/dev/null; then
+        # shellcheck disable=SC2086
+        expect 'ranks with a user namespace each' 0 '^done: step 12' mpirun -n 2 unshare -Ur "$lmtrain" pretrain "$dir/job.yaml" \
+            --set "output=$dir/spaces" --set parallel.dp=2 $plain
+        same_bits 'the same bits' dp-tcp spaces 12
+    fi
 fi
 
 # ---- GPUs ----
