@@ -38,14 +38,14 @@ void freeifaddrs(struct ifaddrs *list)
     assert_ptr_equal(list, interfaces);
 }
 
-/* Interface i has the address 10.0.0.i; all are slow but those from first_fast on. */
+/* Interface i has the address 203.0.113.i; all are slow but those from first_fast on. */
 static void play(int first_fast)
 {
     static char slow[] = "none";
 
     for (int i = 0; i < N_INTERFACES; i++) {
         addresses[i] = (struct sockaddr_in){ .sin_family = AF_INET,
-                                             .sin_addr.s_addr = htonl(0x0a000000u + (unsigned)i) };
+                                             .sin_addr.s_addr = htonl(0xcb007100u + (unsigned)i) };
         interfaces[i] =
             (struct ifaddrs){ .ifa_next = i + 1 < N_INTERFACES ? &interfaces[i + 1] : NULL,
                               .ifa_name = i < first_fast ? slow : fast,
@@ -78,7 +78,7 @@ static void a_network_is_all_that_is_asked_for(void **state)
 
     (void)state;
     play(N_INTERFACES);
-    assert_int_equal(tcp_addresses_list("10.0.0.16/30", 0, list), 4);
+    assert_int_equal(tcp_addresses_list("203.0.113.16/30", 0, list), 4);
     assert_int_equal(number_of(&list[0]), 16);
     assert_int_equal(tcp_addresses_list(NULL, 1, list), 0);
 }
