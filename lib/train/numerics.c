@@ -256,7 +256,7 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
     add_count(out, "parallel.ep", job->parallel.ep);
     /* Alone there is nothing to sum. */
     int is_fast = job->parallel.reductions == REDUCTIONS_FAST &&
-                  (job->parallel.dp > 1 || job->parallel.tp > 1);
+                  (job->parallel.dp > 1 || job->parallel.tp > 1 || job->parallel.cp > 1);
     str_printf(out, "parallel.gradient_sum %s\nparallel.reductions %s\n",
                one_order ? "any"
                : early   ? "early"

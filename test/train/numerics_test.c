@@ -199,6 +199,31 @@ static void ranks_count(void **state)
     free(early);
 }
 
+/* Sums over ranks of any axis are NCCL's. */
+static void fast_sums_count_over_each_axis(void **state)
+{
+    const char *fast = "parallel.reductions=fast";
+    struct arena arena = { 0 };
+    struct job job;
+    struct err err;
+
+    (void)state;
+    if (job_read_text(&job, text, sizeof text - 1, "job", &fast, 1, &arena, &err) < 0 ||
+        job_resolve(&job, 1, &arena, &err) < 0)
+        fail_msg("%s", err.text);
+    int *const sizes[] = { &job.parallel.dp, &job.parallel.tp, &job.parallel.cp };
+    for (int i = 0; i < 3; i++) {
+        struct str out = { 0 };
+
+        *sizes[i] = 2;
+        numerics_describe(&job, 42, "cuda", "", &out);
+        assert_non_null(strstr(str_text(&out), "\nparallel.reductions fast\n"));
+        *sizes[i] = 1;
+        str_release(&out);
+    }
+    arena_release(&arena);
+}
+
 static void data_and_kernels_count(void **state)
 {
     struct str a = { 0 }, b = { 0 }, c = { 0 };
@@ -253,6 +278,7 @@ int main(void)
         cmocka_unit_test(what_changes_no_bit_is_not),
         cmocka_unit_test(sizes_count),
         cmocka_unit_test(ranks_count),
+        cmocka_unit_test(fast_sums_count_over_each_axis),
         cmocka_unit_test(data_and_kernels_count),
         cmocka_unit_test(choices_count),
     };
