@@ -31,13 +31,12 @@ static uint32_t alignment_of(const void *address)
 static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
                       const struct cuda_gemm_shape *s, const struct cuda_gemm_operands *o)
 {
-    snprintf(key, KEY_BYTES,
-             "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s cublaslt %zu",
+    snprintf(key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s %s",
              s->a_transposed ? 't' : 'n', s->b_transposed ? 't' : 'n', (long long)s->m,
              (long long)s->n, (long long)s->k, dtype_name(s->in), dtype_name(s->out),
              (long long)s->lda, (long long)s->ldb, (long long)s->ldc, alignment_of(o->a),
              alignment_of(o->b), alignment_of(o->c), alignment_of(o->bias),
-             s->biased ? " biased" : "", lt->version);
+             s->biased ? " biased" : "", lt->stamp);
 }
 
 static struct gpu_product sizes_of(const struct cuda_gemm_shape *s)
@@ -290,10 +289,11 @@ static int make_gemm(struct cuda_kernels *cuda, const char *key, const struct ch
         return 0;
     }
     gemm_destroy(lt, gemm);
-    return err_set(err, ERR_DEVICE, "product %s: %s: %s%s", key,
-                   loaded ? "the loaded choice cannot be taken" : "cuBLASLt has no algorithm",
-                   lt->status_name(status),
-                   loaded ? " (hint: it was made on another GPU, or with another library)" : "");
+    return err_set(
+        err, ERR_DEVICE, "product %s: %s: %s%s", key,
+        loaded ? "the loaded choice cannot be taken" : "cuBLASLt has no algorithm",
+        lt->status_name(status),
+        loaded ? " (hint: with an empty kernels.txt in the run's folder all are made anew)" : "");
 }
 
 int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *shape,

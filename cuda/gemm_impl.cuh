@@ -8,7 +8,7 @@
 
 #include "cuda/gemm.cuh"
 
-enum { KEY_BYTES = 256, GEMM_CANDIDATES = 32 };
+enum { KEY_BYTES = 256, STAMP_BYTES = 64, GEMM_CANDIDATES = 32 };
 
 enum bias_way { BIAS_NONE, BIAS_IN_EPILOGUE, BIAS_ADDED, N_BIAS_WAYS };
 
@@ -33,6 +33,7 @@ struct cuda_gemm {
 struct gemm_library {
     cublasLtHandle_t handle;
     size_t version;
+    char stamp[STAMP_BYTES]; /* whose algorithms these are: library and GPU; the end of each key */
     struct choice *choices;
 
     decltype(&cublasLtGetVersion) get_version;

@@ -2,8 +2,8 @@
  * gemm_library.cu - cuBLASLt itself: opened at run time; and the choices of algorithms, as text
  *
  * A line is "product KEY: BIAS ALGORITHM": the key is all that the library's choice may depend on,
- * its own version at the end; the algorithm is the library's 64 bytes, which mean nothing to
- * another version.
+ * its own version and the GPU at the end; the algorithm is the library's 64 bytes, which mean
+ * nothing to another version, nor to another GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +69,9 @@ int gemm_library_open(struct cuda_kernels *cuda, struct err *err)
         free(lt);
         return err_add(err, "matrix products need cuBLASLt");
     }
+    const struct cudaDeviceProp *p = &cuda->device->properties;
+    snprintf(lt->stamp, sizeof lt->stamp, "cublaslt %zu sm_%d%d %d", lt->version, p->major,
+             p->minor, p->multiProcessorCount);
     cuda->gemm = lt;
     return 0;
 }
@@ -188,22 +191,21 @@ static int load_line(struct gemm_library *lt, const char *line, struct err *err)
     char key[KEY_BYTES], bias[16], hex[2 * sizeof(cublasLtMatmulAlgo_t) + 2];
     cublasLtMatmulAlgo_t algo;
     struct choice *choice;
-    size_t version = 0;
-    const char *tail;
+    const char *stamp;
     int way = 0;
 
     if (sscanf(line, "%255[^:]: %15s %129s", key, bias, hex) != 3 || read_algo(&algo, hex))
         return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
     while (way < N_BIAS_WAYS && strcmp(bias_names[way], bias) != 0)
         way++;
-    tail = strstr(key, " cublaslt ");
-    if (way == N_BIAS_WAYS || !tail || sscanf(tail, " cublaslt %zu", &version) != 1)
+    stamp = strstr(key, "cublaslt ");
+    if (way == N_BIAS_WAYS || !stamp)
         return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
-    if (version != lt->version)
+    if (strcmp(stamp, lt->stamp) != 0)
         return err_set(err, ERR_DEVICE,
-                       "product %s was chosen with cuBLASLt %zu, here is %zu (hint: the same "
-                       "version has the same algorithms)",
-                       key, version, lt->version);
+                       "product %s was chosen for %s, here is %s (hint: the same version on the "
+                       "same kind of GPU has the same algorithms)",
+                       key, stamp, lt->stamp);
     choice = gemm_find_choice(lt, key);
     if (choice && choice->gemm && memcmp(&choice->algo, &algo, sizeof algo) != 0)
         return err_set(err, ERR_FAILED, "product %s is prepared already, with another algorithm",

@@ -124,7 +124,8 @@ void kernels_choices_print(struct kernels *kernels, struct str *text);
  * Have calls that are prepared from now on take what is printed there, so that a resumed run has
  * the bits of the one that it goes on with; calls of other shapes are chosen for as ever. Returns
  * 0, or -1: ERR_FAILED (text that nobody printed), or ERR_DEVICE (printed with another version of a
- * library). A choice that does not fit this machine is an error of its call's kernels_prepare.
+ * library, or on another kind of GPU). A choice that the library refuses all the same is an error of
+ * its call's kernels_prepare.
  */
 int kernels_choices_load(struct kernels *kernels, const char *text, struct err *err);
 

@@ -4,8 +4,7 @@
  * Which algorithm a product gets decides its bits, and measuring decides otherwise each time; so
  * one rank of each pipeline rank chooses for all, and what was chosen is written to
  * OUTPUT/kernels.txt, and into checkpoints' states, and given to the kernels before they are
- * prepared again. The CPU's kernels
- * choose nothing: no file is made then.
+ * prepared again. The CPU's kernels choose nothing: no file is made then.
  */
 #ifndef TRAIN_CHOICES_H
 #define TRAIN_CHOICES_H
@@ -17,8 +16,8 @@
 
 /*
  * On every rank, before its kernels are prepared: take up what the run's folder has, or else its
- * newest checkpoint. Choices of
- * another version of the library are told of and made anew: the numerics differ then, and say so.
+ * newest checkpoint. Choices of another version of the library, or of another kind of GPU, are told
+ * of and made anew: the numerics differ then, and say so.
  */
 void choices_recall(const struct job *job, struct kernels *kernels);
 

@@ -246,12 +246,20 @@ static void expect_unreadable(const char *text, enum err_code code, const char *
 static void test_unreadable_choices(void **state)
 {
     char *text = choices_of("", OP_LINEAR), *version = strstr(text, "cublaslt 13");
+    char *gpu = strstr(text, " sm_");
     size_t length = strlen(text);
 
     (void)state;
     version[9] = '9';
-    expect_unreadable(text, ERR_DEVICE, "was chosen with cuBLASLt 930000, here is 130000");
+    expect_unreadable(text, ERR_DEVICE,
+                      "was chosen for cublaslt 930000 sm_90 4, here is cublaslt "
+                      "130000 sm_90 4");
     version[9] = '1';
+    gpu[4] = '8';
+    expect_unreadable(text, ERR_DEVICE,
+                      "was chosen for cublaslt 130000 sm_80 4, here is cublaslt "
+                      "130000 sm_90 4");
+    gpu[4] = '9';
     text[length - 2] = 'g';
     expect_unreadable(text, ERR_FAILED, "is no choice of a product");
     text[length - 2] = '\n';
