@@ -25,6 +25,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/init.h"
 #include "layout/mesh.h"
 #include "ops/op_info.h"
 
@@ -152,9 +153,6 @@ struct function {
     struct op *ops;
     int n_ops, capacity;
 };
-
-/* How a parameter is filled at the very start. */
-enum init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS, INIT_UNIFORM };
 
 #define TENSOR_MAX_USES 4
 #define PARAMETER_MAX_PIECES 3 /* q, k and v */
