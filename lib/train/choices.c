@@ -101,7 +101,10 @@ static int reserve(struct trainer *t, struct err *err)
     return status;
 }
 
-/* A rank that cannot take what another chose ends this on all of them. */
+/*
+ * A rank that cannot take what another chose ends this on all of them. Of stages that chose for the
+ * same product the first goes last, and stays.
+ */
 static int share(struct trainer *t, struct err *err)
 {
     struct kernels *kernels = t->options.kernels;
@@ -111,7 +114,7 @@ static int share(struct trainer *t, struct err *err)
 
     kernels_choices_print(kernels, &own);
     kernels_choices_forget(kernels);
-    for (int stage = 0; stage < mesh->size[axes_stages()] && !status; stage++) {
+    for (int stage = mesh->size[axes_stages()] - 1; stage >= 0 && !status; stage--) {
         char *text;
 
         status = learn(t, first_of(mesh, stage), &own, &text, err);

@@ -24,8 +24,8 @@ void choices_recall(const struct job *job, struct kernels *kernels);
 /*
  * On every rank, when its programs are compiled and before they have memory: the libraries choose
  * for all of their ops (run_reserve), and then all forget what they chose and take what the first
- * rank of each pipeline rank did. Collective, of kernels that are alike on all ranks; 0, or -1 on
- * all of them and ERR_PEER or a kernel's error.
+ * rank of each pipeline rank did, of the lowest where several chose for a product. Collective, of
+ * kernels that are alike on all ranks; 0, or -1 on all of them and ERR_PEER or a kernel's error.
  */
 struct trainer;
 int choices_make(struct trainer *trainer, struct err *err);

@@ -128,6 +128,15 @@ static void stages_choose_for_what_they_have(void **state)
     must_have(ranks, "a 1\nb 2\n");
 }
 
+static void the_first_stage_goes_first(void **state)
+{
+    struct rank ranks[N_RANKS] = { 0 };
+
+    (void)state;
+    make(ranks, 2, (const char *const[]){ "a 1\nb 1\n", "b 2\nc 2\n" });
+    must_have(ranks, "a 1\nb 1\nc 2\n");
+}
+
 /* All learn of it, also those who could. */
 static void a_rank_that_cannot_take_it(void **state)
 {
@@ -151,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_rank_chooses),
         cmocka_unit_test(stages_choose_for_what_they_have),
+        cmocka_unit_test(the_first_stage_goes_first),
         cmocka_unit_test(a_rank_that_cannot_take_it),
     };
 
