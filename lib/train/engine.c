@@ -101,6 +101,20 @@ static int have_own_gpus(const struct seat *seats, int n, char why[], size_t siz
     return 1;
 }
 
+/* The ranks on this one's GPU, however many GPUs each of them sees; tells people if they are several. */
+static int count_sharing(const struct engine *engine, const struct seat *seats, int n)
+{
+    int n_sharing = 0;
+
+    if (device_is_host(engine->device))
+        return 1;
+    for (int i = 0; i < n; i++)
+        n_sharing += seats[i].hardware == engine->device->hardware;
+    if (n_sharing > 1 && engine->rank.local_rank == 0)
+        log_warn("%d ranks share a GPU here (hint: as many ranks a node as GPUs)", n_sharing);
+    return n_sharing;
+}
+
 /*
  * On the comm thread: ranks that all have a GPU to themselves talk by NCCL; else all go through the
  * host. All see the same seats, so all decide alike.
@@ -123,6 +137,7 @@ static int choose_nccl(void *argument, struct err *err)
     int status = comm_group_create(&all, engine->comm, ranks, n, 0, err);
     if (!status)
         status = comm_all_gather(all, &own, seats, sizeof own, err);
+    engine->n_sharing = status ? 1 : count_sharing(engine, seats, n);
     int is_own = !status && have_own_gpus(seats, n, why, sizeof why);
     if (is_own) {
         struct comm *host = engine->comm;
@@ -185,9 +200,6 @@ static int open_device(struct engine *engine, enum job_device wish, struct err *
     if (n < n_seen && rank->local_rank == 0)
         log_warn("of %d GPUs that are seen here %d can be used (hint: nvidia-smi names the others)",
                  n_seen, n);
-    if (n < rank->local_size && rank->local_rank == 0)
-        log_warn("%d ranks share %d GPU%s here (hint: as many ranks a node as GPUs)",
-                 rank->local_size, n, str_s(n));
     return device_cuda_open(&engine->device, gpu_place_index(rank->local_rank, n), err);
 }
 
@@ -220,6 +232,7 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
 
     memset(engine, 0, sizeof *engine);
     engine->rank = *rank;
+    engine->n_sharing = 1;
     engine->isa_note = "";
     if (rank->world_size > 1)
         progress_meet(progress_join(rank->local_rank), "the first meeting of all ranks");
@@ -538,13 +551,9 @@ int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, str
 
 size_t engine_available_bytes(const struct engine *engine)
 {
-    int n_sharing, n_gpus;
     int64_t room = room_bytes();
 
-    if (!device_is_host(engine->device)) {
-        n_gpus = max_int(1, device_cuda_count(NULL));
-        n_sharing = (int)ceil_div(max_int(1, engine->rank.local_size), n_gpus);
-        return engine->device->ops->memory(engine->device).free_bytes / (size_t)n_sharing;
-    }
+    if (!device_is_host(engine->device))
+        return engine->device->ops->memory(engine->device).free_bytes / (size_t)engine->n_sharing;
     return room < 0 ? 0 : (size_t)max_i64(1, room / max_int(1, engine->rank.local_size));
 }

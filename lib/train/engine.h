@@ -14,6 +14,7 @@ struct engine {
     struct launch_rank rank;
     struct device *device; /* the host, or one of its GPUs */
     char gpu[32];          /* that GPU's PCI address; "": none, or not known */
+    int n_sharing;         /* ranks that have this GPU, itself among them */
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note;      /* "" or what instruction set is missing */

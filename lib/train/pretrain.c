@@ -415,6 +415,7 @@ static int begin(struct pretrain *p, struct err *err)
         .worker = engine->worker,
         .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
         .available_bytes = engine_available_bytes(engine),
+        .n_sharing = engine->n_sharing,
         .build = p->options->build,
     };
     struct str notes = { 0 };

@@ -319,11 +319,12 @@ static size_t free_bytes(const struct trainer *t)
 }
 
 /* Refused before anything is allocated, with what would help; what vendors' libraries took for
- * themselves since `before` were free is not the program's to have. */
+ * themselves since `before` were free, on this rank and on those that share the device with it, is
+ * not their programs' to have. */
 static int check_fit(struct trainer *t, size_t before, struct err *err)
 {
     size_t available = t->options.available_bytes, after = free_bytes(t);
-    size_t taken = before > after ? before - after : 0;
+    size_t taken = before > after ? (before - after) / (size_t)max_int(1, t->options.n_sharing) : 0;
 
     if (available)
         available = available > taken ? available - taken : 1;

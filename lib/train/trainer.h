@@ -21,6 +21,7 @@ struct trainer_options {
     struct worker *worker;          /* the thread that uses comm; NULL: the caller's own */
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan over this is refused; 0: never */
+    int n_sharing;                  /* ranks that take of the device's memory; 0: this one alone */
     const char *build;              /* version of the binary, equal on all ranks; NULL: none */
 };
 

@@ -58,7 +58,7 @@ emulated() {
 }
 if [ -x "$(dirname "$lmtrain")/lmtrain-emulated" ]; then
     expect 'ranks that share a GPU, and NCCL is asked to add' 0 'parallel.reductions is fixed: fast is NCCL' emulated $other
-    expect 'over sockets' 0 '^done: step 4' emulated tcp
+    expect 'over sockets, and that they share it is said' 0 '2 ranks share a GPU here' emulated tcp
     same_bits 'the same bits' gpu-$other gpu-tcp 4
 else
     echo 'skip GPUs: there is no lmtrain-emulated beside this binary'

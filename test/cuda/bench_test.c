@@ -89,7 +89,8 @@ static void sums_of_nccl(void **state)
     for (int i = 0; i < N_RANKS; i++) {
         ranks[i] = (struct rank){ .hub = hub,
                                   .job = &job,
-                                  .engine.rank = { .world_rank = i, .world_size = N_RANKS } };
+                                  .engine = { .rank = { .world_rank = i, .world_size = N_RANKS },
+                                              .n_sharing = N_RANKS } };
         assert_int_equal(pthread_create(&threads[i], NULL, play_rank, &ranks[i]), 0);
     }
     for (int i = 0; i < N_RANKS; i++)
