@@ -36,7 +36,6 @@ enum {
     VERSION_ODD = 91501, /* from here on gradients take rows that are no multiple of 128 */
     HEAD_DIM_MAX = 256,
     HEAD_DIM_MAX_GRAD = 128,
-    WORKSPACE_MIB = 1024,
     TILE = 32,
     N_THREADS = 256,
 };
@@ -86,16 +85,12 @@ static enum choice choice_of_environment()
     return choice && !strcmp(choice, "cudnn") ? CHOICE_CUDNN : CHOICE_AUTO;
 }
 
-/* A power of two: a GPU's memory is never quite what its name says. */
 static void set_limits(struct attention_library *library, size_t gpu_bytes)
 {
     const char *text = getenv("LMTRAIN_CUDNN_WORKSPACE_MIB");
-    size_t most = (size_t)WORKSPACE_MIB << 20;
 
-    library->workspace_wanted = most;
-    while (2 * most <= gpu_bytes / 16)
-        most *= 2;
-    library->workspace_most = most;
+    library->workspace_wanted = GPU_ATTENTION_WANTED_BYTES;
+    library->workspace_most = gpu_attention_most_bytes(gpu_bytes);
     if (text)
         library->workspace_wanted = library->workspace_most =
             (size_t)max_i64(0, strtol(text, NULL, 10)) << 20;
@@ -309,31 +304,39 @@ static int plan_piece(struct attention_library *library, struct shape_plan *p)
 }
 
 /*
- * The fewest pieces, at least *n, whose workspace is within the limit; *n: the most that were tried.
- * Returns 0 where even the smallest piece's is not; else p is usable, or p->why_not says why not.
+ * The fewest pieces, at least n, whose workspace is within the limit. Returns 0 where there are none
+ * such; else p is usable, or p->why_not says why not.
  */
 static int find_pieces(struct attention_library *library, struct shape_plan *p, size_t limit,
-                       int64_t *n)
+                       int64_t n)
 {
-    for (int64_t next = *n; cut(p, next);) {
+    while (cut(p, n)) {
         if (plan_piece(library, p))
             return 1;
         p->usable = p->plan.workspace_bytes <= limit;
         if (p->usable)
             return 1;
         cudnn_graph_release(&p->graph.graph);
-        *n = p->batch_pieces * (int64_t)p->head_pieces;
-        next = limit ? *n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)limit) : INT64_MAX;
+        n = p->batch_pieces * (int64_t)p->head_pieces;
+        n = limit ? n * ceil_div((int64_t)p->plan.workspace_bytes, (int64_t)limit) : INT64_MAX;
     }
     return 0;
 }
 
+/* Into how many pieces it can be cut. */
+static int64_t most_pieces(struct shape_plan *p)
+{
+    int64_t n = p->shape.batch * p->shape.n_kv_heads;
+
+    while (!cut(p, n))
+        n--;
+    return n;
+}
+
 static void make_plan(struct attention_library *library, struct shape_plan *p)
 {
-    int64_t n = 1;
-
-    if (find_pieces(library, p, library->workspace_wanted, &n) ||
-        find_pieces(library, p, library->workspace_most, &n))
+    if (find_pieces(library, p, library->workspace_wanted, 1) ||
+        find_pieces(library, p, library->workspace_most, most_pieces(p)))
         return;
     err_set(&p->why_not, ERR_FAILED,
             "cudnn: its workspace is %zu MiB, beyond LMTRAIN_CUDNN_WORKSPACE_MIB's %zu",

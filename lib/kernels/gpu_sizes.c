@@ -196,9 +196,6 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
 
 /* ---- what vendors' libraries take ---- */
 
-/* The largest piece that a call is cut into has at most so much, if it can. */
-#define WORKSPACE_WANTED ((size_t)1 << 30)
-
 size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
 {
     const struct op_attributes *a = &op->attributes;
@@ -215,9 +212,9 @@ size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
 
     if (!is_grad)
         return rows;
-    if (smallest > WORKSPACE_WANTED && smallest > gpu_bytes / 16)
+    if (smallest > gpu_attention_most_bytes(gpu_bytes))
         return 0;
-    size_t most = smallest > WORKSPACE_WANTED ? smallest : WORKSPACE_WANTED;
+    size_t most = smallest > GPU_ATTENTION_WANTED_BYTES ? smallest : GPU_ATTENTION_WANTED_BYTES;
     return 2 * rows + (whole < most ? whole : most);
 }
 

@@ -23,6 +23,21 @@ size_t gpu_scratch_bytes(const struct op_shape *op);
  */
 size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes);
 
+/*
+ * What cuDNN's workspace of a piece of a call is to be at most; and of the smallest piece, on a GPU of
+ * gpu_bytes: a sixteenth of them, down to a power of two, as a GPU's memory is never quite what its
+ * name says.
+ */
+#define GPU_ATTENTION_WANTED_BYTES ((size_t)1 << 30)
+static inline size_t gpu_attention_most_bytes(size_t gpu_bytes)
+{
+    size_t most = GPU_ATTENTION_WANTED_BYTES;
+
+    while (2 * most <= gpu_bytes / 16)
+        most *= 2;
+    return most;
+}
+
 /* Of a process, whatever it runs: the context, modules, graphs. About 0.8 GiB. */
 #define GPU_CONTEXT_BYTES ((size_t)820 << 20)
 
