@@ -48,10 +48,10 @@ static size_t linear(const struct op_shape *op)
 {
     const struct tensor *out = &op->out[0];
     struct gpu_product p = { out->rows, out->cols, op->in[0].dtype, out->dtype,
-                             op->kind == OP_LINEAR && tensor_given(&op->in[2]) };
+                             op->kind == OP_LINEAR && tensor_given(&op->in[LINEAR_B]) };
     size_t product = gpu_product_scratch_bytes(&p), sums = 0;
 
-    if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[1]))
+    if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[LINEAR_DW_DB]))
         sums = column_sums(op->in[0].rows, op->in[0].cols);
     return product > sums ? product : sums;
 }
@@ -115,8 +115,8 @@ static size_t cached(const struct op_shape *op)
 
 static size_t norm_grad(const struct op_shape *op)
 {
-    int n_sums =
-        tensor_given(&op->out[1]) + (op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[2]));
+    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
+    int n_sums = tensor_given(&op->out[RMSNORM_GRAD_DW]) + has_db;
     int64_t n_blocks = ceil_div(op->in[0].rows, gpu_norm_block_rows(op->in[0].rows));
 
     return (size_t)n_sums * align_up((size_t)(n_blocks * op->in[0].cols) * sizeof(float), 64);
@@ -141,19 +141,29 @@ static size_t sort(int64_t n_tokens, int64_t n_rows)
 
 static size_t router(const struct op_shape *op)
 {
-    int64_t n_tokens = op->in[0].rows, m = op->in[0].cols;
+    int64_t n_tokens = op->in[ROUTER_LOGITS].rows, m = op->in[ROUTER_LOGITS].cols;
     int64_t n_sums = ceil_div(n_tokens, GPU_TOKENS_A_SUM);
 
-    if (!tensor_given(&op->out[2]))
+    if (!tensor_given(&op->out[ROUTER_STATS]))
         return 0;
     return (size_t)n_tokens * GPU_NORMALIZER_BYTES + (size_t)(n_sums * m) * sizeof(double) +
-           (size_t)(gpu_choices_blocks(&op->out[1]) * m) * sizeof(int);
+           (size_t)(gpu_choices_blocks(&op->out[ROUTER_EXPERT]) * m) * sizeof(int);
 }
 
 /* A row of counts a block, and their sums. */
 static size_t counts(const struct tensor *experts, int64_t m)
 {
     return (size_t)((gpu_choices_blocks(experts) + 1) * m) * sizeof(int);
+}
+
+static size_t router_grad(const struct op_shape *op)
+{
+    int has_choices = tensor_given(&op->in[ROUTER_GRAD_CHOICES]);
+
+    if (!(op->attributes.balance > 0))
+        return 0;
+    return counts(&op->in[has_choices ? ROUTER_GRAD_CHOICES : ROUTER_GRAD_EXPERT],
+                  op->out[ROUTER_GRAD_DLOGITS].cols);
 }
 
 size_t gpu_scratch_bytes(const struct op_shape *op)
@@ -171,24 +181,23 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_BIAS_GRAD:
         return column_sums(op->in[0].rows, op->in[0].cols);
     case OP_EMBED_DW:
-        return sort(op->in[0].rows, op->out[0].rows);
+        return sort(op->in[EMBED_DW_DX].rows, op->out[EMBED_DW_DTABLE].rows);
     case OP_RMSNORM_GRAD:
     case OP_LAYERNORM_GRAD:
         return norm_grad(op);
     case OP_HEAD_NORM_GRAD:
         return head_norm_grad(op);
     case OP_ATTENTION_GRAD: /* the own kernels' delta */
-        return (size_t)op->in[1].rows * (size_t)op->attributes.n_heads * sizeof(float);
+        return (size_t)op->in[ATTENTION_GRAD_Q].rows * (size_t)op->attributes.n_heads *
+               sizeof(float);
     case OP_ATTENTION_CACHED:
         return cached(op);
     case OP_ROUTER:
         return router(op);
     case OP_ROUTER_GRAD:
-        return op->attributes.balance > 0
-                   ? counts(&op->in[tensor_given(&op->in[5]) ? 5 : 2], op->out[0].cols)
-                   : 0;
+        return router_grad(op);
     case OP_EXPERT_ORDER:
-        return counts(&op->in[0], op->out[1].cols);
+        return counts(&op->in[EXPERT_ORDER_EXPERT], op->out[EXPERT_ORDER_ENDS].cols);
     default:
         return 0;
     }
@@ -200,10 +209,11 @@ size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
 {
     const struct op_attributes *a = &op->attributes;
     int is_grad = op->kind == OP_ATTENTION_GRAD;
-    const struct tensor *q = &op->in[is_grad];
+    const struct tensor *q = &op->in[is_grad ? ATTENTION_GRAD_Q : ATTENTION_Q];
 
     if ((op->kind != OP_ATTENTION && !is_grad) || q->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
-        tensor_given(&op->in[is_grad ? 8 : 5]) || a->head_dim % 8 || a->head_dim > 128)
+        tensor_given(&op->in[is_grad ? ATTENTION_GRAD_START : ATTENTION_START]) ||
+        a->head_dim % 8 || a->head_dim > 128)
         return 0;
     size_t rows = (size_t)q->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
     size_t group = (size_t)(a->n_heads / a->n_kv_heads);

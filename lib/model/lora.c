@@ -125,7 +125,9 @@ static int dropped(const struct adapting *a, enum lora_module module)
                                                   (uint64_t)(PLACE_LORA + (int)module),
                                          .seq_len = a->b->seq_len,
                                          .by_columns = is_part },
-                         .in = { x, p->ports.samples, is_part ? begin : 0 },
+                         .in = { [DROPOUT_X] = x,
+                                 [DROPOUT_SAMPLE] = p->ports.samples,
+                                 [DROPOUT_OFFSET] = is_part ? begin : 0 },
                          .out = { y } });
     return y;
 }
@@ -164,7 +166,7 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
 {
     const struct adapting a = { b, site };
     struct program *p = b->program;
-    struct op op = { .kind = OP_LORA, .in = { site->y } };
+    struct op op = { .kind = OP_LORA, .in = { [LORA_Y] = site->y } };
     int n = 0;
 
     for (int m = 0; m < N_LORA_MODULES; m++) {
@@ -175,8 +177,8 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
         if (!is_of(b->spec, module, site->matrix) || !place.rank)
             continue;
         int at = max_int(part, 0);
-        op.in[1 + 2 * at] = inner(&a, module, place);
-        op.in[2 + 2 * at] = weight_of(&a, module, 'b');
+        op.in[LORA_H0 + 2 * at] = inner(&a, module, place);
+        op.in[LORA_B0 + 2 * at] = weight_of(&a, module, 'b');
         n++;
         if (part < 0)
             op.attributes.parts[0] = (int)p->values[site->y].cols;
@@ -186,7 +188,7 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
     if (!op.attributes.parts[0])
         list_parts(b, site->matrix, op.attributes.parts);
     int out = program_value(p, p->values[site->y].rows, p->values[site->y].cols, b->dtype);
-    op.out[0] = out;
+    op.out[LORA_OUT] = out;
     emit(&a, op);
     return out;
 }

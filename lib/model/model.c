@@ -266,8 +266,15 @@ static int attention_over_cache(const struct emitter *e, struct heads heads)
     int out = value(e, heads.q, cols_of(e, heads.q), b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
-                         .in = { heads.q, heads.k, heads.v, ports->positions, cells[0], cells[1],
-                                 b->parts.heads, ports->segment, ports->segments },
+                         .in = { [ATTENTION_CACHED_Q] = heads.q,
+                                 [ATTENTION_CACHED_K] = heads.k,
+                                 [ATTENTION_CACHED_V] = heads.v,
+                                 [ATTENTION_CACHED_POSITION] = ports->positions,
+                                 [ATTENTION_CACHED_KEYS] = cells[0],
+                                 [ATTENTION_CACHED_VALUES] = cells[1],
+                                 [ATTENTION_CACHED_HEAD_OFFSET] = b->parts.heads,
+                                 [ATTENTION_CACHED_SEGMENT] = ports->segment,
+                                 [ATTENTION_CACHED_SEGMENTS] = ports->segments },
                          .out = { out } });
     return out;
 }
@@ -337,9 +344,13 @@ static int self_attention(const struct emitter *e, int qkv)
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
     emit(e, (struct op){ .kind = OP_ATTENTION,
                          .attributes = attributes,
-                         .in = { heads.q, heads.k, heads.v, drops ? b->program->ports.samples : 0,
-                                 numbered ? b->parts.heads : 0, b->program->ports.starts },
-                         .out = { out, lse } });
+                         .in = { [ATTENTION_Q] = heads.q,
+                                 [ATTENTION_K] = heads.k,
+                                 [ATTENTION_V] = heads.v,
+                                 [ATTENTION_SAMPLE] = drops ? b->program->ports.samples : 0,
+                                 [ATTENTION_HEAD_OFFSET] = numbered ? b->parts.heads : 0,
+                                 [ATTENTION_START] = b->program->ports.starts },
+                         .out = { [ATTENTION_OUT] = out, [ATTENTION_LSE] = lse } });
     return out;
 }
 
@@ -486,14 +497,17 @@ static int embedding(const struct emitter *e)
     int x = program_value(e->b->program, e->rows, hidden, e->b->residual);
 
     emit(e, (struct op){ .kind = OP_EMBED,
-                         .in = { ports->tokens, parameter_weight(e, "embedding.weight"), 0,
-                                 e->b->parts.vocabulary },
+                         .in = { [EMBED_INDEX] = ports->tokens,
+                                 [EMBED_TABLE] = parameter_weight(e, "embedding.weight"),
+                                 [EMBED_OFFSET] = e->b->parts.vocabulary },
                          .out = { x } });
     x = leave(e, x);
     if (e->b->spec->position == POSITION_LEARNED) {
         int sum = value(e, x, hidden, dtype_of(e, x));
         emit(e, (struct op){ .kind = OP_EMBED,
-                             .in = { positions, parameter_weight(e, "position.weight"), x },
+                             .in = { [EMBED_INDEX] = positions,
+                                     [EMBED_TABLE] = parameter_weight(e, "position.weight"),
+                                     [EMBED_BASE] = x },
                              .out = { sum } });
         x = sum;
     }
@@ -596,8 +610,12 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
     emit(e,
          (struct op){ .kind = OP_CROSS_ENTROPY,
                       .attributes = attributes,
-                      .in = { logits, all, h->target, p->ports.loss_scale, e->b->parts.vocabulary },
-                      .out = { dlogits, h->loss },
+                      .in = { [CROSS_ENTROPY_LOGITS] = logits,
+                              [CROSS_ENTROPY_STATS] = all,
+                              [CROSS_ENTROPY_TARGET] = h->target,
+                              [CROSS_ENTROPY_SCALE] = p->ports.loss_scale,
+                              [CROSS_ENTROPY_OFFSET] = e->b->parts.vocabulary },
+                      .out = { [CROSS_ENTROPY_DLOGITS] = dlogits, [CROSS_ENTROPY_LOSS] = h->loss },
                       .first = h->first });
     if (!h->dx)
         return;

@@ -93,8 +93,12 @@ static void emit_norm(const struct update *u, int sums, int order)
     p->ports.skip = program_cell(p, ROLE_SCALAR, "skip", 1, 1, DTYPE_I32);
     emit(u, (struct op){ .kind = OP_GRADIENT_NORM,
                          .attributes.clip = u->options->clip,
-                         .in = { sums, order, p->ports.gradient_scale },
-                         .out = { p->ports.norm, p->ports.factor, p->ports.skip } });
+                         .in = { [GRADIENT_NORM_SUMS] = sums,
+                                 [GRADIENT_NORM_ORDER] = order,
+                                 [GRADIENT_NORM_SCALE] = p->ports.gradient_scale },
+                         .out = { [GRADIENT_NORM_NORM] = p->ports.norm,
+                                  [GRADIENT_NORM_FACTOR] = p->ports.factor,
+                                  [GRADIENT_NORM_SKIP] = p->ports.skip } });
 }
 
 /* Of this rank's part. */
@@ -354,9 +358,15 @@ static void optimizer(const struct update *u, int index)
     int part = own_part_number(u, q.gradients[0]);
     emit(u, (struct op){ .kind = OP_ADAMW,
                          .attributes = attributes,
-                         .in = { q.gradients[0], p->ports.scalars, p->ports.factor, p->ports.skip,
-                                 q.master, q.moment1, q.moment2, 0, 0, part },
-                         .out = { has_master ? q.weight : 0 } });
+                         .in = { [ADAMW_GRADIENT] = q.gradients[0],
+                                 [ADAMW_SCALARS] = p->ports.scalars,
+                                 [ADAMW_FACTOR] = p->ports.factor,
+                                 [ADAMW_SKIP] = p->ports.skip,
+                                 [ADAMW_MASTER] = q.master,
+                                 [ADAMW_M] = q.moment1,
+                                 [ADAMW_V] = q.moment2,
+                                 [ADAMW_PART] = part },
+                         .out = { [ADAMW_WEIGHT] = has_master ? q.weight : 0 } });
 }
 
 /* ---- on shards ---- */
@@ -592,9 +602,17 @@ static void shard_optimizer(const struct update *u, int number)
     b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v");
     emit(u, (struct op){ .kind = OP_ADAMW,
                          .attributes = adamw_attributes(u, weight_decay),
-                         .in = { b->shards[0], p->ports.scalars, p->ports.factor, p->ports.skip,
-                                 b->master, b->moment1, b->moment2, decay, place, part },
-                         .out = { has_master ? b->own_weights : 0 } });
+                         .in = { [ADAMW_GRADIENT] = b->shards[0],
+                                 [ADAMW_SCALARS] = p->ports.scalars,
+                                 [ADAMW_FACTOR] = p->ports.factor,
+                                 [ADAMW_SKIP] = p->ports.skip,
+                                 [ADAMW_MASTER] = b->master,
+                                 [ADAMW_M] = b->moment1,
+                                 [ADAMW_V] = b->moment2,
+                                 [ADAMW_DECAY] = decay,
+                                 [ADAMW_RNG_SITE] = place,
+                                 [ADAMW_PART] = part },
+                         .out = { [ADAMW_WEIGHT] = has_master ? b->own_weights : 0 } });
 }
 
 static void update_shards(const struct update *u, const int *order, int n)

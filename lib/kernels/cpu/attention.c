@@ -7,8 +7,6 @@
  */
 #include "kernels/cpu/attention_walk_impl.h"
 
-enum { Q, K, V, SAMPLE, BEGIN, START }; /* inputs of those numbers */
-
 struct attention {
     const struct op_shape *op;
     const struct tile_code *code;
@@ -23,14 +21,14 @@ struct attention {
 CPU_INLINE void finish_head(const struct attention *a, const struct query_block *b, int head,
                             const struct piece *q)
 {
-    struct piece out = { .tensor = &a->op->out[0],
+    struct piece out = { .tensor = &a->op->out[ATTENTION_OUT],
                          .row = q->row,
                          .col = q->col,
                          .n_rows = q->n_rows,
                          .n_cols = q->n_cols };
 
     for (int64_t r = 0; r < q->n_rows; r++)
-        float_row_mut(&a->op->out[1], q->row + r)[head] = b->max[r] + logf(b->sum[r]);
+        float_row_mut(&a->op->out[ATTENTION_LSE], q->row + r)[head] = b->max[r] + logf(b->sum[r]);
     query_block_divide(b, a->width);
     store_tile(&out, b->out, a->width, 1.0f);
 }
@@ -40,7 +38,7 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, 
                                      int64_t n_rows, int kv_head)
 {
     const struct op_attributes *at = &a->op->attributes;
-    struct piece piece = { .tensor = &a->op->in[K],
+    struct piece piece = { .tensor = &a->op->in[ATTENTION_K],
                            .row = row,
                            .n_rows = n_rows,
                            .col = (int64_t)kv_head * at->head_dim,
@@ -48,7 +46,7 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, 
 
     load_tile(w->tile, w->width, &piece, 1.0f);
     w->code->transpose(w->keys, w->tile, w->width);
-    piece.tensor = &a->op->in[V];
+    piece.tensor = &a->op->in[ATTENTION_V];
     load_tile(w->values, w->width, &piece, 1.0f);
 }
 
@@ -64,7 +62,7 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     int head = kv_head * a->group + head_tile % tiles_a_group * WALK_QUERIES;
     int n_heads = min_int(WALK_QUERIES, (kv_head + 1) * a->group - head);
     int64_t start = sequence * at->seq_len, query = block * BLOCK;
-    struct piece q = { .tensor = &a->op->in[Q],
+    struct piece q = { .tensor = &a->op->in[ATTENTION_Q],
                        .row = start + query,
                        .n_rows = min_i64(BLOCK, at->seq_len - query),
                        .n_cols = at->head_dim };
@@ -73,10 +71,10 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     struct sight sight;
 
     walk_init(&w, a->code, a->width, a->scratch + (size_t)thread * walk_floats(a->width));
-    sight_of(&sight, a->op, START, sequence, query);
+    sight_of(&sight, a->op, ATTENTION_START, sequence, query);
     for (int h = 0; h < n_heads; h++) {
         struct query_block *b = &w.blocks[h];
-        float slope = slope_of(a->op, BEGIN, head + h);
+        float slope = slope_of(a->op, ATTENTION_HEAD_OFFSET, head + h);
 
         q.col = (int64_t)(head + h) * at->head_dim;
         load_tile(b->q, a->width, &q, (float)at->scale);
@@ -84,7 +82,7 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
         b->sight = &sight;
         for (int r = 0; r < BLOCK; r++)
             b->slope[r] = slope;
-        masks[h] = mask_of(a->op, SAMPLE, sequence, head + h);
+        masks[h] = mask_of(a->op, ATTENTION_SAMPLE, sequence, head + h);
     }
     for (int64_t key = sight.least; key <= sight.last; key += BLOCK) {
         load_keys_and_values(a, &w, start + key, min_i64(BLOCK, sight.last + 1 - key), kv_head);
@@ -109,7 +107,8 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention a = { .op = &call->op,
-                           .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
+                           .code =
+                               attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_Q].dtype),
                            .scratch = call->scratch,
                            .width = tile_width(at),
                            .group = at->n_heads / at->n_kv_heads,
@@ -117,7 +116,8 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
 
     (void)first;
     a.n_head_tiles = at->n_kv_heads * (int)ceil_div(a.group, WALK_QUERIES);
-    pool_run(kernels->pool, call->op.in[Q].rows / at->seq_len * a.n_blocks * a.n_head_tiles,
+    pool_run(kernels->pool,
+             call->op.in[ATTENTION_Q].rows / at->seq_len * a.n_blocks * a.n_head_tiles,
              attention_tile[cpu_of(kernels)->isa], &a);
 }
 

@@ -11,8 +11,6 @@
  */
 #include "kernels/cpu/attention_walk_impl.h"
 
-enum input { Q, K, V, POSITION, KEYS, VALUES, BEGIN, SEGMENT, SEGMENTS };
-
 /* Rows row .. row + n - 1 stand at positions position .. of one segment. */
 struct span {
     int32_t row, n, position, segment;
@@ -39,14 +37,14 @@ struct pack {
     struct sight sight;
 };
 
-static int32_t index_at(const struct cached *c, enum input input, int64_t row)
+static int32_t index_at(const struct cached *c, enum attention_cached_in input, int64_t row)
 {
     return *(const int32_t *)cpu_row(&c->op->in[input], row);
 }
 
 static struct segment segment_at(const struct cached *c, int32_t number)
 {
-    const struct tensor *segments = &c->op->in[SEGMENTS];
+    const struct tensor *segments = &c->op->in[ATTENTION_CACHED_SEGMENTS];
 
     CHECK(number >= 0 && number < segments->rows);
     const int32_t *row = cpu_row(segments, number);
@@ -56,8 +54,9 @@ static struct segment segment_at(const struct cached *c, int32_t number)
 /* Without segments they are sequences. */
 static int32_t number_at(const struct cached *c, int64_t row)
 {
-    return tensor_given(&c->op->in[SEGMENT]) ? index_at(c, SEGMENT, row)
-                                             : (int32_t)(row / c->op->attributes.seq_len);
+    return tensor_given(&c->op->in[ATTENTION_CACHED_SEGMENT])
+               ? index_at(c, ATTENTION_CACHED_SEGMENT, row)
+               : (int32_t)(row / c->op->attributes.seq_len);
 }
 
 /* Where a position of a segment lies; *n: how many from there on lie behind it, at most as many as
@@ -66,7 +65,7 @@ static int64_t cache_row(const struct cached *c, int32_t number, int64_t positio
 {
     int64_t cache_len = c->op->attributes.cache_len;
 
-    if (!tensor_given(&c->op->in[SEGMENTS])) {
+    if (!tensor_given(&c->op->in[ATTENTION_CACHED_SEGMENTS])) {
         CHECK(position + *n <= cache_len);
         return number * cache_len + position;
     }
@@ -76,7 +75,7 @@ static int64_t cache_row(const struct cached *c, int32_t number, int64_t positio
         s = segment_at(c, s.parent);
     }
     int64_t row = s.row + position - s.first;
-    CHECK(row >= 0 && row + *n <= c->op->in[KEYS].rows);
+    CHECK(row >= 0 && row + *n <= c->op->in[ATTENTION_CACHED_KEYS].rows);
     return row;
 }
 
@@ -85,22 +84,25 @@ static int64_t cache_row(const struct cached *c, int32_t number, int64_t positio
 static void write_row(const struct cached *c, int64_t row)
 {
     const struct op_attributes *at = &c->op->attributes;
-    int32_t position = index_at(c, POSITION, row);
-    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim * dtype_bytes(c->op->in[K].dtype);
+    int32_t position = index_at(c, ATTENTION_CACHED_POSITION, row);
+    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim *
+                   dtype_bytes(c->op->in[ATTENTION_CACHED_K].dtype);
     int64_t one = 1;
 
     if (position < 0)
         return;
     int64_t to = cache_row(c, number_at(c, row), position, &one);
-    memcpy(cpu_row(&c->op->in[KEYS], to), cpu_row(&c->op->in[K], row), bytes);
-    memcpy(cpu_row(&c->op->in[VALUES], to), cpu_row(&c->op->in[V], row), bytes);
+    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_KEYS], to),
+           cpu_row(&c->op->in[ATTENTION_CACHED_K], row), bytes);
+    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_VALUES], to),
+           cpu_row(&c->op->in[ATTENTION_CACHED_V], row), bytes);
 }
 
 /* BLOCK rows. */
 static void write_tile(void *context, int64_t tile, int thread)
 {
     const struct cached *c = context;
-    int64_t end = min_i64(c->op->in[Q].rows, (tile + 1) * BLOCK);
+    int64_t end = min_i64(c->op->in[ATTENTION_CACHED_Q].rows, (tile + 1) * BLOCK);
 
     (void)thread;
     for (int64_t row = tile * BLOCK; row < end; row++)
@@ -112,13 +114,14 @@ static int find_spans(struct cached *c)
 {
     int n = 0;
 
-    for (int64_t row = 0; row < c->op->in[Q].rows; row++) {
-        int32_t position = index_at(c, POSITION, row), segment = number_at(c, row);
+    for (int64_t row = 0; row < c->op->in[ATTENTION_CACHED_Q].rows; row++) {
+        int32_t position = index_at(c, ATTENTION_CACHED_POSITION, row), segment = number_at(c, row);
         struct span *last = n ? &c->spans[n - 1] : NULL;
 
         if (position < 0)
-            memset(cpu_row(&c->op->out[0], row), 0,
-                   (size_t)c->op->out[0].cols * dtype_bytes(c->op->out[0].dtype));
+            memset(cpu_row(&c->op->out[ATTENTION_CACHED_OUT], row), 0,
+                   (size_t)c->op->out[ATTENTION_CACHED_OUT].cols *
+                       dtype_bytes(c->op->out[ATTENTION_CACHED_OUT].dtype));
         else if (last && last->segment == segment && last->row + last->n == row &&
                  last->position + last->n == position && last->n < BLOCK)
             last->n++;
@@ -131,8 +134,8 @@ static int find_spans(struct cached *c)
 /* ---- attending ---- */
 
 /* Keys, or values, of positions key .. key + n - 1; zero up to BLOCK. */
-CPU_INLINE void load_cached(const struct cached *c, enum input input, float *tile, int32_t segment,
-                            int64_t key, int64_t n, int kv_head)
+CPU_INLINE void load_cached(const struct cached *c, enum attention_cached_in input, float *tile,
+                            int32_t segment, int64_t key, int64_t n, int kv_head)
 {
     const struct op_attributes *at = &c->op->attributes;
     struct piece piece = { .tensor = &c->op->in[input],
@@ -172,8 +175,9 @@ CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct q
     sight_init(&p->sight);
     b->sight = &p->sight;
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
-        piece = pairs_at(c, &c->op->in[Q], span, kv_head, p, i);
-        float slope = slope_of(c->op, BEGIN, (int)(piece.col / at->head_dim));
+        piece = pairs_at(c, &c->op->in[ATTENTION_CACHED_Q], span, kv_head, p, i);
+        float slope =
+            slope_of(c->op, ATTENTION_CACHED_HEAD_OFFSET, (int)(piece.col / at->head_dim));
 
         load_rows(b->q + i * c->width, c->width, &piece, (float)at->scale);
         for (int r = 0; r < piece.n_rows; r++) {
@@ -191,7 +195,7 @@ CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
 
     query_block_divide(b, c->width);
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
-        piece = pairs_at(c, &c->op->out[0], span, kv_head, p, i);
+        piece = pairs_at(c, &c->op->out[ATTENTION_CACHED_OUT], span, kv_head, p, i);
         store_tile(&piece, b->out + i * c->width, c->width, 1.0f);
     }
 }
@@ -214,9 +218,9 @@ CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struc
     for (int64_t key = first / BLOCK * BLOCK; key < end; key += BLOCK) {
         int64_t n = min_i64(BLOCK, end - key);
 
-        load_cached(c, KEYS, w->tile, span->segment, key, n, kv_head);
+        load_cached(c, ATTENTION_CACHED_KEYS, w->tile, span->segment, key, n, kv_head);
         w->code->transpose(w->keys, w->tile, w->width);
-        load_cached(c, VALUES, w->values, span->segment, key, n, kv_head);
+        load_cached(c, ATTENTION_CACHED_VALUES, w->values, span->segment, key, n, kv_head);
         for (int i = 0; i < n_packs; i++)
             query_block_attend(&w->blocks[i], w, key, NULL, 0);
     }
@@ -241,7 +245,7 @@ CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, t
 
 static size_t span_bytes(const struct op_shape *op)
 {
-    return (size_t)round_up(op->in[Q].rows * (int64_t)sizeof(struct span), 64);
+    return (size_t)round_up(op->in[ATTENTION_CACHED_Q].rows * (int64_t)sizeof(struct span), 64);
 }
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
@@ -254,14 +258,15 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
 {
     const struct op_attributes *at = &call->op.attributes;
     struct cached c = { .op = &call->op,
-                        .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
+                        .code = attention_tile_code(cpu_of(kernels),
+                                                    call->op.in[ATTENTION_CACHED_Q].dtype),
                         .spans = call->scratch,
                         .width = tile_width(at),
                         .group = at->n_heads / at->n_kv_heads,
                         .scratch = (float *)((char *)call->scratch + span_bytes(&call->op)) };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[Q].rows, BLOCK), write_tile, &c);
+    pool_run(kernels->pool, ceil_div(call->op.in[ATTENTION_CACHED_Q].rows, BLOCK), write_tile, &c);
     c.n_spans = find_spans(&c);
     pool_run(kernels->pool, (int64_t)c.n_spans * at->n_kv_heads, cached_tile[cpu_of(kernels)->isa],
              &c);

@@ -8,9 +8,6 @@
  */
 #include "kernels/cpu/attention_impl.h"
 
-enum grad_input { DOUT, Q, K, V, OUT, LSE, SAMPLE, BEGIN, START };
-enum grad_output { DQ, DK, DV };
-
 struct attention_grad {
     const struct op_shape *op;
     const struct tile_code *code;
@@ -159,28 +156,28 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
                              int64_t sequence, int head, int64_t query)
 {
     const struct op_attributes *at = &a->op->attributes;
-    struct mask mask = mask_of(a->op, SAMPLE, sequence, head);
+    struct mask mask = mask_of(a->op, ATTENTION_GRAD_SAMPLE, sequence, head);
     struct piece piece = { .row = sequence * at->seq_len + query,
                            .col = (int64_t)head * at->head_dim,
                            .n_rows = min_i64(BLOCK, at->seq_len - query),
                            .n_cols = at->head_dim };
 
-    piece.tensor = &a->op->in[OUT];
+    piece.tensor = &a->op->in[ATTENTION_GRAD_OUT];
     load_tile(s->q, a->width, &piece, 1.0f);
-    piece.tensor = &a->op->in[DOUT];
+    piece.tensor = &a->op->in[ATTENTION_GRAD_DOUT];
     load_tile(s->dout, a->width, &piece, 1.0f);
     for (int64_t r = 0; r < piece.n_rows; r++) {
         s->delta[r] = dot_rows(s->q + r * a->width, s->dout + r * a->width, a->width);
-        s->lse[r] = float_row(&a->op->in[LSE], piece.row + r)[head];
+        s->lse[r] = float_row(&a->op->in[ATTENTION_GRAD_LSE], piece.row + r)[head];
     }
-    piece.tensor = &a->op->in[Q];
+    piece.tensor = &a->op->in[ATTENTION_GRAD_Q];
     load_tile(s->q, a->width, &piece, (float)at->scale);
     memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
-    sight_of(&s->sight, a->op, START, sequence, query);
-    s->slope = slope_of(a->op, BEGIN, head);
+    sight_of(&s->sight, a->op, ATTENTION_GRAD_START, sequence, query);
+    s->slope = slope_of(a->op, ATTENTION_GRAD_HEAD_OFFSET, head);
     for (int64_t key = s->sight.least; key <= query; key += BLOCK)
         grad_block(a, s, &mask, piece.n_rows, query, key);
-    piece.tensor = &a->op->out[DQ];
+    piece.tensor = &a->op->out[ATTENTION_GRAD_DQ];
     store_tile(&piece, s->dq, a->width, (float)at->scale);
 }
 
@@ -197,10 +194,10 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
         piece.row = sequence * at->seq_len + key;
         piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.tensor = &a->op->in[V];
+        piece.tensor = &a->op->in[ATTENTION_GRAD_V];
         load_tile(s.dq, width, &piece, 1.0f);
         a->code->transpose(s.values_t + key * width, s.dq, width);
-        piece.tensor = &a->op->in[K];
+        piece.tensor = &a->op->in[ATTENTION_GRAD_K];
         load_tile(s.keys + key * width, width, &piece, 1.0f);
         a->code->transpose(s.keys_t + key * width, s.keys + key * width, width);
     }
@@ -212,9 +209,9 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
         piece.row = sequence * at->seq_len + key;
         piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.tensor = &a->op->out[DK];
+        piece.tensor = &a->op->out[ATTENTION_GRAD_DK];
         store_tile(&piece, s.dkeys + key * width, width, 1.0f);
-        piece.tensor = &a->op->out[DV];
+        piece.tensor = &a->op->out[ATTENTION_GRAD_DV];
         store_tile(&piece, s.dvalues + key * width, width, 1.0f);
     }
 }
@@ -234,14 +231,15 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
 {
     const struct op_attributes *at = &call->op.attributes;
     struct attention_grad a = { .op = &call->op,
-                                .code = attention_tile_code(cpu_of(kernels), call->op.in[Q].dtype),
+                                .code = attention_tile_code(cpu_of(kernels),
+                                                            call->op.in[ATTENTION_GRAD_Q].dtype),
                                 .scratch = call->scratch,
                                 .width = tile_width(at),
                                 .n_blocks = ceil_div(at->seq_len, BLOCK) };
 
     (void)first;
     a.thread_floats = grad_thread_floats(a.width, a.n_blocks);
-    pool_run(kernels->pool, call->op.in[Q].rows / at->seq_len * at->n_kv_heads,
+    pool_run(kernels->pool, call->op.in[ATTENTION_GRAD_Q].rows / at->seq_len * at->n_kv_heads,
              attention_grad_tile[cpu_of(kernels)->isa], &a);
 }
 

@@ -189,10 +189,10 @@ static inline void sight_of(struct sight *s, const struct op_shape *op, int star
                   query + r);
 }
 
-/* Number of a head among all ranks'. begin: number of that input. */
-static inline int head_number(const struct op_shape *op, int begin, int head)
+/* Number of a head among all ranks'. head_offset: number of that input. */
+static inline int head_number(const struct op_shape *op, int head_offset, int head)
 {
-    const struct tensor *first = &op->in[begin];
+    const struct tensor *first = &op->in[head_offset];
 
     return tensor_given(first) ? head + *(const int32_t *)first->data : head;
 }
@@ -260,7 +260,7 @@ struct mask {
     int head;                     /* its number among all ranks' heads */
 };
 
-/* sample: this op's input number, that of `begin` being the next. head: of those that are here. */
+/* sample: this op's input number, that of head_offset being the next. head: of those that are here. */
 static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;

@@ -55,9 +55,9 @@ struct stats_run {
 
 CPU_INLINE void stats_row(const struct stats_run *run, int64_t row)
 {
-    const float *logits = float_row(&run->op->in[0], row);
-    int32_t target = *(const int32_t *)cpu_row(&run->op->in[1], row);
-    float *stats = float_row_mut(&run->op->out[0], row);
+    const float *logits = float_row(&run->op->in[LOGIT_STATS_LOGITS], row);
+    int32_t target = *(const int32_t *)cpu_row(&run->op->in[LOGIT_STATS_TARGET], row);
+    float *stats = float_row_mut(&run->op->out[LOGIT_STATS_STATS], row);
     int64_t n = run->part.n, column = target < 0 ? NO_COLUMN : target_column(&run->part, target);
     float max = n > 0 ? logit_max(logits, n) : -INFINITY;
 
@@ -70,7 +70,7 @@ CPU_INLINE void stats_row(const struct stats_run *run, int64_t row)
 CPU_INLINE void stats_tile_body(void *context, int64_t tile)
 {
     const struct stats_run *run = context;
-    int64_t end = min_i64(run->op->in[0].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
+    int64_t end = min_i64(run->op->in[LOGIT_STATS_LOGITS].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
 
     for (int64_t row = tile * LOGIT_ROWS_A_TILE; row < end; row++)
         stats_row(run, row);
@@ -81,16 +81,14 @@ CPU_TILES(stats_tile);
 static void logit_stats_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    struct stats_run run = { .op = op, .part = part_of(op, &op->in[2]) };
+    struct stats_run run = { .op = op, .part = part_of(op, &op->in[LOGIT_STATS_OFFSET]) };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(op->in[0].rows, LOGIT_ROWS_A_TILE),
+    pool_run(kernels->pool, ceil_div(op->in[LOGIT_STATS_LOGITS].rows, LOGIT_ROWS_A_TILE),
              stats_tile[cpu_of(kernels)->isa], &run);
 }
 
 /* ---- loss and gradient ---- */
-
-enum loss_input { LOGITS, STATS, TARGET, SCALE, BEGIN };
 
 struct loss_run {
     const struct op_shape *op;
@@ -107,8 +105,8 @@ struct joined {
 
 static struct joined join(const struct op_shape *op, int64_t row)
 {
-    const struct tensor *stats = &op->in[STATS];
-    int64_t n_rows = op->in[LOGITS].rows;
+    const struct tensor *stats = &op->in[CROSS_ENTROPY_STATS];
+    int64_t n_rows = op->in[CROSS_ENTROPY_LOGITS].rows;
     const float *part = float_row(stats, row);
     struct joined all = { .max = part[STAT_MAX] };
 
@@ -127,8 +125,8 @@ static struct joined join(const struct op_shape *op, int64_t row)
 CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const struct joined *all,
                              int32_t target, enum dtype act)
 {
-    const float *logits = float_row(&run->op->in[LOGITS], row);
-    void *dlogits = cpu_row(&run->op->out[0], row);
+    const float *logits = float_row(&run->op->in[CROSS_ENTROPY_LOGITS], row);
+    void *dlogits = cpu_row(&run->op->out[CROSS_ENTROPY_DLOGITS], row);
     int64_t column = target_column(&run->part, target), n = run->part.n;
     float factor = (float)((double)run->scale / all->sum), max = all->max, at_target = 0;
 
@@ -137,7 +135,7 @@ CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const stru
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++)
         act_put(dlogits, i, vec_exp(logits[i] - max) * factor, act);
-    for (int64_t i = n; i < run->op->out[0].cols; i++)
+    for (int64_t i = n; i < run->op->out[CROSS_ENTROPY_DLOGITS].cols; i++)
         act_put(dlogits, i, 0.0f, act);
     if (column != NO_COLUMN)
         act_put(dlogits, column, at_target, act);
@@ -145,8 +143,8 @@ CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const stru
 
 CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
 {
-    const struct tensor *dlogits = &run->op->out[0];
-    int32_t target = *(const int32_t *)cpu_row(&run->op->in[TARGET], row);
+    const struct tensor *dlogits = &run->op->out[CROSS_ENTROPY_DLOGITS];
+    int32_t target = *(const int32_t *)cpu_row(&run->op->in[CROSS_ENTROPY_TARGET], row);
     struct joined all;
 
     run->nll[row] = 0;
@@ -165,7 +163,7 @@ CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
 CPU_INLINE void loss_tile_body(void *context, int64_t tile)
 {
     const struct loss_run *run = context;
-    int64_t end = min_i64(run->op->in[LOGITS].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
+    int64_t end = min_i64(run->op->in[CROSS_ENTROPY_LOGITS].rows, (tile + 1) * LOGIT_ROWS_A_TILE);
 
     for (int64_t row = tile * LOGIT_ROWS_A_TILE; row < end; row++)
         loss_row(run, row);
@@ -176,18 +174,18 @@ CPU_TILES(loss_tile);
 static size_t cross_entropy_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
-    return (size_t)op->in[LOGITS].rows * sizeof(double);
+    return (size_t)op->in[CROSS_ENTROPY_LOGITS].rows * sizeof(double);
 }
 
 static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
     struct loss_run run = { .op = op,
-                            .part = part_of(op, &op->in[BEGIN]),
+                            .part = part_of(op, &op->in[CROSS_ENTROPY_OFFSET]),
                             .nll = call->scratch,
-                            .scale = *(const float *)op->in[SCALE].data };
-    int64_t n_rows = op->in[LOGITS].rows;
-    double *loss = op->out[1].data, sum = 0;
+                            .scale = *(const float *)op->in[CROSS_ENTROPY_SCALE].data };
+    int64_t n_rows = op->in[CROSS_ENTROPY_LOGITS].rows;
+    double *loss = op->out[CROSS_ENTROPY_LOSS].data, sum = 0;
 
     pool_run(kernels->pool, ceil_div(n_rows, LOGIT_ROWS_A_TILE), loss_tile[cpu_of(kernels)->isa],
              &run);

@@ -33,9 +33,10 @@ static void count(const struct tensor *experts, int32_t *ends, int64_t m)
 /* From the last choice to the first, each expert's rows from its end on: which is what remains. */
 static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *experts = &call->op.in[0], *place = &call->op.out[0];
-    int64_t m = call->op.out[1].cols;
-    int32_t *ends = call->op.out[1].data, *next = call->scratch;
+    const struct tensor *experts = &call->op.in[EXPERT_ORDER_EXPERT],
+                        *place = &call->op.out[EXPERT_ORDER_PLACE];
+    int64_t m = call->op.out[EXPERT_ORDER_ENDS].cols;
+    int32_t *ends = call->op.out[EXPERT_ORDER_ENDS].data, *next = call->scratch;
 
     (void)kernels;
     (void)first;
@@ -49,7 +50,7 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
 static size_t expert_order_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
-    return (size_t)op->out[1].cols * sizeof(int32_t);
+    return (size_t)op->out[EXPERT_ORDER_ENDS].cols * sizeof(int32_t);
 }
 
 /* ---- by tokens ---- */
@@ -71,7 +72,7 @@ static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
 static void dispatch_tile(void *context, int64_t tile, int thread)
 {
     const struct moving *m = context;
-    const struct tensor *x = &m->op->in[1], *y = &m->op->out[0];
+    const struct tensor *x = &m->op->in[DISPATCH_X], *y = &m->op->out[DISPATCH_Y];
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, x->rows);
     size_t bytes = (size_t)x->cols * dtype_bytes(x->dtype);
 
@@ -84,15 +85,16 @@ static void dispatch_tile(void *context, int64_t tile, int thread)
 static void dispatch_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[0], call->op.in[1].cols, dispatch_tile);
+    run_by_tokens(kernels, &call->op, &call->op.in[DISPATCH_PLACE], call->op.in[DISPATCH_X].cols,
+                  dispatch_tile);
 }
 
 #define COLS_A_SUM 256
 
 CPU_INLINE void combine_row(const struct moving *m, int64_t t, enum dtype act)
 {
-    const struct tensor *y = &m->op->in[1];
-    void *out = cpu_row(&m->op->out[0], t);
+    const struct tensor *y = &m->op->in[COMBINE_Y];
+    void *out = cpu_row(&m->op->out[COMBINE_X], t);
     const int32_t *place = int_row(m->place, t);
     float sums[COLS_A_SUM];
 
@@ -116,14 +118,14 @@ CPU_INLINE void combine_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        WITH_ACT(m->op->in[1].dtype, combine_row(m, t, act));
+        WITH_ACT(m->op->in[COMBINE_Y].dtype, combine_row(m, t, act));
 }
 CPU_TILES(combine_tile);
 
 static void combine_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[0], call->op.in[1].cols,
+    run_by_tokens(kernels, &call->op, &call->op.in[COMBINE_PLACE], call->op.in[COMBINE_Y].cols,
                   combine_tile[cpu_of(kernels)->isa]);
 }
 
@@ -141,12 +143,13 @@ CPU_INLINE void swiglu_row(const void *gu, void *y, float w, int64_t f, enum dty
 
 CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, enum dtype act)
 {
-    const struct tensor *gu = &m->op->in[2], *y = &m->op->out[0];
+    const struct tensor *gu = &m->op->in[EXPERT_SWIGLU_GU], *y = &m->op->out[EXPERT_SWIGLU_Y];
 
     for (int64_t i = 0; i < m->place->cols; i++) {
         int32_t row = int_row(m->place, t)[i];
 
-        swiglu_row(cpu_row(gu, row), cpu_row(y, row), float_row(&m->op->in[0], t)[i], y->cols, act);
+        swiglu_row(cpu_row(gu, row), cpu_row(y, row),
+                   float_row(&m->op->in[EXPERT_SWIGLU_WEIGHT], t)[i], y->cols, act);
     }
 }
 
@@ -156,15 +159,15 @@ CPU_INLINE void expert_swiglu_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        WITH_ACT(m->op->in[2].dtype, swiglu_rows(m, t, act));
+        WITH_ACT(m->op->in[EXPERT_SWIGLU_GU].dtype, swiglu_rows(m, t, act));
 }
 CPU_TILES(expert_swiglu_tile);
 
 static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[1], call->op.out[0].cols,
-                  expert_swiglu_tile[cpu_of(kernels)->isa]);
+    run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_PLACE],
+                  call->op.out[EXPERT_SWIGLU_Y].cols, expert_swiglu_tile[cpu_of(kernels)->isa]);
 }
 
 /* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
@@ -203,9 +206,12 @@ CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, enum dtype a
     for (int64_t i = 0; i < m->place->cols; i++) {
         int32_t row = int_row(m->place, t)[i];
 
-        float_row_mut(&op->out[1], t)[i] = swiglu_grad_row(
-            cpu_row(&op->in[2], row), cpu_row(&op->in[3], row), cpu_row(&op->out[0], row),
-            float_row(&op->in[0], t)[i], op->in[2].cols, act);
+        float_row_mut(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT], t)[i] =
+            swiglu_grad_row(cpu_row(&op->in[EXPERT_SWIGLU_GRAD_DY], row),
+                            cpu_row(&op->in[EXPERT_SWIGLU_GRAD_GU], row),
+                            cpu_row(&op->out[EXPERT_SWIGLU_GRAD_DGU], row),
+                            float_row(&op->in[EXPERT_SWIGLU_GRAD_WEIGHT], t)[i],
+                            op->in[EXPERT_SWIGLU_GRAD_DY].cols, act);
     }
 }
 
@@ -215,7 +221,7 @@ CPU_INLINE void expert_swiglu_grad_tile_body(void *context, int64_t tile)
     int64_t end = min_i64((tile + 1) * m->rows_a_tile, m->place->rows);
 
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
-        WITH_ACT(m->op->in[2].dtype, swiglu_grad_rows(m, t, act));
+        WITH_ACT(m->op->in[EXPERT_SWIGLU_GRAD_DY].dtype, swiglu_grad_rows(m, t, act));
 }
 CPU_TILES(expert_swiglu_grad_tile);
 
@@ -223,7 +229,8 @@ static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_
                                    int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[1], call->op.in[2].cols,
+    run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_GRAD_PLACE],
+                  call->op.in[EXPERT_SWIGLU_GRAD_DY].cols,
                   expert_swiglu_grad_tile[cpu_of(kernels)->isa]);
 }
 

@@ -19,11 +19,11 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
 {
     const struct op_attributes *a = &d->op->attributes;
     int64_t place = d->begin + row;
-    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[1], place / a->seq_len);
+    int64_t sample = *(const int64_t *)cpu_row(&d->op->in[DROPOUT_SAMPLE], place / a->seq_len);
     const struct dropout_series series = { a->seed, dropout_place_high(a->place, sample), d->p,
                                            d->scale };
-    const void *x = cpu_row(&d->op->in[0], row);
-    void *y = cpu_row(&d->op->out[0], row);
+    const void *x = cpu_row(&d->op->in[DROPOUT_X], row);
+    void *y = cpu_row(&d->op->out[DROPOUT_Y], row);
 
     /* The first column may lie anywhere in a quad of the whole row. */
     for (int64_t col = r->col, n; col < r->col_end; col += n) {
@@ -45,7 +45,7 @@ CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
     const struct dropout *d = context;
     struct rectangle r = tiling_at(&d->tiling, tile);
 
-    WITH_ACT(d->op->in[0].dtype,
+    WITH_ACT(d->op->in[DROPOUT_X].dtype,
              for (int64_t row = r.row; row < r.row_end; row++) dropout_row(d, row, &r, act));
 }
 
@@ -56,18 +56,19 @@ static void dropout_run(struct kernels *kernels, const struct kernel_call *call,
     const struct op_shape *op = &call->op;
     double p = op->attributes.p;
     struct dropout d = { .op = op,
-                         .tiling = tiling_of(op->in[0].rows, op->in[0].cols),
+                         .tiling = tiling_of(op->in[DROPOUT_X].rows, op->in[DROPOUT_X].cols),
                          .p = (float)p,
                          .scale = (float)(1.0 / (1.0 - p)) };
 
     (void)first;
-    if (op->attributes.by_columns && tensor_given(&op->in[2])) {
-        d.begin_col = *(const int32_t *)op->in[2].data;
+    if (op->attributes.by_columns && tensor_given(&op->in[DROPOUT_OFFSET])) {
+        d.begin_col = *(const int32_t *)op->in[DROPOUT_OFFSET].data;
         CHECK(d.begin_col >= 0);
-    } else if (tensor_given(&op->in[2])) {
-        d.begin = *(const int32_t *)op->in[2].data;
+    } else if (tensor_given(&op->in[DROPOUT_OFFSET])) {
+        d.begin = *(const int32_t *)op->in[DROPOUT_OFFSET].data;
         CHECK(d.begin >= 0);
-        CHECK(d.begin + op->in[0].rows <= op->in[1].rows * op->attributes.seq_len);
+        CHECK(d.begin + op->in[DROPOUT_X].rows <=
+              op->in[DROPOUT_SAMPLE].rows * op->attributes.seq_len);
     }
     pool_run(kernels->pool, d.tiling.n_tiles, dropout_tile[cpu_of(kernels)->isa], &d);
 }

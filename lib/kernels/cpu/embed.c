@@ -6,7 +6,7 @@
  * (one thread, T steps), then each chain is summed by whoever has the tile of its first token, and
  * the sum goes to the table's row in one add.
  *
- * A rank that has a part of the table has its rows from `begin` on; tokens of other ranks' rows are
+ * A rank that has a part of the table has its rows from `offset` on; tokens of other ranks' rows are
  * passed over as those without an index are.
  */
 #include "kernels/cpu/rows_impl.h"
@@ -16,31 +16,33 @@
 
 #define NO_ROW (-1)
 
-/* Which row of the table belongs to a token, of the n_rows that are here; begin may be absent. */
+/* Which row of the table belongs to a token, of the n_rows that are here; offset may be absent. */
 static inline int64_t table_row(const struct tensor *index, int64_t token,
-                                const struct tensor *begin, int64_t n_rows)
+                                const struct tensor *offset, int64_t n_rows)
 {
     int64_t row = *(const int32_t *)cpu_row(index, token);
 
     if (row < 0)
         return NO_ROW;
-    if (!tensor_given(begin)) {
+    if (!tensor_given(offset)) {
         CHECK(row < n_rows);
         return row;
     }
-    row -= *(const int32_t *)begin->data;
+    row -= *(const int32_t *)offset->data;
     return row >= 0 && row < n_rows ? row : NO_ROW;
 }
 
 CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, enum dtype act,
                            enum dtype res)
 {
-    int64_t d = op->out[0].cols;
+    int64_t d = op->out[EMBED_X].cols;
 
     for (; row < end; row++) {
-        int64_t index = table_row(&op->in[0], row, &op->in[3], op->in[1].rows);
-        void *x = cpu_row(&op->out[0], row);
-        const void *base = tensor_given(&op->in[2]) ? cpu_row(&op->in[2], row) : NULL;
+        int64_t index =
+            table_row(&op->in[EMBED_INDEX], row, &op->in[EMBED_OFFSET], op->in[EMBED_TABLE].rows);
+        void *x = cpu_row(&op->out[EMBED_X], row);
+        const void *base =
+            tensor_given(&op->in[EMBED_BASE]) ? cpu_row(&op->in[EMBED_BASE], row) : NULL;
 
         if (base && base != x)
             memcpy(x, base, (size_t)d * dtype_bytes(res));
@@ -49,7 +51,7 @@ CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, 
                 memset(x, 0, (size_t)d * dtype_bytes(res));
             continue;
         }
-        const void *entry = cpu_row(&op->in[1], index);
+        const void *entry = cpu_row(&op->in[EMBED_TABLE], index);
 
         if (base)
             for (int64_t i = 0; i < d; i++)
@@ -63,9 +65,10 @@ CPU_INLINE void embed_rows(const struct op_shape *op, int64_t row, int64_t end, 
 CPU_INLINE void embed_tile_body(void *context, int64_t tile)
 {
     const struct op_shape *op = context;
-    int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[0].rows);
+    int64_t row = tile * TOKENS_A_TILE, end = min_i64(row + TOKENS_A_TILE, op->out[EMBED_X].rows);
 
-    WITH_ACT_AND_RES(op->in[1].dtype, op->out[0].dtype, embed_rows(op, row, end, act, res));
+    WITH_ACT_AND_RES(op->in[EMBED_TABLE].dtype, op->out[EMBED_X].dtype,
+                     embed_rows(op, row, end, act, res));
 }
 
 CPU_TILES(embed_tile);
@@ -75,7 +78,7 @@ static void embed(struct kernels *kernels, const struct kernel_call *call, int f
     struct op_shape op = call->op;
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(op.out[0].rows, TOKENS_A_TILE),
+    pool_run(kernels->pool, ceil_div(op.out[EMBED_X].rows, TOKENS_A_TILE),
              embed_tile[cpu_of(kernels)->isa], &op);
 }
 
@@ -90,17 +93,19 @@ struct chains {
 static size_t embed_dw_scratch(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
-    return (size_t)(op->in[0].rows + op->out[0].rows) * sizeof(int32_t) + (size_t)op->in[0].rows;
+    return (size_t)(op->in[EMBED_DW_DX].rows + op->out[EMBED_DW_DTABLE].rows) * sizeof(int32_t) +
+           (size_t)op->in[EMBED_DW_DX].rows;
 }
 
 static void chain(const struct chains *c)
 {
-    int64_t n_tokens = c->op->in[0].rows, n_rows = c->op->out[0].rows;
+    int64_t n_tokens = c->op->in[EMBED_DW_DX].rows, n_rows = c->op->out[EMBED_DW_DTABLE].rows;
 
     for (int64_t row = 0; row < n_rows; row++)
         c->last[row] = -1;
     for (int64_t t = 0; t < n_tokens; t++) {
-        int64_t index = table_row(&c->op->in[1], t, &c->op->in[2], n_rows);
+        int64_t index =
+            table_row(&c->op->in[EMBED_DW_INDEX], t, &c->op->in[EMBED_DW_OFFSET], n_rows);
 
         c->next[t] = -1;
         c->is_head[t] = index != NO_ROW && c->last[index] < 0;
@@ -123,9 +128,10 @@ CPU_INLINE void add_sum(void *out, int64_t col, const float *sum, int64_t n, int
 CPU_INLINE void sum_chain(const struct chains *c, int64_t head, enum dtype res)
 {
     const struct op_shape *op = c->op;
-    const struct tensor *dx = &op->in[0];
-    int64_t index = table_row(&op->in[1], head, &op->in[2], op->out[0].rows);
-    void *out = cpu_row(&op->out[0], index);
+    const struct tensor *dx = &op->in[EMBED_DW_DX];
+    int64_t index = table_row(&op->in[EMBED_DW_INDEX], head, &op->in[EMBED_DW_OFFSET],
+                              op->out[EMBED_DW_DTABLE].rows);
+    void *out = cpu_row(&op->out[EMBED_DW_DTABLE], index);
     float sum[CHAIN_COLS];
 
     for (int64_t col = 0; col < dx->cols; col += CHAIN_COLS) {
@@ -139,18 +145,18 @@ CPU_INLINE void sum_chain(const struct chains *c, int64_t head, enum dtype res)
             for (int64_t i = 0; i < n; i++)
                 sum[i] += act_get(row, col + i, res);
         }
-        WITH_ACT(op->out[0].dtype, add_sum(out, col, sum, n, c->first, act));
+        WITH_ACT(op->out[EMBED_DW_DTABLE].dtype, add_sum(out, col, sum, n, c->first, act));
     }
 }
 
 CPU_INLINE void embed_dw_tile_body(void *context, int64_t tile)
 {
     const struct chains *c = context;
-    int64_t end = min_i64((tile + 1) * TOKENS_A_TILE, c->op->in[0].rows);
+    int64_t end = min_i64((tile + 1) * TOKENS_A_TILE, c->op->in[EMBED_DW_DX].rows);
 
     for (int64_t t = tile * TOKENS_A_TILE; t < end; t++)
         if (c->is_head[t])
-            WITH_ACT(c->op->in[0].dtype, sum_chain(c, t, act));
+            WITH_ACT(c->op->in[EMBED_DW_DX].dtype, sum_chain(c, t, act));
 }
 
 CPU_TILES(embed_dw_tile);
@@ -159,7 +165,7 @@ CPU_TILES(embed_dw_tile);
 static void zero_tile(void *context, int64_t tile, int thread)
 {
     const struct chains *c = context;
-    const struct tensor *out = &c->op->out[0];
+    const struct tensor *out = &c->op->out[EMBED_DW_DTABLE];
     int64_t end = min_i64((tile + 1) * TOKENS_A_TILE, out->rows);
 
     (void)thread;
@@ -170,7 +176,7 @@ static void zero_tile(void *context, int64_t tile, int thread)
 
 static void embed_dw(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    int64_t n_tokens = call->op.in[0].rows, n_rows = call->op.out[0].rows;
+    int64_t n_tokens = call->op.in[EMBED_DW_DX].rows, n_rows = call->op.out[EMBED_DW_DTABLE].rows;
     int32_t *next = call->scratch;
     struct chains c = { .op = &call->op,
                         .next = next,

@@ -12,9 +12,6 @@
 #define FORWARD_ROWS 16
 #define GRAD_ROWS 64
 
-enum input { QKV, WQ, WK };
-enum grad_input { DOUT, GRAD_QKV, GRAD_WQ, GRAD_WK, RSTD };
-
 struct head_norm {
     const struct op_shape *op;
     float *partial; /* [blocks x 2 e]: of wq, of wk */
@@ -61,13 +58,13 @@ CPU_INLINE float head_squares(const void *row, int64_t at, int64_t e, enum dtype
 CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &n->op->attributes;
-    const void *in = cpu_row(&n->op->in[QKV], row);
-    void *out = cpu_row(&n->op->out[0], row);
-    float *rstd = float_row_mut(&n->op->out[1], row);
+    const void *in = cpu_row(&n->op->in[HEAD_NORM_QKV], row);
+    void *out = cpu_row(&n->op->out[HEAD_NORM_OUT], row);
+    float *rstd = float_row_mut(&n->op->out[HEAD_NORM_RSTD], row);
     int64_t e = a->head_dim;
 
     for (int head = 0; head < n_normed(a); head++) {
-        const float *w = n->op->in[head < a->n_heads ? WQ : WK].data;
+        const float *w = n->op->in[head < a->n_heads ? HEAD_NORM_WQ : HEAD_NORM_WK].data;
         int64_t at = head * e;
 
         rstd[head] = 1.0f / sqrtf(head_squares(in, at, e, act) / (float)e + (float)a->eps);
@@ -81,9 +78,10 @@ CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, enum dtype
 CPU_INLINE void head_norm_tile_body(void *context, int64_t tile)
 {
     const struct head_norm *n = context;
-    int64_t row = tile * FORWARD_ROWS, end = min_i64(row + FORWARD_ROWS, n->op->in[QKV].rows);
+    int64_t row = tile * FORWARD_ROWS,
+            end = min_i64(row + FORWARD_ROWS, n->op->in[HEAD_NORM_QKV].rows);
 
-    WITH_ACT(n->op->in[QKV].dtype, for (; row < end; row++) head_norm_row(n, row, act));
+    WITH_ACT(n->op->in[HEAD_NORM_QKV].dtype, for (; row < end; row++) head_norm_row(n, row, act));
 }
 
 CPU_TILES(head_norm_tile);
@@ -93,7 +91,7 @@ static void head_norm_run(struct kernels *kernels, const struct kernel_call *cal
     struct head_norm n = { .op = &call->op };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[QKV].rows, FORWARD_ROWS),
+    pool_run(kernels->pool, ceil_div(call->op.in[HEAD_NORM_QKV].rows, FORWARD_ROWS),
              head_norm_tile[cpu_of(kernels)->isa], &n);
 }
 
@@ -135,16 +133,16 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
                                    enum dtype act)
 {
     const struct op_attributes *a = &n->op->attributes;
-    const float *rstd = float_row(&n->op->in[RSTD], row);
-    struct head_grad h = { .dy = cpu_row(&n->op->in[DOUT], row),
-                           .x = cpu_row(&n->op->in[GRAD_QKV], row),
-                           .dx = cpu_row(&n->op->out[0], row),
+    const float *rstd = float_row(&n->op->in[HEAD_NORM_GRAD_RSTD], row);
+    struct head_grad h = { .dy = cpu_row(&n->op->in[HEAD_NORM_GRAD_DOUT], row),
+                           .x = cpu_row(&n->op->in[HEAD_NORM_GRAD_QKV], row),
+                           .dx = cpu_row(&n->op->out[HEAD_NORM_GRAD_DQKV], row),
                            .e = a->head_dim };
 
     for (int head = 0; head < n_normed(a); head++) {
         int is_key = head >= a->n_heads;
 
-        h.w = n->op->in[is_key ? GRAD_WK : GRAD_WQ].data;
+        h.w = n->op->in[is_key ? HEAD_NORM_GRAD_WK : HEAD_NORM_GRAD_WQ].data;
         h.dw = partial + is_key * h.e;
         h.rstd = rstd[head];
         h.at = head * h.e;
@@ -156,12 +154,13 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
 CPU_INLINE void head_norm_grad_tile_body(void *context, int64_t tile)
 {
     const struct head_norm *n = context;
-    int64_t row = tile * GRAD_ROWS, end = min_i64(row + GRAD_ROWS, n->op->in[DOUT].rows);
+    int64_t row = tile * GRAD_ROWS,
+            end = min_i64(row + GRAD_ROWS, n->op->in[HEAD_NORM_GRAD_DOUT].rows);
     int64_t width = 2 * (int64_t)n->op->attributes.head_dim;
     float *partial = n->partial + tile * width;
 
     memset(partial, 0, (size_t)width * sizeof *partial);
-    WITH_ACT(n->op->in[DOUT].dtype,
+    WITH_ACT(n->op->in[HEAD_NORM_GRAD_DOUT].dtype,
              for (; row < end; row++) head_norm_grad_row(n, row, partial, act));
 }
 
@@ -172,9 +171,9 @@ CPU_INLINE void head_norm_total_tile_body(void *context, int64_t tile)
 {
     const struct head_norm *n = context;
     int64_t e = n->op->attributes.head_dim;
-    float *out = n->op->out[1 + tile].data, sum[OPS_HEAD_DIM_MAX];
+    float *out = n->op->out[HEAD_NORM_GRAD_DWQ + tile].data, sum[OPS_HEAD_DIM_MAX];
 
-    if (!tensor_given(&n->op->out[1 + tile]))
+    if (!tensor_given(&n->op->out[HEAD_NORM_GRAD_DWQ + tile]))
         return;
     memcpy(sum, n->partial + tile * e, (size_t)e * sizeof *sum);
     for (int64_t block = 1; block < n->n_blocks; block++)
@@ -189,7 +188,8 @@ CPU_TILES(head_norm_total_tile);
 static size_t head_norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
-    return (size_t)(ceil_div(op->in[DOUT].rows, GRAD_ROWS) * 2 * op->attributes.head_dim) *
+    return (size_t)(ceil_div(op->in[HEAD_NORM_GRAD_DOUT].rows, GRAD_ROWS) * 2 *
+                    op->attributes.head_dim) *
            sizeof(float);
 }
 
@@ -198,7 +198,7 @@ static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call
     enum cpu_isa isa = cpu_of(kernels)->isa;
     struct head_norm n = { .op = &call->op,
                            .partial = call->scratch,
-                           .n_blocks = ceil_div(call->op.in[DOUT].rows, GRAD_ROWS),
+                           .n_blocks = ceil_div(call->op.in[HEAD_NORM_GRAD_DOUT].rows, GRAD_ROWS),
                            .first = first };
 
     pool_run(kernels->pool, n.n_blocks, head_norm_grad_tile[isa], &n);

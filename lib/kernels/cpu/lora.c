@@ -22,7 +22,7 @@ struct lora {
 
 static struct cpu_gemm_shape product_shape(const struct op_shape *op, int part, int64_t rows)
 {
-    const struct tensor *h = &op->in[1 + 2 * part], *b = &op->in[2 + 2 * part];
+    const struct tensor *h = &op->in[LORA_H0 + 2 * part], *b = &op->in[LORA_B0 + 2 * part];
 
     return (struct cpu_gemm_shape){ .m = rows,
                                     .n = b->rows,
@@ -46,18 +46,19 @@ static int64_t widest(const struct op_shape *op)
 
 static size_t product_bytes(const struct op_shape *op)
 {
-    return align_up((size_t)(min_i64(LORA_ROWS, op->in[0].rows) * widest(op)) * sizeof(float), 64);
+    return align_up((size_t)(min_i64(LORA_ROWS, op->in[LORA_Y].rows) * widest(op)) * sizeof(float),
+                    64);
 }
 
 static size_t lora_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    int64_t rows = op->in[0].rows;
+    int64_t rows = op->in[LORA_Y].rows;
     const int64_t sizes[] = { min_i64(LORA_ROWS, rows), rows % LORA_ROWS };
     size_t most = 0;
 
     for (int i = 0; i < OPS_LORA_PARTS; i++)
         for (int k = 0; k < 2; k++) {
-            if (!tensor_given(&op->in[1 + 2 * i]) || !sizes[k])
+            if (!tensor_given(&op->in[LORA_H0 + 2 * i]) || !sizes[k])
                 continue;
             struct cpu_gemm_shape shape = product_shape(op, i, sizes[k]);
             size_t bytes = cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
@@ -70,8 +71,8 @@ static size_t lora_scratch_bytes(struct kernels *kernels, const struct op_shape 
 CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectangle *r,
                          enum dtype act)
 {
-    const void *y = cpu_row(&l->op->in[0], l->begin + row);
-    void *out = cpu_row(&l->op->out[0], l->begin + row);
+    const void *y = cpu_row(&l->op->in[LORA_Y], l->begin + row);
+    void *out = cpu_row(&l->op->out[LORA_OUT], l->begin + row);
     const float *product = l->product ? l->product + row * l->width : NULL;
 
     if (product)
@@ -87,7 +88,7 @@ CPU_INLINE void lora_tile_body(void *context, int64_t tile)
     const struct lora *l = context;
     struct rectangle r = tiling_at(&l->tiling, tile);
 
-    WITH_ACT(l->op->in[0].dtype,
+    WITH_ACT(l->op->in[LORA_Y].dtype,
              for (int64_t row = r.row; row < r.row_end; row++) lora_row(l, row, &r, act));
 }
 
@@ -97,14 +98,14 @@ static void run_part(struct kernels *kernels, const struct kernel_call *call, st
                      int part)
 {
     const struct op_shape *op = &call->op;
-    const struct tensor *h = &op->in[1 + 2 * part];
+    const struct tensor *h = &op->in[LORA_H0 + 2 * part];
 
     l->width = op->attributes.parts[part];
     l->product = NULL;
     if (tensor_given(h)) {
         struct cpu_gemm_shape shape = product_shape(op, part, l->rows);
         struct cpu_gemm_operands operands = { .a = cpu_row(h, l->begin),
-                                              .b = op->in[2 + 2 * part].data,
+                                              .b = op->in[LORA_B0 + 2 * part].data,
                                               .c = call->scratch,
                                               .first = 1 };
 
@@ -121,8 +122,8 @@ static void lora_run(struct kernels *kernels, const struct kernel_call *call, in
     struct lora l = { .op = &call->op };
 
     (void)first;
-    for (l.begin = 0; l.begin < call->op.in[0].rows; l.begin += LORA_ROWS) {
-        l.rows = min_i64(LORA_ROWS, call->op.in[0].rows - l.begin);
+    for (l.begin = 0; l.begin < call->op.in[LORA_Y].rows; l.begin += LORA_ROWS) {
+        l.rows = min_i64(LORA_ROWS, call->op.in[LORA_Y].rows - l.begin);
         l.col = 0;
         for (int part = 0; part < OPS_LORA_PARTS; part++)
             if (call->op.attributes.parts[part])

@@ -13,9 +13,9 @@
 
 CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, enum dtype act)
 {
-    const void *w = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
-    int64_t d = op->in[0].cols, i = 0;
+    const void *w = cpu_row(&op->in[NORMALIZE_ROWS_W], row);
+    void *y = cpu_row(&op->out[NORMALIZE_ROWS_Y], row);
+    int64_t d = op->in[NORMALIZE_ROWS_W].cols, i = 0;
     float lanes[SUM_LANES] = { 0 }, norm, eps = (float)op->attributes.eps;
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
@@ -31,7 +31,7 @@ CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, enum dtype
     }
     norm = sqrtf(sum_lanes(lanes));
     norm = norm < eps ? eps : norm;
-    *float_row_mut(&op->out[1], row) = norm;
+    *float_row_mut(&op->out[NORMALIZE_ROWS_NORM], row) = norm;
     INDEPENDENT_TURNS
     for (i = 0; i < d; i++)
         act_put(y, i, act_get(w, i, act) / norm, act);
@@ -40,9 +40,10 @@ CPU_INLINE void normalize_row(const struct op_shape *op, int64_t row, enum dtype
 CPU_INLINE void normalize_tile_body(void *context, int64_t tile)
 {
     const struct op_shape *op = context;
-    int64_t row = tile * ROWS_A_TILE, end = min_i64(row + ROWS_A_TILE, op->in[0].rows);
+    int64_t row = tile * ROWS_A_TILE,
+            end = min_i64(row + ROWS_A_TILE, op->in[NORMALIZE_ROWS_W].rows);
 
-    WITH_ACT(op->in[0].dtype, for (; row < end; row++) normalize_row(op, row, act));
+    WITH_ACT(op->in[NORMALIZE_ROWS_W].dtype, for (; row < end; row++) normalize_row(op, row, act));
 }
 
 CPU_TILES(normalize_tile);
@@ -52,7 +53,7 @@ static void normalize_run(struct kernels *kernels, const struct kernel_call *cal
     struct op_shape op = call->op;
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(op.in[0].rows, ROWS_A_TILE),
+    pool_run(kernels->pool, ceil_div(op.in[NORMALIZE_ROWS_W].rows, ROWS_A_TILE),
              normalize_tile[cpu_of(kernels)->isa], &op);
 }
 
@@ -66,11 +67,13 @@ struct normalize_grad {
 /* dw adds (dy - y (y dy)) / norm; where eps stood for the length, dy / norm. */
 CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, enum dtype act)
 {
-    const float *dy = float_row(&n->op->in[0], row), norm = *float_row(&n->op->in[2], row);
-    const void *w = cpu_row(&n->op->in[1], row);
-    void *dw = cpu_row(&n->op->out[0], row);
-    enum dtype own_dtype = n->op->out[0].dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    int64_t d = n->op->in[0].cols, i = 0;
+    const float *dy = float_row(&n->op->in[NORMALIZE_ROWS_GRAD_DY], row),
+                norm = *float_row(&n->op->in[NORMALIZE_ROWS_GRAD_NORM], row);
+    const void *w = cpu_row(&n->op->in[NORMALIZE_ROWS_GRAD_W], row);
+    void *dw = cpu_row(&n->op->out[NORMALIZE_ROWS_GRAD_DW], row);
+    enum dtype own_dtype =
+        n->op->out[NORMALIZE_ROWS_GRAD_DW].dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    int64_t d = n->op->in[NORMALIZE_ROWS_GRAD_DY].cols, i = 0;
     float lanes[SUM_LANES] = { 0 }, inverse = 1.0f / norm, dot;
 
     for (; i + SUM_LANES <= d; i += SUM_LANES)
@@ -90,9 +93,11 @@ CPU_INLINE void normalize_grad_row(const struct normalize_grad *n, int64_t row, 
 CPU_INLINE void normalize_grad_tile_body(void *context, int64_t tile)
 {
     const struct normalize_grad *n = context;
-    int64_t row = tile * ROWS_A_TILE, end = min_i64(row + ROWS_A_TILE, n->op->in[0].rows);
+    int64_t row = tile * ROWS_A_TILE,
+            end = min_i64(row + ROWS_A_TILE, n->op->in[NORMALIZE_ROWS_GRAD_DY].rows);
 
-    WITH_ACT(n->op->in[1].dtype, for (; row < end; row++) normalize_grad_row(n, row, act));
+    WITH_ACT(n->op->in[NORMALIZE_ROWS_GRAD_W].dtype,
+             for (; row < end; row++) normalize_grad_row(n, row, act));
 }
 
 CPU_TILES(normalize_grad_tile);
@@ -101,7 +106,7 @@ static void normalize_grad_run(struct kernels *kernels, const struct kernel_call
 {
     struct normalize_grad n = { .op = &call->op, .first = first };
 
-    pool_run(kernels->pool, ceil_div(call->op.in[0].rows, ROWS_A_TILE),
+    pool_run(kernels->pool, ceil_div(call->op.in[NORMALIZE_ROWS_GRAD_DY].rows, ROWS_A_TILE),
              normalize_grad_tile[cpu_of(kernels)->isa], &n);
 }
 

@@ -71,15 +71,15 @@ CPU_INLINE double block_squares(const struct tensor *x, int64_t start, int64_t e
 CPU_INLINE void sumsq_tile_body(void *context, int64_t tile)
 {
     const struct op_shape *op = context;
-    double *sums = op->out[0].data;
-    int64_t end = min_i64((tile + 1) * SUMSQ_BLOCKS_A_TILE, op->out[0].cols);
+    double *sums = op->out[SUMSQ_SUMS].data;
+    int64_t end = min_i64((tile + 1) * SUMSQ_BLOCKS_A_TILE, op->out[SUMSQ_SUMS].cols);
 
     for (int64_t block = tile * SUMSQ_BLOCKS_A_TILE; block < end; block++) {
         int64_t begin = block * OPS_NORM_BLOCK;
-        int64_t last = min_i64(begin + OPS_NORM_BLOCK, tensor_elements(&op->in[0]));
+        int64_t last = min_i64(begin + OPS_NORM_BLOCK, tensor_elements(&op->in[SUMSQ_X]));
 
-        sums[block] = is_bf16(&op->in[0]) ? block_squares(&op->in[0], begin, last, 1)
-                                          : block_squares(&op->in[0], begin, last, 0);
+        sums[block] = is_bf16(&op->in[SUMSQ_X]) ? block_squares(&op->in[SUMSQ_X], begin, last, 1)
+                                                : block_squares(&op->in[SUMSQ_X], begin, last, 0);
     }
 }
 
@@ -90,36 +90,38 @@ static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, i
     struct op_shape op = call->op;
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(op.out[0].cols, SUMSQ_BLOCKS_A_TILE),
+    pool_run(kernels->pool, ceil_div(op.out[SUMSQ_SUMS].cols, SUMSQ_BLOCKS_A_TILE),
              sumsq_tile[cpu_of(kernels)->isa], &op);
 }
 
 static void sum_run(void *context, int64_t tile, int thread)
 {
     const struct op_shape *op = context;
-    const double *x = op->in[0].data;
-    const int32_t *ends = op->in[1].data, *order = op->in[2].data;
+    const double *x = op->in[SUM_RUNS_X].data;
+    const int32_t *ends = op->in[SUM_RUNS_ENDS].data, *order = op->in[SUM_RUNS_ORDER].data;
     double sum = 0;
 
     (void)thread;
     for (int64_t i = tile ? ends[tile - 1] : 0; i < ends[tile]; i++)
         sum += x[order ? order[i] : i];
-    ((double *)op->out[0].data)[tile] = sum;
+    ((double *)op->out[SUM_RUNS_Y].data)[tile] = sum;
 }
 
 static void sum_runs_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    pool_run(kernels->pool, call->op.out[0].cols, sum_run, (void *)(uintptr_t)&call->op);
+    pool_run(kernels->pool, call->op.out[SUM_RUNS_Y].cols, sum_run, (void *)(uintptr_t)&call->op);
 }
 
 static void gradient_norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    const double *sums = op->in[0].data;
-    const int32_t *order = op->in[1].data;
-    int64_t n = order ? op->in[1].cols : op->in[0].cols;
-    float scale = tensor_given(&op->in[2]) ? *(const float *)op->in[2].data : 1.0f;
+    const double *sums = op->in[GRADIENT_NORM_SUMS].data;
+    const int32_t *order = op->in[GRADIENT_NORM_ORDER].data;
+    int64_t n = order ? op->in[GRADIENT_NORM_ORDER].cols : op->in[GRADIENT_NORM_SUMS].cols;
+    float scale = tensor_given(&op->in[GRADIENT_NORM_SCALE])
+                      ? *(const float *)op->in[GRADIENT_NORM_SCALE].data
+                      : 1.0f;
     double sum = 0, clip = op->attributes.clip, norm;
 
     (void)kernels;
@@ -127,15 +129,14 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
     for (int64_t i = 0; i < n; i++)
         sum += sums[order ? order[i] : i];
     norm = sqrt(sum) / (double)scale;
-    *(double *)op->out[0].data = norm;
-    *(float *)op->out[1].data = (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
-    *(int32_t *)op->out[2].data = !isfinite(norm);
+    *(double *)op->out[GRADIENT_NORM_NORM].data = norm;
+    *(float *)op->out[GRADIENT_NORM_FACTOR].data =
+        (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
+    *(int32_t *)op->out[GRADIENT_NORM_SKIP].data = !isfinite(norm);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
-
-enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY, PLACE, PART };
 
 struct adamw {
     const struct op_shape *op;
@@ -153,10 +154,10 @@ struct stretch {
 CPU_INLINE void adamw_exact(const struct adamw *a, const struct stretch *s, float decay,
                             int gradient16)
 {
-    const void *gradient = cpu_row(&a->op->in[GRADIENT], s->row);
-    float *master = float_row_mut(&a->op->in[MASTER], s->row) + s->col;
-    float *m = float_row_mut(&a->op->in[M], s->row) + s->col;
-    float *v = float_row_mut(&a->op->in[V], s->row) + s->col;
+    const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
+    float *master = float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + s->col;
+    float *m = float_row_mut(&a->op->in[ADAMW_M], s->row) + s->col;
+    float *v = float_row_mut(&a->op->in[ADAMW_V], s->row) + s->col;
     float factor = a->factor, take1 = a->take1, take2 = a->take2;
     float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
 
@@ -175,7 +176,7 @@ CPU_INLINE void adamw_exact(const struct adamw *a, const struct stretch *s, floa
 
 CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, float decay)
 {
-    if (is_bf16(&a->op->in[GRADIENT]))
+    if (is_bf16(&a->op->in[ADAMW_GRADIENT]))
         adamw_exact(a, s, decay, 1);
     else
         adamw_exact(a, s, decay, 0);
@@ -223,11 +224,12 @@ CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, float decay,
                               const struct noise *noise, int64_t skip, int master16, int gradient16)
 {
-    const void *gradient = cpu_row(&a->op->in[GRADIENT], s->row);
-    float *master = float_row_mut(&a->op->in[MASTER], s->row) + (master16 ? 0 : s->col);
-    uint16_t *weight = (uint16_t *)a->op->in[MASTER].data + s->row * a->op->in[MASTER].stride;
-    uint16_t *m = (uint16_t *)a->op->in[M].data + s->row * a->op->in[M].stride + s->col;
-    uint16_t *v = (uint16_t *)a->op->in[V].data + s->row * a->op->in[V].stride + s->col;
+    const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
+    float *master = float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + (master16 ? 0 : s->col);
+    uint16_t *weight =
+        (uint16_t *)a->op->in[ADAMW_MASTER].data + s->row * a->op->in[ADAMW_MASTER].stride;
+    uint16_t *m = (uint16_t *)a->op->in[ADAMW_M].data + s->row * a->op->in[ADAMW_M].stride + s->col;
+    uint16_t *v = (uint16_t *)a->op->in[ADAMW_V].data + s->row * a->op->in[ADAMW_V].stride + s->col;
     float factor = a->factor, take1 = a->take1, take2 = a->take2;
     float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
 
@@ -261,12 +263,12 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, f
         struct stretch some = { s->row, s->col + at, n };
 
         make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
-        if (is_bf16(&a->op->in[MASTER]) && is_bf16(&a->op->in[GRADIENT]))
+        if (is_bf16(&a->op->in[ADAMW_MASTER]) && is_bf16(&a->op->in[ADAMW_GRADIENT]))
             adamw_rounded(a, &some, decay, &noise, skip, 1, 1);
-        else if (is_bf16(&a->op->in[MASTER]))
+        else if (is_bf16(&a->op->in[ADAMW_MASTER]))
             adamw_rounded(a, &some, decay, &noise, skip, 1, 0);
         else
-            adamw_rounded(a, &some, decay, &noise, skip, 0, is_bf16(&a->op->in[GRADIENT]));
+            adamw_rounded(a, &some, decay, &noise, skip, 0, is_bf16(&a->op->in[ADAMW_GRADIENT]));
         at += n;
     }
 }
@@ -276,8 +278,8 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, f
 /* Where each block of elements has its own decay, or place, block by block. */
 CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
 {
-    const double *decays = a->op->in[DECAY].data, *places = a->op->in[PLACE].data;
-    int64_t start = s->row * a->op->in[GRADIENT].cols, last = start + s->col + s->n;
+    const double *decays = a->op->in[ADAMW_DECAY].data, *places = a->op->in[ADAMW_RNG_SITE].data;
+    int64_t start = s->row * a->op->in[ADAMW_GRADIENT].cols, last = start + s->col + s->n;
 
     for (int64_t at = start + s->col, end; at < last; at = end) {
         int64_t block = at / OPS_NORM_BLOCK;
@@ -285,7 +287,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
 
         end = min_i64((block + 1) * OPS_NORM_BLOCK, last);
         struct stretch piece = { s->row, at - start, end - at };
-        if (a->op->in[M].dtype == DTYPE_BF16)
+        if (a->op->in[ADAMW_M].dtype == DTYPE_BF16)
             adamw_of_block(a, &piece, decay,
                            places ? (uint64_t)places[block]
                                   : a->op->attributes.place + (uint64_t)block,
@@ -297,10 +299,10 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
 
 CPU_INLINE void weight_stretch(const struct adamw *a, const struct stretch *s)
 {
-    const float *master = float_row(&a->op->in[MASTER], s->row);
-    void *weight = cpu_row(&a->op->out[0], s->row);
+    const float *master = float_row(&a->op->in[ADAMW_MASTER], s->row);
+    void *weight = cpu_row(&a->op->out[ADAMW_WEIGHT], s->row);
 
-    WITH_ACT(a->op->out[0].dtype,
+    WITH_ACT(a->op->out[ADAMW_WEIGHT].dtype,
              for (int64_t i = s->col; i < s->col + s->n; i++) act_put(weight, i, master[i], act));
 }
 
@@ -312,11 +314,11 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
     for (int64_t row = r.row; row < r.row_end; row++) {
         struct stretch s = { row, r.col, r.col_end - r.col };
 
-        if (tensor_given(&a->op->in[DECAY]) || a->op->in[M].dtype == DTYPE_BF16)
+        if (tensor_given(&a->op->in[ADAMW_DECAY]) || a->op->in[ADAMW_M].dtype == DTYPE_BF16)
             adamw_blocks(a, &s);
         else
             adamw_stretch(a, &s, a->decay);
-        if (tensor_given(&a->op->out[0]))
+        if (tensor_given(&a->op->out[ADAMW_WEIGHT]))
             weight_stretch(a, &s);
     }
 }
@@ -327,19 +329,19 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
 {
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
-    const float *scalars = op->in[SCALARS].data;
-    const int32_t *part = op->in[PART].data;
+    const float *scalars = op->in[ADAMW_SCALARS].data;
+    const int32_t *part = op->in[ADAMW_PART].data;
     double lr = scalars[SCALAR_LR];
 
     (void)first;
-    if (*(const int32_t *)op->in[SKIP].data)
+    if (*(const int32_t *)op->in[ADAMW_SKIP].data)
         return;
 
     struct adamw a = {
         .op = op,
-        .tiling = tiling_of(op->in[GRADIENT].rows, op->in[GRADIENT].cols),
+        .tiling = tiling_of(op->in[ADAMW_GRADIENT].rows, op->in[ADAMW_GRADIENT].cols),
         .lr = lr,
-        .factor = *(const float *)op->in[FACTOR].data,
+        .factor = *(const float *)op->in[ADAMW_FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
         .take1 = (float)(1.0 - at->beta1),
         .take2 = (float)(1.0 - at->beta2),

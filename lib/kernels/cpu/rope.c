@@ -17,15 +17,15 @@ struct rope {
 CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &r->op->attributes;
-    int32_t position = *(const int32_t *)cpu_row(&r->op->in[1], row);
-    const char *in = cpu_row(&r->op->in[0], row);
-    char *out = cpu_row(&r->op->out[0], row);
+    int32_t position = *(const int32_t *)cpu_row(&r->op->in[ROPE_POSITION], row);
+    const char *in = cpu_row(&r->op->in[ROPE_QKV], row);
+    char *out = cpu_row(&r->op->out[ROPE_OUT], row);
     size_t bytes = dtype_bytes(act);
     int half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
 
-    CHECK(position < r->op->in[2].rows);
+    CHECK(position < r->op->in[ROPE_TABLE].rows);
     /* No token: its angle doesn't matter, but must not be read from outside of the table. */
-    const float *cosine = float_row(&r->op->in[2], position < 0 ? 0 : position);
+    const float *cosine = float_row(&r->op->in[ROPE_TABLE], position < 0 ? 0 : position);
     const float *sine = cosine + half;
 
     for (int head = 0; head < n_rotated; head++) {
@@ -49,9 +49,9 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
 CPU_INLINE void rope_tile_body(void *context, int64_t tile)
 {
     const struct rope *r = context;
-    int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[0].rows);
+    int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[ROPE_QKV].rows);
 
-    WITH_ACT(r->op->in[0].dtype, for (; row < end; row++) rope_row(r, row, act));
+    WITH_ACT(r->op->in[ROPE_QKV].dtype, for (; row < end; row++) rope_row(r, row, act));
 }
 
 CPU_TILES(rope_tile);
@@ -61,7 +61,7 @@ static void rope_run(struct kernels *kernels, const struct kernel_call *call, in
     struct rope r = { .op = &call->op, .sign = call->op.kind == OP_ROPE ? 1.0f : -1.0f };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[0].rows, ROPE_ROWS),
+    pool_run(kernels->pool, ceil_div(call->op.in[ROPE_QKV].rows, ROPE_ROWS),
              rope_tile[cpu_of(kernels)->isa], &r);
 }
 

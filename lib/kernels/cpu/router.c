@@ -95,18 +95,19 @@ CPU_INLINE void router_tile_body(void *context, int64_t tile)
 {
     const struct routing *r = context;
     const struct op_shape *op = r->op;
-    int64_t m = op->in[0].cols, n = op->out[0].cols;
-    int64_t end = min_i64((tile + 1) * ROWS_A_TILE, op->in[0].rows);
+    int64_t m = op->in[ROUTER_LOGITS].cols, n = op->out[ROUTER_WEIGHT].cols;
+    int64_t end = min_i64((tile + 1) * ROWS_A_TILE, op->in[ROUTER_LOGITS].rows);
     double *sums = r->sums ? r->sums + tile * m : NULL;
 
     if (sums)
         memset(sums, 0, (size_t)m * sizeof *sums);
     for (int64_t t = tile * ROWS_A_TILE; t < end; t++) {
-        const float *logits = float_row(&op->in[0], t);
-        int32_t *experts = expert_row(&op->out[1], t);
+        const float *logits = float_row(&op->in[ROUTER_LOGITS], t);
+        int32_t *experts = expert_row(&op->out[ROUTER_EXPERT], t);
 
         choose(logits, m, experts, n);
-        weigh(logits, m, experts, n, op->attributes.normalize, float_row_mut(&op->out[0], t));
+        weigh(logits, m, experts, n, op->attributes.normalize,
+              float_row_mut(&op->out[ROUTER_WEIGHT], t));
         if (sums)
             add_probabilities(sums, logits, m);
     }
@@ -132,10 +133,11 @@ static void count_choices(const struct tensor *experts, int64_t m, double *count
 static void add_stats(const struct routing *r, int first)
 {
     const struct op_shape *op = r->op;
-    int64_t m = op->in[0].cols, T = op->in[0].rows, n = op->out[0].cols;
-    double *stats = op->out[2].data, *counts = r->sums + n_tiles(T) * m, balance = 0;
+    int64_t m = op->in[ROUTER_LOGITS].cols, T = op->in[ROUTER_LOGITS].rows,
+            n = op->out[ROUTER_WEIGHT].cols;
+    double *stats = op->out[ROUTER_STATS].data, *counts = r->sums + n_tiles(T) * m, balance = 0;
 
-    count_choices(&op->out[1], m, counts);
+    count_choices(&op->out[ROUTER_EXPERT], m, counts);
     for (int64_t e = 0; e < m; e++) {
         double p = 0;
 
@@ -150,17 +152,20 @@ static void add_stats(const struct routing *r, int first)
 static size_t router_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
     (void)kernels;
-    if (!tensor_given(&op->out[2]))
+    if (!tensor_given(&op->out[ROUTER_STATS]))
         return 0;
-    return (size_t)((n_tiles(op->in[0].rows) + 1) * op->in[0].cols) * sizeof(double);
+    return (size_t)((n_tiles(op->in[ROUTER_LOGITS].rows) + 1) * op->in[ROUTER_LOGITS].cols) *
+           sizeof(double);
 }
 
 static void router_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    struct routing r = { .op = op, .sums = tensor_given(&op->out[2]) ? call->scratch : NULL };
+    struct routing r = { .op = op,
+                         .sums = tensor_given(&op->out[ROUTER_STATS]) ? call->scratch : NULL };
 
-    pool_run(kernels->pool, n_tiles(op->in[0].rows), router_tile[cpu_of(kernels)->isa], &r);
+    pool_run(kernels->pool, n_tiles(op->in[ROUTER_LOGITS].rows), router_tile[cpu_of(kernels)->isa],
+             &r);
     if (r.sums)
         add_stats(&r, first);
 }
@@ -208,10 +213,11 @@ static void add_balance_gradient(const float *shares, const float *p, float *dlo
 static void router_grad_row(const struct routing *r, int64_t t, float *p)
 {
     const struct op_shape *op = r->op;
-    const float *g = float_row(&op->in[0], t), *w = float_row(&op->in[1], t);
-    const int32_t *experts = expert_row(&op->in[2], t);
-    float *dlogits = float_row_mut(&op->out[0], t);
-    int64_t m = op->out[0].cols, n = op->in[0].cols;
+    const float *g = float_row(&op->in[ROUTER_GRAD_DWEIGHT], t),
+                *w = float_row(&op->in[ROUTER_GRAD_WEIGHT], t);
+    const int32_t *experts = expert_row(&op->in[ROUTER_GRAD_EXPERT], t);
+    float *dlogits = float_row_mut(&op->out[ROUTER_GRAD_DLOGITS], t);
+    int64_t m = op->out[ROUTER_GRAD_DLOGITS].cols, n = op->in[ROUTER_GRAD_DWEIGHT].cols;
 
     if (r->logits) {
         float sum = (float)probabilities(float_row(r->logits, t), m, p);
@@ -230,15 +236,15 @@ static void router_grad_row(const struct routing *r, int64_t t, float *p)
 static void router_grad_tile(void *context, int64_t tile, int thread)
 {
     const struct routing *r = context;
-    int64_t end = min_i64((tile + 1) * ROWS_A_TILE, r->op->out[0].rows);
+    int64_t end = min_i64((tile + 1) * ROWS_A_TILE, r->op->out[ROUTER_GRAD_DLOGITS].rows);
 
     for (int64_t t = tile * ROWS_A_TILE; t < end; t++)
-        router_grad_row(r, t, r->rows + thread * r->op->out[0].cols);
+        router_grad_row(r, t, r->rows + thread * r->op->out[ROUTER_GRAD_DLOGITS].cols);
 }
 
 static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    int64_t m = op->out[0].cols;
+    int64_t m = op->out[ROUTER_GRAD_DLOGITS].cols;
 
     return (size_t)m *
            (sizeof(double) + sizeof(float) * (size_t)(1 + cpu_n_threads(cpu_of(kernels))));
@@ -247,20 +253,22 @@ static size_t router_grad_scratch_bytes(struct kernels *kernels, const struct op
 static void router_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t m = op->out[0].cols, T = op->out[0].rows;
+    int64_t m = op->out[ROUTER_GRAD_DLOGITS].cols, T = op->out[ROUTER_GRAD_DLOGITS].rows;
     double *counts = call->scratch;
     float *shares = (float *)(counts + m);
     struct routing r = { .op = op, .rows = shares + m };
 
     (void)first;
-    if (tensor_given(&op->in[3]))
-        r.logits = &op->in[3];
+    if (tensor_given(&op->in[ROUTER_GRAD_LOGITS]))
+        r.logits = &op->in[ROUTER_GRAD_LOGITS];
     if (op->attributes.balance > 0) {
         double balance = op->attributes.balance;
 
-        if (tensor_given(&op->in[4]))
-            balance *= (double)*(const float *)op->in[4].data;
-        const struct tensor *choices = &op->in[tensor_given(&op->in[5]) ? 5 : 2];
+        if (tensor_given(&op->in[ROUTER_GRAD_SCALE]))
+            balance *= (double)*(const float *)op->in[ROUTER_GRAD_SCALE].data;
+        const struct tensor *choices =
+            &op->in[tensor_given(&op->in[ROUTER_GRAD_CHOICES]) ? ROUTER_GRAD_CHOICES
+                                                               : ROUTER_GRAD_EXPERT];
         double n_choices = (double)tensor_elements(choices);
 
         count_choices(choices, m, counts);
