@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 #include <unistd.h>
 
@@ -735,15 +735,41 @@ static void test_files(void **state)
     arena_release(&arena);
 }
 
+/* A list may name each kind that some model's forward has, and no other. */
+static void test_recompute_names_every_forward_op(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        const struct op_info *info = op_info((enum op_kind)kind);
+        struct arena arena = { 0 };
+        struct err err;
+        struct job j;
+        char setting[64];
+
+        snprintf(setting, sizeof setting, "recompute=[%s]", info->name);
+        int is_accepted = read_job_with(&j, SMALL, setting, &arena, &err) == 0;
+        if (is_accepted != (info->feature != FEATURE_NO_FORWARD))
+            fail_msg("%s is %s", setting, is_accepted ? "accepted" : "refused");
+        arena_release(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_job),      cmocka_unit_test(test_whole_job_further),
-        cmocka_unit_test(test_recompute_list), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_layout_notes),   cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_all_mistakes_in_order),
-        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_wrong_overrides),
-        cmocka_unit_test(test_environment),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_whole_job),
+        cmocka_unit_test(test_whole_job_further),
+        cmocka_unit_test(test_recompute_list),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_layout_notes),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_all_mistakes_in_order),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_wrong_overrides),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_recompute_names_every_forward_op),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

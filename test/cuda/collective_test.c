@@ -20,6 +20,7 @@
 
 #include "base/rng.h"
 #include "comm/pause.h"
+#include "ops/op_info.h"
 #include "run/collective.h"
 
 enum { N_RANKS_MAX = 8, N_RUNS = 3, QUEUE = DEVICE_TRAFFIC + 3, N_GUARD = 64 };

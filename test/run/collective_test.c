@@ -18,6 +18,7 @@
 
 #include "base/rng.h"
 #include "comm/pause.h"
+#include "ops/op_info.h"
 #include "run/collective.h"
 
 #define N_RANKS_MAX 8

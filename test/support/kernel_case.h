@@ -8,7 +8,7 @@
 #define SUPPORT_KERNEL_CASE_H
 
 #include "kernels/kernels.h"
-#include "ops/ops.h"
+#include "ops/op_info.h"
 #include "support/acts.h"
 
 /* Unit roundoff of fp32. */

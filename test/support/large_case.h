@@ -12,7 +12,7 @@
 #define SUPPORT_LARGE_CASE_H
 
 #include "kernels/kernels.h"
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 /* What to run: an op's shapes, and contents where numbers are not random. */
 struct large_item {

@@ -10,7 +10,7 @@
 #ifndef TEST_SUPPORT_OP_CASE_H
 #define TEST_SUPPORT_OP_CASE_H
 
-#include "ops/ops.h"
+#include "ops/op_info.h"
 #include "support/acts.h"
 
 struct op_case {
