@@ -176,6 +176,13 @@ static int add_tokens(struct job *job, struct arena *arena, struct err *err)
     return 0;
 }
 
+/* Whether the weight of a module outside the layers is trained. */
+static int trains(const struct job *job, enum module_id module)
+{
+    return tuning_trains_id(job->tuning, &job->model,
+                            parameters_id(&job->model, module, PART_WEIGHT, LAYER_BEFORE));
+}
+
 /*
  * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
  * of the others (train/begin.c). Adapters alone would be of a model that nobody else has.
@@ -187,8 +194,7 @@ static void grow_to(struct job *job, int wanted, struct arena *arena)
     if (wanted <= is)
         return;
     if (job->kind == JOB_LORA &&
-        (!tuning_trains(job->tuning, "embedding.weight") ||
-         (!job->model.tied_embeddings && !tuning_trains(job->tuning, "head.weight")))) {
+        (!trains(job, MODULE_EMBEDDING) || !trains(job, parameters_head(&job->model).module))) {
         log_warn("%s has %d tokens, the model %d: adapters alone cannot add any, so samples must "
                  "not have them (hint: lora.modules_to_save: [embed_tokens, lm_head])",
                  job->data.tokenizer, wanted, is);

@@ -23,42 +23,16 @@ int adapter_is(const char *path)
     return is;
 }
 
-static int is_gated(const struct model_spec *spec)
-{
-    return spec->activation == ACTIVATION_SWIGLU;
-}
-
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
-                                       int layer, enum lora_module module, struct arena *arena)
+                                       int layer, enum lora_module module)
 {
-    int is_up = module == LORA_UP && !is_gated(spec);
-    int part = is_up ? -1 : lora_module_part(module);
-    const char *matrix = is_up ? "up" : lora_module_matrix(module);
+    struct lora_target target = lora_target_of(spec, module);
     const struct hf_whole *whole =
-        hf_names_find(names, arena_printf(arena, "layers.%d.%s.weight", layer, matrix));
+        hf_names_of(names, parameters_id(spec, target.module, PART_WEIGHT, layer));
 
-    if (!whole || (whole->n > 1) != (part >= 0))
+    if (!whole || (whole->n > 1) != (target.piece >= 0))
         return NULL;
-    return &names->tensors[whole->first + (part < 0 ? 0 : part)];
-}
-
-int adapter_parse_name(const char *name, int *layer, enum lora_module *module, int *is_b)
-{
-    int at = 0;
-
-    if (!tuning_is_adapter(name) || sscanf(name, "layers.%d.%n", layer, &at) != 1 || !at)
-        return 0;
-    *is_b = str_ends_with(name, "_b");
-    for (int m = 0; m < N_LORA_MODULES; m++) {
-        const char *word = lora_module_name((enum lora_module)m);
-        size_t length = strlen(word);
-
-        if (!strncmp(name + at, word, length) && !strncmp(name + at + length, ".lora_", 6)) {
-            *module = (enum lora_module)m;
-            return 1;
-        }
-    }
-    return 0;
+    return &names->tensors[whole->first + (target.piece < 0 ? 0 : target.piece)];
 }
 
 /* ---- a peft folder ---- */
@@ -124,7 +98,7 @@ static int check_rank(const struct opening *o, const char *name, int64_t rank, s
 static int take_pair(struct opening *o, int layer, enum lora_module module, struct err *err)
 {
     struct adapter *a = o->adapter;
-    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, &a->arena);
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module);
     int at = layer * N_LORA_MODULES + (int)module;
 
     if (!theirs)
@@ -178,7 +152,8 @@ static int take_replacement(struct opening *o, int i, struct err *err)
 static int take_tied_head(struct opening *o, struct err *err)
 {
     struct adapter *a = o->adapter;
-    const struct hf_whole *embedding = hf_names_find(&a->names, "embedding.weight");
+    const struct hf_whole *embedding = hf_names_of(
+        &a->names, parameters_id(&a->spec, MODULE_EMBEDDING, PART_WEIGHT, LAYER_BEFORE));
     const struct safetensors_tensor *head = take(o, ADAPTER_PREFIX HF_NAMES_HEAD);
     const struct safetensors_tensor *table = embedding ? a->replacements[embedding->first] : NULL;
 
@@ -196,10 +171,11 @@ static int take_tied_head(struct opening *o, struct err *err)
                : err_set(err, ERR_DATA, "%s: head and embedding are of two types", a->file->path);
 }
 
-/* Whether the file's tensor is LoRA's of the module with this matrix of ours. */
-static int is_lora_of(const struct adapter *a, const char *tensor, const char *matrix)
+/* Whether the file's tensor is LoRA's of this module of ours, which is none of a layer's. */
+static int is_lora_of(const struct adapter *a, const char *tensor, enum module_id module)
 {
-    const struct hf_whole *whole = hf_names_find(&a->names, matrix);
+    const struct hf_whole *whole =
+        hf_names_of(&a->names, parameters_id(&a->spec, module, PART_WEIGHT, LAYER_BEFORE));
     const char *theirs = whole ? a->names.tensors[whole->first].name : NULL;
     size_t n = theirs ? (size_t)(strrchr(theirs, '.') - theirs) : 0;
 
@@ -215,10 +191,10 @@ static const char *unsupported(const struct adapter *a, const char *tensor)
         return "DoRA";
     if (strstr(tensor, "trainable_tokens"))
         return "training some rows of the embedding";
-    if (is_lora_of(a, tensor, "embedding.weight"))
+    if (is_lora_of(a, tensor, MODULE_EMBEDDING))
         return "LoRA of the embedding";
     /* A tied head is none of ours. */
-    return is_lora_of(a, tensor, "head.weight") || strstr(tensor, "lm_head.lora_")
+    return is_lora_of(a, tensor, MODULE_HEAD) || strstr(tensor, "lm_head.lora_")
                ? "LoRA of the head"
                : NULL;
 }
@@ -258,11 +234,12 @@ static int check_used(const struct opening *o, struct err *err)
 /* Tokens that were added are rows of whole tables that are longer than the model's. */
 static int grow(struct adapter *a, struct err *err)
 {
-    static const char *const tables[2] = { "embedding.weight", "head.weight" };
+    static const enum module_id tables[2] = { MODULE_EMBEDDING, MODULE_HEAD };
     int64_t rows[2] = { 0, 0 };
 
     for (int i = 0; i < 2 - !!a->spec.tied_embeddings; i++) {
-        const struct hf_whole *whole = hf_names_find(&a->names, tables[i]);
+        const struct hf_whole *whole =
+            hf_names_of(&a->names, parameters_id(&a->spec, tables[i], PART_WEIGHT, LAYER_BEFORE));
         const struct safetensors_tensor *t =
             whole ? safetensors_find(&a->file->index,
                                      arena_printf(&a->arena, ADAPTER_PREFIX "%s",

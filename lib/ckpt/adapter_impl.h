@@ -61,9 +61,6 @@ int adapter_config_rank(const struct adapter_config *config, const char *module,
  * pairs for parts of a matrix that the family keeps whole there is none, nor the other way round.
  */
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
-                                       int layer, enum lora_module module, struct arena *arena);
-
-/* "layers.3.q.lora_b": which; 0 if the name is not of that form. */
-int adapter_parse_name(const char *name, int *layer, enum lora_module *module, int *is_b);
+                                       int layer, enum lora_module module);
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * adapter_read.c - an adapter's tensors as parts of ours
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +10,13 @@
 
 /* The pair's tensor that a name of ours stands for; NULL if there is none. */
 static const struct safetensors_tensor *own_tensor(const struct adapter *a, const char *name,
-                                                   int *layer, enum lora_module *module, int *is_b)
+                                                   int *layer, enum lora_module *module,
+                                                   enum lora_matrix *matrix)
 {
-    if (!a->file || !adapter_parse_name(name, layer, module, is_b) || *layer >= a->spec.n_layers ||
+    if (!a->file || !lora_parse_name(name, layer, module, matrix) || *layer >= a->spec.n_layers ||
         *layer < 0)
         return NULL;
-    return a->pairs[*layer * N_LORA_MODULES + (int)*module][*is_b];
+    return a->pairs[*layer * N_LORA_MODULES + (int)*module][*matrix];
 }
 
 static int has_replacement(const struct adapter *a, const char *name)
@@ -31,12 +31,13 @@ static int has_replacement(const struct adapter *a, const char *name)
 
 int adapter_has(const struct adapter *a, const char *name)
 {
-    int layer, is_b;
+    int layer;
     enum lora_module module;
+    enum lora_matrix matrix;
 
     if (a->store)
         return store_find(a->store, name) != NULL;
-    return own_tensor(a, name, &layer, &module, &is_b) || has_replacement(a, name);
+    return own_tensor(a, name, &layer, &module, &matrix) || has_replacement(a, name);
 }
 
 int adapter_has_all(const struct adapter *a, const char *name)
@@ -51,25 +52,25 @@ int adapter_has_all(const struct adapter *a, const char *name)
     return whole != NULL;
 }
 
+/* The tensor of theirs, of this one of ours, that such an adapter is around; NULL: none is. */
+static const struct hf_tensor *adapted_tensor(const struct adapter *a, const struct hf_whole *whole,
+                                              enum lora_module module)
+{
+    int layer = whole->id.layer;
+
+    if (!parameters_is_of_layers(whole->id.module) || !tuning_place(&a->tuning, layer, module).rank)
+        return NULL;
+    const struct hf_tensor *t = adapter_module(&a->names, &a->spec, layer, module);
+    return t && t->whole == &whole->whole ? t : NULL;
+}
+
 int adapter_changes(const struct adapter *a, const char *name)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, name);
-    int layer, at = 0;
 
-    if (!whole || sscanf(name, "layers.%d.%n", &layer, &at) != 1 || !at)
-        return 0;
-    for (int m = 0; m < N_LORA_MODULES; m++) {
-        struct arena arena = { 0 };
-        const struct hf_tensor *t =
-            tuning_place(&a->tuning, layer, (enum lora_module)m).rank
-                ? adapter_module(&a->names, &a->spec, layer, (enum lora_module)m, &arena)
-                : NULL;
-        int is_of_it = t && t->whole == &whole->whole;
-
-        arena_release(&arena);
-        if (is_of_it)
+    for (int m = 0; m < N_LORA_MODULES && whole; m++)
+        if (adapted_tensor(a, whole, (enum lora_module)m))
             return 1;
-    }
     return 0;
 }
 
@@ -119,7 +120,7 @@ static int read_piece(const struct adapter *a, const struct safetensors_tensor *
 
 static int overlay_own(struct adapter *a, const struct store_slice *want,
                        const struct safetensors_tensor *t, int layer, enum lora_module module,
-                       int is_b, struct err *err)
+                       enum lora_matrix matrix, struct err *err)
 {
     struct hf_piece whole = { 0, 0, t->shape[0] };
 
@@ -127,9 +128,9 @@ static int overlay_own(struct adapter *a, const struct store_slice *want,
         return err_set(err, ERR_DATA, "%s: %.100s is %lld x %lld, %lld x %lld is wanted", a->path,
                        want->name, (long long)t->shape[0], (long long)t->shape[1],
                        (long long)want->rows, (long long)want->cols);
-    if (!is_b)
+    if (matrix == LORA_A)
         return read_piece(a, t, whole, 0, want, err);
-    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, &a->arena);
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module);
     int64_t first = theirs->pieces[0].ours;
     for (int i = 0; i < theirs->n_pieces; i++)
         first = min_i64(first, theirs->pieces[i].ours);
@@ -141,14 +142,15 @@ static int overlay_own(struct adapter *a, const struct store_slice *want,
 
 int adapter_overlay(struct adapter *a, const struct store_slice *want, struct err *err)
 {
-    int layer, is_b;
+    int layer;
     enum lora_module module;
+    enum lora_matrix matrix;
 
     if (a->store)
         return store_find(a->store, want->name) ? store_read(a->store, want, err) : 0;
-    const struct safetensors_tensor *own = own_tensor(a, want->name, &layer, &module, &is_b);
+    const struct safetensors_tensor *own = own_tensor(a, want->name, &layer, &module, &matrix);
     if (own)
-        return overlay_own(a, want, own, layer, module, is_b, err);
+        return overlay_own(a, want, own, layer, module, matrix, err);
     const struct hf_whole *whole = hf_names_find(&a->names, want->name);
     for (int i = 0; whole && i < whole->n; i++) {
         const struct hf_tensor *theirs = &a->names.tensors[whole->first + i];
@@ -190,11 +192,10 @@ static int add_rows(struct adapter *a, int layer, enum lora_module module,
 {
     struct lora_place place = tuning_place(&a->tuning, layer, module);
     int64_t n_cols = want->col_end - want->col_begin, stride = want->stride ? want->stride : n_cols;
-    const char *name = lora_module_name(module);
+    char name_a[PARAMETER_NAME_MAX], name_b[PARAMETER_NAME_MAX];
     float *own_a = malloc((size_t)(place.rank * n_cols) * sizeof *own_a);
     float *own_b = malloc((size_t)((end - begin) * place.rank) * sizeof *own_b);
-    struct store_slice slice = { .name =
-                                     arena_printf(&a->arena, "layers.%d.%s.lora_a", layer, name),
+    struct store_slice slice = { .name = name_a,
                                  .dtype = DTYPE_F32,
                                  .n_dims = 2,
                                  .rows = place.rank,
@@ -203,9 +204,11 @@ static int add_rows(struct adapter *a, int layer, enum lora_module module,
                                  .col_begin = want->col_begin,
                                  .col_end = want->col_end,
                                  .data = own_a };
-    int status = own_a && own_b ? adapter_overlay(a, &slice, err) : no_memory(a, err);
 
-    slice.name = arena_printf(&a->arena, "layers.%d.%s.lora_b", layer, name);
+    lora_name(name_a, layer, module, LORA_A);
+    lora_name(name_b, layer, module, LORA_B);
+    int status = own_a && own_b ? adapter_overlay(a, &slice, err) : no_memory(a, err);
+    slice.name = name_b;
     slice.rows = rows;
     slice.cols = slice.col_end = place.rank;
     slice.col_begin = 0;
@@ -225,27 +228,21 @@ static int add_rows(struct adapter *a, int layer, enum lora_module module,
 int adapter_add(struct adapter *a, const struct store_slice *want, struct err *err)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, want->name);
-    int layer;
 
     CHECK(want->dtype == DTYPE_F32);
-    if (!whole || sscanf(want->name, "layers.%d.", &layer) != 1)
-        return 0;
-    for (int m = 0; m < N_LORA_MODULES; m++) {
+    for (int m = 0; m < N_LORA_MODULES && whole; m++) {
         enum lora_module module = (enum lora_module)m;
-        const struct hf_tensor *t =
-            tuning_place(&a->tuning, layer, module).rank
-                ? adapter_module(&a->names, &a->spec, layer, module, &a->arena)
-                : NULL;
+        const struct hf_tensor *t = adapted_tensor(a, whole, module);
 
-        if (!t || t->whole != &whole->whole)
+        if (!t)
             continue;
         int64_t first = t->pieces[0].ours;
         for (int i = 0; i < t->n_pieces; i++)
             first = min_i64(first, t->pieces[i].ours);
         int64_t begin = max_i64(first, want->row_begin);
         int64_t end = min_i64(first + t->n_rows, want->row_end);
-        if (begin < end &&
-            add_rows(a, layer, module, want, t->n_rows, begin - first, end - first, begin, err) < 0)
+        if (begin < end && add_rows(a, whole->id.layer, module, want, t->n_rows, begin - first,
+                                    end - first, begin, err) < 0)
             return -1;
     }
     return 0;

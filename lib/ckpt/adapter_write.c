@@ -93,22 +93,24 @@ static void add_item(struct writing *w, const struct item *item)
 static void add_pair(struct writing *w, int layer, enum lora_module module, int rank,
                      const struct hf_tensor *t)
 {
-    const char *name = module_of(w, t), *ours = lora_module_name(module);
+    const char *name = module_of(w, t);
+    char own[N_LORA_MATRICES][PARAMETER_NAME_MAX];
     int64_t cols = t->whole->cols;
     struct item item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight", name) };
 
     add_module(w, name);
-    item.slice =
-        (struct store_slice){ .name = arena_printf(&w->arena, "layers.%d.%s.lora_a", layer, ours),
-                              .dtype = DTYPE_F32,
-                              .n_dims = 2,
-                              .rows = rank,
-                              .cols = cols,
-                              .row_end = rank,
-                              .col_end = cols };
+    lora_name(own[LORA_A], layer, module, LORA_A);
+    lora_name(own[LORA_B], layer, module, LORA_B);
+    item.slice = (struct store_slice){ .name = arena_strdup(&w->arena, own[LORA_A]),
+                                       .dtype = DTYPE_F32,
+                                       .n_dims = 2,
+                                       .rows = rank,
+                                       .cols = cols,
+                                       .row_end = rank,
+                                       .col_end = cols };
     add_item(w, &item);
     item.name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_B.weight", name);
-    item.slice.name = arena_printf(&w->arena, "layers.%d.%s.lora_b", layer, ours);
+    item.slice.name = arena_strdup(&w->arena, own[LORA_B]);
     item.slice.rows = item.slice.row_end = t->n_rows;
     item.slice.cols = item.slice.col_end = rank;
     item.of = t;
@@ -126,16 +128,17 @@ static int list_pairs(struct writing *w, struct err *err)
         for (int m = 0; m < N_LORA_MODULES; m++) {
             enum lora_module module = (enum lora_module)m;
             int rank = tuning_place(job->tuning, layer, module).rank;
+            struct lora_target target = lora_target_of(&job->model, module);
             const struct hf_tensor *t =
-                rank ? adapter_module(&w->names, &job->model, layer, module, &w->arena) : NULL;
+                rank ? adapter_module(&w->names, &job->model, layer, module) : NULL;
 
             if (rank && !t)
                 return err_set(err, ERR_CONFIG,
                                "lora.targets: models of family %s keep %s %s, the adapters of this "
                                "job do not: they have no place in peft's format (hint: name the "
                                "model's own modules)",
-                               w->names.family, lora_module_matrix(module),
-                               lora_module_part(module) < 0 ? "in parts" : "in one matrix");
+                               w->names.family, parameters_module_name(target.module),
+                               target.piece < 0 ? "in parts" : "in one matrix");
             if (t)
                 add_pair(w, layer, module, rank, t);
         }
@@ -161,14 +164,20 @@ static void add_whole(struct writing *w, const struct hf_tensor *t, const char *
     add_item(w, &item);
 }
 
+static int is_trained(const struct writing *w, const struct hf_tensor *t)
+{
+    const struct job *job = w->source->job;
+
+    return tuning_trains_id(job->tuning, &job->model, t->id);
+}
+
 /* Whether a module that is not trained ends like this: peft would take that for it as well. */
 static int is_shared_end(struct writing *w, const char *end)
 {
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
 
-        if (!tuning_trains(w->source->job->tuning, t->whole->name) &&
-            str_ends_with(module_of(w, t), end))
+        if (!is_trained(w, t) && str_ends_with(module_of(w, t), end))
             return 1;
     }
     return 0;
@@ -194,9 +203,9 @@ static void list_trained(struct writing *w)
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
         const char *module = module_of(w, t);
-        int is_bias = str_ends_with(t->name, ".bias");
+        int is_bias = t->id.part == PART_BIAS;
 
-        if (!tuning_trains(job->tuning, t->whole->name))
+        if (!is_trained(w, t))
             continue;
         const char *base = is_bias && is_adapted(w, module) ? ".base_layer" : "";
         add_whole(
@@ -204,7 +213,7 @@ static void list_trained(struct writing *w)
             arena_printf(&w->arena, ADAPTER_PREFIX "%s%s%s", module, base, strrchr(t->name, '.')));
         if (!is_bias)
             add_name(w->saved, &w->n_saved, saved_name(w, module));
-        if (strcmp(t->whole->name, "embedding.weight") != 0 || !job->model.tied_embeddings)
+        if (t->id.module != MODULE_EMBEDDING || !job->model.tied_embeddings)
             continue;
         /* peft parts what is tied: both get the same. */
         add_whole(w, t, ADAPTER_PREFIX HF_NAMES_HEAD);

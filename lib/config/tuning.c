@@ -16,17 +16,17 @@
 #define HEADS (BIT(LORA_Q) | BIT(LORA_K) | BIT(LORA_V))
 
 static const struct {
-    const char *name, *matrix;
-    int part;
+    const char *name;
+    struct lora_target target;
 } modules[N_LORA_MODULES] = {
-    [LORA_Q] = { "q", "qkv", 0 },
-    [LORA_K] = { "k", "qkv", 1 },
-    [LORA_V] = { "v", "qkv", 2 },
-    [LORA_QKV] = { "qkv", "qkv", -1 },
-    [LORA_ATTENTION_OUT] = { "attention_out", "attention_out", -1 },
-    [LORA_GATE] = { "gate", "gate_up", 0 },
-    [LORA_UP] = { "up", "gate_up", 1 },
-    [LORA_DOWN] = { "down", "down", -1 },
+    [LORA_Q] = { "q", { MODULE_QKV, 0 } },
+    [LORA_K] = { "k", { MODULE_QKV, 1 } },
+    [LORA_V] = { "v", { MODULE_QKV, 2 } },
+    [LORA_QKV] = { "qkv", { MODULE_QKV, -1 } },
+    [LORA_ATTENTION_OUT] = { "attention_out", { MODULE_ATTENTION_OUT, -1 } },
+    [LORA_GATE] = { "gate", { MODULE_GATE_UP, 0 } },
+    [LORA_UP] = { "up", { MODULE_GATE_UP, 1 } },
+    [LORA_DOWN] = { "down", { MODULE_DOWN, -1 } },
 };
 
 /* What others call them. HEADS: one pair for all of qkv where the model packs them. */
@@ -100,19 +100,35 @@ int lora_family_packs(const char *family)
     return packing_names(family) != NULL;
 }
 
-const char *lora_module_name(enum lora_module module)
+struct lora_target lora_target_of(const struct model_spec *spec, enum lora_module module)
 {
-    return modules[module].name;
+    if (module == LORA_UP && spec->activation != ACTIVATION_SWIGLU)
+        return (struct lora_target){ MODULE_UP, -1 };
+    return modules[module].target;
 }
 
-const char *lora_module_matrix(enum lora_module module)
+void lora_name(char name[PARAMETER_NAME_MAX], int layer, enum lora_module module,
+               enum lora_matrix matrix)
 {
-    return modules[module].matrix;
+    snprintf(name, PARAMETER_NAME_MAX, "layers.%d.%s.lora_%c", layer, modules[module].name,
+             matrix == LORA_A ? 'a' : 'b');
 }
 
-int lora_module_part(enum lora_module module)
+int lora_parse_name(const char *name, int *layer, enum lora_module *module,
+                    enum lora_matrix *matrix)
 {
-    return modules[module].part;
+    char own[PARAMETER_NAME_MAX];
+
+    if (sscanf(name, "layers.%d.", layer) != 1)
+        return 0;
+    for (int m = 0; m < N_LORA_MODULES * N_LORA_MATRICES; m++) {
+        *module = (enum lora_module)(m / N_LORA_MATRICES);
+        *matrix = (enum lora_matrix)(m % N_LORA_MATRICES);
+        lora_name(own, *layer, *module, *matrix);
+        if (!strcmp(own, name))
+            return 1;
+    }
+    return 0;
 }
 
 struct lora_place tuning_place(const struct tuning *tuning, int layer, enum lora_module module)
@@ -137,54 +153,127 @@ int tuning_is_adapter(const char *name)
     return str_ends_with(name, ".lora_a") || str_ends_with(name, ".lora_b");
 }
 
-/* Whether the layer's matrix that this is the bias of has an adapter. */
-static int is_adapted_bias(const struct tuning *t, const char *name)
+/* Of the adapted matrix, what this adapter is around: the piece, or all of it. */
+static struct parameter_spec take_piece(struct parameter_spec of, int piece)
 {
-    int layer, at = 0;
+    if (piece < 0)
+        return of;
+    of.rows = of.pieces[0] = of.pieces[piece];
+    of.n_pieces = 1;
+    return of;
+}
 
-    if (sscanf(name, "layers.%d.%n", &layer, &at) != 1 || !at || layer >= t->n_layers)
+static void shape_a(struct parameter_spec *q, const struct parameter_spec *of, int rank)
+{
+    q->rows = q->pieces[0] = rank;
+    q->n_pieces = 1;
+    q->divided = of->divided == SPREAD_COLS ? SPREAD_COLS : SPREAD_SAME;
+    q->init = INIT_UNIFORM;
+    q->init_std = 1 / sqrt((double)of->cols);
+}
+
+static void shape_b(struct parameter_spec *q, const struct parameter_spec *of, int rank)
+{
+    q->cols = rank;
+    q->divided = of->divided == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME;
+    q->init = INIT_ZEROS;
+    q->init_std = 0;
+}
+
+int tuning_adapter(const struct tuning *tuning, const struct model_spec *spec, int layer,
+                   enum lora_module module, enum lora_matrix matrix, struct parameter_spec *out)
+{
+    int rank = tuning_place(tuning, layer, module).rank;
+    struct lora_target target = lora_target_of(spec, module);
+    struct parameter_spec of;
+
+    if (!rank ||
+        !parameters_find(spec, parameters_id(spec, target.module, PART_WEIGHT, layer), &of))
+        return 0;
+    of = take_piece(of, target.piece);
+    *out = of;
+    out->role = PARAMETER_ADAPTER;
+    lora_name(out->name, layer, module, matrix);
+    (matrix == LORA_A ? shape_a : shape_b)(out, &of, rank);
+    return 1;
+}
+
+/* Whether the layer's matrix that this is the bias of has an adapter. */
+static int is_adapted(const struct tuning *t, struct parameter_id id)
+{
+    if (!parameters_is_of_layers(id.module))
         return 0;
     for (int m = 0; m < N_LORA_MODULES; m++) {
-        size_t length = strlen(modules[m].matrix);
+        int is_of_it =
+            modules[m].target.module == id.module || (m == LORA_UP && id.module == MODULE_UP);
 
-        /* The matrix of an up without gate is called up. */
-        int fits =
-            (!strncmp(name + at, modules[m].matrix, length) && name[at + (int)length] == '.') ||
-            (m == LORA_UP && !strcmp(name + at, "up.bias"));
-        if (fits && tuning_place(t, layer, (enum lora_module)m).rank)
+        if (is_of_it && tuning_place(t, id.layer, (enum lora_module)m).rank)
             return 1;
     }
     return 0;
 }
 
-int tuning_trains(const struct tuning *t, const char *name)
+int tuning_trains(const struct tuning *t, const struct parameter_spec *q)
 {
     if (!t)
         return 1;
     if (!t->has_lora)
-        return (!t->only.n || matches(&t->only, name)) && !matches(&t->freeze, name);
-    if (tuning_is_adapter(name) || matches(&t->saved, name))
+        return (!t->only.n || matches(&t->only, q->name)) && !matches(&t->freeze, q->name);
+    if (q->role == PARAMETER_ADAPTER || (t->saved & BIT(q->id.module)))
         return 1;
-    if (t->bias == LORA_BIAS_NONE || !str_ends_with(name, ".bias"))
+    if (t->bias == LORA_BIAS_NONE || q->role != PARAMETER_BIAS)
         return 0;
-    return t->bias == LORA_BIAS_ALL || is_adapted_bias(t, name);
+    return t->bias == LORA_BIAS_ALL || is_adapted(t, q->id);
 }
 
-const char *tuning_idle_pattern(const struct tuning *t, const char *const *list, int n)
+int tuning_trains_id(const struct tuning *tuning, const struct model_spec *spec,
+                     struct parameter_id id)
+{
+    struct parameter_spec q;
+
+    return parameters_find(spec, id, &q) && tuning_trains(tuning, &q);
+}
+
+/* Parameters of the model that a pattern matches, or, without patterns, that are trained. */
+static int count(const struct tuning *t, const struct model_spec *spec,
+                 const struct job_texts *patterns)
+{
+    struct parameter_spec list[LAYER_MAX_PARAMETERS];
+    int n = 0;
+
+    for (int layer = LAYER_BEFORE; layer <= spec->n_layers; layer++)
+        for (int i = 0, k = parameters_of_layer(spec, layer, list); i < k; i++)
+            n += patterns ? matches(patterns, list[i].name) : tuning_trains(t, &list[i]);
+    return n;
+}
+
+static const char *idle_pattern(const struct tuning *t, const struct model_spec *spec)
 {
     const struct job_texts *lists[] = { &t->only, &t->freeze };
 
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < lists[k]->n; i++) {
             struct job_texts one = { &lists[k]->values[i], 1 };
-            int n_matches = 0;
 
-            for (int j = 0; j < n; j++)
-                n_matches += matches(&one, list[j]);
-            if (!n_matches)
+            if (!count(t, spec, &one))
                 return lists[k]->values[i];
         }
     return NULL;
+}
+
+int tuning_check(const struct tuning *tuning, const struct model_spec *spec, struct err *err)
+{
+    const char *idle = idle_pattern(tuning, spec);
+
+    if (idle)
+        return err_set(err, ERR_CONFIG,
+                       "train.only or train.freeze has %.100s, which matches no parameter (hint: "
+                       "such as %s.weight, layers.*.%s.weight)",
+                       idle, parameters_module_name(MODULE_EMBEDDING),
+                       parameters_module_name(MODULE_QKV));
+    if (!tuning->has_lora && !count(tuning, spec, NULL))
+        return err_set(err, ERR_CONFIG, "train.freeze leaves no parameter that is trained");
+    return 0;
 }
 
 struct job_texts lora_targets(const struct tuning *t, struct arena *arena)
@@ -241,56 +330,66 @@ double lora_scale(double alpha, int rank, int rslora)
     return rslora ? alpha / sqrt((double)rank) : alpha / (double)rank;
 }
 
-/* Our names of what peft's users save whole. */
+/* Ours of what peft's users save whole. */
 static const struct {
-    const char *name, *pattern;
+    const char *name;
+    enum module_id module;
 } saveable[] = {
-    { "embed_tokens", "embedding.weight" },
-    { "wte", "embedding.weight" },
-    { "tok_embeddings", "embedding.weight" },
-    { "word_embeddings", "embedding.weight" },
-    { "embedding", "embedding.weight" },
-    { "lm_head", "head.weight" },
-    { "head", "head.weight" },
-    { "output", "head.weight" },
-    { "wpe", "position.weight" },
-    { "position", "position.weight" },
-    { "norm", "final_norm.*" },
-    { "ln_f", "final_norm.*" },
-    { "final_norm", "final_norm.*" },
-    { "input_layernorm", "layers.*.attention_norm.*" },
-    { "attention_norm", "layers.*.attention_norm.*" },
-    { "ln_1", "layers.*.attention_norm.*" },
-    { "post_attention_layernorm", "layers.*.ffn_norm.*" },
-    { "ffn_norm", "layers.*.ffn_norm.*" },
-    { "ln_2", "layers.*.ffn_norm.*" },
+    { "embed_tokens", MODULE_EMBEDDING },
+    { "wte", MODULE_EMBEDDING },
+    { "tok_embeddings", MODULE_EMBEDDING },
+    { "word_embeddings", MODULE_EMBEDDING },
+    { "embedding", MODULE_EMBEDDING },
+    { "lm_head", MODULE_HEAD },
+    { "head", MODULE_HEAD },
+    { "output", MODULE_HEAD },
+    { "wpe", MODULE_POSITION },
+    { "position", MODULE_POSITION },
+    { "norm", MODULE_FINAL_NORM },
+    { "ln_f", MODULE_FINAL_NORM },
+    { "final_norm", MODULE_FINAL_NORM },
+    { "input_layernorm", MODULE_ATTENTION_NORM },
+    { "attention_norm", MODULE_ATTENTION_NORM },
+    { "ln_1", MODULE_ATTENTION_NORM },
+    { "post_attention_layernorm", MODULE_FFN_NORM },
+    { "ffn_norm", MODULE_FFN_NORM },
+    { "ln_2", MODULE_FFN_NORM },
 };
 
 #define N_SAVEABLE (sizeof saveable / sizeof *saveable)
 
-static int find_saved(struct tuning *t, const struct model_spec *spec,
-                      const struct job_texts *wanted, struct arena *arena, struct err *err)
+/* N_MODULES if the model has nothing of this name. */
+static enum module_id find_saveable(const struct model_spec *spec, const char *name)
 {
-    const char **patterns = arena_array(arena, const char *, wanted->n);
+    struct parameter_spec found;
 
+    for (size_t k = 0; k < N_SAVEABLE; k++)
+        if (!strcmp(saveable[k].name, name)) {
+            enum module_id module = saveable[k].module;
+
+            if (module == MODULE_HEAD)
+                return parameters_head(spec).module;
+            return parameters_find(spec, parameters_id(spec, module, PART_WEIGHT, 0), &found)
+                       ? module
+                       : N_MODULES;
+        }
+    return N_MODULES;
+}
+
+static int find_saved(struct tuning *t, const struct model_spec *spec,
+                      const struct job_texts *wanted, struct err *err)
+{
     for (int i = 0; i < wanted->n; i++) {
-        for (size_t k = 0; k < N_SAVEABLE; k++)
-            if (!strcmp(saveable[k].name, wanted->values[i]))
-                patterns[i] = saveable[k].pattern;
-        /* A tied head is the embedding's table. */
-        if (patterns[i] && spec->tied_embeddings && !strcmp(patterns[i], "head.weight"))
-            patterns[i] = "embedding.weight";
-        if (patterns[i] && !strcmp(patterns[i], "position.weight") &&
-            spec->position != POSITION_LEARNED)
-            patterns[i] = NULL;
-        if (!patterns[i])
+        enum module_id module = find_saveable(spec, wanted->values[i]);
+
+        if (module == N_MODULES)
             return err_set(err, ERR_CONFIG,
                            "lora.modules_to_save has %.64s, which this model does not have (hint: "
                            "embed_tokens, lm_head, norm, input_layernorm, "
                            "post_attention_layernorm)",
                            wanted->values[i]);
+        t->saved |= BIT(module);
     }
-    t->saved = (struct job_texts){ patterns, wanted->n };
     return 0;
 }
 
@@ -366,8 +465,7 @@ int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
             return of_experts(wish->targets.values[i], err);
         set |= found;
     }
-    if (check_biases(spec, set, wish->bias, err) < 0 ||
-        find_saved(&t, spec, &wish->saved, arena, err) < 0)
+    if (check_biases(spec, set, wish->bias, err) < 0 || find_saved(&t, spec, &wish->saved, err) < 0)
         return -1;
     for (int i = 0; i < spec->n_layers * N_LORA_MODULES; i++)
         if ((set & BIT(i % N_LORA_MODULES)) &&

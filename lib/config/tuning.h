@@ -1,7 +1,7 @@
 /*
  * tuning.h - which parameters a job trains, and where it adds low-rank adapters
  *
- * Parameters are named as in model/model.h. Without adapters all are trained but those that patterns
+ * Parameters are named as in parameters.h. Without adapters all are trained but those that patterns
  * (fnmatch's: *, ?, [...]) leave out. With adapters (Hu et al. 2021) each adapted matrix W [n x k]
  * computes x W' + scale (dropout(x) A') B', and A [rank x k] and B [n x rank] are trained, with
  * them biases and modules that the job names; all else is frozen.
@@ -17,7 +17,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "config/model_spec.h"
+#include "config/parameters.h"
 
 /* A list of texts in the job's arena. */
 struct job_texts {
@@ -48,33 +48,51 @@ struct lora_place {
 struct tuning {
     struct job_texts only, freeze; /* patterns; none: all, nothing */
     int has_lora;
-    struct job_texts saved; /* with adapters: patterns of what is trained besides */
+    unsigned saved; /* with adapters: a set of 1 << module, of what is trained besides */
     enum lora_bias bias;
     double dropout;                  /* of what A reads */
     const struct lora_place *places; /* [n_layers][N_LORA_MODULES] */
     int n_layers;
 };
 
-/* "q", "attention_out", ...: adapters' tensors are layers.N.NAME.lora_a and .lora_b. */
-const char *lora_module_name(enum lora_module module);
+/* What is adapted: a piece of a layer's matrix, or, piece -1, all of it. */
+struct lora_target {
+    enum module_id module;
+    int piece;
+};
+struct lora_target lora_target_of(const struct model_spec *spec, enum lora_module module);
 
-/* The matrix of a layer that it is a part of: "qkv". */
-const char *lora_module_matrix(enum lora_module module);
+/* "layers.N.q.lora_a": write the name of an adapter's matrix; read one back, 0 if it is none. */
+enum lora_matrix { LORA_A, LORA_B, N_LORA_MATRICES };
+void lora_name(char name[PARAMETER_NAME_MAX], int layer, enum lora_module module,
+               enum lora_matrix matrix);
+int lora_parse_name(const char *name, int *layer, enum lora_module *module,
+                    enum lora_matrix *matrix);
 
-/* Which part of that, counted from 0; -1: all of it. */
-int lora_module_part(enum lora_module module);
+/* Whether it is the name of an adapter's matrix. */
+int tuning_is_adapter(const char *name);
 
 /* The adapter there, rank 0 if there is none. tuning may be NULL. */
 struct lora_place tuning_place(const struct tuning *tuning, int layer, enum lora_module module);
 
-/* Whether the parameter of this name is trained. tuning may be NULL: all are. */
-int tuning_trains(const struct tuning *tuning, const char *name);
+/*
+ * Fill *out with the adapter's A or B as a parameter: A begins as torch's linear layers do, B with
+ * zeros; ranks that share a model divide B's rows as those of the adapted matrix, or, where they
+ * divide its columns, A's. Returns 0 where there is no adapter. tuning may be NULL.
+ */
+int tuning_adapter(const struct tuning *tuning, const struct model_spec *spec, int layer,
+                   enum lora_module module, enum lora_matrix matrix, struct parameter_spec *out);
 
-/* The pattern of only or freeze that none of these n names matches; NULL: all match some. */
-const char *tuning_idle_pattern(const struct tuning *tuning, const char *const *names, int n);
+/* Whether the parameter is trained. tuning may be NULL: all are. */
+int tuning_trains(const struct tuning *tuning, const struct parameter_spec *parameter);
 
-/* Whether it is one of an adapter's pair. */
-int tuning_is_adapter(const char *name);
+/* The same of one of the model's own; 0 if it has none such. */
+int tuning_trains_id(const struct tuning *tuning, const struct model_spec *spec,
+                     struct parameter_id id);
+
+/* 0 if each pattern of only and freeze matches some parameter of the model, and some parameter is
+ * trained; else -1 and ERR_CONFIG. */
+int tuning_check(const struct tuning *tuning, const struct model_spec *spec, struct err *err);
 
 /* Whether models of this family (may be NULL) keep q, k and v in one matrix. */
 int lora_family_packs(const char *family);

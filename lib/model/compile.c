@@ -58,16 +58,6 @@ static int neighbour(const struct compiling *c, int chunk, int step)
     return pipeline_chunk_of(&c->spec, stage);
 }
 
-/* Of a layer's feed-forward part: parameters that a token meets, over hidden_size. */
-static int64_t wide_of(const struct model_spec *m, int layer)
-{
-    int64_t products = m->activation == ACTIVATION_SWIGLU ? 3 : 2;
-
-    if (!model_spec_has_experts(m, layer))
-        return products * m->ffn_size;
-    return products * m->n_active_experts * m->expert_ffn_size + m->n_experts;
-}
-
 static int longest_of(const struct compile_train *o)
 {
     return max_int(o->longest, o->seq_len);
@@ -83,14 +73,13 @@ static int cut_stages(struct compiling *c, struct err *err)
     int *by_cost = arena_array(arena, int, c->n_stages), *first;
     const int *counts = by_cost;
     int64_t attention = (int64_t)m->n_heads * m->head_dim;
-    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
     struct stage_costs costs = { .n_layers = m->n_layers,
                                  .layers = layers,
-                                 .head = (int64_t)m->vocab_size * m->hidden_size };
+                                 .head = parameters_count_head(m) };
 
     for (int i = 0; i < m->n_layers; i++)
         layers[i] =
-            m->hidden_size * (2 * attention + 2 * kv + wide_of(m, i)) +
+            parameters_count_matmul(m, i) +
             (int64_t)((double)attention * 2 * model_spec_keys(m, i, longest_of(c->options)));
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
@@ -384,35 +373,6 @@ static void list_norm_parts(struct compiling *c, struct update_options *update)
     update->n_norm_parts = n;
 }
 
-/* That patterns mean something, and something is trained: of the whole model. */
-static int check_tuning(struct compiling *c, struct err *err)
-{
-    const struct tuning *tuning = c->options->tuning;
-    struct model_chunk whole = model_whole(c->options->model);
-    struct model_builder builder = c->builder;
-    struct program other;
-    int n_trained = 0;
-
-    program_init(&other, &c->options->mesh);
-    builder.program = &other;
-    model_declare(&builder, &whole, 1);
-    const char **names = arena_array(&other.arena, const char *, other.n_parameters);
-    for (int i = 0; i < other.n_parameters; i++) {
-        names[i] = other.parameters[i].name;
-        n_trained += other.parameters[i].trainable;
-    }
-    const char *idle = tuning_idle_pattern(tuning, names, other.n_parameters);
-    if (idle)
-        err_set(err, ERR_CONFIG,
-                "train.only or train.freeze has %.100s, which matches no parameter (hint: such as "
-                "%s, layers.*.%s)",
-                idle, names[0], "qkv.weight");
-    else if (!n_trained)
-        err_set(err, ERR_CONFIG, "train.freeze leaves no parameter that is trained");
-    program_release(&other);
-    return idle || !n_trained ? -1 : 0;
-}
-
 /* Each stage's parameters, declared in a program that is thrown away. */
 static void find_first_trained(struct compiling *c)
 {
@@ -443,12 +403,10 @@ static void tie_stages(struct compiling *c)
 
     if (!c->options->model->tied_embeddings || first == last)
         return;
-    for (int i = 0; i < p->n_parameters; i++) {
-        if (strcmp(p->parameters[i].name, "embedding.weight") != 0)
-            continue;
-        /* The last rank is the one before the first. */
-        p->parameters[i].tied_peer = c->options->pipeline.rank == first ? -1 : 1;
-    }
+    int table = model_parameter(&c->builder, parameters_head(c->options->model));
+    /* The last rank is the one before the first. */
+    if (table >= 0)
+        p->parameters[table].tied_peer = c->options->pipeline.rank == first ? -1 : 1;
 }
 
 /* ---- entries ---- */
@@ -577,7 +535,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
 
     program_init(program, &options->mesh);
     program->gradient_dtype = options->gradient_dtype;
-    if (plan_stages(&c, err) || (options->tuning && check_tuning(&c, err)))
+    if (plan_stages(&c, err) ||
+        (options->tuning && tuning_check(options->tuning, options->model, err)))
         return -1;
     model_declare(&c.builder, c.chunks, c.n_chunks);
     tie_stages(&c);

@@ -1,143 +1,105 @@
 /*
  * declare.c - a model's parameters, inputs and constants
  *
- * Initial values are GPT-2's: normal with init_std, the projections that write to the residual
- * stream with init_std / sqrt(2 n_layers), norms 1, biases 0.
- *
- * Tensor-parallel ranks have parts (Shoeybi et al. 2019, section 3): of what reads the whole hidden
- * state the outputs, by heads and by feed-forward columns; of what gives it the inputs; of the
- * vocabulary its rows. Norms, those of heads too, learned positions, and biases that are added to
- * sums, all of them.
+ * Which parameters there are, and what each is, config/parameters.h says: those of the chunks at
+ * hand are declared in its order, each layer's adapters behind the layer's own.
  */
-#include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "layout/axes.h"
-#include "model/lora_impl.h"
+#include "model/model.h"
 
-static void matrix(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
-                   double std)
+_Static_assert(MODULE_MAX_PIECES <= PARAMETER_MAX_PIECES, "all of a module's pieces are divided");
+
+/* What each rank has of the parameter declared last. A vector is one row of the program's. */
+static void divide(const struct model_builder *b, const struct parameter_spec *q)
 {
-    program_parameter(b->program, name, 2, rows, cols, b->dtype, INIT_NORMAL, std);
-}
+    struct parameter_split parts = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { q->cols } };
+    int last = b->program->n_parameters - 1;
 
-static void vector(const struct model_builder *b, const char *name, int64_t n, enum init_kind init)
-{
-    program_parameter(b->program, name, 1, 1, n, DTYPE_F32, init, 0);
-}
-
-static void norm(const struct model_builder *b, const char *name)
-{
-    char full[96];
-
-    snprintf(full, sizeof full, "%s.weight", name);
-    vector(b, full, b->spec->hidden_size, INIT_ONES);
-    if (b->spec->norm == NORM_LAYER && b->spec->bias) {
-        snprintf(full, sizeof full, "%s.bias", name);
-        vector(b, full, b->spec->hidden_size, INIT_ZEROS);
-    }
-}
-
-/* The parameter declared last. */
-static void split(const struct model_builder *b, enum spread along, const struct parameter_split *s)
-{
-    struct parameter_split parts = *s;
-
-    parts.along = along;
-    program_split_parameter(b->program, b->program->n_parameters - 1, axes_tensor(), &parts);
-}
-
-static void linear(const struct model_builder *b, const char *name, int64_t rows, int64_t cols,
-                   double std, int has_bias, const struct parameter_split *parts)
-{
-    char full[96];
-
-    snprintf(full, sizeof full, "%s.weight", name);
-    matrix(b, full, rows, cols, std);
-    split(b, parts->along, parts);
-    if (has_bias) {
-        snprintf(full, sizeof full, "%s.bias", name);
-        vector(b, full, rows, INIT_ZEROS);
-        if (parts->along == SPREAD_ROWS)
-            split(b, SPREAD_COLS, parts);
-    }
-}
-
-/* Every rank has all experts, and of each what it would have of one feed-forward part. */
-static void experts(const struct model_builder *b, int n)
-{
-    const struct model_spec *s = b->spec;
-    int64_t hidden = s->hidden_size, ffn = s->expert_ffn_size, m = s->n_experts;
-    struct parameter_split by_ffn = {
-        .along = SPREAD_ROWS, .n_pieces = 2, .pieces = { ffn, ffn }, .n_repeats = s->n_experts
-    };
-    struct parameter_split from_ffn = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { ffn } };
-    char name[64];
-
-    snprintf(name, sizeof name, "layers.%d.router.weight", n);
-    matrix(b, name, m, hidden, s->init_std);
-    snprintf(name, sizeof name, "layers.%d.experts.gate_up.weight", n);
-    matrix(b, name, m * 2 * ffn, hidden, s->init_std);
-    split(b, SPREAD_ROWS, &by_ffn);
-    snprintf(name, sizeof name, "layers.%d.experts.down.weight", n);
-    matrix(b, name, m * hidden, ffn, s->init_std / sqrt(2.0 * s->n_layers));
-    split(b, SPREAD_COLS, &from_ffn);
-}
-
-/* All heads share them. */
-static void head_norms(const struct model_builder *b, int layer)
-{
-    char name[64];
-
-    for (int i = 0; i < 2 && b->spec->qk_norm; i++) {
-        snprintf(name, sizeof name, "layers.%d.%c_norm.weight", layer, "qk"[i]);
-        vector(b, name, b->spec->head_dim, INIT_ONES);
-    }
-}
-
-static void layer(const struct model_builder *b, int n)
-{
-    const struct model_spec *s = b->spec;
-    int64_t hidden = s->hidden_size, attention = (int64_t)s->n_heads * s->head_dim;
-    int64_t kv = (int64_t)s->n_kv_heads * s->head_dim, ffn = s->ffn_size;
-    double residual_std = s->init_std / sqrt(2.0 * s->n_layers);
-    int gated = s->activation == ACTIVATION_SWIGLU;
-    char name[6][64];
-    static const char *const parts[6] = { "attention_norm", "qkv",     "attention_out",
-                                          "ffn_norm",       "gate_up", "down" };
-    struct parameter_split by_heads = { .along = SPREAD_ROWS,
-                                        .n_pieces = 3,
-                                        .pieces = { attention, kv, kv } };
-    struct parameter_split from_heads = { .along = SPREAD_COLS,
-                                          .n_pieces = 1,
-                                          .pieces = { attention } };
-    struct parameter_split by_ffn = { .along = SPREAD_ROWS,
-                                      .n_pieces = gated ? 2 : 1,
-                                      .pieces = { ffn, ffn } };
-    struct parameter_split from_ffn = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { ffn } };
-
-    for (int i = 0; i < 6; i++)
-        snprintf(name[i], sizeof name[i], "layers.%d.%s", n, i == 4 && !gated ? "up" : parts[i]);
-    norm(b, name[0]);
-    linear(b, name[1], attention + 2 * kv, hidden, s->init_std, model_spec_has_qkv_bias(s),
-           &by_heads);
-    head_norms(b, n);
-    linear(b, name[2], hidden, attention, residual_std, model_spec_has_output_bias(s), &from_heads);
-    norm(b, name[3]);
-    int has_experts = model_spec_has_experts(s, n);
-    if (has_experts) {
-        experts(b, n);
-    } else {
-        linear(b, name[4], (gated ? 2 : 1) * ffn, hidden, s->init_std, s->bias, &by_ffn);
-        linear(b, name[5], hidden, ffn, residual_std, s->bias, &from_ffn);
-    }
-    lora_declare(b, n, "qkv", attention + 2 * kv, hidden, &by_heads);
-    lora_declare(b, n, "attention_out", hidden, attention, &from_heads);
-    if (has_experts)
+    if (q->divided == SPREAD_SAME)
         return;
-    lora_declare(b, n, gated ? "gate_up" : "up", (gated ? 2 : 1) * ffn, hidden, &by_ffn);
-    lora_declare(b, n, "down", hidden, ffn, &from_ffn);
+    if (q->divided == SPREAD_ROWS) {
+        parts.along = q->n_dims == 1 ? SPREAD_COLS : SPREAD_ROWS;
+        parts.n_pieces = q->n_pieces;
+        parts.n_repeats = q->n_repeats;
+        memcpy(parts.pieces, q->pieces, sizeof q->pieces);
+    }
+    program_split_parameter(b->program, last, axes_tensor(), &parts);
+}
+
+/* Returns its handle. */
+static int declare(const struct model_builder *b, const struct parameter_spec *q)
+{
+    int is_vector = q->n_dims == 1;
+    int i = program_parameter(b->program, q->name, q->n_dims, is_vector ? 1 : q->rows,
+                              is_vector ? q->rows : q->cols, b->dtype, q->init, q->init_std);
+
+    divide(b, q);
+    b->program->parameters[i].trainable = tuning_trains(b->tuning, q);
+    return 1 + i;
+}
+
+static void adapters(const struct model_builder *b, int layer)
+{
+    struct parameter_spec q;
+
+    for (int m = 0; m < N_LORA_MODULES; m++)
+        for (int k = 0; k < N_LORA_MATRICES; k++)
+            if (tuning_adapter(b->tuning, b->spec, layer, (enum lora_module)m, (enum lora_matrix)k,
+                               &q))
+                b->adapters[layer][m][k] = declare(b, &q);
+}
+
+/* Those of a layer, before the layers or behind them. */
+static void parameters(const struct model_builder *b, int layer)
+{
+    struct parameter_spec list[LAYER_MAX_PARAMETERS];
+    int n = parameters_of_layer(b->spec, layer, list);
+
+    for (int i = 0; i < n; i++)
+        b->parameters[parameters_index(list[i].id)] = declare(b, &list[i]);
+}
+
+/* For a head that is tied to an embedding of other chunks. */
+static void copy_of_embedding(const struct model_builder *b)
+{
+    struct parameter_id id = parameters_head(b->spec);
+    struct parameter_spec q;
+
+    if (id.module != MODULE_EMBEDDING || b->parameters[parameters_index(id)])
+        return;
+    CHECK(parameters_find(b->spec, id, &q));
+    b->parameters[parameters_index(id)] = declare(b, &q);
+    b->program->parameters[b->program->n_parameters - 1].is_copy = 1;
+}
+
+static void declare_parameters(struct model_builder *b, const struct model_chunk *chunks,
+                               int n_chunks)
+{
+    const struct model_spec *s = b->spec;
+    struct arena *arena = &b->program->arena;
+
+    b->parameters = arena_array(arena, int, parameters_n_indices(s));
+    b->adapters = arena_alloc(arena, sizeof *b->adapters * (size_t)s->n_layers);
+    b->caches = arena_alloc(arena, sizeof *b->caches * (size_t)s->n_layers);
+    if (chunks[0].stage == 0)
+        parameters(b, LAYER_BEFORE);
+    for (int c = 0; c < n_chunks; c++)
+        for (int n = chunks[c].first_layer; n < chunks[c].end_layer; n++) {
+            parameters(b, n);
+            adapters(b, n);
+        }
+    if (chunks[n_chunks - 1].stage + 1 == chunks[n_chunks - 1].n_stages) {
+        parameters(b, s->n_layers);
+        copy_of_embedding(b);
+    }
+}
+
+int model_parameter(const struct model_builder *b, struct parameter_id id)
+{
+    return b->parameters[parameters_index(id)] - 1;
 }
 
 static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)
@@ -161,40 +123,6 @@ static int sum_cell(struct program *p, const char *name, int64_t n)
             p->values[cell].spread[list.axes[k]] = SPREAD_PARTIAL;
     }
     return cell;
-}
-
-/* A row a token, of which each rank has a part. */
-static void vocabulary(const struct model_builder *b, const char *name)
-{
-    struct parameter_split by_token = { .along = SPREAD_ROWS,
-                                        .n_pieces = 1,
-                                        .pieces = { b->spec->vocab_size } };
-
-    matrix(b, name, b->spec->vocab_size, b->spec->hidden_size, b->spec->init_std);
-    split(b, SPREAD_ROWS, &by_token);
-}
-
-static void embeddings(const struct model_builder *b)
-{
-    const struct model_spec *s = b->spec;
-
-    vocabulary(b, "embedding.weight");
-    if (s->position == POSITION_LEARNED)
-        matrix(b, "position.weight", s->max_seq_len, s->hidden_size, s->init_std);
-    if (s->embedding_norm)
-        norm(b, "embedding_norm");
-}
-
-static void head(const struct model_builder *b, int has_embedding)
-{
-    const struct model_spec *s = b->spec;
-    const char *name = s->tied_embeddings ? "embedding.weight" : "head.weight";
-
-    norm(b, "final_norm");
-    if (s->tied_embeddings && has_embedding)
-        return;
-    vocabulary(b, name);
-    b->program->parameters[b->program->n_parameters - 1].is_copy = s->tied_embeddings;
 }
 
 /* Where each tensor-parallel rank's part of something begins, of `each` as many: its own of them. */
@@ -246,18 +174,7 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
     struct program *p = b->program;
     int64_t rows = (int64_t)b->n_sequences * b->seq_len;
 
-    if (chunks[0].stage == 0)
-        embeddings(b);
-    for (int c = 0; c < n_chunks; c++)
-        for (int n = chunks[c].first_layer; n < chunks[c].end_layer; n++)
-            layer(b, n);
-    if (chunks[n_chunks - 1].stage + 1 == chunks[n_chunks - 1].n_stages)
-        head(b, chunks[0].stage == 0);
-
-    if (b->tuning)
-        for (int i = 0; i < p->n_parameters; i++)
-            p->parameters[i].trainable = tuning_trains(b->tuning, p->parameters[i].name);
-
+    declare_parameters(b, chunks, n_chunks);
     p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
     p->ports.positions = input(b, "positions", rows, DTYPE_I32);
     if (b->is_packed)

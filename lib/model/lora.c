@@ -7,71 +7,8 @@
  */
 #include "model/lora_impl.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/num.h"
 #include "layout/axes.h"
-
-/* Matrices that an up without gate shares its place with. */
-static int is_of(const struct model_spec *s, enum lora_module module, const char *matrix)
-{
-    if (module == LORA_UP && s->activation != ACTIVATION_SWIGLU)
-        return !strcmp(matrix, "up");
-    return !strcmp(matrix, lora_module_matrix(module));
-}
-
-/* Which of the matrix' parts, or -1: all of it. */
-static int part_of(const struct model_spec *s, enum lora_module module)
-{
-    return module == LORA_UP && s->activation != ACTIVATION_SWIGLU ? -1 : lora_module_part(module);
-}
-
-static const char *name_of(char *buffer, size_t size, int layer, enum lora_module module,
-                           char which)
-{
-    snprintf(buffer, size, "layers.%d.%s.lora_%c", layer, lora_module_name(module), which);
-    return buffer;
-}
-
-static void declare_one(const struct model_builder *b, int layer, enum lora_module module, int rank,
-                        int64_t rows, int64_t cols, const struct parameter_split *parts)
-{
-    struct program *p = b->program;
-    struct parameter_split split = *parts,
-                           inner = { .along = parts->along, .n_pieces = 1, .pieces = { cols } };
-    int part = part_of(b->spec, module);
-    char name[96];
-
-    if (part >= 0) {
-        rows = parts->pieces[part];
-        split.n_pieces = 1;
-        split.pieces[0] = rows;
-    }
-    int a = program_parameter(p, name_of(name, sizeof name, layer, module, 'a'), 2, rank, cols,
-                              b->dtype, INIT_UNIFORM, 1 / sqrt((double)cols));
-    if (parts->along == SPREAD_COLS)
-        program_split_parameter(p, a, axes_tensor(), &inner);
-    int w = program_parameter(p, name_of(name, sizeof name, layer, module, 'b'), 2, rows, rank,
-                              b->dtype, INIT_ZEROS, 0);
-    if (parts->along == SPREAD_ROWS)
-        program_split_parameter(p, w, axes_tensor(), &split);
-}
-
-void lora_declare(const struct model_builder *b, int layer, const char *matrix, int64_t rows,
-                  int64_t cols, const struct parameter_split *parts)
-{
-    for (int m = 0; m < N_LORA_MODULES; m++) {
-        enum lora_module module = (enum lora_module)m;
-        struct lora_place place = tuning_place(b->tuning, layer, module);
-
-        if (place.rank && is_of(b->spec, module, matrix))
-            declare_one(b, layer, module, place.rank, rows, cols, parts);
-    }
-}
-
-/* ---- the forward ---- */
 
 struct adapting {
     struct model_builder *b;
@@ -85,22 +22,12 @@ static void emit(const struct adapting *a, struct op op)
     program_emit(a->b->program, a->site->function, &op);
 }
 
-static int weight_of(const struct adapting *a, enum lora_module module, char which)
+static int weight_of(const struct adapting *a, enum lora_module module, enum lora_matrix matrix)
 {
-    const struct program *p = a->b->program;
-    char name[96];
+    int handle = a->b->adapters[a->site->layer][module][matrix];
 
-    name_of(name, sizeof name, a->site->layer, module, which);
-    for (int i = 0; i < p->n_parameters; i++) {
-        int at = (a->b->parameter_asked + i) % p->n_parameters;
-
-        if (strcmp(p->parameters[at].name, name) != 0)
-            continue;
-        a->b->parameter_asked = at;
-        return p->parameters[at].weight;
-    }
-    CHECK(!"an adapter that was declared");
-    return 0;
+    CHECK(handle);
+    return a->b->program->parameters[handle - 1].weight;
 }
 
 /* Where dropout is drawn: behind all places of the model's own (model.c). */
@@ -140,7 +67,8 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
     int h = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
     int scaled = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
 
-    emit(a, (struct op){ .kind = OP_LINEAR, .in = { x, weight_of(a, module, 'a') }, .out = { h } });
+    emit(a,
+         (struct op){ .kind = OP_LINEAR, .in = { x, weight_of(a, module, LORA_A) }, .out = { h } });
     emit(a,
          (struct op){
              .kind = OP_SCALE, .attributes.scale = place.scale, .in = { h }, .out = { scaled } });
@@ -148,18 +76,15 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
 }
 
 /* Of the rank's columns, as parameter_split divides the matrix' rows. */
-static void list_parts(const struct model_builder *b, const char *matrix, int *parts)
+static void list_parts(const struct model_builder *b, const struct lora_site *site, int *parts)
 {
-    const struct model_spec *s = b->spec;
     int64_t tp = b->program->mesh.size[axes_tensor()];
-    int kv = (int)ceil_div((int64_t)s->n_kv_heads * s->head_dim, tp);
+    struct parameter_spec q;
 
-    if (!strcmp(matrix, "qkv")) {
-        parts[0] = (int)ceil_div((int64_t)s->n_heads * s->head_dim, tp);
-        parts[1] = parts[2] = kv;
-    } else {
-        parts[0] = parts[1] = (int)ceil_div(s->ffn_size, tp);
-    }
+    CHECK(parameters_find(b->spec, parameters_id(b->spec, site->module, PART_WEIGHT, site->layer),
+                          &q));
+    for (int i = 0; i < q.n_pieces; i++)
+        parts[i] = (int)ceil_div(q.pieces[i], tp);
 }
 
 int lora_emit(struct model_builder *b, const struct lora_site *site)
@@ -172,21 +97,21 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
     for (int m = 0; m < N_LORA_MODULES; m++) {
         enum lora_module module = (enum lora_module)m;
         struct lora_place place = tuning_place(b->tuning, site->layer, module);
-        int part = part_of(b->spec, module);
+        struct lora_target target = lora_target_of(b->spec, module);
 
-        if (!is_of(b->spec, module, site->matrix) || !place.rank)
+        if (target.module != site->module || !place.rank)
             continue;
-        int at = max_int(part, 0);
+        int at = max_int(target.piece, 0);
         op.in[LORA_H0 + 2 * at] = inner(&a, module, place);
-        op.in[LORA_B0 + 2 * at] = weight_of(&a, module, 'b');
+        op.in[LORA_B0 + 2 * at] = weight_of(&a, module, LORA_B);
         n++;
-        if (part < 0)
+        if (target.piece < 0)
             op.attributes.parts[0] = (int)p->values[site->y].cols;
     }
     if (!n)
         return site->y;
     if (!op.attributes.parts[0])
-        list_parts(b, site->matrix, op.attributes.parts);
+        list_parts(b, site, op.attributes.parts);
     int out = program_value(p, p->values[site->y].rows, p->values[site->y].cols, b->dtype);
     op.out[LORA_OUT] = out;
     emit(&a, op);

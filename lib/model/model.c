@@ -11,7 +11,6 @@
 #include "model/lora_impl.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -25,40 +24,22 @@ struct emitter {
     enum model_end end;
 };
 
-/* 0 if there is none. They are asked for in about the order of their declaration. */
-static int parameter_weight(const struct emitter *e, const char *name)
+/* A module's weight or bias, of the layer at hand where layers have it; 0 if there is none. */
+static int parameter(const struct emitter *e, enum module_id module, enum module_part part)
 {
-    const struct program *p = e->b->program;
+    int at = model_parameter(e->b, parameters_id(e->b->spec, module, part, e->layer));
 
-    for (int i = 0; i < p->n_parameters; i++) {
-        int at = (e->b->parameter_asked + i) % p->n_parameters;
-
-        if (strcmp(p->parameters[at].name, name))
-            continue;
-        e->b->parameter_asked = at;
-        return p->parameters[at].weight;
-    }
-    return 0;
+    return at < 0 ? 0 : e->b->program->parameters[at].weight;
 }
 
-/* "layers.3.qkv.weight" */
-static int layer_weight(const struct emitter *e, const char *name)
+static int weight_of(const struct emitter *e, enum module_id module)
 {
-    char full[96];
-
-    snprintf(full, sizeof full, "layers.%d.%s", e->layer, name);
-    return parameter_weight(e, full);
+    return parameter(e, module, PART_WEIGHT);
 }
 
-/* "layers.3.qkv.bias"; 0 where the model has none. */
-static int layer_bias(const struct emitter *e, const char *name)
+static int bias_of(const struct emitter *e, enum module_id module)
 {
-    const struct model_spec *s = e->b->spec;
-    int has = !strcmp(name, "qkv.bias")             ? model_spec_has_qkv_bias(s)
-              : !strcmp(name, "attention_out.bias") ? model_spec_has_output_bias(s)
-                                                    : s->bias;
-
-    return has ? layer_weight(e, name) : 0;
+    return parameter(e, module, PART_BIAS);
 }
 
 /* With as many rows as v has. */
@@ -118,9 +99,9 @@ static int leave(const struct emitter *e, int x)
 }
 
 /* What the layer's adapters of this matrix, which has read x and given y, make of y. */
-static int adapted(const struct emitter *e, const char *matrix, int x, int y)
+static int adapted(const struct emitter *e, enum module_id module, int x, int y)
 {
-    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, matrix, x, y });
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y });
 }
 
 static int linear(const struct emitter *e, int x, int weight, int bias)
@@ -132,11 +113,13 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 }
 
 /* A block's last: of what is divided among ranks into the residual stream. */
-static int linear_leaving(const struct emitter *e, const char *matrix, int x, int weight, int bias)
+static int linear_leaving(const struct emitter *e, enum module_id module, int x)
 {
+    int weight = weight_of(e, module), bias = bias_of(e, module);
+
     if (e->tp == 1)
-        return adapted(e, matrix, x, linear(e, x, weight, bias));
-    int sum = leave(e, adapted(e, matrix, x, linear(e, x, weight, 0)));
+        return adapted(e, module, x, linear(e, x, weight, bias));
+    int sum = leave(e, adapted(e, module, x, linear(e, x, weight, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -144,9 +127,10 @@ static int linear_leaving(const struct emitter *e, const char *matrix, int x, in
     return y;
 }
 
-static int norm(const struct emitter *e, int x, int weight, int bias, enum dtype dtype)
+static int norm(const struct emitter *e, enum module_id module, int x, enum dtype dtype)
 {
     const struct model_spec *s = e->b->spec;
+    int weight = weight_of(e, module);
     int y = value(e, x, cols_of(e, x), dtype);
     int rstd = value(e, x, 1, DTYPE_F32);
 
@@ -160,7 +144,7 @@ static int norm(const struct emitter *e, int x, int weight, int bias, enum dtype
     int mean = value(e, x, 1, DTYPE_F32);
     emit(e, (struct op){ .kind = OP_LAYERNORM,
                          .attributes.eps = s->norm_eps,
-                         .in = { x, weight, bias },
+                         .in = { x, weight, bias_of(e, module) },
                          .out = { y, mean, rstd } });
     return y;
 }
@@ -242,27 +226,29 @@ static struct heads heads_of(const struct emitter *e, int qkv)
                        .v = program_view(p, qkv, q_cols + kv_cols, all.rows, kv_cols, all.stride) };
 }
 
+/* A layer's keys or values of all positions: one cell for all functions. */
+static int cache_cell(const struct emitter *e, enum model_cache which)
+{
+    static const char *const names[N_MODEL_CACHES] = { "keys", "values" };
+    const struct model_builder *b = e->b;
+    struct program *p = b->program;
+    int *cell = &b->caches[e->layer][which];
+
+    if (!*cell)
+        *cell = program_cell(p, ROLE_CACHE,
+                             arena_printf(&p->arena, "layers.%d.%s", e->layer, names[which]),
+                             (int64_t)b->n_sequences * b->cache_len,
+                             (int64_t)n_kv_heads(e) * b->spec->head_dim, b->dtype);
+    if (e->tp > 1)
+        p->values[*cell].spread[axes_tensor()] = SPREAD_COLS;
+    return *cell;
+}
+
 static int attention_over_cache(const struct emitter *e, struct heads heads)
 {
     const struct model_builder *b = e->b;
-    int64_t kv_cols = (int64_t)n_kv_heads(e) * b->spec->head_dim;
-    int64_t cache_rows = (int64_t)b->n_sequences * b->cache_len;
     const struct ports *ports = &b->program->ports;
-    char name[64];
-    int cells[2];
-
-    for (int i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "layers.%d.%s", e->layer, i ? "values" : "keys");
-        cells[i] = 0;
-        for (int id = 1; id < b->program->n_values; id++)
-            if (b->program->values[id].role == ROLE_CACHE &&
-                !strcmp(b->program->values[id].name, name))
-                cells[i] = id;
-        if (!cells[i])
-            cells[i] = program_cell(b->program, ROLE_CACHE, name, cache_rows, kv_cols, b->dtype);
-        if (e->tp > 1)
-            b->program->values[cells[i]].spread[axes_tensor()] = SPREAD_COLS;
-    }
+    int keys = cache_cell(e, MODEL_KEYS), values = cache_cell(e, MODEL_VALUES);
     int out = value(e, heads.q, cols_of(e, heads.q), b->dtype);
     emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
                          .attributes = head_attributes(e),
@@ -270,8 +256,8 @@ static int attention_over_cache(const struct emitter *e, struct heads heads)
                                  [ATTENTION_CACHED_K] = heads.k,
                                  [ATTENTION_CACHED_V] = heads.v,
                                  [ATTENTION_CACHED_POSITION] = ports->positions,
-                                 [ATTENTION_CACHED_KEYS] = cells[0],
-                                 [ATTENTION_CACHED_VALUES] = cells[1],
+                                 [ATTENTION_CACHED_KEYS] = keys,
+                                 [ATTENTION_CACHED_VALUES] = values,
                                  [ATTENTION_CACHED_HEAD_OFFSET] = b->parts.heads,
                                  [ATTENTION_CACHED_SEGMENT] = ports->segment,
                                  [ATTENTION_CACHED_SEGMENTS] = ports->segments },
@@ -308,11 +294,10 @@ static int normed_heads(const struct emitter *e, int qkv)
     int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
     int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
     attributes.eps = e->b->spec->norm_eps;
-    emit(e, (struct op){
-                .kind = OP_HEAD_NORM,
-                .attributes = attributes,
-                .in = { qkv, layer_weight(e, "q_norm.weight"), layer_weight(e, "k_norm.weight") },
-                .out = { y, rstd } });
+    emit(e, (struct op){ .kind = OP_HEAD_NORM,
+                         .attributes = attributes,
+                         .in = { qkv, weight_of(e, MODULE_Q_NORM), weight_of(e, MODULE_K_NORM) },
+                         .out = { y, rstd } });
     return y;
 }
 
@@ -358,13 +343,12 @@ static int feed_forward(const struct emitter *e, int x)
 {
     const struct model_spec *s = e->b->spec;
     int gated = s->activation == ACTIVATION_SWIGLU;
-    int wide = linear(e, x, layer_weight(e, gated ? "gate_up.weight" : "up.weight"),
-                      layer_bias(e, gated ? "gate_up.bias" : "up.bias"));
-    wide = adapted(e, gated ? "gate_up" : "up", x, wide);
+    enum module_id up = gated ? MODULE_GATE_UP : MODULE_UP;
+    int wide = adapted(e, up, x, linear(e, x, weight_of(e, up), bias_of(e, up)));
     int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
-    return linear_leaving(e, "down", y, layer_weight(e, "down.weight"), layer_bias(e, "down.bias"));
+    return linear_leaving(e, MODULE_DOWN, y);
 }
 
 /* ---- experts ---- */
@@ -419,9 +403,8 @@ static struct routes route(const struct emitter *e, int y)
     const struct model_spec *s = e->b->spec;
     int logits = value(e, y, s->n_experts, DTYPE_F32);
 
-    emit(e, (struct op){ .kind = OP_LINEAR,
-                         .in = { y, layer_weight(e, "router.weight") },
-                         .out = { logits } });
+    emit(e, (struct op){
+                .kind = OP_LINEAR, .in = { y, weight_of(e, MODULE_ROUTER) }, .out = { logits } });
     logits = enter(e, logits);
     struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
                         .expert = choices_of_layer(e, logits),
@@ -458,11 +441,11 @@ static int mixture(const struct emitter *e, int y)
     int x = enter(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
 
     emit(e, (struct op){ .kind = OP_DISPATCH, .in = { r.place, x }, .out = { rows } });
-    int wide = expert_linear(e, rows, r.ends, layer_weight(e, "experts.gate_up.weight"));
+    int wide = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
     int h = value(e, wide, s->expert_ffn_size / e->tp, e->b->dtype);
     emit(e,
          (struct op){ .kind = OP_EXPERT_SWIGLU, .in = { r.weight, r.place, wide }, .out = { h } });
-    int out = expert_linear(e, h, r.ends, layer_weight(e, "experts.down.weight"));
+    int out = expert_linear(e, h, r.ends, weight_of(e, MODULE_EXPERTS_DOWN));
     int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE, .in = { r.place, out }, .out = { sum } });
     return leave(e, sum);
@@ -473,17 +456,13 @@ static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
     enum dtype dtype = e->b->dtype;
-    int y = norm(e, x, layer_weight(e, "attention_norm.weight"),
-                 layer_bias(e, "attention_norm.bias"), dtype);
-    int entered = enter(e, y);
-    int qkv = linear(e, entered, layer_weight(e, "qkv.weight"), layer_bias(e, "qkv.bias"));
-    qkv = adapted(e, "qkv", entered, qkv);
-    int out = linear_leaving(e, "attention_out", self_attention(e, qkv),
-                             layer_weight(e, "attention_out.weight"),
-                             layer_bias(e, "attention_out.bias"));
+    int entered = enter(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
+    int qkv = linear(e, entered, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
+    qkv = adapted(e, MODULE_QKV, entered, qkv);
+    int out = linear_leaving(e, MODULE_ATTENTION_OUT, self_attention(e, qkv));
     x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
 
-    y = norm(e, x, layer_weight(e, "ffn_norm.weight"), layer_bias(e, "ffn_norm.bias"), dtype);
+    int y = norm(e, MODULE_FFN_NORM, x, dtype);
     out =
         model_spec_has_experts(e->b->spec, e->layer) ? mixture(e, y) : feed_forward(e, enter(e, y));
     return residual_add(e, x, dropout(e, out, PLACE_FFN_OUT));
@@ -498,7 +477,7 @@ static int embedding(const struct emitter *e)
 
     emit(e, (struct op){ .kind = OP_EMBED,
                          .in = { [EMBED_INDEX] = ports->tokens,
-                                 [EMBED_TABLE] = parameter_weight(e, "embedding.weight"),
+                                 [EMBED_TABLE] = weight_of(e, MODULE_EMBEDDING),
                                  [EMBED_OFFSET] = e->b->parts.vocabulary },
                          .out = { x } });
     x = leave(e, x);
@@ -506,7 +485,7 @@ static int embedding(const struct emitter *e)
         int sum = value(e, x, hidden, dtype_of(e, x));
         emit(e, (struct op){ .kind = OP_EMBED,
                              .in = { [EMBED_INDEX] = positions,
-                                     [EMBED_TABLE] = parameter_weight(e, "position.weight"),
+                                     [EMBED_TABLE] = weight_of(e, MODULE_POSITION),
                                      [EMBED_BASE] = x },
                              .out = { sum } });
         x = sum;
@@ -514,15 +493,9 @@ static int embedding(const struct emitter *e)
     if (e->b->spec->embedding_norm) {
         /* As wide as the residual stream, and kept as a layer's input is. */
         e->b->program->values[x].boundary = 1;
-        x = norm(e, x, parameter_weight(e, "embedding_norm.weight"),
-                 parameter_weight(e, "embedding_norm.bias"), dtype_of(e, x));
+        x = norm(e, MODULE_EMBEDDING_NORM, x, dtype_of(e, x));
     }
     return e->b->spec->embedding_dropout ? dropout(e, x, PLACE_EMBEDDING) : x;
-}
-
-static int head_weight(const struct emitter *e)
-{
-    return parameter_weight(e, e->b->spec->tied_embeddings ? "embedding.weight" : "head.weight");
 }
 
 /* Row lengths of the head below this count as this: torch.nn.functional.normalize's. */
@@ -535,7 +508,7 @@ struct head {
 
 static struct head head_of(const struct emitter *e)
 {
-    struct head h = { .weight = head_weight(e) };
+    struct head h = { .weight = weight_of(e, parameters_head(e->b->spec).module) };
 
     h.rows = h.weight;
     if (!e->b->spec->normalized_head)
@@ -745,8 +718,7 @@ void model_score(struct model_builder *builder, int function, int n_rows)
         program_cell(p, ROLE_SCALAR, "stats", (int64_t)tp * n_rows, OPS_N_STATS, DTYPE_F32);
     emit(&e, (struct op){
                  .kind = OP_SELECT_ROWS, .in = { p->ports.stream, p->ports.asked }, .out = { x } });
-    x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
-             parameter_weight(&e, "final_norm.bias"), builder->dtype);
+    x = norm(&e, MODULE_FINAL_NORM, x, builder->dtype);
     int head = head_of(&e).rows;
     int logits = program_value(p, n_rows, p->values[head].rows, DTYPE_F32);
     int stats = tp > 1 ? program_value(p, n_rows, OPS_N_STATS, DTYPE_F32) : p->ports.stats;
@@ -785,8 +757,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
         return part;
     }
     builder->program->values[x].boundary = 1;
-    x = norm(&e, x, parameter_weight(&e, "final_norm.weight"),
-             parameter_weight(&e, "final_norm.bias"), builder->dtype);
+    x = norm(&e, MODULE_FINAL_NORM, x, builder->dtype);
     part.value = x;
     x = enter(&e, x);
     if (end == MODEL_TRAIN)

@@ -3,21 +3,8 @@
  *
  * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of three
  * ends: loss with its input gradient (training), loss alone (evaluation), logits of chosen rows
- * (generation), or the residual stream, of which model_score asks (scoring). The parameters are declared once, by model_declare, under their global names:
- *
- *     embedding.weight [V x d]            position.weight [P x d]          (learned positions)
- *     embedding_norm.weight (.bias)                                        (where there is one)
- *     layers.N.attention_norm.weight      layers.N.ffn_norm.weight         (.bias)
- *     layers.N.qkv.weight [(h + 2 g) e x d], rows q heads | k heads | v heads             (.bias)
- *     layers.N.q_norm.weight [e]          layers.N.k_norm.weight           (q/k norms)
- *     layers.N.attention_out.weight [d x h e]                                              (.bias)
- *     layers.N.gate_up.weight [2 f x d], rows gate | up    or    layers.N.up.weight [f x d] (.bias)
- *     layers.N.down.weight [d x f]                                                          (.bias)
- *     in layers with experts, instead:     layers.N.router.weight [m x d]
- *     layers.N.experts.gate_up.weight [m 2 f x d], expert by expert as gate_up
- *     layers.N.experts.down.weight [m d x f]
- *     final_norm.weight (.bias)           head.weight [V x d]              (untied)
- *     layers.N.MODULE.lora_a [r x k]      layers.N.MODULE.lora_b [n x r]   (adapters, tuning.h)
+ * (generation), or the residual stream, of which model_score asks (scoring). The parameters are
+ * declared once, by model_declare: those of config/parameters.h and config/tuning.h's adapters.
  *
  * Over tp ranks the heads, the feed-forward's columns and the vocabulary are divided (Shoeybi et
  * al. 2019). The residual stream is the same on all of them, or, sequence parallel, each has its
@@ -32,9 +19,11 @@
 #define MODEL_MODEL_H
 
 #include "config/model_spec.h"
+#include "config/parameters.h"
 #include "config/tuning.h"
 #include "program/program.h"
 
+enum model_cache { MODEL_KEYS, MODEL_VALUES, N_MODEL_CACHES };
 enum model_end { MODEL_TRAIN, MODEL_EVALUATE, MODEL_LOGITS, MODEL_STREAM };
 
 /* Layers [first_layer, end_layer) as one piece. The embedding comes with the first stage, the final
@@ -64,8 +53,11 @@ struct model_builder {
     int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
     int64_t global_batch;        /* sequences of a step: what the router's balance is a mean over */
-    int parameter_asked;         /* by model_forward: where a name was found last */
-    int choices;                 /* by model_forward: of all its layers' routers; 0: apart */
+    /* By model_declare, handles: 1 + a parameter's index in the program; 0: there is none. */
+    int *parameters;                                  /* by parameters_index */
+    int (*adapters)[N_LORA_MODULES][N_LORA_MATRICES]; /* by layer */
+    int (*caches)[N_MODEL_CACHES]; /* by model_forward: each layer's cells, or 0 */
+    int choices;                   /* by model_forward: of all its layers' routers; 0: apart */
     /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
      * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
     struct {
@@ -82,6 +74,9 @@ struct model_chunk model_whole(const struct model_spec *spec);
  * that is tied to an embedding on none of these chunks gets a copy of that parameter.
  */
 void model_declare(struct model_builder *builder, const struct model_chunk *chunks, int n_chunks);
+
+/* Index of a declared parameter in the program, or -1: it is none of the chunks'. */
+int model_parameter(const struct model_builder *builder, struct parameter_id id);
 
 /*
  * From now on micro-batches are of so many sequences, at most as many as were declared: the first

@@ -42,7 +42,7 @@ static void read_one(struct adapter *opened, struct store_slice slice, int is_ow
 static void read_all(struct adapter *opened, const struct hf_names *names)
 {
     const struct tuning *tuning = adapter_tuning(opened);
-    char name[96];
+    char name[PARAMETER_NAME_MAX];
 
     for (int i = 0; i < names->n_wholes; i++)
         read_one(opened, names->wholes[i].whole, 0);
@@ -52,7 +52,7 @@ static void read_all(struct adapter *opened, const struct hf_names *names)
         CHECK(place.rank >= 0 && (!place.rank || place.scale > 0));
         if (!place.rank || place.rank > 16)
             continue;
-        snprintf(name, sizeof name, "layers.0.%s.lora_a", lora_module_name((enum lora_module)m));
+        lora_name(name, 0, (enum lora_module)m, LORA_A);
         int64_t cols = m == LORA_DOWN ? names->wholes[0].whole.cols : 2;
         struct err ignored;
         float data[64];

@@ -150,12 +150,98 @@ static void initial_deviations(void **state)
     program_release(&p);
 }
 
+/* What a rank of two has along rows or columns: half of each piece, padded. */
+static int64_t half(const struct parameter_spec *q)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < q->n_pieces; i++)
+        n += q->n_repeats * ((q->pieces[i] + 1) / 2);
+    return n;
+}
+
+static void check_declared(const struct parameter *p, const struct parameter_spec *q)
+{
+    int64_t rows = q->n_dims == 1 ? 1 : q->rows, cols = q->n_dims == 1 ? q->rows : q->cols;
+
+    assert_string_equal(p->name, q->name);
+    assert_int_equal(p->n_dims, q->n_dims);
+    assert_int_equal(p->whole_rows, rows);
+    assert_int_equal(p->whole_cols, cols);
+    assert_int_equal(p->init, q->init);
+    assert_true(p->init_std == q->init_std);
+    if (q->divided == SPREAD_ROWS)
+        assert_int_equal(q->n_dims == 1 ? p->cols : p->rows, half(q));
+    assert_int_equal(p->rows * p->cols < rows * cols, q->divided != SPREAD_SAME);
+}
+
+/* All parameters in the inventory's order, and by their ids. */
+static void check_inventory(const struct model_builder *b)
+{
+    struct parameter_spec list[LAYER_MAX_PARAMETERS];
+    int next = 0;
+
+    for (int layer = LAYER_BEFORE; layer <= b->spec->n_layers; layer++)
+        for (int i = 0, n = parameters_of_layer(b->spec, layer, list); i < n; i++, next++) {
+            assert_int_equal(model_parameter(b, list[i].id), next);
+            check_declared(&b->program->parameters[next], &list[i]);
+        }
+    assert_int_equal(next, b->program->n_parameters);
+}
+
+static void what_the_inventory_lists(void **state)
+{
+    static const char *const names[] = { "llama", "gpt2", "mixture" };
+    struct mesh mesh = mesh_data_parallel(1);
+
+    (void)state;
+    mesh.size[AXIS_TP] = 2;
+    for (int i = 0; i < 3; i++) {
+        struct model_spec spec = tiny_spec(names[i]);
+        struct model_chunk whole = model_whole(&spec);
+        struct program p;
+        struct model_builder builder = {
+            .program = &p, .spec = &spec, .n_sequences = 1, .seq_len = 16, .max_positions = 16
+        };
+
+        program_init(&p, &mesh);
+        model_declare(&builder, &whole, 1);
+        check_inventory(&builder);
+        program_release(&p);
+    }
+}
+
+/* A stage with the head alone has a copy of what it is tied to, under the same id. */
+static void copies_of_tied_embeddings(void **state)
+{
+    struct model_spec spec = tiny_spec("gpt2");
+    struct mesh mesh = mesh_data_parallel(1);
+    struct model_chunk last = { 1, 2, 1, 2 };
+    struct program p;
+    struct model_builder builder = {
+        .program = &p, .spec = &spec, .n_sequences = 1, .seq_len = 8, .max_positions = 8
+    };
+
+    (void)state;
+    program_init(&p, &mesh);
+    model_declare(&builder, &last, 1);
+    int copy = model_parameter(&builder, parameters_head(&spec));
+    assert_int_equal(copy, p.n_parameters - 1);
+    assert_true(p.parameters[copy].is_copy);
+    assert_string_equal(p.parameters[copy].name, "embedding.weight");
+    assert_int_equal(model_parameter(&builder, parameters_id(&spec, MODULE_QKV, PART_WEIGHT, 0)),
+                     -1);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model),
         cmocka_unit_test(shapes),
         cmocka_unit_test(initial_deviations),
+        cmocka_unit_test(what_the_inventory_lists),
+        cmocka_unit_test(copies_of_tied_embeddings),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
