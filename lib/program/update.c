@@ -20,6 +20,7 @@ struct update {
     struct program *program;
     int function;
     const struct update_options *options;
+    int *part_numbers; /* [N_AXES]: what own_part_number has made; 0: nothing yet */
 };
 
 static void emit(const struct update *u, struct op op)
@@ -312,15 +313,15 @@ static int own_part_number(const struct update *u, int gradient)
 
     if (axis == N_AXES)
         return 0;
-    for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].name && !strcmp(p->values[id].name, "part_number:own") &&
-            p->values[id].own == 1 + (int)axis)
-            return id;
+    if (u->part_numbers[axis])
+        return u->part_numbers[axis];
     int n = p->mesh.size[axis];
     int32_t *numbers = arena_array(&p->arena, int32_t, n);
     for (int i = 0; i < n; i++)
         numbers[i] = i;
-    return program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n), axis);
+    u->part_numbers[axis] =
+        program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n), axis);
+    return u->part_numbers[axis];
 }
 
 static uint64_t place_of(const struct parameter *q)
@@ -651,7 +652,8 @@ static void update_parameters(const struct update *u, const int *order, int n)
 
 void build_update(struct program *program, int update, const struct update_options *options)
 {
-    struct update u = { program, update, options };
+    int part_numbers[N_AXES] = { 0 };
+    struct update u = { program, update, options, part_numbers };
     int n;
     int *order = trainable_by_name(program, &n);
 
