@@ -6,27 +6,31 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "config/parameters.h"
 #include "layout/pipeline.h"
 #include "plan.h"
 #include "report/table.h"
+
+/* Whether the stage has the parameter, and not a copy of another's. */
+static int has_weight(const struct program *p, enum module_id module, int layer)
+{
+    char name[PARAMETER_NAME_MAX];
+
+    parameters_name(name, (struct parameter_id){ module, PART_WEIGHT, layer });
+    for (int i = 0; i < p->n_parameters; i++)
+        if (!strcmp(p->parameters[i].name, name))
+            return !p->parameters[i].is_copy;
+    return 0;
+}
 
 /* "0-3, 12-15", and the embedding's and head's names with them. */
 static void list_layers(const struct program *p, int n_layers, struct arena *arena, struct str *out)
 {
     char *has = arena_array(arena, char, n_layers + 1);
-    int embedding = 0, head = 0;
 
-    for (int i = 0; i < p->n_parameters; i++) {
-        const struct parameter *q = &p->parameters[i];
-        const char *number =
-            str_starts_with(q->name, "layers.") ? q->name + strlen("layers.") : NULL;
-
-        if (number)
-            has[strtol(number, NULL, 10)] = 1;
-        embedding |= str_starts_with(q->name, "embedding.") && !q->is_copy;
-        head |= str_starts_with(q->name, "final_norm.");
-    }
-    if (embedding)
+    for (int i = 0; i < n_layers; i++)
+        has[i] = (char)has_weight(p, MODULE_ATTENTION_NORM, i);
+    if (has_weight(p, MODULE_EMBEDDING, LAYER_BEFORE))
         str_add(out, "embedding");
     for (int i = 0; i < n_layers; i++) {
         int end = i;
@@ -37,7 +41,7 @@ static void list_layers(const struct program *p, int n_layers, struct arena *are
             str_printf(out, end > i ? "%s%d-%d" : "%s%d", out->length ? ", " : "", i, end);
         i = end;
     }
-    if (head)
+    if (has_weight(p, MODULE_FINAL_NORM, n_layers))
         str_add(out, out->length ? ", head" : "head");
 }
 

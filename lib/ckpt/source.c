@@ -11,22 +11,42 @@
 
 #define STEP_BYTES ((int64_t)4 << 20)
 
-static const char *const names[2] = { "embedding.weight", "head.weight" };
+/* What has a row a token, in the order of source.means. */
+static const enum module_id tables[] = { MODULE_EMBEDDING, MODULE_HEAD };
 
+#define N_TABLES (int)(sizeof tables / sizeof *tables)
+
+static void name_table(char name[PARAMETER_NAME_MAX], int number)
+{
+    parameters_name(name, (struct parameter_id){ tables[number], PART_WEIGHT, LAYER_BEFORE });
+}
+
+/* N_TABLES if the name is none's. */
 static int number_of(const char *name)
 {
-    return !strcmp(name, names[1]);
+    char own[PARAMETER_NAME_MAX];
+    int number = 0;
+
+    for (; number < N_TABLES; number++) {
+        name_table(own, number);
+        if (!strcmp(own, name))
+            break;
+    }
+    return number;
 }
 
 int source_grows(const struct source *s, const char *name)
 {
-    return s->rows != s->rows_there && (!strcmp(name, names[0]) || !strcmp(name, names[1]));
+    return s->rows != s->rows_there && number_of(name) < N_TABLES;
 }
 
 const float *source_mean(const struct source *s, const char *name, int64_t col)
 {
-    CHECK(s->means[number_of(name)]);
-    return s->means[number_of(name)] + col;
+    int number = number_of(name);
+
+    CHECK(number < N_TABLES);
+    CHECK(s->means[number]);
+    return s->means[number] + col;
 }
 
 static int add_rows(const struct source *s, struct store_slice *slice, double *sums,
@@ -52,7 +72,8 @@ static int add_rows(const struct source *s, struct store_slice *slice, double *s
 static int find_mean(struct source *s, int number, int64_t cols, struct arena *arena,
                      struct err *err)
 {
-    struct store_slice slice = { .name = names[number],
+    char name[PARAMETER_NAME_MAX];
+    struct store_slice slice = { .name = name,
                                  .dtype = DTYPE_F32,
                                  .n_dims = 2,
                                  .rows = s->rows_there,
@@ -60,6 +81,7 @@ static int find_mean(struct source *s, int number, int64_t cols, struct arena *a
                                  .col_end = cols };
     double *sums = arena_array(arena, double, cols);
 
+    name_table(name, number);
     if (add_rows(s, &slice, sums, err) < 0)
         return -1;
     s->means[number] = arena_array(arena, float, cols);

@@ -100,7 +100,7 @@ static int cut_stages(struct target *t, struct err *err)
     const struct model_spec *s = &c->from.job.model;
     int pp = c->options->pp, *counts = arena_array(&c->arena, int, pp);
     int64_t *layers = arena_array(&c->arena, int64_t, s->n_layers);
-    int64_t head = (int64_t)s->vocab_size * s->hidden_size;
+    int64_t head = parameters_count_head(s);
     struct stage_costs costs = { .n_layers = s->n_layers, .layers = layers, .head = head };
 
     for (int i = 0; i < s->n_layers; i++)
@@ -366,11 +366,13 @@ static char *describe_state(struct conversion *c)
     cJSON *state = cJSON_CreateObject();
     struct str job = { 0 };
     enum dtype stored = DTYPE_F32;
+    char table[PARAMETER_NAME_MAX];
 
+    parameters_name(table, (struct parameter_id){ MODULE_EMBEDDING, PART_WEIGHT, LAYER_BEFORE });
     job_print_model(&c->from.job, &job);
     if (folder)
         stored = conversion_dtype(c, hf_folder_common_dtype(folder));
-    else if (dtype_of(c, "embedding.weight", &stored) && stored == DTYPE_F32)
+    else if (dtype_of(c, table, &stored) && stored == DTYPE_F32)
         stored = c->options->dtype < 0 ? c->from.job.train.dtype : stored; /* of masters */
     str_printf(&job, "train:\n  dtype: %s\n",
                dtype_name(stored == DTYPE_BF16 || stored == DTYPE_F16 ? stored : DTYPE_F32));

@@ -93,6 +93,12 @@ static int had_tied_head(const struct conversion *c)
     return conversion_had(c, "tied_head");
 }
 
+static const struct hf_whole *embedding_of(const struct conversion *c)
+{
+    return hf_names_of(
+        &c->names, parameters_id(&c->from.job.model, MODULE_EMBEDDING, PART_WEIGHT, LAYER_BEFORE));
+}
+
 static int list_items(struct target *t, struct err *err)
 {
     struct conversion *c = t->c;
@@ -113,7 +119,7 @@ static int list_items(struct target *t, struct err *err)
             return -1;
     }
     if (had_tied_head(c)) {
-        const struct hf_whole *embedding = hf_names_find(&c->names, "embedding.weight");
+        const struct hf_whole *embedding = embedding_of(c);
         struct hf_tensor head = c->names.tensors[embedding->first];
 
         head.name = HF_NAMES_HEAD;
@@ -298,7 +304,7 @@ static int write_index(struct target *t, struct err *err)
 /* The type that most of the model has: of its largest matrices. */
 static enum dtype main_dtype(const struct target *t)
 {
-    const struct hf_whole *whole = hf_names_find(&t->c->names, "embedding.weight");
+    const struct hf_whole *whole = embedding_of(t->c);
     enum dtype dtype = DTYPE_F32;
 
     stored_dtype(t->c, &whole->whole, &dtype);

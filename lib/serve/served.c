@@ -164,10 +164,12 @@ const char *served_family(struct served *served, struct err *err)
 static int open_base(struct served *served, struct err *err)
 {
     struct job *job = &served->job;
+    char matrix[PARAMETER_NAME_MAX];
 
     /* Of the layers' matrices adapters never train any whole. */
+    parameters_name(matrix, (struct parameter_id){ MODULE_ATTENTION_OUT, PART_WEIGHT, 0 });
     if (!served->weights.store || !job->lora.rank || !job->train.init ||
-        store_find(served->weights.store, "layers.0.attention_out.weight"))
+        store_find(served->weights.store, matrix))
         return 0;
     weights_close(&served->weights);
     job->tuning = NULL;
