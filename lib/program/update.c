@@ -30,6 +30,7 @@ static void emit(const struct update *u, struct op op)
     program_emit(u->program, u->function, &op);
 }
 
+/* Names order the sums of the norm on every layout: this order is numerics. */
 static int by_name(const void *a, const void *b, void *context)
 {
     const struct parameter *parameters = context;
