@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "program/order.h"
 #include "program/passes.h"
 #include "program/stash_impl.h"
 
@@ -78,7 +79,7 @@ static int operand_base(const struct program *p, const struct op *op, int k)
 /*
  * To which op each op's operands live. Back from the end: run waits for a collective ahead of the
  * next compute op that touches any of its base values, and the next collective that does begins
- * after it, so it is done when that one is waited for (known.c says why; verify goes that way).
+ * after it, so it is done when that one is waited for (order.h says why; verify goes that way).
  */
 static void find_until(struct placing *c, const struct function *f)
 {
@@ -89,7 +90,7 @@ static void find_until(struct placing *c, const struct function *f)
     for (int i = f->n_ops - 1; i >= 0; i--) {
         const struct op *op = &f->ops[i];
 
-        c->until[i] = program_is_given(op) ? f->n_ops : i;
+        c->until[i] = order_is_given(op) ? f->n_ops : i;
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
             c->until[i] = min_int(c->until[i], c->awaited[operand_base(p, op, k)]);
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)

@@ -444,16 +444,6 @@ int program_slot(const struct program *program, int id, int micro_batch);
 /* Where it begins in its segment, for that micro-batch and the first rank of an own part's axis. */
 size_t program_place(const struct program *program, int id, int micro_batch);
 
-/* Whether run gives the op to a stream of the comm thread and goes on, or else runs it at once. */
-int program_is_given(const struct op *op);
-
-/*
- * known.c: known_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever
- * the timing: so what is written from there on may lie in its operands' memory. i itself for what
- * runs at once; n_ops if only the function's end waits for it, where it touches values of SCOPE_PASS.
- */
-void program_known_at(const struct program *program, int function, int *known_at);
-
 /* Does the program know what a constant holds? Then write its elements, dense. */
 int program_has_content(const struct program *program, int id);
 void program_fill_content(const struct program *program, int id, void *elements);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "program/order.h"
 #include "program/verify_impl.h"
 
 struct extent {
@@ -240,9 +241,9 @@ static int list_extents(const struct program *p, int function, struct extent *ex
     const struct function *f = &p->functions[function];
     int n = 0;
 
-    program_known_at(p, function, known_at);
+    order_known_at(p, function, known_at);
     for (int i = 0; i < f->n_ops; i++) {
-        int end = program_is_given(&f->ops[i]) ? known_at[i] - 1 : i;
+        int end = order_is_given(&f->ops[i]) ? known_at[i] - 1 : i;
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             extend(p, extents, &n, index, f->ops[i].in[k], i, end);

@@ -17,13 +17,6 @@
 
 /* ---- outlines ---- */
 
-static int operand(const struct op *op, int k)
-{
-    return k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
-}
-
-#define N_OPERANDS (OPS_MAX_INPUTS + OPS_MAX_OUTPUTS)
-
 static void add_event(struct arena *arena, struct outline *o, enum event_kind kind, int what)
 {
     o->events =
@@ -31,12 +24,8 @@ static void add_event(struct arena *arena, struct outline *o, enum event_kind ki
     o->events[o->n_events++] = (struct event){ kind, what };
 }
 
-static void add_base(struct arena *arena, struct outline *o, const struct rank *rank, int value)
+static void add_base(struct arena *arena, struct outline *o, int base)
 {
-    int base = program_base(rank->program, value);
-
-    if (!rank->is_touched[base])
-        return;
     /* Once is enough, until something else is handed over. */
     for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
         if (o->events[i].what == base)
@@ -44,39 +33,19 @@ static void add_base(struct arena *arena, struct outline *o, const struct rank *
     add_event(arena, o, EVENT_TOUCH, base);
 }
 
-/* How many sets of slots the function's values have, one micro-batch after the other. */
-static int count_variants(const struct program *p, const struct function *f, int n_micro_batches)
+/* An op that is run at once waits for the users of what it touches. */
+static void add_touches(struct arena *arena, struct outline *o, const struct rank *rank,
+                        const struct op *op)
 {
-    int64_t n = 1;
+    for (int k = 0; k < ORDER_MAX_USERS; k++) {
+        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
 
-    for (int i = 0; i < f->n_ops && p->n_stashes; i++)
-        for (int k = 0; k < N_OPERANDS; k++) {
-            const struct value *v = &p->values[operand(&f->ops[i], k)];
-
-            if (v->scope == SCOPE_STASH && n < n_micro_batches)
-                n = least_common_multiple(n, p->stashes[v->stash].n_slots);
-        }
-    return (int)min_i64(n, max_int(n_micro_batches, 1));
+        if (order_user(&rank->order, id, 0) != ORDER_NOBODY)
+            add_base(arena, o, program_base(rank->program, id));
+    }
 }
 
-/* The streams that the function's end waits for. */
-static int drained_streams(const struct program *p, int function, const int *known_at)
-{
-    const struct function *f = &p->functions[function];
-    int streams = 0;
-
-    for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; op_is_collective(f->ops[i].kind) && k < N_OPERANDS; k++) {
-            int id = operand(&f->ops[i], k);
-
-            if (id && known_at[i] == f->n_ops && p->values[id].scope == SCOPE_PASS)
-                streams |= 1 << f->ops[i].stream;
-        }
-    return streams;
-}
-
-static void outline(struct arena *arena, struct rank *rank, int function, int n_micro_batches,
-                    int *known_at)
+static void outline(struct arena *arena, struct rank *rank, int function, int *known_at)
 {
     const struct program *p = rank->program;
     const struct function *f = &p->functions[function];
@@ -84,11 +53,11 @@ static void outline(struct arena *arena, struct rank *rank, int function, int n_
     int n_givens = 0;
 
     for (int i = 0; i < f->n_ops; i++)
-        n_givens += op_is_collective(f->ops[i].kind);
+        n_givens += order_is_given(&f->ops[i]);
     o->givens = arena_array(arena, struct given, n_givens);
-    o->n_variants = n_givens ? count_variants(p, f, n_micro_batches) : 1;
+    o->n_variants = n_givens ? order_n_variants(&rank->order, function) : 1;
     for (int i = 0; i < f->n_ops; i++) {
-        if (op_is_collective(f->ops[i].kind)) {
+        if (order_is_given(&f->ops[i])) {
             struct given *g = &o->givens[o->n_givens];
 
             *g = (struct given){ .op = i, .last = arena_array(arena, int, o->n_variants) };
@@ -97,63 +66,28 @@ static void outline(struct arena *arena, struct rank *rank, int function, int n_
             add_event(arena, o, EVENT_GIVE, o->n_givens++);
             continue;
         }
-        for (int k = 0; k < N_OPERANDS; k++)
-            add_base(arena, o, rank, operand(&f->ops[i], k));
+        add_touches(arena, o, rank, &f->ops[i]);
     }
     if (!n_givens)
         return;
-    program_known_at(p, function, known_at);
-    int streams = drained_streams(p, function, known_at);
+    order_known_at(p, function, known_at);
+    unsigned streams = order_drains(p, function, known_at);
     if (streams)
-        add_event(arena, o, EVENT_DRAIN, streams);
-}
-
-static void list_touched(struct arena *arena, struct rank *rank)
-{
-    const struct program *p = rank->program;
-
-    rank->is_touched = arena_array(arena, char, p->n_values);
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++)
-            for (int k = 0; op_is_collective(p->functions[f].ops[i].kind) && k < N_OPERANDS; k++)
-                rank->is_touched[program_base(p, operand(&p->functions[f].ops[i], k))] = 1;
-    rank->is_touched[0] = 0;
-    rank->inputs = arena_array(arena, int, p->n_values);
-    for (int id = 1; id < p->n_values; id++)
-        if (rank->is_touched[id] && p->values[id].role == ROLE_INPUT)
-            rank->inputs[rank->n_inputs++] = id;
-}
-
-static void open_users(struct arena *arena, struct rank *rank)
-{
-    const struct program *p = rank->program;
-    int n_users = 0;
-
-    rank->users_at = arena_array(arena, int, p->n_values);
-    for (int id = 0; id < p->n_values; id++) {
-        int is_stash = p->values[id].scope == SCOPE_STASH && p->n_stashes;
-
-        rank->users_at[id] = n_users;
-        n_users += is_stash ? p->stashes[p->values[id].stash].n_slots : 1;
-    }
-    rank->users = arena_array(arena, int, n_users);
-    for (int i = 0; i < n_users; i++)
-        rank->users[i] = NONE;
+        add_event(arena, o, EVENT_DRAIN, (int)streams);
 }
 
 static void open_rank(struct ranks *r, int number, const struct program *p)
 {
     struct rank *rank = &r->list[number];
-    int n_micro_batches = 0, n_ops = 0;
+    int n_ops = 0;
     char *runs = arena_array(&r->arena, char, p->n_functions);
 
     rank->program = p;
     rank->outlines = arena_array(&r->arena, struct outline, p->n_functions);
-    list_touched(&r->arena, rank);
-    open_users(&r->arena, rank);
-    for (int e = 0; e < N_ENTRIES; e++)
-        for (int i = 0; i < p->entries[e].n_actions; i++)
-            n_micro_batches = max_int(n_micro_batches, p->entries[e].actions[i].micro_batch + 1);
+    order_open(&rank->order, p, &r->arena);
+    rank->users = arena_array(&r->arena, int, rank->order.n_users);
+    for (int i = 0; i < rank->order.n_users; i++)
+        rank->users[i] = NONE;
     for (int i = 0; i < p->entries[r->entry].n_actions; i++)
         if (p->entries[r->entry].actions[i].kind == ACTION_RUN)
             runs[p->entries[r->entry].actions[i].function] = 1;
@@ -162,7 +96,7 @@ static void open_rank(struct ranks *r, int number, const struct program *p)
     int *known_at = arena_array(&r->arena, int, n_ops);
     for (int f = 0; f < p->n_functions; f++)
         if (runs[f])
-            outline(&r->arena, rank, f, n_micro_batches, known_at);
+            outline(&r->arena, rank, f, known_at);
 }
 
 /* ---- giving ---- */
@@ -173,16 +107,29 @@ void queue_push(struct arena *arena, struct queue *q, int transfer)
     q->transfers[q->n++] = transfer;
 }
 
-static int *user_of(const struct rank *rank, int value, int micro_batch)
-{
-    int base = program_base(rank->program, value);
-
-    return &rank->users[rank->users_at[base] + program_slot(rank->program, base, micro_batch)];
-}
-
 static int *last_of(const struct outline *o, int given, int micro_batch)
 {
-    return &o->givens[given].last[max_int(micro_batch, 0) % o->n_variants];
+    return &o->givens[given].last[order_variant(o->n_variants, micro_batch)];
+}
+
+/* It begins after the users of what it touches, and is their user from now on. */
+static int follow_users(struct ranks *r, struct transfer *t, int number)
+{
+    struct rank *rank = &r->list[t->rank];
+    int users[ORDER_MAX_USERS], n = order_users(&rank->order, t->op, t->micro_batch, users);
+
+    for (int k = 0; k < n; k++) {
+        int user = rank->users[users[k]];
+
+        rank->users[users[k]] = number;
+        if (user == NONE || r->transfers[user].is_done ||
+            r->transfers[user].op->stream == t->op->stream)
+            continue;
+        if (t->n_after == ORDER_MAX_AFTER)
+            return meetings_fail(r, t, "comes after too many others");
+        t->after[t->n_after++] = user;
+    }
+    return 0;
 }
 
 /* An op is handed to its stream. The rank has waited for what it must. */
@@ -201,19 +148,8 @@ static int give(struct ranks *r, int number, const struct action *a, int given)
                             .micro_batch = a->micro_batch,
                             .given = &o->givens[given],
                             .op = op };
-    for (int k = 0; k < N_OPERANDS; k++) {
-        int id = operand(op, k);
-        int *user = id ? user_of(rank, id, a->micro_batch) : NULL;
-
-        if (!user)
-            continue;
-        if (*user != NONE && *user != at && !r->transfers[*user].is_done) {
-            if (t->n_after == MAX_AFTER)
-                return meetings_fail(r, t, "comes after too many others");
-            t->after[t->n_after++] = *user;
-        }
-        *user = at;
-    }
+    if (follow_users(r, t, at) < 0)
+        return -1;
     *last_of(o, given, a->micro_batch) = at;
     t->place = rank->streams[op->stream].n;
     queue_push(&r->arena, &rank->streams[op->stream], at);
@@ -291,11 +227,17 @@ static int is_done(const struct ranks *r, int transfer)
     return transfer == NONE || r->transfers[transfer].is_done;
 }
 
+/* The user of a value that given ops touch. */
+static int is_user_done(const struct ranks *r, const struct rank *rank, int value, int micro_batch)
+{
+    return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
+}
+
 /* Inputs may be written once no transfer reads them. */
 static int can_load(const struct ranks *r, const struct rank *rank, const struct action *a)
 {
-    for (int i = 0; i < rank->n_inputs; i++)
-        if (!is_done(r, *user_of(rank, rank->inputs[i], a->micro_batch)))
+    for (int i = 0; i < rank->order.n_inputs; i++)
+        if (!is_user_done(r, rank, rank->order.inputs[i], a->micro_batch))
             return 0;
     return 1;
 }
@@ -308,7 +250,7 @@ static int can_give(const struct ranks *r, const struct rank *rank, const struct
     const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
     const struct queue *q = &rank->streams[op->stream];
 
-    return is_done(r, *last_of(o, given, a->micro_batch)) && q->n - q->n_done < MAX_GIVEN;
+    return is_done(r, *last_of(o, given, a->micro_batch)) && q->n - q->n_done < ORDER_MAX_GIVEN;
 }
 
 /* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */
@@ -317,7 +259,7 @@ static int happen(struct ranks *r, int number, const struct action *a, const str
     const struct rank *rank = &r->list[number];
 
     if (event->kind == EVENT_TOUCH)
-        return is_done(r, *user_of(rank, event->what, a->micro_batch));
+        return is_user_done(r, rank, event->what, a->micro_batch);
     if (event->kind == EVENT_DRAIN)
         return is_drained(rank, event->what);
     if (!can_give(r, rank, a, event->what))

@@ -9,18 +9,17 @@
 #ifndef PROGRAM_VERIFY_RANKS_IMPL_H
 #define PROGRAM_VERIFY_RANKS_IMPL_H
 
+#include "program/order.h"
 #include "program/verify_impl.h"
 
 #define NONE (-1)
-#define MAX_AFTER 4   /* as COLLECTIVE_MAX_AFTER of run */
-#define MAX_GIVEN 256 /* as N_RING of comm/worker.c: who gives a stream more waits */
 
 enum event_kind { EVENT_GIVE, EVENT_TOUCH, EVENT_DRAIN };
 
 /* What happens in a function, in order, as far as transfers are concerned. */
 struct event {
     enum event_kind kind;
-    int what; /* an index in givens; a base value that a compute op touches; a mask of streams */
+    int what; /* an index in givens; a base value that an op touches; a set of streams */
 };
 
 /* An op of a function that is handed over, bound to as many sets of slots as run binds it to. */
@@ -43,9 +42,9 @@ struct transfer {
     int rank, function, micro_batch;
     struct given *given;
     const struct op *op;
-    int after[MAX_AFTER], n_after; /* transfers */
-    int number;                    /* on its channel, or in its group */
-    int place;                     /* on its stream */
+    int after[ORDER_MAX_AFTER], n_after; /* transfers */
+    int number;                          /* on its channel, or in its group */
+    int place;                           /* on its stream */
     int has_begun, is_done;
 };
 
@@ -74,9 +73,8 @@ struct group {
 struct rank {
     const struct program *program;
     struct outline *outlines; /* by function */
-    char *is_touched;         /* by base value: some transfer touches it */
-    int *inputs, n_inputs;    /* base values that are loaded and touched by transfers */
-    int *users_at, *users; /* by base value and slot: the last transfer that touches it, or NONE */
+    struct order order;       /* of the program */
+    int *users;               /* its: the transfer given last, or NONE */
     struct queue streams[N_STREAMS];
     int n_met[N_AXES][N_STREAMS]; /* collectives begun */
     int n_gates, is_at_gate;      /* come to; waits there for others */

@@ -22,6 +22,12 @@ void story_add(struct story *s, int number)
     s->numbers[s->n++] = number;
 }
 
+/* What is of no micro-batch is so at any time. */
+static int from_here(const struct story *s, int micro_batch)
+{
+    return micro_batch < 0 ? INT32_MIN : micro_batch - s->micro_batch;
+}
+
 /* Of the rank's own transfers: 0 for what is over, else its stream and place there. */
 static int under_way(const struct ranks *r, const struct rank *rank, int transfer)
 {
@@ -38,7 +44,7 @@ static void tell_transfer(const struct ranks *r, const struct rank *rank, const 
 {
     story_add(s, t->function);
     story_add(s, t->given->op);
-    story_add(s, t->micro_batch - s->micro_batch);
+    story_add(s, from_here(s, t->micro_batch));
     story_add(s, t->has_begun + 2 * t->is_done);
     story_add(s, meetings_distance(r, t));
     for (int i = 0; i < t->n_after; i++)
@@ -57,7 +63,7 @@ static void tell_place(const struct ranks *r, const struct rank *rank, struct st
     story_add(s, a->kind);
     story_add(s, a->first);
     story_add(s, a->function);
-    story_add(s, a->kind == UINT8_MAX ? 0 : a->micro_batch - s->micro_batch);
+    story_add(s, a->kind == UINT8_MAX ? 0 : from_here(s, a->micro_batch));
     story_add(s, rank->event);
     story_add(s, rank->is_at_gate);
     story_add(s, rank->n_gates - r->list[0].n_gates);
@@ -73,13 +79,6 @@ static void tell_slots(const struct ranks *r, const struct rank *rank, const int
         story_add(s, under_way(r, rank, slots[(i + s->micro_batch) % n]));
 }
 
-static int slots_of(const struct program *p, int id)
-{
-    int is_stash = p->values[id].scope == SCOPE_STASH && p->n_stashes;
-
-    return is_stash ? p->stashes[p->values[id].stash].n_slots : 1;
-}
-
 static void tell_rank(const struct ranks *r, const struct rank *rank, struct story *s)
 {
     const struct program *p = rank->program;
@@ -91,8 +90,8 @@ static void tell_rank(const struct ranks *r, const struct rank *rank, struct sto
             tell_transfer(r, rank, &r->transfers[q->transfers[k]], s);
     }
     for (int id = 1; id < p->n_values; id++)
-        if (rank->is_touched[id])
-            tell_slots(r, rank, &rank->users[rank->users_at[id]], slots_of(p, id), s);
+        if (rank->order.users_at[id] != ORDER_NOBODY)
+            tell_slots(r, rank, &rank->users[rank->order.users_at[id]], order_n_slots(p, id), s);
     for (int f = 0; f < p->n_functions; f++)
         for (int g = 0; g < rank->outlines[f].n_givens; g++) {
             const struct given *given = &rank->outlines[f].givens[g];
@@ -163,11 +162,12 @@ static void move_rank(struct ranks *r, struct rank *rank, int by)
         const struct queue *q = &rank->streams[i];
 
         for (int k = q->n_done; k < q->n; k++)
-            r->transfers[q->transfers[k]].micro_batch += by;
+            if (r->transfers[q->transfers[k]].micro_batch >= 0)
+                r->transfers[q->transfers[k]].micro_batch += by;
     }
     for (int id = 1; id < p->n_values; id++)
-        if (rank->is_touched[id])
-            turn(r, &rank->users[rank->users_at[id]], slots_of(p, id), by);
+        if (rank->order.users_at[id] != ORDER_NOBODY)
+            turn(r, &rank->users[rank->order.users_at[id]], order_n_slots(p, id), by);
     for (int f = 0; f < p->n_functions; f++)
         for (int g = 0; g < rank->outlines[f].n_givens; g++)
             turn(r, rank->outlines[f].givens[g].last, rank->outlines[f].n_variants, by);

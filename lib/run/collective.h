@@ -16,8 +16,7 @@
 #include "comm/worker.h"
 #include "kernels/kernels.h"
 #include "ops/ops.h"
-
-enum { COLLECTIVE_MAX_AFTER = 4 };
+#include "program/order.h"
 
 /*
  * One collective op with its operands in memory; must outlive its execution. Operands are dense but
@@ -35,7 +34,7 @@ struct collective {
     double seconds; /* from begin to end, all runs */
     /* What other streams must have done before: tickets of the same worker. */
     const struct worker *worker;
-    uint64_t after[COLLECTIVE_MAX_AFTER];
+    uint64_t after[ORDER_MAX_AFTER];
     int n_after;
     int n_moves; /* begun in this run, the last of them under way */
     double began_at;

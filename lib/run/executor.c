@@ -200,29 +200,29 @@ static int come_after(struct run *run, const struct resolved_op *collective, str
 }
 
 /*
- * Come after the collectives that touch what the op touches. That values share memory (place.c)
- * rests on this and on list_after: program/known.c.
+ * Come after the users of what the op touches. That values share memory (place.c) rests on this and
+ * on list_after: program/order.h.
  */
-static int wait_for_operands(struct run *run, const struct resolved_op *op, struct err *err)
+static int wait_for_users(struct run *run, const struct resolved_op *op, struct err *err)
 {
-    for (int k = 0; k < op->n_touches; k++)
-        if (come_after(run, run->users[op->touches[k]], err) < 0)
+    for (int k = 0; k < op->n_users; k++)
+        if (come_after(run, run->users[op->users[k]], err) < 0)
             return -1;
     return 0;
 }
 
-/* Collectives of other streams that touch what this one touches come first. */
+/* The users of what it touches come first; those of its own stream do so anyway. */
 static void list_after(struct run *run, struct resolved_op *op)
 {
     struct collective *c = &op->collective;
 
     c->n_after = 0;
-    for (int k = 0; k < op->n_touches; k++) {
-        const struct resolved_op *user = run->users[op->touches[k]];
+    for (int k = 0; k < op->n_users; k++) {
+        const struct resolved_op *user = run->users[op->users[k]];
 
         if (!user || user->stream == op->stream)
             continue;
-        CHECK(c->n_after < COLLECTIVE_MAX_AFTER);
+        CHECK(c->n_after < ORDER_MAX_AFTER);
         c->after[c->n_after++] = user->ticket;
     }
 }
@@ -253,8 +253,8 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
         return -1;
     }
     run->last_given[op->stream] = op;
-    for (int k = 0; k < op->n_touches; k++)
-        run->users[op->touches[k]] = op;
+    for (int k = 0; k < op->n_users; k++)
+        run->users[op->users[k]] = op;
     return 0;
 }
 
@@ -286,7 +286,7 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
     first = first ? KERNELS_FIRST : op->always;
     if (op->is_async)
         return post(run, op, first, err);
-    if (op->n_touches && wait_for_operands(run, op, err) < 0)
+    if (op->n_users && wait_for_users(run, op, err) < 0)
         return -1;
     if (run->progress) {
         atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
@@ -341,7 +341,7 @@ static int run_range(struct run *run, struct resolved_function *f, struct op_ran
     struct resolved_op *op = &f->ops[range->begin];
     struct device_graph **graph = &range->graphs[first != 0];
 
-    if (op->n_touches && wait_for_operands(run, op, err) < 0)
+    if (op->n_users && wait_for_users(run, op, err) < 0)
         return -1;
     if (!*graph && record(run, f, range, first, graph, err) < 0)
         return -1;
@@ -397,18 +397,16 @@ static int run_function(struct run *run, const struct action *action, int first,
     return come_after_streams(run, f->drains, err);
 }
 
-static struct resolved_op **user_of(struct run *run, int base, int micro_batch)
-{
-    return &run->users[run->users_at[base] + program_slot(run->program, base, micro_batch)];
-}
-
 /* The hook may write inputs only once no collective reads them any more. */
 static int run_load(struct run *run, const struct action *action, const struct run_hooks *hooks,
                     struct err *err)
 {
-    for (int i = 0; i < run->n_shared_inputs; i++)
-        if (come_after(run, *user_of(run, run->shared_inputs[i], action->micro_batch), err) < 0)
+    for (int i = 0; i < run->order.n_inputs; i++) {
+        int user = order_user(&run->order, run->order.inputs[i], action->micro_batch);
+
+        if (come_after(run, run->users[user], err) < 0)
             return -1;
+    }
     /* A file system that hangs is to be seen as such. */
     progress_publish(run->progress, "reading data", 0);
     return hooks->load(hooks->context, action->micro_batch, err);

@@ -36,54 +36,15 @@ static struct tensor operand(const struct run *run, int id, int micro_batch)
                             v->dtype };
 }
 
-/* Base values that some collective of the program touches. */
-static char *find_touched(struct run *run)
+static void list_users(struct run *run, const struct op *op, int micro_batch,
+                       struct resolved_op *out)
 {
-    const struct program *p = run->resolving;
-    char *touched = arena_array(&run->arena, char, p->n_values);
-
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++) {
-            const struct op *op = &p->functions[f].ops[i];
-
-            if (!op_is_collective(op->kind))
-                continue;
-            for (int k = 0; k < OPS_MAX_INPUTS; k++)
-                touched[program_base(p, op->in[k])] = 1;
-            for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-                touched[program_base(p, op->out[k])] = 1;
-        }
-    touched[0] = 0;
-    return touched;
-}
-
-static void list_shared_inputs(struct run *run, const char *touched)
-{
-    const struct program *p = run->resolving;
-    int *list = arena_array(&run->arena, int, p->n_values);
-
-    for (int id = 1; id < p->n_values; id++)
-        if (touched[id] && p->values[id].role == ROLE_INPUT)
-            list[run->n_shared_inputs++] = id;
-    run->shared_inputs = list;
-}
-
-static void list_touches(struct run *run, const struct op *op, int micro_batch, const char *touched,
-                         struct resolved_op *out)
-{
-    int ids[OPS_MAX_INPUTS + OPS_MAX_OUTPUTS], n = 0;
-
-    for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
-        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
-        int base = program_base(run->resolving, id);
-
-        if (base && touched[base])
-            ids[n++] = run->users_at[base] + program_slot(run->resolving, base, micro_batch);
-    }
+    int users[ORDER_MAX_USERS], n = order_users(&run->order, op, micro_batch, users);
     int *list = arena_array(&run->arena, int, n);
-    memcpy(list, ids, sizeof *list * (size_t)n);
-    out->touches = list;
-    out->n_touches = n;
+
+    memcpy(list, users, sizeof *list * (size_t)n);
+    out->users = list;
+    out->n_users = n;
 }
 
 static int op_touches_base(const struct program *p, const struct op *op, int base)
@@ -237,7 +198,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->call.op = shape;
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
-    out->is_async = op_is_collective(op->kind);
+    out->is_async = order_is_given(op);
     /* Kernels are told of accumulated outputs alone, collectives of whatever they replace. */
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (op->out[k] && program_first_mode(run->resolving, op, k) == FIRST_ALWAYS &&
@@ -245,6 +206,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
             out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
+    CHECK(out->is_async == op_is_collective(op->kind));
     CHECK(!out->is_async ||
           (is_movable(&shape, &shape.in[0]) && is_movable(&shape, &shape.out[0])));
     CHECK(!out->is_async || has_room(run, op, &shape));
@@ -265,17 +227,6 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     describe_op(run->resolving, op, out->text);
 }
 
-static int has_pass_operand(const struct program *p, const struct op *op)
-{
-    for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        if (op->in[k] && p->values[op->in[k]].scope == SCOPE_PASS)
-            return 1;
-    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] && p->values[op->out[k]].scope == SCOPE_PASS)
-            return 1;
-    return 0;
-}
-
 static struct variants *own_functions(struct run *run)
 {
     const struct program *p = run->resolving;
@@ -294,7 +245,7 @@ static void list_ranges(struct run *run, struct resolved_function *r)
             i++;
             continue;
         }
-        while (end < r->n_ops && !r->ops[end].is_async && !r->ops[end].n_touches)
+        while (end < r->n_ops && !r->ops[end].is_async && !r->ops[end].n_users)
             end++;
         if (end - i > 1)
             r->ranges[r->n_ranges++] = (struct op_range){ .begin = i, .end = end };
@@ -320,8 +271,8 @@ static void find_beside(const struct run *run, const struct function *f, const i
 }
 
 /* Bound to the slots of micro-batch m. */
-static int resolve_variant(struct run *run, int function, int m, const char *touched,
-                           const int *known_at, struct err *err)
+static int resolve_variant(struct run *run, int function, int m, const int *known_at,
+                           struct err *err)
 {
     const struct function *f = &run->resolving->functions[function];
     struct variants *own = own_functions(run);
@@ -332,16 +283,15 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
         struct resolved_op *op = &r->ops[i];
 
         resolve_op(run, &f->ops[i], m, op);
-        list_touches(run, &f->ops[i], m, touched, op);
+        list_users(run, &f->ops[i], m, op);
         r->n_ops = i + 1;
-        if (op->is_async && known_at[i] == f->n_ops && has_pass_operand(run->resolving, &f->ops[i]))
-            r->drains |= 1u << op->stream;
         if (!op->is_async && m > 0)
             op->call.state = own[function].list[0].ops[i].call.state;
         else if (!op->is_async && kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
     }
+    r->drains = order_drains(run->resolving, function, known_at);
     find_beside(run, f, known_at, r->ops);
     if (run->options.poison)
         list_dead(run, f, m, known_at, r->ops);
@@ -350,62 +300,20 @@ static int resolve_variant(struct run *run, int function, int m, const char *tou
     return 0;
 }
 
-/* After how many micro-batches a function meets the same slots again; at most as many as there are.
- */
-static int count_variants(const struct program *p, int function, int n_micro_batches)
-{
-    const struct function *f = &p->functions[function];
-    int64_t n = 1;
-
-    for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
-            int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
-            const struct value *v = &p->values[id];
-
-            if (id && v->scope == SCOPE_STASH && n < n_micro_batches)
-                n = least_common_multiple(n, p->stashes[v->stash].n_slots);
-        }
-    return (int)min_i64(n, max_int(n_micro_batches, 1));
-}
-
-static int resolve_function(struct run *run, int function, int n_micro_batches, const char *touched,
-                            struct err *err)
+static int resolve_function(struct run *run, int function, struct err *err)
 {
     const struct program *p = run->resolving;
-    int n = count_variants(p, function, n_micro_batches), status = 0;
+    int n = order_n_variants(&run->order, function), status = 0;
     struct arena arena = { 0 };
     int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
 
-    program_known_at(p, function, known_at);
+    order_known_at(p, function, known_at);
     own_functions(run)[function].list = arena_array(&run->arena, struct resolved_function, n);
     own_functions(run)[function].n = n;
     for (int m = 0; m < n && !status; m++)
-        status = resolve_variant(run, function, m, touched, known_at, err);
+        status = resolve_variant(run, function, m, known_at, err);
     arena_release(&arena);
     return status;
-}
-
-static int count_micro_batches(const struct program *p)
-{
-    int n = 0;
-
-    for (int e = 0; e < N_ENTRIES; e++)
-        for (int i = 0; i < p->entries[e].n_actions; i++)
-            n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
-    return n;
-}
-
-static void make_users(struct run *run)
-{
-    const struct program *p = run->resolving;
-    int n = 0;
-
-    run->users_at = arena_array(&run->arena, int, p->n_values);
-    for (int id = 0; id < p->n_values; id++) {
-        run->users_at[id] = n;
-        n += p->values[id].scope == SCOPE_STASH ? p->stashes[p->values[id].stash].n_slots : 1;
-    }
-    run->users = arena_array(&run->arena, struct resolved_op *, n);
 }
 
 /* What the program knows of its constants; the rest is the host's to fill. */
@@ -426,30 +334,28 @@ static int fill_contents(struct run *run, struct err *err)
     return 0;
 }
 
-static int resolve_program(struct run *run, const struct program *p, const char *touched,
-                           int n_micro_batches, struct err *err)
+static int resolve_program(struct run *run, const struct program *p, struct err *err)
 {
     run->resolving = p;
     if (fill_contents(run, err) < 0)
         return -1;
     for (int f = 0; f < p->n_functions; f++)
-        if (resolve_function(run, f, n_micro_batches, touched, err) < 0)
+        if (resolve_function(run, f, err) < 0)
             return -1;
     return 0;
 }
 
 int resolve(struct run *run, struct err *err)
 {
-    const struct program *p = run->resolving = run->program;
-    char *touched = find_touched(run);
-    int n_micro_batches = count_micro_batches(p), n_programs = 1 + run->options.n_shorter;
+    const struct program *p = run->program;
+    int n_programs = 1 + run->options.n_shorter;
 
-    list_shared_inputs(run, touched);
-    make_users(run);
+    order_open(&run->order, p, &run->arena);
+    run->users = arena_array(&run->arena, struct resolved_op *, run->order.n_users);
     run->functions = arena_array(&run->arena, struct variants, n_programs * p->n_functions);
-    int status = resolve_program(run, p, touched, n_micro_batches, err);
+    int status = resolve_program(run, p, err);
     for (int i = 0; i < run->options.n_shorter && !status; i++)
-        status = resolve_program(run, &run->options.shorter[i], touched, n_micro_batches, err);
+        status = resolve_program(run, &run->options.shorter[i], err);
     return status;
 }
 

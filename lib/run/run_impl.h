@@ -4,6 +4,7 @@
 #ifndef RUN_RUN_IMPL_H
 #define RUN_RUN_IMPL_H
 
+#include "program/order.h"
 #include "run/collective.h"
 #include "run/memory.h"
 #include "run/run.h"
@@ -24,8 +25,8 @@ struct resolved_op {
     uint64_t ticket;   /* of a collective: when it was last posted */
     uint64_t position; /* and this rank's position then (launch/progress.h) */
     int is_async;
-    const int *touches; /* base values' slots that collectives touch too: indices in users */
-    int n_touches;
+    const int *users; /* of what it touches: indices in those of the run */
+    int n_users;
     const struct dead_range *dead;
     int n_dead;
     int layer;
@@ -49,12 +50,10 @@ struct resolved_function {
     int n_ops;
     struct op_range *ranges; /* of graphs; NULL where there are none */
     int n_ranges;
-    /* By bits the streams that must be done at the end: only there is it known that those of their
-     * collectives are done which touch values that die with the function. */
-    unsigned drains;
+    unsigned drains; /* order.h */
 };
 
-/* One for each set of slots that its micro-batches come by: m's is m % n. */
+/* One for each set of slots that its micro-batches come by (order.h). */
 struct variants {
     struct resolved_function *list;
     int n;
@@ -83,14 +82,11 @@ struct run {
     struct comm_group *groups[N_AXES][N_STREAMS]; /* those that collectives use */
     struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
     int coordinate[N_AXES];                       /* of this rank in the mesh */
-    /* By resolved_op's touches: the last collective given that touches it, or NULL. */
-    struct resolved_op **users;
-    int *users_at;            /* by base value: where those of its slots begin */
-    const int *shared_inputs; /* input cells that collectives touch */
-    int n_shared_inputs;
-    struct resolved_op *last_given[N_STREAMS]; /* collective; NULL before the first */
-    int enqueues;                              /* collectives: traffic.h */
-    void *staging[N_STREAMS];                  /* theirs, where values lie on a device */
+    struct order order;                           /* of program, and so of the shorter ones */
+    struct resolved_op **users;                   /* its: the collective given last, or NULL */
+    struct resolved_op *last_given[N_STREAMS];    /* collective; NULL before the first */
+    int enqueues;                                 /* collectives: traffic.h */
+    void *staging[N_STREAMS];                     /* theirs, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
     int is_timed;      /* run_set_timed */
@@ -105,7 +101,7 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
     const struct variants *variants =
         &run->functions[program * run->program->n_functions + function];
 
-    return &variants->list[micro_batch < 0 ? 0 : micro_batch % variants->n];
+    return &variants->list[order_variant(variants->n, micro_batch)];
 }
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */

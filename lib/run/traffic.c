@@ -172,8 +172,8 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
         return -1;
     device->ops->mark(device, DEVICE_COMPUTE, c->given);
     device->ops->wait_mark(device, c->queue, c->given);
-    for (int k = 0; k < op->n_touches; k++) {
-        const struct resolved_op *user = run->users[op->touches[k]];
+    for (int k = 0; k < op->n_users; k++) {
+        const struct resolved_op *user = run->users[op->users[k]];
 
         if (user && user->stream != op->stream)
             device->ops->wait_mark(device, c->queue, user->collective.done);

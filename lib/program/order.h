@@ -1,0 +1,88 @@
+/*
+ * order.h - what waits for what where a program is run
+ *
+ * Said once, for run, which waits so, for verify, which proves that nobody waits for ever and that
+ * nothing lies over what is in use, and for who asks when what will be done.
+ *
+ * A rank does the actions of an entry one after the other, and the ops of a function in the order of
+ * the list. An op that is *given* (order_is_given) is handed to its stream, and the rank goes on;
+ * every other op is run at once. What waits:
+ *
+ *  - Of one stream, ops begin and are done in the order in which they were given.
+ *  - Of ops that touch one value, whatever comes later waits for the one given last: an op that is
+ *    run at once waits for it ahead of its own work, a given one begins after it is done. A value is
+ *    a base value, in the slot of its micro-batch; for each that given ops touch one is kept, its
+ *    *user*. As each begins after its predecessor, the last one vouches for all before.
+ *  - An op that is bound to the same slots as before (order_variant) is given again only once it is
+ *    done, and a stream takes no more than ORDER_MAX_GIVEN that are not.
+ *  - A load writes inputs: it waits for the users of those.
+ *  - The end of a function waits for the streams whose ops are known to be done only there and touch
+ *    values that die with the function (order_drains).
+ *  - A gate waits for all streams, and for all ranks to come to it.
+ *  - A given op that moves bytes between ranks is done when all of them have begun it: the n-th
+ *    collective that a rank begins over an axis and stream is that of its group's other ranks, the
+ *    n-th send of a channel is its n-th receive's. Nothing is buffered.
+ *
+ * Slots and the places of values follow from this: place.c and verify_memory.c derive lifetimes from
+ * it, each in its own way.
+ */
+#ifndef PROGRAM_ORDER_H
+#define PROGRAM_ORDER_H
+
+#include "program/program.h"
+
+enum {
+    ORDER_NOBODY = -1,
+    ORDER_MAX_USERS = OPS_MAX_INPUTS + OPS_MAX_OUTPUTS, /* of one op */
+    ORDER_MAX_AFTER = 4,   /* ops of other streams that a given op begins after */
+    ORDER_MAX_GIVEN = 256, /* as N_RING of comm/worker.c */
+};
+
+/* Whether the op is given to a stream, or else run at once. */
+int order_is_given(const struct op *op);
+
+/* A program's users: the tables say where each is kept, by whoever walks the program. */
+struct order {
+    const struct program *program;
+    int n_micro_batches; /* of all entries */
+    int n_users;
+    int *users_at;     /* by base value: where those of its slots begin, or ORDER_NOBODY */
+    const int *inputs; /* that given ops touch: a load waits for their users */
+    int n_inputs;
+};
+
+/* The tables live in the arena, the program as long. */
+void order_open(struct order *order, const struct program *program, struct arena *arena);
+
+/* Where the user of a value, or of the base of a view, is kept; ORDER_NOBODY if no given op touches
+ * it, or id is 0. */
+int order_user(const struct order *order, int id, int micro_batch);
+
+/* The users of what an op touches, each once, in the order of its operands. Returns how many. */
+int order_users(const struct order *order, const struct op *op, int micro_batch,
+                int users[ORDER_MAX_USERS]);
+
+/* How many micro-batches a value has slots for: 1 where it is in no stash. */
+int order_n_slots(const struct program *program, int id);
+
+/*
+ * To how many sets of slots a function is bound, its micro-batches in turn, and to which for one of
+ * them (-1 where there is none).
+ */
+int order_n_variants(const struct order *order, int function);
+static inline int order_variant(int n_variants, int micro_batch)
+{
+    return micro_batch < 0 ? 0 : micro_batch % n_variants;
+}
+
+/*
+ * known_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever the
+ * timing: so what is written from there on may lie in its operands' memory. i itself for what runs
+ * at once; n_ops if only the function's end waits for it, where it touches values of SCOPE_PASS.
+ */
+void order_known_at(const struct program *program, int function, int *known_at);
+
+/* The streams that a function's end waits for, by bits. */
+unsigned order_drains(const struct program *program, int function, const int *known_at);
+
+#endif
