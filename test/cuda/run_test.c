@@ -67,7 +67,7 @@ static void forget_users(struct run *run)
 {
     for (int i = 0; i < run->functions[0].list[0].n_ops; i++)
         if (!run->functions[0].list[0].ops[i].is_async)
-            run->functions[0].list[0].ops[i].n_touches = 0;
+            run->functions[0].list[0].ops[i].n_users = 0;
 }
 
 /* The world of one rank. */
