@@ -315,6 +315,8 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
     if (!choice || !choice->gemm) {
         if (make_gemm(cuda, key, choice, shape, operands, &made, err))
             return -1;
+        if (kernels->is_early && (choice || !gemm_is_measured(cuda, shape)))
+            gemm_try(cuda, made, operands);
         choice = choice ? choice : gemm_add_choice(lt, key);
         if (!choice) {
             gemm_destroy(lt, made);

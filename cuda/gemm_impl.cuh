@@ -77,6 +77,11 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                  const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
                  int n);
 
+/* One product that nobody asks the time of: it loads the library's code, which is not to be loaded
+ * once queues wait for peers (cuda_load). Nothing where memory for it cannot be had. */
+void gemm_try(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+              const struct cuda_gemm_operands *operands);
+
 void gemm_destroy(const struct gemm_library *lt, struct cuda_gemm *gemm);
 
 /* The key's choice, or NULL; and a new one of a key that has none, NULL without memory. */

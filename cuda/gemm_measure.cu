@@ -78,7 +78,7 @@ static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
     return at;
 }
 
-static int open_trial(struct trial *t, const struct cuda_gemm_operands *o)
+static int fill_trial(struct trial *t, const struct cuda_gemm_operands *o)
 {
     size_t n_bytes = lay_out(t, o);
     int64_t n_words = (int64_t)(n_bytes / sizeof(uint32_t));
@@ -88,11 +88,31 @@ static int open_trial(struct trial *t, const struct cuda_gemm_operands *o)
         return -1;
     }
     lay_out(t, o);
+    cuda_load(t->cuda->device, "fill", fill_kernel);
     cuda_launch_on(t->cuda->device, t->cuda->stream, "fill",
                    cuda_shape_of(ceil_div(n_words, N_THREADS), N_THREADS), fill_kernel,
                    (uint32_t *)t->memory, n_words);
     return cudaEventCreateWithFlags(&t->begin, cudaEventDefault) == cudaSuccess &&
                    cudaEventCreateWithFlags(&t->end, cudaEventDefault) == cudaSuccess
+               ? 0
+               : -1;
+}
+
+/* Returns 0, or -1; closed in either case. */
+static int open_trial(struct trial *t, struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+                      const struct cuda_gemm_operands *o)
+{
+    const struct gemm_library *lt = gemm_library_of(cuda);
+
+    *t = {};
+    t->cuda = cuda;
+    t->gemm = gemm;
+    if (fill_trial(t, o) < 0)
+        return -1;
+    if (gemm->bias != BIAS_IN_EPILOGUE)
+        return 0;
+    return lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t->bias,
+                          sizeof t->bias) == CUBLAS_STATUS_SUCCESS
                ? 0
                : -1;
 }
@@ -172,18 +192,12 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                  int n)
 {
     const struct cuda_gemm_shape *s = &gemm->shape;
-    const struct gemm_library *lt = gemm_library_of(cuda);
-    struct trial t = {};
+    struct trial t;
     double seconds[GEMM_CANDIDATES] = { 0 },
            flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     int best = 0;
 
-    t.cuda = cuda;
-    t.gemm = gemm;
-    if (open_trial(&t, operands) == 0 &&
-        (gemm->bias != BIAS_IN_EPILOGUE ||
-         lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t.bias, sizeof t.bias) ==
-             CUBLAS_STATUS_SUCCESS)) {
+    if (open_trial(&t, cuda, gemm, operands) == 0) {
         best = run_trial(&t, algos, n, seconds);
         log_debug("product %lldx%lldx%lld: algorithm %d of %d, %.0f GFLOP/s (the first: %.0f)",
                   (long long)s->m, (long long)s->n, (long long)s->k, best + 1, n,
@@ -191,4 +205,14 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
     }
     close_trial(&t);
     return best;
+}
+
+void gemm_try(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+              const struct cuda_gemm_operands *operands)
+{
+    struct trial t;
+
+    if (open_trial(&t, cuda, gemm, operands) == 0)
+        multiply(&t, &gemm->algo);
+    close_trial(&t);
 }

@@ -12,13 +12,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 enum { WIDE = 1, NARROW = 2, WIDE_BYTES = 16, WORKSPACE_ALIGNMENT = 256 };
 static const uint64_t MAGIC = 0x6c6d756c61746564;
 
 struct emulate_cublaslt {
-    int unused;
+    std::set<std::vector<uint64_t>> loaded; /* see is_loaded */
 };
 
 struct emulate_layout {
@@ -387,6 +388,27 @@ static int is_slow(const cublasLtMatmulAlgo_t *algo)
     return id && strtoull(id, NULL, 10) == algo->data[1];
 }
 
+/* A kernel is for an algorithm, types, transpositions and an epilogue. */
+static bool is_loaded(cublasLtHandle_t handle, const product *p, const cublasLtMatmulAlgo_t *algo)
+{
+    const emulate_matmul *m = &p->matmul;
+    const std::vector<uint64_t> kernel = {
+        algo->data[1],
+        (uint64_t)p->a.type,
+        (uint64_t)p->d.type,
+        (uint64_t)m->transposed_a,
+        (uint64_t)m->transposed_b,
+        m->epilogue,
+    };
+
+    if (handle->loaded.count(kernel))
+        return true;
+    if (!emulate_may_load())
+        return false;
+    handle->loaded.insert(kernel);
+    return true;
+}
+
 /* A column of D's first PANEL rows: four of them at a time, so that a panel's line is read once. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
 multiply(float *sums, const float *panel, const float *columns, int64_t k)
@@ -483,6 +505,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
         return CUBLAS_STATUS_INVALID_VALUE;
     if (p.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && !p.matmul.bias)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_loaded(handle, &p, algo))
+        return CUBLAS_STATUS_NOT_INITIALIZED;
     operands o = { *(const float *)alpha, *(const float *)beta, a, b, c, d };
     size_t used = workspace_of(&p, algo);
     int slow = is_slow(algo);

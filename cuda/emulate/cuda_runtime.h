@@ -24,7 +24,8 @@
  *                            which kernel's launches fail
  *   LMTRAIN_EMULATE_ARCH     80 | 86 | 89 | 90 (of none other)     how much shared memory a block
  *                            may have; 90 where it is not set
- *   LMTRAIN_EMULATE_LOADING  strict     a kernel must have been loaded before it is launched
+ *   LMTRAIN_EMULATE_LOADING  strict     a kernel must have been loaded before it is launched; a
+ *                            library's is by its first run, while no stream waits for a peer
  *
  * The first of each is the default; what is not drawn by default is run by single tests. Host
  * threads may be ranks, each with a device. test/cuda/emulator_test.cc has a wrong kernel for each.
@@ -414,6 +415,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t emulate_set_shared(const void *kernel, int n_bytes);
 void emulate_load(const void *kernel);
+bool emulate_may_load(void); /* what loads itself as it is first run */
 struct cudaFuncAttributes {
     int numRegs;
 };
@@ -462,8 +464,9 @@ cudaError_t emulate_enqueue_item(cudaStream_t stream, emulate_item item);
 std::mutex &emulate_lock(void);
 
 bool emulate_is_capturing(cudaStream_t stream);
-void emulate_settle(void);                    /* run all that can run */
-cudaError_t emulate_failure(void);            /* of kernels that have run: sticky */
+bool emulate_waits_for_peers(void); /* whether a call of NCCL is under way on any stream */
+void emulate_settle(void);          /* run all that can run */
+cudaError_t emulate_failure(void);  /* of kernels that have run: sticky */
 cudaError_t emulate_error(cudaError_t error); /* for cudaGetLastError; returns it */
 
 #endif

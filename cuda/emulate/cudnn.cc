@@ -81,6 +81,7 @@ struct descriptor {
     bool finalized;
     std::map<int, attribute> attributes;
     std::shared_ptr<std::vector<operation>> operations; /* operation graphs, plans */
+    bool is_loaded;                                     /* plans */
 };
 
 struct handle {
@@ -676,7 +677,7 @@ int cudnnBackendCreateDescriptor(int type, void **made)
 {
     hold held(*live_lock);
 
-    *made = new descriptor{ type, false, {}, {} };
+    *made = new descriptor{ type, false, {}, {}, false };
     live().insert(*made);
     return SUCCESS;
 }
@@ -780,6 +781,10 @@ int cudnnBackendExecute(void *made, void *plan_at, void *pack_at)
     status = collect(plan, pack, r.get());
     if (status)
         return status;
+    if (!plan->is_loaded && !emulate_may_load())
+        return refuse(NOT_SUPPORTED,
+                      "the plan's code is not loaded, and a stream waits for a peer");
+    plan->is_loaded = true;
     emulate_enqueue(((handle *)made)->stream, [r, workspace, operations = plan->operations] {
         run once = *r;
 

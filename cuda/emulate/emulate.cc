@@ -475,12 +475,23 @@ void emulate_load(const void *kernel)
     loaded->insert(kernel);
 }
 
-static int is_loaded(const emulate_launch *l)
+static bool loading_is_strict(void)
 {
     const char *mode = getenv("LMTRAIN_EMULATE_LOADING");
+
+    return mode && !strcmp(mode, "strict");
+}
+
+bool emulate_may_load(void)
+{
+    return !loading_is_strict() || !emulate_waits_for_peers();
+}
+
+static int is_loaded(const emulate_launch *l)
+{
     std::lock_guard<std::mutex> held(*map_lock);
 
-    return !mode || strcmp(mode, "strict") != 0 || loaded->count(l->kernel);
+    return !loading_is_strict() || loaded->count(l->kernel);
 }
 
 static int is_allowed(const emulate_launch *l)

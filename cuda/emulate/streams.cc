@@ -407,6 +407,17 @@ bool emulate_is_capturing(cudaStream_t stream)
     return stream && stream->capturing;
 }
 
+bool emulate_waits_for_peers(void)
+{
+    hold held(*the_lock);
+
+    for (const emulate_stream *s : *streams)
+        for (const emulate_item &item : s->items)
+            if (item.continues)
+                return true;
+    return false;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;

@@ -79,7 +79,7 @@ struct kernels_backend {
     void (*choices_print)(struct kernels *kernels, struct str *text);
     int (*choices_load)(struct kernels *kernels, const char *text, struct err *err);
     void (*choices_forget)(struct kernels *kernels);
-    /* Optional, of kernels_prepare_early: load the code of a prepared call, and run nothing. */
+    /* Optional, of kernels_prepare_early: load the backend's own code of a prepared call. */
     void (*load)(struct kernels *kernels, const struct kernel_call *call);
 };
 

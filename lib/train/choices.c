@@ -132,7 +132,10 @@ int choices_make(struct trainer *t, struct err *err)
         return 0;
     progress_phase(t->options.progress, "choosing and measuring kernels");
     int status = trainer_settle(t, reserve(t, err), err);
-    return status ? status : share(t, err);
+    if (!status)
+        status = share(t, err);
+    /* What another rank chose has not been run by this one's library, maybe. */
+    return status ? status : trainer_settle(t, reserve(t, err), err);
 }
 
 int choices_keep(const struct job *job, struct kernels *kernels, struct err *err)

@@ -4,6 +4,7 @@
  *
  * Parts of a layer's sums on two ranks, two stages of a pipeline, sharded gradients: what is sent
  * between ranks goes by each of the collectives' streams. Sums that NCCL adds itself are near those.
+ * No code is loaded in the midst of a step, of libraries neither, where a stream waits for a peer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 static void choose(int nccl, const char *streams)
 {
     setenv("LMTRAIN_EMULATE_STREAMS", streams, 1);
+    setenv("LMTRAIN_EMULATE_LOADING", "strict", 1);
     if (nccl)
         setenv("LMTRAIN_TEST_NCCL", "1", 1);
     else
