@@ -7,7 +7,9 @@
  * Streams beyond the number of hardware queues share them (8 unless CUDA_DEVICE_MAX_CONNECTIONS says
  * more), and work behind a receive that waits for a peer would wait with it, although the program
  * says nothing of the kind: so as many are asked for as there can be, and only the streams that a
- * program uses are made.
+ * program uses are made. For NCCL's sake, which reads the environment as well, likewise: since 2.22 it
+ * connects ranks for an algorithm when a call first takes that, in the midst of a step, where memory
+ * that it wants then may wait for the device; NCCL_RUNTIME_CONNECT=0 has all made with the communicator.
  */
 #include "cuda/cuda.cuh"
 
@@ -317,6 +319,13 @@ static void ask_for_queues(void)
     setenv(name, HARDWARE_QUEUES, 0);
 }
 
+/* Before any thread is there that could read it meanwhile. */
+static void set_environment(void)
+{
+    ask_for_queues();
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 /* "driver 12.4, this lmtrain is made with CUDA 13.0": the driver can be asked however old it is. */
 static const char *why_none(cudaError_t error)
 {
@@ -341,7 +350,7 @@ extern "C" int device_cuda_count(const char **why)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int n = 0;
 
-    pthread_once(&once, ask_for_queues);
+    pthread_once(&once, set_environment);
     cudaError_t error = cudaGetDeviceCount(&n);
     if (why)
         *why = error != cudaSuccess ? why_none(error) : n ? "" : "there is no GPU";

@@ -224,6 +224,8 @@ static int open_links(struct nccl_comm *comm, struct comm_group *group, unsigned
 
 static int nccl_enqueue(struct comm_group *base, const struct comm_call *call, int queue,
                         struct err *err);
+static int nccl_enqueue_sum(struct comm_group *base, const struct comm_sum *sum, int queue,
+                            struct err *err);
 
 /* The queues of a group's first calls: one, and for each pair another, as a send may wait for its
  * receive. */
@@ -259,8 +261,25 @@ static int first_of_pairs(struct nccl_comm *comm, const struct nccl_group *group
     return 0;
 }
 
-/* Each call once, so that NCCL's connections stand. room: 2 * size + N_LINKS bytes of the device.
- */
+/* room: size + 1 of the device. */
+static int first_sums(struct comm_group *group, float *room, struct err *err)
+{
+    for (int is_scattered = 0; is_scattered < 2; is_scattered++) {
+        struct comm_sum sum = { is_scattered, DTYPE_F32, room, room + group->size, 1 };
+
+        if (nccl_enqueue_sum(group, &sum, DEVICE_TRAFFIC, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Of what calls at first want on the device. */
+static size_t room_bytes(const struct comm_group *group)
+{
+    return (2 * (size_t)group->size + N_LINKS) * sizeof(float);
+}
+
+/* Each call once, so that NCCL's connections stand. */
 static int first_calls(struct comm_group *group, unsigned uses, unsigned char *room,
                        struct err *err)
 {
@@ -273,6 +292,8 @@ static int first_calls(struct comm_group *group, unsigned uses, unsigned char *r
         if ((uses & COMM_TOGETHER) && nccl_enqueue(group, &call, DEVICE_TRAFFIC, err) < 0)
             return -1;
     }
+    if ((uses & COMM_SUMS) && first_sums(group, (float *)room, err) < 0)
+        return -1;
     if (comm->device->base.ops->wait(&comm->device->base, DEVICE_TRAFFIC, err) < 0)
         return -1;
     return first_of_pairs(comm, nccl_group_of(group), room + 2 * (size_t)group->size, err);
@@ -297,7 +318,7 @@ static int nccl_connect(struct comm_group *group, unsigned uses, struct err *err
     if (!status)
         status = open_links(comm, group, uses, all, err);
     free(all);
-    if (status || device->ops->allocate(device, 2 * (size_t)group->size + N_LINKS, &room, err) < 0)
+    if (status || device->ops->allocate(device, room_bytes(group), &room, err) < 0)
         return -1;
     status = open_queues(comm, nccl_group_of(group), err);
     if (!status)

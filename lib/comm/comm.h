@@ -124,8 +124,9 @@ int comm_test(struct comm_request *request, struct err *err);
  */
 int comm_enqueues(const struct comm *comm); /* whether this comm can */
 
-/* What a group is used for, by bits. Next and previous are cyclic in the group's order. */
-enum comm_use { COMM_TOGETHER = 1, COMM_TO_NEXT = 2, COMM_TO_PREVIOUS = 4 };
+/* What a group is used for, by bits. Next and previous are cyclic in the group's order; sums are
+ * comm_enqueue_sum's, and together. */
+enum comm_use { COMM_TOGETHER = 1, COMM_TO_NEXT = 2, COMM_TO_PREVIOUS = 4, COMM_SUMS = 8 };
 
 /* Before the first comm_enqueue over the group, once. Collective over it; 0, or -1 and ERR_PEER. */
 int comm_connect(struct comm_group *group, unsigned uses, struct err *err);

@@ -60,25 +60,30 @@ enum stream run_group_of(enum stream stream)
     return stream;
 }
 
-static unsigned use_of(const struct op *op)
+static unsigned use_of(const struct run *run, const struct op *op)
 {
     int forward = (op->kind == OP_SEND) == (op->attributes.peer > 0);
+    struct op_shape shape = program_op_shape(run->program, op);
 
+    if (run->options.fast && collective_may_be_fast(&shape))
+        return COMM_TOGETHER | COMM_SUMS;
     if (op->kind != OP_SEND && op->kind != OP_RECEIVE)
         return COMM_TOGETHER;
     return forward ? COMM_TO_NEXT : COMM_TO_PREVIOUS;
 }
 
 /* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks. */
-static void find_uses(const struct program *p, char uses[N_AXES][N_STREAMS])
+static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
 {
+    const struct program *p = run->program;
+
     memset(uses, 0, sizeof(char[N_AXES][N_STREAMS]));
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             const struct op *op = &p->functions[f].ops[i];
 
             if (op_is_collective(op->kind))
-                uses[op->attributes.axis][run_group_of(op->stream)] |= (char)use_of(op);
+                uses[op->attributes.axis][run_group_of(op->stream)] |= (char)use_of(run, op);
         }
 }
 
@@ -87,7 +92,7 @@ static int make_groups(struct run *run, struct err *err)
     int rank = run->options.comm ? comm_world_rank(run->options.comm) - run->options.first_rank : 0;
     char uses[N_AXES][N_STREAMS];
 
-    find_uses(run->program, uses);
+    find_uses(run, uses);
     for (int axis = 0; axis < N_AXES; axis++) {
         if (run->program->mesh.size[axis] == 1)
             continue;

@@ -64,11 +64,13 @@ static void old_driver(void **state)
     assert_false(is_host);
 }
 
-/* All hardware queues are asked for before the driver starts, unless somebody set their number. */
-static void hardware_queues(void **state)
+/* All hardware queues are asked for before the driver starts, and NCCL's connections before it does,
+ * unless somebody set them. */
+static void environment(void **state)
 {
     (void)state;
     assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+    assert_string_equal(getenv("NCCL_RUNTIME_CONNECT"), "0");
 }
 
 /* A queue is made once, and one that was never made has nothing to wait for. */
@@ -100,7 +102,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(none_seen),
         cmocka_unit_test(old_driver),
-        cmocka_unit_test(hardware_queues),
+        cmocka_unit_test(environment),
         cmocka_unit_test(queues),
     };
 
