@@ -137,8 +137,9 @@ int comm_enqueue(struct comm_group *group, const struct comm_call *call, int que
 
 /*
  * Sums over ranks in whatever order the library likes, rounded as often as it likes: of n elements in
- * all_reduce; in reduce_scatter receive[i] of rank r = the sum of all send[r * n + i]. send and receive
- * don't overlap. Otherwise as comm_enqueue. dtype: DTYPE_F32 or DTYPE_BF16.
+ * all_reduce, whose send and receive are equal or don't overlap; in reduce_scatter receive[i] of rank
+ * r = the sum of all send[r * n + i], and receive is the own part of send or doesn't overlap it.
+ * Otherwise as comm_enqueue. dtype: DTYPE_F32 or DTYPE_BF16.
  */
 struct comm_sum {
     int is_scattered;

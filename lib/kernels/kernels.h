@@ -145,10 +145,12 @@ void kernels_release(struct kernels *kernels, struct kernel_call *call);
 
 /*
  * Before memory is taken for any operands: have the backend's libraries choose for calls of these
- * shapes, and take what they want of the device's memory beside scratch, which is then known to the
- * last byte; and the calls' own code is loaded. What the libraries offer is measured in memory that
- * is still free, so it takes some seconds. Addresses of operands are those that they will have, or others as well aligned; nothing
- * is read there. Errors as kernels_prepare's. Nothing to do for the CPU.
+ * shapes, take what they want of the device's memory beside scratch, and load their code and the
+ * calls' own. What is free then tells of all that, and of nothing that the driver takes later: for
+ * queues, graphs, communicators. What the libraries offer is measured, and what they will run is run
+ * once, in memory that is still free, so it takes some seconds. Addresses of operands are those that
+ * they will have, or others as well aligned; nothing is read there. Errors as kernels_prepare's.
+ * Nothing to do for the CPU.
  */
 int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err);
 
