@@ -56,14 +56,19 @@ static void tell(struct head *head, int rank)
              rank_gpu_death(&mine->slot, words, sizeof words));
 }
 
-/* Whether some rank is stopped by a signal, or its daemon shows nothing of it. */
+/*
+ * Whether some rank is stopped by a signal (one without its GPU could do nothing else, either), or
+ * its daemon shows nothing of it.
+ */
 static int some_cannot_move(const struct head *head, double now)
 {
-    for (int rank = 0; rank < head->n_ranks; rank++)
-        if (head->ranks[rank].running &&
-            (head->watched[rank].stopped ||
-             head_is_blind(head, &head->nodes[head->ranks[rank].node], now)))
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        const struct head_rank *mine = &head->ranks[rank];
+        int is_stopped = head->watched[rank].stopped && !rank_gpu_is_broken(&mine->slot);
+
+        if (mine->running && (is_stopped || head_is_blind(head, &head->nodes[mine->node], now)))
             return 1;
+    }
     return 0;
 }
 

@@ -378,11 +378,12 @@ static void watch_hangs(struct watcher *w, double now)
 
 /* ---- GPUs ---- */
 
+/* But for those without their GPU, which could do nothing else, either. */
 static int some_are_stopped(struct watcher *w)
 {
     look_for_stops(w);
     for (int i = 0; i < w->n; i++)
-        if (w->ranks[i].running && w->ranks[i].stopped)
+        if (w->ranks[i].running && w->ranks[i].stopped && !rank_gpu_is_broken(w->ranks[i].slot))
             return 1;
     return 0;
 }
