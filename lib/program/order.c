@@ -3,6 +3,8 @@
  */
 #include "program/order.h"
 
+#include <string.h>
+
 #include "base/num.h"
 
 int order_is_given(const struct op *op)
@@ -104,6 +106,30 @@ int order_n_variants(const struct order *order, int function)
         for (int k = 0; k < ORDER_MAX_USERS && n < order->n_micro_batches; k++)
             n = least_common_multiple(n, order_n_slots(p, operand(&f->ops[i], k)));
     return (int)min_i64(n, max_int(order->n_micro_batches, 1));
+}
+
+/* ---- rounds ---- */
+
+/* What is of no micro-batch comes again as it is. */
+static int is_later(const struct action *now, const struct action *before, int shift)
+{
+    struct action moved = *before;
+
+    if (moved.micro_batch >= 0)
+        moved.micro_batch += shift;
+    return !memcmp(&moved, now, sizeof moved);
+}
+
+int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
+{
+    int n_same = 0;
+
+    if (n < 1 || i < n)
+        return 0;
+    while (i + n_same < entry->n_actions && n_same / n < most &&
+           is_later(&entry->actions[i + n_same], &entry->actions[i + n_same - n], shift))
+        n_same++;
+    return n_same / n;
 }
 
 /* ---- what is known: the walk of one function, with a vector clock ----

@@ -76,6 +76,12 @@ static inline int order_variant(int n_variants, int micro_batch)
 }
 
 /*
+ * How many times, at most `most`, the n actions before action i are done again from there on, each
+ * time `shift` micro-batches later than the time before.
+ */
+int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most);
+
+/*
  * known_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever the
  * timing: so what is written from there on may lie in its operands' memory. i itself for what runs
  * at once; n_ops if only the function's end waits for it, where it touches values of SCOPE_PASS.

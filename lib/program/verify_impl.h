@@ -38,12 +38,6 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err);
 
-/*
- * How many times, at most `most`, the n actions before action i are done again from there on, each
- * time `shift` micro-batches later than the time before.
- */
-int verify_count_rounds(const struct entry *entry, int i, int n, int shift, int most);
-
 /* Of values that lie over others: written by an op that may, and each read only while it is there. */
 int verify_in_place(const struct program *program, struct err *err);
 

@@ -1,356 +1,273 @@
 /*
  * verify_ranks.c - the programs of a mesh's ranks, run against each other without their numbers
  *
- * Each rank's actions are walked as the executor does (run/executor.c): a transfer is handed to its
- * stream and begins when those before it on the stream, and those of other streams that touch its
- * operands, are done; a compute op waits for the transfers that touch what it touches, a function's
- * end for those that touch what dies with it, a gate for all. A send and the receive it meets are
- * done when both have begun, a collective when all ranks of its group have begun it, a gate when
- * all have come to one: nothing is buffered, so what ends here ends with any communicator. Whatever
- * may happen goes on being possible until it happens, so one order of walking tells of all.
+ * A replay without a clock: if it comes to its end no rank waits for ever, with any communicator,
+ * for nothing is buffered in it. Transfers that meet must be of one kind, type and size; and because
+ * what is swapped for its like would hang nobody and give wrong numbers, they must also be the same
+ * thing: of one micro-batch, and where the ranks run one program, of one function and the same
+ * operands; a send meets the same receive's op each time.
  */
+#include <stdio.h>
 #include <string.h>
 
-#include "base/num.h"
+#include "base/str.h"
+#include "layout/axes.h"
 #include "program/passes.h"
-#include "program/verify_ranks_impl.h"
+#include "program/replay.h"
+#include "program/verify_impl.h"
 
-/* ---- outlines ---- */
+#define TEXT_BYTES 256
+#define MAX_WAITS 8   /* listed where nobody can go on */
+#define MAX_AWAITED 3 /* listed of those whom one waits for */
 
-static void add_event(struct arena *arena, struct outline *o, enum event_kind kind, int what)
+struct checking {
+    const struct replay *replay;
+    int is_whole; /* the mesh is the programs' own */
+    struct err *err;
+};
+
+/* ---- in words ---- */
+
+/* "tp rank 1, pp rank 0 (world rank 1)" */
+static const char *rank_text(const struct checking *c, int rank, char text[TEXT_BYTES])
 {
-    o->events =
-        arena_grow(arena, o->events, sizeof *o->events, &o->events_capacity, o->n_events + 1);
-    o->events[o->n_events++] = (struct event){ kind, what };
-}
+    size_t n = 0;
 
-static void add_base(struct arena *arena, struct outline *o, int base)
-{
-    /* Once is enough, until something else is handed over. */
-    for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
-        if (o->events[i].what == base)
-            return;
-    add_event(arena, o, EVENT_TOUCH, base);
-}
+    text[0] = 0;
+    for (int i = 0; i < N_AXES; i++) {
+        enum mesh_axis axis = mesh_nth_axis(i);
 
-/* An op that is run at once waits for the users of what it touches. */
-static void add_touches(struct arena *arena, struct outline *o, const struct rank *rank,
-                        const struct op *op)
-{
-    for (int k = 0; k < ORDER_MAX_USERS; k++) {
-        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
-
-        if (order_user(&rank->order, id, 0) != ORDER_NOBODY)
-            add_base(arena, o, program_base(rank->program, id));
+        if (c->replay->mesh->size[axis] > 1)
+            n += (size_t)snprintf(text + n, TEXT_BYTES - n, "%s%s rank %d", n ? ", " : "",
+                                  axis_name(axis), mesh_coordinate(c->replay->mesh, rank, axis));
     }
+    if (c->is_whole)
+        snprintf(text + n, TEXT_BYTES - n, n ? " (world rank %d)" : "rank %d", rank);
+    return text;
 }
 
-static void outline(struct arena *arena, struct rank *rank, int function, int *known_at)
+/* "reduce_scatter over tp of 4096 bytes (bf16) %17 -> %18 in backward 0, layer 1, micro-batch 2" */
+static const char *op_text(const struct checking *c, const struct replay_transfer *t,
+                           char text[TEXT_BYTES])
 {
-    const struct program *p = rank->program;
-    const struct function *f = &p->functions[function];
-    struct outline *o = &rank->outlines[function];
-    int n_givens = 0;
+    const struct program *p = c->replay->list[t->rank].program;
+    const struct op *op = t->op;
+    int id = op->in[0] ? op->in[0] : op->out[0];
+    char in[96] = "", out[96] = "", layer[24] = "", micro_batch[32] = "";
 
-    for (int i = 0; i < f->n_ops; i++)
-        n_givens += order_is_given(&f->ops[i]);
-    o->givens = arena_array(arena, struct given, n_givens);
-    o->n_variants = n_givens ? order_n_variants(&rank->order, function) : 1;
-    for (int i = 0; i < f->n_ops; i++) {
-        if (order_is_given(&f->ops[i])) {
-            struct given *g = &o->givens[o->n_givens];
-
-            *g = (struct given){ .op = i, .last = arena_array(arena, int, o->n_variants) };
-            for (int m = 0; m < o->n_variants; m++)
-                g->last[m] = NONE;
-            add_event(arena, o, EVENT_GIVE, o->n_givens++);
-            continue;
-        }
-        add_touches(arena, o, rank, &f->ops[i]);
-    }
-    if (!n_givens)
-        return;
-    order_known_at(p, function, known_at);
-    unsigned streams = order_drains(p, function, known_at);
-    if (streams)
-        add_event(arena, o, EVENT_DRAIN, (int)streams);
+    if (op->layer >= 0)
+        snprintf(layer, sizeof layer, ", layer %d", op->layer);
+    if (t->micro_batch >= 0)
+        snprintf(micro_batch, sizeof micro_batch, ", micro-batch %d", t->micro_batch);
+    snprintf(text, TEXT_BYTES, "%s over %s of %zu bytes (%s) %s%s%s in %s%s%s",
+             op_info(op->kind)->name, axis_name(op->attributes.axis), program_value_bytes(p, id),
+             dtype_name(p->values[id].dtype),
+             op->in[0] ? verify_value_text(p, op->in[0], in, sizeof in) : "",
+             op->in[0] && op->out[0] ? " -> " : "",
+             op->out[0] ? verify_value_text(p, op->out[0], out, sizeof out) : "",
+             p->functions[t->function].name, layer, micro_batch);
+    return text;
 }
 
-static void open_rank(struct ranks *r, int number, const struct program *p)
+static int fail(const struct checking *c, const struct replay_transfer *t, const char *what)
 {
-    struct rank *rank = &r->list[number];
-    int n_ops = 0;
-    char *runs = arena_array(&r->arena, char, p->n_functions);
+    char rank[TEXT_BYTES], op[TEXT_BYTES];
 
-    rank->program = p;
-    rank->outlines = arena_array(&r->arena, struct outline, p->n_functions);
-    order_open(&rank->order, p, &r->arena);
-    rank->users = arena_array(&r->arena, int, rank->order.n_users);
-    for (int i = 0; i < rank->order.n_users; i++)
-        rank->users[i] = NONE;
-    for (int i = 0; i < p->entries[r->entry].n_actions; i++)
-        if (p->entries[r->entry].actions[i].kind == ACTION_RUN)
-            runs[p->entries[r->entry].actions[i].function] = 1;
-    for (int f = 0; f < p->n_functions; f++)
-        n_ops = max_int(n_ops, p->functions[f].n_ops);
-    int *known_at = arena_array(&r->arena, int, n_ops);
-    for (int f = 0; f < p->n_functions; f++)
-        if (runs[f])
-            outline(&r->arena, rank, f, known_at);
+    return err_set(c->err, ERR_FAILED, "program: %s: %s, %s: %s", entry_name(c->replay->entry),
+                   rank_text(c, t->rank, rank), op_text(c, t, op), what);
 }
 
-/* ---- giving ---- */
-
-void queue_push(struct arena *arena, struct queue *q, int transfer)
+static int mismatch(const struct checking *c, const struct replay_transfer *t,
+                    const struct replay_transfer *other, const char *what)
 {
-    q->transfers = arena_grow(arena, q->transfers, sizeof(int), &q->capacity, q->n + 1);
-    q->transfers[q->n++] = transfer;
+    char a[TEXT_BYTES], b[TEXT_BYTES], x[TEXT_BYTES], y[TEXT_BYTES];
+
+    return err_set(c->err, ERR_FAILED, "program: %s: %s: %s enters %s where %s enters %s",
+                   entry_name(c->replay->entry), what, rank_text(c, t->rank, a), op_text(c, t, x),
+                   rank_text(c, other->rank, b), op_text(c, other, y));
 }
 
-static int *last_of(const struct outline *o, int given, int micro_batch)
+/* ---- two that meet ---- */
+
+static size_t bytes_of(const struct program *p, int id)
 {
-    return &o->givens[given].last[order_variant(o->n_variants, micro_batch)];
+    return id ? program_value_bytes(p, id) : 0;
 }
 
-/* It begins after the users of what it touches, and is their user from now on. */
-static int follow_users(struct ranks *r, struct transfer *t, int number)
+static const char *base_name(const struct program *p, int id)
 {
-    struct rank *rank = &r->list[t->rank];
-    int users[ORDER_MAX_USERS], n = order_users(&rank->order, t->op, t->micro_batch, users);
+    const char *name = p->values[id].name;
 
-    for (int k = 0; k < n; k++) {
-        int user = rank->users[users[k]];
+    return name ? name : p->values[program_base(p, id)].name;
+}
 
-        rank->users[users[k]] = number;
-        if (user == NONE || r->transfers[user].is_done ||
-            r->transfers[user].op->stream == t->op->stream)
-            continue;
-        if (t->n_after == ORDER_MAX_AFTER)
-            return meetings_fail(r, t, "comes after too many others");
-        t->after[t->n_after++] = user;
-    }
+/* What two ranks give to one collective, operand by operand; NULL if it is the same. */
+static const char *operands_differ(const struct program *p, int a, const struct program *q, int b,
+                                   int is_one_program)
+{
+    if (p->values[a].dtype != q->values[b].dtype)
+        return "other types";
+    if (bytes_of(p, a) != bytes_of(q, b))
+        return "other sizes";
+    if (is_one_program)
+        return a != b ? "other operands" : NULL;
+    const char *x = base_name(p, a), *y = base_name(q, b);
+    return x && y && strcmp(x, y) != 0 ? "other operands" : NULL;
+}
+
+/* Why these two can't be one collective; NULL if they can. */
+static const char *differ(const struct checking *c, const struct replay_transfer *t,
+                          const struct replay_transfer *u)
+{
+    const struct program *p = c->replay->list[t->rank].program;
+    const struct program *q = c->replay->list[u->rank].program;
+    int is_one_program = axis_role(t->op->attributes.axis, PARAMETER_DENSE) != SPLITS_LAYERS;
+
+    if (t->op->kind != u->op->kind || t->op->attributes.group != u->op->attributes.group)
+        return "other kinds of collective at one place";
+    const char *why = operands_differ(p, t->op->in[0], q, u->op->in[0], is_one_program);
+    if (!why)
+        why = operands_differ(p, t->op->out[0], q, u->op->out[0], is_one_program);
+    if (!why && t->micro_batch != u->micro_batch)
+        why = "other micro-batches";
+    if (!why && is_one_program &&
+        strcmp(p->functions[t->function].name, q->functions[u->function].name) != 0)
+        why = "other functions";
+    return why;
+}
+
+static int check_pair(const struct checking *c, const struct replay_transfer *sends,
+                      const struct replay_transfer *receives)
+{
+    const struct program *from = c->replay->list[sends->rank].program;
+    const struct program *to = c->replay->list[receives->rank].program;
+    int a = sends->op->in[0], b = receives->op->out[0];
+    const struct replay_given *x = sends->given, *y = receives->given;
+
+    if (sends->micro_batch != receives->micro_batch)
+        return mismatch(c, receives, sends, "other micro-batches");
+    if (from->values[a].dtype != to->values[b].dtype)
+        return mismatch(c, receives, sends, "other types");
+    if (program_value_bytes(from, a) != program_value_bytes(to, b))
+        return mismatch(c, receives, sends, "other sizes");
+    if ((x->partner && x->partner != y) || (y->partner && y->partner != x))
+        return mismatch(c, receives, sends, "one of them met another before");
     return 0;
 }
 
-/* An op is handed to its stream. The rank has waited for what it must. */
-static int give(struct ranks *r, int number, const struct action *a, int given)
-{
-    struct rank *rank = &r->list[number];
-    struct outline *o = &rank->outlines[a->function];
-    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
-    int at = r->n_transfers;
+/* ---- nobody can go on ---- */
 
-    r->transfers = arena_grow(&r->arena, r->transfers, sizeof *r->transfers, &r->capacity, at + 1);
-    r->n_transfers++;
-    struct transfer *t = &r->transfers[at];
-    *t = (struct transfer){ .rank = number,
-                            .function = a->function,
-                            .micro_batch = a->micro_batch,
-                            .given = &o->givens[given],
-                            .op = op };
-    if (follow_users(r, t, at) < 0)
-        return -1;
-    *last_of(o, given, a->micro_batch) = at;
-    t->place = rank->streams[op->stream].n;
-    queue_push(&r->arena, &rank->streams[op->stream], at);
-    return meetings_join(r, t);
+/* Awaited is a rank that has not come. */
+static void add_awaited(const struct checking *c, int rank, int n, struct str *out)
+{
+    char text[TEXT_BYTES];
+
+    if (n < MAX_AWAITED)
+        str_printf(out, "%s%s%s", n ? " and " : " for ", rank_text(c, rank, text),
+                   replay_is_over(c->replay, rank) ? ", which is at its end" : "");
+    else if (n == MAX_AWAITED)
+        str_add(out, " and others");
 }
 
-/* ---- running ---- */
-
-static int can_begin(const struct ranks *r, const struct transfer *t)
+static void add_wait(const struct checking *c, const struct replay_transfer *t, struct str *out)
 {
-    for (int i = 0; i < t->n_after; i++)
-        if (!r->transfers[t->after[i]].is_done)
-            return 0;
-    return 1;
+    enum mesh_axis axis = t->op->attributes.axis;
+    char rank[TEXT_BYTES], op[TEXT_BYTES];
+    int n = 0, first = replay_first_of(c->replay, t->rank, axis);
+    int stride = c->replay->stride[axis];
+
+    str_printf(out, "%s waits in %s", rank_text(c, t->rank, rank), op_text(c, t, op));
+    if (replay_is_of_two(t->op))
+        add_awaited(c, replay_other_rank(c->replay, t), n++, out);
+    for (int i = 0; !replay_is_of_two(t->op) && i < c->replay->mesh->size[axis]; i++)
+        if (c->replay->list[first + i * stride].n_met[axis][t->op->stream] <= t->number)
+            add_awaited(c, first + i * stride, n++, out);
 }
 
-/* The first transfers of a stream. Returns 1 if anything happened, or -1. */
-static int advance_stream(struct ranks *r, struct queue *q)
+static void add_gate(const struct checking *c, int rank, struct str *out)
 {
-    int moved = 0;
+    char text[TEXT_BYTES];
+    int n = 0;
 
-    for (; q->n_done < q->n; q->n_done++) {
-        struct transfer *t = &r->transfers[q->transfers[q->n_done]];
-
-        if (!t->has_begun && !can_begin(r, t))
-            return moved;
-        if (!t->has_begun) {
-            moved = 1;
-            if (meetings_begin(r, t) < 0)
-                return -1;
-        }
-        if (!t->is_done && meetings_poll(r, t) < 0)
-            return -1;
-        if (!t->is_done)
-            return moved;
-        moved = 1;
-    }
-    return moved;
-}
-
-static int is_drained(const struct rank *rank, int streams)
-{
-    for (int s = 0; s < N_STREAMS; s++)
-        if ((streams >> s & 1) && rank->streams[s].n_done < rank->streams[s].n)
-            return 0;
-    return 1;
-}
-
-#define ALL_STREAMS ((1 << N_STREAMS) - 1)
-
-int is_rank_over(const struct ranks *r, int rank)
-{
-    const struct rank *k = &r->list[rank];
-
-    return k->action == k->program->entries[r->entry].n_actions && is_drained(k, ALL_STREAMS);
-}
-
-/* Returns 1 when it is passed. */
-static int pass_gate(struct ranks *r, struct rank *rank)
-{
-    if (!is_drained(rank, ALL_STREAMS))
-        return 0;
-    if (!rank->is_at_gate)
-        rank->n_gates++;
-    rank->is_at_gate = 1;
-    for (int i = 0; i < r->n; i++)
-        if (r->list[i].n_gates < rank->n_gates)
-            return 0;
-    rank->is_at_gate = 0;
-    return 1;
-}
-
-static int is_done(const struct ranks *r, int transfer)
-{
-    return transfer == NONE || r->transfers[transfer].is_done;
-}
-
-/* The user of a value that given ops touch. */
-static int is_user_done(const struct ranks *r, const struct rank *rank, int value, int micro_batch)
-{
-    return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
-}
-
-/* Inputs may be written once no transfer reads them. */
-static int can_load(const struct ranks *r, const struct rank *rank, const struct action *a)
-{
-    for (int i = 0; i < rank->order.n_inputs; i++)
-        if (!is_user_done(r, rank, rank->order.inputs[i], a->micro_batch))
-            return 0;
-    return 1;
-}
-
-/* An op that was handed over must be done before it is told anew. */
-static int can_give(const struct ranks *r, const struct rank *rank, const struct action *a,
-                    int given)
-{
-    const struct outline *o = &rank->outlines[a->function];
-    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
-    const struct queue *q = &rank->streams[op->stream];
-
-    return is_done(r, *last_of(o, given, a->micro_batch)) && q->n - q->n_done < ORDER_MAX_GIVEN;
-}
-
-/* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */
-static int happen(struct ranks *r, int number, const struct action *a, const struct event *event)
-{
-    const struct rank *rank = &r->list[number];
-
-    if (event->kind == EVENT_TOUCH)
-        return is_user_done(r, rank, event->what, a->micro_batch);
-    if (event->kind == EVENT_DRAIN)
-        return is_drained(rank, event->what);
-    if (!can_give(r, rank, a, event->what))
-        return 0;
-    return give(r, number, a, event->what) < 0 ? -1 : 1;
-}
-
-/* One event, or the end of an action. Returns 1 if it happened, 0 if it has to wait, or -1. */
-static int advance_action(struct ranks *r, int number)
-{
-    struct rank *rank = &r->list[number];
-    const struct action *a = &rank->program->entries[r->entry].actions[rank->action];
-    const struct outline *o = a->kind == ACTION_RUN ? &rank->outlines[a->function] : NULL;
-    int moved = 1;
-
-    if (o && rank->event < o->n_events) {
-        moved = happen(r, number, a, &o->events[rank->event]);
-        rank->event += moved > 0;
-        return moved;
-    }
-    if (a->kind == ACTION_GATE)
-        moved = pass_gate(r, rank);
-    else if (a->kind == ACTION_LOAD)
-        moved = can_load(r, rank, a);
-    if (moved) {
-        rank->action++;
-        rank->event = 0;
-    }
-    return moved;
-}
-
-static int has_loaded(const struct ranks *r, const struct rank *rank, int since)
-{
-    return rank->action > since &&
-           rank->program->entries[r->entry].actions[rank->action - 1].kind == ACTION_LOAD;
+    str_printf(out, "%s waits at the gate", rank_text(c, rank, text));
+    for (int i = 0; i < c->replay->n; i++)
+        if (c->replay->list[i].n_gates < c->replay->list[rank].n_gates)
+            add_awaited(c, i, n++, out);
 }
 
 /*
- * As far as it comes, but not beyond the loading of the next micro-batch, so that ranks stay in
- * step as far as they can and what they do repeats soon. Returns 1 if that was any way at all, or
- * -1.
+ * What is first on a stream and has begun waits for others; what has not begun waits for such a
+ * one of its own rank, and is no news.
  */
-static int advance_rank(struct ranks *r, int number)
+static int fail_stuck(void *context)
 {
-    struct rank *rank = &r->list[number];
-    int n_actions = rank->program->entries[r->entry].n_actions, since = rank->action;
-    int any = 0, moved, step, n_gates = rank->n_gates;
+    const struct checking *c = context;
+    struct str text = { 0 };
+    char count[48] = "";
+    int n = 0;
 
-    do {
-        moved = 0;
-        while (rank->action < n_actions && !has_loaded(r, rank, since) &&
-               (step = advance_action(r, number)) != 0) {
-            if (step < 0)
-                return -1;
-            moved = 1;
-        }
+    for (int i = 0; i < c->replay->n; i++) {
+        const struct replay_rank *rank = &c->replay->list[i];
+
         for (int s = 0; s < N_STREAMS; s++) {
-            step = advance_stream(r, &rank->streams[s]);
-            if (step < 0)
-                return -1;
-            moved |= step;
+            const struct replay_queue *q = &rank->streams[s];
+            const struct replay_transfer *t =
+                q->n_done < q->n ? &c->replay->transfers[q->transfers[q->n_done]] : NULL;
+
+            if (!t || !t->has_begun || n++ >= MAX_WAITS)
+                continue;
+            str_add(&text, n > 1 ? "; " : "");
+            add_wait(c, t, &text);
         }
-        any |= moved;
-    } while (moved);
-    return any || rank->n_gates != n_gates;
+        if (rank->is_at_gate && n++ < MAX_WAITS) {
+            str_add(&text, n > 1 ? "; " : "");
+            add_gate(c, i, &text);
+        }
+    }
+    if (n > MAX_WAITS)
+        snprintf(count, sizeof count, " (%d of %d waits)", MAX_WAITS, n);
+    err_set(c->err, ERR_FAILED, "program: %s: ranks wait for ever%s: %s",
+            entry_name(c->replay->entry), count, str_text(&text));
+    str_release(&text);
+    return -1;
 }
 
-static int walk_entry(struct ranks *r, struct verify_way *way)
+/* ---- all of them ---- */
+
+/* A channel's order is that of one stream, and no collective may come between its transfers. */
+static int check_given(void *context, const struct replay_transfer *t)
 {
-    struct ranks_rounds rounds = { 0 };
-    int n_over = 0;
+    const struct checking *c = context;
 
-    while (n_over < r->n) {
-        int moved = 0;
-
-        n_over = 0;
-        if (!way->in_full)
-            ranks_skip_rounds(r, &rounds);
-        for (int i = 0; i < r->n; i++) {
-            int before = r->list[i].action, step = advance_rank(r, i);
-
-            if (step < 0)
-                return -1;
-            way->n_walked += r->list[i].action - before;
-            moved |= step;
-            n_over += is_rank_over(r, i);
-        }
-        if (!moved && n_over < r->n)
-            return meetings_fail_stuck(r);
-    }
+    if (t->n_after > ORDER_MAX_AFTER)
+        return fail(c, t, "comes after too many others");
+    if (replay_is_alone(c->replay, t->op))
+        return 0;
+    if (replay_is_of_two(t->op))
+        return replay_first_sent(c->replay, t)->op->stream == t->op->stream
+                   ? 0
+                   : fail(c, t, "a channel has transfers on two streams, whose order is open");
+    /* Run has one communicator for them. */
+    if (t->op->stream >= STREAM_F_TO_NEXT)
+        return fail(c, t, "a collective on a stream of sends and receives");
     return 0;
+}
+
+static int check_begun(void *context, const struct replay_transfer *t,
+                       const struct replay_transfer *first)
+{
+    const struct checking *c = context;
+    const char *why = t == first ? NULL : differ(c, t, first);
+
+    return why ? mismatch(c, t, first, why) : 0;
+}
+
+static int check_ended(void *context, const struct replay_transfer *t,
+                       const struct replay_transfer *other)
+{
+    if (t == other)
+        return 0;
+    return t->op->kind == OP_SEND ? check_pair(context, t, other) : check_pair(context, other, t);
 }
 
 /* Axes that the mesh has are the programs'. Returns whether it has all of theirs. */
@@ -371,19 +288,18 @@ static int check_mesh(const struct program *const *programs, const struct mesh *
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err)
 {
-    int status = 0, n = mesh_world_size(mesh), is_whole = check_mesh(programs, mesh);
+    struct checking checking = { .is_whole = check_mesh(programs, mesh), .err = err };
+    const struct replay_watch watch = { &checking, check_given, check_begun, check_ended,
+                                        fail_stuck };
+    int status = 0;
 
     for (int e = 0; e < N_ENTRIES && !status; e++) {
-        struct ranks r = {
-            .n = n, .mesh = mesh, .is_whole = is_whole, .entry = (enum entry_kind)e, .err = err
-        };
+        struct replay replay = { .mesh = mesh, .entry = (enum entry_kind)e, .watch = &watch };
 
-        r.list = arena_array(&r.arena, struct rank, n);
-        meetings_open(&r);
-        for (int i = 0; i < n; i++)
-            open_rank(&r, i, programs[i]);
-        status = walk_entry(&r, way);
-        arena_release(&r.arena);
+        checking.replay = &replay;
+        status = replay_run(&replay, programs, way->in_full);
+        way->n_walked += replay.n_walked;
+        replay_release(&replay);
     }
     return status;
 }

@@ -3,37 +3,15 @@
  *
  * A step of many micro-batches is for the most part one round of actions, over and over, each time
  * a few micro-batches later. The walk of verify.c knows micro-batches only by their distance to each
- * other (what falls into which slot is verify_stash.c's). So if a round has left all that the checks ask
- * about as it had found it, but for being so many micro-batches later, then the next one, the same
- * round, finds the same answers as it did and leaves the same again: none of those that follow can
- * be refused, and what the last of them leaves is what there is now, so many micro-batches later.
+ * other (what falls into which slot is verify_stash.c's). So if a round has left all that the checks
+ * ask about as it had found it, but for being so many micro-batches later, then the next one, the
+ * same round, finds the same answers as it did and leaves the same again: none of those that follow
+ * can be refused, and what the last of them leaves is what there is now, so many micro-batches later.
  */
 #include <string.h>
 
 #include "base/num.h"
 #include "program/verify_walk_impl.h"
-
-/* What is of no micro-batch comes again as it is. */
-static int is_later(const struct action *now, const struct action *before, int shift)
-{
-    struct action moved = *before;
-
-    if (moved.micro_batch >= 0)
-        moved.micro_batch += shift;
-    return !memcmp(&moved, now, sizeof moved);
-}
-
-int verify_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
-{
-    int n_same = 0;
-
-    if (n < 1 || i < n)
-        return 0;
-    while (i + n_same < entry->n_actions && n_same / n < most &&
-           is_later(&entry->actions[i + n_same], &entry->actions[i + n_same - n], shift))
-        n_same++;
-    return n_same / n;
-}
 
 /* ---- one round later, is it all the same? ---- */
 
@@ -116,8 +94,7 @@ static void find_round(struct rounds *r, const struct entry *e, int i)
     for (int k = i + 1; k < e->n_actions && 2 * k - i <= e->n_actions; k++) {
         int shift = e->actions[k].micro_batch - first->micro_batch;
 
-        if (shift > 0 && is_later(&e->actions[k], first, shift) &&
-            verify_count_rounds(e, k, k - i, shift, 1)) {
+        if (shift > 0 && order_count_rounds(e, k, k - i, shift, 1)) {
             r->action = i;
             r->n_actions = k - i;
             r->shift = shift;
@@ -133,7 +110,7 @@ int rounds_to_skip(struct rounds *r, struct walk *w, const struct entry *e, int 
     if (n && i < r->action + n)
         return 0;
     if (n && has_moved_on(w, &r->then, r->shift)) {
-        int n_rounds = verify_count_rounds(e, i, n, r->shift, e->n_actions);
+        int n_rounds = order_count_rounds(e, i, n, r->shift, e->n_actions);
 
         move_on(w, &r->then, n_rounds * r->shift);
         *r = (struct rounds){ .arena = r->arena, .then = r->then, .look_at = i + n_rounds * n };

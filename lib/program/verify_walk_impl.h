@@ -5,6 +5,7 @@
 #ifndef PROGRAM_VERIFY_WALK_IMPL_H
 #define PROGRAM_VERIFY_WALK_IMPL_H
 
+#include "program/order.h"
 #include "program/verify_impl.h"
 
 #define NEVER 0

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "program/order.h"
 #include "program/verify_impl.h"
 #include "support/tiny_model.h"
 
@@ -428,15 +429,15 @@ static void rounds_are_counted(void **state)
         actions[i] = (struct action){ .kind = ACTION_RUN,
                                       .function = (int16_t)(i % 3),
                                       .micro_batch = 2 * (i / 3) };
-    assert_int_equal(verify_count_rounds(&e, 3, 3, 2, 100), 3);
-    assert_int_equal(verify_count_rounds(&e, 3, 3, 2, 2), 2);
-    assert_int_equal(verify_count_rounds(&e, 6, 6, 4, 100), 1);
-    assert_int_equal(verify_count_rounds(&e, 4, 3, 2, 100), 2);
-    assert_int_equal(verify_count_rounds(&e, 3, 3, 1, 100), 0);
-    assert_int_equal(verify_count_rounds(&e, 2, 3, 2, 100), 0);
-    assert_int_equal(verify_count_rounds(&e, 3, 0, 2, 100), 0);
+    assert_int_equal(order_count_rounds(&e, 3, 3, 2, 100), 3);
+    assert_int_equal(order_count_rounds(&e, 3, 3, 2, 2), 2);
+    assert_int_equal(order_count_rounds(&e, 6, 6, 4, 100), 1);
+    assert_int_equal(order_count_rounds(&e, 4, 3, 2, 100), 2);
+    assert_int_equal(order_count_rounds(&e, 3, 3, 1, 100), 0);
+    assert_int_equal(order_count_rounds(&e, 2, 3, 2, 100), 0);
+    assert_int_equal(order_count_rounds(&e, 3, 0, 2, 100), 0);
     actions[10].first = 1;
-    assert_int_equal(verify_count_rounds(&e, 3, 3, 2, 100), 2);
+    assert_int_equal(order_count_rounds(&e, 3, 3, 2, 100), 2);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /*
- * verify_ranks_rounds_test.c - rounds of all ranks that are not walked: as many as there are, and
+ * replay_rounds_test.c - rounds of all ranks that are not walked: as many as there are, and
  * never one that matters
  *
  * Ranks of many micro-batches, one of them with a mistake or two, are given the answer that a walk

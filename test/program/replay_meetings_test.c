@@ -1,5 +1,5 @@
 /*
- * verify_meetings_test.c - small programs of a few ranks, each legal by itself, that wait for each
+ * replay_meetings_test.c - small programs of a few ranks, each legal by itself, that wait for each
  * other or don't
  */
 #include <setjmp.h>

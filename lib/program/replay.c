@@ -1,0 +1,363 @@
+/*
+ * replay.c - ranks' actions, walked against each other
+ *
+ * What a function asks of its rank is outlined once: what it gives, what it waits for, and in which
+ * order. A rank is then led through its actions as far as it comes, and its streams after it, rank
+ * by rank and again, until all are at their end. Whatever may happen goes on being possible until it
+ * happens, so one order of walking tells of all.
+ */
+#include "base/num.h"
+#include "program/replay_impl.h"
+
+/* ---- outlines ---- */
+
+static void add_event(struct arena *arena, struct replay_outline *o, enum replay_event_kind kind,
+                      int what)
+{
+    o->events =
+        arena_grow(arena, o->events, sizeof *o->events, &o->events_capacity, o->n_events + 1);
+    o->events[o->n_events++] = (struct replay_event){ kind, what };
+}
+
+static void add_base(struct arena *arena, struct replay_outline *o, int base)
+{
+    /* Once is enough, until something else is handed over. */
+    for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
+        if (o->events[i].what == base)
+            return;
+    add_event(arena, o, EVENT_TOUCH, base);
+}
+
+/* An op that is run at once waits for the users of what it touches. */
+static void add_touches(struct arena *arena, struct replay_outline *o,
+                        const struct replay_rank *rank, const struct op *op)
+{
+    for (int k = 0; k < ORDER_MAX_USERS; k++) {
+        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+
+        if (order_user(&rank->order, id, 0) != ORDER_NOBODY)
+            add_base(arena, o, program_base(rank->program, id));
+    }
+}
+
+static void outline(struct arena *arena, struct replay_rank *rank, int function, int *known_at)
+{
+    const struct program *p = rank->program;
+    const struct function *f = &p->functions[function];
+    struct replay_outline *o = &rank->outlines[function];
+    int n_givens = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        n_givens += order_is_given(&f->ops[i]);
+    o->givens = arena_array(arena, struct replay_given, n_givens);
+    o->n_variants = n_givens ? order_n_variants(&rank->order, function) : 1;
+    for (int i = 0; i < f->n_ops; i++) {
+        if (order_is_given(&f->ops[i])) {
+            struct replay_given *g = &o->givens[o->n_givens];
+
+            *g = (struct replay_given){ .op = i, .last = arena_array(arena, int, o->n_variants) };
+            for (int m = 0; m < o->n_variants; m++)
+                g->last[m] = REPLAY_NONE;
+            add_event(arena, o, EVENT_GIVE, o->n_givens++);
+            continue;
+        }
+        add_touches(arena, o, rank, &f->ops[i]);
+    }
+    if (!n_givens)
+        return;
+    order_known_at(p, function, known_at);
+    unsigned streams = order_drains(p, function, known_at);
+    if (streams)
+        add_event(arena, o, EVENT_DRAIN, (int)streams);
+}
+
+static void open_rank(struct replay *r, int number, const struct program *p)
+{
+    struct replay_rank *rank = &r->list[number];
+    int n_ops = 0;
+    char *runs = arena_array(&r->arena, char, p->n_functions);
+
+    rank->program = p;
+    rank->outlines = arena_array(&r->arena, struct replay_outline, p->n_functions);
+    order_open(&rank->order, p, &r->arena);
+    rank->users = arena_array(&r->arena, int, rank->order.n_users);
+    for (int i = 0; i < rank->order.n_users; i++)
+        rank->users[i] = REPLAY_NONE;
+    for (int i = 0; i < p->entries[r->entry].n_actions; i++)
+        if (p->entries[r->entry].actions[i].kind == ACTION_RUN)
+            runs[p->entries[r->entry].actions[i].function] = 1;
+    for (int f = 0; f < p->n_functions; f++)
+        n_ops = max_int(n_ops, p->functions[f].n_ops);
+    int *known_at = arena_array(&r->arena, int, n_ops);
+    for (int f = 0; f < p->n_functions; f++)
+        if (runs[f])
+            outline(&r->arena, rank, f, known_at);
+}
+
+/* ---- giving ---- */
+
+void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer)
+{
+    q->transfers = arena_grow(arena, q->transfers, sizeof(int), &q->capacity, q->n + 1);
+    q->transfers[q->n++] = transfer;
+}
+
+static int *last_of(const struct replay_outline *o, int given, int micro_batch)
+{
+    return &o->givens[given].last[order_variant(o->n_variants, micro_batch)];
+}
+
+/* It begins after the users of what it touches, and is their user from now on. */
+static void follow_users(struct replay *r, struct replay_transfer *t, int number)
+{
+    struct replay_rank *rank = &r->list[t->rank];
+    int users[ORDER_MAX_USERS], n = order_users(&rank->order, t->op, t->micro_batch, users);
+
+    for (int k = 0; k < n; k++) {
+        int user = rank->users[users[k]];
+
+        rank->users[users[k]] = number;
+        if (user == REPLAY_NONE || r->transfers[user].is_done ||
+            r->transfers[user].op->stream == t->op->stream)
+            continue;
+        t->after[t->n_after++] = user;
+    }
+}
+
+/* An op is handed to its stream. The rank has waited for what it must. */
+static int give(struct replay *r, int number, const struct action *a, int given)
+{
+    struct replay_rank *rank = &r->list[number];
+    struct replay_outline *o = &rank->outlines[a->function];
+    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
+    int at = r->n_transfers;
+
+    r->transfers = arena_grow(&r->arena, r->transfers, sizeof *r->transfers, &r->capacity, at + 1);
+    r->n_transfers++;
+    struct replay_transfer *t = &r->transfers[at];
+    *t = (struct replay_transfer){ .rank = number,
+                                   .function = a->function,
+                                   .micro_batch = a->micro_batch,
+                                   .given = &o->givens[given],
+                                   .op = op };
+    follow_users(r, t, at);
+    *last_of(o, given, a->micro_batch) = at;
+    t->place = rank->streams[op->stream].n;
+    replay_queue_push(&r->arena, &rank->streams[op->stream], at);
+    replay_join(r, t);
+    return r->watch->gives(r->watch->context, t);
+}
+
+/* ---- running ---- */
+
+static int can_begin(const struct replay *r, const struct replay_transfer *t)
+{
+    for (int i = 0; i < t->n_after; i++)
+        if (!r->transfers[t->after[i]].is_done)
+            return 0;
+    return 1;
+}
+
+/* The first transfers of a stream. Returns 1 if anything happened, or -1. */
+static int advance_stream(struct replay *r, struct replay_queue *q)
+{
+    int moved = 0;
+
+    for (; q->n_done < q->n; q->n_done++) {
+        struct replay_transfer *t = &r->transfers[q->transfers[q->n_done]];
+
+        if (!t->has_begun && !can_begin(r, t))
+            return moved;
+        if (!t->has_begun) {
+            moved = 1;
+            if (replay_begin(r, t) < 0)
+                return -1;
+        }
+        if (!t->is_done && replay_poll(r, t) < 0)
+            return -1;
+        if (!t->is_done)
+            return moved;
+        moved = 1;
+    }
+    return moved;
+}
+
+static int is_drained(const struct replay_rank *rank, int streams)
+{
+    for (int s = 0; s < N_STREAMS; s++)
+        if ((streams >> s & 1) && rank->streams[s].n_done < rank->streams[s].n)
+            return 0;
+    return 1;
+}
+
+#define ALL_STREAMS ((1 << N_STREAMS) - 1)
+
+int replay_is_over(const struct replay *r, int rank)
+{
+    const struct replay_rank *k = &r->list[rank];
+
+    return k->action == k->program->entries[r->entry].n_actions && is_drained(k, ALL_STREAMS);
+}
+
+/* Returns 1 when it is passed. */
+static int pass_gate(struct replay *r, struct replay_rank *rank)
+{
+    if (!is_drained(rank, ALL_STREAMS))
+        return 0;
+    if (!rank->is_at_gate)
+        rank->n_gates++;
+    rank->is_at_gate = 1;
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i].n_gates < rank->n_gates)
+            return 0;
+    rank->is_at_gate = 0;
+    return 1;
+}
+
+static int is_done(const struct replay *r, int transfer)
+{
+    return transfer == REPLAY_NONE || r->transfers[transfer].is_done;
+}
+
+/* The user of a value that given ops touch. */
+static int is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
+                        int micro_batch)
+{
+    return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
+}
+
+/* Inputs may be written once no transfer reads them. */
+static int can_load(const struct replay *r, const struct replay_rank *rank, const struct action *a)
+{
+    for (int i = 0; i < rank->order.n_inputs; i++)
+        if (!is_user_done(r, rank, rank->order.inputs[i], a->micro_batch))
+            return 0;
+    return 1;
+}
+
+/* An op that was handed over must be done before it is told anew. */
+static int can_give(const struct replay *r, const struct replay_rank *rank, const struct action *a,
+                    int given)
+{
+    const struct replay_outline *o = &rank->outlines[a->function];
+    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
+    const struct replay_queue *q = &rank->streams[op->stream];
+
+    return is_done(r, *last_of(o, given, a->micro_batch)) && q->n - q->n_done < ORDER_MAX_GIVEN;
+}
+
+/* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */
+static int happen(struct replay *r, int number, const struct action *a,
+                  const struct replay_event *event)
+{
+    const struct replay_rank *rank = &r->list[number];
+
+    if (event->kind == EVENT_TOUCH)
+        return is_user_done(r, rank, event->what, a->micro_batch);
+    if (event->kind == EVENT_DRAIN)
+        return is_drained(rank, event->what);
+    if (!can_give(r, rank, a, event->what))
+        return 0;
+    return give(r, number, a, event->what) < 0 ? -1 : 1;
+}
+
+/* One event, or the end of an action. Returns 1 if it happened, 0 if it has to wait, or -1. */
+static int advance_action(struct replay *r, int number)
+{
+    struct replay_rank *rank = &r->list[number];
+    const struct action *a = &rank->program->entries[r->entry].actions[rank->action];
+    const struct replay_outline *o = a->kind == ACTION_RUN ? &rank->outlines[a->function] : NULL;
+    int moved = 1;
+
+    if (o && rank->event < o->n_events) {
+        moved = happen(r, number, a, &o->events[rank->event]);
+        rank->event += moved > 0;
+        return moved;
+    }
+    if (a->kind == ACTION_GATE)
+        moved = pass_gate(r, rank);
+    else if (a->kind == ACTION_LOAD)
+        moved = can_load(r, rank, a);
+    if (moved) {
+        rank->action++;
+        rank->event = 0;
+    }
+    return moved;
+}
+
+static int has_loaded(const struct replay *r, const struct replay_rank *rank, int since)
+{
+    return rank->action > since &&
+           rank->program->entries[r->entry].actions[rank->action - 1].kind == ACTION_LOAD;
+}
+
+/*
+ * As far as it comes, but not beyond the loading of the next micro-batch, so that ranks stay in
+ * step as far as they can and what they do repeats soon. Returns 1 if that was any way at all, or
+ * -1.
+ */
+static int advance_rank(struct replay *r, int number)
+{
+    struct replay_rank *rank = &r->list[number];
+    int n_actions = rank->program->entries[r->entry].n_actions, since = rank->action;
+    int any = 0, moved, step, n_gates = rank->n_gates;
+
+    do {
+        moved = 0;
+        while (rank->action < n_actions && !has_loaded(r, rank, since) &&
+               (step = advance_action(r, number)) != 0) {
+            if (step < 0)
+                return -1;
+            moved = 1;
+        }
+        for (int s = 0; s < N_STREAMS; s++) {
+            step = advance_stream(r, &rank->streams[s]);
+            if (step < 0)
+                return -1;
+            moved |= step;
+        }
+        any |= moved;
+    } while (moved);
+    return any || rank->n_gates != n_gates;
+}
+
+static int walk(struct replay *r, int in_full)
+{
+    struct replay_rounds rounds = { 0 };
+    int n_over = 0;
+
+    while (n_over < r->n) {
+        int moved = 0;
+
+        n_over = 0;
+        if (!in_full)
+            replay_skip_rounds(r, &rounds);
+        for (int i = 0; i < r->n; i++) {
+            int before = r->list[i].action, step = advance_rank(r, i);
+
+            if (step < 0)
+                return -1;
+            r->n_walked += r->list[i].action - before;
+            moved |= step;
+            n_over += replay_is_over(r, i);
+        }
+        if (!moved && n_over < r->n)
+            return r->watch->is_stuck(r->watch->context);
+    }
+    return 0;
+}
+
+int replay_run(struct replay *replay, const struct program *const *programs, int in_full)
+{
+    replay->n = mesh_world_size(replay->mesh);
+    replay->list = arena_array(&replay->arena, struct replay_rank, replay->n);
+    replay_open_meetings(replay);
+    for (int i = 0; i < replay->n; i++)
+        open_rank(replay, i, programs[i]);
+    return walk(replay, in_full);
+}
+
+void replay_release(struct replay *replay)
+{
+    arena_release(&replay->arena);
+}
