@@ -12,6 +12,15 @@ int order_is_given(const struct op *op)
     return op->stream != STREAM_COMPUTE || op_is_collective(op->kind);
 }
 
+enum stream order_group_of(enum stream stream)
+{
+    if (stream >= STREAM_F_TO_NEXT && stream <= STREAM_F_FROM_PREVIOUS)
+        return STREAM_F_TO_NEXT;
+    if (stream >= STREAM_B_TO_NEXT && stream <= STREAM_B_FROM_PREVIOUS)
+        return STREAM_B_TO_NEXT;
+    return stream;
+}
+
 static int operand(const struct op *op, int i)
 {
     return i < OPS_MAX_INPUTS ? op->in[i] : op->out[i - OPS_MAX_INPUTS];

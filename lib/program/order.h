@@ -41,6 +41,12 @@ enum {
 /* Whether the op is given to a stream, or else run at once. */
 int order_is_given(const struct op *op);
 
+/*
+ * The stream whose communicator this one's ops go over. What goes one way through the pipeline shares
+ * one, on whatever streams: a send and its receive have to. Others have one each.
+ */
+enum stream order_group_of(enum stream stream);
+
 /* A program's users: the tables say where each is kept, by whoever walks the program. */
 struct order {
     const struct program *program;

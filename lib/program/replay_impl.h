@@ -39,7 +39,7 @@ struct replay_group {
     int n, capacity;
 };
 
-/* Communicators of sends and receives: as run_group_of has them, forward, backward and others. */
+/* Communicators of sends and receives: order_group_of for forward, backward and others. */
 enum { N_WAYS = 3 };
 
 /* All that is going on among ranks, as numbers, seen from a micro-batch. */

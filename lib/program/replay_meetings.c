@@ -45,9 +45,9 @@ static int begin_collective(struct replay *r, struct replay_transfer *t)
 
 static int way_of(enum stream stream)
 {
-    if (stream >= STREAM_F_TO_NEXT && stream <= STREAM_F_FROM_PREVIOUS)
-        return 0;
-    return stream >= STREAM_B_TO_NEXT && stream <= STREAM_B_FROM_PREVIOUS ? 1 : 2;
+    enum stream group = order_group_of(stream);
+
+    return group == STREAM_F_TO_NEXT ? 0 : group == STREAM_B_TO_NEXT ? 1 : 2;
 }
 
 /* The coordinate on the axis of the rank at the other end. */

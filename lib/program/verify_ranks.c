@@ -247,8 +247,9 @@ static int check_given(void *context, const struct replay_transfer *t)
         return replay_first_sent(c->replay, t)->op->stream == t->op->stream
                    ? 0
                    : fail(c, t, "a channel has transfers on two streams, whose order is open");
-    /* Run has one communicator for them. */
-    if (t->op->stream >= STREAM_F_TO_NEXT)
+    /* They share one communicator. */
+    enum stream group = order_group_of(t->op->stream);
+    if (group == STREAM_F_TO_NEXT || group == STREAM_B_TO_NEXT)
         return fail(c, t, "a collective on a stream of sends and receives");
     return 0;
 }

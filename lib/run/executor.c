@@ -47,19 +47,6 @@ static int make_group(void *argument, struct err *err)
     return run->enqueues ? comm_connect(*group, request->uses, err) : 0;
 }
 
-/*
- * What goes one way through the pipeline shares a group, on whatever streams: a send and its
- * receive have to. Others have one each.
- */
-enum stream run_group_of(enum stream stream)
-{
-    if (stream >= STREAM_F_TO_NEXT && stream <= STREAM_F_FROM_PREVIOUS)
-        return STREAM_F_TO_NEXT;
-    if (stream >= STREAM_B_TO_NEXT && stream <= STREAM_B_FROM_PREVIOUS)
-        return STREAM_B_TO_NEXT;
-    return stream;
-}
-
 static unsigned use_of(const struct run *run, const struct op *op)
 {
     int forward = (op->kind == OP_SEND) == (op->attributes.peer > 0);
@@ -83,7 +70,7 @@ static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
             const struct op *op = &p->functions[f].ops[i];
 
             if (op_is_collective(op->kind))
-                uses[op->attributes.axis][run_group_of(op->stream)] |= (char)use_of(run, op);
+                uses[op->attributes.axis][order_group_of(op->stream)] |= (char)use_of(run, op);
         }
 }
 

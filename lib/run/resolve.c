@@ -213,7 +213,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->collective =
         (struct collective){ .kind = op->kind,
                              .attributes = op->attributes,
-                             .group = run->groups[op->attributes.axis][run_group_of(op->stream)],
+                             .group = run->groups[op->attributes.axis][order_group_of(op->stream)],
                              .in = shape.in[0],
                              .out = shape.out[0],
                              .scratch = comm_scratch(run, op->stream),

@@ -79,7 +79,7 @@ struct run {
     struct run_memory memory;
     struct arena arena;
     struct variants *functions;                   /* [1 + n_shorter][n_functions] */
-    struct comm_group *groups[N_AXES][N_STREAMS]; /* those that collectives use */
+    struct comm_group *groups[N_AXES][N_STREAMS]; /* by order_group_of; those that are used */
     struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
     int coordinate[N_AXES];                       /* of this rank in the mesh */
     struct order order;                           /* of program, and so of the shorter ones */
@@ -107,9 +107,6 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);
 void transfer_release(struct run *run);
-
-/* Which of groups[axis] a stream's collectives go over. */
-enum stream run_group_of(enum stream stream);
 
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */
 int resolve(struct run *run, struct err *err);
