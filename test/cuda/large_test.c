@@ -142,6 +142,11 @@ static void add_op(struct list *list, const char *where, const struct program *p
 {
     struct op_shape shape = program_op_shape(p, op);
 
+    /* Views lie densely here: gaps of outputs would hold what nothing has written. */
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        shape.in[i].stride = shape.in[i].cols;
+    for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
+        shape.out[i].stride = shape.out[i].cols;
     shape.attributes.place = 0; /* a name, of which dropout's and rounding's numbers are made */
     if (op_is_collective(op->kind) || is_listed(list, &shape))
         return;
