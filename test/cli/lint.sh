@@ -68,8 +68,8 @@ mkdir "$tree/lib/program"
 printf 'base\nops   base\nprogram base ops\ncmd   base ops program\n' >"$tree/lib/LAYERS"
 printf 'int size(const int *sizes)\n{\n    return sizes[AXIS_CP];\n}\n' >"$tree/lib/program/update.c"
 bad 'an axis by its name in a pass' axes 'lib/program/update.c:3: an axis by its name'
-sed -i 's/AXIS_CP/AXIS_PP/' "$tree/lib/program/update.c"
-expect 'the axis of stages, where two of them exchange' 0 '' "$lint" --root "$tree" axes
+sed -i 's/AXIS_CP/axes_stages()/' "$tree/lib/program/update.c"
+expect 'and by what it divides' 0 '' "$lint" --root "$tree" axes
 fresh
 echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
 bad 'CUDA in lib' layers 'belong in cuda/'
