@@ -366,6 +366,10 @@ static void bias_grad_run(struct kernels *kernels, const struct kernel_call *cal
     cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[0], call->scratch, first & 1);
 }
 
+static void await_run(struct kernels *, const struct kernel_call *, int)
+{
+}
+
 void cuda_register_elementwise(struct kernels_backend *table)
 {
     table->entries[OP_SWIGLU].run = activation_run;
@@ -379,4 +383,5 @@ void cuda_register_elementwise(struct kernels_backend *table)
     table->entries[OP_SELECT_ROWS].run = select_rows_run;
     table->entries[OP_ACCUMULATE].run = accumulate_run;
     table->entries[OP_BIAS_GRAD].run = bias_grad_run;
+    table->entries[OP_AWAIT].run = await_run;
 }

@@ -8,8 +8,8 @@
 #include "ops/family_impl.h"
 
 static const struct op_info *const *const families[] = {
-    linear_ops,  attention_ops, norm_ops,       embed_ops,     elementwise_ops,
-    experts_ops, head_ops,      collective_ops, optimizer_ops,
+    linear_ops,  attention_ops, norm_ops,       embed_ops, elementwise_ops,
+    experts_ops, head_ops,      collective_ops, copy_ops,  optimizer_ops,
 };
 
 const struct op_info *op_info(enum op_kind kind)
@@ -33,6 +33,18 @@ enum op_kind op_find(const char *name)
 int op_is_collective(enum op_kind kind)
 {
     return (op_info(kind)->traits & TRAIT_COLLECTIVE) != 0;
+}
+
+int op_has_kernel(enum op_kind kind)
+{
+    return !(op_info(kind)->traits & (TRAIT_COLLECTIVE | TRAIT_COPY));
+}
+
+const char *space_name(enum space space)
+{
+    static const char *const names[N_SPACES] = { "device", "host" };
+
+    return names[space];
 }
 
 const char *axis_name(enum mesh_axis axis)

@@ -17,7 +17,7 @@ struct solver {
     const struct op_shape *op;
     const struct op_info *info;
     int64_t dims[N_DIMS];
-    int act;    /* dtype that TYPE_ACT or TYPE_MOVED was bound to, or UNBOUND */
+    int act;    /* dtype that TYPE_ACT, TYPE_MOVED or TYPE_ANY was bound to, or UNBOUND */
     int stream; /* that TYPE_STREAM was bound to, or UNBOUND */
     struct err *err;
 };
@@ -212,6 +212,10 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
         break;
     case TYPE_ACT_OR_F32:
         wanted = dtype == DTYPE_F32 || (int)dtype == s->act ? NULL : "fp32 or its input's dtype";
+        break;
+    case TYPE_ANY:
+        wanted = s->act == UNBOUND || (int)dtype == s->act ? NULL : dtype_name((enum dtype)s->act);
+        s->act = (int)dtype;
         break;
     case TYPE_ACT:
     case TYPE_MOVED:

@@ -19,6 +19,7 @@ extern const struct op_info *const elementwise_ops[N_OP_KINDS];
 extern const struct op_info *const experts_ops[N_OP_KINDS];
 extern const struct op_info *const head_ops[N_OP_KINDS];
 extern const struct op_info *const collective_ops[N_OP_KINDS];
+extern const struct op_info *const copy_ops[N_OP_KINDS];
 extern const struct op_info *const optimizer_ops[N_OP_KINDS];
 
 /* A set of inputs. */

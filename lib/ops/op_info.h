@@ -60,6 +60,7 @@ enum operand_type {
     TYPE_STREAM,     /* residual stream and its gradient: fp32, or bf16 beside bf16, all alike */
     TYPE_KEPT,       /* accumulators and states: fp32 or bf16 */
     TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
+    TYPE_ANY,        /* any, alike on both sides */
 };
 
 enum operand_flag {
@@ -69,6 +70,7 @@ enum operand_flag {
     OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
     OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
     OPERAND_CAST = 16,       /* output that is a cast of the first output */
+    OPERAND_HOST = 32,       /* lies in host memory; all others in the device's */
 };
 
 struct op_operand {
@@ -110,6 +112,7 @@ enum op_trait {
     TRAIT_GATHER = 4,     /* its output is as many times its input as the axis has ranks */
     TRAIT_PRODUCT = 8,    /* a matrix product, long enough for a collective to travel meanwhile */
     TRAIT_CHEAP = 16,     /* made again at the price of a read and a write */
+    TRAIT_COPY = 32,      /* between the device's memory and the host's: run executes it */
 };
 
 /* What a model, or its job, must have for its forward to contain the kind. */
@@ -176,6 +179,12 @@ struct op_info {
 };
 
 const struct op_info *op_info(enum op_kind kind);
+
+/* Where an operand of such flags lies. */
+static inline enum space operand_space(unsigned flags)
+{
+    return flags & OPERAND_HOST ? SPACE_HOST : SPACE_DEVICE;
+}
 
 static inline const char *op_name(enum op_kind kind)
 {

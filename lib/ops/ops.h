@@ -177,6 +177,13 @@
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
  *                         from the rank `peer` further along `axis`
+ *   to_host             x[r x c] any -> y[r x c] as x, in host memory
+ *                         a copy from the device's memory, dense on both sides; on the CPU from
+ *                         memory to memory
+ *   to_device           x[r x c] any, in host memory -> y[r x c] as x
+ *   await               x[r x c] any ->
+ *                         computes nothing: but what runs after it comes after all that was given
+ *                         to other streams with x among its operands, so x's memory is free
  *   sum_runs            x[1 x N] fp64, ends[1 x K] i32, order?[1 x M] i32 -> y[1 x K] fp64
  *                         y[k] = the sum, one after the other, of elements ends[k-1] .. ends[k] - 1
  *                         of x, or of those that order names; 0 where there are none
@@ -306,6 +313,9 @@ enum op_kind {
     OP_GATHER_HEADS_GRAD,
     OP_SEND,
     OP_RECEIVE,
+    OP_TO_HOST,
+    OP_TO_DEVICE,
+    OP_AWAIT,
     OP_SUM_RUNS,
     OP_SUMSQ,
     OP_GRADIENT_NORM,
@@ -444,6 +454,11 @@ enum gather_heads_grad_in { GATHER_HEADS_GRAD_DOUT };
 enum gather_heads_grad_out { GATHER_HEADS_GRAD_DQKV };
 enum send_in { SEND_X };
 enum receive_out { RECEIVE_Y };
+enum to_host_in { TO_HOST_X };
+enum to_host_out { TO_HOST_Y };
+enum to_device_in { TO_DEVICE_X };
+enum to_device_out { TO_DEVICE_Y };
+enum await_in { AWAIT_X };
 enum sum_runs_in { SUM_RUNS_X, SUM_RUNS_ENDS, SUM_RUNS_ORDER };
 enum sum_runs_out { SUM_RUNS_Y };
 enum sumsq_in { SUMSQ_X };
@@ -487,8 +502,18 @@ struct op_attributes {
     int peer;                          /* send, receive: +1 or -1 along the axis */
 };
 
-/* Whether it talks to other ranks (send and receive do, too): run executes it, no kernel does. */
+/* Whether it talks to other ranks (send and receive do, too). */
 int op_is_collective(enum op_kind kind);
+
+/* Whether a kernel computes it. Else run moves bytes: collectives, and copies between spaces. */
+int op_has_kernel(enum op_kind kind);
+
+/*
+ * Where memory is. A device's kernels read and write its own alone; what lies in the host's is
+ * copied by to_host and to_device. On the CPU both are the machine's memory.
+ */
+enum space { SPACE_DEVICE, SPACE_HOST, N_SPACES };
+const char *space_name(enum space space); /* "device", "host" */
 
 /* "dp", "tp", ... */
 const char *axis_name(enum mesh_axis axis);

@@ -23,7 +23,7 @@ static int reserve_op(const struct program *p, const struct op *op, struct kerne
         shape.in[k] = foreseen(p, op->in[k]);
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         shape.out[k] = foreseen(p, op->out[k]);
-    return op_is_collective(op->kind) ? 0 : kernels_prepare_early(kernels, &shape, err);
+    return op_has_kernel(op->kind) ? kernels_prepare_early(kernels, &shape, err) : 0;
 }
 
 int run_reserve(const struct program *program, struct kernels *kernels,

@@ -246,7 +246,7 @@ int ceiling_measure(struct ceiling *ceiling, struct engine *engine, enum dtype d
 double ceiling_seconds(const struct ceiling *ceiling, const struct op_shape *op)
 {
     double peak = op->in[0].dtype == DTYPE_F32 ? ceiling->f32_flops : ceiling->flops;
-    double compute = op_is_collective(op->kind) ? 0 : op_flops(op) / peak;
+    double compute = op_has_kernel(op->kind) ? op_flops(op) / peak : 0;
     double memory = op_bytes(op) / ceiling->bytes_per_second;
 
     return compute > memory ? compute : memory;

@@ -57,7 +57,8 @@ static void spoil(const struct op_text *good, int i, const char *name)
         if (t->dtype == (enum dtype)dtype)
             continue;
         t->dtype = (enum dtype)dtype;
-        if ((op.kind == OP_SEND || op.kind == OP_RECEIVE) && dtype_moves((enum dtype)dtype)) {
+        if (op.kind == OP_AWAIT ||
+            ((op.kind == OP_SEND || op.kind == OP_RECEIVE) && dtype_moves((enum dtype)dtype))) {
             accepted(&op); /* there is nothing else to agree with */
             continue;
         }

@@ -95,7 +95,13 @@ static const struct rule rules[] = {
     { OP_GATHER_HEADS_GRAD, "s", "s" }, { OP_GATHER_HEADS_GRAD, "r", "r" },
     { OP_GATHER_HEADS_GRAD, "c", "c" }, { OP_GATHER_HEADS_GRAD, "p", "p" },
     { OP_SEND, "s", "" }, { OP_SEND, "r", "" }, { OP_SEND, "c", "" }, { OP_SEND, "p", "" },
-    { OP_RECEIVE, "", "s" }, { OP_SUM_RUNS, "sss", "s" },
+    { OP_RECEIVE, "", "s" },
+    { OP_TO_HOST, "s", "s" }, { OP_TO_HOST, "r", "r" }, { OP_TO_HOST, "c", "c" },
+    { OP_TO_HOST, "p", "p" },
+    { OP_TO_DEVICE, "s", "s" }, { OP_TO_DEVICE, "r", "r" }, { OP_TO_DEVICE, "c", "c" },
+    { OP_TO_DEVICE, "p", "p" },
+    { OP_AWAIT, "s", "" }, { OP_AWAIT, "r", "" }, { OP_AWAIT, "c", "" }, { OP_AWAIT, "p", "" },
+    { OP_SUM_RUNS, "sss", "s" },
     { OP_SUM_RUNS, "css", "c" },
     { OP_SUMSQ, "s", "s" }, { OP_SUMSQ, "r", "c" }, { OP_SUMSQ, "c", "c" },
     { OP_GRADIENT_NORM, "sss", "sss" },
@@ -281,7 +287,7 @@ static void test_partial_is_not_same(void **state)
     (void)state;
     for (int kind = 0; kind < N_OP_KINDS; kind++) {
         struct op_text text;
-        int takes = op_is_collective((enum op_kind)kind) || kind == OP_ADD ||
+        int takes = !op_has_kernel((enum op_kind)kind) || kind == OP_AWAIT || kind == OP_ADD ||
                     kind == OP_ACCUMULATE || kind == OP_NORMALIZE_ROWS_GRAD ||
                     kind == OP_DISPATCH || kind == OP_COMBINE || kind == OP_SCALE ||
                     kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;

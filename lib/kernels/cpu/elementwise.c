@@ -262,6 +262,13 @@ static void select_rows_run(struct kernels *kernels, const struct kernel_call *c
     }
 }
 
+static void await_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)kernels;
+    (void)call;
+    (void)first;
+}
+
 void cpu_register_elementwise(struct kernels_backend *table)
 {
     table->entries[OP_SWIGLU] = (struct kernel_entry){ .run = swiglu_run };
@@ -274,4 +281,5 @@ void cpu_register_elementwise(struct kernels_backend *table)
     table->entries[OP_CAST] = (struct kernel_entry){ .run = cast_run };
     table->entries[OP_ACCUMULATE] = (struct kernel_entry){ .run = accumulate_run };
     table->entries[OP_SELECT_ROWS] = (struct kernel_entry){ .run = select_rows_run };
+    table->entries[OP_AWAIT] = (struct kernel_entry){ .run = await_run };
 }
