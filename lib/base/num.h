@@ -27,6 +27,11 @@ static inline int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static inline size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 /* n / d rounded up, for n >= 0 and d > 0. */
 static inline int64_t ceil_div(int64_t n, int64_t d)
 {

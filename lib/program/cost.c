@@ -15,6 +15,9 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
         "scratch of kernels and libraries",
         "keys and values of generation",
         "scalars and constants",
+        "cells in the host's memory",
+        "what is kept there for the backward",
+        "what is there within one pass",
     };
     int n = 0;
 

@@ -9,7 +9,16 @@
 
 int order_is_given(const struct op *op)
 {
-    return op->stream != STREAM_COMPUTE || op_is_collective(op->kind);
+    return op->stream != STREAM_COMPUTE || !op_has_kernel(op->kind);
+}
+
+int order_gives_any(const struct program *program)
+{
+    for (int f = 0; f < program->n_functions; f++)
+        for (int i = 0; i < program->functions[f].n_ops; i++)
+            if (order_is_given(&program->functions[f].ops[i]))
+                return 1;
+    return 0;
 }
 
 enum stream order_group_of(enum stream stream)

@@ -19,6 +19,7 @@
  *  - The end of a function waits for the streams whose ops are known to be done only there and touch
  *    values that die with the function (order_drains).
  *  - A gate waits for all streams, and for all ranks to come to it.
+ *  - A given op that moves bytes between spaces is done when it has run.
  *  - A given op that moves bytes between ranks is done when all of them have begun it: the n-th
  *    collective that a rank begins over an axis and stream is that of its group's other ranks, the
  *    n-th send of a channel is its n-th receive's. Nothing is buffered.
@@ -40,6 +41,7 @@ enum {
 
 /* Whether the op is given to a stream, or else run at once. */
 int order_is_given(const struct op *op);
+int order_gives_any(const struct program *program);
 
 /*
  * The stream whose communicator this one's ops go over. What goes one way through the pipeline shares

@@ -5,7 +5,7 @@
  * than the one that writes it goes to a stash, one copy a slot (stash.c). All others live within
  * one run of a function, from their first write to their last read; they share the scratch segment:
  * the largest first, each at the lowest offset where it meets nobody who lives at the same time in
- * any function. Functions never run at the same time, so a place may be used by all of them.
+ * any function. What lies in host memory does the same in the host's segments. Functions never run at the same time, so a place may be used by all of them.
  * Operands of ops on other streams live until a compute op has waited for those, or to the
  * function's end, where run does.
  */
@@ -132,9 +132,11 @@ static void find_lifetimes_in(struct placing *c, int function)
     }
 }
 
-static enum segment segment_of_role(enum cell_role role)
+static enum segment segment_of_cell(const struct value *v)
 {
-    switch (role) {
+    if (v->space == SPACE_HOST)
+        return SEGMENT_HOST_CELLS;
+    switch (v->role) {
     case ROLE_WEIGHT:
         return SEGMENT_WEIGHTS;
     case ROLE_MASTER:
@@ -165,11 +167,11 @@ static void place_in_a_row(struct placing *c)
             struct stash *stash = &p->stashes[v->stash];
 
             v->scope = SCOPE_STASH;
-            v->segment = SEGMENT_STASH;
+            v->segment = stash->segment;
             v->place_bytes = stash->slot_bytes;
             stash->slot_bytes += n_bytes;
         } else if (v->role != ROLE_NONE) {
-            v->segment = segment_of_role(v->role);
+            v->segment = segment_of_cell(v);
             v->place_bytes = p->segment_bytes[v->segment];
             p->segment_bytes[v->segment] += n_bytes;
         }
@@ -203,7 +205,8 @@ static void take(struct placing *c, int value, int other)
     size_t begin = c->program->values[other].place_bytes;
     size_t n_bytes = align_up(program_value_bytes(c->program, other), PLACE_ALIGNMENT);
 
-    if (c->seen[other] == value)
+    if (c->seen[other] == value ||
+        c->program->values[other].space != c->program->values[value].space)
         return;
     c->seen[other] = value;
     c->taken[c->n_taken++] = (struct stretch){ begin, begin + n_bytes };
@@ -283,12 +286,12 @@ static void place_by_lifetime(struct placing *c)
         for (int f = 0; f < p->n_functions; f++)
             take_of_function(c, f, c->order[i]);
         v->scope = SCOPE_PASS;
-        v->segment = SEGMENT_SCRATCH;
+        v->segment = v->space == SPACE_HOST ? SEGMENT_HOST_SCRATCH : SEGMENT_SCRATCH;
         v->place_bytes = lowest_gap(c->taken, c->n_taken, n_bytes);
         for (int f = 0; f < p->n_functions; f++)
             enter(c, f, c->order[i]);
-        if (v->place_bytes + n_bytes > p->segment_bytes[SEGMENT_SCRATCH])
-            p->segment_bytes[SEGMENT_SCRATCH] = v->place_bytes + n_bytes;
+        if (v->place_bytes + n_bytes > p->segment_bytes[v->segment])
+            p->segment_bytes[v->segment] = v->place_bytes + n_bytes;
     }
 }
 
@@ -298,8 +301,8 @@ static void place_stashes(struct program *p)
     for (int i = 0; i < p->n_stashes; i++) {
         struct stash *stash = &p->stashes[i];
 
-        stash->begin_bytes = p->segment_bytes[SEGMENT_STASH];
-        p->segment_bytes[SEGMENT_STASH] += (size_t)stash->n_slots * stash->slot_bytes;
+        stash->begin_bytes = p->segment_bytes[stash->segment];
+        p->segment_bytes[stash->segment] += (size_t)stash->n_slots * stash->slot_bytes;
     }
 }
 

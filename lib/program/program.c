@@ -43,6 +43,14 @@ int program_value(struct program *program, int64_t rows, int64_t cols, enum dtyp
     return add_value(program, &value);
 }
 
+int program_host_value(struct program *program, int64_t rows, int64_t cols, enum dtype dtype)
+{
+    int id = program_value(program, rows, cols, dtype);
+
+    program->values[id].space = SPACE_HOST;
+    return id;
+}
+
 int program_cell(struct program *program, enum cell_role role, const char *name, int64_t rows,
                  int64_t cols, enum dtype dtype)
 {
@@ -539,18 +547,26 @@ const char *stream_name(enum stream stream)
                                                   "b_to_next",
                                                   "b_to_previous",
                                                   "b_from_next",
-                                                  "b_from_previous" };
+                                                  "b_from_previous",
+                                                  "copy_out",
+                                                  "copy_in" };
 
     return names[stream];
 }
 
 const char *segment_name(enum segment segment)
 {
-    static const char *const names[N_SEGMENTS] = { "weights", "gradients", "states",
-                                                   "stash",   "scratch",   "communication",
-                                                   "library", "kv cache",  "inputs" };
+    static const char *const names[N_SEGMENTS] = { "weights", "gradients",  "states",
+                                                   "stash",   "scratch",    "communication",
+                                                   "library", "kv cache",   "inputs",
+                                                   "host",    "host stash", "host scratch" };
 
     return names[segment];
+}
+
+enum space segment_space(enum segment segment)
+{
+    return segment >= SEGMENT_HOST_CELLS ? SPACE_HOST : SPACE_DEVICE;
 }
 
 const char *role_name(enum cell_role role)

@@ -72,6 +72,8 @@ enum stream {
     STREAM_B_TO_PREVIOUS,
     STREAM_B_FROM_NEXT,
     STREAM_B_FROM_PREVIOUS,
+    STREAM_COPY_OUT, /* to_host */
+    STREAM_COPY_IN,  /* to_device */
     N_STREAMS
 };
 
@@ -82,7 +84,10 @@ enum first_mode {
     FIRST_NEVER,       /* adds to what is there */
 };
 
-/* Memory is allocated by segment: one block each, of exactly the planned size. */
+/*
+ * Memory is allocated by segment: one block each, of exactly the planned size, in the segment's
+ * space. Of the host's, cells are in one, slots in one, and what lives within one pass in one.
+ */
 enum segment {
     SEGMENT_WEIGHTS,
     SEGMENT_GRADIENTS,
@@ -93,8 +98,12 @@ enum segment {
     SEGMENT_LIBRARY,
     SEGMENT_CACHE,
     SEGMENT_INPUTS,
+    SEGMENT_HOST_CELLS,
+    SEGMENT_HOST_STASH,
+    SEGMENT_HOST_SCRATCH,
     N_SEGMENTS
 };
+enum space segment_space(enum segment segment);
 
 /*
  * n elements, each `step` more than the one before it; and that n_times, each time `apart` more than
@@ -119,11 +128,12 @@ struct value {
     enum spread spread[N_AXES];
     enum cell_role role;
     enum scope scope;
-    int base;       /* a view's base (never a view itself), else 0 */
-    int64_t offset; /* a view's first element in its base */
-    int over;       /* the value in whose memory its op, working in place, writes it; else 0 */
-    int own;        /* 1 + axis: a view that begins its coordinate * rows * cols further */
-    int bucket;     /* 1 + that whose weights these are: a shard, gathered, or one of such */
+    enum space space; /* a view's is its base's */
+    int base;         /* a view's base (never a view itself), else 0 */
+    int64_t offset;   /* a view's first element in its base */
+    int over;         /* the value in whose memory its op, working in place, writes it; else 0 */
+    int own;          /* 1 + axis: a view that begins its coordinate * rows * cols further */
+    int bucket;       /* 1 + that whose weights these are: a shard, gathered, or one of such */
     /* A constant's elements, where the program knows them; else the host does. Long tables are
      * said as runs, and written out only where they are to be read (program_fill_content). */
     const void *content;
@@ -273,14 +283,15 @@ struct ports {
 };
 
 /*
- * Values of SCOPE_STASH that the same functions touch. Micro-batch m lies in slot m % n_slots, where
+ * Values of SCOPE_STASH, of one space, that the same functions touch. Micro-batch m lies in slot m % n_slots, where
  * no two that live at one time meet. Every schedule runs each function on its micro-batches in
  * increasing order; where these follow one another (they are all of one size) n_slots is how many
  * live at one time at most.
  */
 struct stash {
     int n_slots;
-    size_t slot_bytes, begin_bytes; /* in SEGMENT_STASH */
+    enum segment segment;
+    size_t slot_bytes, begin_bytes; /* in the segment */
 };
 
 struct program {
@@ -307,7 +318,11 @@ struct program {
 void program_init(struct program *program, const struct mesh *mesh);
 void program_release(struct program *program);
 
-/* A plain value, dense. Its spreads are set by the op that writes it. */
+/*
+ * A plain value, dense, in the device's memory, or in the host's. Its spreads are set by the op that
+ * writes it.
+ */
+int program_host_value(struct program *program, int64_t rows, int64_t cols, enum dtype dtype);
 int program_value(struct program *program, int64_t rows, int64_t cols, enum dtype dtype);
 
 /* A cell, `same` on every axis until told otherwise. The name is copied. */

@@ -99,7 +99,7 @@ int replay_is_over(const struct replay *replay, int rank);
 /* A send or a receive; else a collective. */
 int replay_is_of_two(const struct op *op);
 
-/* Over an axis of which this mesh has one rank: it meets nobody. */
+/* It meets nobody: no collective, or one over an axis of which this mesh has one rank. */
 int replay_is_alone(const struct replay *replay, const struct op *op);
 
 /* The rank of its group that is first on the axis. */

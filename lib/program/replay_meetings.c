@@ -10,7 +10,7 @@
 
 int replay_is_alone(const struct replay *r, const struct op *op)
 {
-    return r->mesh->size[op->attributes.axis] == 1;
+    return !op_is_collective(op->kind) || r->mesh->size[op->attributes.axis] == 1;
 }
 
 int replay_first_of(const struct replay *r, int rank, enum mesh_axis axis)

@@ -7,10 +7,11 @@
 
 #include "base/num.h"
 
-/* The functions that touch a value, and whether LOAD does. */
+/* The functions that touch a value, whether LOAD does, and where it lies. */
 struct touchers {
     uint64_t *functions; /* bits */
     int loaded;
+    enum space space;
 };
 
 struct dividing {
@@ -47,7 +48,7 @@ static void find_touchers(struct dividing *d)
 
 static int alike(const struct dividing *d, const struct touchers *a, const struct touchers *b)
 {
-    return a->loaded == b->loaded &&
+    return a->loaded == b->loaded && a->space == b->space &&
            !memcmp(a->functions, b->functions, sizeof(uint64_t) * (size_t)d->n_words);
 }
 
@@ -192,11 +193,16 @@ void divide_stash(struct program *program, const char *marked)
         if (marked[id]) {
             d.of_value[id].functions = arena_array(&arena, uint64_t, d.n_words);
             d.of_value[id].loaded = program->values[id].role == ROLE_INPUT;
+            d.of_value[id].space = program->values[id].space;
         }
     find_touchers(&d);
     divide(&d);
     program->stashes = arena_array(&program->arena, struct stash, program->n_stashes + 1);
-    for (int i = 0; i < program->n_stashes; i++)
+    for (int i = 0; i < program->n_stashes; i++) {
+        int is_host = d.of_stash[i].space == SPACE_HOST;
+
+        program->stashes[i].segment = is_host ? SEGMENT_HOST_STASH : SEGMENT_STASH;
         program->stashes[i].n_slots = count_slots_of_all(&d, &d.of_stash[i]);
+    }
     arena_release(&arena);
 }

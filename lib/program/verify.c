@@ -54,6 +54,34 @@ static int check_spreads(const struct program *p, const struct function *f, cons
     return 0;
 }
 
+/* Kernels reach the device's memory alone. */
+static int check_space(const struct program *p, const struct function *f, const struct op *op,
+                       const struct op_operand *operand, int id, struct err *err)
+{
+    enum space wanted = operand_space(operand->flags);
+    char what[64];
+
+    if (!id || p->values[id].space == wanted)
+        return 0;
+    snprintf(what, sizeof what, "lies in memory of the %s, wanted of the %s",
+             space_name(p->values[id].space), space_name(wanted));
+    return verify_complain(p, f, op, id, what, err);
+}
+
+static int check_spaces(const struct program *p, const struct function *f, const struct op *op,
+                        struct err *err)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 0; k < info->n_inputs; k++)
+        if (check_space(p, f, op, &info->inputs[k], op->in[k], err) < 0)
+            return -1;
+    for (int k = 0; k < info->n_outputs; k++)
+        if (check_space(p, f, op, &info->outputs[k], op->out[k], err) < 0)
+            return -1;
+    return 0;
+}
+
 static int check_ops(const struct program *p, const struct function *f, struct err *err)
 {
     for (int i = 0; i < f->n_ops; i++) {
@@ -61,7 +89,8 @@ static int check_ops(const struct program *p, const struct function *f, struct e
 
         if (op_check(&shape, err) < 0)
             return err_add(err, "program: %s", f->name);
-        if (check_spreads(p, f, &f->ops[i], &shape, err) < 0)
+        if (check_spreads(p, f, &f->ops[i], &shape, err) < 0 ||
+            check_spaces(p, f, &f->ops[i], err) < 0)
             return -1;
     }
     return 0;

@@ -3,7 +3,7 @@
  *
  * Cells and stash values live for ever as far as memory goes, so they must lie apart: one pass in
  * order of address. Scratch values are swept over time, function by function, with those that live
- * kept in order of address: a newcomer can only meet its two neighbours. So a program of n ops is
+ * kept in order of space and address: a newcomer can only meet its two neighbours. So a program of n ops is
  * checked in about n log n steps.
  */
 #include <stdlib.h>
@@ -17,6 +17,7 @@ struct extent {
     size_t begin, end;
     int first, last; /* ops between which the value lives; scratch only */
     int value;
+    enum space space; /* scratch only */
 };
 
 /* Rows lie stride apart in views. */
@@ -67,6 +68,11 @@ static int check_inside(const struct program *p, struct err *err)
             return err_set(err, ERR_FAILED, "program: %s ends outside segment %s",
                            verify_value_text(p, id, text, sizeof text), segment_name(v->segment));
         }
+        if (segment_space(v->segment) != v->space)
+            return err_set(err, ERR_FAILED,
+                           "program: %s lies in segment %s, wanted memory of the %s",
+                           verify_value_text(p, id, text, sizeof text), segment_name(v->segment),
+                           space_name(v->space));
     }
     return 0;
 }
@@ -74,15 +80,19 @@ static int check_inside(const struct program *p, struct err *err)
 /* Each stash begins where the one before ends with all of its slots. */
 static int check_stashes(const struct program *p, struct err *err)
 {
-    size_t end = 0;
+    size_t ends[N_SEGMENTS] = { 0 };
 
     for (int i = 0; i < p->n_stashes; i++) {
-        if (p->stashes[i].n_slots < 1 || p->stashes[i].begin_bytes < end)
+        const struct stash *s = &p->stashes[i];
+
+        if (s->n_slots < 1 || s->begin_bytes < ends[s->segment])
             return err_set(err, ERR_FAILED, "program: stash %d overlaps the one before", i);
-        end = p->stashes[i].begin_bytes + (size_t)p->stashes[i].n_slots * p->stashes[i].slot_bytes;
+        ends[s->segment] = s->begin_bytes + (size_t)s->n_slots * s->slot_bytes;
     }
-    if (end > p->segment_bytes[SEGMENT_STASH])
-        return err_set(err, ERR_FAILED, "program: the last stash ends outside its segment");
+    for (int i = 0; i < N_SEGMENTS; i++)
+        if (ends[i] > p->segment_bytes[i])
+            return err_set(err, ERR_FAILED, "program: the last stash ends outside segment %s",
+                           segment_name((enum segment)i));
     return 0;
 }
 
@@ -105,8 +115,9 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
 
         if (program_base(p, id) == id && v->segment == segment &&
             (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
-            extents[n++] = (struct extent){ program_place(p, id, 0),
-                                            program_place(p, id, 0) + length_of(v), 0, 0, id };
+            extents[n++] = (struct extent){
+                program_place(p, id, 0), program_place(p, id, 0) + length_of(v), 0, 0, id, v->space
+            };
     }
     qsort(extents, (size_t)n, sizeof *extents, by_address);
     for (int i = 1; i < n; i++)
@@ -226,7 +237,8 @@ static void extend(const struct program *p, struct extent *extents, int *n, int 
     if (!v || p->values[v].scope != SCOPE_PASS || p->values[v].role != ROLE_NONE)
         return;
     if (!index[v]) {
-        extents[*n] = (struct extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v };
+        extents[*n] = (struct extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v,
+                                       p->values[v].space };
         index[v] = ++*n;
     }
     struct extent *e = &extents[index[v] - 1];
@@ -266,7 +278,12 @@ static int bury(const struct extent **live, int n, int now)
     return kept;
 }
 
-/* First of live[n] that begins behind e. */
+static int is_behind(const struct extent *a, const struct extent *b)
+{
+    return a->space != b->space ? a->space > b->space : a->begin > b->begin;
+}
+
+/* First of live[n], which stand by space and address, that is behind e. */
 static int position(const struct extent *const *live, int n, const struct extent *e)
 {
     int low = 0, high = n;
@@ -274,7 +291,7 @@ static int position(const struct extent *const *live, int n, const struct extent
     while (low < high) {
         int middle = (low + high) / 2;
 
-        if (live[middle]->begin <= e->begin)
+        if (!is_behind(live[middle], e))
             low = middle + 1;
         else
             high = middle;
@@ -303,9 +320,9 @@ static int check_function(const struct program *p, int function, const struct sw
         if (i == 0 || e->first != extents[i - 1].first)
             n_live = bury(live, n_live, e->first);
         int at = position(live, n_live, e);
-        if (at > 0 && live[at - 1]->end > e->begin)
+        if (at > 0 && live[at - 1]->space == e->space && live[at - 1]->end > e->begin)
             return overlap(p, name, live[at - 1]->value, e->value, err);
-        if (at < n_live && live[at]->begin < e->end)
+        if (at < n_live && live[at]->space == e->space && live[at]->begin < e->end)
             return overlap(p, name, e->value, live[at]->value, err);
         memmove(live + at + 1, live + at, sizeof *live * (size_t)(n_live - at));
         live[at] = e;
